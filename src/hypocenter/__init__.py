@@ -1,0 +1,29 @@
+"""Hypocenter: names where a training run broke numerically, why, and proves the cure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hypocenter._version import __version__
+
+if TYPE_CHECKING:
+    from hypocenter.callbacks.lightning import LightningCallback
+    from hypocenter.callbacks.transformers import TransformersCallback
+    from hypocenter.session import probe, watch
+
+_LAZY = {
+    "watch": "hypocenter.session",
+    "probe": "hypocenter.session",
+    "TransformersCallback": "hypocenter.callbacks.transformers",
+    "LightningCallback": "hypocenter.callbacks.lightning",
+}
+
+__all__ = ["LightningCallback", "TransformersCallback", "__version__", "probe", "watch"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        from importlib import import_module
+
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'hypocenter' has no attribute {name!r}")

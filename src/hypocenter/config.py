@@ -1,0 +1,148 @@
+"""One config tree, frozen after start: file < environment < flags < code. A typo is an error that names the nearest."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, get_type_hints
+
+import msgspec
+
+from hypocenter.errors import ConfigError
+from hypocenter.nouns import Level
+from hypocenter.schedule import parse
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ENV_PREFIX = "HYPOCENTER_"
+RESERVED_ENV = frozenset({"HYPOCENTER_CONFIG", "HYPOCENTER_RUN"})  # written by `hypocenter run` for its child processes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Every option of the recording half, with its default.
+
+    Schedules are `every=N`, `0,5-8,100-120` or `never`; sites are shell globs on site names.
+    """
+
+    level: Level = "sentinel"
+    schedule: str = "every=1"  # steps at which a level above sentinel records
+    param_schedule: str = "every=100"  # steps at which parameters and optimizer state are summarised (modules and up)
+    sites: tuple[str, ...] = ()  # record only sites that match one of these; empty: all
+    exclude: tuple[str, ...] = ()  # and none that match one of these
+    trace_batches: tuple[int, ...] = ()  # micro-batches (counted from 0 over the run) to record at level modules
+    stop_after_batch: int | None = None  # end training after this micro-batch
+    frames: int = 21  # size of the ring of last module frames
+    sketch: bool = False  # add the sketch to modules and up
+    histogram: Literal["sample", "full"] = "sample"  # what the exponent histogram is made from, while training
+    on_finding: Literal["continue", "skip", "stop"] = "continue"  # what to do at the step that failed
+    replay: bool = True  # re-execute a step that failed
+    max_replays: int = 8  # failed steps that are replayed; later ones are only recorded
+    keep_mb: int = 2048  # most memory that kept inputs of one step may pin
+    bundle_mb: int = 256  # largest bundle; larger tensors are cut out of it and named
+    compiled_backward: bool = False  # probes in compiled backward: changes compiled bf16 numerics, hence opt-in
+    out: str | None = None  # run directory; a new one under runs/ when not given
+    force: bool = False  # overwrite an existing recording
+    plugins: tuple[str, ...] = ()
+
+
+def resolve(
+    *, flags: Mapping[str, Any] | None = None, code: Mapping[str, Any] | None = None, cwd: Path | None = None
+) -> Config:
+    """Merge defaults, file (hypocenter.toml or [tool.hypocenter]), environment, flags and code, in rising order.
+
+    Raises:
+        ConfigError: unknown option, wrong type or value; names the source and the nearest right option.
+    """
+    merged: dict[str, Any] = {}
+    for origin, values in (
+        _from_file(cwd or Path.cwd()),
+        ("the environment", _from_environment(os.environ)),
+        ("the command line", dict(flags or {})),
+        ("code", dict(code or {})),
+    ):
+        merged.update(_checked(values, origin))
+    return _build(merged, "the merged options")
+
+
+def from_json(text: str) -> Config:
+    """Read back what `to_json` wrote (how `hypocenter run` hands the config to its child processes)."""
+    return _build(_checked(msgspec.json.decode(text), "HYPOCENTER_CONFIG"), "HYPOCENTER_CONFIG")
+
+
+def to_json(config: Config) -> str:
+    """The config as one line of JSON."""
+    return msgspec.json.encode(asdict(config)).decode()
+
+
+def _from_file(cwd: Path) -> tuple[str, dict[str, Any]]:
+    own, project = cwd / "hypocenter.toml", cwd / "pyproject.toml"
+    for path, pick in ((own, lambda d: d), (project, lambda d: d.get("tool", {}).get("hypocenter", {}))):
+        if path.is_file():
+            try:
+                values = pick(tomllib.loads(path.read_text(encoding="utf-8")))
+            except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+                if path == project:
+                    continue  # a broken pyproject.toml is not ours to complain about
+                raise ConfigError(
+                    "the option file cannot be read", where=str(path), why=str(error), fix="mend it or remove it"
+                ) from error
+            if values:
+                return str(path), values
+    return "no file", {}
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        key[len(ENV_PREFIX) :].lower(): value
+        for key, value in environ.items()
+        if key.startswith(ENV_PREFIX) and key not in RESERVED_ENV
+    }
+
+
+def _checked(values: Mapping[str, Any], origin: str) -> dict[str, Any]:
+    known = [f.name for f in fields(Config)]
+    out: dict[str, Any] = {}
+    for raw, value in values.items():
+        name = raw.replace("-", "_")
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            raise ConfigError(
+                f"unknown option {raw!r}",
+                where=origin,
+                why="no option has this name",
+                fix=f"did you mean {near[0]!r}?" if near else "see `hypocenter run --help` for all options",
+            )
+        out[name] = value
+    for name, value in out.items():
+        out[name] = _convert(name, value, origin)
+    return out
+
+
+def _convert(name: str, value: Any, origin: str) -> Any:
+    if isinstance(value, str) and name in ("sites", "exclude", "trace_batches", "plugins"):
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    hint = get_type_hints(Config)[name]
+    try:
+        return msgspec.convert(value, hint, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(
+            f"option {name!r} cannot be {value!r}", where=origin, why=str(error), fix=f"its type is {hint}"
+        ) from error
+
+
+def _build(values: Mapping[str, Any], origin: str) -> Config:
+    config = Config(**{name: _convert(name, value, origin) for name, value in values.items()})
+    for name in ("schedule", "param_schedule"):
+        parse(getattr(config, name))  # a typo is found before training starts
+    for name in ("frames", "keep_mb", "bundle_mb", "max_replays"):
+        if getattr(config, name) < 0:
+            raise ConfigError(f"option {name!r} cannot be negative", where=origin, fix="use 0 to switch it off")
+    return config

@@ -1,0 +1,1 @@
+"""Findings and evidence in, causes out. Pure: returns plans and verdicts, executes nothing, imports no framework."""

@@ -1,0 +1,124 @@
+"""What a replay found out about one failure: written to `bundles/<id>/evidence.json`, read by the causes.
+
+Everything here is plain data (msgspec decodes it, hostile bytes give an error, never code). The recording half writes it;
+`diagnose` reads it live, after a crash, and on a laptop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from hypocenter.nouns import Phase, Remedy, Source, Summary
+
+FORMAT = 1
+# 1: first version
+
+Trigger = Literal[
+    "nonfinite-loss", "nonfinite-grad", "nonfinite-param", "nonfinite-activation", "dead-grad", "skipped-step",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorFacts:
+    """A tensor that went into or came out of the blamed op."""
+
+    name: str  # "in[0]", "out[0]", "weight", "batch input_ids", ...
+    dtype: str
+    shape: tuple[int, ...] = ()
+    summary: Summary = field(default_factory=Summary)
+    origin: str = ""  # what made it: a parameter's name, "batch[labels]", a buffer's name, or an op and its site
+    literal_inf: bool = False  # all its infinities are constants the program wrote (masks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpFacts:
+    """One executed operator."""
+
+    index: int  # execution order in the traced replay
+    op: str  # aten.mul.Tensor
+    phase: Phase
+    site: str  # module path; "" in the root's own code, "loss" in loss code outside every module
+    module: str = ""  # class name
+    port: str = "out[0]"
+    source: Source | None = None  # innermost line outside torch; for backward: of the forward op
+    node: str = ""  # autograd node name in backward: SqrtBackward0
+    inputs: tuple[TensorFacts, ...] = ()
+    outputs: tuple[TensorFacts, ...] = ()
+    scalars: dict[str, float | int | bool | str | list[int]] = field(default_factory=dict)  # its non-tensor arguments
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rerun:
+    """The blamed op executed again on its captured inputs."""
+
+    ran: bool = False
+    why_not: str = ""
+    finite: bool = False
+    absmax: float = 0.0  # largest finite magnitude of the output, where the original was not finite if possible
+    n_nonfinite: int = 0
+    equal_bits: bool = False  # to the original output
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Everything known about one failure."""
+
+    format: int = FORMAT
+    id: str = ""  # directory name below bundles/: step-000012-nonfinite-grad
+    trigger: Trigger = "nonfinite-grad"
+    step: int = 0
+    microbatch: int = 0
+    rank: int = 0
+    world_size: int = 1
+    loss: float | None = None
+    loss_scale: float | None = None
+    bad_params: tuple[str, ...] = ()  # with a non-finite gradient in the run, before any clipping if that was seen
+    replayed_bad_params: tuple[str, ...] = ()  # the same in the replay, where nothing clipped them
+    n_params: int = 0
+    clip: str = ""  # "clip_grad_norm_" if clipping spread one parameter's NaN to all
+    replayed: bool = False
+    reproduced: bool = False
+    traced_live: bool = False  # found by live tracing of a later step, because a replay was not possible
+    why_not: str = ""  # why there was no replay, or why it did not show the failure again
+    forward_finite: bool = True  # loss finite
+    origin: OpFacts | None = None
+    leaf: TensorFacts | None = None  # the bad value was there before any op: batch, parameter or buffer
+    leaf_kind: Literal["", "batch", "param", "buffer", "external"] = ""
+    chips: tuple[str, ...] = ()  # "+inf ×12" of the blamed output
+    indices: tuple[tuple[int, ...], ...] = ()  # first bad elements of the blamed output
+    index_shape: tuple[int, ...] = ()
+    samples: tuple[int, ...] = ()  # batch rows they belong to; empty: cannot tell
+    samples_confirmed: bool | None = None  # replay without them was finite; None: not tried
+    n_samples: int = 0  # batch size
+    float64: Rerun = field(default_factory=Rerun)
+    again: Rerun = field(default_factory=Rerun)
+    cpu: Rerun = field(default_factory=Rerun)
+    limit: float | None = None  # largest value of the output's format
+    upstream_grad_zero: bool | None = None  # in backward: the incoming gradient is 0 at every bad element
+    killed_in_forward: bool = False  # the bad value was masked away in forward and came back in backward
+    multiplier_zero: OpFacts | None = None  # a product where the other factor is exactly 0 at every bad element
+    nan_maker: OpFacts | None = None  # where an infinity of `origin` first became NaN, if another op
+    killed_by: OpFacts | None = None  # for an overflow that never reached the loss: what hid it
+    killed: tuple[OpFacts, ...] = ()  # non-finite values that the watched value does not descend from
+    path: tuple[OpFacts, ...] = ()  # from origin to loss or gradient, at most 12, without tensors' facts
+    facts: dict[str, float | str] = field(default_factory=dict)  # what a probe measured: clamp_bound, n_valid_labels, ...
+    history: tuple[tuple[int, float], ...] = ()  # (step, absmax) of the blamed site before, if recorded
+    optimizer: dict[str, float | str | list[int]] = field(default_factory=dict)  # class, eps, eps_in_dtype, v_at_bad, ...
+    remedies: tuple[Remedy, ...] = ()  # tried, verified ones first
+    healthy_steps: int = 0  # steps before this one without a failure
+    bundle_files: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """A cause's answer to the evidence."""
+
+    cause: str
+    confidence: Literal["proven", "likely", "possible"]
+    title: str  # "the product overflowed float16"
+    why: tuple[str, ...] = ()
+    limit: float | None = None
+    actual: float | None = None
+    advice: str = ""  # what to change, when no remedy was tried or verified

@@ -1,0 +1,207 @@
+"""The vocabulary as frozen dataclasses: what crosses a folder boundary is made of these (docs/architecture.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+Level = Literal["sentinel", "modules", "ops", "tensors"]
+Phase = Literal["data", "forward", "loss", "backward", "grad", "comm", "optimizer", "param", "scaler"]
+Severity = Literal["error", "warning", "note"]
+Confidence = Literal["proven", "likely", "possible"]
+Status = Literal["healthy", "findings", "cannot-tell"]
+
+LEVELS: tuple[Level, ...] = ("sentinel", "modules", "ops", "tensors")
+
+CAUSES: tuple[str, ...] = (
+    "format-overflow", "accumulation-overflow", "loss-scale-overflow", "grad-underflow", "division-by-zero",
+    "log-of-zero", "sqrt-gradient-at-zero", "pow-gradient", "inf-minus-inf", "zero-times-inf", "masked-gradient-trap",
+    "fully-masked-softmax", "empty-reduction", "bad-input", "index-out-of-range", "bad-parameter",
+    "optimizer-eps-underflow", "update-rounded-away", "exploding-activation", "exploding-gradient", "dead-gradient",
+    "hardware-fault", "kernel-bug", "replica-drift", "missing-gradient-sync", "rng-desync", "config-mismatch",
+    "init-mismatch", "precision-mismatch", "data-mismatch", "implementation-mismatch", "noise", "unknown",
+)  # fmt: skip
+"""The closed vocabulary of causes. One that fits none is `unknown`, never a guess dressed up."""
+
+KINDS: tuple[str, ...] = (
+    "nonfinite", "overflow-risk", "underflow", "loss-scale-collapse", "spike", "exploding", "vanishing", "stagnation",
+    "desync", "divergence", "hardware", "data", "config", "comm", "environment",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """What is known of a tensor's values. A monoid: `summary.merge(a, b)` describes both (hypocenter.summary.merge).
+
+    Counts are exact. `min` .. `sumsq` are over *finite* elements; with none, `min`, `max` and `absmin` are None and
+    `absmax`, `sum` and `sumsq` 0, so that every field survives JSON. Complex values are seen as their real and imaginary parts; bool and int as numbers.
+
+    The histogram counts nonzero finite values by binary exponent floor(log2|x|): `hist[i]` belongs to the exponent
+    `hist_first + i`. It may come from a strided sample: `n_hist` elements (of any kind) were looked at, and `n_zero`,
+    `n_subnormal` and `absmin` are of that sample. `n_hist == n` means everything is exact.
+    """
+
+    n: int = 0
+    n_nan: int = 0
+    n_posinf: int = 0
+    n_neginf: int = 0
+    n_hist: int = 0
+    n_zero: int = 0
+    n_subnormal: int = 0  # in the tensor's own dtype
+    min: float | None = None
+    max: float | None = None
+    absmin: float | None = None  # smallest nonzero magnitude
+    absmax: float = 0.0  # largest finite magnitude
+    sum: float = 0.0
+    sumsq: float = 0.0
+    hist_first: int = 0
+    hist: tuple[int, ...] = ()
+    sketch: tuple[float, ...] | None = None  # k * k float32, row major; see hypocenter.summary.sketch
+
+    @property
+    def n_nonfinite(self) -> int:
+        """Number of NaN and infinite elements."""
+        return self.n_nan + self.n_posinf + self.n_neginf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A line of the user's (or a library's) source code."""
+
+    file: str
+    line: int
+    text: str = ""
+    function: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coords:
+    """Where a rank stands in the parallel layout; None where the axis does not exist."""
+
+    tp: int | None = None
+    pp: int | None = None
+    dp: int | None = None
+    cp: int | None = None
+    ep: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One Summary of one site at one (step, micro-batch, rank). The rank is the directory it is stored in."""
+
+    step: int
+    microbatch: int
+    phase: Phase
+    site: str  # e.g. "encoder.block.1.layer.1.DenseReluDense.wo"; "loss", "grad_norm", "lr", "loss_scale" for scalars
+    port: str  # in[0], in[mask], out[0], out[logits], weight, grad, grad_in[0], grad_out[0], value, ...
+    order: int  # execution order within the step
+    call: int = 0  # n-th call of this module within the micro-batch
+    dtype: str = ""  # float16, bfloat16, float32, ... without "torch."
+    shape: tuple[int, ...] = ()
+    summary: Summary = field(default_factory=Summary)
+    module: str = ""  # class name of the module
+    names: tuple[str, ...] = ()  # all names, when a shared module or parameter has several
+    op: str = ""  # at level ops: "aten.mul.Tensor"
+    source: Source | None = None
+    recompute: bool = False  # activation-checkpoint recompute inside backward
+    replay: bool = False  # observed in a replay, not in the run itself
+    literal_inf: bool = False  # its infinities come from constants that the program wrote (masks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """What is known of one optimizer step (a skipped AMP step counts)."""
+
+    step: int
+    n_microbatches: int = 0
+    loss: float | None = None  # mean over micro-batches, as given to backward, divided by the loss scale if there is one
+    grad_norm: float | None = None  # L2, as the optimizer sees it (loss scale taken out)
+    loss_scale: float | None = None
+    lr: float | None = None
+    skipped: bool = False
+    step_ms: float = 0.0  # wall time since the previous step
+    tap_ms: float = 0.0  # wall time spent inside Hypocenter
+    n_bad_grads: int = 0  # parameters with a non-finite gradient
+    finding: str = ""  # id of the evidence written at this step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remedy:
+    """What to change, as something to apply, and whether a replay with it was finite."""
+
+    action: str  # fp32-island, drop-samples, eps, skip-batch, ...
+    targets: tuple[str, ...] = ()
+    verified: bool = False
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One fact: what, where, limit, actual, evidence, cause. The shape of an entry of diagnosis.json."""
+
+    code: str
+    kind: str
+    severity: Severity
+    title: str
+    step: int
+    microbatch: int = 0
+    rank: int = 0
+    coords: Coords = field(default_factory=Coords)
+    phase: Phase | None = None
+    site: str | None = None
+    port: str | None = None
+    param: str | None = None
+    samples: tuple[int, ...] = ()
+    op: str | None = None
+    source: Source | None = None
+    cause: str = "unknown"
+    limit: float | None = None
+    actual: float | None = None
+    why: tuple[str, ...] = ()
+    then: tuple[str, ...] = ()
+    confidence: Confidence = "possible"
+    remedy: Remedy | None = None
+    chips: tuple[str, ...] = ()  # "+inf ×12", "NaN ×4096": of the output that went wrong
+    names: tuple[str, ...] = ()  # all names of a shared site
+    bundle: str | None = None  # path below the run directory
+    count: int = 1  # how many steps or ranks show the same
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """The ordered findings of a run, causes first. Serialised as `hypocenter.diagnosis/1`."""
+
+    schema: str = "hypocenter.diagnosis/1"
+    run: str = ""
+    status: Status = "healthy"
+    findings: tuple[Finding, ...] = ()
+    why: tuple[str, ...] = ()  # why the status is cannot-tell
+    n_steps: int = 0
+    n_ranks: int = 0
+    n_sites: int = 0
+    n_rows: int = 0
+    notes: tuple[str, ...] = ()  # what was cut, skipped or switched off
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """run.json: what made this recording. Written at start, rewritten at close."""
+
+    format: int
+    name: str
+    command: tuple[str, ...] = ()
+    started: str = ""  # ISO 8601, UTC
+    ended: str | None = None
+    status: Literal["running", "finished", "failed", "killed"] = "running"
+    exit_code: int | None = None
+    world_size: int = 1
+    config: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    host: str = ""
+    warnings: tuple[str, ...] = ()
+
+
+__all__ = [
+    "CAUSES", "KINDS", "LEVELS", "Confidence", "Coords", "Diagnosis", "Finding", "Level", "Phase", "Reading", "Remedy",
+    "Run", "Severity", "Source", "Status", "StepRecord", "Summary", "replace",
+]  # fmt: skip
