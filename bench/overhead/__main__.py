@@ -1,0 +1,54 @@
+"""Run the benchmark: `python -m bench.overhead [--workload NAME] [--tool NAME] [--pairs N] [--write]`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from bench.overhead.pairs import ROOT, Cost, compare
+from bench.overhead.table import over_budget, page
+from bench.overhead.tools import TOOLS
+from bench.overhead.workloads import NAMES
+
+PAGE = ROOT / "docs" / "overhead.md"
+
+
+def main() -> int:
+    """Measure what was asked for, print the page, and say by the exit code (1) whether a budget was exceeded."""
+    wanted = _arguments()
+    costs: dict[str, dict[str, Cost]] = {workload: {} for workload in wanted.workload}
+    for workload in wanted.workload:
+        for tool in wanted.tool:
+            costs[workload][tool] = cost = _measure(workload, tool, wanted)
+            print(f"{workload:10} {tool:16} {cost.failure or f'{cost.median:.3f}'}", file=sys.stderr, flush=True)
+    text = page(costs, wanted.pairs)
+    print(text)
+    if wanted.write:
+        PAGE.write_text(text, encoding="utf-8")
+    for line in (exceeded := over_budget(costs)):
+        print(f"over budget: {line}", file=sys.stderr)
+    return 1 if exceeded else 0
+
+
+def _measure(workload: str, tool: str, wanted: argparse.Namespace) -> Cost:
+    if TOOLS[tool].needs_msprobe and not wanted.msprobe_python:
+        return Cost(failure="not installed (--msprobe-python)")
+    python = wanted.msprobe_python if TOOLS[tool].needs_msprobe else sys.executable
+    return compare(workload, tool, wanted.pairs, python)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="bench overhead", description=main.__doc__)
+    parser.add_argument("--workload", action="append", choices=NAMES, help="only this one (may be repeated)")
+    parser.add_argument("--tool", action="append", choices=list(TOOLS), help="only this one (may be repeated)")
+    parser.add_argument("--pairs", type=int, default=15, help="pairs of steps per cell (default 15)")
+    parser.add_argument("--write", action="store_true", help=f"write the table to {PAGE.relative_to(ROOT)}")
+    parser.add_argument("--msprobe-python", help="a Python that has torch, transformers and mindstudio-probe")
+    wanted = parser.parse_args()
+    wanted.workload = wanted.workload or list(NAMES)
+    wanted.tool = wanted.tool or list(TOOLS)
+    return wanted
+
+
+if __name__ == "__main__":
+    sys.exit(main())
