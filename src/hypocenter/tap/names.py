@@ -1,0 +1,294 @@
+"""The user's own names of modules, parameters and buffers: without wrappers' prefixes, all names of what is shared."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
+
+_WRAPPERS: dict[tuple[str, str], str] = {
+    ("torch", "OptimizedModule"): "_orig_mod",
+    ("torch", "DistributedDataParallel"): "module",
+    ("torch", "DataParallel"): "module",
+    ("torch", "FullyShardedDataParallel"): "_fsdp_wrapped_module",
+    ("torch", "ActivationWrapper"): "_checkpoint_wrapped_module",  # CheckpointWrapper and OffloadWrapper derive from it
+    ("torch", "CheckpointWrapper"): "_checkpoint_wrapped_module",
+    ("deepspeed", "DeepSpeedEngine"): "module",
+    ("megatron", "DistributedDataParallel"): "module",
+    ("megatron", "FullyShardedDataParallel"): "module",
+    ("megatron", "TorchFullyShardedDataParallel"): "module",
+    ("megatron", "Float16Module"): "module",
+    ("lightning", "_FabricModule"): "_forward_module",
+    ("lightning_fabric", "_FabricModule"): "_forward_module",
+}
+"""(top package, class in the MRO) -> the attribute that holds the user's module."""
+
+_UNMISTAKABLE = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+_MAX_NAMES = 64  # of one shared module; a diamond of shared containers has exponentially many paths
+_MAX_UNKNOWN = 4096  # remembered strangers; modules made anew in every forward would pile up
+
+_attribute_of: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
+
+
+def wrapped_attribute(module: nn.Module) -> str:
+    """The attribute under which a wrapper holds the user's module; "" for any other module, whatever its children."""
+    kind = type(module)
+    name = _attribute_of.get(kind)
+    if name is None:
+        keys = ((base.__module__.partition(".")[0], base.__name__) for base in kind.__mro__)
+        name = next((_WRAPPERS[key] for key in keys if key in _WRAPPERS), "")
+        _attribute_of[kind] = name
+    return name if name in module._modules else ""
+
+
+def unwrap(module: nn.Module) -> nn.Module:
+    """The user's module inside any number of wrappers; the module itself if it is none."""
+    for _ in range(16):  # a wrapper that wraps itself would be an endless loop
+        inner = module._modules.get(wrapped_attribute(module))
+        if inner is None:
+            break
+        module = inner
+    return module
+
+
+def class_name(module: nn.Module) -> str:
+    """The user's class name: FSDP2 swaps `Net` for a made-up `FSDPNet`."""
+    kind = type(module)
+    swapped = kind.__name__.startswith("FSDP") and any(base.__name__ == "FSDPModule" for base in kind.__bases__)
+    return kind.__name__[len("FSDP") :] if swapped else kind.__name__
+
+
+def strip(name: str, root: nn.Module | None = None) -> str:
+    """Take wrappers' prefixes off a dotted name of `root.named_parameters()` or the like.
+
+    With `root` each part is checked against the module it names, so that a user's own submodule called `module` stays.
+    Without, only prefixes that nobody else uses are taken off.
+    """
+    kept: list[str] = []
+    module = root
+    for part in name.split("."):
+        is_wrapper = wrapped_attribute(module) == part if module is not None else False
+        if not is_wrapper and part not in _UNMISTAKABLE:
+            kept.append(part)
+        module = module._modules.get(part) if module is not None else None
+    return ".".join(kept)
+
+
+@dataclass(slots=True)
+class _Root:
+    module: weakref.ref[nn.Module]
+    prefix: str | None  # None: chosen by us
+
+
+@dataclass(slots=True)
+class _Names:
+    """One thing's names, and the thing itself, so that a reused id is noticed."""
+
+    thing: weakref.ref[nn.Module | Tensor]
+    names: tuple[str, ...]
+
+
+class NameMap:
+    """Names of everything below one or several roots; what is added to them later is seen.
+
+    Holds weak references only. `generation` grows whenever the name of a module may have become another.
+    """
+
+    def __init__(self) -> None:
+        self.generation = 0
+        self._roots: list[_Root] = []
+        self._modules: dict[int, _Names] = {}
+        self._params: dict[int, _Names] = {}
+        self._buffers: dict[int, _Names] = {}
+        self._layout: list[tuple[weakref.ref[nn.Module], tuple[int, ...]]] = []
+        self._unknown: dict[int, weakref.ref[nn.Module | Tensor]] = {}
+        self._is_stale = False
+        self._undo: Callable[[], object] | None = None
+
+    def add_root(self, module: nn.Module, prefix: str | None = None) -> None:
+        """Name a model and everything in it. A part of a known root, or a known root again, changes nothing.
+
+        Args:
+            prefix: in front of all its names; when not given it is "" for the only root that holds parameters, and
+                the class name (`Net`, `Net#2`) for each of several.
+        """
+        self._watch_registrations()
+        self._refresh_if_stale()
+        if _find(self._modules, module) is not None:
+            return
+        inside = {id(m) for m in module.modules()}
+        kept: list[_Root] = []
+        for root in self._roots:
+            known = root.module()
+            if known is not None and id(known) not in inside:
+                kept.append(root)
+            elif known is not None and unwrap(known) is unwrap(module):
+                prefix = prefix or root.prefix  # the same model, wrapped meanwhile
+        self._roots = [*kept, _Root(weakref.ref(module), prefix or None)]
+        self._invalidate()
+
+    def roots(self) -> list[nn.Module]:
+        """The live roots, not unwrapped."""
+        return [module for root in self._roots if (module := root.module()) is not None]
+
+    def close(self) -> None:
+        """Stop watching for new modules."""
+        if self._undo is not None:
+            self._undo()
+            self._undo = None
+
+    def module_name(self, module: nn.Module) -> str | None:
+        """The first name of a module: "" for a root, None outside all roots, a wrapper's is that of what it wraps."""
+        return _first(self.module_names(module))
+
+    def module_names(self, module: nn.Module) -> tuple[str, ...]:
+        """All names of a module that is used at several places, in the model's own order."""
+        return self._look_up("_modules", module)
+
+    def param_name(self, param: Tensor) -> str | None:
+        """The first name of a parameter, None when it belongs to no root."""
+        return _first(self.param_names(param))
+
+    def param_names(self, param: Tensor) -> tuple[str, ...]:
+        """All names of a (tied) parameter."""
+        return self._look_up("_params", param)
+
+    def buffer_name(self, buffer: Tensor) -> str | None:
+        """The first name of a buffer, None when it belongs to no root."""
+        return _first(self._look_up("_buffers", buffer))
+
+    def parameters(self) -> list[tuple[str, nn.Parameter]]:
+        """What `named_parameters()` of the unwrapped models gives: each parameter once, under its first name."""
+        self._refresh_if_moved()
+        live = [(entry.names[0], entry.thing()) for entry in self._params.values()]
+        return [(name, param) for name, param in live if isinstance(param, Tensor)]  # type: ignore[misc]
+
+    def buffers(self) -> list[tuple[str, Tensor]]:
+        """What `named_buffers()` of the unwrapped models gives."""
+        self._refresh_if_moved()
+        live = [(entry.names[0], entry.thing()) for entry in self._buffers.values()]
+        return [(name, buffer) for name, buffer in live if isinstance(buffer, Tensor)]
+
+    def _look_up(self, table: str, thing: nn.Module | Tensor) -> tuple[str, ...]:
+        self._refresh_if_stale()
+        found = _find(getattr(self, table), thing)
+        if found is None and not ((ref := self._unknown.get(id(thing))) is not None and ref() is thing):
+            self._refresh_if_moved()
+            found = _find(getattr(self, table), thing)
+            if found is None:
+                self._remember_unknown(thing)
+        return found.names if found is not None else ()
+
+    def _remember_unknown(self, thing: nn.Module | Tensor) -> None:
+        if len(self._unknown) > _MAX_UNKNOWN:
+            self._unknown.clear()
+        self._unknown[id(thing)] = weakref.ref(thing)
+
+    def _invalidate(self) -> None:
+        self._is_stale = True
+        self.generation += 1
+
+    def _refresh_if_moved(self) -> None:
+        """Also see what no registration hook tells: `.to()`, `Sequential.insert`, `del model.layer`."""
+        self._refresh_if_stale()
+        if any((module := ref()) is None or _layout_of(module) != layout for ref, layout in self._layout):
+            self._invalidate()
+            self._refresh_if_stale()
+
+    def _refresh_if_stale(self) -> None:
+        if not self._is_stale:
+            return
+        self._is_stale = False
+        self._modules, self._params, self._buffers, self._layout = {}, {}, {}, []
+        self._unknown.clear()
+        for prefix, module in self._prefixed():
+            self._name_all(module, prefix)
+
+    def _prefixed(self) -> Iterator[tuple[str, nn.Module]]:
+        roots = [(root.prefix, module) for root in self._roots if (module := root.module()) is not None]
+        n_holding = sum(_holds_parameters(module) for _, module in roots)
+        taken: dict[str, int] = {}
+        for given, module in roots:
+            is_only = len(roots) == 1 or (n_holding == 1 and _holds_parameters(module))
+            base = given if given is not None else "" if is_only else class_name(unwrap(module))
+            taken[base] = taken.get(base, 0) + 1
+            yield (base if taken[base] == 1 else f"{base}#{taken[base]}"), module
+
+    def _name_all(self, root: nn.Module, prefix: str) -> None:
+        for name, module in walk(root, prefix):
+            if _add(self._modules, module, name):
+                self._layout.append((weakref.ref(module), _layout_of(module)))
+            dot = f"{name}." if name else ""
+            for table, things in ((self._params, module._parameters), (self._buffers, module._buffers)):
+                for key, thing in things.items():
+                    if thing is not None:
+                        _add(table, thing, dot + key)
+
+    def _watch_registrations(self) -> None:
+        if self._undo is not None:
+            return
+        me = weakref.ref(self)
+
+        def on_module(module: nn.Module, name: str, thing: object) -> None:
+            if (names := me()) is not None:
+                names._invalidate()
+
+        def on_tensor(module: nn.Module, name: str, thing: object) -> None:
+            if (names := me()) is not None:
+                names._is_stale = True  # no module's name has changed: `generation` stays
+
+        handles = [
+            torch_module.register_module_module_registration_hook(on_module),
+            torch_module.register_module_parameter_registration_hook(on_tensor),
+            torch_module.register_module_buffer_registration_hook(on_tensor),
+        ]
+        self._undo = weakref.finalize(self, lambda: [handle.remove() for handle in handles])
+
+
+def walk(module: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """(name, module) in the order of `named_modules()`, shared ones once per name; wrappers add nothing to the name."""
+    yield from _walk(module, name, set(), {})
+
+
+def _walk(module: nn.Module, name: str, above: set[int], n_names: dict[int, int]) -> Iterator[tuple[str, nn.Module]]:
+    n_names[id(module)] = n_names.get(id(module), 0) + 1
+    if id(module) in above or n_names[id(module)] > _MAX_NAMES:
+        return
+    yield name, module
+    above.add(id(module))
+    wrapped = wrapped_attribute(module)
+    for key, child in module._modules.items():
+        if child is not None:
+            path = name if key == wrapped else f"{name}.{key}" if name else key
+            yield from _walk(child, path, above, n_names)
+    above.discard(id(module))
+
+
+def _add(table: dict[int, _Names], thing: nn.Module | Tensor, name: str) -> bool:
+    entry = table.get(id(thing))
+    if entry is None:
+        table[id(thing)] = _Names(weakref.ref(thing), (name,))
+        return True
+    if name not in entry.names:
+        entry.names += (name,)
+    return False
+
+
+def _find(table: dict[int, _Names], thing: nn.Module | Tensor) -> _Names | None:
+    entry = table.get(id(thing))
+    return entry if entry is not None and entry.thing() is thing else None
+
+
+def _first(names: tuple[str, ...]) -> str | None:
+    return names[0] if names else None
+
+
+def _layout_of(module: nn.Module) -> tuple[int, ...]:
+    return tuple(map(id, (*module._modules.values(), *module._parameters.values(), *module._buffers.values())))
+
+
+def _holds_parameters(module: nn.Module) -> bool:
+    return next(module.parameters(), None) is not None
