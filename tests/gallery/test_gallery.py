@@ -1,0 +1,103 @@
+"""Every planted fault is named right, every healthy twin and near miss stays silent.
+
+Given a standalone training script, when it runs under `hypocenter run`, then the first finding is the planted one.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import casebook
+
+HERE = Path(__file__).parent
+FAULTS = casebook.faults(HERE)
+NEAR_MISSES = casebook.near_misses(HERE)
+LEVELS = ("sentinel", "modules", "ops")
+NUMBERS = re.compile(r"step (\d+) (\S+) (\S+)(?: grad (\S+))?")
+
+
+def by_id(case: casebook.Case) -> str:
+    return case.id
+
+
+def printed(text: str, key: str) -> dict[int, float]:
+    """`step 3 loss 0.5 grad 1.5` -> {3: 0.5} for loss, {3: 1.5} for grad."""
+    found: dict[int, float] = {}
+    for step, name, value, grad in NUMBERS.findall(text):
+        if name == key:
+            found[int(step)] = float(value)
+        elif name == "loss" and key == "grad":
+            found[int(step)] = float(grad)
+    return found
+
+
+def is_finite(value: float) -> bool:
+    return value == value and abs(value) != float("inf")
+
+
+@pytest.mark.parametrize("case", FAULTS, ids=by_id)
+def test_the_fault_is_real(case: casebook.Case) -> None:
+    """Plain torch: healthy and learning before the planted step, wrong at it in the way that the answer says."""
+    done = casebook.run_plain(case)
+
+    losses, grads, step = printed(done.stdout, "loss"), printed(done.stdout, "grad"), case.answer["step"]
+    assert all(is_finite(losses[s]) and is_finite(grads[s]) for s in range(step)), done.stdout
+    assert losses[step - 1] < losses[0]
+    felt = case.answer["felt"]
+    if felt == "loss":
+        assert not is_finite(losses[step])
+    elif felt == "grad":
+        assert is_finite(losses[step])
+        assert not is_finite(grads[step])
+    elif felt == "zero":
+        zeros = printed(done.stdout, "zero")
+        assert zeros[step] > zeros[step - 1] == 0
+    elif felt == "param":
+        bad = printed(done.stdout, "bad-params")
+        assert bad[step] > 0 == bad[step - 1]
+        assert is_finite(grads[step])
+    else:
+        assert is_finite(losses[step])
+        assert is_finite(grads[step])
+
+
+@pytest.mark.parametrize("case", FAULTS, ids=by_id)
+def test_the_twin_is_healthy(case: casebook.Case) -> None:
+    done = casebook.run_plain(case, "--healthy")
+
+    assert done.returncode == 0, done.stderr
+    losses, grads = printed(done.stdout, "loss"), printed(done.stdout, "grad")
+    assert len(losses) > case.answer["step"]
+    assert all(is_finite(v) for v in [*losses.values(), *grads.values()]), done.stdout
+
+
+@pytest.mark.parametrize("case", FAULTS, ids=by_id)
+def test_fault_is_named(case: casebook.Case, tmp_path: Path) -> None:
+    outcome = casebook.run(case, tmp_path / "run")
+
+    assert outcome.status == "findings", outcome.stderr
+    assert casebook.mismatches(case, outcome) == [], outcome.first
+    assert (outcome.exit_code != 0) == case.answer.get("crashes", False), outcome.stderr
+
+
+@pytest.mark.parametrize("case", FAULTS, ids=by_id)
+def test_twin_is_silent(case: casebook.Case, tmp_path: Path) -> None:
+    outcome = casebook.run(case, tmp_path / "run", "--healthy")
+
+    assert outcome.exit_code == 0, outcome.stderr
+    assert outcome.alarms == []
+    assert outcome.status == "healthy", outcome.stderr
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("case", NEAR_MISSES, ids=by_id)
+def test_near_miss_is_silent(case: casebook.Case, level: str, tmp_path: Path) -> None:
+    outcome = casebook.run(case, tmp_path / "run", level=level)
+
+    assert outcome.exit_code == 0, outcome.stderr
+    assert outcome.alarms == []
+    assert outcome.status == "healthy", outcome.stderr
