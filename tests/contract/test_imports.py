@@ -1,0 +1,81 @@
+"""The one-way flow: import-linter's contracts, and what a fresh process really loads (the linter runs no __init__)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "src" / "hypocenter"
+RECORDING_HALF = {"tap", "session", "replay", "boot", "callbacks"}
+NEEDS_TORCH = {"summary.reducers.torch"}
+TRAINING_MUST_NOT_LOAD = {"click", "rich", "jinja2", "duckdb", "safetensors"}
+
+_LOADED = """
+import importlib, json, pkgutil, sys
+name, skipped, before_name = sys.argv[1], set(sys.argv[2].split(",")), sys.argv[3]
+if before_name:
+    importlib.import_module(before_name)
+before = set(sys.modules)
+module = importlib.import_module(name)
+for info in pkgutil.walk_packages(getattr(module, "__path__", []), name + "."):
+    if info.name.removeprefix("hypocenter.") not in skipped:
+        importlib.import_module(info.name)
+print(json.dumps(sorted({m.partition(".")[0] for m in set(sys.modules) - before})))
+"""
+
+
+def loaded_by(name: str, *, after: str = "") -> set[str]:
+    """Top-level packages that a fresh process loads with a module and all below it, beyond what `after` loads."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("HYPOCENTER_")}
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), environment.get("PYTHONPATH", "")])
+    command = [sys.executable, "-W", "ignore", "-c", _LOADED, name, ",".join(NEEDS_TORCH), after]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def parts_of_the_reading_half() -> list[str]:
+    """Every module and package of hypocenter that is not declared to be of the recording half."""
+    parts = {path.stem for path in PACKAGE.glob("*.py")} | {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    return sorted(parts - RECORDING_HALF - {"__init__", "__main__"})
+
+
+def test_import_contracts_hold() -> None:
+    linter = Path(sys.executable).with_name("lint-imports")
+
+    done = subprocess.run(
+        [str(linter), "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("part", parts_of_the_reading_half())
+def test_reading_half_loads_no_framework(part: str) -> None:
+    loaded = loaded_by(f"hypocenter.{part}")
+
+    assert "hypocenter" in loaded
+    assert loaded.isdisjoint({"torch", "mindspore", "transformers", "lightning"})
+
+
+def test_training_process_loads_nothing_of_the_reading_half() -> None:
+    loaded = loaded_by("hypocenter.session", after="torch")
+
+    assert "hypocenter" in loaded
+    assert loaded.isdisjoint(TRAINING_MUST_NOT_LOAD)
+
+
+def test_importing_hypocenter_is_nearly_free() -> None:
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    code = "import hypocenter, sys; print(*sorted({'torch', 'pyarrow', 'numpy', 'click'} & set(sys.modules)))"
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+
+    assert done.stdout.split() == []
