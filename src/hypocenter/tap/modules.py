@@ -1,0 +1,297 @@
+"""Level `modules` in eager mode: inputs and outputs of every module call and their gradients, as Readings.
+
+Global forward hooks see every module, also ones added later; gradients come from tensor hooks set on the values
+themselves. Full-backward hooks are never used: they change gradients bitwise and break in-place code.
+A gradient reading is of the whole gradient of that value, from all its uses.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils._python_dispatch import _disable_current_modes
+
+from hypocenter.config import Config
+from hypocenter.nouns import Phase, Reading, Summary
+from hypocenter.tap.clock import Clock
+from hypocenter.tap.frames import Frame, frames_of
+from hypocenter.tap.names import NameMap
+from hypocenter.tap.sites import Site, Sites
+from hypocenter.tap.tree import flatten
+
+MAX_PORTS = 32  # tensors of one argument or output that are read; a KV cache has hundreds, none made by this module
+MAX_PENDING = 200_000  # readings of one step; python metadata of about 100 MB
+
+_NOTHING = (type(None), bool, int, float, str)  # most keyword arguments: no tensor inside, no need to walk
+_RAISED = object()
+
+_set_grad_enabled = torch._C._set_grad_enabled
+_graph_task_id = torch._C._current_graph_task_id
+_n_dispatch_modes = torch._C._len_torch_dispatch_stack
+_functorch_level: Callable[[], object] = torch._C._functorch.peek_interpreter_stack  # type: ignore[attr-defined]
+_tracing_state: Callable[[], object] = torch._C._get_tracing_state
+
+
+class Reducer(Protocol):
+    """tensor -> Summary, on the device, without waiting for it (hypocenter.summary.reducers.torch)."""
+
+    def add(self, tensor: Tensor, /) -> int | None:
+        """Queue a tensor; its ticket, or None if nothing can be said of it."""
+        ...
+
+    def drain(self) -> Mapping[int, Summary] | list[Summary]:
+        """The summaries of everything queued, by ticket; tickets start again at 0."""
+        ...
+
+
+class _Pending:
+    """A reading whose summary is still on the device."""
+
+    __slots__ = ("call", "dtype", "microbatch", "order", "phase", "port", "recompute", "shape", "site", "ticket")
+    phase: Phase
+
+    def __init__(
+        self, site: Site, phase: Phase, port: str, order: int, call: int, microbatch: int, seen: _Seen
+    ) -> None:
+        self.site, self.phase, self.port, self.order = site, phase, port, order
+        self.call, self.microbatch = call, microbatch
+        self.ticket, self.dtype, self.shape = seen.ticket, seen.dtype, seen.shape
+        self.recompute = False
+
+
+class _Seen:
+    """A tensor that was summarised, and the hook on its gradient. Valid while the tensor lives and was not written to.
+
+    One hook serves all modules that made or took the tensor, in `places`: (site, port, call, step, micro-batch).
+    """
+
+    __slots__ = ("dtype", "places", "ref", "shape", "tap", "ticket", "version")
+    __torch_unserializable__ = True  # torch would warn when the user saves the tensor that carries this hook
+
+    def __init__(self, tap: ModuleTap, tensor: Tensor, version: int, ticket: int | None) -> None:
+        self.tap, self.ref, self.version, self.ticket = tap, weakref.ref(tensor), version, ticket
+        self.dtype = tensor.dtype
+        self.places: list[tuple[Site, str, int, int, int]] | None = None
+        try:
+            self.shape = tensor.shape
+        except RuntimeError:  # a nested tensor has none
+            self.shape = torch.Size()
+
+    def __call__(self, grad: Tensor | None) -> None:
+        self.tap._on_grad(self, grad)
+
+
+class ModuleTap:
+    """Reads module inputs, outputs and their gradients while `enabled`; costs one test per call otherwise.
+
+    `collect` gives the readings of a step. The reducer must not be shared with one who drains it in between.
+    """
+
+    def __init__(
+        self, names: NameMap, reducer: Reducer, clock: Clock, config: Config, warn: Callable[[str], None]
+    ) -> None:
+        self.enabled = False
+        self._sites = Sites(names, config)
+        self._reducer, self._clock, self._warn = reducer, clock, warn
+        self._seen: dict[int, _Seen] = {}
+        self._pending: list[_Pending] = []
+        self._leaf_handles: list[Any] = []
+        self._recent: deque[list[Reading]] = deque(maxlen=2)
+        self._n_frames = config.frames
+        self._warned: set[str] = set()
+
+    def attach(self) -> Callable[[], None]:
+        """Set the global hooks; call the result to take them away. Set `enabled` to start."""
+        handles = [
+            register_module_forward_pre_hook(self._before),
+            register_module_forward_hook(self._after, with_kwargs=True, always_call=True),
+        ]
+
+        def undo() -> None:
+            self.enabled = False
+            self._forget()
+            for handle in handles:
+                handle.remove()
+
+        return undo
+
+    def collect(self, step: int) -> list[Reading]:
+        """Everything read since the last call, in execution order, as readings of `step`. Waits once for the device."""
+        pending, self._pending = self._pending, []
+        self._forget()
+        try:
+            summaries = self._reducer.drain()
+        except Exception as error:
+            self._fail(error)
+            return []
+        readings = [_reading(step, p, summaries[p.ticket]) for p in pending if p.ticket is not None]
+        readings.sort(key=lambda reading: reading.order)
+        self._recent.append(readings)
+        return readings
+
+    def frames(self) -> tuple[Frame, ...]:
+        """The last `config.frames` module calls that were collected, oldest first."""
+        return frames_of([reading for readings in self._recent for reading in readings], self._n_frames)
+
+    def _before(self, module: nn.Module, args: Any) -> None:
+        if torch.compiler.is_compiling() or not self.enabled or not self._clock.recording:
+            return
+        try:
+            site = self._sites.of(module)
+            if site.wanted:
+                self._enter(site, args, _kwargs_of_caller())
+        except Exception as error:
+            self._fail(error)
+
+    def _after(self, module: nn.Module, args: Any, kwargs: Any, output: Any = _RAISED) -> None:
+        if torch.compiler.is_compiling() or not self.enabled or not self._clock.recording:
+            return
+        try:
+            site = self._sites.of(module)
+            if site.open:
+                self._leave(site, kwargs, output)
+        except Exception as error:
+            self._fail(error)
+
+    def _enter(self, site: Site, args: Any, kwargs: Mapping[str, Any] | None) -> None:
+        if _tracing_state() is not None or _functorch_level() is not None or len(self._pending) > MAX_PENDING:
+            return
+        recompute = _graph_task_id() != -1
+        call = site.next_call((self._clock.step, self._clock.microbatch), recompute)
+        wants_hooks = not (recompute and site.has_grad_hooks)
+        site.open.append((call, recompute, wants_hooks, kwargs is not None))
+        self._take(site, "in", enumerate(args), call, recompute, wants_hooks)
+        if kwargs:
+            self._take(site, "in", kwargs.items(), call, recompute, wants_hooks)
+
+    def _leave(self, site: Site, kwargs: Any, output: Any) -> None:
+        call, recompute, wants_hooks, took_kwargs = site.open.pop()
+        if output is _RAISED:
+            return
+        if not took_kwargs and kwargs:
+            self._take(site, "in", kwargs.items(), call, recompute, wants_hooks)
+        values = ((0, output),) if isinstance(output, Tensor) else _items(output)
+        self._take(site, "out", values, call, recompute, wants_hooks)
+
+    def _take(
+        self, site: Site, side: str, values: Iterable[tuple[Any, Any]], call: int, recompute: bool, wants_hooks: bool
+    ) -> None:
+        was_grad_enabled = torch.is_grad_enabled()
+        _set_grad_enabled(False)
+        try:
+            for key, value in values:
+                if isinstance(value, Tensor):
+                    self._read(site, f"{side}[{key}]", value, call, recompute, wants_hooks)
+                elif not isinstance(value, _NOTHING):
+                    for port, tensor in flatten(value, f"{side}[{key}]")[:MAX_PORTS]:
+                        self._read(site, port, tensor, call, recompute, wants_hooks)
+        finally:
+            _set_grad_enabled(was_grad_enabled)
+
+    def _read(self, site: Site, port: str, tensor: Tensor, call: int, recompute: bool, wants_hooks: bool) -> None:
+        clock = self._clock
+        seen = self._summarise(tensor)
+        pending = _Pending(site, "forward", port, clock.next_order(), call, clock.microbatch, seen)
+        pending.recompute = recompute
+        self._pending.append(pending)
+        if wants_hooks and tensor.requires_grad:
+            if seen.places is None:
+                seen.places = []
+                handle = tensor.register_hook(seen)
+                if tensor.is_leaf:  # it outlives the graph, and would collect one hook a step
+                    self._leaf_handles.append(handle)
+            seen.places.append((site, f"grad_{port}", call, clock.step, clock.microbatch))
+            site.has_grad_hooks = site.has_grad_hooks or not recompute
+
+    def _summarise(self, tensor: Tensor) -> _Seen:
+        """Its summary: the one there is, if this very tensor was seen before and was not written to since.
+
+        The object is compared, not its address: freed memory is used again within the step, in backward all the time.
+        """
+        version = -1 if tensor.is_inference() else tensor._version
+        seen = self._seen.get(id(tensor))
+        if seen is None or seen.version != version or seen.ref() is not tensor:
+            seen = self._seen[id(tensor)] = _Seen(self, tensor, version, self._ticket(tensor))
+        return seen
+
+    def _ticket(self, tensor: Tensor) -> int | None:
+        try:
+            if _n_dispatch_modes() == 0:
+                return self._reducer.add(tensor)
+            with _disable_current_modes():  # selective checkpointing and the op tap must not see our operators
+                return self._reducer.add(tensor)
+        except Exception as error:  # one odd tensor is no reason to stop reading the others
+            kind = f"{type(tensor).__name__} of {tensor.dtype}"
+            self._warn_once(kind, f"a {kind} cannot be summarised and is left out: {error!r}")
+            return None
+
+    def _on_grad(self, seen: _Seen, grad: Tensor | None) -> None:
+        if not self.enabled or grad is None or len(self._pending) > MAX_PENDING:
+            return
+        was_grad_enabled = torch.is_grad_enabled()
+        _set_grad_enabled(False)
+        try:
+            clock, summarised = self._clock, self._summarise(grad)
+            for site, port, call, step, microbatch in seen.places or ():
+                of = microbatch if step == clock.step else clock.microbatch  # a graph kept over a step: now counts
+                self._pending.append(_Pending(site, "backward", port, clock.next_order(), call, of, summarised))
+        except Exception as error:
+            self._fail(error)
+        finally:
+            _set_grad_enabled(was_grad_enabled)
+
+    def _forget(self) -> None:
+        self._seen.clear()
+        for handle in self._leaf_handles:
+            handle.remove()
+        self._leaf_handles.clear()
+
+    def _fail(self, error: Exception) -> None:
+        self.enabled = False
+        self._warn_once("failed", f"module values are not recorded any more: the hook failed with {error!r}")
+
+    def _warn_once(self, key: str, text: str) -> None:
+        if key not in self._warned:
+            self._warned.add(key)
+            self._warn(text)
+
+
+def _items(value: Any) -> Iterable[tuple[Any, Any]]:
+    """What a module gave back, one level down, so that ports read out[0], out[logits]."""
+    if type(value) in (tuple, list):
+        return enumerate(value)
+    return [(port[1:-1], tensor) for port, tensor in flatten(value)[:MAX_PORTS]]
+
+
+def _kwargs_of_caller() -> Mapping[str, Any] | None:
+    """The keyword arguments of the module call whose pre-hook is running; None where torch has moved them.
+
+    Global pre-hooks are not given them, and after the call they may have been written to.
+    """
+    frame = sys._getframe(2)
+    return frame.f_locals.get("kwargs") if frame.f_code.co_name == "inner" else None
+
+
+def _reading(step: int, p: _Pending, summary: Summary) -> Reading:
+    return Reading(
+        step=step,
+        microbatch=p.microbatch,
+        phase=p.phase,
+        site=p.site.name,
+        port=p.port,
+        order=p.order,
+        call=p.call,
+        dtype=str(p.dtype).removeprefix("torch."),
+        shape=tuple(p.shape),
+        summary=summary,
+        module=p.site.module,
+        names=p.site.names,
+        recompute=p.recompute,
+    )
