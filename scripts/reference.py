@@ -1,0 +1,121 @@
+"""Write the pages of docs/ that come from the code: rules, causes, options, commands. `--check` only tells what is stale."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+NOTICE = "<!-- written by ./scripts/docs from the code: do not edit -->"
+DEMO_START, DEMO_END = "<!-- demo output, written by scripts/docs -->\n```text\n", "```\n<!-- end of demo output -->"
+
+
+def options() -> str:
+    """The option tree with types, defaults and the comments beside them."""
+    from hypocenter import config
+
+    lines = [
+        "# Options", NOTICE,
+        "An option is set in `hypocenter.toml` or `[tool.hypocenter]` of `pyproject.toml`, by `HYPOCENTER_<NAME>` in the\n"
+        "environment, as a flag of `hypocenter run`, or as an argument of `hypocenter.watch`; the later wins. A name that does\n"
+        "not exist is an error that tells the nearest one.",
+        "| option | type | default | |\n| --- | --- | --- | --- |",
+    ]  # fmt: skip
+    return "\n\n".join(lines) + "\n" + "\n".join(_option_rows(inspect.getsource(config.Config))) + "\n"
+
+
+def _option_rows(source: str) -> Iterator[str]:
+    text = source.splitlines()
+    (declared,) = ast.parse(source).body
+    assert isinstance(declared, ast.ClassDef)
+    for node in declared.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            comment = text[node.lineno - 1].partition("  # ")[2]
+            kind = ast.unparse(node.annotation).replace("|", "\\|")
+            default = ast.unparse(node.value) if node.value else ""
+            yield f"| `{node.target.id}` | {kind} | `{default}` | {comment} |"
+
+
+def commands() -> str:
+    """`--help` of every command."""
+    import click
+
+    from hypocenter.cli import cli
+
+    context = click.Context(cli, info_name="hypocenter", max_content_width=100, terminal_width=100)
+    parts = ["# Commands", NOTICE, _help(cli, context)]
+    for name in cli.list_commands(context):
+        command = cli.get_command(context, name)
+        assert command is not None
+        inner = click.Context(command, info_name=name, parent=context, max_content_width=100, terminal_width=100)
+        parts += [f"## {name}", _help(command, inner)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _help(command: object, context: object) -> str:
+    return f"```text\n{command.get_help(context).rstrip()}\n```"  # type: ignore[attr-defined]
+
+
+def rules() -> str:
+    """The manual pages of all rules."""
+    from hypocenter.detect.engine import manuals
+
+    return _manual_pages("Rules", "A rule looks at rows and states one fact under a code.", manuals())
+
+
+def causes() -> str:
+    """The manual pages of all causes."""
+    from hypocenter.diagnose.causes import manuals
+
+    return _manual_pages(
+        "Causes", "The closed vocabulary of causes. One that fits none is `unknown`, never a guess.", manuals()
+    )
+
+
+def _manual_pages(title: str, about: str, pages: object) -> str:
+    return "\n".join([f"# {title}\n\n{NOTICE}\n\n{about}\n", *(page.markdown(name) for name, page in pages.items())])  # type: ignore[attr-defined]
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "options.md": options,
+    "cli.md": commands,
+    "rules.md": rules,
+    "causes.md": causes,
+}
+
+
+def stale() -> list[str]:
+    """Names of the pages whose text on disk is not what the code says."""
+    on_disk = {name: (DOCS / name).read_text(encoding="utf-8") if (DOCS / name).exists() else "" for name in PAGES}
+    return [name for name, render in PAGES.items() if on_disk[name] != render()]
+
+
+def put_demo_into_readme(recording: Path) -> None:
+    """Replace the terminal example of the README by what `hypocenter check` prints about the demo's recording."""
+    command = [sys.executable, "-m", "hypocenter", "check", recording.name]
+    shown = subprocess.run(command, cwd=recording.parent, capture_output=True, text=True, check=False).stdout
+    readme = ROOT / "README.md"
+    before, _, rest = readme.read_text(encoding="utf-8").partition(DEMO_START)
+    after = rest.partition(DEMO_END)[2]
+    readme.write_text(f"{before}{DEMO_START}{shown.rstrip()}\n{DEMO_END}{after}", encoding="utf-8")
+
+
+def main() -> int:
+    """Write the pages (and the README's example, if the demo has run), or with --check report what is stale."""
+    if "--check" in sys.argv[1:]:
+        print(*(f"stale: docs/{name} (run ./scripts/docs)" for name in stale()), sep="\n")
+        return 1 if stale() else 0
+    for name, render in PAGES.items():
+        (DOCS / name).write_text(render(), encoding="utf-8")
+    if (recording := ROOT / ".demo").is_dir():
+        put_demo_into_readme(recording)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
