@@ -1,4 +1,4 @@
-"""Write the pages of docs/ that come from the code: rules, causes, options, commands. `--check` only tells what is stale."""
+"""Write the pages of docs/ that come from the code: rules, causes, options, commands. `--check` tells what is stale."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 NOTICE = "<!-- written by ./scripts/docs from the code: do not edit -->"
+ABOUT_OPTIONS = """\
+An option is set in `hypocenter.toml` or `[tool.hypocenter]` of `pyproject.toml`, by `HYPOCENTER_<NAME>` in the
+environment, as a flag of `hypocenter run`, or as an argument of `hypocenter.watch`; the later wins. A name that does
+not exist is an error that tells the nearest one.
+"""
 DEMO_START, DEMO_END = "<!-- demo output, written by scripts/docs -->\n```text\n", "```\n<!-- end of demo output -->"
 
 
@@ -19,14 +24,9 @@ def options() -> str:
     """The option tree with types, defaults and the comments beside them."""
     from hypocenter import config
 
-    lines = [
-        "# Options", NOTICE,
-        "An option is set in `hypocenter.toml` or `[tool.hypocenter]` of `pyproject.toml`, by `HYPOCENTER_<NAME>` in the\n"
-        "environment, as a flag of `hypocenter run`, or as an argument of `hypocenter.watch`; the later wins. A name that does\n"
-        "not exist is an error that tells the nearest one.",
-        "| option | type | default | |\n| --- | --- | --- | --- |",
-    ]  # fmt: skip
-    return "\n\n".join(lines) + "\n" + "\n".join(_option_rows(inspect.getsource(config.Config))) + "\n"
+    head = "| option | type | default | |\n| --- | --- | --- | --- |"
+    rows = "\n".join(_option_rows(inspect.getsource(config.Config)))
+    return f"# Options\n\n{NOTICE}\n\n{ABOUT_OPTIONS}\n{head}\n{rows}\n"
 
 
 def _option_rows(source: str) -> Iterator[str]:
