@@ -1,0 +1,115 @@
+"""Binary exponents of floating-point bit patterns, many tensors at once: floor(log2|x|) without a logarithm.
+
+IEEE 754-2019, 3.4: a normal number's exponent is its biased exponent field less the bias; a subnormal's is that of its
+integer significand less (bias - 1 + fraction bits). Only integer operations are used, so that a flush-to-zero mode of the
+processor changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Where the fields of a binary floating-point format lie."""
+
+    fraction_bits: int
+    bias: int
+    infinity: int  # the bit pattern of +inf: also the mask of the exponent field
+    magnitude: int  # mask of everything but the sign
+
+    @property
+    def n_bins(self) -> int:
+        """Number of biased exponents, the special one included."""
+        return 2 * self.bias + 2
+
+
+BINARY32 = Layout(fraction_bits=23, bias=127, infinity=0x7F80_0000, magnitude=0x7FFF_FFFF)  # IEEE 754-2019, table 3.5
+BINARY64 = Layout(
+    fraction_bits=52, bias=1023, infinity=0x7FF0 << 48, magnitude=(1 << 63) - 1
+)  # IEEE 754-2019, table 3.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """The zeros, the smallest nonzero magnitude, and the exponents of the nonzero finite values of one tensor."""
+
+    n_zero: int = 0
+    absmin: float | None = None
+    first: int = 0  # exponent of counts[0]
+    counts: tuple[int, ...] = ()
+
+    def n_below(self, exponent: int) -> int:
+        """Number of nonzero values whose exponent is smaller: the subnormals, for a format's smallest normal one."""
+        return sum(self.counts[: max(0, exponent - self.first)])
+
+
+def tally(values: NDArray[np.floating], lengths: list[int]) -> list[Tally]:
+    """Count the exponents of consecutive runs of float32 or float64 values; NaN and infinities are left out.
+
+    Args:
+        values: one contiguous axis.
+        lengths: of the runs, each at least 1; their sum is the length of `values`.
+    """
+    layout = BINARY32 if values.dtype == np.float32 else BINARY64
+    magnitude = values.view(np.int32 if layout is BINARY32 else np.int64) & layout.magnitude
+    field = (magnitude >> layout.fraction_bits).astype(np.intp, copy=False)
+    rows = np.repeat(np.arange(len(lengths)) * layout.n_bins, lengths)
+    counts = np.bincount(field + rows, minlength=len(lengths) * layout.n_bins).reshape(len(lengths), layout.n_bins)
+    smallest = _smallest_nonzero(magnitude, lengths, layout)
+    low = _low(magnitude, field, rows, layout)
+    return [
+        _tally_of(counts[i, 1:-1], int(counts[i, 0]), low.get(i, {}), smallest[i], layout) for i in range(len(lengths))
+    ]
+
+
+def _smallest_nonzero(magnitude: NDArray[np.integer], lengths: list[int], layout: Layout) -> list[float | None]:
+    starts = np.concatenate(([0], np.cumsum(lengths)[:-1])).astype(np.intp)
+    wanted = np.where((magnitude == 0) | (magnitude >= layout.infinity), layout.infinity, magnitude).astype(
+        magnitude.dtype
+    )
+    found = np.minimum.reduceat(wanted, starts).view(np.float32 if layout is BINARY32 else np.float64)
+    return [None if value == np.inf else value for value in found.tolist()]
+
+
+def _low(
+    magnitude: NDArray[np.integer], field: NDArray[np.intp], rows: NDArray[np.intp], layout: Layout
+) -> dict[int, dict[int, int]]:
+    """Exponents of the subnormals, per run: few or none as a rule, so they may cost more."""
+    at = np.nonzero((field == 0) & (magnitude != 0))[0]
+    if not at.size:
+        return {}
+    exponents = significand_exponents(magnitude[at]) + (1 - layout.bias - layout.fraction_bits)
+    found: dict[int, dict[int, int]] = {}
+    for row, exponent in zip((rows[at] // layout.n_bins).tolist(), exponents.tolist(), strict=True):
+        bins = found.setdefault(row, {})
+        bins[exponent] = bins.get(exponent, 0) + 1
+    return found
+
+
+def significand_exponents(significand: NDArray[np.integer]) -> NDArray[np.int64]:
+    """floor(log2) of positive integers below 2**53: the exponent field of the integer as float64, which is exact."""
+    bits = significand.astype(np.float64).view(np.int64)
+    return (bits >> BINARY64.fraction_bits) - BINARY64.bias
+
+
+def _tally_of(normal: NDArray[np.intp], n_low: int, low: dict[int, int], absmin: float | None, layout: Layout) -> Tally:
+    counts = dict(low)
+    at = np.nonzero(normal)[0]
+    for index, count in zip(at.tolist(), normal[at].tolist(), strict=True):
+        counts[index + 1 - layout.bias] = count
+    first, dense = densify(counts)
+    return Tally(n_zero=n_low - sum(low.values()), absmin=absmin, first=first, counts=dense)
+
+
+def densify(counts: dict[int, int]) -> tuple[int, tuple[int, ...]]:
+    """Exponent -> count as (first exponent, counts without zeros at either end); (0, ()) when there is none."""
+    used = [exponent for exponent, count in counts.items() if count]
+    if not used:
+        return 0, ()
+    first, last = min(used), max(used)
+    return first, tuple(counts.get(exponent, 0) for exponent in range(first, last + 1))

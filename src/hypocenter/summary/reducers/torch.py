@@ -1,0 +1,183 @@
+"""torch tensor -> Summary: at once and exact (`summarize`), or on the hot path without waiting (`TorchReducer`)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from hypocenter.nouns import Summary, replace
+from hypocenter.summary.reducers.torch_deferred import Deferred
+from hypocenter.summary.reducers.torch_exact import CHUNK, exact
+from hypocenter.summary.reducers.torch_samples import Samples
+from hypocenter.summary.reducers.torch_sketch import Placement, sketch_of
+from hypocenter.summary.reducers.torch_values import in_a_row, is_capturing, local_values, n_elements
+
+Histogram = Literal["sample", "full"]
+
+_FAST = frozenset((torch.float32, torch.bfloat16, torch.float16))
+_WHOLE = (Tensor, torch.nn.Parameter)
+_TRUSTED_RMS = 1e-15  # below it squares near the smallest float32 (1.2e-38) lose bits or vanish: sum them in float64
+
+
+def summarize(
+    t: Tensor, *, histogram: Histogram = "full", sketch: bool = False, place: Placement | None = None
+) -> Summary:
+    """Summarise a tensor of any dtype, layout and device now; on an accelerator this waits for it.
+
+    Never raises, moves, changes or keeps the tensor; what cannot be read (meta, fake, quantized) gives `n` only.
+
+    Args:
+        histogram: "sample" looks at a fixed sample of the elements for the histogram's fields, as TorchReducer does.
+        sketch: also sketch it, as a whole tensor or, with `place`, as a shard of one.
+    """
+    if histogram == "sample":
+        reducer = TorchReducer(sketch=sketch)
+        reducer.add(t, place)
+        return reducer.drain()[0]
+    try:
+        if is_capturing(t) or (values := local_values(t)) is None:
+            return Summary(n=n_elements(t))
+        whole = exact(values)
+        return replace(whole, sketch=tuple(sketch_of(t, place).tolist())) if sketch else whole
+    except Exception:  # a summary is never worth the user's run
+        return Summary(n=n_elements(t))
+
+
+class TorchReducer:
+    """Summarise many tensors cheaply: `add` each, `drain` once a step. Not thread-safe.
+
+    On the CPU everything but the histogram is decided in `add`; on an accelerator `add` only launches kernels, which keep
+    no reference to the tensor, and `drain` makes one transfer per device. Counts of non-finite values and the extremes
+    are exact; sums are float32 sums over at most 2**18 elements (CHUNK), added in float64. The fields of the histogram come from
+    a fixed sample of at most samples.SIZE elements, the same for the same shape, unless `histogram="full"`. A CPU tensor
+    with a NaN or an infinity is summarised exactly, as are integers, bool and float64 there.
+
+    `histogram="full"` and `sketch=True` wait for the device in `add`, respectively multiply matrices there: not for every step.
+    """
+
+    def __init__(self, histogram: Histogram = "sample", sketch: bool = False, *, defer_cpu: bool = False) -> None:
+        self._full = histogram == "full"
+        self._sketch = sketch
+        self._defer_cpu = defer_cpu  # treat the CPU as an accelerator: for tests
+        self._samples = Samples()
+        self._reset()
+
+    def _reset(self) -> None:
+        self._done: list[Summary | None] = []
+        self._deferred: dict[torch.device, Deferred] = {}
+        self._sketches: list[tuple[int, Tensor]] = []
+
+    def add(self, t: Tensor, place: Placement | None = None) -> int:
+        """Take in a tensor as it is now and return its ticket: the index of its Summary in `drain()`."""
+        ticket = len(self._done)
+        self._done.append(None)
+        try:
+            self._done[ticket] = self._reduce(t, ticket)
+            if self._sketch and local_values(t) is not None:
+                self._sketches.append((ticket, sketch_of(t, place)))
+        except Exception:  # a summary is never worth the user's run
+            self._done[ticket] = Summary(n=n_elements(t))
+        return ticket
+
+    def _reduce(self, t: Tensor, ticket: int) -> Summary | None:
+        """Summarise now if that is cheap and does not wait; else leave a promise with _samples or _deferred."""
+        if type(t) not in _WHOLE or t.dtype not in _FAST or not t.is_cpu or self._full or self._defer_cpu:
+            return self._reduce_any(t, ticket)
+        if t.layout is not torch.strided or torch._C._functorch.is_functorch_wrapped_tensor(t):
+            return self._reduce_any(t, ticket)
+        row = in_a_row(t.detach())
+        n = row.numel()
+        if not n:
+            return Summary()
+        low, high, total, squares = _moments(row) if n <= 2 * CHUNK else _moments_in_chunks(row)
+        if not (low > -_INF and high < _INF):  # also when they are NaN
+            return exact(row)
+        if not _is_trusted((low, high, total, squares), n):
+            total, squares = _wide_sums(row)
+        self._samples.add(ticket, row, (low, high, total, squares))
+        return None
+
+    def _reduce_any(self, t: Tensor, ticket: int) -> Summary | None:
+        if is_capturing(t) or (values := local_values(t)) is None:
+            return Summary(n=n_elements(t))
+        if self._full or (values.is_cpu and not (self._defer_cpu or values.dtype in _FAST)):
+            return exact(values)
+        if values.is_cpu and not self._defer_cpu:
+            return self._reduce(values, ticket)
+        if not values.numel():
+            return Summary()
+        self._deferred.setdefault(values.device, Deferred()).add(ticket, in_a_row(values))
+        return None
+
+    def drain(self) -> list[Summary]:
+        """Return the Summary of every ticket in order, and start anew."""
+        done, deferred, sketches = self._done, self._deferred, self._sketches
+        self._reset()
+        for ticket, summary in self._samples.drain():
+            done[ticket] = summary
+        for promises in deferred.values():
+            for ticket, summary in promises.summaries():
+                done[ticket] = summary
+        result = [summary or Summary() for summary in done]
+        for ticket, values in _fetched(sketches):
+            result[ticket] = replace(result[ticket], sketch=values)
+        return result
+
+
+_INF = float("inf")
+_Moments = tuple[float, float, float, float]
+
+
+def _moments(row: Tensor) -> _Moments:
+    """min, max, sum and sum of squares in one sweep each; NaN and infinities show in min and max.
+
+    amin and amax are together faster than aminmax in float32, and slower in float16 and bfloat16.
+    """
+    if row.dtype is torch.float32:
+        low, high = torch.amin(row), torch.amax(row)
+    else:
+        low, high = torch.aminmax(row)
+    total = torch.sum(row, dtype=torch.float32).item()
+    norm = torch.linalg.vector_norm(row, dtype=torch.float32).item()
+    return low.item(), high.item(), total, norm * norm
+
+
+def _moments_in_chunks(row: Tensor) -> _Moments:
+    """The same, a piece at a time: the second sweep then finds the piece in cache, and float32 sums stay short."""
+    low, high, total, squares = _INF, -_INF, 0.0, 0.0
+    for chunk in row.split(CHUNK):
+        least, most, part, part_squares = _moments(chunk)
+        if not (least > -_INF and most < _INF):
+            return _NAN, _NAN, _NAN, _NAN
+        low, high = min(low, least), max(high, most)
+        total, squares = total + part, squares + part_squares
+    return low, high, total, squares
+
+
+_NAN = float("nan")
+
+
+def _is_trusted(moments: _Moments, n: int) -> bool:
+    """Whether the float32 sums neither overflowed nor lost what they add up."""
+    low, high, total, squares = moments
+    if low == 0.0 == high:
+        return True
+    return squares < _INF and -_INF < total < _INF and squares >= n * _TRUSTED_RMS**2
+
+
+def _wide_sums(row: Tensor) -> tuple[float, float]:
+    wide = [chunk.to(torch.float64) for chunk in row.split(CHUNK)]
+    return sum(chunk.sum().item() for chunk in wide), sum((chunk * chunk).sum().item() for chunk in wide)
+
+
+def _fetched(sketches: list[tuple[int, Tensor]]) -> list[tuple[int, tuple[float, ...]]]:
+    by_device: dict[torch.device, list[tuple[int, Tensor]]] = {}
+    for ticket, values in sketches:
+        by_device.setdefault(values.device, []).append((ticket, values))
+    return [
+        (ticket, tuple(row))
+        for held in by_device.values()
+        for (ticket, _), row in zip(held, torch.stack([values for _, values in held]).tolist(), strict=True)
+    ]

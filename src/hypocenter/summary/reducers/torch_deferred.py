@@ -1,0 +1,96 @@
+"""Summaries of tensors on an accelerator: kernels now, one transfer of small results for all of them later.
+
+Nothing refers to the user's tensor after `add`, so its memory is freed and reused when the program says, and a later
+in-place change is not seen. All results are bytes of one concatenation, so that a step costs one transfer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hypocenter.nouns import Summary, replace
+from hypocenter.summary.exponents import BINARY32, tally
+from hypocenter.summary.reducers.torch_exact import exact, smallest_normal_exponent
+from hypocenter.summary.reducers.torch_samples import SIZE, assembled, sample_of
+
+_FLOAT32 = frozenset((torch.float32, torch.bfloat16, torch.float16))
+_KEPT = 1 << 16  # elements: integers and float64 up to this are copied and summarised exactly after the transfer
+_ROW_BYTES = 28  # three int32 counts, float32 min, max, scaled sum and norm
+_LEAST_UNIT, _MOST_UNIT = 2.0**-126, 2.0**127  # smallest and largest power of two that float32 holds as a normal number
+_INF = math.inf
+
+
+@dataclass(slots=True)
+class _Promise:
+    ticket: int
+    n: int
+    dtype: torch.dtype
+    payload: Tensor  # uint8, on the device
+    is_copy: bool
+
+
+@dataclass(slots=True)
+class Deferred:
+    """What one device still owes."""
+
+    _promises: list[_Promise] = field(default_factory=lambda: [])
+
+    def add(self, ticket: int, row: Tensor) -> None:
+        """Launch the kernels for non-empty values along one axis.
+
+        Integers and float64 of more than 65,536 elements go through float32: their extremes are rounded to it.
+        """
+        if row.dtype not in _FLOAT32 and row.dtype.itemsize > 1 and row.numel() <= _KEPT:
+            payload, is_copy = row.clone().view(torch.uint8), True
+        else:
+            payload, is_copy = _reduced(row.to(torch.float32)), False
+        self._promises.append(_Promise(ticket, row.numel(), row.dtype, payload, is_copy))
+
+    def summaries(self) -> Iterator[tuple[int, Summary]]:
+        """Wait for the device and yield (ticket, Summary) of all that was added."""
+        if not self._promises:
+            return
+        data = torch.cat([promise.payload for promise in self._promises]).cpu()
+        start = 0
+        for promise in self._promises:
+            part = data[start : start + promise.payload.numel()].clone()  # aligned for a wider view
+            start += promise.payload.numel()
+            yield promise.ticket, exact(part.view(promise.dtype)) if promise.is_copy else _read(part.numpy(), promise)
+
+
+def _reduced(x: Tensor) -> Tensor:
+    """Counts, extremes, scaled sums and the sample of float32 values as bytes; no step waits for the device.
+
+    Dividing by the power of two below the largest magnitude changes no bit of a value that matters and keeps squares
+    inside float32: 1e-30 squared would vanish, 1e30 squared overflow.
+    """
+    low, high = x.nan_to_num(_INF, _INF, _INF).amin(), x.nan_to_num(-_INF, -_INF, -_INF).amax()
+    absmax = torch.maximum(low.abs(), high.abs())
+    unit = (absmax.view(torch.int32) & BINARY32.infinity).view(torch.float32).clamp(_LEAST_UNIT, _MOST_UNIT)
+    scaled = x.nan_to_num(0.0, 0.0, 0.0) / unit
+    norm = torch.linalg.vector_norm(scaled, dtype=torch.float32)
+    floats = torch.stack([low, high, scaled.sum(dtype=torch.float32), norm])
+    counts = torch.stack([x.isnan().sum(dtype=torch.int32), (x == _INF).sum(dtype=torch.int32),
+                          (x == -_INF).sum(dtype=torch.int32)])  # fmt: skip
+    sample = sample_of(x).reshape(-1)
+    return torch.cat([counts.view(torch.uint8), floats.view(torch.uint8), sample.contiguous().view(torch.uint8)])
+
+
+def _read(part: np.ndarray, promise: _Promise) -> Summary:
+    n_nan, n_posinf, n_neginf = part[:12].view(np.int32).tolist()
+    low, high, total, norm = part[12:_ROW_BYTES].view(np.float32).tolist()
+    size = min(promise.n, SIZE)
+    counted = tally(part[_ROW_BYTES:].view(np.float32), [size])[0]
+    if n_nan + n_posinf + n_neginf == promise.n:
+        return Summary(n=promise.n, n_nan=n_nan, n_posinf=n_posinf, n_neginf=n_neginf, n_hist=size)
+    exponent = math.frexp(max(abs(low), abs(high)))[1] - 1
+    unit = min(max(math.ldexp(1.0, exponent), _LEAST_UNIT), _MOST_UNIT)
+    moments = (low, high, total * unit, norm * norm * unit * unit)
+    finite = assembled(promise.n, size, smallest_normal_exponent(promise.dtype), moments, counted)
+    return replace(finite, n_nan=n_nan, n_posinf=n_posinf, n_neginf=n_neginf)

@@ -1,0 +1,93 @@
+"""Every field of a Summary, exactly, with torch on any device. Waits for the device."""
+
+from __future__ import annotations
+
+import math
+import struct
+
+import torch
+from torch import Tensor
+
+from hypocenter.nouns import Summary
+from hypocenter.summary.exponents import BINARY32, BINARY64, Layout, densify
+from hypocenter.summary.merge import merge_all, saturated
+from hypocenter.summary.reducers.torch_values import in_a_row
+
+CHUNK = 1 << 18  # elements: with its copies 1-4 MiB, which stays in a second-level cache, and bounds the extra memory
+
+
+def exact(values: Tensor) -> Summary:
+    """Summarise plain, real, strided values (torch_values.local_values)."""
+    row = in_a_row(values)
+    smallest_normal = smallest_normal_exponent(values.dtype)
+    chunks = row.split(CHUNK) if row.numel() else ()
+    return merge_all(_exact_chunk(_widened(chunk), smallest_normal) for chunk in chunks)
+
+
+def smallest_normal_exponent(dtype: torch.dtype) -> int:
+    """Return the binary exponent of the smallest normal number; integers and bool have no subnormals."""
+    if not dtype.is_floating_point:
+        return -(1 << 30)
+    return math.frexp(torch.finfo(dtype).smallest_normal)[1] - 1
+
+
+def _widened(chunk: Tensor) -> Tensor:
+    """Return the same numbers as float32 if it holds them all, else as float64 (integers beyond 2**53 are rounded)."""
+    if chunk.dtype in (torch.float32, torch.float64):
+        return chunk.contiguous()
+    holds = chunk.dtype.itemsize <= 2 if chunk.dtype.is_floating_point else chunk.dtype.itemsize == 1
+    return chunk.to(torch.float32 if holds or chunk.dtype is torch.bool else torch.float64)
+
+
+def _exact_chunk(x: Tensor, smallest_normal: int) -> Summary:
+    layout = BINARY32 if x.dtype is torch.float32 else BINARY64
+    bits = x.view(torch.int32 if layout is BINARY32 else torch.int64)
+    magnitude = bits & layout.magnitude
+    field = magnitude >> layout.fraction_bits
+    fields: list[int] = torch.bincount(field, minlength=layout.n_bins).tolist()
+    n, (n_nan, n_posinf, n_neginf) = x.numel(), (0, 0, 0)
+    if fields[-1]:
+        n_nan = int((magnitude > layout.infinity).sum().item())
+        n_posinf = int((bits == layout.infinity).sum().item())
+        n_neginf = fields[-1] - n_nan - n_posinf
+        x, magnitude = x[magnitude < layout.infinity], magnitude[magnitude < layout.infinity]
+    n_zero = fields[0]
+    counts = {i - layout.bias: count for i, count in enumerate(fields[1:-1], 1) if count}
+    if fields[0]:
+        low = _low_exponents(magnitude, layout)
+        n_zero -= sum(low.values())
+        counts.update(low)
+    first, hist = densify(counts)
+    return Summary(
+        n=n, n_nan=n_nan, n_posinf=n_posinf, n_neginf=n_neginf, n_hist=n, n_zero=n_zero,
+        n_subnormal=sum(hist[: max(0, smallest_normal - first)]), hist_first=first, hist=hist,
+        absmin=_absmin(magnitude, layout) if hist else None, **_moments(x),
+    )  # fmt: skip
+
+
+def _moments(x: Tensor) -> dict[str, float]:
+    """min, max, absmax, sum and sumsq of finite values."""
+    if not x.numel():
+        return {}
+    low, high = (bound.item() for bound in torch.aminmax(x))
+    wide = x.to(torch.float64)
+    total, squares = wide.sum().item(), (wide * wide).sum().item()
+    return {"min": low + 0.0, "max": high + 0.0, "absmax": max(abs(low), abs(high)), "sum": saturated(total),
+            "sumsq": saturated(squares)}  # fmt: skip
+
+
+def _low_exponents(magnitude: Tensor, layout: Layout) -> dict[int, int]:
+    """Exponents of values below the smallest normal of the wide format: an integer in float64 shows its exponent."""
+    significand = magnitude[(magnitude > 0) & (magnitude < (1 << layout.fraction_bits))]
+    if not significand.numel():
+        return {}
+    exponents = (significand.to(torch.float64).view(torch.int64) >> BINARY64.fraction_bits) - BINARY64.bias
+    found = torch.bincount(exponents, minlength=1).tolist()
+    return {i + 1 - layout.bias - layout.fraction_bits: count for i, count in enumerate(found) if count}
+
+
+def _absmin(magnitude: Tensor, layout: Layout) -> float:
+    least = int(magnitude.masked_fill(magnitude == 0, layout.infinity).min().item())
+    if layout is BINARY32:
+        return struct.unpack("<f", struct.pack("<i", least))[0]
+    return struct.unpack("<d", struct.pack("<q", least))[0]

@@ -1,0 +1,56 @@
+"""The sketch of hypocenter.summary.sketch with torch, on the tensor's device; nothing here waits for it."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import Tensor
+
+from hypocenter.summary.reducers.torch_values import local_values
+from hypocenter.summary.sketch import (
+    COLUMN_SEED, FLOAT32_MAX, ROW_SEED, K, Placement, as_matrix, hashed, matrix_place, row_numbers,
+)  # fmt: skip
+
+__all__ = ["Placement", "sketch_of"]
+
+_BLOCK = 1 << 18  # elements converted to float32 at a time: 1 MiB
+
+
+def sketch_of(t: Tensor, place: Placement | None = None) -> Tensor:
+    """Sketch a tensor, or the shard of one that `place` describes: K * K float32 on the same device.
+
+    float64 and wide integers are multiplied in float64, all else in float32.
+
+    Raises:
+        ValueError: there are no values to read (meta, fake, quantized).
+    """
+    values = local_values(t)
+    if values is None:
+        raise ValueError(f"no values to sketch in a {type(t).__name__} on {t.device}")
+    if place and len(place.shape) < values.ndim and t.is_complex():
+        place = Placement(shape=(*place.shape, 2), offset=(*place.offset, 0))
+    starts = matrix_place(tuple(values.shape), place)
+    matrix = as_matrix(values, starts)
+    exact_in_float32 = values.dtype is torch.bool or values.dtype.itemsize < 4 or values.dtype is torch.float32
+    wide = torch.float32 if exact_in_float32 else torch.float64
+    with torch.no_grad(), torch.autocast(values.device.type, enabled=False):
+        return _product(matrix, row_numbers(starts, _arange(values.device)), starts.column, wide)
+
+
+def _product(matrix: Tensor, rows: Tensor, column: int, wide: torch.dtype) -> Tensor:
+    columns = _signs(_arange(matrix.device)(matrix.shape[1]) + column, COLUMN_SEED).to(wide)
+    total = torch.zeros((K, K), dtype=wide, device=matrix.device)
+    step = max(1, _BLOCK // max(1, matrix.shape[1]))
+    for first in range(0, matrix.shape[0], step):
+        block = matrix[first : first + step].to(wide).nan_to_num(0.0, 0.0, 0.0)
+        total += _signs(rows[first : first + step], ROW_SEED).to(wide).T @ (block @ columns)
+    return total.clamp(-FLOAT32_MAX, FLOAT32_MAX).to(torch.float32).reshape(-1)
+
+
+def _signs(numbers: Tensor, seed: int) -> Tensor:
+    return 1 - 2 * ((hashed(numbers, seed)[:, None] >> torch.arange(K, device=numbers.device)) & 1)
+
+
+def _arange(device: torch.device) -> functools.partial[Tensor]:
+    return functools.partial(torch.arange, device=device, dtype=torch.int64)
