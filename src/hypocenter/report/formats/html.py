@@ -1,0 +1,128 @@
+"""One offline page: the findings as text, the heat map of where and when, charts, and what ran before the failure."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import cache
+from importlib import resources
+from typing import Any, Protocol
+
+import jinja2
+from markupsafe import Markup
+
+from hypocenter import __version__
+from hypocenter.nouns import Diagnosis, Finding, Run, StepRecord
+from hypocenter.report import page, wording
+from hypocenter.report.outline import Recorded, outline
+from hypocenter.report.page.payload import payload
+from hypocenter.report.page.upstream import Upstream, upstream_of
+
+suffix = ".html"
+
+_SCRIPTS = ("vendor/uPlot.iife.min.js", "vendor/htm-preact-standalone.umd.js", "app.js")
+_STYLES = ("vendor/uPlot.min.css", "style.css")
+_MOST_CARDS = 50  # a page with more is not read; the rest is counted and found in diagnosis.json
+
+
+class Recording(Recorded, Protocol):
+    """What the page needs of an open recording, beside its path and run.json."""
+
+    def table(self) -> Any:
+        """All readings as an Arrow table (record.schema.READINGS, and `rank`)."""
+        ...
+
+    def step_records(self) -> Iterable[StepRecord]:
+        """The numbers of each step."""
+        ...
+
+
+def render(recorded: Recording, diagnosis: Diagnosis) -> str:
+    """The page as text. It holds every script and style, and forbids the browser to load anything."""
+    table, records = recorded.table(), list(recorded.step_records())
+    first = _first_located(diagnosis.findings)
+    upstream = upstream_of(first, table) if first else None
+    report = outline(recorded, _cut(diagnosis), notes=True)
+    styles, scripts = "\n".join(map(_file, _STYLES)), [_file(name) for name in _SCRIPTS]
+    return _shell().render(
+        report=report,
+        tally=_tally(diagnosis),
+        facts=_facts(recorded.run, diagnosis),
+        upstream=upstream,
+        upstream_about=_about(upstream, first),
+        version=__version__,
+        run_dir=wording.clean(str(recorded.path)),
+        recorded=wording.clean(recorded.run.started),
+        command=wording.clean(shlex.join(recorded.run.command), at_most=400),
+        again=wording.command("report", str(recorded.path), "-o", "report.html"),
+        style=Markup(styles),
+        scripts=[Markup(script) for script in scripts],
+        policy=_policy(styles, scripts),
+        data=_embedded(payload(table, records, diagnosis, upstream)),
+    )
+
+
+def _first_located(findings: Sequence[Finding]) -> Finding | None:
+    return next((finding for finding in findings if finding.site is not None and finding.severity != "note"), None)
+
+
+def _cut(diagnosis: Diagnosis) -> Diagnosis:
+    left_out = len(diagnosis.findings) - _MOST_CARDS
+    if left_out <= 0:
+        return diagnosis
+    note = f"{wording.count(left_out, 'further finding')} not on this page, see diagnosis.json"
+    return replace(diagnosis, findings=diagnosis.findings[:_MOST_CARDS], notes=(*diagnosis.notes, note))
+
+
+def _tally(diagnosis: Diagnosis) -> str:
+    severities = [finding.severity for finding in diagnosis.findings]
+    counts = wording.tally(severities.count("error"), severities.count("warning"))
+    return f"{counts}, {wording.count(severities.count('note'), 'note')}"
+
+
+def _facts(run: Run, diagnosis: Diagnosis) -> str:
+    extent = [(diagnosis.n_ranks, "rank"), (diagnosis.n_steps, "step"), (diagnosis.n_sites, "site")]
+    facts = [wording.count(n, noun) for n, noun in extent]
+    level = run.config.get("level")
+    return " · ".join([*facts, *([f"level {wording.clean(str(level))}"] if level else []), run.status])
+
+
+def _about(upstream: Upstream | None, first: Finding | None) -> str:
+    if upstream is None or first is None:
+        return ""
+    origin = "from the replay of " if upstream.is_replay else ""
+    place = f"{origin}step {first.step}, micro-batch {first.microbatch}, rank {first.rank}"
+    return f"{place}; {wording.count(upstream.n_earlier, 'earlier row')} not shown" if upstream.n_earlier else place
+
+
+@cache
+def _file(name: str) -> str:
+    return resources.files(page).joinpath(name).read_text(encoding="utf-8")
+
+
+@cache
+def _shell() -> jinja2.Template:
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    tests: dict[str, Any] = environment.tests
+    tests["bad_chip"] = wording.is_bad_chip
+    return environment.from_string(_file("shell.html.j2"))
+
+
+def _policy(styles: str, scripts: Sequence[str]) -> str:
+    """Nothing may be loaded, and only these very scripts and styles may run."""
+    allowed = " ".join(_hash(script) for script in scripts)
+    return f"default-src 'none'; script-src {allowed}; style-src {_hash(styles)}; base-uri 'none'; form-action 'none'"
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}'"
+
+
+def _embedded(data: dict[str, Any]) -> Markup:
+    """JSON that cannot end the script element it stands in."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))

@@ -1,0 +1,150 @@
+"""The screen of `hypocenter check`: each finding as a compiler shows an error, readable without colour."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from hypocenter.nouns import Diagnosis
+from hypocenter.report.outline import Entry, Excerpt, Outline, Recorded, outline
+from hypocenter.report.screen import Screen
+
+suffix = ".txt"
+
+_SEVERITY_STYLE = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
+_FRAME, _PATH, _TYPE_THIS = "blue", "cyan", "green"
+
+
+def render(
+    recorded: Recorded,
+    diagnosis: Diagnosis,
+    *,
+    screen: Screen | None = None,
+    notes: bool = False,
+    seconds: float | None = None,
+) -> str:
+    """All findings, then what is hidden, the summary, and the next command to type."""
+    screen = screen or Screen()
+    lines = _lines(outline(recorded, diagnosis, notes=notes, seconds=seconds), screen.width)
+    return to_text(lines, screen)
+
+
+def to_text(lines: Iterator[Text], screen: Screen) -> str:
+    """Styled lines as one string, with escape sequences only where the screen takes colour."""
+    out = io.StringIO()
+    console = Console(
+        file=out, width=screen.width, force_terminal=screen.colour, highlight=False, markup=False, emoji=False,
+        color_system="standard" if screen.colour else None, legacy_windows=False, soft_wrap=True, _environ={},
+    )  # fmt: skip
+    for line in lines:
+        console.print(line, soft_wrap=True)
+    return out.getvalue()
+
+
+def _lines(report: Outline, width: int) -> Iterator[Text]:
+    for entry in report.entries:
+        yield from _entry(entry, width)
+        yield Text()
+    if report.status != "findings":
+        yield from _wrapped(Text(), Text(report.verdict, "bold"), width)
+    for remark in report.remarks:
+        yield from _wrapped(Text("note: ", "cyan"), Text(remark), width)
+    if report.hidden:
+        shown, _, flag = report.hidden.rpartition("--")
+        yield Text.assemble(shown, (f"--{flag}", _TYPE_THIS))
+    yield from _wrapped(Text(), Text(report.summary), width)
+    yield Text.assemble(f"{report.next_label}: ", (report.next_command, _TYPE_THIS))
+
+
+def _entry(entry: Entry, width: int) -> Iterator[Text]:
+    style = _SEVERITY_STYLE[entry.severity]
+    gutter = len(str(entry.excerpt.line)) if entry.excerpt else 2
+    pad = " " * gutter
+    yield from _wrapped(Text(f"{entry.severity}[{entry.code}]: ", style), Text(entry.title, "bold"), width, indent=4)
+    yield from _wrapped(Text(f"{pad}--> ", _FRAME), _place(entry), width)
+    yield Text(f"{pad} |", _FRAME)
+    if entry.excerpt:
+        yield from _excerpt(entry.excerpt, entry.chips, style, gutter, width)
+    elif entry.chips:
+        yield from _wrapped(Text(f"{pad} | ", _FRAME), Text(", ".join(entry.chips), style), width)
+    if entry.excerpt or entry.chips:
+        yield Text(f"{pad} |", _FRAME)
+    for point in entry.points:
+        label_style = "bold cyan" if point.label == "remedy" else "bold"
+        label = Text.assemble((f"{pad} = ", _FRAME), (f"{point.label}: ", label_style))
+        yield from _wrapped(label, _marked(point.text, entry.subject), width)
+    yield from _commands(entry, pad)
+
+
+def _commands(entry: Entry, pad: str) -> Iterator[Text]:
+    for index, typed in enumerate(entry.commands):
+        label = Text.assemble((f"{pad} = ", _FRAME), ("see: ", "bold")) if index == 0 else Text(f"{pad}        ")
+        yield label + Text(typed, _TYPE_THIS)  # never wrapped: a command must survive copy and paste
+
+
+def _place(entry: Entry) -> Text:
+    body = Text()
+    if entry.place:
+        body.append(entry.place, _PATH)
+        body.append(" at ")
+    body.append(entry.where)
+    if entry.subject:
+        body.highlight_words([entry.subject.partition(" ")[0]], _PATH)
+    return body
+
+
+def _marked(text: str, subject: str) -> Text:
+    body = Text(text)
+    name = subject.partition(" ")[0]
+    if len(name) > 2:
+        body.highlight_words([name], _PATH)
+    return body
+
+
+def _excerpt(excerpt: Excerpt, chips: tuple[str, ...], style: str, gutter: int, width: int) -> Iterator[Text]:
+    room = max(width - gutter - 3, 20)
+    text, start, stop = _window(excerpt, room)
+    yield Text.assemble((f"{excerpt.line} | ", _FRAME), text)
+    marker = Text.assemble((f"{' ' * gutter} | ", _FRAME), " " * cell_len(text[:start]))
+    carets = Text("^" * max(cell_len(text[start:stop]), 1), style)
+    told = ", ".join(chips)
+    if marker.cell_len + carets.cell_len + 1 + cell_len(told) <= width:
+        yield marker + carets + Text(f" {told}".rstrip(), style)
+        return
+    yield marker + carets
+    yield from _wrapped(Text(f"{' ' * gutter} | ", _FRAME), Text(told, style), width)
+
+
+def _window(excerpt: Excerpt, room: int) -> tuple[str, int, int]:
+    """The part of a long line around the carets, with `…` where something was left out."""
+    if cell_len(excerpt.text) <= room:
+        return excerpt.text, excerpt.start, excerpt.stop
+    first = min(max(excerpt.start - room // 4, 0), max(len(excerpt.text) - room, 0))
+    shown = excerpt.text[first : first + room]
+    head, tail = "…" if first else "", "…" if first + room < len(excerpt.text) else ""
+    shown = head + shown[len(head) : len(shown) - len(tail)] + tail
+    stop = min(excerpt.stop - first, len(shown))
+    return shown, min(excerpt.start - first, stop - 1), stop
+
+
+def _wrapped(label: Text, body: Text, width: int, indent: int | None = None) -> Iterator[Text]:
+    """`label` and `body` on as many lines as needed, the later ones indented to where the body began."""
+    hang = min(label.cell_len if indent is None else indent, width // 3)
+    console = Console(width=width, _environ={})
+    first_room, room = max(width - label.cell_len, 10), max(width - hang, 10)
+    lines = body.wrap(console, first_room)
+    if len(lines) <= 1 or first_room == room:
+        pieces = list(lines)
+    else:
+        taken = len(lines[0].plain)
+        rest = body[taken:]
+        while rest.plain.startswith(" "):
+            rest = rest[1:]
+        pieces = [lines[0], *rest.wrap(console, room)]
+    for index, piece in enumerate(pieces or [Text()]):
+        piece.rstrip()
+        yield label + piece if index == 0 else Text(" " * hang) + piece

@@ -1,0 +1,177 @@
+"""What a report says, in order, before any format decides how it looks. Every format renders this and adds nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from hypocenter.nouns import Diagnosis, Finding, Run, Severity
+from hypocenter.report import wording
+from hypocenter.report.caret import span
+
+
+class Recorded(Protocol):
+    """What most formats need of an open recording: where it lies and what made it."""
+
+    @property
+    def path(self) -> Path:
+        """The run directory."""
+        ...
+
+    @property
+    def run(self) -> Run:
+        """run.json."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Excerpt:
+    """The source line, and the columns of it that went wrong."""
+
+    line: int
+    text: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One labelled sentence below a finding."""
+
+    label: str  # why, then, limit, cause, sample, remedy
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One finding, in words."""
+
+    severity: Severity
+    code: str
+    title: str
+    place: str  # file:line, or empty
+    where: str
+    subject: str  # the part of `where` that names the site
+    chips: tuple[str, ...]
+    excerpt: Excerpt | None
+    points: tuple[Point, ...]
+    commands: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outline:
+    """A whole report, in words."""
+
+    name: str
+    status: str
+    verdict: str  # one sentence: healthy, cannot tell because, or what was found
+    entries: tuple[Entry, ...]
+    hidden: str  # what is not shown and how to see it, or empty
+    remarks: tuple[str, ...]  # what was cut, skipped or switched off
+    summary: str
+    next_label: str
+    next_command: str
+
+
+def outline(recorded: Recorded, diagnosis: Diagnosis, *, notes: bool = False, seconds: float | None = None) -> Outline:
+    """Put a diagnosis into words.
+
+    Args:
+        recorded: the recording that was diagnosed.
+        diagnosis: its findings, causes first.
+        notes: also show findings of severity `note`.
+        seconds: how long reading took, if that is to be said.
+    """
+    run_dir = str(recorded.path)
+    shown = [f for f in diagnosis.findings if notes or f.severity != "note"]
+    n_hidden = len(diagnosis.findings) - len(shown)
+    has_error = any(f.severity != "note" for f in diagnosis.findings)
+    return Outline(
+        name=wording.clean(recorded.run.name or recorded.path.name),
+        status=diagnosis.status,
+        verdict=_verdict(diagnosis),
+        entries=tuple(_entry(finding, run_dir, max(diagnosis.n_ranks, 1)) for finding in shown),
+        hidden=f"{wording.count(n_hidden, 'note')} hidden, show with --notes" if n_hidden else "",
+        remarks=tuple(wording.sentence(note) for note in diagnosis.notes),
+        summary=_summary(diagnosis, seconds),
+        next_label="report" if has_error else "sites",
+        next_command=(
+            wording.command("report", run_dir, "-o", "report.html") if has_error else wording.command("show", run_dir)
+        ),
+    )
+
+
+def _verdict(diagnosis: Diagnosis) -> str:
+    if diagnosis.status == "cannot-tell":
+        return "cannot tell: " + (wording.sentence("; ".join(diagnosis.why)) or "there is too little to judge")
+    if diagnosis.status == "healthy":
+        return "healthy: nothing at or above warning"
+    return f"{wording.tally(*_counts(diagnosis))}"
+
+
+def _counts(diagnosis: Diagnosis) -> tuple[int, int]:
+    severities = [finding.severity for finding in diagnosis.findings]
+    return severities.count("error"), severities.count("warning")
+
+
+def _summary(diagnosis: Diagnosis, seconds: float | None) -> str:
+    extent = ", ".join(
+        wording.count(n, noun)
+        for n, noun in ((diagnosis.n_steps, "step"), (diagnosis.n_ranks, "rank"), (diagnosis.n_sites, "site"))
+    )
+    took = f" in {seconds:.1f} s" if seconds is not None else ""
+    return f"{wording.tally(*_counts(diagnosis))} in {extent} (read {wording.count(diagnosis.n_rows, 'row')}{took})"
+
+
+def _entry(finding: Finding, run_dir: str, n_ranks: int) -> Entry:
+    return Entry(
+        severity=finding.severity,
+        code=wording.clean(finding.code),
+        title=wording.clean(finding.title),
+        place=wording.source_place(finding.source) if finding.source else "",
+        where=wording.where(finding, n_ranks),
+        subject=wording.subject(finding),
+        chips=tuple(wording.clean(chip) for chip in finding.chips),
+        excerpt=_excerpt(finding),
+        points=tuple(_points(finding)),
+        commands=tuple(_commands(finding, run_dir)),
+    )
+
+
+def _excerpt(finding: Finding) -> Excerpt | None:
+    if finding.source is None or not finding.source.text.strip():
+        return None
+    text = wording.clean(finding.source.text.strip("\r\n"), at_most=1000).strip()
+    start, stop = span(text, finding.op)
+    return Excerpt(line=finding.source.line, text=text, start=start, stop=stop)
+
+
+def _points(finding: Finding) -> Iterator[Point]:
+    if finding.op:
+        yield Point(label="op", text=wording.clean(finding.op))
+    others = [wording.clean(name) for name in finding.names if name != finding.site]
+    if others:
+        yield Point(label="also named", text=", ".join(others))
+    for text in finding.why:
+        yield Point(label="why", text=wording.sentence(text))
+    if limit := wording.limit(finding):
+        yield Point(label="limit", text=limit)
+    if finding.then:
+        yield Point(label="then", text=wording.sentence(", ".join(finding.then)))
+    if finding.count > 1:
+        yield Point(label="seen", text=f"{finding.count:,} times, this is the first")
+    yield Point(label="cause", text=wording.cause(finding))
+    if sample := wording.sample(finding):
+        yield Point(label="sample", text=sample)
+    if finding.remedy:
+        yield Point(label="remedy", text=wording.remedy(finding.remedy))
+
+
+def _commands(finding: Finding, run_dir: str) -> Iterator[str]:
+    yield wording.command("explain", finding.code)
+    if finding.site:
+        yield wording.command("show", run_dir, "--site", wording.site_glob(finding.site))
+    if finding.bundle:
+        yield wording.command("replay", str(Path(run_dir) / finding.bundle))

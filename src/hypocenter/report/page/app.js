@@ -1,0 +1,376 @@
+// The page's own code: unpacks the grids, draws the heat maps, and charts what is clicked. Plain ES, no build step.
+// @ts-check
+"use strict";
+(() => {
+  // @ts-ignore the vendored scripts before this one define these
+  const { html, render, useEffect, useMemo, useRef, useState } = window.htmPreact, Plot = window.uPlot;
+
+  /** @typedef {{site: string, port: string, phase: string, op: string, dtype: string, top: number}} Row */
+  /** @typedef {{title: string, about: string, marks: [number, number][], packed_meta: string, packed_codes: string}} Packed */
+  /** @typedef {{title: string, about: string, marks: [number, number][], steps: number[], rows: Row[], codes: Uint8Array}} Panel */
+  /** @typedef {{panel: number, row: number}} Pick */
+
+  const DATA = JSON.parse(/** @type {HTMLElement} */ (document.getElementById("data")).textContent || "{}");
+  const MISSING = 0, ZERO = 1, HIGHEST = 254, NOT_FINITE = 255; // hypocenter.report.page.codes
+  const MOST_BITS = 16; // headroom at which the colour ramp ends
+  const RAMP = [[253, 231, 37], [186, 222, 40], [121, 209, 81], [53, 183, 121], [31, 158, 137], [38, 130, 142], [49, 104, 142], [62, 73, 137], [72, 40, 120]]; // viridis, reversed
+  const FEW_STEPS = 3; // below this a curve over steps says nothing, and execution order is charted instead
+  const VIEW_HEIGHT = 560, ROW_HEIGHT = 16, AXIS_HEIGHT = 30; // CSS pixels
+  const FONT = '11.5px ui-monospace, "DejaVu Sans Mono", monospace';
+
+  /** @param {string} b64 @returns {Promise<Uint8Array>} */
+  async function gunzip(b64) {
+    const bytes = Uint8Array.from(atob(b64), (c) => c.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    return new Uint8Array(await new Response(stream).arrayBuffer());
+  }
+
+  /** @param {Packed} packed @returns {Promise<Panel>} */
+  async function unpack(packed) {
+    const meta = JSON.parse(new TextDecoder().decode(await gunzip(packed.packed_meta)));
+    const codes = await gunzip(packed.packed_codes);
+    const n = meta.steps.length;
+    for (let i = 0; i < codes.length; i++) if (i % n) codes[i] = (codes[i] + codes[i - 1]) & 255;
+    return { title: packed.title, about: packed.about, marks: packed.marks, steps: meta.steps, rows: meta.rows, codes };
+  }
+
+  /** log2 of the largest magnitude: null when not recorded, -Infinity for all zero, Infinity when not finite.
+   * @param {Panel} panel @param {number} r @param {number} c @returns {number | null} */
+  function log2At(panel, r, c) {
+    const code = panel.codes[r * panel.steps.length + c];
+    if (code === MISSING) return null;
+    if (code === ZERO) return -Infinity;
+    return code === NOT_FINITE ? Infinity : panel.rows[r].top + (code - HIGHEST) / 4;
+  }
+
+  /** @param {Row} row @param {string} format @returns {number | null} log2 of the limit that headroom is counted to */
+  const limitOf = (row, format) => DATA.log2_limits[format === "own" ? row.dtype : format] ?? null;
+
+  /** @param {number} value @returns {string} */
+  function short(value) {
+    if (!Number.isFinite(value)) return Number.isNaN(value) ? "NaN" : value > 0 ? "+inf" : "-inf";
+    const size = Math.abs(value);
+    if (size === 0 || (size >= 1e-3 && size < 1e5)) return String(Number(value.toPrecision(4)));
+    return value.toExponential(2).replace("e+", "e").replace(/\.?0+e/, "e");
+  }
+
+  /** @param {string} name */
+  const colourVar = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+  /** @param {string} hex @returns {number[]} */
+  const rgb = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
+
+  /** @param {string} text @param {number} most */
+  const tail = (text, most) => (text.length <= most ? text : "…" + text.slice(text.length - most + 1));
+
+  /** @param {Row} row */
+  const nameOf = (row) => `${row.site || "(model)"} ${row.op ? row.op.replace(/^aten\./, "") : row.port}`;
+
+  /** @param {number | null} log2 @param {number | null} limit */
+  function inWords(log2, limit) {
+    if (log2 === null) return "not recorded";
+    if (log2 === Infinity) return "not finite";
+    if (log2 === -Infinity) return "all zero";
+    return `|max| ≈ ${short(2 ** log2)}` + (limit === null ? "" : `, headroom ${(limit - log2).toFixed(1)} bits`);
+  }
+
+  /** Re-render on a change of width or of light and dark.
+   * @param {{current: HTMLElement | null}} ref @returns {[number, number]} width in CSS pixels, and a number that changes with the theme */
+  function useLayout(ref) {
+    const [width, setWidth] = useState(0), [theme, setTheme] = useState(0);
+    useEffect(() => {
+      const element = /** @type {HTMLElement} */ (ref.current);
+      const observer = new ResizeObserver(() => setWidth(Math.floor(element.clientWidth)));
+      observer.observe(element);
+      setWidth(Math.floor(element.clientWidth));
+      const media = matchMedia("(prefers-color-scheme: dark)"), changed = () => setTheme((/** @type {number} */ n) => n + 1);
+      media.addEventListener("change", changed);
+      return () => { observer.disconnect(); media.removeEventListener("change", changed); };
+    }, []);
+    return [width, theme];
+  }
+
+  /** How badly a cell is off: larger is worse, NaN is nothing recorded, Infinity is not finite.
+   * @param {Panel} panel @param {number} r @param {number} c @param {string} format */
+  function badness(panel, r, c, format) {
+    const log2 = log2At(panel, r, c), limit = limitOf(panel.rows[r], format);
+    if (log2 === null) return NaN;
+    if (log2 === Infinity || log2 === -Infinity) return log2;
+    return limit === null ? -MOST_BITS : Math.min(0, Math.max(-MOST_BITS, log2 - limit));
+  }
+
+  /** One pixel per cell, or the worst of the cells that share a pixel.
+   * @param {Panel} panel @param {string} format @param {number} width @param {number} height @returns {HTMLCanvasElement} */
+  function picture(panel, format, width, height) {
+    const n = panel.rows.length, m = panel.steps.length, w = Math.min(m, width), h = Math.min(n, height);
+    const worst = new Float32Array(w * h).fill(NaN);
+    for (let r = 0; r < n; r++)
+      for (let c = 0; c < m; c++) {
+        const score = badness(panel, r, c, format), at = Math.floor((r * h) / n) * w + Math.floor((c * w) / m);
+        if (!Number.isNaN(score) && !(worst[at] >= score)) worst[at] = score;
+      }
+    const canvas = document.createElement("canvas");
+    canvas.width = w; canvas.height = h;
+    const g = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d")), image = g.createImageData(w, h);
+    const bad = rgb(colourVar("--bad-cell")), zero = rgb(colourVar("--zero-cell"));
+    worst.forEach((score, i) => {
+      if (Number.isNaN(score)) return;
+      const step = Math.min(RAMP.length - 1, Math.floor((-score / MOST_BITS) * RAMP.length));
+      image.data.set([...(score === Infinity ? bad : score === -Infinity ? zero : RAMP[step]), 255], 4 * i);
+    });
+    g.putImageData(image, 0, 0);
+    return canvas;
+  }
+
+  /** Sizes of the parts of a heat map, in CSS pixels.
+   * @param {Panel} panel @param {number} width */
+  function geometry(panel, width) {
+    const n = panel.rows.length, m = panel.steps.length;
+    const scrolls = m <= 12 && n * ROW_HEIGHT > VIEW_HEIGHT && n <= 900; // a canvas must stay below 16,384 pixels at 2x
+    const rowHeight = scrolls ? ROW_HEIGHT : Math.min(ROW_HEIGHT, (VIEW_HEIGHT - AXIS_HEIGHT - 8) / n);
+    const label = rowHeight >= 11 ? Math.min(360, Math.floor(width * 0.46)) : 0;
+    const value = m < FEW_STEPS && label ? Math.min(170, Math.floor(width * 0.25)) : 0;
+    const room = Math.max(20, width - label - value - (label ? 18 : 2));
+    const cell = Math.min(room / m, 48);
+    return { n, m, rowHeight, label, value, cell, plotWidth: cell * m, plotHeight: rowHeight * n, scrolls, height: rowHeight * n + AXIS_HEIGHT };
+  }
+
+  /** @param {CanvasRenderingContext2D} g @param {Panel} panel @param {ReturnType<typeof geometry>} geo @param {string} format */
+  function drawLabels(g, panel, geo, format) {
+    g.font = FONT; g.textBaseline = "middle";
+    const room = Math.floor((geo.label - 12) / g.measureText("M").width);
+    panel.rows.forEach((row, r) => {
+      const y = (r + 0.5) * geo.rowHeight;
+      g.textAlign = "right"; g.fillStyle = colourVar("--fg");
+      g.fillText(tail(nameOf(row), room), geo.label - 6, y);
+      if (!geo.value) return;
+      const log2 = log2At(panel, r, geo.m - 1), limit = limitOf(row, format);
+      g.textAlign = "left"; g.fillStyle = log2 === Infinity ? colourVar("--error") : colourVar("--mute");
+      const bits = limit === null || log2 === null || !Number.isFinite(log2) ? "" : `  ${(limit - log2).toFixed(1)} bits`;
+      g.fillText(log2 === null || !Number.isFinite(log2) ? inWords(log2, null) : short(2 ** log2) + bits, geo.label + geo.plotWidth + 8, y);
+    });
+  }
+
+  /** @param {CanvasRenderingContext2D} g @param {Panel} panel @param {ReturnType<typeof geometry>} geo */
+  function drawAxis(g, panel, geo) {
+    g.font = FONT; g.textBaseline = "top"; g.fillStyle = colourVar("--mute");
+    const least = geo.m / Math.max(1, Math.floor(geo.plotWidth / 70)), decade = 10 ** Math.floor(Math.log10(Math.max(1, least)));
+    const every = [1, 2, 5, 10].map((k) => k * decade).find((k) => k >= least) || 10 * decade;
+    for (let c = 0; c < geo.m; c += every) {
+      const x = geo.label + (c + 0.5) * geo.cell;
+      g.textAlign = c === 0 && geo.label === 0 ? "left" : "center";
+      g.fillRect(Math.round(x), geo.plotHeight, 1, 4);
+      g.fillText(String(panel.steps[c]), c === 0 && geo.label === 0 ? 2 : x, geo.plotHeight + 7);
+    }
+    g.textAlign = "right";
+    if (geo.label) g.fillText("step", geo.label - 6, geo.plotHeight + 7);
+  }
+
+  /** @param {CanvasRenderingContext2D} g @param {Panel} panel @param {ReturnType<typeof geometry>} geo @param {number} selected */
+  function drawMarks(g, panel, geo, selected) {
+    if (selected >= 0) {
+      const h = Math.max(geo.rowHeight, 1);
+      g.strokeStyle = colourVar("--select"); g.lineWidth = geo.rowHeight < 4 ? 0.5 : 1.5;
+      g.strokeRect(geo.label + 0.5, (selected + 0.5) * geo.rowHeight - h / 2, geo.plotWidth - 1, h);
+    }
+    for (const [r, c] of panel.marks) {
+      const w = Math.max(geo.cell, 10), h = Math.max(geo.rowHeight, 10);
+      const x = geo.label + (c + 0.5) * geo.cell - w / 2, y = Math.max(1, (r + 0.5) * geo.rowHeight - h / 2);
+      g.lineWidth = 4; g.strokeStyle = "#000"; g.strokeRect(x, y, w, h);
+      g.lineWidth = 2; g.strokeStyle = "#fff"; g.strokeRect(x, y, w, h);
+    }
+  }
+
+  /** @param {{panel: Panel, selected: number, format: string, pick: (row: number) => void}} props */
+  function Heat({ panel, selected, format, pick }) {
+    const box = useRef(), canvas = useRef(), [width, theme] = useLayout(box);
+    const [tip, setTip] = useState(null);
+    const geo = useMemo(() => geometry(panel, width - 2), [panel, width]);
+    useEffect(() => {
+      if (width < 50) return;
+      const scale = window.devicePixelRatio || 1, element = canvas.current;
+      element.width = (width - 2) * scale; element.height = geo.height * scale;
+      element.style.width = `${width - 2}px`; element.style.height = `${geo.height}px`;
+      const g = element.getContext("2d");
+      g.scale(scale, scale); g.imageSmoothingEnabled = false;
+      const image = picture(panel, format, Math.max(1, Math.floor(geo.plotWidth * scale)), Math.max(1, Math.floor(geo.plotHeight * scale)));
+      g.drawImage(image, geo.label, 0, geo.plotWidth, geo.plotHeight);
+      if (geo.label) drawLabels(g, panel, geo, format);
+      drawAxis(g, panel, geo);
+      drawMarks(g, panel, geo, selected);
+    }, [panel, width, theme, format, selected]);
+    useEffect(() => {
+      const view = canvas.current.parentElement; // show the chosen row of a long list
+      const y = (selected + 0.5) * geo.rowHeight;
+      if (geo.scrolls && (y < view.scrollTop || y > view.scrollTop + view.clientHeight)) view.scrollTop = y - view.clientHeight / 2;
+    }, [selected, width]);
+
+    /** The cell under the pointer; of several rows or steps that share a pixel, the worst. @param {MouseEvent} event */
+    const cellAt = (event) => {
+      const half = (/** @type {number} */ size) => (size < 1 ? Math.ceil(0.5 / size) : 0);
+      const r0 = Math.floor(event.offsetY / geo.rowHeight), c0 = Math.floor((event.offsetX - geo.label) / geo.cell);
+      if (r0 < 0 || r0 >= geo.n) return null;
+      let best = { r: r0, c: Math.min(geo.m - 1, Math.max(0, c0)) }, worst = -Infinity;
+      const dr = half(geo.rowHeight), dc = half(geo.cell), c1 = best.c;
+      for (let r = Math.max(0, r0 - dr); r <= Math.min(geo.n - 1, r0 + dr); r++)
+        for (let c = Math.max(0, c1 - dc); c <= Math.min(geo.m - 1, c1 + dc); c++) {
+          const score = badness(panel, r, c, format);
+          if (score > worst) { worst = score; best = { r, c }; }
+        }
+      return best;
+    };
+    const hover = (/** @type {MouseEvent} */ event) => {
+      const cell = cellAt(event);
+      if (!cell) return setTip(null);
+      const bounds = box.current.getBoundingClientRect();
+      const x = Math.min(event.clientX - bounds.left + 14, Math.max(0, bounds.width - 330)), y = event.clientY - bounds.top + 18;
+      setTip({ ...cell, x, y });
+    };
+    const key = (/** @type {KeyboardEvent} */ event) => {
+      const step = event.key === "ArrowDown" ? 1 : event.key === "ArrowUp" ? -1 : 0;
+      if (step) { event.preventDefault(); pick(Math.min(geo.n - 1, Math.max(0, selected + step))); }
+    };
+    const row = tip && panel.rows[tip.r];
+    return html`<div class="heat" ref=${box}>
+      <div class="view"><canvas ref=${canvas} tabIndex="0" role="img" aria-label=${`${panel.title}: ${geo.n} rows, ${geo.m} steps`}
+        onMouseMove=${hover} onMouseLeave=${() => setTip(null)} onKeyDown=${key}
+        onClick=${(/** @type {MouseEvent} */ e) => { const cell = cellAt(e); if (cell) pick(cell.r); }}></canvas></div>
+      ${tip && html`<div class="tip" style=${{ left: `${tip.x}px`, top: `${tip.y}px` }}>
+        <b class="mono">${tail(row.site || "(model)", 120)}</b> <span class="mono">${row.port}</span>
+        <div class="mute">${[row.phase, row.op, row.dtype].filter(Boolean).join(" · ")}</div>
+        <div>step ${panel.steps[tip.c]}: ${inWords(log2At(panel, tip.r, tip.c), limitOf(row, format))}</div></div>`}
+    </div>`;
+  }
+
+  /** What to chart for the picked row: over steps, or with few steps over execution order.
+   * @param {Panel} panel @param {number} selected */
+  function seriesOf(panel, selected) {
+    const overSteps = panel.steps.length >= FEW_STEPS, last = panel.steps.length - 1;
+    const x = overSteps ? panel.steps : panel.rows.map((_, i) => i);
+    const log2 = x.map((_, i) => (overSteps ? log2At(panel, selected, i) : log2At(panel, i, last)));
+    return { overSteps, x, log2 };
+  }
+
+  /** @param {{width: number, height: number, label: string, isLog: boolean, hooks?: object}} want */
+  function frame({ width, height, label, isLog, hooks }) {
+    const axis = { stroke: colourVar("--fg"), grid: { stroke: colourVar("--line"), width: 1 }, ticks: { stroke: colourVar("--line"), width: 1 } };
+    const values = (/** @type {unknown} */ _, /** @type {(number | null)[]} */ ticks) => ticks.map((v) => (v === null ? "" : short(v)));
+    const decades = (/** @type {unknown} */ _, /** @type {number} */ low, /** @type {number} */ high) => {
+      const bottom = Math.floor(Math.log10(low || 1e-3)), top = Math.ceil(Math.log10(high || 1));
+      return [10 ** bottom, 10 ** Math.max(top, bottom + 1)];
+    };
+    return {
+      width, height, hooks, padding: [10, 14, 0, 0],
+      scales: { x: { time: false }, y: isLog ? { distr: 3, range: decades } : {} },
+      axes: [{ ...axis, label, labelSize: 18, size: 34, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000] }, { ...axis, size: 62, values }],
+    };
+  }
+
+  /** @param {{panel: Panel, selected: number, format: string}} props */
+  function Line({ panel, selected, format }) {
+    const box = useRef(), [width, theme] = useLayout(box);
+    const row = panel.rows[selected], limit = limitOf(row, format), { overSteps, x, log2 } = useMemo(() => seriesOf(panel, selected), [panel, selected]);
+    const finite = log2.filter((v) => v !== null && Number.isFinite(v)), highest = Math.max(...finite, -Infinity);
+    const isNear = limit !== null && (finite.length === 0 || limit - highest < 24); // else the limit would flatten the curve
+    const dtype = format === "own" ? row.dtype : format;
+    useEffect(() => {
+      if (width < 50) return undefined;
+      const curve = log2.map((v) => (v === null || !Number.isFinite(v) ? null : 2 ** v));
+      const top = isNear ? 2 ** /** @type {number} */ (limit) : finite.length ? 2 ** highest : 1;
+      const bad = log2.map((v) => (v === Infinity ? top : null));
+      const value = (/** @type {unknown} */ _, /** @type {number | null} */ v) => (v === null || v === undefined ? "–" : short(v));
+      const series = [{ label: overSteps ? "step" : "row" }, { label: "|max|", stroke: colourVar("--curve"), width: 1.5, value, points: { show: x.length < 60 } },
+        { label: "not finite", stroke: colourVar("--bad-cell"), fill: colourVar("--bad-cell"), paths: () => null, points: { show: true, size: 6, fill: colourVar("--bad-cell") }, value: (/** @type {unknown} */ _, /** @type {number | null} */ v) => (v ? "yes" : "–") }];
+      const columns = [x, curve, bad];
+      if (isNear) {
+        series.push(/** @type {any} */ ({ label: `largest ${dtype}`, stroke: colourVar("--error"), dash: [6, 4], width: 1.5, value, points: { show: false } }));
+        columns.push(x.map(() => top));
+      }
+      const cross = (/** @type {any} */ u) => { if (!overSteps) strike(u, selected, colourVar("--select")); };
+      const plot = new Plot({ ...frame({ width, height: 300, label: overSteps ? "step" : "row of the map, in execution order", isLog: true, hooks: { draw: [cross] } }), series }, columns, box.current);
+      return () => plot.destroy();
+    }, [panel, selected, width, theme, format]);
+    return html`<div class="line"><div class="chart-title"><span class="mono">${tail(nameOf(row), 200)}</span> <span class="mute">${[row.phase, row.dtype].filter(Boolean).join(", ")}${overSteps ? "" : `, |max| of every row at step ${panel.steps[panel.steps.length - 1]}`}</span></div>
+      <div ref=${box}></div>
+      ${limit !== null && !isNear && html`<p class="mute small">the largest ${dtype}, ${short(2 ** limit)}, is ${(limit - highest).toFixed(0)} bits above this chart</p>`}</div>`;
+  }
+
+  /** A vertical line at x. @param {any} u @param {number} x @param {string} colour */
+  function strike(u, x, colour) {
+    const at = Math.round(u.valToPos(x, "x", true));
+    u.ctx.save();
+    u.ctx.strokeStyle = colour; u.ctx.lineWidth = window.devicePixelRatio || 1;
+    u.ctx.beginPath(); u.ctx.moveTo(at, u.bbox.top); u.ctx.lineTo(at, u.bbox.top + u.bbox.height); u.ctx.stroke();
+    u.ctx.restore();
+  }
+
+  /** @param {{name: string, values: (number | null)[]}} props */
+  function Curve({ name, values }) {
+    const box = useRef(), [width, theme] = useLayout(box), { steps, bad_steps } = DATA.curves;
+    useEffect(() => {
+      if (width < 50) return undefined;
+      const known = values.filter((v) => v !== null), isLog = name !== "loss" && known.every((v) => /** @type {number} */ (v) > 0);
+      const marks = (/** @type {any} */ u) => bad_steps.forEach((/** @type {number} */ step) => strike(u, step, colourVar("--bad-cell")));
+      const value = (/** @type {unknown} */ _, /** @type {number | null} */ v) => (v === null || v === undefined ? "–" : short(v));
+      const series = [{ label: "step" }, { label: name, stroke: colourVar("--curve"), width: 1.5, value, points: { show: steps.length < 60 } }];
+      const plot = new Plot({ ...frame({ width, height: 190, label: "step", isLog, hooks: { drawAxes: [marks] } }), series }, [steps, values], box.current);
+      return () => plot.destroy();
+    }, [width, theme]);
+    return html`<div class="curve" ref=${box}></div>`;
+  }
+
+  function Curves() {
+    const names = ["loss", "grad norm", "loss scale"].filter((name) => DATA.curves[name.replace(" ", "_")].some((/** @type {number | null} */ v) => v !== null));
+    if (DATA.curves.steps.length < 2 || !names.length) return null;
+    return html`<section id="curves"><h2>Steps</h2><div class="curves">${names.map((name) => html`<${Curve} key=${name} name=${name} values=${DATA.curves[name.replace(" ", "_")]} />`)}</div>
+      <p class="mute small">${[DATA.curves.bad_steps.length ? "red: steps with values that are not finite" : "", DATA.curves.remark].filter(Boolean).join("; ")}</p></section>`;
+  }
+
+  /** @param {{format: string, setFormat: (format: string) => void, hasBad: boolean}} props */
+  function Legend({ format, setFormat }) {
+    const ramp = `linear-gradient(90deg, ${RAMP.map((c) => `rgb(${c.join(" ")})`).join(", ")})`;
+    return html`<div class="legend"><span>headroom to the largest
+      <select value=${format} onChange=${(/** @type {any} */ e) => setFormat(e.target.value)} aria-label="format">
+        <option value="own">value of the site's own dtype</option>
+        ${Object.keys(DATA.log2_limits).filter((name) => /^b?float/.test(name)).map((name) => html`<option value=${name}>${name}, as a what-if</option>`)}
+      </select></span>
+      <span>0 bits<span class="ramp" style=${{ background: ramp }}></span>${MOST_BITS} or more</span>
+      <span><span class="swatch" style=${{ background: "var(--bad-cell)" }}></span>not finite</span>
+      <span><span class="swatch" style=${{ background: "var(--zero-cell)" }}></span>all zero</span>
+      <span><span class="swatch"></span>not recorded</span>
+      <span>box: a finding</span></div>`;
+  }
+
+  /** Let the rows of the static table choose what is charted. @param {(pick: Pick) => void} pick */
+  function wireTable(pick) {
+    document.querySelectorAll("table.upstream tr[data-line]").forEach((row) => {
+      const target = DATA.lines[Number(row.getAttribute("data-line"))];
+      if (!target) return;
+      const choose = () => pick({ panel: target[0], row: target[1] });
+      row.setAttribute("tabindex", "0");
+      row.addEventListener("click", choose);
+      row.addEventListener("keydown", (event) => { if (/** @type {KeyboardEvent} */ (event).key === "Enter") choose(); });
+    });
+  }
+
+  function App() {
+    const [panels, setPanels] = useState(null), [error, setError] = useState("");
+    const [picked, pick] = useState(DATA.first), [format, setFormat] = useState("own");
+    useEffect(() => {
+      Promise.all(DATA.panels.map(unpack)).then(setPanels, (reason) => setError(String(reason)));
+      wireTable(pick);
+    }, []);
+    if (error) return html`<p class="remark">the charts cannot be drawn: ${error} (a browser of 2023 or later is needed)</p>`;
+    if (!panels) return html`<p class="mute">unpacking…</p>`;
+    return html`<${Curves} />${panels.map((/** @type {Panel} */ panel, /** @type {number} */ index) => {
+      const selected = picked.panel === index ? picked.row : panel.marks.length ? panel.marks[0][0] : 0;
+      return html`<section class="panel" key=${index}><div class="panel-head"><h2>${panel.title}</h2><span class="mute small">${panel.about}</span></div>
+        <div class="split"><div><${Heat} panel=${panel} selected=${selected} format=${format} pick=${(/** @type {number} */ row) => pick({ panel: index, row })} />
+        <${Legend} format=${format} setFormat=${setFormat} /></div><${Line} panel=${panel} selected=${selected} format=${format} /></div></section>`;
+    })}`;
+  }
+
+  const root = /** @type {HTMLElement} */ (document.getElementById("app"));
+  root.replaceChildren();
+  render(html`<${App} />`, root);
+})();

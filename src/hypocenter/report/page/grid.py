@@ -1,0 +1,98 @@
+"""Readings laid out as a grid: sites in execution order down, steps across, the largest magnitude in each cell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+FLOATING = ("float", "bfloat", "complex")  # dtypes that can overflow to infinity begin with one of these
+SCALARS = ("loss", "grad_norm", "local_norm", "loss_scale", "lr")  # sites that are numbers of a step, not tensors
+COLUMNS = (
+    "step", "site", "port", "phase", "op", "source_line", "dtype", "order", "replay", "literal_inf",
+    "n_nan", "n_posinf", "n_neginf", "absmax",
+)  # fmt: skip
+"""What a grid is made from; selecting these first spares copying histograms."""
+
+_KEY = ("site", "port", "phase", "op", "source_line")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One line of the grid: a site's port, at level `ops` told apart by operator and source line."""
+
+    site: str
+    port: str
+    phase: str
+    op: str
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """`absmax[r, c]` is the largest finite magnitude of `rows[r]` at `steps[c]` over ranks, micro-batches and calls.
+
+    NaN where nothing was recorded; +inf where a value was not finite.
+    """
+
+    rows: tuple[Row, ...]
+    steps: tuple[int, ...]
+    absmax: npt.NDArray[np.float64]
+
+
+def grid_of(table: pa.Table, keep: frozenset[tuple[str, str]] = frozenset()) -> Grid:
+    """Lay out the floating-point readings of `table`.
+
+    Inputs are left out, being the outputs of another site, except (site, port) pairs in `keep`.
+    """
+    table = table.select(COLUMNS)
+    chosen = table.filter(_wanted(table, keep))
+    if chosen.num_rows == 0:
+        return Grid(rows=(), steps=(), absmax=np.empty((0, 0)))
+    codes, firsts = _keys(chosen)
+    order = _first_order(codes, len(firsts), chosen)
+    steps, columns = np.unique(chosen["step"].to_numpy(), return_inverse=True)
+    absmax = np.full((len(firsts), len(steps)), -1.0)
+    np.maximum.at(absmax, (codes, columns), _magnitude(chosen))
+    absmax[absmax < 0] = np.nan
+    rank = np.argsort(order, kind="stable")
+    fields = {name: chosen[name].take(firsts).to_pylist() for name in ("site", "port", "phase", "op", "dtype")}
+    rows = [Row(**{name: values[i] for name, values in fields.items()}) for i in range(len(firsts))]
+    return Grid(rows=tuple(rows[i] for i in rank), steps=tuple(int(s) for s in steps), absmax=absmax[rank])
+
+
+def _wanted(table: pa.Table, keep: frozenset[tuple[str, str]]) -> pa.Array:
+    floating = pc.match_substring_regex(table["dtype"], f"^({'|'.join(FLOATING)})")
+    inputs = pc.starts_with(table["port"], "in[")
+    wanted = pc.and_(floating, pc.invert(inputs))
+    wanted = pc.and_(wanted, pc.invert(pc.is_in(table["site"], pa.array(SCALARS))))
+    for site, port in keep:
+        wanted = pc.or_(wanted, pc.and_(pc.equal(table["site"], site), pc.equal(table["port"], port)))
+    return wanted
+
+
+def _keys(table: pa.Table) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """A number for each row's key, and where each key comes first."""
+    codes = np.zeros(table.num_rows, np.int64)
+    for name in _KEY:
+        encoded = pc.dictionary_encode(table[name].combine_chunks(), null_encoding="encode")
+        indices = encoded.indices.to_numpy()
+        _, codes = np.unique(codes * (len(encoded.dictionary) + 1) + indices, return_inverse=True)
+    _, firsts = np.unique(codes, return_index=True)
+    return codes, firsts
+
+
+def _first_order(codes: npt.NDArray[np.int64], n_keys: int, table: pa.Table) -> npt.NDArray[np.int64]:
+    """Each key's place in execution: its earliest order within any step and micro-batch."""
+    order = np.full(n_keys, np.iinfo(np.int64).max)
+    np.minimum.at(order, codes, table["order"].to_numpy())
+    return order
+
+
+def _magnitude(table: pa.Table) -> npt.NDArray[np.float64]:
+    bad = sum(table[name].to_numpy() for name in ("n_nan", "n_posinf", "n_neginf"))
+    planned = table["literal_inf"].to_numpy(zero_copy_only=False) & (table["n_nan"].to_numpy() == 0)
+    return np.where((np.asarray(bad) > 0) & ~planned, np.inf, table["absmax"].to_numpy())

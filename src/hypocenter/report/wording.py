@@ -1,0 +1,186 @@
+"""The sentences that every rendering shares: numbers, counts, places, confidences. Pure, no markup, no colour."""
+
+from __future__ import annotations
+
+import glob
+import math
+import shlex
+from collections.abc import Sequence
+
+from hypocenter.diagnose.numbers import LARGEST, short
+from hypocenter.nouns import Coords, Finding, Remedy, Source, Summary
+
+LONGEST_NAME = 200  # characters of one name or line; longer ones are cut in the middle, and say so
+LONGEST_SENTENCE = 2000  # characters of one `why` or `then`; more is cut at the end, and says so
+
+_INVISIBLE = frozenset(range(0x202A, 0x202F)) | frozenset(range(0x2066, 0x206A)) | {0x2028, 0x2029, 0xFEFF, 0x200F}
+
+
+def clean(text: str, at_most: int = LONGEST_NAME) -> str:
+    """Text that is safe on a screen: one line, control and direction characters spelled out, the middle cut if long."""
+    return cut_middle("".join(_visible(character) for character in text), at_most)
+
+
+def sentence(text: str) -> str:
+    """A `why` or `then` on one line, cut at the end if very long."""
+    flat = clean(" ".join(text.split()), at_most=1 << 30)
+    if len(flat) <= LONGEST_SENTENCE:
+        return flat
+    return f"{flat[:LONGEST_SENTENCE]}… ({len(flat) - LONGEST_SENTENCE:,} more characters)"
+
+
+def cut_middle(text: str, at_most: int) -> str:
+    """The text, or its beginning and end around the number of characters left out."""
+    if len(text) <= at_most:
+        return text
+    tail = at_most // 2
+    head = at_most - tail
+    return f"{text[:head]}…({len(text) - head - tail:,} characters)…{text[-tail:]}"
+
+
+def _visible(character: str) -> str:
+    code = ord(character)
+    if character == "\t":
+        return "    "
+    if code < 0x20 or 0x7F <= code < 0xA0 or 0xD800 <= code < 0xE000:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code in _INVISIBLE else character
+
+
+def count(n: int, noun: str) -> str:
+    """`1 step`, `2 steps`, `16,384 rows`."""
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
+
+
+def number(value: float | None) -> str:
+    """A measured value as `diagnose` writes it: 65504, 1.1e5, +inf, NaN; `unknown` for none."""
+    return "unknown" if value is None else short(value)
+
+
+def byte_size(n_bytes: int) -> str:
+    """`812 B`, `1.4 KiB`, `3.2 MiB`, `1.0 GiB`."""
+    size = float(n_bytes)
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"
+
+
+def shape(dims: Sequence[int]) -> str:
+    """`64×512×512`; `scalar` for no dimension."""
+    return "×".join(str(dim) for dim in dims) or "scalar"
+
+
+def chips(summary: Summary) -> tuple[str, ...]:
+    """What stands out among the values, non-finite first: `+inf ×12`, `NaN ×4,096`, `0 ×9,120`, `subnormal ×7`."""
+    exact = [("NaN", summary.n_nan), ("+inf", summary.n_posinf), ("-inf", summary.n_neginf)]
+    out = [f"{name} ×{n:,}" for name, n in exact if n]
+    for name, n in (("0", summary.n_zero), ("subnormal", summary.n_subnormal)):
+        if n and summary.n_hist == summary.n:
+            out.append(f"{name} ×{n:,}")
+        elif n:
+            out.append(f"{name} ≈{100 * n / summary.n_hist:.0f} %")
+    return tuple(out)
+
+
+def is_bad_chip(chip: str) -> bool:
+    """Whether the chip counts values that are not finite."""
+    return chip.startswith(("NaN", "+inf", "-inf", "inf"))
+
+
+def headroom_bits(absmax: float, dtype: str) -> float | None:
+    """log2(largest value of the format / absmax): doublings left before overflow; None when the format has no limit."""
+    limit = LARGEST.get(dtype)
+    if limit is None or absmax <= 0 or not math.isfinite(absmax):
+        return None
+    return math.log2(limit) - math.log2(absmax)
+
+
+def headroom(summary: Summary, dtype: str) -> str:
+    """`5.1 bits`, `none` when values are not finite, empty when the format has no limit or all values are zero."""
+    if summary.n_nonfinite:
+        return "none"
+    bits = headroom_bits(summary.absmax, dtype)
+    return "" if bits is None else f"{bits:.1f} bits"
+
+
+def source_place(source: Source) -> str:
+    """`model.py:216`, as editors and terminals recognise it."""
+    return f"{clean(source.file)}:{source.line}"
+
+
+def where(finding: Finding, n_ranks: int) -> str:
+    """`step 12, micro-batch 0, rank 3 of 8 (tp 1, dp 0), encoder.wo out[0] (forward)`."""
+    rank = f"rank {finding.rank} of {n_ranks}" if n_ranks > 1 else ""
+    layout = coords(finding.coords)
+    parts = [f"step {finding.step}", f"micro-batch {finding.microbatch}", f"{rank} ({layout})" if layout else rank]
+    return ", ".join(part for part in [*parts, subject(finding)] if part)
+
+
+def coords(place: Coords) -> str:
+    """`tp 1, dp 0`, naming only the axes that exist."""
+    axes = (("tp", place.tp), ("pp", place.pp), ("dp", place.dp), ("cp", place.cp), ("ep", place.ep))
+    return ", ".join(f"{name} {index}" for name, index in axes if index is not None)
+
+
+def subject(finding: Finding) -> str:
+    """What it happened to: `encoder.wo out[0] (forward)`, or the parameter."""
+    name = site(finding)
+    port = clean(finding.port or "")
+    phase = f"({finding.phase})" if finding.phase else ""
+    return " ".join(part for part in (name, port, phase) if part)
+
+
+def site(finding: Finding) -> str:
+    """The site's name, `the model itself` for the root module, the parameter when there is no site."""
+    if finding.site is None:
+        return clean(finding.param or "")
+    return clean(finding.site) or "the model itself"
+
+
+def cause(finding: Finding) -> str:
+    """`format-overflow (proven by replay)`, `unknown (possible)`."""
+    how = " by replay" if finding.confidence == "proven" and finding.bundle else ""
+    return f"{clean(finding.cause)} ({finding.confidence}{how})"
+
+
+def limit(finding: Finding) -> str:
+    """`65504, actual 1.1e+05`, or empty."""
+    if finding.limit is None and finding.actual is None:
+        return ""
+    return f"{number(finding.limit)}, actual {number(finding.actual)}"
+
+
+def sample(finding: Finding, at_most: int = 12) -> str:
+    """`row 2 of the batch`, `rows 2, 5 of the batch`, with what was cut."""
+    if not finding.samples:
+        return ""
+    shown = ", ".join(str(row) for row in finding.samples[:at_most])
+    more = f" and {len(finding.samples) - at_most:,} more" if len(finding.samples) > at_most else ""
+    return f"row{'s' if len(finding.samples) > 1 else ''} {shown}{more} of the batch"
+
+
+def remedy(advice: Remedy) -> str:
+    """What to change, and whether a replay with it was finite."""
+    targets = ", ".join(clean(target) for target in advice.targets)
+    text = sentence(advice.text) or f"{advice.action} {targets}".strip()
+    if "verified" in text:
+        return text
+    return f"{text} (verified by replay)" if advice.verified else f"{text} (not verified)"
+
+
+def command(*words: str) -> str:
+    """A command line to type, its words quoted where a shell needs it."""
+    return "".join(_visible(character) for character in shlex.join(("hypocenter", *words)))
+
+
+def site_glob(name: str) -> str:
+    """A pattern for `--site` that finds this site and can be typed: control characters as `?`, a long tail as `*`."""
+    typed = "".join("?" if _visible(character) != character else character for character in glob.escape(name))
+    return typed if len(typed) <= LONGEST_NAME else typed[:LONGEST_NAME] + "*"
+
+
+def tally(n_errors: int, n_warnings: int) -> str:
+    """`1 error, 0 warnings`."""
+    return f"{count(n_errors, 'error')}, {count(n_warnings, 'warning')}"
