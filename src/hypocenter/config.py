@@ -22,7 +22,7 @@ else:
     import tomli as tomllib
 
 ENV_PREFIX = "HYPOCENTER_"
-RESERVED_ENV = frozenset({"HYPOCENTER_CONFIG", "HYPOCENTER_RUN"})  # written by `hypocenter run` for its child processes
+RESERVED_ENV = frozenset({"HYPOCENTER_CONFIG", "HYPOCENTER_RUN", "HYPOCENTER_TRACEBACK"})  # written by `hypocenter run` for its child processes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,10 +8,11 @@ A gradient reading is of the whole gradient of that value, from all its uses.
 from __future__ import annotations
 
 import sys
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,7 @@ from hypocenter.nouns import Phase, Reading, Summary
 from hypocenter.tap.clock import Clock
 from hypocenter.tap.frames import Frame, frames_of
 from hypocenter.tap.names import NameMap
+from hypocenter.tap.reducer import Reducer
 from hypocenter.tap.sites import Site, Sites
 from hypocenter.tap.tree import flatten
 
@@ -37,18 +39,6 @@ _graph_task_id = torch._C._current_graph_task_id
 _n_dispatch_modes = torch._C._len_torch_dispatch_stack
 _functorch_level: Callable[[], object] = torch._C._functorch.peek_interpreter_stack  # type: ignore[attr-defined]
 _tracing_state: Callable[[], object] = torch._C._get_tracing_state
-
-
-class Reducer(Protocol):
-    """tensor -> Summary, on the device, without waiting for it (hypocenter.summary.reducers.torch)."""
-
-    def add(self, tensor: Tensor, /) -> int | None:
-        """Queue a tensor; its ticket, or None if nothing can be said of it."""
-        ...
-
-    def drain(self) -> Mapping[int, Summary] | list[Summary]:
-        """The summaries of everything queued, by ticket; tickets start again at 0."""
-        ...
 
 
 class _Pending:
@@ -109,6 +99,8 @@ class ModuleTap:
 
     def attach(self) -> Callable[[], None]:
         """Set the global hooks; call the result to take them away. Set `enabled` to start."""
+        # torch tells users of compile about global hooks; ours do nothing there, and a warning may be an error to them
+        warnings.filterwarnings("ignore", message=r"Using `torch\.compile\(module\)` when there are global hooks")
         handles = [
             register_module_forward_pre_hook(self._before),
             register_module_forward_hook(self._after, with_kwargs=True, always_call=True),

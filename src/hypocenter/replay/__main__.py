@@ -1,0 +1,46 @@
+"""`python -m hypocenter.replay BUNDLE`: show a recorded failure again, in this fresh process."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from hypocenter.errors import BundleError, HypocenterError
+from hypocenter.replay.bundle import FORMAT, NAMESPACES, OP_FILE, SCRIPT_FILE, script
+
+
+def main(argument: str) -> None:
+    """Check the bundle and run it. Exits 0 if the failure shows again, 1 if it does not, 4 for a bad bundle."""
+    import json
+
+    folder = Path(argument)
+    path = folder / OP_FILE
+    if not path.is_file():
+        raise BundleError(
+            "this is no bundle that can be replayed",
+            where=str(folder),
+            why=f"it has no {OP_FILE}",
+            fix="give a folder below RUN/rank-*/bundles/",
+        )
+    try:
+        op = json.loads(path.read_text(encoding="utf-8"))
+        known = op["format"] <= FORMAT and op["op"].split(".")[0] in NAMESPACES and op["op"].count(".") == 2
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise BundleError("the bundle cannot be read", where=str(path), why=str(error)) from error
+    if not known:
+        raise BundleError(
+            "the bundle is of a newer format, or asks for an op outside aten", where=str(path), why=f"op {op['op']!r}"
+        )
+    # our own text of the script, never the one that lies in the bundle: a stranger may have written that
+    text = script("replay of a bundle", f"in {folder}")
+    exec(compile(text, SCRIPT_FILE, "exec"), {"__file__": str(folder / SCRIPT_FILE), "__name__": "__main__"})
+
+
+if __name__ == "__main__":
+    try:
+        if len(sys.argv) != 2:
+            raise BundleError("one bundle is wanted", fix="hypocenter replay RUN/rank-00000/bundles/step-…")
+        main(sys.argv[1])
+    except HypocenterError as problem:
+        print(problem, file=sys.stderr)
+        sys.exit(problem.exit_code)

@@ -1,0 +1,253 @@
+"""Does a micro-batch again, in place: same inputs, random state, autocast, training flags, buffers; everything restored.
+
+The parameters are still the ones the step started from, because replays happen before the optimizer uses the gradients.
+Gradients are taken with `torch.autograd.grad`, so no `.grad` changes and no accumulation hook (DDP, user) fires.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from hypocenter.tap.op_context import OpContext
+from hypocenter.tap.state import capture_rng, entered, restore_rng
+from hypocenter.tap.tape import PLACEHOLDERS, Event, Microbatch, Tape
+from hypocenter.tap.tree import replace_tensors, tensors
+
+_REENTRANT = "heckpoint"  # torch: "Checkpointing is not compatible with .grad()", in several wordings
+
+
+class ReplayImpossible(Exception):
+    """A replay cannot be done; the message says why, in the user's words."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Replayed:
+    """What a replay computed."""
+
+    values: list[torch.Tensor] = field(default_factory=list)  # the roots that backward started from
+    grads: list[torch.Tensor | None] = field(default_factory=list)  # per parameter asked for
+
+    @property
+    def finite(self) -> bool:
+        """Loss and all gradients finite."""
+        return all(_finite(t) for t in (*self.values, *self.grads) if t is not None)
+
+
+def _finite(tensor: torch.Tensor) -> bool:
+    return bool(torch.isfinite(tensor.detach()).all())
+
+
+class Replayer:
+    """Executes micro-batches of one step's tape again."""
+
+    def __init__(self, tape: Tape, paused: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
+        self._tape = tape
+        self._paused = paused
+        self._accumulate = False  # gradients through .backward(): needed for reentrant checkpointing
+
+    def why_not(self, microbatch: Microbatch) -> str:
+        """Why this micro-batch cannot be replayed, or ''."""
+        if microbatch.why_not:
+            return microbatch.why_not
+        return self._tape.mutated(self._tape.slice(microbatch))
+
+    def batch_tensors(self, microbatch: Microbatch) -> list[torch.Tensor]:
+        """The inputs that came from outside (no parameters), in order of use."""
+        found: list[torch.Tensor] = []
+        for _, event in self._tape.slice(microbatch):
+            for external in event.externals:
+                if not isinstance(external.tensor, torch.nn.Parameter):
+                    found.append(external.tensor)
+        return found
+
+    def named_inputs(self, microbatch: Microbatch) -> list[tuple[str, torch.Tensor]]:
+        """The same with the argument they were passed as."""
+        found: list[tuple[str, torch.Tensor]] = []
+        for _, event in self._tape.slice(microbatch):
+            for suffix, tensor in tensors((event.args, event.kwargs)):
+                if PLACEHOLDERS.number(tensor) is None and not isinstance(tensor, torch.nn.Parameter):
+                    name = suffix.removeprefix("[0]").removeprefix("[1]") or suffix
+                    found.append((f"batch{name}" if event.module is not None else f"loss input{name}", tensor))
+        return found
+
+    def run(
+        self,
+        microbatch: Microbatch,
+        parameters: Sequence[torch.Tensor],
+        *,
+        mode: contextlib.AbstractContextManager[Any] | None = None,
+        context: OpContext | None = None,
+        around: contextlib.AbstractContextManager[Any] | None = None,
+        rows: tuple[int, torch.Tensor] | None = None,
+        seed_scale: float = 1.0,
+        float32_at: tuple[str, int] | None = None,
+    ) -> Replayed:
+        """Forward, loss and backward of one micro-batch.
+
+        Args:
+            parameters: whose gradients are wanted.
+            mode: entered around all of it (a dispatch mode that traces).
+            context: told of the source line of each loss operation, and attached to module calls.
+            around: entered around all of it (a remedy).
+            rows: (batch size, indices): keep only these rows of every input whose first dimension is the batch.
+            seed_scale: multiplies the gradient that backward starts from (1 / loss scale: gradients as without scaling).
+            float32_at: (file, line) of loss code whose operations get their operands in float32, autocast off.
+
+        Raises:
+            ReplayImpossible: with the reason.
+        """
+        if why := self.why_not(microbatch):
+            raise ReplayImpossible(why)
+        try:
+            return self._run(microbatch, parameters, mode, context, around, rows, seed_scale, float32_at)
+        except RuntimeError as error:
+            if _REENTRANT not in str(error) or self._accumulate:
+                raise
+            self._accumulate = True
+            if mode is not None and hasattr(mode, "restart"):
+                mode.restart()  # type: ignore[attr-defined]
+            return self._run(microbatch, parameters, mode, context, around, rows, seed_scale, float32_at)
+
+    def _run(
+        self,
+        microbatch: Microbatch,
+        parameters: Sequence[torch.Tensor],
+        mode: contextlib.AbstractContextManager[Any] | None,
+        context: OpContext | None,
+        around: contextlib.AbstractContextManager[Any] | None,
+        rows: tuple[int, torch.Tensor] | None,
+        seed_scale: float,
+        float32_at: tuple[str, int] | None,
+    ) -> Replayed:
+        events = self._tape.slice(microbatch)
+        rng = capture_rng()
+        with contextlib.ExitStack() as stack:
+            stack.callback(restore_rng, rng)
+            stack.enter_context(self._paused())
+            stack.enter_context(_modules_as_they_were(event for _, event in events))
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+            if context is not None:
+                stack.callback(context.attach())
+            if around is not None:
+                stack.enter_context(around)
+            if mode is not None:
+                stack.enter_context(mode)
+            slots: dict[int, torch.Tensor] = {}
+            for _, event in events:
+                self._do(event, slots, context, rows, float32_at)
+            roots = [slots[slot] for slot in microbatch.roots if slot is not None]
+            seeds: list[Any] = list(microbatch.seeds)
+            if seed_scale != 1.0:
+                seeds = [
+                    (torch.ones_like(root) if seed is None else seed) * seed_scale
+                    for root, seed in zip(roots, seeds, strict=True)
+                ]
+            grads = self._gradients(roots, seeds, parameters)
+            return Replayed(values=[root.detach() for root in roots], grads=grads)
+
+    def _do(
+        self,
+        event: Event,
+        slots: dict[int, torch.Tensor],
+        context: OpContext | None,
+        rows: tuple[int, torch.Tensor] | None,
+        float32_at: tuple[str, int] | None,
+    ) -> None:
+        def resolve(tensor: torch.Tensor) -> torch.Tensor:
+            number = PLACEHOLDERS.number(tensor)
+            if number is not None:
+                return slots[number]
+            if rows is not None and _has_rows(tensor, rows[0]):
+                return tensor.detach().index_select(0, rows[1].to(tensor.device)).requires_grad_(tensor.requires_grad)
+            return tensor
+
+        args, kwargs = replace_tensors(event.args, resolve), replace_tensors(event.kwargs, resolve)
+        if event.rng is not None:
+            restore_rng(event.rng)
+        if context is not None:
+            context.outside = None if event.module is not None else (event.code, event.line)
+        ambient = event.ambient
+        if float32_at is not None and event.code is not None and (event.code.co_filename, event.line) == float32_at:
+            args, kwargs = replace_tensors(args, _widened), replace_tensors(kwargs, _widened)
+            ambient = replace(ambient, autocast=tuple((kind, False, dtype) for kind, _, dtype in ambient.autocast))
+        with entered(ambient):
+            result = _callee(event)(*args, **kwargs)
+        for slot, (_, tensor) in zip(event.slots, tensors(result), strict=False):
+            slots[slot] = tensor
+
+    def _gradients(
+        self, roots: list[torch.Tensor], seeds: list[Any], parameters: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor | None]:
+        wanted = [p for p in parameters if p.requires_grad]
+        if self._accumulate:
+            with _isolated_grads(wanted):
+                torch.autograd.backward(roots, seeds)
+                found = [p.grad for p in wanted]
+        else:
+            found = list(torch.autograd.grad(roots, wanted, seeds, allow_unused=True))
+        by_id = {id(p): g for p, g in zip(wanted, found, strict=True)}
+        return [by_id.get(id(p)) for p in parameters]
+
+
+def _widened(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+
+
+def _has_rows(tensor: torch.Tensor, n_rows: int) -> bool:
+    return tensor.dim() > 0 and tensor.shape[0] == n_rows and not isinstance(tensor, torch.nn.Parameter)
+
+
+def _callee(event: Event) -> Callable[..., Any]:
+    """The module itself for a data-parallel wrapper: a local replay must not start collectives."""
+    function = event.function
+    if type(function).__name__ in ("DistributedDataParallel", "DataParallel"):
+        return function.module  # type: ignore[attr-defined]
+    return function
+
+
+@contextlib.contextmanager
+def _modules_as_they_were(events: Iterator[Event]) -> Iterator[None]:
+    """Training flags and changed buffers as before the calls; as now afterwards."""
+    flags: list[tuple[torch.nn.Module, bool]] = []
+    buffers: list[tuple[torch.nn.Module, str, torch.Tensor | None]] = []
+    seen: set[tuple[int, str]] = set()
+    try:
+        for event in events:
+            module = event.module
+            if module is not None and event.training is not None and module.training != event.training:
+                flags.extend((m, m.training) for m in module.modules())
+                module.train(event.training)
+            for owner, key, before in event.buffers:
+                if (id(owner), key) not in seen:  # the state before the first call of this step
+                    seen.add((id(owner), key))
+                    buffers.append((owner, key, owner._buffers.get(key)))
+                    owner._buffers[key] = before.clone()
+        yield
+    finally:
+        for owner, key, now in buffers:
+            owner._buffers[key] = now
+        for module, flag in flags:
+            module.training = flag
+
+
+@contextlib.contextmanager
+def _isolated_grads(parameters: list[torch.Tensor]) -> Iterator[None]:
+    """`.backward()` without touching the user's gradients or firing their accumulation hooks."""
+    grads = [p.grad for p in parameters]
+    hooks = [getattr(p, "_post_accumulate_grad_hooks", None) for p in parameters]
+    try:
+        for p in parameters:
+            p.grad = None
+            if getattr(p, "_post_accumulate_grad_hooks", None):
+                p._post_accumulate_grad_hooks = None  # type: ignore[attr-defined]
+        yield
+    finally:
+        for p, grad, hook in zip(parameters, grads, hooks, strict=True):
+            p.grad = grad
+            if hook:
+                p._post_accumulate_grad_hooks = hook  # type: ignore[attr-defined]

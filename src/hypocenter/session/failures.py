@@ -1,0 +1,181 @@
+"""What to do about a step that failed: replay or not, evidence and bundle, and what is a mere consequence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from hypocenter.config import Config
+from hypocenter.diagnose.evidence import Evidence, Trigger
+from hypocenter.nouns import Reading
+from hypocenter.replay import optimizer_step
+from hypocenter.replay.bundle import write_bundle
+from hypocenter.replay.engine import Replayer, ReplayImpossible
+from hypocenter.replay.investigate import Case, Investigator
+from hypocenter.session.sentinel import Check
+from hypocenter.tap.names import NameMap
+from hypocenter.tap.tape import Microbatch
+
+MAX_DEAD_REPLAYS = 3  # replays because gradients became exactly zero: often healthy (a MoE expert without tokens)
+MAX_ACTIVATION_REPLAYS = 3  # replays because a module's output was not finite while the gradients were
+
+
+class Failures:
+    """Turns failed steps into evidence, at most `config.max_replays` times."""
+
+    def __init__(
+        self,
+        config: Config,
+        names: NameMap,
+        replayer: Replayer,
+        *,
+        folder: Callable[[], Path],
+        observe: Callable[[Microbatch, int], Any],
+        warn: Callable[[str], None],
+    ) -> None:
+        self._config, self._names, self._replayer = config, names, replayer
+        self._folder, self._observe, self._warn = folder, observe, warn
+        self._investigator = Investigator(replayer, names)
+        self._n_replays = self._n_dead = self._n_activation = 0
+        self._n_skips_in_a_row = 0
+        self._seen_finite: set[str] = set()
+        self.poisoned = False  # parameters are not finite: what follows is a consequence
+        self.healthy_steps = 0
+        self.written: list[Evidence] = []
+
+    def after_check(
+        self,
+        check: Check,
+        step: int,
+        microbatches: Sequence[Microbatch],
+        *,
+        rank: int,
+        world_size: int,
+        scale: float | None,
+        clip_bad: list[str] | None,
+        readings: Sequence[Reading],
+    ) -> str:
+        """Decide on and investigate one step. Returns the evidence's id, or ''."""
+        trigger = self._trigger(check, scale, microbatches, readings)
+        if trigger is None:
+            self.healthy_steps += check.loss_finite and not check.bad_params
+            return ""
+        if trigger in ("nonfinite-loss", "nonfinite-grad") and (
+            self.poisoned or self._n_replays >= self._config.max_replays
+        ):
+            return ""
+        self._n_replays += 1
+        bad = clip_bad if clip_bad is not None else check.bad_params
+        case = Case(
+            id=f"step-{step:06d}-{trigger}",
+            trigger=trigger,
+            step=step,
+            rank=rank,
+            world_size=world_size,
+            microbatches=tuple(microbatches),
+            bad_params=tuple(bad),
+            n_params=len(check.grad_norms),
+            loss=check.losses[0] if check.losses else None,
+            loss_scale=scale,
+            healthy_steps=self.healthy_steps,
+            clip="clip_grad_norm_" if clip_bad is not None and len(clip_bad) < len(check.bad_params) else "",
+        )
+        return self._investigate(case)
+
+    def _investigate(self, case: Case) -> str:
+        if not self._config.replay:
+            evidence = Evidence(id=case.id, trigger=case.trigger, step=case.step, rank=case.rank,
+                                world_size=case.world_size, bad_params=case.bad_params, n_params=case.n_params,
+                                why_not="replay is switched off", forward_finite=case.trigger != "nonfinite-loss")  # fmt: skip
+            return self._write(evidence, None)
+        outcome = self._investigator.investigate(case, lambda microbatch: self._observe(microbatch, case.step))
+        if case.trigger in ("dead-grad", "nonfinite-activation") and not outcome.evidence.reproduced:
+            return ""  # nothing wrong was found: silence
+        return self._write(outcome.evidence, outcome)
+
+    def _trigger(
+        self, check: Check, scale: float | None, microbatches: Sequence[Microbatch], readings: Sequence[Reading]
+    ) -> Trigger | None:
+        if not check.loss_finite:
+            return "nonfinite-loss"
+        if check.bad_params:
+            return "nonfinite-grad" if scale is None or not self._is_scale(scale, microbatches) else None
+        self._n_skips_in_a_row = 0
+        if check.newly_dead and self._n_dead < MAX_DEAD_REPLAYS:
+            self._n_dead += 1
+            return "dead-grad"
+        suspicious = self._newly_nonfinite(readings)
+        if suspicious and self._n_activation < MAX_ACTIVATION_REPLAYS:
+            self._n_activation += 1
+            return "nonfinite-activation"
+        return None
+
+    def _is_scale(self, scale: float, microbatches: Sequence[Microbatch]) -> bool:
+        """Whether gradients are finite without the loss scale: then it is only too high, and will be halved.
+
+        Tried at the 1st, 2nd, 4th, 8th, ... skip in a row: a warm-up back-off is normal and must stay cheap.
+        """
+        self._n_skips_in_a_row += 1
+        if self._n_skips_in_a_row & (self._n_skips_in_a_row - 1):
+            return True
+        parameters = [p for _, p in self._names.parameters()]
+        try:
+            return all(self._replayer.run(m, parameters, seed_scale=1.0 / scale).finite for m in microbatches)
+        except (ReplayImpossible, RuntimeError):
+            return self._n_skips_in_a_row < 16 and scale >= 1.0
+
+    def _newly_nonfinite(self, readings: Sequence[Reading]) -> bool:
+        """A module's output that is not finite although it was at earlier steps."""
+        found, finite = False, set[str]()
+        for reading in readings:
+            if reading.phase != "forward" or reading.recompute or not reading.port.startswith("out"):
+                continue
+            if not reading.summary.n_nonfinite:
+                finite.add(reading.site)
+            elif reading.summary.n_posinf or reading.summary.n_nan:
+                found = found or reading.site in self._seen_finite
+        self._seen_finite |= finite
+        return found
+
+    def parameter_broke(
+        self, parameters: Sequence[torch.Tensor], optimizer: torch.optim.Optimizer, step: int, rank: int, labels: list[str]
+    ) -> str:
+        """An update made parameters non-finite although its gradients were finite."""
+        base = Evidence(
+            id=f"step-{step:06d}-nonfinite-param",
+            trigger="nonfinite-param",
+            step=step,
+            rank=rank,
+            bad_params=tuple(labels),
+            n_params=len(labels),
+            healthy_steps=self.healthy_steps,
+        )
+        return self._write(optimizer_step.explain(base, optimizer, parameters[0], labels[0]), None)
+
+    def _write(self, evidence: Evidence, outcome: Any) -> str:
+        folder = self._folder() / evidence.id
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if outcome is not None and outcome.node is not None:
+                files, notes = write_bundle(folder, outcome.node, evidence, self._config.bundle_mb << 20)
+                evidence = replace(evidence, bundle_files=files, notes=(*evidence.notes, *notes))
+            (folder / "evidence.json").write_bytes(msgspec.json.encode(_json_safe(evidence)))
+        except OSError as error:
+            self._warn(f"the evidence cannot be written: {error}")
+        self.written.append(evidence)
+        return evidence.id
+
+
+def _json_safe(evidence: Evidence) -> Evidence:
+    """JSON has no NaN: named numbers that are not finite become text."""
+
+    def safe(facts: dict[str, Any]) -> dict[str, Any]:
+        return {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in facts.items()}
+
+    return replace(evidence, facts=safe(evidence.facts), optimizer=safe(evidence.optimizer))

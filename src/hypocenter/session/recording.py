@@ -1,0 +1,347 @@
+"""The session of one process: listens to module calls, backward and updates; checks, records, and replays what failed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hypocenter._version import __version__
+from hypocenter.config import Config
+from hypocenter.nouns import Reading, StepRecord
+from hypocenter.record.layout import rank_directory
+from hypocenter.record.run_file import finish_run, start_run
+from hypocenter.record.writer import Writer
+from hypocenter.replay.engine import Replayer
+from hypocenter.session.failures import Failures
+from hypocenter.session.guard import StopTraining, Warnings, guarded
+from hypocenter.session.levels import Levels
+from hypocenter.session.rank import rank_and_world_size
+from hypocenter.session.sentinel import Check, Sentinel, scalar_reading
+from hypocenter.tap.clock import Clock
+from hypocenter.tap.names import NameMap
+from hypocenter.tap.roots import RootTap
+from hypocenter.tap.tape import Tape
+from hypocenter.tap.updates import UpdateTap
+
+
+class Session:
+    """One recorded process. Attach, train, close. Nothing is written before the first step is over.
+
+    Args:
+        config: frozen options.
+        directory: the run directory.
+        owns_run: whether run.json is ours to write (`watch`) or the launcher's (`hypocenter run`).
+    """
+
+    def __init__(self, config: Config, directory: Path, *, owns_run: bool, command: tuple[str, ...] = ()) -> None:
+        self.config, self.directory = config, directory
+        self.is_off = False
+        self.paused = False
+        self.warn = Warnings()
+        self.names = NameMap()
+        self.clock = Clock()
+        self.tape = Tape(config.keep_mb << 20)
+        self._owns_run, self._command = owns_run, command
+        self._pid = os.getpid()
+        self._roots = RootTap(self.tape, on_root=self._on_root, on_begin=self._on_begin, fail=self.warn)
+        self._updates = UpdateTap(self)
+        self._sentinel = Sentinel(self.names, self.clock)
+        self._levels = Levels(config, self.names, self.clock, self.warn)
+        self._replayer = Replayer(self.tape, self._replaying)
+        self._failures = Failures(
+            config,
+            self.names,
+            self._replayer,
+            folder=lambda: rank_directory(self.directory, self._rank()[0]) / "bundles",
+            observe=self._levels.observe_replay,
+            warn=self.warn,
+        )
+        self._writer: Writer | None = None
+        self._undo: list[Callable[[], None]] = []
+        self._clip_bad: list[str] | None = None
+        self._check: Check | None = None
+        self._step = 0
+        self._scale: float | None = None
+        self._skipped = False
+        self._params_started: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._params_step = 0
+        self._last_optimizer: torch.optim.Optimizer | None = None
+        self._rows: list[Reading] = []
+        self._finding = ""
+        self._step_started = time.perf_counter()
+        self._tap_s = 0.0
+
+    # life
+
+    def attach(self) -> None:
+        """Start listening."""
+        self._undo = [self._roots.attach(), self._updates.attach(), self._levels.attach(), self.names.close]
+
+    def switch_off(self, reason: str, error: BaseException | None = None) -> None:
+        """Something in Hypocenter failed: let go of everything, say so once."""
+        self.is_off = True
+        self._detach()
+        self.warn(f"switched off after an internal error, training goes on ({reason})")
+        if os.environ.get("HYPOCENTER_TRACEBACK") and error is not None:
+            import traceback
+
+            traceback.print_exception(type(error), error, error.__traceback__)
+
+    def _detach(self) -> None:
+        for undo in self._undo:
+            with contextlib.suppress(Exception):
+                undo()
+        self._undo = []
+
+    def close(self) -> None:
+        """Check what no update has checked, write the rest, let go. Safe to call twice; nothing in a forked child."""
+        if os.getpid() != self._pid or self._undo == []:
+            return
+        try:
+            self._check_leftovers()
+        finally:
+            self._detach()
+            if self._writer is not None:
+                self._writer.close()
+                if self._owns_run:
+                    finish_run(self.directory, "finished", 0, self.warn.lines)
+            self.is_off = True
+
+    def forked(self) -> None:
+        """In a forked child: a DataLoader worker trains nothing."""
+        self.is_off = True
+        self._detach()
+
+    def _rank(self) -> tuple[int, int]:
+        return rank_and_world_size()
+
+    @contextlib.contextmanager
+    def _timed(self) -> Iterator[None]:
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._tap_s += time.perf_counter() - started
+
+    @contextlib.contextmanager
+    def _replaying(self) -> Iterator[None]:
+        """Nothing that a replay does may look like training."""
+        self.paused = self._roots.paused = True
+        try:
+            with self._levels.paused():
+                yield
+        finally:
+            self.paused = self._roots.paused = False
+
+    # module calls
+
+    def _on_root(self, module: torch.nn.Module) -> None:
+        self.names.add_root(module)
+        self._levels.on_root(module)
+
+    def _on_begin(self, training: bool) -> None:
+        self.clock.recording = training
+        if training:
+            self._levels.begin_microbatch()
+
+    # backward
+
+    @guarded
+    def before_backward(self, roots: list[torch.Tensor], seeds: list[Any], retain_graph: bool) -> None:
+        """`backward` was called: a micro-batch is complete."""
+        with self._timed():
+            self._roots.suspend_loss_mode()
+            self.tape.close_microbatch(self.clock.microbatch, self.clock.batch, roots, seeds)
+
+    @guarded
+    def after_backward(self) -> None:
+        """Gradients of this micro-batch are accumulated."""
+        self._levels.end_microbatch()
+        batch = self.clock.batch
+        self.clock.end_microbatch()
+        self.clock.recording = False
+        if self.config.stop_after_batch is not None and batch >= self.config.stop_after_batch:
+            self._flush(StepRecord(step=self.clock.step, n_microbatches=self.clock.microbatch))
+            self.warn(f"stopped after batch {batch}, as asked for")
+            self.close()
+            raise StopTraining(0)
+
+    @guarded
+    def before_clip(self, parameters: list[torch.Tensor]) -> None:
+        """Clipping spreads one NaN to all gradients: note who had it."""
+        with self._timed():
+            bad = self._sentinel.first_bad_gradients(parameters)
+            self._clip_bad = bad or self._clip_bad
+
+    # updates
+
+    @guarded
+    def before_scaled_step(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None:
+        """GradScaler.step: gradients are scaled unless the user has unscaled them."""
+        self._scale = float(scaler._scale) if scaler._scale is not None else None
+        stage = getattr(scaler._per_optimizer_states[id(optimizer)].get("stage"), "value", 0)
+        self._before(optimizer, scale=1.0 if stage else (self._scale or 1.0))
+        self._skipped = bool(self._check and self._check.bad_params)
+
+    @guarded
+    def after_scaled_step(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None:
+        """The scaler has stepped or skipped."""
+        self._after(optimizer)
+
+    @guarded
+    def before_update(self, optimizer: torch.optim.Optimizer) -> None:
+        """The optimizer is about to use the gradients; the parameters are still the ones the step started from."""
+        self._scale = None
+        self._before(optimizer, scale=1.0)
+
+    @guarded
+    def after_update(self, optimizer: torch.optim.Optimizer) -> None:
+        """The optimizer has updated."""
+        self._after(optimizer)
+
+    def _before(self, optimizer: torch.optim.Optimizer, *, scale: float) -> None:
+        started = time.perf_counter()
+        self._roots.reset()
+        self._read_parameters()
+        self._step = self.clock.begin_update(id(optimizer))
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        check = self._sentinel.gradients(parameters, self.tape.microbatches, scale=scale)
+        self._rows += self._levels.collect(self._step, parameters, optimizer)
+        self._tap_s += time.perf_counter() - started
+        rank, world_size = self._rank()
+        self._finding = self._failures.after_check(
+            check,
+            self._step,
+            self.tape.microbatches,
+            rank=rank,
+            world_size=world_size,
+            scale=self._scale,
+            clip_bad=self._clip_bad,
+            readings=self._rows,
+        )
+        self._rows += self._levels.collect_replay(self._step)
+        self._rows += self._sentinel.readings(check, self._step, parameters)
+        self._rows += self._scalars(check, optimizer)
+        self._check = check
+        self._act(optimizer)
+
+    def _act(self, optimizer: torch.optim.Optimizer) -> None:
+        """The user's choice of what to do at a step that failed."""
+        check = self._check
+        if check is None or (check.loss_finite and not check.bad_params) or self._scale is not None:
+            return
+        if self.config.on_finding == "skip":
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    parameter.grad = None
+            self._skipped = True
+            self.warn("skipped an update whose gradients were not finite, as asked for (--on-finding skip)")
+        elif self.config.on_finding == "stop":
+            self._flush(self._record(optimizer, self._check))
+            self.warn(f"stopped at step {self._step}, as asked for (--on-finding stop)")
+            self.close()
+            raise StopTraining(1)
+
+    def _after(self, optimizer: torch.optim.Optimizer) -> None:
+        with self._timed():
+            if self._check is None:
+                return
+            parameters = [p for group in optimizer.param_groups for p in group["params"]]
+            self._params_started = self._sentinel.start_parameters(parameters)
+            self._params_step, self._last_optimizer = self._step, optimizer
+            if not self._params_started or self._params_started[0][1].device.type == "cpu":
+                self._read_parameters()  # nothing to wait for
+        self._flush(self._record(optimizer, self._check))
+        self.tape.clear()
+        self.clock.end_update()
+        self._check, self._clip_bad, self._skipped, self._scale, self._finding = None, None, False, None, ""
+
+    def _read_parameters(self) -> None:
+        started, self._params_started = self._params_started, []
+        if not started or self._last_optimizer is None:
+            return
+        bad = self._sentinel.bad_parameters(started)
+        gradients_fine = self._check is None or (self._check.loss_finite and not self._check.bad_params)
+        if bad and gradients_fine and not self._failures.poisoned:
+            self._finding = self._failures.parameter_broke(
+                bad, self._last_optimizer, self._params_step, self._rank()[0], [self._sentinel.label(p) for p in bad]
+            )
+        self._failures.poisoned = bool(bad)
+
+    # rows
+
+    def _scalars(self, check: Check, optimizer: torch.optim.Optimizer) -> list[Reading]:
+        scale = self._scale or 1.0
+        rows = [
+            scalar_reading("loss", "loss", loss / scale, self._step, self.clock.next_order(), number)
+            for number, loss in enumerate(check.losses)
+        ]
+        rows.append(scalar_reading("grad_norm", "grad", check.total_norm, self._step, self.clock.next_order()))
+        lr = _learning_rate(optimizer)
+        if lr is not None:
+            rows.append(scalar_reading("lr", "optimizer", lr, self._step, self.clock.next_order()))
+        if self._scale is not None:
+            rows.append(scalar_reading("loss_scale", "scaler", self._scale, self._step, self.clock.next_order()))
+        return rows
+
+    def _record(self, optimizer: torch.optim.Optimizer, check: Check) -> StepRecord:
+        now = time.perf_counter()
+        record = StepRecord(
+            step=self._step,
+            n_microbatches=len(self.tape.microbatches),
+            loss=sum(check.losses) / len(check.losses) / (self._scale or 1.0) if check.losses else None,
+            grad_norm=check.total_norm,
+            loss_scale=self._scale,
+            lr=_learning_rate(optimizer),
+            skipped=self._skipped,
+            step_ms=1000.0 * (now - self._step_started),
+            tap_ms=1000.0 * self._tap_s,
+            n_bad_grads=len(check.bad_params),
+            finding=self._finding,
+        )
+        self._step_started, self._tap_s = now, 0.0
+        return record
+
+    def _flush(self, record: StepRecord | None) -> None:
+        started = time.perf_counter()
+        rows, self._rows = self._rows, []
+        if self._writer is None:
+            rank, world_size = self._rank()
+            if self._owns_run:
+                versions = {"hypocenter": __version__, "torch": torch.__version__}
+                start_run(self.directory, self._command, asdict(self.config), world_size, versions)
+            self._writer = Writer(self.directory, rank=rank, warn=self.warn)
+        self._writer.write(rows, record)
+        self._tap_s += time.perf_counter() - started
+
+    def _check_leftovers(self) -> None:
+        """A loss that was not finite and that no update followed: the program gave up on it, or is about to end."""
+        self._read_parameters()
+        self._roots.suspend_loss_mode()
+        self.tape.close_unused_loss(self.clock.microbatch, self.clock.batch)
+        losses = [float(v) for m in self.tape.microbatches for v in m.values]
+        check = Check(losses=losses)
+        if losses and not check.loss_finite:
+            self._step = self.clock.step
+            rank, world_size = self._rank()
+            self._finding = self._failures.after_check(
+                check, self._step, self.tape.microbatches, rank=rank, world_size=world_size, scale=None,
+                clip_bad=self._clip_bad, readings=[],
+            )  # fmt: skip
+            self._rows += self._levels.collect_replay(self._step)
+            self._rows += [scalar_reading("loss", "loss", v, self._step, i) for i, v in enumerate(losses)]
+            self._flush(StepRecord(step=self._step, n_microbatches=len(losses), loss=losses[0], finding=self._finding))
+        elif self._rows or self._finding:
+            self._flush(None)
+
+
+def _learning_rate(optimizer: torch.optim.Optimizer) -> float | None:
+    value = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None
+    return float(value) if isinstance(value, (int, float)) or (isinstance(value, torch.Tensor) and value.numel() == 1) else None

@@ -1,0 +1,136 @@
+"""The check of every step: loss, gradients and parameters in one fused pass and one transfer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from hypocenter.nouns import Reading, Summary
+from hypocenter.tap.clock import Clock
+from hypocenter.tap.gradients import is_finite, local, norms, to_host
+from hypocenter.tap.names import NameMap
+from hypocenter.tap.tape import Microbatch
+
+
+@dataclass(slots=True, kw_only=True)
+class Check:
+    """What the sentinel saw at one update."""
+
+    losses: list[float] = field(default_factory=list)
+    grad_norms: dict[str, float] = field(default_factory=dict)  # local L2 norms by parameter, loss scale taken out
+    bad_params: list[str] = field(default_factory=list)  # gradient not finite
+    newly_dead: list[str] = field(default_factory=list)  # gradient exactly 0, and was not at the step before
+
+    @property
+    def loss_finite(self) -> bool:
+        """Whether every micro-batch's loss was finite."""
+        return all(math.isfinite(loss) for loss in self.losses)
+
+    @property
+    def total_norm(self) -> float:
+        """L2 norm over all parameters of this optimizer."""
+        return math.sqrt(sum(norm * norm for norm in self.grad_norms.values()))
+
+
+class Sentinel:
+    """Checks gradients before an update and parameters after it. One device-to-host transfer per check."""
+
+    def __init__(self, names: NameMap, clock: Clock) -> None:
+        self._names = names
+        self._clock = clock
+        self._alive: dict[int, bool] = {}  # id(parameter) -> its gradient was not zero at the last step
+        self._labels: dict[int, tuple[torch.Tensor, str]] = {}
+
+    def gradients(
+        self, parameters: Sequence[torch.Tensor], microbatches: Sequence[Microbatch], *, scale: float = 1.0
+    ) -> Check:
+        """Norms of all gradients together with the losses.
+
+        Args:
+            parameters: of the optimizer that is about to step.
+            microbatches: of this step.
+            scale: loss scale that the gradients still carry.
+        """
+        held = [(p, g) for p in parameters if p.grad is not None and (g := local(p.grad)) is not None]
+        values = [value for microbatch in microbatches for value in microbatch.values]
+        host = to_host([*norms([g for _, g in held]), *values])
+        check = Check(losses=host[len(held) :])
+        for (parameter, grad), norm in zip(held, host, strict=False):
+            name = self.label(parameter)
+            if not math.isfinite(norm):
+                if not is_finite(grad):
+                    check.bad_params.append(name)
+                norm = float(torch.linalg.vector_norm(grad.double()))
+            elif norm == 0.0 and self._alive.get(id(parameter), False):
+                check.newly_dead.append(name)
+            self._alive[id(parameter)] = norm != 0.0
+            check.grad_norms[name] = norm / scale
+        return check
+
+    def first_bad_gradients(self, parameters: Sequence[torch.Tensor]) -> list[str]:
+        """Names of parameters whose gradient is not finite right now (before clipping spreads it)."""
+        held = [(p, g) for p in parameters if p.grad is not None and (g := local(p.grad)) is not None]
+        host = to_host(norms([g for _, g in held]))
+        return [
+            self.label(p) for (p, g), norm in zip(held, host, strict=True) if not math.isfinite(norm) and not is_finite(g)
+        ]
+
+    def start_parameters(self, parameters: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """(parameter, norm on its device) after an update; `bad_parameters` reads them, now or at the next check."""
+        held = [(p, values) for p in parameters if (values := local(p)) is not None]
+        return [(p, norm) for (p, _), norm in zip(held, norms([v for _, v in held]), strict=True)]
+
+    def bad_parameters(self, started: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> list[torch.Tensor]:
+        """Parameters that hold non-finite values."""
+        host = to_host([norm for _, norm in started])
+        suspects = [p for (p, _), norm in zip(started, host, strict=True) if not math.isfinite(norm)]
+        return [p for p in suspects if (values := local(p)) is not None and not is_finite(values)]
+
+    def label(self, parameter: torch.Tensor) -> str:
+        """The user's name of a parameter; one outside every watched model is named by its shape."""
+        known = self._labels.get(id(parameter))
+        if known is not None and known[0] is parameter:
+            return known[1]
+        name = self._names.param_name(parameter)
+        if name is None:
+            return f"parameter {tuple(parameter.shape)} outside the model"
+        self._labels[id(parameter)] = (parameter, name)
+        return name
+
+    def readings(self, check: Check, step: int, parameters: Sequence[torch.Tensor]) -> list[Reading]:
+        """One row per local norm: at this level only the number of elements and the sum of squares are known."""
+        sizes = {self.label(p): (p.numel(), tuple(p.shape), str(p.dtype).removeprefix("torch.")) for p in parameters}
+        rows: list[Reading] = []
+        for name, norm in check.grad_norms.items():
+            n, shape, dtype = sizes.get(name, (0, (), ""))
+            bad = not math.isfinite(norm) or name in check.bad_params
+            rows.append(
+                Reading(
+                    step=step,
+                    microbatch=0,
+                    phase="grad",
+                    site=name,
+                    port="grad",
+                    order=self._clock.next_order(),
+                    dtype=dtype,
+                    shape=shape,
+                    summary=Summary(n=n, sumsq=0.0 if bad else norm * norm, n_nan=int(bad)),
+                )
+            )
+        return rows
+
+
+def scalar_reading(site: str, phase: str, value: float, step: int, order: int, microbatch: int = 0) -> Reading:
+    """A number of the run (loss, grad_norm, lr, loss_scale) as a Reading of one element."""
+    if math.isfinite(value):
+        summary = Summary(n=1, n_hist=1, n_zero=int(value == 0), min=value, max=value, absmax=abs(value), sum=value,
+                          sumsq=value * value, absmin=abs(value) or None)  # fmt: skip
+    else:
+        summary = Summary(n=1, n_nan=int(math.isnan(value)), n_posinf=int(value > 0), n_neginf=int(value < 0))
+    return Reading(
+        step=step, microbatch=microbatch, phase=phase, site=site, port="value", order=order, dtype="float32",  # type: ignore[arg-type]
+        summary=summary,
+    )  # fmt: skip

@@ -1,0 +1,99 @@
+"""Start a session: `watch` in a program, or from the environment that `hypocenter run` set."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+import torch
+
+from hypocenter.config import Config, from_json, resolve
+from hypocenter.record.layout import new_run_directory
+from hypocenter.session.recording import Session
+
+T = TypeVar("T")
+_current: list[Session] = []
+
+
+class Handle:
+    """A running session: a context manager; `close` ends it and writes what is left."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    @property
+    def directory(self) -> Path:
+        """The run directory: give it to `hypocenter check`."""
+        return self._session.directory
+
+    def close(self) -> None:
+        """End the session. Safe to call twice."""
+        self._session.close()
+        if self._session in _current:
+            _current.remove(self._session)
+
+    def __enter__(self) -> Handle:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def watch(
+    model: torch.nn.Module | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    scaler: Any = None,
+    **options: Any,
+) -> Handle:
+    """Watch training from here on, in this process.
+
+    Args:
+        model: gives parameters and modules their names; when None, the outermost module that is called does.
+        optimizer, scaler: need not be given (every optimizer and GradScaler is seen); accepted for readability.
+        options: any field of `hypocenter.config.Config`: level="modules", out="runs/mine", ...
+
+    Raises:
+        ConfigError: an unknown option, or a value it cannot have.
+        ExistsError: `out` holds a recording and `force` is not set.
+    """
+    if _current:
+        return Handle(_current[-1])
+    config = resolve(code=options)
+    directory = new_run_directory(config.out, config.force)
+    session = Session(config, directory, owns_run=True, command=tuple(sys.argv))
+    if model is not None:
+        session.names.add_root(model)
+    _begin(session)
+    return Handle(session)
+
+
+def start_from_env() -> None:
+    """Start the session of a process that `hypocenter run` launched. Called once torch has been imported."""
+    directory, options = os.environ.get("HYPOCENTER_RUN"), os.environ.get("HYPOCENTER_CONFIG")
+    if not directory or _current:
+        return
+    _begin(Session(from_json(options) if options else Config(), Path(directory), owns_run=False))
+
+
+def _begin(session: Session) -> None:
+    session.attach()
+    _current.append(session)
+    atexit.register(session.close)
+    if hasattr(os, "register_at_fork"):  # a DataLoader worker is not a rank
+        os.register_at_fork(after_in_child=lambda: session.forked())
+
+
+def probe(value: T, label: str) -> T:
+    """Watch a value inside a forward: `x = hypocenter.probe(x, "after layer_norm")`. Returns it unchanged.
+
+    Without a session it does nothing. Recorded at site "<module>.<label>", port "probe".
+    """
+    if _current and not torch.compiler.is_compiling():
+        _current[-1].probe(value, label)
+    return value

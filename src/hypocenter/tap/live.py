@@ -1,0 +1,44 @@
+"""A dispatch mode that is on from the first outermost call of a micro-batch to the end of its backward.
+
+The mode is pushed and popped from hooks, not by a `with` block, so it steps aside whenever the stack is not as it left
+it: the user's own modes come first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+
+
+class LiveMode:
+    """Pushes a mode when a micro-batch begins, pops it when its backward is over."""
+
+    def __init__(self, mode: TorchDispatchMode, warn: Callable[[str], None]) -> None:
+        self.mode = mode
+        self._warn = warn
+        self._is_on = False
+        self.given_up = False
+
+    def enter(self) -> None:
+        """Switch on, if no other dispatch mode is active."""
+        if self._is_on or self.given_up:
+            return
+        if _get_current_dispatch_mode_stack():
+            self.given_up = True
+            self._warn("ops are not recorded: another dispatch mode is active")
+            return
+        self.mode.__enter__()
+        self._is_on = True
+
+    def leave(self) -> None:
+        """Switch off."""
+        if not self._is_on:
+            return
+        self._is_on = False
+        stack = _get_current_dispatch_mode_stack()
+        if stack and stack[-1] is self.mode:
+            self.mode.__exit__(None, None, None)
+        else:
+            self.given_up = True
+            self._warn("another dispatch mode was entered inside a micro-batch: ops are no longer recorded")

@@ -1,0 +1,22 @@
+"""What a tap asks of a reducer. The taps are given one: they do not import `summary`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from hypocenter.nouns import Summary
+
+
+class Reducer(Protocol):
+    """tensor -> Summary, on the device, without waiting for it."""
+
+    def add(self, tensor: Tensor, /) -> int | None:
+        """Queue a tensor; its ticket, or None if nothing can be said of it."""
+        ...
+
+    def drain(self) -> Mapping[int, Summary] | Sequence[Summary]:
+        """The summaries of everything queued, by ticket; waits once. Tickets start again at 0."""
+        ...

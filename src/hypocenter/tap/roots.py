@@ -1,0 +1,227 @@
+"""Outermost module calls: what sentinel keeps of a healthy step, and the loss code that follows them.
+
+A global forward-pre hook (one attribute test for inner modules) finds outermost calls; the module found gets a forward
+hook of its own, which sees keyword arguments. Between an outermost call in training and `backward`, a torch-function
+mode notes the operations of the user's loss code. The mode is put at the *bottom* of the mode stack and taken out from
+wherever it is, so that the user's own modes nest as if it were not there.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn.modules import module as module_hooks
+from torch.overrides import TorchFunctionMode, _len_torch_function_stack, _pop_mode, _push_mode
+
+from hypocenter.tap.source import user_frame
+from hypocenter.tap.state import capture_ambient, capture_rng
+from hypocenter.tap.tape import Event, Tape, version_of
+
+SMALL_BUFFERS_BYTES = 64 << 20  # on the first call all buffers are copied if they are no larger than this together
+
+_RANDOM = frozenset({
+    "dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout", "dropout1d", "dropout2d", "dropout3d",
+    "rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "randperm", "normal", "bernoulli",
+    "multinomial", "poisson", "normal_", "uniform_", "bernoulli_", "random_", "exponential_", "geometric_",
+    "log_normal_", "cauchy_", "gumbel_softmax", "rrelu",
+})  # fmt: skip
+_NO_VALUE = frozenset({"backward", "register_hook", "retain_grad", "item", "tolist", "numpy", "size", "dim", "stride"})
+
+
+class LossMode(TorchFunctionMode):
+    """Notes each torch call of the user's loss code on the tape."""
+
+    def __init__(self, tape: Tape, fail: Callable[[str], None]) -> None:
+        super().__init__()
+        self.tape = tape
+        self.active = False
+        self._fail = fail
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if torch.compiler.is_compiling() or not self.active or not torch.is_grad_enabled():
+            return func(*args, **kwargs)
+        name = getattr(func, "__name__", "")
+        if name in _NO_VALUE:
+            return func(*args, **kwargs)
+        rng = capture_rng() if name in _RANDOM else None
+        result = func(*args, **kwargs)
+        try:
+            if _holds_tensor(result) or name == "__setitem__":
+                frame = user_frame(sys._getframe(1))
+                event = Event(
+                    function=func,
+                    ambient=capture_ambient(),
+                    rng=rng,
+                    code=frame.f_code if frame else None,
+                    line=frame.f_lineno if frame else 0,
+                )
+                self.tape.record(event, args, kwargs, result)
+        except Exception as error:  # the user's loss must not fail because of us
+            self.active = False
+            self.tape.broken = f"noting the loss code failed: {error!r}"
+            self._fail(f"loss code is not replayed: {error!r}")
+        return result
+
+
+def _holds_tensor(result: Any) -> bool:
+    if isinstance(result, torch.Tensor):
+        return True
+    return isinstance(result, (tuple, list)) and any(isinstance(item, torch.Tensor) for item in result)
+
+
+class RootTap:
+    """Hooks on outermost module calls. `paused` is set while a replay runs."""
+
+    def __init__(
+        self,
+        tape: Tape,
+        *,
+        on_root: Callable[[torch.nn.Module], None],
+        on_begin: Callable[[bool], None],
+        fail: Callable[[str], None],
+    ) -> None:
+        self.tape = tape
+        self.paused = False
+        self._on_root = on_root  # an outermost module that was not seen before
+        self._on_begin = on_begin  # an outermost call begins; True: in training, with gradients
+        self._fail = fail
+        self._mode = LossMode(tape, fail)
+        self._current: torch.nn.Module | None = None
+        self._event: Event | None = None
+        self._entry_versions: list[tuple[torch.Tensor, int]] = []
+        self._handles: dict[int, Any] = {}
+        self._buffers: dict[int, _Buffers] = {}
+
+    def attach(self) -> Callable[[], None]:
+        """Start watching; returns the undo."""
+        handle = module_hooks.register_module_forward_pre_hook(self._enter)
+
+        def undo() -> None:
+            handle.remove()
+            for hook in self._handles.values():
+                hook.remove()
+            self._handles.clear()
+            self.suspend_loss_mode()
+
+        return undo
+
+    @property
+    def inside(self) -> bool:
+        """Whether an outermost call is under way."""
+        return self._current is not None
+
+    def _enter(self, module: torch.nn.Module, args: Any) -> None:
+        if self._current is not None or self.paused or torch.compiler.is_compiling():
+            return
+        if torch._C._current_graph_task_id() != -1:  # a recompute inside backward, not a call of the program's own
+            return
+        try:
+            self._begin(module, args)
+        except Exception as error:
+            self._current = self._event = None
+            self._fail(f"watching the call of {type(module).__name__} failed: {error!r}")
+
+    def _begin(self, module: torch.nn.Module, args: Any) -> None:
+        self.suspend_loss_mode()
+        key = id(module)
+        if key not in self._handles:
+            self._handles[key] = module.register_forward_hook(self._leave, with_kwargs=True, always_call=True)
+            self._buffers[key] = _Buffers(module)
+            self._on_root(module)
+        self._current = module
+        if not torch.is_grad_enabled():
+            self._event = None  # evaluation and generation are not steps
+            self._on_begin(False)
+            return
+        self._entry_versions = [(a, version_of(a)) for a in args if isinstance(a, torch.Tensor)]
+        self._event = Event(
+            function=module,
+            ambient=capture_ambient(),
+            rng=capture_rng(),
+            training=module.training,
+            buffers=self._buffers[key].before(),
+        )
+        self._on_begin(True)
+
+    def reset(self) -> None:
+        """Between outermost calls for certain: forget one that an interrupt cut short."""
+        self.suspend_loss_mode()
+        self._current = self._event = None
+
+    def _leave(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        if module is not self._current or self.paused or torch.compiler.is_compiling():
+            return
+        event, self._current, self._event = self._event, None, None
+        if event is None:
+            self._resume_loss_mode()
+            return
+        try:
+            self._buffers[id(module)].after()
+            if output is None:  # it raised, or returns nothing
+                return
+            if any(version_of(tensor) != version for tensor, version in self._entry_versions):
+                self.tape.broken = self.tape.broken or f"{type(module).__name__} changes its inputs in place"
+            self.tape.record(event, args, kwargs, output)
+            self._resume_loss_mode()
+        except Exception as error:
+            self.tape.broken = f"keeping the inputs of {type(module).__name__} failed: {error!r}"
+            self._fail(self.tape.broken)
+        finally:
+            self._entry_versions = []
+
+    def _resume_loss_mode(self) -> None:
+        if self.tape.events and not self._mode.active:
+            self._mode.active = True
+            others = _pop_all()
+            _push_mode(self._mode)
+            for other in others:
+                if other is not self._mode:
+                    _push_mode(other)
+
+    def suspend_loss_mode(self) -> None:
+        """Take the mode out of the stack. Inside one of its own calls it is not there: then it only goes quiet."""
+        if not self._mode.active and not _len_torch_function_stack():
+            return
+        self._mode.active = False
+        for other in _pop_all():
+            if other is not self._mode:
+                _push_mode(other)
+
+
+def _pop_all() -> list[Any]:
+    popped = [_pop_mode() for _ in range(_len_torch_function_stack())]
+    return popped[::-1]
+
+
+class _Buffers:
+    """Which buffers a root's forward changes, learned by watching their versions; copies of those before each call."""
+
+    def __init__(self, root: torch.nn.Module) -> None:
+        self._root = root
+        self._all: list[tuple[torch.nn.Module, str]] | None = None
+        self._changing: set[tuple[int, str]] = set()
+        self._seen: list[tuple[torch.nn.Module, str, torch.Tensor, int]] = []
+        self._n_calls = 0
+
+    def before(self) -> list[tuple[torch.nn.Module, str, torch.Tensor]]:
+        """Copies of the buffers that the coming call may change."""
+        if self._all is None or self._n_calls in (1, 8, 64):
+            self._all = [(m, key) for m in self._root.modules() for key, b in m._buffers.items() if b is not None]
+        current = [(m, key, m._buffers[key]) for m, key in self._all if m._buffers.get(key) is not None]
+        self._seen = [(m, key, b, version_of(b)) for m, key, b in current if b is not None]
+        first = self._n_calls == 0
+        small = first and sum(b.numel() * b.element_size() for _, _, b, _ in self._seen) <= SMALL_BUFFERS_BYTES
+        self._n_calls += 1
+        return [(m, key, b.detach().clone()) for m, key, b, _ in self._seen if small or (id(m), key) in self._changing]
+
+    def after(self) -> None:
+        """Note which buffers the call changed or replaced."""
+        for m, key, b, version in self._seen:
+            now = m._buffers.get(key)
+            if now is not b or version_of(b) != version:
+                self._changing.add((id(m), key))
+        self._seen = []

@@ -1,0 +1,99 @@
+"""The ambient state a forward pass depends on: random generators, autocast, grad mode. Captured, and entered again."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+def accelerator_type() -> str | None:
+    """The device type of the accelerator in use (cuda, npu, xpu, ...), or None on a CPU-only process."""
+    if hasattr(torch, "accelerator"):
+        device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        return device.type if device is not None else None
+    return "cuda" if torch.cuda.is_available() else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RngState:
+    """The states of every generator a forward may draw from: torch's CPU and current device, `random`, NumPy."""
+
+    cpu: torch.Tensor
+    device: torch.Tensor | None
+    device_type: str | None
+    python: Any
+    numpy: Any
+
+
+def capture_rng() -> RngState:
+    """Copy the generators' states. No device synchronisation: device generators keep their state on the host."""
+    device_type = accelerator_type()
+    module = getattr(torch, device_type) if device_type else None
+    initialised = module is not None and getattr(module, "is_initialized", lambda: True)()
+    numpy = sys.modules.get("numpy")
+    return RngState(
+        cpu=torch.get_rng_state(),
+        device=module.get_rng_state() if module is not None and initialised else None,
+        device_type=device_type,
+        python=random.getstate(),
+        numpy=numpy.random.get_state() if numpy is not None else None,
+    )
+
+
+def restore_rng(state: RngState) -> None:
+    """Put the generators back where `capture_rng` found them."""
+    torch.set_rng_state(state.cpu)
+    if state.device is not None and state.device_type is not None:
+        getattr(torch, state.device_type).set_rng_state(state.device)
+    random.setstate(state.python)
+    if state.numpy is not None:
+        sys.modules["numpy"].random.set_state(state.numpy)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ambient:
+    """Autocast of the CPU and the accelerator, and the grad mode."""
+
+    autocast: tuple[tuple[str, bool, torch.dtype], ...]
+    cache_enabled: bool
+    grad: bool
+
+
+_DEVICE_TYPES: list[tuple[str, ...]] = []
+
+
+def _device_types() -> tuple[str, ...]:
+    if not _DEVICE_TYPES:
+        accelerator = accelerator_type()
+        _DEVICE_TYPES.append(("cpu", accelerator) if accelerator else ("cpu",))
+    return _DEVICE_TYPES[0]
+
+
+def capture_ambient() -> Ambient:
+    """Read the thread's autocast and grad mode."""
+    return Ambient(
+        autocast=tuple(
+            (kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in _device_types()
+        ),
+        cache_enabled=torch.is_autocast_cache_enabled(),
+        grad=torch.is_grad_enabled(),
+    )
+
+
+@contextlib.contextmanager
+def entered(ambient: Ambient) -> Iterator[None]:
+    """Run a block under a captured ambient state."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.set_grad_enabled(ambient.grad))
+        for kind, enabled, dtype in ambient.autocast:
+            if enabled or torch.is_autocast_enabled(kind):
+                stack.enter_context(
+                    torch.autocast(kind, dtype=dtype, enabled=enabled, cache_enabled=ambient.cache_enabled)
+                )
+        yield
