@@ -1,0 +1,160 @@
+"""The Arrow columns of readings and steps, and the way from nouns to columns and back.
+
+Columns are built whole, never row by row: this runs inside the training process at each step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from operator import attrgetter
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+
+from hypocenter.nouns import Phase, Reading, Source, StepRecord, Summary
+
+
+def _required(name: str, kind: pa.DataType) -> pa.Field:
+    return pa.field(name, kind, nullable=False)
+
+
+_OWN = (
+    _required("step", pa.int64()),
+    _required("microbatch", pa.int32()),
+    _required("phase", pa.string()),
+    _required("site", pa.string()),
+    _required("port", pa.string()),
+    _required("order", pa.int64()),
+    _required("call", pa.int32()),
+    _required("dtype", pa.string()),
+    _required("shape", pa.list_(pa.int64())),
+    _required("module", pa.string()),
+    _required("names", pa.list_(pa.string())),
+    _required("op", pa.string()),
+    _required("recompute", pa.bool_()),
+    _required("replay", pa.bool_()),
+    _required("literal_inf", pa.bool_()),
+)
+_SOURCE = (
+    pa.field("source_file", pa.string()),
+    pa.field("source_line", pa.int64()),
+    pa.field("source_text", pa.string()),
+    pa.field("source_function", pa.string()),
+)
+_SUMMARY = (
+    *(_required(n, pa.int64()) for n in ("n", "n_nan", "n_posinf", "n_neginf", "n_hist", "n_zero", "n_subnormal")),
+    *(pa.field(n, pa.float64()) for n in ("min", "max", "absmin")),
+    *(_required(n, pa.float64()) for n in ("absmax", "sum", "sumsq")),
+    _required("hist_first", pa.int32()),
+    _required("hist", pa.list_(pa.int64())),
+    pa.field("sketch", pa.list_(pa.float32())),
+)
+
+READINGS = pa.schema([*_OWN, *_SOURCE, *_SUMMARY])
+"""Columns of a stream of readings: a Reading with its summary and source laid flat."""
+
+STEPS = pa.schema(
+    [
+        _required("step", pa.int64()),
+        _required("n_microbatches", pa.int32()),
+        *(pa.field(n, pa.float64()) for n in ("loss", "grad_norm", "loss_scale", "lr")),
+        _required("skipped", pa.bool_()),
+        *(_required(n, pa.float64()) for n in ("step_ms", "tap_ms")),
+        _required("n_bad_grads", pa.int64()),
+        _required("finding", pa.string()),
+    ]
+)
+"""Columns of a stream of steps: a StepRecord."""
+
+
+Build = Callable[[pa.Field, Sequence[Any]], pa.Array]
+
+
+def readings_batch(readings: Sequence[Reading]) -> pa.RecordBatch:
+    """Lay readings out in columns.
+
+    Raises:
+        Exception: of whatever kind pyarrow or Python raises for a value that its column cannot hold;
+            `repaired_readings_batch` then stores what can be stored.
+    """
+    return _readings_batch(readings, column)
+
+
+def steps_batch(steps: Sequence[StepRecord]) -> pa.RecordBatch:
+    """Lay step records out in columns; raises as `readings_batch` does."""
+    return _steps_batch(steps, column)
+
+
+def _steps_batch(steps: Sequence[StepRecord], build: Build) -> pa.RecordBatch:
+    return _batch(STEPS, [_attribute(name, steps) for name in STEPS.names], build)
+
+
+def _readings_batch(readings: Sequence[Reading], build: Build) -> pa.RecordBatch:
+    sources, summaries = [r.source for r in readings], [r.summary for r in readings]
+    columns = [
+        *(_attribute(field.name, readings) for field in _OWN),
+        [None if s is None else s.file for s in sources],
+        [None if s is None else s.line for s in sources],
+        [None if s is None else s.text for s in sources],
+        [None if s is None else s.function for s in sources],
+        *(_attribute(field.name, summaries) for field in _SUMMARY),
+    ]
+    return _batch(READINGS, columns, build)
+
+
+def _attribute(name: str, rows: Sequence[Any]) -> list[Any]:
+    return list(map(attrgetter(name), rows))  # twice as fast as a comprehension with getattr
+
+
+def _batch(schema: pa.Schema, columns: Sequence[Sequence[Any]], build: Build) -> pa.RecordBatch:
+    arrays = [build(field, values) for field, values in zip(schema, columns, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def column(field: pa.Field, values: Sequence[Any]) -> pa.Array:
+    """One column of one batch; raises when a value does not fit."""
+    if pa.types.is_list(field.type):
+        array = _list_column(field, values)
+    else:
+        array = pa.array(values, field.type)
+    if array.null_count and not field.nullable:
+        raise ValueError(f"column {field.name} has no value in some row")
+    return array
+
+
+def _list_column(field: pa.Field, values: Sequence[Any]) -> pa.Array:
+    item = field.type.value_type
+    if field.nullable or pa.types.is_string(item):
+        return pa.array(values, field.type)
+    offsets = np.zeros(len(values) + 1, np.int32)
+    np.cumsum(np.fromiter(map(len, values), np.int32, len(values)), out=offsets[1:])
+    flat = np.fromiter(chain.from_iterable(values), item.to_pandas_dtype(), int(offsets[-1]))
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat, item))
+
+
+def readings_from(table: pa.Table | pa.RecordBatch) -> Iterator[Reading]:
+    """Turn columns back into readings, in row order."""
+    for batch in table.to_batches(8192) if isinstance(table, pa.Table) else [table]:
+        rows = [batch.column(name).to_pylist() for name in READINGS.names]
+        yield from (_reading(row) for row in zip(*rows, strict=True))
+
+
+def _reading(row: tuple[Any, ...]) -> Reading:
+    own = dict(zip(READINGS.names, row, strict=True))
+    summary = {f.name: own.pop(f.name) for f in _SUMMARY}
+    summary["hist"] = tuple(summary["hist"])
+    if summary["sketch"] is not None:
+        summary["sketch"] = tuple(summary["sketch"])
+    file, line, text, function = (own.pop(f.name) for f in _SOURCE)
+    source = None if file is None else Source(file=file, line=line or 0, text=text or "", function=function or "")
+    own["shape"], own["names"] = tuple(own["shape"]), tuple(own["names"])
+    own["phase"] = cast(Phase, own["phase"])
+    return Reading(**own, summary=Summary(**summary), source=source)
+
+
+def steps_from(table: pa.Table | pa.RecordBatch) -> Iterator[StepRecord]:
+    """Turn columns back into step records, in row order."""
+    rows = [table.column(name).to_pylist() for name in STEPS.names]
+    return (StepRecord(**dict(zip(STEPS.names, row, strict=True))) for row in zip(*rows, strict=True))
