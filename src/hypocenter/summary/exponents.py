@@ -1,8 +1,8 @@
 """Binary exponents of floating-point bit patterns, many tensors at once: floor(log2|x|) without a logarithm.
 
 IEEE 754-2019, 3.4: a normal number's exponent is its biased exponent field less the bias; a subnormal's is that of its
-integer significand less (bias - 1 + fraction bits). Only integer operations are used, so that a flush-to-zero mode of the
-processor changes nothing.
+integer significand less (bias - 1 + fraction bits). Only integer operations are used: a flush-to-zero mode of the processor
+changes nothing.
 """
 
 from __future__ import annotations
@@ -62,9 +62,26 @@ def tally(values: NDArray[np.floating], lengths: list[int]) -> list[Tally]:
     counts = np.bincount(field + rows, minlength=len(lengths) * layout.n_bins).reshape(len(lengths), layout.n_bins)
     smallest = _smallest_nonzero(magnitude, lengths, layout)
     low = _low(magnitude, field, rows, layout)
-    return [
-        _tally_of(counts[i, 1:-1], int(counts[i, 0]), low.get(i, {}), smallest[i], layout) for i in range(len(lengths))
-    ]
+    firsts, dense = _dense(counts, low, layout)
+    n_zero = [n - sum(low[i].values()) if i in low else n for i, n in enumerate(counts[:, 0].tolist())]
+    return [Tally(n_zero=n_zero[i], absmin=smallest[i], first=firsts[i], counts=dense[i]) for i in range(len(lengths))]
+
+
+def _dense(
+    counts: NDArray[np.intp], low: dict[int, dict[int, int]], layout: Layout
+) -> tuple[list[int], list[tuple[int, ...]]]:
+    """Exponent of the first occupied bin of every run, and its counts from there to the last occupied one."""
+    normal = counts[:, 1:-1]
+    is_used = normal != 0
+    begins = is_used.argmax(axis=1).tolist()
+    ends = (is_used.shape[1] - is_used[:, ::-1].argmax(axis=1)).tolist()
+    firsts = [begin + 1 - layout.bias for begin in begins]
+    dense = [tuple(row[begin:end].tolist()) for row, begin, end in zip(normal, begins, ends, strict=True)]
+    for i in (~is_used.any(axis=1)).nonzero()[0].tolist():
+        firsts[i], dense[i] = 0, ()
+    for i, bins in low.items():
+        firsts[i], dense[i] = densify(bins | dict(enumerate(dense[i], firsts[i])))
+    return firsts, dense
 
 
 def _smallest_nonzero(magnitude: NDArray[np.integer], lengths: list[int], layout: Layout) -> list[float | None]:
@@ -95,15 +112,6 @@ def significand_exponents(significand: NDArray[np.integer]) -> NDArray[np.int64]
     """floor(log2) of positive integers below 2**53: the exponent field of the integer as float64, which is exact."""
     bits = significand.astype(np.float64).view(np.int64)
     return (bits >> BINARY64.fraction_bits) - BINARY64.bias
-
-
-def _tally_of(normal: NDArray[np.intp], n_low: int, low: dict[int, int], absmin: float | None, layout: Layout) -> Tally:
-    counts = dict(low)
-    at = np.nonzero(normal)[0]
-    for index, count in zip(at.tolist(), normal[at].tolist(), strict=True):
-        counts[index + 1 - layout.bias] = count
-    first, dense = densify(counts)
-    return Tally(n_zero=n_low - sum(low.values()), absmin=absmin, first=first, counts=dense)
 
 
 def densify(counts: dict[int, int]) -> tuple[int, tuple[int, ...]]:

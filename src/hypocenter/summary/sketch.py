@@ -1,9 +1,9 @@
 """Linear sketches: compare tensors of two runs from 1 KiB each instead of the tensors (docs/architecture.md, idea 3).
 
-A tensor is seen as a matrix W; its sketch is Rᵀ W C, where R (rows × K) and C (columns × K) hold ±1 from a hash of the row
-or column number in the *logical* tensor. So it is linear, shards add up, and every framework computes the same signs.
-This is the product form of the tug-of-war sketch of Alon, Matias and Szegedy (1996): each of its K² entries squared estimates
-the squared Frobenius norm without bias.
+A tensor is seen as a matrix W; its sketch is Rᵀ W C, where R (rows × K) and C (columns × K) hold ±1 from a hash of the
+row or column number in the *logical* tensor. So it is linear, shards add up, and every framework computes the same
+signs. This is the product form of the tug-of-war sketch of Alon, Matias and Szegedy (1996): each of its K² entries
+squared estimates the squared Frobenius norm without bias.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def sketch(array: NDArray[Any], place: Placement | None = None) -> NDArray[np.fl
         place: where the shard lies in the logical tensor; the array is whole when it is not given.
     """
     if np.iscomplexobj(array):
-        array = np.stack([array.real, array.imag], axis=-1)
+        array = np.stack([np.real(array), np.imag(array)], axis=-1)
         place = place and Placement(shape=(*place.shape, 2), offset=(*place.offset, 0))
-    values = array.astype(np.float32 if array.dtype in (np.float16, np.float32) else np.float64, copy=False)
+    values = array.astype(np.float32 if array.dtype.name in ("float16", "float32") else np.float64, copy=False)
     starts = matrix_place(values.shape, place)
     matrix = as_matrix(values, starts)
     columns = _signs(np.arange(matrix.shape[1]) + starts.column, COLUMN_SEED).astype(values.dtype)

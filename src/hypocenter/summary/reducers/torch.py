@@ -6,11 +6,12 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 from hypocenter.nouns import Summary, replace
 from hypocenter.summary.reducers.torch_deferred import Deferred
 from hypocenter.summary.reducers.torch_exact import CHUNK, exact
-from hypocenter.summary.reducers.torch_samples import Samples
+from hypocenter.summary.reducers.torch_samples import SMALL, Moments, Samples
 from hypocenter.summary.reducers.torch_sketch import Placement, sketch_of
 from hypocenter.summary.reducers.torch_values import in_a_row, is_capturing, local_values, n_elements
 
@@ -48,13 +49,13 @@ def summarize(
 class TorchReducer:
     """Summarise many tensors cheaply: `add` each, `drain` once a step. Not thread-safe.
 
-    On the CPU everything but the histogram is decided in `add`; on an accelerator `add` only launches kernels, which keep
-    no reference to the tensor, and `drain` makes one transfer per device. Counts of non-finite values and the extremes
-    are exact; sums are float32 sums over at most 2**18 elements (CHUNK), added in float64. The fields of the histogram come from
-    a fixed sample of at most samples.SIZE elements, the same for the same shape, unless `histogram="full"`. A CPU tensor
-    with a NaN or an infinity is summarised exactly, as are integers, bool and float64 there.
+    On an accelerator `add` only launches kernels, which keep no reference to the tensor, and `drain` makes one transfer
+    per device. Counts of non-finite values and the extremes are exact; sums are float32 sums over at most 2**19 elements
+    each, added in float64. The fields of the histogram come from a fixed sample of SIZE elements (torch_samples), the
+    same for the same shape, unless `histogram="full"`. On the CPU everything is exact for a tensor of at most SMALL
+    elements, one with a NaN or an infinity, integers, bool and float64.
 
-    `histogram="full"` and `sketch=True` wait for the device in `add`, respectively multiply matrices there: not for every step.
+    `histogram="full"` waits for an accelerator in `add`; `sketch=True` multiplies matrices there: not for every step.
     """
 
     def __init__(self, histogram: Histogram = "sample", sketch: bool = False, *, defer_cpu: bool = False) -> None:
@@ -85,19 +86,18 @@ class TorchReducer:
         """Summarise now if that is cheap and does not wait; else leave a promise with _samples or _deferred."""
         if type(t) not in _WHOLE or t.dtype not in _FAST or not t.is_cpu or self._full or self._defer_cpu:
             return self._reduce_any(t, ticket)
-        if t.layout is not torch.strided or torch._C._functorch.is_functorch_wrapped_tensor(t):
+        if t.layout is not torch.strided or is_functorch_wrapped_tensor(t):
             return self._reduce_any(t, ticket)
-        row = in_a_row(t.detach())
-        n = row.numel()
-        if not n:
-            return Summary()
-        low, high, total, squares = _moments(row) if n <= 2 * CHUNK else _moments_in_chunks(row)
-        if not (low > -_INF and high < _INF):  # also when they are NaN
-            return exact(row)
-        if not _is_trusted((low, high, total, squares), n):
-            total, squares = _wide_sums(row)
-        self._samples.add(ticket, row, (low, high, total, squares))
-        return None
+        n = t.numel()
+        if n <= SMALL:
+            return self._samples.add_whole(ticket, t.detach(), n) if n else Summary()
+        dense = t.detach() if t.is_contiguous() else in_a_row(t.detach())
+        moments = _moments(dense) if n <= 2 * CHUNK else _moments_in_chunks(dense.view(-1))
+        if not (moments.low > -_INF and moments.high < _INF):  # also when they are NaN
+            return exact(dense)
+        if not n * _TRUSTED_RMS**2 <= moments.squares < _INF and (moments.low or moments.high):
+            moments = _wide(moments, dense)
+        return self._samples.add_spread(ticket, dense, n, moments)
 
     def _reduce_any(self, t: Tensor, ticket: int) -> Summary | None:
         if is_capturing(t) or (values := local_values(t)) is None:
@@ -127,49 +127,40 @@ class TorchReducer:
 
 
 _INF = float("inf")
-_Moments = tuple[float, float, float, float]
-
-
-def _moments(row: Tensor) -> _Moments:
-    """min, max, sum and sum of squares in one sweep each; NaN and infinities show in min and max.
-
-    amin and amax are together faster than aminmax in float32, and slower in float16 and bfloat16.
-    """
-    if row.dtype is torch.float32:
-        low, high = torch.amin(row), torch.amax(row)
-    else:
-        low, high = torch.aminmax(row)
-    total = torch.sum(row, dtype=torch.float32).item()
-    norm = torch.linalg.vector_norm(row, dtype=torch.float32).item()
-    return low.item(), high.item(), total, norm * norm
-
-
-def _moments_in_chunks(row: Tensor) -> _Moments:
-    """The same, a piece at a time: the second sweep then finds the piece in cache, and float32 sums stay short."""
-    low, high, total, squares = _INF, -_INF, 0.0, 0.0
-    for chunk in row.split(CHUNK):
-        least, most, part, part_squares = _moments(chunk)
-        if not (least > -_INF and most < _INF):
-            return _NAN, _NAN, _NAN, _NAN
-        low, high = min(low, least), max(high, most)
-        total, squares = total + part, squares + part_squares
-    return low, high, total, squares
-
-
 _NAN = float("nan")
 
 
-def _is_trusted(moments: _Moments, n: int) -> bool:
-    """Whether the float32 sums neither overflowed nor lost what they add up."""
-    low, high, total, squares = moments
-    if low == 0.0 == high:
-        return True
-    return squares < _INF and -_INF < total < _INF and squares >= n * _TRUSTED_RMS**2
+def _moments(dense: Tensor) -> Moments:
+    """Extremes and sums in one sweep each; NaN and infinities show in the extremes.
+
+    amin and amax are together faster than aminmax in float32, and slower in float16 and bfloat16.
+    """
+    if dense.dtype is torch.float32:
+        low, high = torch.amin(dense), torch.amax(dense)
+    else:
+        low, high = torch.aminmax(dense)
+    total = torch.sum(dense, dtype=torch.float32)
+    norm = torch.linalg.vector_norm(dense, dtype=torch.float32).item()
+    return Moments(low.item(), high.item(), total.item(), norm * norm)
 
 
-def _wide_sums(row: Tensor) -> tuple[float, float]:
-    wide = [chunk.to(torch.float64) for chunk in row.split(CHUNK)]
-    return sum(chunk.sum().item() for chunk in wide), sum((chunk * chunk).sum().item() for chunk in wide)
+def _moments_in_chunks(row: Tensor) -> Moments:
+    """The same, a piece at a time: the second sweep then finds the piece in cache, and float32 sums stay short."""
+    low, high, total, squares = _INF, -_INF, 0.0, 0.0
+    for chunk in row.split(CHUNK):
+        part = _moments(chunk)
+        if not (part.low > -_INF and part.high < _INF):
+            return Moments(_NAN, _NAN, _NAN, _NAN)
+        low, high = min(low, part.low), max(high, part.high)
+        total, squares = total + part.total, squares + part.squares
+    return Moments(low, high, total, squares)
+
+
+def _wide(moments: Moments, dense: Tensor) -> Moments:
+    """The same extremes with sums in float64: the float32 ones overflowed, or lost the squares they add up."""
+    wide = [chunk.to(torch.float64) for chunk in dense.view(-1).split(CHUNK)]
+    total, squares = sum(chunk.sum().item() for chunk in wide), sum((chunk * chunk).sum().item() for chunk in wide)
+    return Moments(moments.low, moments.high, total, squares)
 
 
 def _fetched(sketches: list[tuple[int, Tensor]]) -> list[tuple[int, tuple[float, ...]]]:

@@ -17,7 +17,7 @@ from torch import Tensor
 from hypocenter.nouns import Summary, replace
 from hypocenter.summary.exponents import BINARY32, tally
 from hypocenter.summary.reducers.torch_exact import exact, smallest_normal_exponent
-from hypocenter.summary.reducers.torch_samples import SIZE, assembled, sample_of
+from hypocenter.summary.reducers.torch_samples import SIZE, Moments, assembled, spread
 
 _FLOAT32 = frozenset((torch.float32, torch.bfloat16, torch.float16))
 _KEPT = 1 << 16  # elements: integers and float64 up to this are copied and summarised exactly after the transfer
@@ -39,7 +39,7 @@ class _Promise:
 class Deferred:
     """What one device still owes."""
 
-    _promises: list[_Promise] = field(default_factory=lambda: [])
+    _promises: list[_Promise] = field(default_factory=list)
 
     def add(self, ticket: int, row: Tensor) -> None:
         """Launch the kernels for non-empty values along one axis.
@@ -78,7 +78,7 @@ def _reduced(x: Tensor) -> Tensor:
     floats = torch.stack([low, high, scaled.sum(dtype=torch.float32), norm])
     counts = torch.stack([x.isnan().sum(dtype=torch.int32), (x == _INF).sum(dtype=torch.int32),
                           (x == -_INF).sum(dtype=torch.int32)])  # fmt: skip
-    sample = sample_of(x).reshape(-1)
+    sample = spread(x).reshape(-1)
     return torch.cat([counts.view(torch.uint8), floats.view(torch.uint8), sample.contiguous().view(torch.uint8)])
 
 
@@ -91,6 +91,6 @@ def _read(part: np.ndarray, promise: _Promise) -> Summary:
         return Summary(n=promise.n, n_nan=n_nan, n_posinf=n_posinf, n_neginf=n_neginf, n_hist=size)
     exponent = math.frexp(max(abs(low), abs(high)))[1] - 1
     unit = min(max(math.ldexp(1.0, exponent), _LEAST_UNIT), _MOST_UNIT)
-    moments = (low, high, total * unit, norm * norm * unit * unit)
+    moments = Moments(low, high, total * unit, norm * norm * unit * unit)
     finite = assembled(promise.n, size, smallest_normal_exponent(promise.dtype), moments, counted)
     return replace(finite, n_nan=n_nan, n_posinf=n_posinf, n_neginf=n_neginf)

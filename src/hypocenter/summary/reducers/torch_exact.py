@@ -16,10 +16,16 @@ from hypocenter.summary.reducers.torch_values import in_a_row
 CHUNK = 1 << 18  # elements: with its copies 1-4 MiB, which stays in a second-level cache, and bounds the extra memory
 
 
-def exact(values: Tensor) -> Summary:
-    """Summarise plain, real, strided values (torch_values.local_values)."""
+def exact(values: Tensor, smallest_normal: int | None = None) -> Summary:
+    """Summarise plain, real, strided values (torch_values.local_values).
+
+    Args:
+        values: the numbers.
+        smallest_normal: binary exponent of the format that they had, where that is not their dtype.
+    """
     row = in_a_row(values)
-    smallest_normal = smallest_normal_exponent(values.dtype)
+    if smallest_normal is None:
+        smallest_normal = smallest_normal_exponent(values.dtype)
     chunks = row.split(CHUNK) if row.numel() else ()
     return merge_all(_exact_chunk(_widened(chunk), smallest_normal) for chunk in chunks)
 
@@ -58,22 +64,20 @@ def _exact_chunk(x: Tensor, smallest_normal: int) -> Summary:
         n_zero -= sum(low.values())
         counts.update(low)
     first, hist = densify(counts)
+    low, high, total, squares = _moments(x) if x.numel() else (None, None, 0.0, 0.0)
     return Summary(
         n=n, n_nan=n_nan, n_posinf=n_posinf, n_neginf=n_neginf, n_hist=n, n_zero=n_zero,
         n_subnormal=sum(hist[: max(0, smallest_normal - first)]), hist_first=first, hist=hist,
-        absmin=_absmin(magnitude, layout) if hist else None, **_moments(x),
+        absmin=_absmin(magnitude, layout) if hist else None, min=low, max=high, absmax=max(abs(low or 0.0), abs(high or 0.0)),
+        sum=total, sumsq=squares,
     )  # fmt: skip
 
 
-def _moments(x: Tensor) -> dict[str, float]:
-    """min, max, absmax, sum and sumsq of finite values."""
-    if not x.numel():
-        return {}
+def _moments(x: Tensor) -> tuple[float, float, float, float]:
+    """min, max, sum and sum of squares of finite values; + 0.0 makes a negative zero positive."""
     low, high = (bound.item() for bound in torch.aminmax(x))
     wide = x.to(torch.float64)
-    total, squares = wide.sum().item(), (wide * wide).sum().item()
-    return {"min": low + 0.0, "max": high + 0.0, "absmax": max(abs(low), abs(high)), "sum": saturated(total),
-            "sumsq": saturated(squares)}  # fmt: skip
+    return low + 0.0, high + 0.0, saturated(wide.sum().item()), saturated((wide * wide).sum().item())
 
 
 def _low_exponents(magnitude: Tensor, layout: Layout) -> dict[int, int]:

@@ -1,26 +1,42 @@
-"""A fixed sample of each CPU tensor, gathered while the tensor is in cache, counted for all tensors together."""
+"""Fixed samples of CPU tensors, gathered while a tensor is in cache and counted for all tensors together at the end.
+
+A small tensor is copied whole and everything about it is found out at the end: one copy costs less than four
+reductions.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hypocenter.nouns import Summary
 from hypocenter.summary.exponents import Tally, tally
-from hypocenter.summary.reducers.torch_exact import smallest_normal_exponent
+from hypocenter.summary.reducers.torch_exact import exact, smallest_normal_exponent
 
-RUNS, RUN_LENGTH = 128, 8  # a run lies in one or two cache lines: 1024 lone elements cost three times as much
-SIZE = RUNS * RUN_LENGTH  # elements: a fraction is then known to 1/sqrt(SIZE), 3 per cent
-_BLOCK = 256 * SIZE  # elements: 1 MiB, allocated when first needed and kept from step to step
+RUNS, RUN_LENGTH = 64, 8  # a run lies in one or two cache lines: lone elements cost three times as much
+SIZE = RUNS * RUN_LENGTH  # elements: the standard error of a fraction is at most 1/(2 sqrt(512)), 2 per cent
+SMALL = 1024  # elements: from here on four reductions cost less than counting all
+_BLOCK = 1 << 17  # elements: 512 KiB, allocated when first needed and kept from step to step
 
-_SMALLEST_NORMAL = {dtype: smallest_normal_exponent(dtype) for dtype in (torch.float16, torch.bfloat16, torch.float32)}
+SMALLEST_NORMAL = {dtype: smallest_normal_exponent(dtype) for dtype in (torch.float16, torch.bfloat16, torch.float32)}
 
 
-def sample_of(row: Tensor) -> Tensor:
+class Moments(NamedTuple):
+    """Of finite values."""
+
+    low: float
+    high: float
+    total: float
+    squares: float
+
+
+def spread(row: Tensor) -> Tensor:
     """Return all elements when there are at most SIZE, else evenly spread short runs: a view, (RUNS, RUN_LENGTH)."""
     n = row.numel()
     if n <= SIZE:
@@ -28,59 +44,95 @@ def sample_of(row: Tensor) -> Tensor:
     return row.as_strided((RUNS, RUN_LENGTH), ((n - RUN_LENGTH) // (RUNS - 1), 1), row.storage_offset())
 
 
-@dataclass(slots=True)
 class Samples:
-    """The samples of many tensors, as float32, one after the other, in blocks."""
+    """What was copied from many tensors, until `drain`."""
 
-    _blocks: list[_Block] = field(default_factory=lambda: [])
-    _at: int = 0  # block in use
+    def __init__(self) -> None:
+        self._whole = _Blocks(_summaries_of_whole)
+        self._spread = _Blocks(_summaries_of_spread)
 
-    def add(self, ticket: int, row: Tensor, moments: tuple[float, float, float, float]) -> None:
-        """Copy the sample of finite values in `row`, whose (min, max, sum, sum of squares) are known."""
-        size = min(row.numel(), SIZE)
-        while self._at < len(self._blocks) and self._blocks[self._at].used + size > _BLOCK:
-            self._at += 1
-        if self._at == len(self._blocks):
-            self._blocks.append(_Block())
-        self._blocks[self._at].add(ticket, row, size, moments)
+    def add_whole(self, ticket: int, t: Tensor, n: int) -> None:
+        """Copy all n elements (at most SMALL) of float16, bfloat16 or float32 values."""
+        self._whole.place(n).view(t.shape).copy_(t)
+        self._whole.held.append((ticket, n, n, t.dtype, None))
+
+    def add_spread(self, ticket: int, dense: Tensor, n: int, moments: Moments) -> None:
+        """Copy SIZE of the n elements, all finite, that lie one after the other in memory."""
+        sample = dense.as_strided((RUNS, RUN_LENGTH), ((n - RUN_LENGTH) // (RUNS - 1), 1), dense.storage_offset())
+        self._spread.place(SIZE).view(RUNS, RUN_LENGTH).copy_(sample)
+        self._spread.held.append((ticket, n, SIZE, dense.dtype, moments))
 
     def drain(self) -> list[tuple[int, Summary]]:
         """Return (ticket, Summary) of all that was added, and start anew with the memory at hand."""
-        found = [pair for block in self._blocks for pair in block.summaries()]
-        for block in self._blocks:
-            block.clear()
-        self._at = 0
-        return found
+        return [*self._whole.drain(), *self._spread.drain()]
+
+
+_Held = tuple[int, int, int, torch.dtype, Moments | None]  # ticket, n, size of the sample, dtype, moments if known
 
 
 @dataclass(slots=True)
-class _Block:
-    values: Tensor = field(default_factory=lambda: torch.empty(_BLOCK, dtype=torch.float32, device="cpu"))
+class _Blocks:
+    """Samples as float32, one after the other, in blocks of memory that are used again."""
+
+    summaries: Callable[[NDArray[np.float32], list[_Held]], Iterator[tuple[int, Summary]]]
+    held: list[_Held] = field(default_factory=list)  # of the block in use
+    full: list[tuple[Tensor, int, list[_Held]]] = field(default_factory=list)
+    free: list[Tensor] = field(default_factory=list)
+    block: Tensor | None = None
     used: int = 0
-    held: list[tuple[int, int, int, torch.dtype, tuple[float, float, float, float]]] = field(default_factory=lambda: [])
 
-    def add(self, ticket: int, row: Tensor, size: int, moments: tuple[float, float, float, float]) -> None:
-        sample = sample_of(row)
-        self.values[self.used : self.used + size].view(sample.shape).copy_(sample)
-        self.used += size
-        self.held.append((ticket, row.numel(), size, row.dtype, moments))
+    def place(self, size: int) -> Tensor:
+        """Return room for the next sample."""
+        if self.block is None or self.used + size > _BLOCK:
+            self._next_block()
+        start, self.used = self.used, self.used + size
+        assert self.block is not None
+        return self.block[start : self.used]
 
-    def clear(self) -> None:
+    def _next_block(self) -> None:
+        if self.block is not None:
+            self.full.append((self.block, self.used, self.held))
+        self.block = self.free.pop() if self.free else torch.empty(_BLOCK, dtype=torch.float32, device="cpu")
         self.used, self.held = 0, []
 
-    def summaries(self) -> Iterator[tuple[int, Summary]]:
-        if not self.held:
-            return
-        values: np.ndarray = self.values.numpy()[: self.used]
-        tallies = tally(values, [size for _, _, size, _, _ in self.held])
-        for (ticket, n, size, dtype, moments), counted in zip(self.held, tallies, strict=True):
-            yield ticket, assembled(n, size, _SMALLEST_NORMAL[dtype], moments, counted)
+    def drain(self) -> Iterator[tuple[int, Summary]]:
+        """Yield (ticket, Summary) of all that was added."""
+        if self.block is not None:
+            self.full.append((self.block, self.used, self.held))
+            self.block, self.used, self.held = None, 0, []
+        full, self.full = self.full, []
+        for block, used, held in full:
+            self.free.append(block)
+            if held:
+                yield from self.summaries(block.numpy()[:used], held)
 
 
-def assembled(
-    n: int, n_hist: int, smallest_normal: int, moments: tuple[float, float, float, float], counted: Tally
-) -> Summary:
-    """Put together the Summary of finite values from (min, max, sum, sum of squares) and a counted sample."""
+def _summaries_of_spread(values: NDArray[np.float32], held: list[_Held]) -> Iterator[tuple[int, Summary]]:
+    tallies = tally(values, [size for _, _, size, _, _ in held])
+    for (ticket, n, size, dtype, moments), counted in zip(held, tallies, strict=True):
+        assert moments is not None
+        yield ticket, assembled(n, size, SMALLEST_NORMAL[dtype], moments, counted)
+
+
+def _summaries_of_whole(values: NDArray[np.float32], held: list[_Held]) -> Iterator[tuple[int, Summary]]:
+    sizes = [size for _, _, size, _, _ in held]
+    starts = np.cumsum([0, *sizes[:-1]])
+    low, high = np.minimum.reduceat(values, starts).tolist(), np.maximum.reduceat(values, starts).tolist()
+    wide = values.astype(np.float64)
+    total = np.add.reduceat(wide, starts).tolist()
+    squares = np.add.reduceat(wide * wide, starts).tolist()
+    tallies = tally(values, sizes)
+    for i, (ticket, n, size, dtype, _) in enumerate(held):
+        if -np.inf < low[i] and high[i] < np.inf:
+            moments = Moments(low[i], high[i], total[i], squares[i])
+            yield ticket, assembled(n, size, SMALLEST_NORMAL[dtype], moments, tallies[i])
+        else:
+            bad = torch.from_numpy(values[starts[i] : starts[i] + size])
+            yield ticket, exact(bad, SMALLEST_NORMAL[dtype])
+
+
+def assembled(n: int, n_hist: int, smallest_normal: int, moments: Moments, counted: Tally) -> Summary:
+    """Put together the Summary of finite values from their moments and a counted sample."""
     low, high, total, squares = moments
     return Summary(
         n=n, n_hist=n_hist, n_zero=counted.n_zero, n_subnormal=counted.n_below(smallest_normal),

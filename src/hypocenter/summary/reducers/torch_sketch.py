@@ -9,7 +9,15 @@ from torch import Tensor
 
 from hypocenter.summary.reducers.torch_values import local_values
 from hypocenter.summary.sketch import (
-    COLUMN_SEED, FLOAT32_MAX, ROW_SEED, K, Placement, as_matrix, hashed, matrix_place, row_numbers,
+    COLUMN_SEED,
+    FLOAT32_MAX,
+    ROW_SEED,
+    K,
+    Placement,
+    as_matrix,
+    hashed,
+    matrix_place,
+    row_numbers,
 )  # fmt: skip
 
 __all__ = ["Placement", "sketch_of"]

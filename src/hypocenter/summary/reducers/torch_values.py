@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 
@@ -17,7 +18,7 @@ def local_values(t: Tensor) -> Tensor | None:
     if type(t) not in _PLAIN:
         unwrapped = _unwrap(t)
         return None if unwrapped is None else local_values(unwrapped)
-    if t.device.type == "meta" or t.is_quantized or torch._C._functorch.is_functorch_wrapped_tensor(t):
+    if t.device.type == "meta" or t.is_quantized or is_functorch_wrapped_tensor(t):
         return None
     x = t.detach()
     if x.layout is not torch.strided:
