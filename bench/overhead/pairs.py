@@ -57,6 +57,12 @@ class Worker:
             pass  # `_answer` finds the reason
         return self._answer()
 
+    @property
+    def complaint(self) -> str:
+        """What Hypocenter said about itself: a part that switched itself off costs nothing, and must not look cheap."""
+        said = self._log.read_text(errors="replace").splitlines()
+        return next((line for line in said if line.startswith("hypocenter: ")), "")
+
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
@@ -108,8 +114,11 @@ def compare(workload: str, tool: str, n_pairs: int, python: str = sys.executable
                 worker(python, workload, tool, tool_folder) as other,
             ):
                 pairs = [_pair(plain, other, is_plain_first=i % 2 == 0) for i in range(n_pairs + N_WARM_UP)]
+                complaint = other.complaint
         except WorkerDied as death:
             return Cost(failure=str(death))
+        if complaint:
+            return Cost(failure=complaint)
         n_bytes = sum(f.stat().st_size for f in tool_folder.rglob("*") if f.is_file())
     return _cost(pairs, n_bytes, plain.n_parameters)
 

@@ -32,7 +32,7 @@ def _hypocenter(level: str) -> Attach:
     def attach(workload: Workload, folder: Path) -> Iterator[Callable[[], float]]:
         import hypocenter
 
-        with hypocenter.watch(workload.model, workload.optimizer, level=level, out=folder / "run"):
+        with hypocenter.watch(workload.model, workload.optimizer, level=level, out=str(folder / "run")):
             yield workload.step
 
     return attach
