@@ -1,8 +1,8 @@
 """Binary exponents of floating-point bit patterns, many tensors at once: floor(log2|x|) without a logarithm.
 
 IEEE 754-2019, 3.4: a normal number's exponent is its biased exponent field less the bias; a subnormal's is that of its
-integer significand less (bias - 1 + fraction bits). Only integer operations are used: a flush-to-zero mode of the processor
-changes nothing.
+integer significand less (bias - 1 + fraction bits). Only integer operations are used: a flush-to-zero mode of the
+processor changes nothing.
 """
 
 from __future__ import annotations
@@ -35,20 +35,16 @@ BINARY64 = Layout(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
-    """The zeros, the smallest nonzero magnitude, and the exponents of the nonzero finite values of one tensor."""
+class Tallies:
+    """Per tensor: its zeros, its smallest nonzero magnitude, and the exponents of its nonzero finite values."""
 
-    n_zero: int = 0
-    absmin: float | None = None
-    first: int = 0  # exponent of counts[0]
-    counts: tuple[int, ...] = ()
-
-    def n_below(self, exponent: int) -> int:
-        """Number of nonzero values whose exponent is smaller: the subnormals, for a format's smallest normal one."""
-        return sum(self.counts[: max(0, exponent - self.first)])
+    n_zero: list[int]
+    absmin: list[float | None]
+    first: list[int]  # exponent of counts[0]
+    counts: list[tuple[int, ...]]
 
 
-def tally(values: NDArray[np.floating], lengths: list[int]) -> list[Tally]:
+def tally(values: NDArray[np.floating], lengths: list[int]) -> Tallies:
     """Count the exponents of consecutive runs of float32 or float64 values; NaN and infinities are left out.
 
     Args:
@@ -57,14 +53,22 @@ def tally(values: NDArray[np.floating], lengths: list[int]) -> list[Tally]:
     """
     layout = BINARY32 if values.dtype == np.float32 else BINARY64
     magnitude = values.view(np.int32 if layout is BINARY32 else np.int64) & layout.magnitude
-    field = (magnitude >> layout.fraction_bits).astype(np.intp, copy=False)
-    rows = np.repeat(np.arange(len(lengths)) * layout.n_bins, lengths)
+    field = magnitude >> layout.fraction_bits
+    rows = np.repeat(np.arange(len(lengths), dtype=np.int32) * layout.n_bins, lengths)
     counts = np.bincount(field + rows, minlength=len(lengths) * layout.n_bins).reshape(len(lengths), layout.n_bins)
-    smallest = _smallest_nonzero(magnitude, lengths, layout)
-    low = _low(magnitude, field, rows, layout)
-    firsts, dense = _dense(counts, low, layout)
-    n_zero = [n - sum(low[i].values()) if i in low else n for i, n in enumerate(counts[:, 0].tolist())]
-    return [Tally(n_zero=n_zero[i], absmin=smallest[i], first=firsts[i], counts=dense[i]) for i in range(len(lengths))]
+    low = _low(magnitude, rows, layout) if counts[:, 0].any() else {}
+    first, dense = _dense(counts, low, layout)
+    return Tallies(
+        n_zero=[n - sum(low[i].values()) if i in low else n for i, n in enumerate(counts[:, 0].tolist())],
+        absmin=_smallest_nonzero(magnitude, lengths, layout),
+        first=first,
+        counts=dense,
+    )
+
+
+def n_below(exponent: int, first: int, counts: tuple[int, ...]) -> int:
+    """Number of values with a smaller exponent: the subnormals, for that of a format's smallest normal number."""
+    return sum(counts[: exponent - first]) if exponent > first else 0
 
 
 def _dense(
@@ -93,13 +97,9 @@ def _smallest_nonzero(magnitude: NDArray[np.integer], lengths: list[int], layout
     return [None if value == np.inf else value for value in found.tolist()]
 
 
-def _low(
-    magnitude: NDArray[np.integer], field: NDArray[np.intp], rows: NDArray[np.intp], layout: Layout
-) -> dict[int, dict[int, int]]:
+def _low(magnitude: NDArray[np.integer], rows: NDArray[np.int32], layout: Layout) -> dict[int, dict[int, int]]:
     """Exponents of the subnormals, per run: few or none as a rule, so they may cost more."""
-    at = np.nonzero((field == 0) & (magnitude != 0))[0]
-    if not at.size:
-        return {}
+    at = np.nonzero((magnitude < (1 << layout.fraction_bits)) & (magnitude != 0))[0]
     exponents = significand_exponents(magnitude[at]) + (1 - layout.bias - layout.fraction_bits)
     found: dict[int, dict[int, int]] = {}
     for row, exponent in zip((rows[at] // layout.n_bins).tolist(), exponents.tolist(), strict=True):

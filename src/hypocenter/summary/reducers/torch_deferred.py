@@ -86,7 +86,7 @@ def _read(part: np.ndarray, promise: _Promise) -> Summary:
     n_nan, n_posinf, n_neginf = part[:12].view(np.int32).tolist()
     low, high, total, norm = part[12:_ROW_BYTES].view(np.float32).tolist()
     size = min(promise.n, SIZE)
-    counted = tally(part[_ROW_BYTES:].view(np.float32), [size])[0]
+    counted = tally(part[_ROW_BYTES:].view(np.float32), [size])
     if n_nan + n_posinf + n_neginf == promise.n:
         return Summary(n=promise.n, n_nan=n_nan, n_posinf=n_posinf, n_neginf=n_neginf, n_hist=size)
     exponent = math.frexp(max(abs(low), abs(high)))[1] - 1

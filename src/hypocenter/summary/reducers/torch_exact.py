@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hypocenter.nouns import Summary
-from hypocenter.summary.exponents import BINARY32, BINARY64, Layout, densify
+from hypocenter.summary.exponents import BINARY32, BINARY64, Layout, densify, n_below
 from hypocenter.summary.merge import merge_all, saturated
 from hypocenter.summary.reducers.torch_values import in_a_row
 
@@ -67,9 +67,9 @@ def _exact_chunk(x: Tensor, smallest_normal: int) -> Summary:
     low, high, total, squares = _moments(x) if x.numel() else (None, None, 0.0, 0.0)
     return Summary(
         n=n, n_nan=n_nan, n_posinf=n_posinf, n_neginf=n_neginf, n_hist=n, n_zero=n_zero,
-        n_subnormal=sum(hist[: max(0, smallest_normal - first)]), hist_first=first, hist=hist,
-        absmin=_absmin(magnitude, layout) if hist else None, min=low, max=high, absmax=max(abs(low or 0.0), abs(high or 0.0)),
-        sum=total, sumsq=squares,
+        n_subnormal=n_below(smallest_normal, first, hist), hist_first=first, hist=hist,
+        absmin=_absmin(magnitude, layout) if hist else None, absmax=max(abs(low or 0.0), abs(high or 0.0)), min=low,
+        max=high, sum=total, sumsq=squares,
     )  # fmt: skip
 
 

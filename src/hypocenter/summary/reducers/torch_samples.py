@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hypocenter.nouns import Summary
-from hypocenter.summary.exponents import Tally, tally
+from hypocenter.summary.exponents import Tallies, n_below, tally
 from hypocenter.summary.reducers.torch_exact import exact, smallest_normal_exponent
 
 RUNS, RUN_LENGTH = 64, 8  # a run lies in one or two cache lines: lone elements cost three times as much
 SIZE = RUNS * RUN_LENGTH  # elements: the standard error of a fraction is at most 1/(2 sqrt(512)), 2 per cent
 SMALL = 1024  # elements: from here on four reductions cost less than counting all
-_BLOCK = 1 << 17  # elements: 512 KiB, allocated when first needed and kept from step to step
+_BLOCK = 1 << 15  # elements: 128 KiB, allocated when first needed and kept from step to step
 
 SMALLEST_NORMAL = {dtype: smallest_normal_exponent(dtype) for dtype in (torch.float16, torch.bfloat16, torch.float32)}
 
@@ -109,9 +109,9 @@ class _Blocks:
 
 def _summaries_of_spread(values: NDArray[np.float32], held: list[_Held]) -> Iterator[tuple[int, Summary]]:
     tallies = tally(values, [size for _, _, size, _, _ in held])
-    for (ticket, n, size, dtype, moments), counted in zip(held, tallies, strict=True):
+    for i, (ticket, n, size, dtype, moments) in enumerate(held):
         assert moments is not None
-        yield ticket, assembled(n, size, SMALLEST_NORMAL[dtype], moments, counted)
+        yield ticket, assembled(n, size, SMALLEST_NORMAL[dtype], moments, tallies, i)
 
 
 def _summaries_of_whole(values: NDArray[np.float32], held: list[_Held]) -> Iterator[tuple[int, Summary]]:
@@ -125,17 +125,18 @@ def _summaries_of_whole(values: NDArray[np.float32], held: list[_Held]) -> Itera
     for i, (ticket, n, size, dtype, _) in enumerate(held):
         if -np.inf < low[i] and high[i] < np.inf:
             moments = Moments(low[i], high[i], total[i], squares[i])
-            yield ticket, assembled(n, size, SMALLEST_NORMAL[dtype], moments, tallies[i])
+            yield ticket, assembled(n, size, SMALLEST_NORMAL[dtype], moments, tallies, i)
         else:
             bad = torch.from_numpy(values[starts[i] : starts[i] + size])
             yield ticket, exact(bad, SMALLEST_NORMAL[dtype])
 
 
-def assembled(n: int, n_hist: int, smallest_normal: int, moments: Moments, counted: Tally) -> Summary:
-    """Put together the Summary of finite values from their moments and a counted sample."""
+def assembled(n: int, n_hist: int, smallest_normal: int, moments: Moments, tallies: Tallies, i: int = 0) -> Summary:
+    """Put together the Summary of finite values from their moments and the i-th counted sample."""
     low, high, total, squares = moments
+    first, counts = tallies.first[i], tallies.counts[i]
     return Summary(
-        n=n, n_hist=n_hist, n_zero=counted.n_zero, n_subnormal=counted.n_below(smallest_normal),
-        min=low + 0.0, max=high + 0.0, absmin=counted.absmin, absmax=max(abs(low), abs(high)), sum=total, sumsq=squares,
-        hist_first=counted.first, hist=counted.counts,
+        n=n, n_hist=n_hist, n_zero=tallies.n_zero[i], n_subnormal=n_below(smallest_normal, first, counts),
+        min=low + 0.0, max=high + 0.0, absmin=tallies.absmin[i], absmax=max(-low, high) + 0.0, sum=total, sumsq=squares,
+        hist_first=first, hist=counts,
     )  # fmt: skip
