@@ -45,7 +45,7 @@ def commands() -> str:
     """`--help` of every command."""
     import click
 
-    from hypocenter.cli import cli
+    from hypocenter.cli import hypocenter as cli
 
     context = click.Context(cli, info_name="hypocenter", max_content_width=100, terminal_width=100)
     parts = ["# Commands", NOTICE, _help(cli, context)]
@@ -70,11 +70,10 @@ def rules() -> str:
 
 def causes() -> str:
     """The manual pages of all causes."""
-    from hypocenter.diagnose.causes import manuals
+    from hypocenter.diagnose.verdicts import causes as registered
 
-    return _manual_pages(
-        "Causes", "The closed vocabulary of causes. One that fits none is `unknown`, never a guess.", manuals()
-    )
+    pages = {name: cause.manual for name, cause in registered().items()}
+    return _manual_pages("Causes", "The closed vocabulary. One that fits none is `unknown`, never a guess.", pages)
 
 
 def _manual_pages(title: str, about: str, pages: object) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-OUTSIDE = re.compile(r"(?<![\w.~-])/(?:work|root|Users|home/\w+|mnt/\w+)/\w")
+OUTSIDE = re.compile(r"(?<![\w.~-])/(?:work|root|Users|home/(?!me/)\w+|mnt/\w+)/\w")  # /home/me is anybody's
 LINK = re.compile(r"\[[^\]]*\]\((?!\w+:|#)([^)\s#]+)[^)]*\)")
 
 
@@ -47,7 +47,9 @@ def test_a_path_of_somebodys_machine_is_seen(line: str) -> None:
     assert OUTSIDE.search(line)
 
 
-@pytest.mark.parametrize("line", ["src/home/ann", "~/work/x", "https://example.org/home/x", "a /work / b"])
+@pytest.mark.parametrize(
+    "line", ["src/home/ann", "~/work/x", "https://example.org/home/x", "a /work / b", "/home/me/x"]
+)
 def test_what_is_no_such_path_is_left_alone(line: str) -> None:
     assert not OUTSIDE.search(line)
 
