@@ -1,0 +1,123 @@
+"""A sum over many elements outgrew its number format.
+
+What it means
+    Each element fits, their sum (mean, running sum, variance, norm) does not: the result grows with the length.
+    It breaks on the first long sequence or large batch, and often hides, because 1 / inf = 0.
+
+How it is decided
+    The blamed operation is a reduction (or an einsum that contracts positive terms) and its result in float64
+    is finite and above the limit: proven. If the float64 result fits, yet the same operation in the same format
+    is not finite twice, a partial sum must have overflowed: likely. When all elements have one sign, the
+    critical length is limit / mean|x|. Also when every micro-batch has finite gradients and only their
+    accumulated sum is not.
+
+What to do
+    Accumulate in float32 (`dtype=torch.float32` in sum and mean), divide before adding, or keep the normaliser
+    in float32.
+
+When it is wrong
+    When single elements are already near the limit, length is not the matter: look at what made them so large.
+"""
+
+from __future__ import annotations
+
+import math
+
+from hypocenter.diagnose import why
+from hypocenter.diagnose.evidence import Evidence, OpFacts, TensorFacts, Verdict
+from hypocenter.diagnose.numbers import short
+from hypocenter.diagnose.operators import CONVOLUTION, MATMUL, REDUCTION, base, subject
+from hypocenter.diagnose.rulings import dtype_of, fact, floating, limit_of, overflow
+from hypocenter.diagnose.verdicts import cause
+
+
+@cause("accumulation-overflow", order=190)
+def decide(evidence: Evidence) -> Verdict | None:
+    """A reduction that is finite in float64 and does not fit, or whose partial sums did not."""
+    origin = evidence.origin
+    if origin is None:
+        return _over_microbatches(evidence)
+    name = base(origin.op)
+    if origin.phase == "backward" or not (name in REDUCTION or name in MATMUL or name in CONVOLUTION):
+        return None
+    found = overflow(evidence)
+    if found is None:
+        return _partial_sums(evidence, origin)
+    if name not in REDUCTION and not _contracts_positive_terms(origin):
+        return None
+    return Verdict(
+        cause="accumulation-overflow",
+        confidence=found.confidence,
+        title=f"{subject(origin)} overflowed {found.dtype}",
+        why=(*why.inputs(evidence), *why.exceeded(evidence, found), *_critical_length(origin, found.limit)),
+        limit=found.limit,
+        actual=found.actual,
+        advice="accumulate in float32, or divide before adding",
+    )
+
+
+def _partial_sums(evidence: Evidence, origin: OpFacts) -> Verdict | None:
+    rerun, limit = evidence.float64, limit_of(evidence)
+    repeats = evidence.again.ran and evidence.again.equal_bits and not (evidence.cpu.ran and evidence.cpu.finite)
+    if (
+        limit is None
+        or not (rerun.ran and rerun.finite and rerun.absmax <= limit and repeats)
+        or evidence.leaf is not None
+    ):
+        return None
+    dtype = dtype_of(evidence)
+    return Verdict(
+        cause="accumulation-overflow",
+        confidence="likely",
+        title=f"partial sums of {subject(origin)} overflowed {dtype}",
+        why=(
+            *why.inputs(evidence),
+            f"in float64 the result is {short(rerun.absmax)} and would fit; in {dtype} it is not finite each time: "
+            "what is added up on the way does not fit",
+        ),
+        limit=limit,
+        advice="accumulate in float32",
+    )
+
+
+def _over_microbatches(evidence: Evidence) -> Verdict | None:
+    n = fact(evidence, "accumulated")
+    if n is None or evidence.leaf is not None or evidence.trigger not in ("nonfinite-grad", "skipped-step"):
+        return None
+    return Verdict(
+        cause="accumulation-overflow",
+        confidence="likely",
+        title=f"the sum of {n:.0f} micro-batches' gradients overflowed",
+        why=("every micro-batch has finite gradients when it is replayed alone; only their sum is not finite",),
+        advice="divide the loss by the number of micro-batches before backward, or accumulate gradients in float32",
+    )
+
+
+def _contracts_positive_terms(origin: OpFacts) -> bool:
+    text = origin.source.text if origin.source is not None else ""
+    operands = floating(origin)
+    return "einsum(" in text and len(operands) >= 2 and all((t.summary.min or 0.0) >= 0 for t in operands)
+
+
+def _critical_length(origin: OpFacts, limit: float) -> tuple[str, ...]:
+    operands = floating(origin)
+    output = origin.outputs[0] if origin.outputs else None
+    if base(origin.op) not in ("sum", "cumsum", "nansum") or not operands or output is None:
+        return ()
+    length = _length(operands[0], output, origin)
+    s = operands[0].summary
+    one_sign = s.n > 0 and not s.n_nonfinite and s.min is not None and (s.min >= 0 or (s.max or 0.0) <= 0)
+    if not one_sign or length < 2 or s.sum == 0:
+        return ()
+    mean = abs(s.sum) / s.n
+    critical = math.floor(limit / mean)
+    if critical < 1:
+        return ()
+    return (f"{length:,} terms of mean {short(mean)} are added; it overflows from about {critical:,} terms on",)
+
+
+def _length(operand: TensorFacts, output: TensorFacts, origin: OpFacts) -> int:
+    dim = origin.scalars.get("dim")
+    if base(origin.op) == "cumsum" and isinstance(dim, int) and operand.shape:
+        return operand.shape[dim]
+    return operand.summary.n // max(1, math.prod(output.shape))

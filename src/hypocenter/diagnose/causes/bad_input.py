@@ -1,0 +1,46 @@
+"""The batch already held values that are not finite.
+
+What it means
+    NaN or infinity was in a tensor that the training loop gave to the model or the loss, before any operation.
+    The model is healthy until it sees it.
+
+How it is decided
+    Walking back from the bad value ends at a tensor of the batch, not at an operation; the position is given. A
+    replay that shows the failure again makes it proven; one without the samples that is finite confirms them.
+
+What to do
+    Look at the named samples in the data set; filter or repair them, and check batches where they are made.
+
+When it is wrong
+    When the value is a code for "missing" that a mask was meant to remove: zero-times-inf and
+    masked-gradient-trap name the masking instead, and are preferred.
+"""
+
+from __future__ import annotations
+
+from hypocenter.diagnose.evidence import Evidence, Verdict
+from hypocenter.diagnose.rulings import supported
+from hypocenter.diagnose.verdicts import cause
+
+
+@cause("bad-input", order=70)
+def decide(evidence: Evidence) -> Verdict | None:
+    """Not finite before any operation, in what the loop handed over."""
+    if evidence.leaf is None or evidence.leaf_kind not in ("batch", "external"):
+        return None
+    from_batch = evidence.leaf_kind == "batch"
+    name = evidence.leaf.name.strip("[]'\"") or "a tensor"
+    chips = ", ".join(evidence.chips) or "non-finite values"
+    first = f", first at {list(evidence.indices[0])}" if evidence.indices else ""
+    what = f"the batch's {name}" if from_batch else f"{name}, a tensor from outside the model,"
+    return Verdict(
+        cause="bad-input",
+        confidence=supported(evidence) if from_batch else "possible",
+        title=f"{what} held {_kinds(evidence)} before any operation",
+        why=(f"{name} {list(evidence.leaf.shape)} {evidence.leaf.dtype}: {chips}{first}",),
+        advice="filter or repair these samples where batches are made",
+    )
+
+
+def _kinds(evidence: Evidence) -> str:
+    return " and ".join(chip.split(" ")[0] for chip in evidence.chips) or "non-finite values"

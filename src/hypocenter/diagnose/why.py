@@ -1,0 +1,126 @@
+"""The sentences of evidence: numbers that the reader can check, each line true on its own."""
+
+from __future__ import annotations
+
+from hypocenter.diagnose.evidence import Evidence, OpFacts, TensorFacts
+from hypocenter.diagnose.numbers import above, counted, short
+from hypocenter.diagnose.operators import subject
+from hypocenter.diagnose.rulings import Overflow
+from hypocenter.diagnose.trend import growth
+
+
+def inputs(evidence: Evidence) -> tuple[str, ...]:
+    """ "inputs were finite (self |max| 212, other |max| 388)"; masks are named as what they are."""
+    origin = evidence.origin
+    if origin is None or evidence.leaf is not None:
+        return ()
+    shown = [_sized(t) for t in origin.inputs if t.dtype.startswith(("float", "bfloat", "complex"))][:4]
+    if not shown:
+        return ()
+    masks = [t.name for t in origin.inputs if t.summary.n_nonfinite]
+    head = "inputs were finite" if not masks else f"inputs were finite but for constants of the program in {masks[0]}"
+    return (f"{head} ({', '.join(shown)})",)
+
+
+def exceeded(evidence: Evidence, found: Overflow) -> tuple[str, ...]:
+    """ "in float64 the largest value is 1.1e5 > 65504, the largest float16"."""
+    size = above(found.actual, found.limit)
+    if found.confidence == "proven":
+        return (f"in float64 the largest value is {size}, the largest {found.dtype}",)
+    return (f"the operands allow up to {size}, the largest {found.dtype}; it was not executed again",)
+
+
+def not_finite_in_float64(evidence: Evidence) -> tuple[str, ...]:
+    """That no format would have helped."""
+    if not evidence.float64.ran:
+        return (f"it was not executed again: {evidence.float64.why_not}",) if evidence.float64.why_not else ()
+    return ("in float64 it is not finite either: no format would have helped",)
+
+
+def common(evidence: Evidence) -> tuple[str, ...]:
+    """What is worth saying whatever the cause: how many, does it repeat, what hid it, what came before."""
+    return (
+        *_counted(evidence),
+        *_repeats(evidence),
+        *_hidden(evidence),
+        *_turned_nan(evidence),
+        *_grown(evidence),
+        *_samples(evidence),
+        *_replay(evidence),
+    )
+
+
+def place(op: OpFacts) -> str:
+    """ "the product (model.py:12)"."""
+    where = f" ({op.source.file.rsplit('/', 1)[-1]}:{op.source.line})" if op.source is not None else ""
+    return subject(op) + where
+
+
+def _sized(tensor: TensorFacts) -> str:
+    s = tensor.summary
+    size = "empty" if not s.n else f"|max| {short(s.absmax)}"
+    return f"{tensor.name} {size}"
+
+
+def _counted(evidence: Evidence) -> tuple[str, ...]:
+    if not evidence.chips or evidence.leaf is not None:
+        return ()
+    n = 1
+    for size in evidence.index_shape:
+        n *= size
+    first = f", first at {list(evidence.indices[0])}" if evidence.indices and evidence.indices[0] else ""
+    total = f" of {counted(n, 'value')}" if evidence.index_shape else ""
+    return (f"{', '.join(evidence.chips)}{total}{first}",)
+
+
+def _repeats(evidence: Evidence) -> tuple[str, ...]:
+    lines: list[str] = []
+    if evidence.again.ran and evidence.again.equal_bits:
+        lines.append("executed again on the same device it gives the same bits")
+    if evidence.cpu.ran and not evidence.cpu.finite:
+        lines.append("the CPU is not finite there either")
+    return tuple(lines)
+
+
+def _hidden(evidence: Evidence) -> tuple[str, ...]:
+    if evidence.killed_by is None:
+        return ()
+    how = "turned it into exact zeros" if zeroed(evidence) else "hid it"
+    return (f"killed by {place(evidence.killed_by)}, which {how}: no NaN check sees it",)
+
+
+def zeroed(evidence: Evidence) -> bool:
+    """Whether what hid the overflow did so by making exact zeros of it (x / inf), rather than by masking."""
+    measured = evidence.facts.get("zeroed")
+    if isinstance(measured, (int, float)):
+        return bool(measured)
+    outputs = evidence.killed_by.outputs if evidence.killed_by is not None else ()
+    return any(o.summary.n and o.summary.n_zero == o.summary.n_hist > 0 for o in outputs)
+
+
+def _turned_nan(evidence: Evidence) -> tuple[str, ...]:
+    maker, factor = evidence.nan_maker, evidence.multiplier_zero
+    if factor is not None and evidence.leaf is None:
+        return (f"{place(factor)} then multiplied it by exactly 0: 0 × inf is NaN",)
+    return (f"{place(maker)} then made NaN of it",) if maker is not None else ()
+
+
+def _grown(evidence: Evidence) -> tuple[str, ...]:
+    found = growth(evidence.history)
+    return (found.sentence(),) if found is not None else ()
+
+
+def _samples(evidence: Evidence) -> tuple[str, ...]:
+    if not evidence.samples or not evidence.n_samples:
+        return ()
+    which = ", ".join(str(s) for s in evidence.samples[:8]) + (", …" if len(evidence.samples) > 8 else "")
+    head = f"sample{'s' if len(evidence.samples) > 1 else ''} {which} of {evidence.n_samples}"
+    if evidence.samples_confirmed:
+        return (f"{head}: without {'them' if len(evidence.samples) > 1 else 'it'} the step is finite",)
+    return (head,) if len(evidence.samples) < evidence.n_samples else ()
+
+
+def _replay(evidence: Evidence) -> tuple[str, ...]:
+    if evidence.traced_live:
+        return (f"found by tracing a later step live: {evidence.why_not}" if evidence.why_not else "traced live",)
+    return (evidence.why_not,) if evidence.why_not and not evidence.reproduced else ()
