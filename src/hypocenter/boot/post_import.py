@@ -1,0 +1,148 @@
+"""Start a session in this process as soon as, and only if, the program itself has imported torch.
+
+Executed by the shim in every Python process of a job, by path and under a private name: standard library only, and
+nothing is imported that `site` has not loaded already, until torch is there. Nothing here raises into the program.
+"""
+
+# ruff: noqa: PTH100, PTH118, PTH120, PTH123
+# pathlib would cost every process of the job 5 ms
+from __future__ import annotations
+
+import _thread
+import os
+import sys
+from _frozen_importlib_external import PathFinder  # what importlib.machinery re-exports, without its 3 ms
+
+TYPE_CHECKING = False  # importing typing would cost every process of the job 4 ms
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
+
+REACHED_FILE = ".reached"  # in the run directory, one line a process that imported torch; `hypocenter run` reads it
+WARNED_FILE = ".warned"  # in the run directory: some process has already said why it cannot record
+
+
+def arm() -> None:
+    """Install the hook; if torch is there already (a `.pth` file imported it), start at once."""
+    sys.meta_path.append(OwnPackageFinder(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))))
+    if "torch" in sys.modules:
+        start()
+    else:
+        sys.meta_path.insert(0, PostImportFinder("torch", start))
+
+
+class PostImportFinder:
+    """Meta path finder that lets the others find `name`, and calls `then` once after its module has been executed.
+
+    The loader stays the one that was found, with `exec_module` overridden on the instance until it has run: what looks
+    at `__spec__` or `__loader__` (find_spec, reload, inspect, importlib.resources) sees what it would have seen.
+    """
+
+    def __init__(self, name: str, then: Callable[[], None]) -> None:
+        self._name, self._then = name, then
+        self._asking: set[int] = set()  # threads inside find_spec: another tool's finder may ask us back
+        self._once = _thread.allocate_lock()
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The spec that the other finders give for `name`, its loader armed; None for every other module."""
+        if fullname != self._name or _thread.get_ident() in self._asking:
+            return None
+        self._asking.add(_thread.get_ident())
+        try:
+            spec = self._ask_others(fullname, path, target)
+        finally:
+            self._asking.discard(_thread.get_ident())
+        if spec is not None and hasattr(spec.loader, "exec_module"):
+            self._arm(spec.loader)
+        return spec
+
+    def _ask_others(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
+        for finder in list(sys.meta_path):
+            ask = None if finder is self else getattr(finder, "find_spec", None)
+            spec = ask(fullname, path, target) if ask else None
+            if spec is not None:
+                return spec
+        return None
+
+    def _arm(self, loader: Any) -> None:
+        original = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            original(module)
+            _disarm(loader)
+            self._executed()
+
+        try:
+            loader.exec_module = exec_module
+        except AttributeError:  # a loader with slots: leave it alone rather than stand in for it
+            _warn(f"torch is loaded by {type(loader).__name__}, which cannot be followed")
+
+    def _executed(self) -> None:
+        if self._once.acquire(blocking=False):  # never released: two copies of the spec still start one session
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+            self._then()
+
+
+class OwnPackageFinder:
+    """Last on the meta path: finds the package `hypocenter` beside this file when the interpreter has none of its own.
+
+    It adds one package, not a folder of them: with the folder on `sys.path`, optional imports of the program could
+    succeed that fail without Hypocenter.
+    """
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The spec of `hypocenter` itself; its submodules are then found through its `__path__`."""
+        return PathFinder.find_spec(fullname, [self._root]) if fullname == "hypocenter" else None
+
+
+def start() -> None:
+    """Note that this process has torch, and start its session. What fails is said once a run, and training goes on."""
+    _note_reached()
+    try:
+        from hypocenter.session import start_from_env
+
+        start_from_env()
+    except ImportError as error:
+        _warn(
+            f"{sys.executable} cannot import {error.name or 'hypocenter'} ({error}); "
+            f"to record, install it there: {sys.executable} -m pip install hypocenter"
+        )
+    except Exception as error:
+        _warn(f"{type(error).__name__}: {error}")
+
+
+def _disarm(loader: Any) -> None:
+    try:
+        del loader.exec_module
+    except AttributeError:
+        return
+
+
+def _note_reached() -> None:
+    try:
+        with open(os.path.join(os.environ["HYPOCENTER_RUN"], REACHED_FILE), "a", encoding="ascii") as file:
+            file.write(f"{os.getpid()}\n")
+    except (OSError, KeyError):
+        return  # it only words a note better
+
+
+def _warn(text: str) -> None:
+    """One line on stderr, from the first process of the run that has something to say."""
+    try:
+        os.close(os.open(os.path.join(os.environ["HYPOCENTER_RUN"], WARNED_FILE), os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return
+    except (OSError, KeyError):
+        pass  # better said by every process than by none
+    if sys.stderr is not None:
+        sys.stderr.write(f"hypocenter: not recording, the program goes on: {text}\n")

@@ -1,0 +1,164 @@
+"""`hypocenter run`: run a program and record it, no change to its code.
+
+Everything that touches the program is in `cli.child` (signals, exit) and `cli.program` (what to execute); everything
+that reaches into its processes is in `boot`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import click
+
+import hypocenter
+from hypocenter.cli.child import Ended, die_by, run_child, signals_held
+from hypocenter.cli.config_options import config_options, given
+from hypocenter.cli.program import argv_of
+from hypocenter.cli.say import say
+from hypocenter.config import Config, resolve, to_json
+from hypocenter.nouns import Severity
+from hypocenter.record.layout import new_run_directory, rank_directories
+from hypocenter.record.run_file import EndStatus, finish_run, start_run
+
+SHIM = Path(hypocenter.__file__).with_name("boot") / "shim"
+REACHED_FILE, WARNED_FILE = ".reached", ".warned"  # boot/post_import.py writes them
+SEVERITIES: tuple[Severity, ...] = ("note", "warning", "error")
+FINDINGS, NOTHING_TO_READ, CANNOT_TELL = 1, 4, 5
+
+
+class ProgramCommand(click.Command):
+    """Options end at PROGRAM, and `-m` begins it: what follows is the program's, whatever it looks like."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Split the words before click sees them, so that no option of the program can be taken for ours."""
+        at = _program_starts(self, args)
+        return super().parse_args(ctx, [*args[:at], "--", *args[at:]])
+
+
+@click.command(
+    cls=ProgramCommand, name="run", no_args_is_help=True, options_metavar="[OPTIONS]",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)  # fmt: skip
+@config_options
+@click.option(
+    "--fail-on",
+    type=click.Choice(SEVERITIES[::-1]),
+    help="Turn exit 0 into 1 if a finding is this severe.",
+)
+@click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED, metavar="PROGRAM [ARGS]...")
+def command(program: tuple[str, ...], fail_on: Severity | None, **options: Any) -> int:
+    """Run PROGRAM and record it. Its output, signals and exit code stay its own.
+
+    PROGRAM is train.py, -m package.module, or a launcher with its arguments: torchrun, accelerate, deepspeed, bash.
+    """
+    config = resolve(flags=given(options))
+    argv = argv_of(program)
+    with signals_held() as mask:
+        directory = new_run_directory(config.out, config.force, _name(program)).absolute()
+        _begin(directory, program, config)
+        ended = run_child(argv, environment(os.environ, directory, config), mask)
+    code = _after(directory, ended, fail_on)
+    if ended.signal is not None:
+        sys.stdout.flush()
+        die_by(ended.signal)
+    return code
+
+
+def environment(environ: Mapping[str, str], directory: Path, config: Config) -> dict[str, str]:
+    """What the program gets: its own environment, the shim first on PYTHONPATH, where to record, and how."""
+    paths = [str(SHIM), *filter(None, [environ.get("PYTHONPATH")])]
+    return dict(environ) | {
+        "PYTHONPATH": os.pathsep.join(paths),
+        "HYPOCENTER_RUN": str(directory),
+        "HYPOCENTER_CONFIG": to_json(config),
+    }
+
+
+def _program_starts(command: click.Command, args: list[str]) -> int:
+    """Index of the first word of PROGRAM: `-m`, or the first word that is neither an option nor its value."""
+    takes_value = {name for p in command.params if isinstance(p, click.Option) and not p.is_flag for name in p.opts}
+    at = 0
+    while at < len(args) and args[at].startswith("-") and not args[at].startswith("-m"):
+        if args[at] == "--":
+            del args[at]
+            return at
+        at += 2 if args[at] in takes_value else 1
+    return min(at, len(args))
+
+
+def _name(program: tuple[str, ...]) -> str:
+    """A word for the run's folder: the script's or module's name, also behind a launcher."""
+    if program[0] == "-m" and len(program) > 1:
+        return program[1].rpartition(".")[2]
+    scripts = [word for word in program if word.endswith(".py")]
+    return Path([*scripts, *program][0]).stem
+
+
+def _begin(directory: Path, program: tuple[str, ...], config: Config) -> None:
+    for name in (REACHED_FILE, WARNED_FILE):
+        (directory / name).unlink(missing_ok=True)
+    failure = start_run(directory, program, asdict(config), 1, _versions())
+    if failure:
+        say(f"warning: run.json could not be written: {failure}")
+    say(f"recording to {_short(directory)} (level {config.level})")
+
+
+def _versions() -> dict[str, str]:
+    found = {"hypocenter": hypocenter.__version__, "python": sys.version.split()[0]}
+    for name in ("torch", "transformers", "accelerate", "lightning", "deepspeed"):
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+def _after(directory: Path, ended: Ended, fail_on: Severity | None) -> int:
+    """Close run.json, show the diagnosis, give the exit code. Never raises: the program's own code is at stake."""
+    status: EndStatus = "finished" if ended.code == 0 else "failed" if ended.signal is None else "killed"
+    n_reached = _take_reached(directory)
+    try:
+        finish_run(directory, status, ended.code)
+        if not rank_directories(directory):
+            _say_nothing_recorded(n_reached)
+            return ended.code or (NOTHING_TO_READ if fail_on else 0)
+        from hypocenter.cli.commands.check import finish
+
+        worst = finish(directory, stream=sys.stderr)
+    except (Exception, KeyboardInterrupt) as error:
+        say(f"warning: the diagnosis could not be made: {type(error).__name__}: {error}")
+        say(f"   = hint: hypocenter check {_short(directory)}")
+        return ended.code or (CANNOT_TELL if fail_on else 0)
+    reached = worst is not None and fail_on is not None and SEVERITIES.index(worst) >= SEVERITIES.index(fail_on)
+    return ended.code or (FINDINGS if reached else 0)
+
+
+def _take_reached(directory: Path) -> int:
+    """How many processes imported torch; the files that told so are removed."""
+    (directory / WARNED_FILE).unlink(missing_ok=True)
+    try:
+        n_reached = len((directory / REACHED_FILE).read_text(encoding="ascii").splitlines())
+        (directory / REACHED_FILE).unlink()
+    except (OSError, UnicodeDecodeError):
+        return 0
+    return n_reached
+
+
+def _say_nothing_recorded(n_reached: int) -> None:
+    if n_reached:
+        say(f"note: nothing was recorded: torch was imported ({n_reached} processes), but no step was finished")
+        say("   = hint: a step is a module called, a backward pass, and an optimizer's step")
+    else:
+        say("note: nothing was recorded: no process imported torch")
+        say("   = hint: python -I, -E and -S, and scripts that set PYTHONPATH anew, keep hypocenter out")
+
+
+def _short(directory: Path) -> str:
+    """The path as one would type it from here."""
+    relative = os.path.relpath(directory)
+    return str(directory) if relative.startswith("..") else relative

@@ -1,0 +1,82 @@
+"""The fields of `Config` as flags of a command, so that an option is declared once and is the same everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import Field, fields
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+import click
+
+from hypocenter.config import Config
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+HELP: dict[str, str] = {
+    "level": "How much is recorded.",
+    "schedule": "Steps at which a level above sentinel records: every=N, 0,5-8,100-120 or never.",
+    "param_schedule": "Steps at which parameters and optimizer state are summarised (level modules and up).",
+    "sites": "Record only sites that match this shell glob. May be repeated.",
+    "exclude": "Leave out sites that match this shell glob. May be repeated.",
+    "trace_batches": "Micro-batches, counted from 0 over the run, to record at level modules: 1,3.",
+    "stop_after_batch": "End training after this micro-batch.",
+    "frames": "How many of the last module frames are kept.",
+    "sketch": "Add the sketch to summaries (level modules and up).",
+    "histogram": "Make exponent histograms from a strided sample, or from every element.",
+    "on_finding": "What to do at the step that failed.",
+    "replay": "Re-execute a step that failed, to find the operator.",
+    "max_replays": "Failed steps that are replayed; later ones are only recorded.",
+    "keep_mb": "Most memory, in MiB, that kept inputs of one step may pin.",
+    "bundle_mb": "Largest bundle, in MiB; larger tensors are cut out of it and named.",
+    "compiled_backward": "Probe gradients inside compiled backward; this changes compiled bf16 rounding.",
+    "out": "Run directory; a new one under runs/ when not given.",
+    "force": "Replace an existing recording.",
+    "plugins": "A .py file or module with rules, causes or taps of your own. May be repeated.",
+}
+"""What each option does. A test checks that every field of `Config` is here."""
+
+_ALIASES = {"sites": "--site", "plugins": "--plugin"}
+
+
+def config_options(command: Decorated) -> Decorated:
+    """Decorate a click command with one flag for every field of `Config`, in the order of the fields."""
+    hints = get_type_hints(Config)
+    for field in reversed(fields(Config)):
+        command = _option(field, hints[field.name])(command)
+    return command
+
+
+def given(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the parameters of a command, the options that were really typed: what `config.resolve(flags=...)` takes."""
+    names = [field.name for field in fields(Config)]
+    typed = {name: values[name] for name in names if values.get(name) not in (None, ())}
+    return {name: ",".join(value) if isinstance(value, tuple) else value for name, value in typed.items()}
+
+
+def _option(field: Field[Any], hint: Any) -> Callable[[Decorated], Decorated]:
+    flag = "--" + field.name.replace("_", "-")
+    text = HELP.get(field.name, "")
+    if hint is bool:
+        return click.option(
+            f"{flag}/--no-{flag[2:]}", field.name, default=None, help=f"{text} {_default(field)}".strip()
+        )
+    names = [name for name in (_ALIASES.get(field.name), flag) if name]
+    many = get_origin(hint) is tuple
+    return click.option(
+        *names,
+        field.name,
+        metavar=_metavar(hint),
+        multiple=many,
+        help=text if many or field.default is None else f"{text} {_default(field)}",
+    )
+
+
+def _default(field: Field[Any]) -> str:
+    value = field.default
+    return f"[default: {('on' if value else 'off') if isinstance(value, bool) else value}]"
+
+
+def _metavar(hint: Any) -> str:
+    if get_origin(hint) is Literal:
+        return "[" + "|".join(str(choice) for choice in get_args(hint)) + "]"
+    return "N" if hint is int or int in get_args(hint) else "TEXT"

@@ -1,0 +1,85 @@
+"""From a command line to an exit code: the one place where exceptions become words."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+
+import click
+
+from hypocenter.cli.group import did_you_mean, hypocenter
+from hypocenter.cli.say import say
+from hypocenter.errors import ConfigError, HypocenterError
+
+INTERNAL = 3  # a bug in Hypocenter
+INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+
+
+class UsageError(HypocenterError):
+    """A command line that cannot be understood: an argument is missing, or one too many."""
+
+    slug = "usage"
+
+
+class InternalError(HypocenterError):
+    """What is shown when something else than a HypocenterError was raised: a bug."""
+
+    slug = "internal"
+    exit_code = INTERNAL
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; what a command returns as an int is its code.
+
+    Args:
+        argv: without the program's name; `sys.argv[1:]` when None.
+    """
+    try:
+        outcome = hypocenter.main(
+            args=None if argv is None else list(argv), prog_name="hypocenter", standalone_mode=False
+        )
+        return outcome if isinstance(outcome, int) and not isinstance(outcome, bool) else 0
+    except HypocenterError as error:
+        return _show(error)
+    except click.UsageError as error:
+        return _show(_in_our_words(error))
+    except click.ClickException as error:
+        return _show(UsageError(error.format_message()))
+    except click.exceptions.Abort:
+        say("interrupted")
+        return INTERRUPTED
+    except Exception as error:
+        return _show(_internal(error, sys.argv[1:] if argv is None else argv))
+
+
+def _show(error: HypocenterError) -> int:
+    say(str(error))
+    return error.exit_code
+
+
+def _in_our_words(error: click.UsageError) -> HypocenterError:
+    path = error.ctx.command_path if error.ctx else "hypocenter"
+    if isinstance(error, click.NoSuchOption):
+        known = [name for p in error.ctx.command.params for name in p.opts + p.secondary_opts] if error.ctx else []
+        return ConfigError(
+            f"unknown option {error.option_name!r}",
+            where=path,
+            fix=did_you_mean(error.option_name, known, otherwise=f"see `{path} --help` for all options"),
+        )
+    message = error.format_message().rstrip(".")
+    return UsageError(message[:1].lower() + message[1:], where=path, fix=f"see `{path} --help`")
+
+
+def _internal(error: Exception, argv: Sequence[str]) -> HypocenterError:
+    if os.environ.get("HYPOCENTER_TRACEBACK"):
+        import traceback
+
+        traceback.print_exception(error)
+    return InternalError(
+        f"{type(error).__name__}: {error}",
+        where=shlex.join(["hypocenter", *argv]),
+        why="this is a bug in Hypocenter, not in your program",
+        fix="please report it, with what this command prints when HYPOCENTER_TRACEBACK=1 is set",
+    )

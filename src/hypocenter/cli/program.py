@@ -1,0 +1,64 @@
+"""PROGRAM of `hypocenter run`: which executable it is, found before anything is started."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hypocenter.errors import UnknownNameError
+
+
+def argv_of(program: Sequence[str]) -> list[str]:
+    """The words to execute, the first one an absolute path; everything after PROGRAM is left as it is.
+
+    `train.py` and a folder with `__main__.py` are run by this Python, `-m pkg.mod` too; anything else is a path, or a
+    command looked for beside this Python and then on PATH.
+
+    Raises:
+        UnknownNameError: there is no such file or command; names the nearest.
+    """
+    name = program[0]
+    if name.startswith("-m") or _is_python(Path(name)):
+        return [sys.executable, *program]
+    if name.endswith((".py", ".pyw")):
+        raise UnknownNameError(f"no file {name!r}", where=str(Path.cwd()), fix=_nearest_file(Path(name)))
+    found = name if "/" in name and _is_executable(name) else None
+    if "/" not in name:
+        found = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
+    if found is None:
+        raise UnknownNameError(
+            f"no program {name!r}",
+            where="PROGRAM of hypocenter run",
+            why=_why_not(name),
+            fix="give a .py file, -m MODULE, or a command on PATH such as torchrun",
+        )
+    return [str(Path(found).absolute()), *program[1:]]
+
+
+def _is_python(path: Path) -> bool:
+    return (path.suffix in (".py", ".pyw") and path.exists()) or (path / "__main__.py").is_file()
+
+
+def _is_executable(name: str) -> bool:
+    return Path(name).is_file() and os.access(name, os.X_OK)
+
+
+def _why_not(name: str) -> str:
+    if "/" not in name:
+        return "it is neither beside this Python nor on PATH"
+    if Path(name).is_dir():
+        return "it is a folder without __main__.py"
+    return "it is not executable" if Path(name).exists() else "there is no such file"
+
+
+def _nearest_file(path: Path) -> str:
+    try:
+        others = [other.name for other in path.parent.iterdir() if other.suffix == path.suffix]
+    except OSError:
+        return f"there is no folder {str(path.parent)!r}"
+    close = difflib.get_close_matches(path.name, others, n=1, cutoff=0.5)
+    return f"did you mean {str(path.with_name(close[0]))!r}?" if close else "give the path of the script"
