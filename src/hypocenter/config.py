@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -22,7 +22,8 @@ else:
     import tomli as tomllib
 
 ENV_PREFIX = "HYPOCENTER_"
-RESERVED_ENV = frozenset({"HYPOCENTER_CONFIG", "HYPOCENTER_RUN", "HYPOCENTER_TRACEBACK"})  # written by `hypocenter run` for its child processes
+RESERVED_ENV = frozenset({"HYPOCENTER_CONFIG", "HYPOCENTER_RUN", "HYPOCENTER_TRACEBACK"})
+# the first two are written by `hypocenter run` for its child processes, the third shows tracebacks of our own bugs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,8 +135,16 @@ def _convert(name: str, value: Any, origin: str) -> Any:
         return msgspec.convert(value, hint, strict=False)
     except msgspec.ValidationError as error:
         raise ConfigError(
-            f"option {name!r} cannot be {value!r}", where=origin, why=str(error), fix=f"its type is {hint}"
+            f"option {name!r} cannot be {value!r}", where=origin, why=str(error), fix=_allowed(hint, value)
         ) from error
+
+
+def _allowed(hint: Any, value: Any) -> str:
+    if get_origin(hint) is not Literal:
+        return f"its type is {hint.__name__ if isinstance(hint, type) else hint}"
+    choices = [str(choice) for choice in get_args(hint)]
+    near = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.5)
+    return (f"did you mean {near[0]!r}? " if near else "") + "it is one of " + ", ".join(choices)
 
 
 def _build(values: Mapping[str, Any], origin: str) -> Config:
