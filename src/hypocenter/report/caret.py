@@ -35,6 +35,17 @@ def span(text: str, op: str | None) -> tuple[int, int]:
     return start + first, start + last
 
 
+def window(text: str, start: int, stop: int, room: int) -> tuple[str, int, int]:
+    """At most `room` characters around [start, stop), `…` where something was left out, and the columns in them."""
+    if len(text) <= room:
+        return text, start, stop
+    first = min(max(start - room // 4, 0), len(text) - room)
+    head, tail = "…" if first else "", "…" if first + room < len(text) else ""
+    shown = head + text[first + len(head) : first + room - len(tail)] + tail
+    stop = min(stop - first, len(shown))
+    return shown, min(start - first, stop - 1), stop
+
+
 def _base(op: str | None) -> str:
     parts = (op or "").split(".")
     name = parts[1] if len(parts) > 1 and parts[0] in ("aten", "prims", "torch") else parts[0]

@@ -9,20 +9,20 @@ from typing import Protocol
 
 from hypocenter.nouns import Diagnosis, Finding, Run, Severity
 from hypocenter.report import wording
-from hypocenter.report.caret import span
+from hypocenter.report.caret import span, window
+
+_LONGEST_LINE = 1000  # characters of a source line in formats without a width
 
 
 class Recorded(Protocol):
     """What most formats need of an open recording: where it lies and what made it."""
 
-    @property
-    def path(self) -> Path:
-        """The run directory."""
-        ...
+    directory: Path
+    run: Run
 
     @property
-    def run(self) -> Run:
-        """run.json."""
+    def problems(self) -> list[str]:
+        """What is missing or damaged, one line each."""
         ...
 
 
@@ -84,17 +84,17 @@ def outline(recorded: Recorded, diagnosis: Diagnosis, *, notes: bool = False, se
         notes: also show findings of severity `note`.
         seconds: how long reading took, if that is to be said.
     """
-    run_dir = str(recorded.path)
+    run_dir = str(recorded.directory)
     shown = [f for f in diagnosis.findings if notes or f.severity != "note"]
     n_hidden = len(diagnosis.findings) - len(shown)
     has_error = any(f.severity != "note" for f in diagnosis.findings)
     return Outline(
-        name=wording.clean(recorded.run.name or recorded.path.name),
+        name=wording.clean(recorded.run.name or recorded.directory.name),
         status=diagnosis.status,
         verdict=_verdict(diagnosis),
         entries=tuple(_entry(finding, run_dir, max(diagnosis.n_ranks, 1)) for finding in shown),
         hidden=f"{wording.count(n_hidden, 'note')} hidden, show with --notes" if n_hidden else "",
-        remarks=tuple(wording.sentence(note) for note in diagnosis.notes),
+        remarks=tuple(wording.sentence(note) for note in dict.fromkeys((*diagnosis.notes, *recorded.problems))),
         summary=_summary(diagnosis, seconds),
         next_label="report" if has_error else "sites",
         next_command=(
@@ -143,8 +143,8 @@ def _entry(finding: Finding, run_dir: str, n_ranks: int) -> Entry:
 def _excerpt(finding: Finding) -> Excerpt | None:
     if finding.source is None or not finding.source.text.strip():
         return None
-    text = wording.clean(finding.source.text.strip("\r\n"), at_most=1000).strip()
-    start, stop = span(text, finding.op)
+    full = wording.clean(finding.source.text.strip("\r\n"), at_most=100_000).strip()
+    text, start, stop = window(full, *span(full, finding.op), room=_LONGEST_LINE)
     return Excerpt(line=finding.source.line, text=text, start=start, stop=stop)
 
 

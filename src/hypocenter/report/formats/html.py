@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from importlib import resources
@@ -36,14 +36,14 @@ class Recording(Recorded, Protocol):
         """All readings as an Arrow table (record.schema.READINGS, and `rank`)."""
         ...
 
-    def step_records(self) -> Iterable[StepRecord]:
-        """The numbers of each step."""
+    def step_records(self) -> list[tuple[int, StepRecord]]:
+        """Every (rank, step record)."""
         ...
 
 
 def render(recorded: Recording, diagnosis: Diagnosis) -> str:
     """The page as text. It holds every script and style, and forbids the browser to load anything."""
-    table, records = recorded.table(), list(recorded.step_records())
+    table, records = recorded.table(), [record for _, record in recorded.step_records()]
     first = _first_located(diagnosis.findings)
     upstream = upstream_of(first, table) if first else None
     report = outline(recorded, _cut(diagnosis), notes=True)
@@ -55,10 +55,10 @@ def render(recorded: Recording, diagnosis: Diagnosis) -> str:
         upstream=upstream,
         upstream_about=_about(upstream, first),
         version=__version__,
-        run_dir=wording.clean(str(recorded.path)),
+        run_dir=wording.clean(str(recorded.directory)),
         recorded=wording.clean(recorded.run.started),
         command=wording.clean(shlex.join(recorded.run.command), at_most=400),
-        again=wording.command("report", str(recorded.path), "-o", "report.html"),
+        again=wording.command("report", str(recorded.directory), "-o", "report.html"),
         style=Markup(styles),
         scripts=[Markup(script) for script in scripts],
         policy=_policy(styles, scripts),

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from hypocenter.nouns import Diagnosis
+from hypocenter.report.caret import window
 from hypocenter.report.outline import Entry, Excerpt, Outline, Recorded, outline
 from hypocenter.report.screen import Screen
 
@@ -26,10 +27,11 @@ def render(
     screen: Screen | None = None,
     notes: bool = False,
     seconds: float | None = None,
+    closing: tuple[str, ...] = (),
 ) -> str:
-    """All findings, then what is hidden, the summary, and the next command to type."""
+    """All findings, then what is hidden, the summary, the `closing` lines, and the next command to type."""
     screen = screen or Screen()
-    lines = _lines(outline(recorded, diagnosis, notes=notes, seconds=seconds), screen.width)
+    lines = _lines(outline(recorded, diagnosis, notes=notes, seconds=seconds), screen.width, closing)
     return to_text(lines, screen)
 
 
@@ -45,7 +47,7 @@ def to_text(lines: Iterator[Text], screen: Screen) -> str:
     return out.getvalue()
 
 
-def _lines(report: Outline, width: int) -> Iterator[Text]:
+def _lines(report: Outline, width: int, closing: tuple[str, ...]) -> Iterator[Text]:
     for entry in report.entries:
         yield from _entry(entry, width)
         yield Text()
@@ -56,7 +58,8 @@ def _lines(report: Outline, width: int) -> Iterator[Text]:
     if report.hidden:
         shown, _, flag = report.hidden.rpartition("--")
         yield Text.assemble(shown, (f"--{flag}", _TYPE_THIS))
-    yield from _wrapped(Text(), Text(report.summary), width)
+    for line in (report.summary, *closing):
+        yield from _wrapped(Text(), Text(line), width)
     yield Text.assemble(f"{report.next_label}: ", (report.next_command, _TYPE_THIS))
 
 
@@ -107,7 +110,7 @@ def _marked(text: str, subject: str) -> Text:
 
 def _excerpt(excerpt: Excerpt, chips: tuple[str, ...], style: str, gutter: int, width: int) -> Iterator[Text]:
     room = max(width - gutter - 3, 20)
-    text, start, stop = _window(excerpt, room)
+    text, start, stop = _fitting(excerpt, room)
     yield Text.assemble((f"{excerpt.line} | ", _FRAME), text)
     marker = Text.assemble((f"{' ' * gutter} | ", _FRAME), " " * cell_len(text[:start]))
     carets = Text("^" * max(cell_len(text[start:stop]), 1), style)
@@ -119,16 +122,10 @@ def _excerpt(excerpt: Excerpt, chips: tuple[str, ...], style: str, gutter: int, 
     yield from _wrapped(Text(f"{' ' * gutter} | ", _FRAME), Text(told, style), width)
 
 
-def _window(excerpt: Excerpt, room: int) -> tuple[str, int, int]:
-    """The part of a long line around the carets, with `…` where something was left out."""
+def _fitting(excerpt: Excerpt, room: int) -> tuple[str, int, int]:
     if cell_len(excerpt.text) <= room:
         return excerpt.text, excerpt.start, excerpt.stop
-    first = min(max(excerpt.start - room // 4, 0), max(len(excerpt.text) - room, 0))
-    shown = excerpt.text[first : first + room]
-    head, tail = "…" if first else "", "…" if first + room < len(excerpt.text) else ""
-    shown = head + shown[len(head) : len(shown) - len(tail)] + tail
-    stop = min(excerpt.stop - first, len(shown))
-    return shown, min(excerpt.start - first, stop - 1), stop
+    return window(excerpt.text, excerpt.start, excerpt.stop, room)
 
 
 def _wrapped(label: Text, body: Text, width: int, indent: int | None = None) -> Iterator[Text]:

@@ -16,15 +16,15 @@ from hypocenter.record.schema import readings_batch
 class FakeRecording:
     """What `record.reader.open_run` gives, filled by hand."""
 
-    path: Path = Path("runs/0412")
+    directory: Path = Path("runs/0412")
     run: Run = field(
         default_factory=lambda: Run(
             format=1, name="0412", command=("python", "train.py"), world_size=8, status="finished", exit_code=0,
             versions={"hypocenter": "0.1.0", "torch": "2.6.0"}, config={"level": "modules"},
         )
     )  # fmt: skip
-    ranks: tuple[int, ...] = (3,)
-    problems: tuple[str, ...] = ()
+    ranks: list[int] = field(default_factory=lambda: [3])
+    problems: list[str] = field(default_factory=list)
     rows: list[tuple[int, Reading]] = field(default_factory=list)
     step_rows: list[StepRecord] = field(default_factory=list)
 
@@ -32,8 +32,8 @@ class FakeRecording:
         table = pa.Table.from_batches([readings_batch([row for _, row in self.rows])])
         return table.append_column("rank", pa.array([rank for rank, _ in self.rows], pa.int32()))
 
-    def step_records(self) -> list[StepRecord]:
-        return self.step_rows
+    def step_records(self) -> list[tuple[int, StepRecord]]:
+        return [(self.ranks[0], record) for record in self.step_rows]
 
 
 OVERFLOW = Finding(

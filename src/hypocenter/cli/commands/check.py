@@ -1,0 +1,106 @@
+"""`hypocenter check RUN`: diagnose a recording, show the findings, and answer with an exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TextIO, cast
+
+import click
+
+from hypocenter.diagnose.diagnosis import diagnose
+from hypocenter.diagnose.schema import to_json
+from hypocenter.errors import HypocenterError
+from hypocenter.nouns import Diagnosis, Severity
+from hypocenter.record.layout import DIAGNOSIS_FILE
+from hypocenter.record.reader import open_run
+from hypocenter.report import catalogue
+from hypocenter.report.closing import closing
+from hypocenter.report.formats import terminal
+from hypocenter.report.screen import screen_of, write
+
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")  # worst first
+OK, FINDINGS, CANNOT_TELL = 0, 1, 5  # exit codes, docs/reading.md
+
+
+@click.command("check")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print diagnosis.json (same as --format json).")
+@click.option("--format", "format_name", default="terminal", metavar="NAME", help="terminal, json, markdown, sarif, …")
+@click.option(
+    "--fail-on", type=click.Choice(SEVERITIES), default="error", show_default=True, help="Exit with 1 from here."
+)
+@click.option("--notes", is_flag=True, help="Show findings of severity note as well.")
+def command(run: Path, as_json: bool, format_name: str, fail_on: str, notes: bool) -> None:
+    """Diagnose RUN: what broke, where, why, and what to change.
+
+    Writes RUN/diagnosis.json. Exit code: 0 nothing at or above --fail-on, 1 findings, 4 nothing to read, 5 cannot tell.
+    """
+    started = time.perf_counter()
+    recording = open_run(run)
+    diagnosis = diagnose(recording)
+    seconds = time.perf_counter() - started
+    store(run, diagnosis, sys.stderr)
+    name = "json" if as_json else format_name
+    if name == "terminal":
+        text = terminal.render(recording, diagnosis, screen=screen_of(sys.stdout), notes=notes, seconds=seconds)
+    else:
+        text = catalogue.by_name(name).render(recording, diagnosis)
+    write(sys.stdout, text)
+    sys.exit(exit_code(diagnosis, cast(Severity, fail_on)))
+
+
+def finish(run_dir: Path, stream: TextIO) -> Severity | None:
+    """Diagnose a run that has just ended and tell about it on `stream`; what `hypocenter run` ends with.
+
+    Returns:
+        The worst severity found, None for none. A recording that cannot be read is told about, never raised.
+    """
+    try:
+        recording = open_run(run_dir)
+        diagnosis = diagnose(recording)
+        store(run_dir, diagnosis, stream)
+        records = [record for _, record in recording.step_records()]
+        write(stream, closing(recording, diagnosis, records, screen_of(stream), _can_encode(stream)))
+    except HypocenterError as error:
+        write(stream, f"{error}\n")
+        return None
+    return worst(diagnosis)
+
+
+def worst(diagnosis: Diagnosis) -> Severity | None:
+    """The worst severity among the findings."""
+    found = {finding.severity for finding in diagnosis.findings}
+    return next((severity for severity in SEVERITIES if severity in found), None)
+
+
+def exit_code(diagnosis: Diagnosis, fail_on: Severity) -> int:
+    """1 with a finding at or above `fail_on`, 5 when the run cannot be judged, else 0."""
+    severity = worst(diagnosis)
+    if severity is not None and SEVERITIES.index(severity) <= SEVERITIES.index(fail_on):
+        return FINDINGS
+    return CANNOT_TELL if diagnosis.status == "cannot-tell" else OK
+
+
+def store(run_dir: Path, diagnosis: Diagnosis, talk: TextIO) -> None:
+    """Put diagnosis.json in place whole; a directory that cannot be written to is only told about."""
+    path = run_dir / DIAGNOSIS_FILE
+    temporary = path.with_name(f".{path.name}-{os.getpid()}")
+    try:
+        temporary.write_text(to_json(diagnosis).rstrip("\n") + "\n", encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        write(talk, f"warning[not-written]: {path} was not written: {error.strerror or error}\n")
+
+
+def _can_encode(stream: TextIO) -> bool:
+    try:
+        "▁█✕".encode(getattr(stream, "encoding", None) or "utf-8")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True

@@ -1,0 +1,50 @@
+"""`hypocenter explain CODE|CAUSE`: the manual page of a rule or a cause."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+
+import click
+
+from hypocenter.detect import engine
+from hypocenter.diagnose import causes
+from hypocenter.errors import UnknownNameError
+from hypocenter.manual import Manual
+from hypocenter.report import manual_page
+from hypocenter.report.nearest import nearest
+from hypocenter.report.screen import screen_of, write
+
+
+@click.command("explain")
+@click.argument("name", metavar="CODE|CAUSE")
+@click.option("--json", "as_json", is_flag=True, help="Print the page as JSON.")
+def command(name: str, as_json: bool) -> None:
+    """Explain a rule (HC101) or a cause (format-overflow): meaning, how it is decided, what to do, when it is wrong."""
+    kind, title, page = find(name)
+    if as_json:
+        found = {"schema": "hypocenter.manual/1", "status": "found", "kind": kind, "name": title, **asdict(page)}
+        write(sys.stdout, json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+        return
+    write(sys.stdout, manual_page.render(kind, title, page, screen_of(sys.stdout)))
+
+
+def find(name: str) -> tuple[str, str, Manual]:
+    """The kind (`rule` or `cause`), the right spelling, and the page.
+
+    Raises:
+        UnknownNameError: nobody knows the name; tells the nearest.
+    """
+    shelves = {"rule": engine.manuals(), "cause": causes.manuals()}
+    for kind, pages in shelves.items():
+        for title, page in pages.items():
+            if title.lower() == name.lower():
+                return kind, title, page
+    known = [title for pages in shelves.values() for title in pages]
+    raise UnknownNameError(
+        f"no rule or cause is called {name!r}",
+        where="hypocenter explain",
+        why=f"there are {len(shelves['rule'])} rules and {len(shelves['cause'])} causes",
+        fix=nearest(name, known),
+    )

@@ -1,0 +1,79 @@
+"""`hypocenter list`: what there is: rules, causes, formats, sinks, options, and plug-ins that did not load."""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hypocenter import record
+from hypocenter.catalogue import Broken, Catalogue
+from hypocenter.config import Config
+from hypocenter.detect import engine
+from hypocenter.diagnose import causes, verdicts
+from hypocenter.report import catalogue, wording
+from hypocenter.report.columns import aligned
+from hypocenter.report.screen import write
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shelf:
+    """One kind of thing, its entries with a line about each, and those that did not load."""
+
+    kind: str
+    entries: dict[str, str]
+    broken: tuple[Broken, ...] = ()
+
+
+@click.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(as_json: bool) -> None:
+    """List rules, causes, report formats, sinks and options, and plug-ins that did not load, with their errors."""
+    found = list(shelves())
+    if as_json:
+        envelope = {"schema": "hypocenter.list/1", "status": "found", "shelves": [asdict(shelf) for shelf in found]}
+        write(sys.stdout, json.dumps(envelope, indent=2, ensure_ascii=False) + "\n")
+        return
+    write(sys.stdout, "\n".join(line for shelf in found for line in _in_words(shelf)))
+    write(sys.stderr, "next: hypocenter explain HC101\n")
+
+
+def shelves() -> Iterator[Shelf]:
+    """Everything there is, one shelf per kind."""
+    rules, known_causes, formats = engine.manuals(), causes.manuals(), catalogue.load()
+    rule_files, cause_files = _broken(engine.CATALOGUE), _broken(verdicts.CATALOGUE)
+    yield Shelf(kind="rules", entries={code: page.message for code, page in rules.items()}, broken=rule_files)
+    yield Shelf(kind="causes", entries={n: page.message for n, page in known_causes.items()}, broken=cause_files)
+    yield Shelf(kind="formats", entries={n: f.about for n, f in formats.by_name.items()}, broken=formats.broken)
+    yield Shelf(kind="sinks", entries=_sinks())
+    defaults = Config()
+    yield Shelf(kind="options", entries={f.name: f"default {getattr(defaults, f.name)!r}" for f in fields(Config)})
+
+
+def _broken(*registries: Catalogue[Any]) -> tuple[Broken, ...]:
+    return tuple(broken for registry in registries for broken in registry.broken)
+
+
+def _sinks() -> dict[str, str]:
+    """Sinks by the first line of their file, read without importing: most need a package that may not be there."""
+    folder = Path(record.__path__[0]) / "sinks"
+    entries: dict[str, str] = {}
+    for path in sorted(folder.glob("[!_]*.py")):
+        page = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        entries[path.stem] = page.partition("\n")[0]
+    return entries
+
+
+def _in_words(shelf: Shelf) -> Iterator[str]:
+    yield f"{shelf.kind} ({len(shelf.entries)})"
+    if shelf.entries:
+        yield from (f"  {line}" for line in aligned(list(shelf.entries.items())))
+    for broken in shelf.broken:
+        yield f"  {wording.clean(broken.name)} did not load: {wording.sentence(broken.error)}"
+    yield ""

@@ -1,0 +1,60 @@
+"""`hypocenter report RUN -o FILE`: write a rendering of the diagnosis to a file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from hypocenter.diagnose.diagnosis import diagnose
+from hypocenter.errors import ConfigError, ExistsError
+from hypocenter.record.reader import open_run
+from hypocenter.report import catalogue, wording
+from hypocenter.report.screen import write
+
+
+@click.command("report")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write; `-` for stdout. [report.html]")
+@click.option("--format", "format_name", metavar="NAME", help="html, markdown, json, …; else by the file's ending.")
+@click.option("--json", "as_json", is_flag=True, help="Same as --format json -o -.")
+@click.option("--force", is_flag=True, help="Overwrite FILE if it exists.")
+def command(run: Path, output: Path | None, format_name: str | None, as_json: bool, force: bool) -> None:
+    """Write RUN's diagnosis as one file: by default a page that opens offline in any browser."""
+    if as_json:
+        format_name, output = "json", Path("-") if output is None else output
+    chosen = catalogue.by_name(format_name) if format_name else _by_ending(output)
+    target = output or Path(f"report{chosen.suffix}")
+    if str(target) != "-" and target.exists() and not force:
+        raise ExistsError(
+            "the report exists already",
+            where=str(target),
+            why="reports are never overwritten silently",
+            fix="choose another with -o, or add --force to replace it",
+        )
+    recording = open_run(run)
+    text = chosen.render(recording, diagnose(recording))
+    if str(target) == "-":
+        write(sys.stdout, text)
+        return
+    _write_file(target, text)
+    size = wording.byte_size(len(text.encode()))
+    write(sys.stderr, f"wrote {target} ({size})\nopen it in a browser, or type: {wording.command('show', str(run))}\n")
+
+
+def _by_ending(output: Path | None) -> catalogue.Format:
+    if output is None or not output.suffix:
+        return catalogue.by_name("html")
+    known = catalogue.load().by_name
+    fitting = [entry for entry in known.values() if entry.suffix == output.suffix]
+    return fitting[0] if len(fitting) == 1 else catalogue.by_name("html" if not fitting else "terminal")
+
+
+def _write_file(target: Path, text: str) -> None:
+    try:
+        target.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            "the report cannot be written", where=str(target), why=str(error), fix="choose another with -o"
+        ) from error

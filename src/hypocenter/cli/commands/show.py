@@ -1,0 +1,106 @@
+"""`hypocenter show RUN`: the recording itself: its sites, the frames before a failure, values over steps, SQL."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+import pyarrow as pa
+
+from hypocenter.errors import ConfigError
+from hypocenter.record.reader import open_run
+from hypocenter.report import frames, rows, sites, values, wording
+from hypocenter.report.columns import cut_rows
+from hypocenter.report.screen import write
+from hypocenter.report.selection import Selection, select
+from hypocenter.report.spot import spot_of
+
+MOST_ROWS = 200  # lines on a screen before the rest is counted
+
+
+@click.command("show")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--site", default="", metavar="GLOB", help="Only sites that match, such as '*.attn.*'.")
+@click.option("--step", type=int, help="Only this step (counted from 0).")
+@click.option("--rank", type=int, help="Only this rank.")
+@click.option(
+    "--frames", "n_frames", type=click.IntRange(1), metavar="N", help="The last N module frames before the failure."
+)
+@click.option("--values", "as_values", is_flag=True, help="Every reading, by step.")
+@click.option("--sql", "query", metavar="QUERY", help="Ask the tables `readings` and `steps` (DuckDB).")
+@click.option(
+    "--rows", "most", type=click.IntRange(0), default=MOST_ROWS, show_default=True, help="Most lines; 0 for all."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; nothing is cut.")
+def command(
+    run: Path, site: str, step: int | None, rank: int | None, n_frames: int | None, as_values: bool, query: str | None,
+    most: int, as_json: bool,
+) -> None:  # fmt: skip
+    """Show what was recorded in RUN: by default its sites, in execution order."""
+    if sum((n_frames is not None, as_values, query is not None)) > 1:
+        raise ConfigError(
+            "--frames, --values and --sql exclude each other", where="hypocenter show", fix="give one of them"
+        )
+    recording = open_run(run)
+    most = sys.maxsize if as_json or most == 0 else most
+    if query is not None:
+        _emit("sql", rows.as_dicts(recording.sql(query)), rows.in_words, most, as_json)
+        _next(run, "--sql", "describe readings")
+        return
+    wanted = Selection(site=site, step=step, rank=rank)
+    if n_frames is not None:
+        _frames(select(recording.table(), wanted), wanted, n_frames, as_json)
+        _next(run, "--values", "--site", site or "GLOB")
+    elif as_values:
+        table = values.ordered(select(recording.table(), wanted))
+        _emit("values", table, lambda part: values.in_words(part), most, as_json)
+        _next(run, "--frames", "21")
+    else:
+        _emit("sites", sites.site_lines(select(recording.table(), wanted)), sites.in_words, most, as_json)
+        _next(run, "--site", site or "GLOB", "--values")
+
+
+def _emit(what: str, found: Sequence[Any] | pa.Table, in_words: Any, most: int, as_json: bool) -> None:
+    n = len(found)
+    if as_json:
+        _print_json(what, rows.plain(found))
+        return
+    shown = found[:most] if not isinstance(found, pa.Table) else found.slice(0, most)
+    write(sys.stdout, "".join(f"{line}\n" for line in in_words(shown)))
+    write(
+        sys.stdout,
+        "".join(f"{line}\n" for line in cut_rows(min(most, n), n, "row", "see them with --rows 0 or --json")),
+    )
+
+
+def _frames(table: pa.Table, wanted: Selection, n_frames: int, as_json: bool) -> None:
+    spot = spot_of(table)
+    if spot is None:
+        raise ConfigError(
+            "no module frames were recorded here",
+            where=f"--step {wanted.step}" if wanted.step is not None else "the recording",
+            why="the level sentinel records modules only in the replay of a step that failed",
+            fix="record with --level modules, or name another --step",
+        )
+    tail = frames.tail_of(frames.frames_of(spot.readings), n_frames)
+    if as_json:
+        _print_json("frames", {**spot.named(), **asdict(tail)})
+        return
+    of = f"last {len(tail.frames)} of {wording.count(tail.n_before + len(tail.frames) + tail.n_after, 'module frame')}"
+    until = "up to the first value that is not finite" if tail.has_bad else "of the step; all values are finite"
+    write(sys.stdout, f"{spot.in_words()}: {of}, {until}\n")
+    write(sys.stdout, "".join(f"{line}\n" for line in frames.in_words(tail)))
+
+
+def _print_json(what: str, data: Any) -> None:
+    envelope = {"schema": f"hypocenter.show-{what}/1", "status": "found", what: data}
+    write(sys.stdout, json.dumps(rows.finite(envelope), indent=2, ensure_ascii=False) + "\n")
+
+
+def _next(run: Path, *words: str) -> None:
+    write(sys.stderr, f"next: {wording.command('show', str(run), *words)}\n")

@@ -1,0 +1,90 @@
+"""The last module frames before a failure, in execution order: each module's weights, inputs and outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from hypocenter.nouns import Reading
+from hypocenter.report import wording
+from hypocenter.report.columns import aligned
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """One call of one module."""
+
+    site: str
+    module: str
+    readings: tuple[Reading, ...]
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether a value in it is not finite and was not put there by the program on purpose."""
+        return any(r.summary.n_nonfinite and not (r.literal_inf and not r.summary.n_nan) for r in self.readings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tail:
+    """The last frames up to and including the first bad one; without a bad one, the last of the step."""
+
+    frames: tuple[Frame, ...]
+    n_before: int  # frames of the step before those shown
+    n_after: int  # frames of the step after the first bad one
+    has_bad: bool
+
+
+def frames_of(readings: Sequence[Reading]) -> list[Frame]:
+    """Group the forward readings of one micro-batch by module call, in the order in which the calls ended."""
+    calls: dict[tuple[str, int], list[Reading]] = {}
+    for reading in sorted(readings, key=lambda r: r.order):
+        if reading.phase == "forward" and not reading.op and not reading.recompute:
+            calls.setdefault((reading.site, reading.call), []).append(reading)
+    ended = sorted(calls.items(), key=lambda item: item[1][-1].order)
+    return [
+        Frame(
+            site=site, module=next((r.module for r in rows if r.module), ""), readings=tuple(sorted(rows, key=_place))
+        )
+        for (site, _), rows in ended
+    ]
+
+
+def tail_of(frames: Sequence[Frame], n_frames: int) -> Tail:
+    """The `n_frames` frames that end with the first bad one."""
+    bad = next((index for index, frame in enumerate(frames) if frame.is_bad), None)
+    stop = len(frames) if bad is None else bad + 1
+    start = max(0, stop - n_frames)
+    return Tail(frames=tuple(frames[start:stop]), n_before=start, n_after=len(frames) - stop, has_bad=bad is not None)
+
+
+def in_words(tail: Tail) -> Iterator[str]:
+    """The frames, each under its module's name: abs min, abs max, port, dtype, shape, what stands out."""
+    rows = [("abs min", "abs max", "what", "dtype", "shape", "values that stand out")]
+    rows += [_row(reading) for frame in tail.frames for reading in frame.readings]
+    lines = aligned(rows, right=frozenset({0, 1}))
+    yield next(lines)
+    for frame in tail.frames:
+        yield ""
+        mark = "  <-- first bad" if frame.is_bad else ""
+        yield f"{wording.clean(frame.site) or '(model)'}  {wording.clean(frame.module)}".rstrip() + mark
+        for _ in frame.readings:
+            yield next(lines)
+
+
+def _row(reading: Reading) -> tuple[str, ...]:
+    values = reading.summary
+    has_finite = values.n_nonfinite < values.n
+    return (
+        f"{values.absmin or 0.0:.2e}" if has_finite else "-",
+        f"{values.absmax:.2e}" if has_finite else "-",
+        wording.clean(reading.port),
+        wording.clean(reading.dtype),
+        wording.shape(reading.shape),
+        ", ".join(wording.chips(values)),
+    )
+
+
+def _place(reading: Reading) -> tuple[int, int]:
+    """Weights first, then inputs, then outputs, as they are read."""
+    kind = 1 if reading.port.startswith("in[") else 2 if reading.port.startswith("out[") else 0
+    return kind, reading.order

@@ -1,0 +1,62 @@
+"""Which readings a person asked to see: by site, step and rank."""
+
+from __future__ import annotations
+
+# pyright: reportAttributeAccessIssue=false
+# (pyarrow.compute makes its functions when it is imported)
+import fnmatch
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hypocenter.errors import UnknownNameError
+from hypocenter.report.nearest import nearest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Nothing given selects everything."""
+
+    site: str = ""  # shell glob, or a name that is found anywhere in a site's name
+    step: int | None = None
+    rank: int | None = None
+
+
+def select(table: pa.Table, wanted: Selection) -> pa.Table:
+    """The rows of `table` that fit.
+
+    Raises:
+        UnknownNameError: the site, step or rank does not occur; names what does.
+    """
+    for name, value in (("rank", wanted.rank), ("step", wanted.step)):
+        if value is not None:
+            table = _equal(table, name, value)
+    return _of_site(table, wanted.site) if wanted.site else table
+
+
+def _equal(table: pa.Table, name: str, value: int) -> pa.Table:
+    chosen = table.filter(pc.equal(table[name], value))
+    if chosen.num_rows == 0 and table.num_rows:
+        low, high = pc.min(table[name]).as_py(), pc.max(table[name]).as_py()
+        raise UnknownNameError(
+            f"nothing was recorded at {name} {value}",
+            where=f"--{name}",
+            why=f"the recording has {name}s {low} to {high}",
+            fix=f"choose a {name} between them, or leave --{name} out to see all",
+        )
+    return chosen
+
+
+def _of_site(table: pa.Table, pattern: str) -> pa.Table:
+    sites = [str(name) for name in pc.unique(table["site"]).to_pylist()]
+    found = [name for name in sites if fnmatch.fnmatchcase(name, pattern) or name == pattern]
+    found = found or [name for name in sites if pattern in name]
+    if not found:
+        raise UnknownNameError(
+            f"no site matches {pattern!r}",
+            where="--site",
+            why=f"{len(sites)} sites were recorded here",
+            fix=nearest(pattern, sites).replace("hypocenter list", "hypocenter show RUN"),
+        )
+    return table.filter(pc.is_in(table["site"], pa.array(found, pa.string())))

@@ -1,0 +1,96 @@
+"""The screen of `hypocenter check`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from report_fakes import CANNOT_TELL, FINDINGS, HEALTHY, HOSTILE, OVERFLOW, FakeRecording
+from rich.cells import cell_len
+
+from hypocenter.nouns import Diagnosis, Finding, Source, replace
+from hypocenter.report.formats import terminal
+from hypocenter.report.screen import Screen
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_screen_looks_as_the_gold_file_says(width: int, same_as_gold: Callable[[str, str], None]) -> None:
+    text = terminal.render(FakeRecording(), FINDINGS, screen=Screen(width=width), seconds=0.4)
+
+    same_as_gold(f"terminal-{width}.txt", text)
+
+
+def test_healthy_run_ends_with_the_next_command() -> None:
+    text = terminal.render(FakeRecording(), HEALTHY)
+
+    assert text == (
+        "healthy: nothing at or above warning\n"
+        "0 errors, 0 warnings in 13 steps, 1 rank, 120 sites (read 1,560 rows)\n"
+        "sites: hypocenter show runs/0412\n"
+    )
+
+
+def test_cannot_tell_says_why_and_is_not_called_healthy() -> None:
+    text = terminal.render(FakeRecording(), CANNOT_TELL)
+
+    assert text.startswith("cannot tell: no step was completed; rank 3 wrote no rows\n")
+    assert "healthy" not in text
+
+
+def test_notes_are_counted_until_they_are_asked_for() -> None:
+    hidden = terminal.render(FakeRecording(), FINDINGS)
+    shown = terminal.render(FakeRecording(), FINDINGS, notes=True)
+
+    assert "1 note hidden, show with --notes" in hidden
+    assert "note[HC900]" not in hidden
+    assert "note[HC900]: the recording stops before the run did" in shown
+    assert "note hidden" not in shown
+
+
+@pytest.mark.parametrize("width", [40, 60, 77, 120])
+def test_only_commands_are_wider_than_the_screen(width: int) -> None:
+    text = terminal.render(FakeRecording(), FINDINGS, screen=Screen(width=width))
+
+    wide = [line for line in text.splitlines() if cell_len(line) > width]
+    assert all("hypocenter " in line or "--> " in line for line in wide)
+
+
+def test_colour_changes_no_word() -> None:
+    import re
+
+    plain = terminal.render(FakeRecording(), FINDINGS, notes=True, screen=Screen(colour=False))
+    coloured = terminal.render(FakeRecording(), FINDINGS, notes=True, screen=Screen(colour=True))
+
+    assert "\x1b[" in coloured
+    assert "\x1b" not in plain
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
+
+
+def test_hostile_names_write_no_escape_sequence_and_no_direction_mark() -> None:
+    text = terminal.render(FakeRecording(), Diagnosis(status="findings", findings=(HOSTILE,)))
+
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert "(8,000 more characters)" in text
+
+
+def test_no_word_of_a_long_sentence_is_lost_in_wrapping() -> None:
+    why = " ".join(f"word{i}" for i in range(80))
+
+    text = terminal.render(
+        FakeRecording(), Diagnosis(findings=(replace(OVERFLOW, why=(why,)),)), screen=Screen(width=50)
+    )
+
+    assert " ".join(text.split()).count("word") == 80
+
+
+def test_long_source_line_is_shown_around_the_carets() -> None:
+    long = "x = [" + "0, " * 200 + "torch.exp(y), " + "0, " * 200 + "]"
+    finding: Finding = replace(OVERFLOW, op="aten.exp.default", source=Source(file="a.py", line=7, text=long))
+
+    text = terminal.render(FakeRecording(), Diagnosis(findings=(finding,)), screen=Screen(width=80))
+
+    source, carets = [line for line in text.splitlines() if line.startswith(("7 | ", "  | "))][:2]
+    start, stop = carets.index("^"), carets.rindex("^") + 1
+    assert source[start:stop] == "torch.exp(y)"
+    assert source.count("…") == 2
