@@ -4,13 +4,16 @@ Keys of an answer: `title`, `reference`, `level`, `felt` (how a plain run shows 
 `step`, `microbatch`, `samples`; `site`, `phase`, `op`, `param`, `cause`, `confidence`, `severity`, `remedy` (lists: any
 of these); `limit` (and the actual value must be above it), `verified` (the remedy), `line_of` (the source file's name,
 when it is not the script), `line_text` (part of that line), `check_line` (false: no source line is expected),
-`mentions` (words that the finding's texts must hold), `args`, `crashes` (the script ends with an error of its own).
+`mentions` (words that the finding's texts must hold), `script` (when not `<id>.py`), `args`, `crashes` (the script
+ends with an error of its own).
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -24,6 +27,7 @@ else:
 
 MARKER = "# <- fault"
 SECONDS = 240  # a case takes about ten; machines under load take longer
+LINE = re.compile(r"step (\d+) (\S+) (\S+)(?: grad (\S+))?")
 ANY_OF = ("site", "phase", "op", "param", "cause", "confidence", "severity")
 
 
@@ -76,9 +80,10 @@ class Outcome:
 
 def faults(folder: Path) -> list[Case]:
     """All cases of a folder that have an answer."""
+    answers = {path: tomllib.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.toml"))}
     return [
-        Case(id=path.stem, script=path.with_suffix(".py"), answer=tomllib.loads(path.read_text(encoding="utf-8")))
-        for path in sorted(folder.glob("*.toml"))
+        Case(id=path.stem, script=folder / answer.get("script", f"{path.stem}.py"), answer=answer)
+        for path, answer in answers.items()
     ]
 
 
@@ -103,6 +108,22 @@ def run_plain(case: Case, *flags: str) -> subprocess.CompletedProcess[str]:
     """The script alone, without Hypocenter."""
     command = [sys.executable, str(case.script), *case.answer.get("args", []), *flags]
     return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=environment(), check=False)
+
+
+def printed(text: str, key: str) -> dict[int, float]:
+    """What a script printed by step: `step 3 loss 0.5 grad 1.5` is {3: 0.5} for loss and {3: 1.5} for grad."""
+    found: dict[int, float] = {}
+    for step, name, value, grad in LINE.findall(text):
+        if name == key:
+            found[int(step)] = float(value)
+        elif name == "loss" and key == "grad":
+            found[int(step)] = float(grad)
+    return found
+
+
+def is_finite(value: float) -> bool:
+    """Neither NaN nor infinite."""
+    return math.isfinite(value)
 
 
 def run(case: Case, out: Path, *flags: str, level: str | None = None) -> Outcome:

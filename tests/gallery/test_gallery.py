@@ -3,7 +3,6 @@
 Given a standalone training script, when it runs under `hypocenter run`, then the first finding is the planted one.
 """
 
-import re
 import sys
 from pathlib import Path
 
@@ -12,31 +11,16 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import casebook
+from casebook import is_finite, printed
 
 HERE = Path(__file__).parent
 FAULTS = casebook.faults(HERE)
 NEAR_MISSES = casebook.near_misses(HERE)
 LEVELS = ("sentinel", "modules", "ops")
-NUMBERS = re.compile(r"step (\d+) (\S+) (\S+)(?: grad (\S+))?")
 
 
 def by_id(case: casebook.Case) -> str:
     return case.id
-
-
-def printed(text: str, key: str) -> dict[int, float]:
-    """`step 3 loss 0.5 grad 1.5` -> {3: 0.5} for loss, {3: 1.5} for grad."""
-    found: dict[int, float] = {}
-    for step, name, value, grad in NUMBERS.findall(text):
-        if name == key:
-            found[int(step)] = float(value)
-        elif name == "loss" and key == "grad":
-            found[int(step)] = float(grad)
-    return found
-
-
-def is_finite(value: float) -> bool:
-    return value == value and abs(value) != float("inf")
 
 
 @pytest.mark.parametrize("case", FAULTS, ids=by_id)
