@@ -1,8 +1,8 @@
 """Run every case of tests/gallery under Hypocenter and write docs/gallery.md: expected, found, right or not.
 
-    python scripts/gallery_table.py [CASE ...]      # a case's id or its beginning; without one: all, and the page is written
+    python scripts/gallery_table.py [CASE ...]
 
-Exits 1 when a case is wrong.
+A case is an id or its beginning; without one all run and the page is written. Exits 1 when a case is wrong.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "gallery"))
+
+import casebook
+
 ROOT = Path(__file__).resolve().parents[1]
 GALLERY = ROOT / "tests" / "gallery"
 PAGE = ROOT / "docs" / "gallery.md"
-sys.path.insert(0, str(GALLERY))
-
-import casebook
 
 INTRO = """# The gallery
 
 Standalone training scripts of 30 to 80 lines in [tests/gallery](../tests/gallery): some healthy steps, then one planted
-fault. Each has its answer beside it and a healthy twin (`--healthy`) on which Hypocenter must say nothing. Near misses have
-no fault at all, only what a naive check takes for one; they run at three levels.
+fault. Each has its answer beside it and a healthy twin (`--healthy`) on which Hypocenter must say nothing. Near misses
+have no fault at all, only what a naive check takes for one; they run at three levels.
 
 This page is made by `python scripts/gallery_table.py` from real runs. Step, micro-batch and sample count from 0.
 """
