@@ -150,6 +150,28 @@ class Replayer:
             grads = self._gradients(roots, seeds, parameters)
             return Replayed(values=[root.detach() for root in roots], grads=grads)
 
+    def run_modules(
+        self, microbatch: Microbatch, *, mode: contextlib.AbstractContextManager[Any], context: OpContext
+    ) -> list[torch.Tensor]:
+        """Only the outermost module calls of a micro-batch, without loss and backward; what they returned."""
+        before = [m.n_events for m in self._tape.microbatches if m.number < microbatch.number]
+        events = self._tape.events[max(before, default=0) : microbatch.n_events]
+        rng = capture_rng()
+        outputs: list[torch.Tensor] = []
+        with contextlib.ExitStack() as stack:
+            stack.callback(restore_rng, rng)
+            stack.enter_context(self._paused())
+            stack.enter_context(_modules_as_they_were(iter(events)))
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+            stack.callback(context.attach())
+            stack.enter_context(mode)
+            slots: dict[int, torch.Tensor] = {}
+            for event in events:
+                if event.module is not None and all(slot in slots for slot in event.needs):
+                    self._do(event, slots, context, None, None)
+                    outputs = [slots[slot] for slot in event.slots if slot in slots]
+        return outputs
+
     def _do(
         self,
         event: Event,

@@ -54,18 +54,52 @@ class Outcome:
 class Investigator:
     """Investigates the failures of one run."""
 
-    def __init__(self, replayer: Replayer, names: NameMap) -> None:
+    def __init__(self, replayer: Replayer, names: NameMap, *, after_trace: Callable[[], None] = lambda: None) -> None:
         self._replayer = replayer
         self._names = names
+        self._after_trace = after_trace  # told when the traced replay is over and cures begin
 
-    def investigate(self, case: Case, observer: Callable[[Microbatch], Observer | None]) -> Outcome:
+    def investigate(
+        self, case: Case, observer: Callable[[Microbatch], Observer | None], live: OpTracer | None = None
+    ) -> Outcome:
         """Replay the step's micro-batches until the failure shows again, and explain it.
 
         Args:
             case: the failure.
             observer: makes, per micro-batch, what is told of every traced op (to record rows), or None.
+            live: the trace of the step itself, when it was traced while it ran.
         """
-        base = Evidence(
+        base = self._base(case)
+        named = self._names.parameters()
+        if live is not None and case.microbatches:
+            outcome = self._from_live(case, base, named, live)
+            if outcome is not None:
+                return outcome
+        why_not = "no micro-batch was recorded in this step"
+        n_replayed = 0
+        for microbatch in sorted(case.microbatches, key=_suspicion):
+            try:
+                outcome = self._one(case, base, microbatch, named, observer(microbatch))
+            except ReplayImpossible as error:
+                why_not = str(error)
+                outcome = self._forward_only(case, base, microbatch, named, observer(microbatch), why_not)
+                if outcome is not None:
+                    return outcome
+                continue
+            except Exception as error:  # the user's own code runs here: anything may come out of it
+                why_not = f"the replay raised {type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}"
+                continue
+            n_replayed += 1
+            if outcome is not None and outcome.evidence.reproduced:
+                return outcome
+        if n_replayed and case.trigger == "nonfinite-grad" and n_replayed == len(case.microbatches) > 1:
+            return Outcome(evidence=self._accumulated(case, base))
+        if n_replayed:
+            why_not = "the replay was finite: the failure depends on something that is not part of the step's inputs"
+        return Outcome(evidence=replace(base, replayed=n_replayed > 0, why_not=why_not))
+
+    def _base(self, case: Case) -> Evidence:
+        return Evidence(
             id=case.id,
             trigger=case.trigger,
             step=case.step,
@@ -77,29 +111,49 @@ class Investigator:
             n_params=case.n_params,
             clip=case.clip,
             healthy_steps=case.healthy_steps,
+            forward_finite=_loss_finite(case),
         )
-        named = self._names.parameters()
-        parameters = [p for _, p in named]
-        why_not = "no micro-batch was recorded in this step"
-        n_replayed, last = 0, None
-        for microbatch in sorted(case.microbatches, key=_suspicion):
-            try:
-                outcome = self._one(case, base, microbatch, named, observer(microbatch))
-            except ReplayImpossible as error:
-                why_not = str(error)
-                continue
-            except (RuntimeError, ValueError, TypeError, NotImplementedError, AttributeError, KeyError, IndexError) as error:
-                why_not = f"the replay raised {type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}"
-                continue
-            n_replayed += 1
-            if outcome is not None and outcome.evidence.reproduced:
-                return outcome
-            last = outcome or last
-        if n_replayed and case.trigger == "nonfinite-grad" and n_replayed == len(case.microbatches) > 1:
-            return Outcome(evidence=self._accumulated(case, base))
-        if n_replayed:
-            why_not = "the replay was finite: the failure depends on something that is not part of the step's inputs"
-        return Outcome(evidence=replace(base, replayed=n_replayed > 0, why_not=why_not, forward_finite=_loss_finite(case)))
+
+    def _from_live(
+        self, case: Case, base: Evidence, named: list[tuple[str, Any]], live: OpTracer
+    ) -> Outcome | None:
+        values = [v for m in case.microbatches for v in m.values if not _finite(v)]
+        grads = [p.grad for _, p in named if p.grad is not None and not _finite(p.grad)]
+        found = blame(live.trace(), [live.edge_to(t) for t in (values or grads)])
+        if found is None:
+            return None
+        base = replace(base, traced_live=True, microbatch=next(iter(sorted(case.microbatches, key=_suspicion))).number)
+        return self._evidence(case, base, None, named, live, found)
+
+    def _forward_only(
+        self,
+        case: Case,
+        base: Evidence,
+        microbatch: Microbatch,
+        named: list[tuple[str, Any]],
+        observe: Observer | None,
+        why_not: str,
+    ) -> Outcome | None:
+        """The loss cannot be computed again, but the module calls can: enough if one of them gave non-finite values."""
+        if case.trigger != "nonfinite-loss":
+            return None
+        tracer = self._tracer(microbatch, named, observe)
+        try:
+            outputs = self._replayer.run_modules(microbatch, mode=tracer, context=tracer.context)
+        except Exception:
+            return None
+        finally:
+            self._after_trace()
+        found = blame(tracer.trace(), [tracer.edge_to(t) for t in outputs if t.is_floating_point() and not _finite(t)])
+        if found is None:
+            return None
+        base = replace(
+            base,
+            microbatch=microbatch.number,
+            replayed=True,
+            notes=(*base.notes, f"only the module calls were replayed: {why_not}"),
+        )
+        return self._evidence(case, base, None, named, tracer, found)
 
     def _accumulated(self, case: Case, base: Evidence) -> Evidence:
         return replace(
@@ -120,7 +174,10 @@ class Investigator:
     ) -> Outcome | None:
         parameters = [p for _, p in named]
         tracer = self._tracer(microbatch, named, observe)
-        replayed = self._replayer.run(microbatch, parameters, mode=tracer, context=tracer.context)
+        try:
+            replayed = self._replayer.run(microbatch, parameters, mode=tracer, context=tracer.context)
+        finally:
+            self._after_trace()
         return self._explain(case, base, microbatch, named, tracer, replayed)
 
     def _tracer(self, microbatch: Microbatch, named: list[tuple[str, Any]], observe: Observer | None) -> OpTracer:
@@ -192,7 +249,7 @@ class Investigator:
         self,
         case: Case,
         base: Evidence,
-        microbatch: Microbatch,
+        microbatch: Microbatch | None,
         named: list[tuple[str, Any]],
         tracer: OpTracer,
         found: Blame,
@@ -249,8 +306,9 @@ class Investigator:
             upstream_grad_zero=probes.upstream_grad_zero(node) if node is not None and found.leaf is None else None,
             facts={**evidence.facts, **(probes.facts(node, tracer) if node is not None else {})},
         )
-        evidence = self._samples(case, evidence, microbatch, named, mask, found)
-        evidence = replace(evidence, remedies=self._remedies(case, evidence, microbatch, named))
+        if microbatch is not None:  # without a whole replay nothing can be tried
+            evidence = self._samples(case, evidence, microbatch, named, mask, found)
+            evidence = replace(evidence, remedies=self._remedies(case, evidence, microbatch, named))
         return Outcome(evidence=evidence, node=node, tracer=tracer, microbatch=microbatch)
 
     def _adjudicated(self, node: Node) -> dict[str, Rerun]:

@@ -18,6 +18,8 @@ from hypocenter.replay import optimizer_step
 from hypocenter.replay.bundle import write_bundle
 from hypocenter.replay.engine import Replayer, ReplayImpossible
 from hypocenter.replay.investigate import Case, Investigator
+from hypocenter.session.live_trace import LiveTrace
+from hypocenter.session.replay_rows import ReplayRows
 from hypocenter.session.sentinel import Check
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.tape import Microbatch
@@ -36,12 +38,13 @@ class Failures:
         replayer: Replayer,
         *,
         folder: Callable[[], Path],
-        observe: Callable[[Microbatch, int], Any],
+        rows: ReplayRows,
+        live: LiveTrace,
         warn: Callable[[str], None],
     ) -> None:
         self._config, self._names, self._replayer = config, names, replayer
-        self._folder, self._observe, self._warn = folder, observe, warn
-        self._investigator = Investigator(replayer, names)
+        self._folder, self._rows, self._live, self._warn = folder, rows, live, warn
+        self._investigator = Investigator(replayer, names, after_trace=rows.stop)
         self._n_replays = self._n_dead = self._n_activation = 0
         self._n_skips_in_a_row = 0
         self._seen_finite: set[str] = set()
@@ -94,9 +97,13 @@ class Failures:
                                 world_size=case.world_size, bad_params=case.bad_params, n_params=case.n_params,
                                 why_not="replay is switched off", forward_finite=case.trigger != "nonfinite-loss")  # fmt: skip
             return self._write(evidence, None)
-        outcome = self._investigator.investigate(case, lambda microbatch: self._observe(microbatch, case.step))
+        outcome = self._investigator.investigate(case, self._rows.observe, self._live.tracer)
         if case.trigger in ("dead-grad", "nonfinite-activation") and not outcome.evidence.reproduced:
             return ""  # nothing wrong was found: silence
+        if outcome.evidence.origin is None and outcome.evidence.leaf is None:
+            self._live.arm(outcome.evidence.why_not)
+        else:
+            self._live.disarm()
         return self._write(outcome.evidence, outcome)
 
     def _trigger(

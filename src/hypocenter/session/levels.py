@@ -1,9 +1,10 @@
-"""Which taps are on: the level, its schedule, traced batches, and what is recorded of a replay."""
+"""Which taps are on: the level, its schedule, traced batches; their rows are collected at each update."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -13,24 +14,29 @@ from hypocenter.config import Config
 from hypocenter.nouns import LEVELS, Reading, Summary
 from hypocenter.summary.reducers.torch import TorchReducer
 from hypocenter.tap.clock import Clock
+from hypocenter.tap.compiled import CompiledTap
 from hypocenter.tap.live import LiveMode
 from hypocenter.tap.modules import ModuleTap
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.op_context import OpContext
 from hypocenter.tap.ops import OpTap
 from hypocenter.tap.parameters import parameter_readings
-from hypocenter.tap.tape import Microbatch
-from hypocenter.tap.tracer import Node
+from hypocenter.tap.probe import ProbeTap
+from hypocenter.tap.tensors import TensorKeeper
+
+TENSORS_BUDGET_BYTES = 4 << 30  # of files that level tensors may write per rank
 
 
 class UntracedReducer:
     """A reducer whose own kernels are not seen by the dispatch modes that are on."""
 
-    def __init__(self, reducer: TorchReducer) -> None:
-        self._reducer = reducer
+    def __init__(self, config: Config) -> None:
+        self._reducer = TorchReducer(histogram=config.histogram, sketch=config.sketch)
 
-    def add(self, tensor: torch.Tensor) -> int | None:
+    def add(self, tensor: torch.Tensor, /) -> int | None:
         """Queue a tensor."""
+        if not torch._C._len_torch_dispatch_stack():
+            return self._reducer.add(tensor)
         with _disable_current_modes():
             return self._reducer.add(tensor)
 
@@ -41,34 +47,41 @@ class UntracedReducer:
 
 
 class Levels:
-    """Switches module and op taps on and off at micro-batch boundaries, and collects their rows at updates."""
+    """Switches taps on and off at micro-batch boundaries and collects their rows at updates."""
 
-    def __init__(self, config: Config, names: NameMap, clock: Clock, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        names: NameMap,
+        clock: Clock,
+        warn: Callable[[str], None],
+        rank_directory: Callable[[], Path],
+    ) -> None:
         self._config, self._names, self._clock, self._warn = config, names, clock, warn
-        self._rank = LEVELS.index(config.level)
+        self._rank_directory = rank_directory
+        self._level = LEVELS.index(config.level)
         self._due = schedule.parse(config.schedule)
         self._params_due = schedule.parse(config.param_schedule)
+        self._probes = ProbeTap(names, UntracedReducer(config), clock, warn)
         self._modules: ModuleTap | None = None
+        self._compiled: CompiledTap | None = None
+        self._keeper: TensorKeeper | None = None
         self._ops: OpTap | None = None
         self._live: LiveMode | None = None
-        self._live_on = False
         self._undo: list[Callable[[], None]] = []
-        self._replay_rows: list[tuple[Node, int, str, tuple[int, ...], int, int]] = []
-        self._replay_reducer = UntracedReducer(self._reducer())
-        self._replay_modules: ModuleTap | None = None
-        self._replay_done: list[Reading] = []
-
-    def _reducer(self) -> TorchReducer:
-        return TorchReducer(histogram=self._config.histogram, sketch=self._config.sketch)
 
     def attach(self) -> Callable[[], None]:
         """Set the hooks that the level needs; returns the undo."""
-        if self._rank >= 1 or self._config.trace_batches:
-            self._modules = ModuleTap(self._names, UntracedReducer(self._reducer()), self._clock, self._config, self._warn)
+        self._undo.append(self._probes.attach())
+        if self._level >= LEVELS.index("modules") or self._config.trace_batches:
+            self._modules = ModuleTap(self._names, UntracedReducer(self._config), self._clock, self._config, self._warn)
             self._undo.append(self._modules.attach())
-        if self._rank >= 2:
+        if self._level >= LEVELS.index("modules"):
+            self._compiled = CompiledTap(self._names, self._clock, self._config, self._warn)
+            self._undo.append(self._compiled.attach())
+        if self._level >= LEVELS.index("ops"):
             context = OpContext(self._names.module_name)
-            self._ops = OpTap(context, UntracedReducer(self._reducer()), self._clock)
+            self._ops = OpTap(context, UntracedReducer(self._config), self._clock)
             self._undo.append(context.attach())
             self._live = LiveMode(self._ops, self._warn)
 
@@ -81,14 +94,20 @@ class Levels:
 
     def on_root(self, module: torch.nn.Module) -> None:
         """A new outermost module was called."""
-        if type(module).__name__ == "OptimizedModule" and self._rank >= 2:
+        if type(module).__name__ == "OptimizedModule" and self._live is not None:
             self._warn("level ops runs torch.compile'd modules eagerly: torch compiles nothing under a dispatch mode")
 
     def begin_microbatch(self) -> None:
         """An outermost training call begins."""
         due = self._due(self._clock.step)
         if self._modules is not None:
-            self._modules.enabled = (due and self._rank >= 1) or self._clock.batch in self._config.trace_batches
+            traced = self._clock.batch in self._config.trace_batches
+            self._modules.enabled = (due and self._level >= LEVELS.index("modules")) or traced
+            if self._config.level == "tensors" and self._keeper is None:
+                self._keeper = TensorKeeper(
+                    self._rank_directory(), budget_bytes=TENSORS_BUDGET_BYTES, warn=self._warn
+                )
+                self._modules.keeper = self._keeper
         if self._live is not None and due:
             self._live.enter()
 
@@ -99,63 +118,30 @@ class Levels:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Off while a replay runs; the replay's own module tap is on."""
-        was = self._modules.enabled if self._modules is not None else False
+        """Off while a replay runs."""
+        enabled, recording = self._modules is not None and self._modules.enabled, self._clock.recording
         if self._modules is not None:
             self._modules.enabled = False
+        self._clock.recording = False
         try:
             yield
         finally:
+            self._clock.recording = recording
             if self._modules is not None:
-                self._modules.enabled = was
+                self._modules.enabled = enabled
 
-    def collect(self, step: int, parameters: Sequence[torch.Tensor], optimizer: torch.optim.Optimizer) -> list[Reading]:
-        """All rows of the step so far."""
-        rows: list[Reading] = []
+    def collect(self, step: int, optimizers: Sequence[torch.optim.Optimizer]) -> list[Reading]:
+        """All rows of the step so far, in execution order."""
+        rows = self._probes.collect(step)
+        for tap in (self._modules, self._compiled, self._ops):
+            if tap is not None:
+                rows += tap.collect(step)
         if self._modules is not None:
             self._modules.enabled = False
-            rows += self._modules.collect(step)
-        if self._ops is not None:
-            rows += self._ops.collect(step)
-        if self._rank >= 1 and self._params_due(step):
+        if self._keeper is not None:
+            self._keeper.flush(step)
+        if self._level >= LEVELS.index("modules") and self._params_due(step):
             rows += parameter_readings(
-                self._names, [optimizer], self._reducer(), step, clock=self._clock, config=self._config
+                self._names, optimizers, UntracedReducer(self._config), step, clock=self._clock, config=self._config
             )
-        return rows
-
-    # what a replay shows
-
-    def observe_replay(self, microbatch: Microbatch, step: int) -> Callable[[Node, Sequence[torch.Tensor]], None]:
-        """Rows for every traced op of a replay."""
-
-        def observe(node: Node, outputs: Sequence[torch.Tensor]) -> None:
-            for index, tensor in enumerate(outputs):
-                if tensor.is_floating_point() and len(self._replay_rows) < 100_000:
-                    ticket = self._replay_reducer.add(tensor)
-                    if ticket is not None:
-                        dtype = str(tensor.dtype).removeprefix("torch.")
-                        self._replay_rows.append((node, index, dtype, tuple(tensor.shape), ticket, microbatch.number))
-
-        return observe
-
-    def collect_replay(self, step: int) -> list[Reading]:
-        """The rows that replays of this step made."""
-        if not self._replay_rows:
-            return []
-        summaries = self._replay_reducer.drain()
-        rows, self._replay_rows = self._replay_rows, []
-        return [_replay_reading(step, summaries[ticket], *row, number) for *row, ticket, number in rows]
-
-
-def _replay_reading(
-    step: int, summary: Summary, node: Node, index: int, dtype: str, shape: tuple[int, ...], microbatch: int
-) -> Reading:
-    place = node.place
-    port = f"grad_in[{index}]" if place.phase == "backward" else f"out[{index}]"
-    return Reading(
-        step=step, microbatch=microbatch, phase=place.phase, site=place.site, port=port, order=node.traced.index,
-        dtype=dtype, shape=shape, summary=summary, module=place.module, op=node.traced.op, source=place.source(),
-        recompute=place.recompute, replay=True, literal_inf=bool(node.traced.bits) and not node.traced.real,
-    )  # fmt: skip
-
-
+        return sorted(rows, key=lambda reading: reading.order)

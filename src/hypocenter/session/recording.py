@@ -22,7 +22,9 @@ from hypocenter.replay.engine import Replayer
 from hypocenter.session.failures import Failures
 from hypocenter.session.guard import StopTraining, Warnings, guarded
 from hypocenter.session.levels import Levels
+from hypocenter.session.live_trace import LiveTrace
 from hypocenter.session.rank import rank_and_world_size
+from hypocenter.session.replay_rows import ReplayRows
 from hypocenter.session.sentinel import Check, Sentinel, scalar_reading
 from hypocenter.tap.clock import Clock
 from hypocenter.tap.names import NameMap
@@ -53,14 +55,19 @@ class Session:
         self._roots = RootTap(self.tape, on_root=self._on_root, on_begin=self._on_begin, fail=self.warn)
         self._updates = UpdateTap(self)
         self._sentinel = Sentinel(self.names, self.clock)
-        self._levels = Levels(config, self.names, self.clock, self.warn)
+        self._levels = Levels(
+            config, self.names, self.clock, self.warn, lambda: rank_directory(directory, self._rank()[0])
+        )
+        self._replay_rows = ReplayRows(config, self.names, self.warn)
+        self._live_trace = LiveTrace(self.names, self.warn)
         self._replayer = Replayer(self.tape, self._replaying)
         self._failures = Failures(
             config,
             self.names,
             self._replayer,
             folder=lambda: rank_directory(self.directory, self._rank()[0]) / "bundles",
-            observe=self._levels.observe_replay,
+            rows=self._replay_rows,
+            live=self._live_trace,
             warn=self.warn,
         )
         self._writer: Writer | None = None
@@ -150,6 +157,7 @@ class Session:
         self.clock.recording = training
         if training:
             self._levels.begin_microbatch()
+            self._live_trace.begin_microbatch()
 
     # backward
 
@@ -164,6 +172,7 @@ class Session:
     def after_backward(self) -> None:
         """Gradients of this micro-batch are accumulated."""
         self._levels.end_microbatch()
+        self._live_trace.end_microbatch()
         batch = self.clock.batch
         self.clock.end_microbatch()
         self.clock.recording = False
@@ -213,7 +222,7 @@ class Session:
         self._step = self.clock.begin_update(id(optimizer))
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         check = self._sentinel.gradients(parameters, self.tape.microbatches, scale=scale)
-        self._rows += self._levels.collect(self._step, parameters, optimizer)
+        self._rows += self._levels.collect(self._step, [optimizer])
         self._tap_s += time.perf_counter() - started
         rank, world_size = self._rank()
         self._finding = self._failures.after_check(
@@ -226,7 +235,7 @@ class Session:
             clip_bad=self._clip_bad,
             readings=self._rows,
         )
-        self._rows += self._levels.collect_replay(self._step)
+        self._rows += self._replay_rows.collect(self._step)
         self._rows += self._sentinel.readings(check, self._step, parameters)
         self._rows += self._scalars(check, optimizer)
         self._check = check
@@ -260,6 +269,7 @@ class Session:
                 self._read_parameters()  # nothing to wait for
         self._flush(self._record(optimizer, self._check))
         self.tape.clear()
+        self._live_trace.end_step()
         self.clock.end_update()
         self._check, self._clip_bad, self._skipped, self._scale, self._finding = None, None, False, None, ""
 
@@ -335,7 +345,7 @@ class Session:
                 check, self._step, self.tape.microbatches, rank=rank, world_size=world_size, scale=None,
                 clip_bad=self._clip_bad, readings=[],
             )  # fmt: skip
-            self._rows += self._levels.collect_replay(self._step)
+            self._rows += self._replay_rows.collect(self._step)
             self._rows += [scalar_reading("loss", "loss", v, self._step, i) for i, v in enumerate(losses)]
             self._flush(StepRecord(step=self._step, n_microbatches=len(losses), loss=losses[0], finding=self._finding))
         elif self._rows or self._finding:

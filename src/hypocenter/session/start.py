@@ -14,6 +14,7 @@ import torch
 from hypocenter.config import Config, from_json, resolve
 from hypocenter.record.layout import new_run_directory
 from hypocenter.session.recording import Session
+from hypocenter.tap.probe import record_probe
 
 T = TypeVar("T")
 _current: list[Session] = []
@@ -92,8 +93,7 @@ def _begin(session: Session) -> None:
 def probe(value: T, label: str) -> T:
     """Watch a value inside a forward: `x = hypocenter.probe(x, "after layer_norm")`. Returns it unchanged.
 
-    Without a session it does nothing. Recorded at site "<module>.<label>", port "probe".
+    Recorded at every level, at site "<module>.<label>", port "probe"; its gradient at port "grad_probe". Without a
+    session, outside training, and inside torch.compile it does nothing.
     """
-    if _current and not torch.compiler.is_compiling():
-        _current[-1].probe(value, label)
-    return value
+    return record_probe(value, label)

@@ -8,11 +8,10 @@ A gradient reading is of the whole gradient of that value, from all its uses.
 from __future__ import annotations
 
 import sys
-import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +22,7 @@ from hypocenter.config import Config
 from hypocenter.nouns import Phase, Reading, Summary
 from hypocenter.tap.clock import Clock
 from hypocenter.tap.frames import Frame, frames_of
+from hypocenter.tap.hook_warning import silence_global_hook_warning
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.reducer import Reducer
 from hypocenter.tap.sites import Site, Sites
@@ -39,6 +39,14 @@ _graph_task_id = torch._C._current_graph_task_id
 _n_dispatch_modes = torch._C._len_torch_dispatch_stack
 _functorch_level: Callable[[], object] = torch._C._functorch.peek_interpreter_stack  # type: ignore[attr-defined]
 _tracing_state: Callable[[], object] = torch._C._get_tracing_state
+
+
+class Keep(Protocol):
+    """Gets every value that is read, while it is there (level `tensors`), but not a recompute's: they are not new."""
+
+    def keep(self, site: Site, port: str, call: int, microbatch: int, tensor: Tensor) -> None:
+        """Copy what is to be kept; the tensor may change or go at once. Must not raise."""
+        ...
 
 
 class _Pending:
@@ -88,6 +96,7 @@ class ModuleTap:
         self, names: NameMap, reducer: Reducer, clock: Clock, config: Config, warn: Callable[[str], None]
     ) -> None:
         self.enabled = False
+        self.keeper: Keep | None = None
         self._sites = Sites(names, config)
         self._reducer, self._clock, self._warn = reducer, clock, warn
         self._seen: dict[int, _Seen] = {}
@@ -99,8 +108,7 @@ class ModuleTap:
 
     def attach(self) -> Callable[[], None]:
         """Set the global hooks; call the result to take them away. Set `enabled` to start."""
-        # torch tells users of compile about global hooks; ours do nothing there, and a warning may be an error to them
-        warnings.filterwarnings("ignore", message=r"Using `torch\.compile\(module\)` when there are global hooks")
+        silence_global_hook_warning()
         handles = [
             register_module_forward_pre_hook(self._before),
             register_module_forward_hook(self._after, with_kwargs=True, always_call=True),
@@ -137,7 +145,7 @@ class ModuleTap:
             return
         try:
             site = self._sites.of(module)
-            if site.wanted:
+            if site.wanted and (site.outer is None or not site.outer.open):
                 self._enter(site, args, _kwargs_of_caller())
         except Exception as error:
             self._fail(error)
@@ -193,6 +201,8 @@ class ModuleTap:
         pending = _Pending(site, "forward", port, clock.next_order(), call, clock.microbatch, seen)
         pending.recompute = recompute
         self._pending.append(pending)
+        if self.keeper is not None and not recompute:
+            self._keep(site, port, call, clock.microbatch, tensor)
         if wants_hooks and tensor.requires_grad:
             if seen.places is None:
                 seen.places = []
@@ -224,6 +234,11 @@ class ModuleTap:
             self._warn_once(kind, f"a {kind} cannot be summarised and is left out: {error!r}")
             return None
 
+    def _keep(self, site: Site, port: str, call: int, microbatch: int, tensor: Tensor) -> None:
+        if self.keeper is not None:
+            with _disable_current_modes():
+                self.keeper.keep(site, port, call, microbatch, tensor)
+
     def _on_grad(self, seen: _Seen, grad: Tensor | None) -> None:
         if not self.enabled or grad is None or len(self._pending) > MAX_PENDING:
             return
@@ -234,6 +249,8 @@ class ModuleTap:
             for site, port, call, step, microbatch in seen.places or ():
                 of = microbatch if step == clock.step else clock.microbatch  # a graph kept over a step: now counts
                 self._pending.append(_Pending(site, "backward", port, clock.next_order(), call, of, summarised))
+                if self.keeper is not None:
+                    self._keep(site, port, call, of, grad)
         except Exception as error:
             self._fail(error)
         finally:

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from torch import nn
 
 from hypocenter.config import Config
-from hypocenter.tap.names import NameMap, class_name, wrapped_attribute
+from hypocenter.tap.names import NameMap, class_name, unwrap, wrapped_attribute
 
 
 def is_wanted(names: tuple[str, ...], config: Config) -> bool:
@@ -20,20 +20,32 @@ def is_wanted(names: tuple[str, ...], config: Config) -> bool:
 class Site:
     """A module as the tap sees it. The counters belong to the micro-batch in `stamp`."""
 
-    __slots__ = ("calls", "has_grad_hooks", "module", "name", "names", "open", "recomputes", "ref", "stamp", "wanted")
+    __slots__ = (
+        "calls",
+        "has_grad_hooks",
+        "module",
+        "name",
+        "names",
+        "open",
+        "outer",
+        "recomputes",
+        "ref",
+        "stamp",
+        "wanted",
+    )
 
     def __init__(self, module: nn.Module, names: tuple[str, ...], wanted: bool) -> None:
         self.ref = weakref.ref(module)
         self.names = names if len(names) > 1 else ()
         self.name = names[0] if names else ""
-        self.module = class_name(module)
+        self.module = class_name(unwrap(module))
         self.wanted = wanted
         self.stamp = (-1, -1)  # step, micro-batch
         self.calls = self.recomputes = 0
         self.has_grad_hooks = False  # the true forward of this micro-batch set some: a recompute must not set more
-        self.open: list[
-            tuple[int, bool, bool, bool]
-        ] = []  # calls under way: (call, recompute, hooks wanted, kwargs taken)
+        # calls under way: (call, recompute, hooks wanted, kwargs taken)
+        self.open: list[tuple[int, bool, bool, bool]] = []
+        self.outer: Site | None = None  # of the OptimizedModule around it, which then speaks for both
 
     def next_call(self, stamp: tuple[int, int], recompute: bool) -> int:
         """The number of a call that begins; recomputes are counted apart, so that n-th means the same in both."""
@@ -58,14 +70,22 @@ class Sites:
         self._known: dict[int, Site] = {}
 
     def of(self, module: nn.Module) -> Site:
-        """The Site of a module. Strangers and wrappers have one that is not wanted."""
+        """The Site of a module. Strangers, and wrappers but for compiled modules, have one that is not wanted."""
         if self._generation != self._names.generation:
             self._generation = self._names.generation
             self._known.clear()
         site = self._known.get(id(module))
         if site is None or site.ref() is not module:
-            names = self._names.module_names(module)
-            wanted = bool(names) and not wrapped_attribute(module) and is_wanted(names, self._config)
-            site = self._known[id(module)] = Site(module, names, wanted)
-            self._generation = self._names.generation
+            site = self._decide(module)
+        return site
+
+    def _decide(self, module: nn.Module) -> Site:
+        names = self._names.module_names(module)
+        # Inside a compiled module no hook runs, but what goes in and comes out can be read around it.
+        is_compiled = type(module).__name__ == "OptimizedModule"
+        wanted = bool(names) and (is_compiled or not wrapped_attribute(module)) and is_wanted(names, self._config)
+        self._generation = self._names.generation  # the look-up may have refreshed the names
+        site = self._known[id(module)] = Site(module, names, wanted)
+        if is_compiled and unwrap(module) is not module:
+            self.of(unwrap(module)).outer = site
         return site

@@ -104,6 +104,7 @@ class Tape:
         self._keep_bytes = keep_bytes
         self._aliases: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # id -> original, alias
         self._kept_bytes = 0
+        self._is_full = False
         self._n_slots = 0
         self._slot_of: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
         self._event_of: dict[int, int] = {}
@@ -115,7 +116,7 @@ class Tape:
 
     def record(self, event: Event, args: Any, kwargs: Any, result: Any) -> None:
         """Add a finished call: arguments become slots and externals, results become new slots."""
-        if self.broken and not self.microbatches:
+        if self._is_full:
             return
         needs: list[int] = []
 
@@ -139,8 +140,17 @@ class Tape:
             self._n_slots += 1
         self.events.append(event)
         if len(self.events) > MAX_EVENTS:
-            self.clear()
-            self.broken = f"more than {MAX_EVENTS:,} calls without an update"
+            self._fill(f"more than {MAX_EVENTS:,} calls without an update")
+        elif self._kept_bytes > self._keep_bytes:
+            self._fill(f"the inputs of this step are larger than keep_mb ({self._keep_bytes >> 20} MiB)")
+
+    def _fill(self, why: str) -> None:
+        """Let go of what is kept; record nothing more in this step."""
+        self._is_full, self.broken = True, why
+        for kept in (self.events, self.scalars, self._aliases, self._slot_of, self._event_of):
+            kept.clear()
+        for microbatch in self.microbatches:
+            microbatch.why_not = microbatch.why_not or why
 
     def _alias(self, tensor: torch.Tensor, event: Event) -> torch.Tensor:
         if isinstance(tensor, torch.nn.Parameter):
@@ -155,10 +165,6 @@ class Tape:
         if known is not None:
             return known[1]
         self._kept_bytes += tensor.numel() * tensor.element_size() if tensor.layout == torch.strided else 0
-        if self._kept_bytes > self._keep_bytes:
-            self.broken = self.broken or (
-                f"the inputs of this step are larger than keep_mb ({self._keep_bytes >> 20} MiB)"
-            )
         with torch.enable_grad():
             alias = tensor.detach()
             if tensor.requires_grad:
