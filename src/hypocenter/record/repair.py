@@ -11,16 +11,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from hypocenter.nouns import Reading, StepRecord, Summary
+from hypocenter.nouns import Reading, Source, StepRecord, Summary
 from hypocenter.record import schema
 
 
-def repaired_readings_batch(readings: Sequence[Reading]) -> pa.RecordBatch:
+def repaired_readings_batch(readings: Sequence[object]) -> pa.RecordBatch:
     """Lay out what can be laid out; what is no Reading at all is left out."""
     return schema._readings_batch([_whole(r) for r in readings if isinstance(r, Reading)], mended_column)
 
 
-def repaired_steps_batch(steps: Sequence[StepRecord]) -> pa.RecordBatch:
+def repaired_steps_batch(steps: Sequence[object]) -> pa.RecordBatch:
     """Lay out what can be laid out; what is no StepRecord at all is left out."""
     return schema._steps_batch([s for s in steps if isinstance(s, StepRecord)], mended_column)
 
@@ -34,9 +34,15 @@ def mended_column(field: pa.Field, values: Sequence[Any]) -> pa.Array:
 
 
 def _whole(reading: Reading) -> Reading:
-    summary = reading.summary if isinstance(reading.summary, Summary) else Summary()
-    source = reading.source if hasattr(reading.source, "file") else None
-    return replace(reading, summary=summary, source=source)
+    return replace(
+        reading,
+        summary=reading.summary if _is_a(Summary, reading.summary) else Summary(),
+        source=reading.source if _is_a(Source, reading.source) else None,
+    )
+
+
+def _is_a(kind: type, value: object) -> bool:
+    return isinstance(value, kind)
 
 
 def _mended(value: Any, kind: pa.DataType, nullable: bool) -> Any:

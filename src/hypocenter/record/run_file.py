@@ -6,7 +6,7 @@ import fcntl
 import os
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -116,7 +116,7 @@ def _temporary(path: Path, data: bytes) -> Path:
 
 
 @contextmanager
-def _locked(directory: Path) -> Iterator[None]:
+def _locked(directory: Path) -> Generator[None, None, None]:
     """Keep other ranks of this machine out for the milliseconds it takes; where locks do not work, go on without."""
     fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -3,55 +3,66 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
-import pyarrow.ipc
 import pyarrow.parquet as pq
+from pyarrow import ipc
 
-from hypocenter.record.layout import sealed_path
+from hypocenter.record.layout import FORMAT, sealed_path
 
 _ROWS_PER_GROUP = 65_536  # rows of one Parquet row group; small batches are gathered until there are as many
 
 
-def seal_stream(stream: Path, *, keep: bool = False) -> Path:
-    """Copy every batch of an intact stream to Parquet beside it, then remove the stream unless `keep`.
-
-    The Parquet file appears whole or not at all.
+def seal_stream(stream: Path) -> Path:
+    """Copy every batch of an ended stream to Parquet beside it, then remove the stream.
 
     Raises:
-        OSError, pyarrow.ArrowException: the stream is cut or cannot be read or the copy not written; the stream stays.
+        OSError, pyarrow.ArrowException: the stream is cut or cannot be read, or the copy not written; the stream stays.
     """
-    target = sealed_path(stream)
-    part = target.with_name(f".{target.name}-{os.getpid()}")
-    try:
-        _copy(stream, part)
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
-    if not keep:
-        stream.unlink()
+    with pa.OSFile(str(stream), "rb") as source, ipc.open_stream(source) as reader:
+        target = _write(reader, reader.schema, sealed_path(stream))
+    stream.unlink()
     return target
 
 
-def _copy(stream: Path, part: Path) -> None:
-    with pa.OSFile(str(stream), "rb") as source, pa.ipc.open_stream(source) as reader:
-        schema = reader.schema
-        reals, others = _by_encoding(schema)
-        with pq.ParquetWriter(
-            part, schema, compression="zstd", use_dictionary=others, use_byte_stream_split=reals, store_schema=True
-        ) as writer:
-            gathered: list[pa.RecordBatch] = []
-            for batch in reader:
-                gathered.append(batch)
-                if sum(b.num_rows for b in gathered) >= _ROWS_PER_GROUP:
-                    writer.write_table(pa.Table.from_batches(gathered, schema))
-                    gathered = []
-            if gathered:
+def write_sealed(table: pa.Table, stream: Path, *, started_ns: int) -> Path:
+    """Write the rows salvaged from a stream to Parquet beside it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    metadata = {"hypocenter.format": str(FORMAT), "hypocenter.started_ns": str(started_ns)}
+    schema = table.schema.with_metadata(metadata)
+    return _write(table.to_batches(), schema, sealed_path(stream))
+
+
+def _write(batches: Iterable[pa.RecordBatch], schema: pa.Schema, target: Path) -> Path:
+    """Write a Parquet file that appears whole or not at all."""
+    part = target.with_name(f".{target.name}-{os.getpid()}")
+    try:
+        _write_groups(batches, schema, part)
+        with part.open("rb") as file:
+            os.fsync(file.fileno())  # the stream may be removed next
+        return part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _write_groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema, part: Path) -> None:
+    reals, others = _by_encoding(schema)
+    encoding: dict[str, Any] = {"use_dictionary": others, "use_byte_stream_split": reals}
+    gathered: list[pa.RecordBatch] = []
+    with pq.ParquetWriter(part, schema, compression="zstd", store_schema=True, **encoding) as writer:
+        for batch in batches:
+            gathered.append(batch.replace_schema_metadata(schema.metadata))
+            if sum(b.num_rows for b in gathered) >= _ROWS_PER_GROUP:
                 writer.write_table(pa.Table.from_batches(gathered, schema))
-    with part.open("rb") as file:
-        os.fsync(file.fileno())  # the stream is removed next
+                gathered = []
+        if gathered:
+            writer.write_table(pa.Table.from_batches(gathered, schema))
 
 
 def _by_encoding(schema: pa.Schema) -> tuple[Sequence[str], Sequence[str]]:

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.ipc
+from pyarrow import ipc
 
 from hypocenter.record.layout import sealed_path
 
@@ -55,8 +55,8 @@ class Stream:
         self._pieces = _Pieces()
         codec = "lz4" if pa.Codec.is_available("lz4") else None
         # Threads of Arrow's own would compete with the training process for its cores.
-        options = pa.ipc.IpcWriteOptions(compression=codec, use_threads=False)
-        self._encoder = pa.ipc.new_stream(
+        options = ipc.IpcWriteOptions(compression=codec, use_threads=False)
+        self._encoder = ipc.new_stream(
             pa.PythonFile(self._pieces, mode="w"), schema.with_metadata(metadata), options=options
         )
 

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -19,6 +20,8 @@ from hypocenter.record.layout import FORMAT, STREAM_SUFFIX, rank_directory
 from hypocenter.record.repair import repaired_readings_batch, repaired_steps_batch
 from hypocenter.record.schema import READINGS, STEPS, readings_batch, steps_batch
 from hypocenter.record.stream import Stream
+
+Row = TypeVar("Row", Reading, StepRecord)
 
 SEAL_AT_MOST_BYTES = 512 << 20  # a larger stream would hold up the end of the program; about 100 MB are sealed a second
 
@@ -96,9 +99,9 @@ class Writer:
 
     def _batch(
         self,
-        rows: Sequence[Reading] | Sequence[StepRecord],
-        exact: Callable[[Sequence[object]], pa.RecordBatch],
-        repaired: Callable[[Sequence[object]], pa.RecordBatch],
+        rows: Sequence[Row],
+        exact: Callable[[Sequence[Row]], pa.RecordBatch],
+        repaired: Callable[[Sequence[Row]], pa.RecordBatch],
     ) -> pa.RecordBatch:
         try:
             return exact(rows)
