@@ -14,8 +14,8 @@ def merge(a: Summary, b: Summary) -> Summary:
     """Describe the elements of both. Associative and commutative; `Summary()` changes nothing.
 
     Counts, extremes and histograms are exact. `sum` and `sumsq` are float64 sums, so another order of merging may
-    change their last bits; they saturate at the largest float64 rather than become infinite. Sketches add up, because a
-    sketch belongs to a shard's place in the logical tensor (hypocenter.summary.sketch); a side without one adds nothing.
+    change their last bits; they saturate at the largest float64 rather than become infinite. Sketches add up, as a
+    sketch belongs to a shard's place in the logical tensor (hypocenter.summary.sketch); a side without one adds 0.
     """
     first, hist = _hist(a, b)
     return Summary(

@@ -50,7 +50,7 @@ class TorchReducer:
     """Summarise many tensors cheaply: `add` each, `drain` once a step. Not thread-safe.
 
     On an accelerator `add` only launches kernels, which keep no reference to the tensor, and `drain` makes one transfer
-    per device. Counts of non-finite values and the extremes are exact; sums are float32 sums over at most 2**19 elements
+    per device. Counts of non-finite values and the extremes are exact; sums are float32 sums of at most 2**19 elements
     each, added in float64. The fields of the histogram come from a fixed sample of SIZE elements (torch_samples), the
     same for the same shape, unless `histogram="full"`. On the CPU everything is exact for a tensor of at most SMALL
     elements, one with a NaN or an infinity, integers, bool and float64.
