@@ -115,7 +115,7 @@ class StepRecord:
     step: int
     n_microbatches: int = 0
     loss: float | None = None  # mean over micro-batches, as given to backward, divided by the loss scale if there is one
-    grad_norm: float | None = None  # L2, as the optimizer sees it (loss scale taken out)
+    grad_norm: float | None = None  # L2 before clipping, loss scale taken out
     loss_scale: float | None = None
     lr: float | None = None
     skipped: bool = False

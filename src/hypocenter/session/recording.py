@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -20,6 +21,7 @@ from hypocenter.record.run_file import finish_run, start_run
 from hypocenter.record.writer import Writer
 from hypocenter.replay.engine import Replayer
 from hypocenter.session.failures import Failures
+from hypocenter.session.frameworks import Frameworks
 from hypocenter.session.guard import StopTraining, Warnings, guarded
 from hypocenter.session.levels import Levels
 from hypocenter.session.live_trace import LiveTrace
@@ -28,7 +30,7 @@ from hypocenter.session.replay_rows import ReplayRows
 from hypocenter.session.sentinel import Check, Sentinel, scalar_reading
 from hypocenter.tap.clock import Clock
 from hypocenter.tap.names import NameMap
-from hypocenter.tap.roots import RootTap
+from hypocenter.tap.roots import RootTap, owner_of
 from hypocenter.tap.tape import Tape
 from hypocenter.tap.updates import UpdateTap
 
@@ -70,9 +72,11 @@ class Session:
             live=self._live_trace,
             warn=self.warn,
         )
+        self._frameworks = Frameworks(self.names.add_root, self.warn)
         self._writer: Writer | None = None
         self._undo: list[Callable[[], None]] = []
         self._clip_bad: list[str] | None = None
+        self._unclipped_norm: float | None = None
         self._check: Check | None = None
         self._step = 0
         self._scale: float | None = None
@@ -89,7 +93,13 @@ class Session:
 
     def attach(self) -> None:
         """Start listening."""
-        self._undo = [self._roots.attach(), self._updates.attach(), self._levels.attach(), self.names.close]
+        self._undo = [
+            self._roots.attach(),
+            self._updates.attach(),
+            self._levels.attach(),
+            self._frameworks.attach(),
+            self.names.close,
+        ]
 
     def switch_off(self, reason: str, error: BaseException | None = None) -> None:
         """Something in Hypocenter failed: let go of everything, say so once."""
@@ -150,7 +160,8 @@ class Session:
     # module calls
 
     def _on_root(self, module: torch.nn.Module) -> None:
-        self.names.add_root(module)
+        self._frameworks.look()
+        self.names.add_root(owner_of(module, sys._getframe(1)))
         self._levels.on_root(module)
 
     def _on_begin(self, training: bool) -> None:
@@ -186,8 +197,9 @@ class Session:
     def before_clip(self, parameters: list[torch.Tensor]) -> None:
         """Clipping spreads one NaN to all gradients: note who had it."""
         with self._timed():
-            bad = self._sentinel.first_bad_gradients(parameters)
-            self._clip_bad = bad or self._clip_bad
+            before = self._sentinel.gradients(parameters, (), remember=False)
+            self._clip_bad = before.bad_params or self._clip_bad
+            self._unclipped_norm = before.total_norm
 
     # updates
 
@@ -222,6 +234,8 @@ class Session:
         self._step = self.clock.begin_update(id(optimizer))
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         check = self._sentinel.gradients(parameters, self.tape.microbatches, scale=scale)
+        if self._unclipped_norm is None:
+            self._unclipped_norm = check.total_norm
         self._rows += self._levels.collect(self._step, [optimizer])
         self._tap_s += time.perf_counter() - started
         rank, world_size = self._rank()
@@ -271,7 +285,8 @@ class Session:
         self.tape.clear()
         self._live_trace.end_step()
         self.clock.end_update()
-        self._check, self._clip_bad, self._skipped, self._scale, self._finding = None, None, False, None, ""
+        self._check, self._clip_bad, self._unclipped_norm = None, None, None
+        self._skipped, self._scale, self._finding = False, None, ""
 
     def _read_parameters(self) -> None:
         started, self._params_started = self._params_started, []
@@ -293,7 +308,7 @@ class Session:
             scalar_reading("loss", "loss", loss / scale, self._step, self.clock.next_order(), number)
             for number, loss in enumerate(check.losses)
         ]
-        rows.append(scalar_reading("grad_norm", "grad", check.total_norm, self._step, self.clock.next_order()))
+        rows.append(scalar_reading("grad_norm", "grad", self._unclipped_norm or 0.0, self._step, self.clock.next_order()))
         lr = _learning_rate(optimizer)
         if lr is not None:
             rows.append(scalar_reading("lr", "optimizer", lr, self._step, self.clock.next_order()))
@@ -307,7 +322,7 @@ class Session:
             step=self._step,
             n_microbatches=len(self.tape.microbatches),
             loss=sum(check.losses) / len(check.losses) / (self._scale or 1.0) if check.losses else None,
-            grad_norm=check.total_norm,
+            grad_norm=self._unclipped_norm,
             loss_scale=self._scale,
             lr=_learning_rate(optimizer),
             skipped=self._skipped,

@@ -45,7 +45,12 @@ class Sentinel:
         self._labels: dict[int, tuple[torch.Tensor, str]] = {}
 
     def gradients(
-        self, parameters: Sequence[torch.Tensor], microbatches: Sequence[Microbatch], *, scale: float = 1.0
+        self,
+        parameters: Sequence[torch.Tensor],
+        microbatches: Sequence[Microbatch],
+        *,
+        scale: float = 1.0,
+        remember: bool = True,
     ) -> Check:
         """Norms of all gradients together with the losses.
 
@@ -53,6 +58,7 @@ class Sentinel:
             parameters: of the optimizer that is about to step.
             microbatches: of this step.
             scale: loss scale that the gradients still carry.
+            remember: note which gradients are exactly 0, to see at the next step which have died.
         """
         held = [(p, g) for p in parameters if p.grad is not None and (g := local(p.grad)) is not None]
         values = [value for microbatch in microbatches for value in microbatch.values]
@@ -66,17 +72,10 @@ class Sentinel:
                 norm = float(torch.linalg.vector_norm(grad.double()))
             elif norm == 0.0 and self._alive.get(id(parameter), False):
                 check.newly_dead.append(name)
-            self._alive[id(parameter)] = norm != 0.0
+            if remember:
+                self._alive[id(parameter)] = norm != 0.0
             check.grad_norms[name] = norm / scale
         return check
-
-    def first_bad_gradients(self, parameters: Sequence[torch.Tensor]) -> list[str]:
-        """Names of parameters whose gradient is not finite right now (before clipping spreads it)."""
-        held = [(p, g) for p in parameters if p.grad is not None and (g := local(p.grad)) is not None]
-        host = to_host(norms([g for _, g in held]))
-        return [
-            self.label(p) for (p, g), norm in zip(held, host, strict=True) if not math.isfinite(norm) and not is_finite(g)
-        ]
 
     def start_parameters(self, parameters: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """(parameter, norm on its device) after an update; `bad_parameters` reads them, now or at the next check."""

@@ -31,6 +31,10 @@ class Handle:
         """The run directory: give it to `hypocenter check`."""
         return self._session.directory
 
+    def note(self, text: str) -> None:
+        """Say something once, on stderr and in run.json."""
+        self._session.warn(text)
+
     def close(self) -> None:
         """End the session. Safe to call twice."""
         self._session.close()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
@@ -190,6 +191,17 @@ class RootTap:
         for other in _pop_all():
             if other is not self._mode:
                 _push_mode(other)
+
+
+def owner_of(module: torch.nn.Module, frame: FrameType | None) -> torch.nn.Module:
+    """The module whose own method is calling this part of it (a LightningModule's training_step), or the part itself."""
+    owner = module
+    while frame is not None:
+        holder = frame.f_locals.get("self") if frame.f_code.co_argcount else None
+        if isinstance(holder, torch.nn.Module) and holder is not owner and any(m is owner for m in holder.modules()):
+            owner = holder
+        frame = frame.f_back
+    return owner
 
 
 def _pop_all() -> list[Any]:

@@ -1,0 +1,55 @@
+"""Attach the adapter of each framework that is imported, now or when it is imported later."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+from collections.abc import Callable, Iterator
+from importlib.metadata import entry_points
+from types import ModuleType
+from typing import Any
+
+from hypocenter.tap import frameworks
+
+GROUP = "hypocenter.frameworks"
+
+
+def adapters() -> Iterator[ModuleType]:
+    """Built-in adapters, then those of installed plug-ins."""
+    for info in pkgutil.iter_modules(frameworks.__path__):
+        yield importlib.import_module(f"{frameworks.__name__}.{info.name}")
+    for entry in entry_points(group=GROUP):
+        yield entry.load()
+
+
+class Frameworks:
+    """Looks, at each new outermost module, for frameworks that have been imported since. Costs one set test each."""
+
+    def __init__(self, add_root: Callable[[Any], None], warn: Callable[[str], None]) -> None:
+        self._add_root, self._warn = add_root, warn
+        self._waiting: list[ModuleType] = []
+        self._undo: list[Callable[[], None]] = []
+
+    def attach(self) -> Callable[[], None]:
+        """Attach what is there; returns the undo."""
+        try:
+            self._waiting = list(adapters())
+        except Exception as error:
+            self._warn(f"a framework plug-in cannot be loaded: {error!r}")
+        self.look()
+
+        def undo() -> None:
+            for each in self._undo:
+                each()
+
+        return undo
+
+    def look(self) -> None:
+        """Attach adapters whose framework has been imported meanwhile."""
+        for adapter in [a for a in self._waiting if a.needs in sys.modules]:
+            self._waiting.remove(adapter)
+            try:
+                self._undo.append(adapter.attach(self._add_root))
+            except Exception as error:
+                self._warn(f"{adapter.needs} is seen through torch only: {error!r}")
