@@ -192,7 +192,9 @@ def e1_eps():
     return Evidence(
         trigger="nonfinite-param",
         bad_params=("lift.weight",),
-        optimizer={"class": "Adam", "eps": 1e-8, "eps_in_dtype": 0.0, "dtype": "float16", "v_at_bad": 0.0},
+        optimizer={
+            "class": "Adam", "eps": 1e-8, "eps_in_dtype": 0.0, "state_dtype": "float16", "n_bad": 3.0, "n_v_zero": 3.0
+        },
     )
 
 
@@ -236,9 +238,10 @@ def test_names_the_cause_of_each_bug_and_proves_it(bug):
 def test_eps_is_likely_without_recomputing_the_update_and_proven_with():
     assert (judge(e1_eps()).cause, judge(e1_eps()).confidence) == ("optimizer-eps-underflow", "likely")
 
-    recomputed = replace(e1_eps(), again=Rerun(ran=True, finite=False, equal_bits=True))
+    recomputed = replace(e1_eps(), float64=Rerun(ran=True, finite=True))
 
     assert judge(recomputed).confidence == "proven"
+    assert judge(recomputed).title == "Adam divided by zero: eps 1e-8 is 0 in float16"
 
 
 def test_overflow_says_the_float64_value_against_the_limit():
@@ -343,7 +346,7 @@ NEAR_MISSES = {
         "unknown",
     ),
     "v is not 0": (
-        lambda: replace(e1_eps(), optimizer={**e1_eps().optimizer, "v_at_bad": 1e-7}),
+        lambda: replace(e1_eps(), optimizer={**e1_eps().optimizer, "n_v_zero": 0.0}),
         "unknown",
     ),
     "log of values above 0 that is not finite in float64": (

@@ -31,19 +31,23 @@ def decide(evidence: Evidence) -> Verdict | None:
     eps, rounded = facts.get("eps"), facts.get("eps_in_dtype")
     if evidence.trigger != "nonfinite-param" or not isinstance(eps, (int, float)) or eps <= 0 or rounded != 0:
         return None
-    if facts.get("v_at_bad") != 0:
+    n_bad, n_zero = facts.get("n_bad"), facts.get("n_v_zero")
+    if not isinstance(n_zero, (int, float)) or n_zero < 1:
         return None
-    dtype = str(facts.get("dtype", "the parameter's format"))
+    if evidence.float64.ran and not evidence.float64.finite:
+        return None
+    dtype = str(facts.get("state_dtype", "the optimizer state's format"))
     name = str(facts.get("class", "the optimizer"))
-    executed = evidence.float64.ran or evidence.again.ran or (evidence.replayed and evidence.reproduced)
+    total = f" of {n_bad:.0f}" if isinstance(n_bad, (int, float)) else ""
     return Verdict(
         cause="optimizer-eps-underflow",
-        confidence="proven" if executed else "likely",
+        confidence="proven" if evidence.float64.ran else "likely",
         title=f"{name} divided by zero: eps {short(eps)} is 0 in {dtype}",
         why=(
             f"eps = {short(eps)} rounds to 0 in {dtype}",
-            "the second moment v is 0 at the bad coordinates, so the update is 0 / 0",
+            f"the second moment v is 0 at {n_zero:.0f}{total} bad coordinates: the update divides by 0",
             "all gradients were finite",
+            *(("the same update in float64 is finite",) if evidence.float64.ran else ()),
         ),
         limit=float(eps),
         actual=0.0,
