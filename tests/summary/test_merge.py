@@ -14,7 +14,19 @@ from hypocenter.nouns import Summary, replace
 from hypocenter.summary import merge, merge_all
 from hypocenter.summary.reducers.numpy import summarize
 
-DTYPES = ("bool", "int8", "uint8", "int16", "int64", "uint64", "float16", "float32", "float64", "complex64", "complex128")
+DTYPES = (
+    "bool",
+    "int8",
+    "uint8",
+    "int16",
+    "int64",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+)
 
 
 def bounded(dtype: str) -> st.SearchStrategy:

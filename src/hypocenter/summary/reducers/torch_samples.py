@@ -64,7 +64,8 @@ class Samples:
 
     def drain(self) -> list[tuple[int, Summary]]:
         """Return (ticket, Summary) of all that was added, and start anew with the memory at hand."""
-        return [*self._whole.drain(), *self._spread.drain()]
+        with np.errstate(all="ignore"):  # NaN among the values is news, not a mistake
+            return [*self._whole.drain(), *self._spread.drain()]
 
 
 _Held = tuple[int, int, int, torch.dtype, Moments | None]  # ticket, n, size of the sample, dtype, moments if known

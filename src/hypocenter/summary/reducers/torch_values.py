@@ -16,7 +16,8 @@ def local_values(t: Tensor) -> Tensor | None:
     imaginary parts. Meta, fake, quantized and functorch-wrapped tensors have nothing to read.
     """
     if type(t) not in _PLAIN:
-        unwrapped = _unwrap(t)
+        with torch._C.DisableTorchFunctionSubclass():
+            unwrapped = _unwrap(t)
         return None if unwrapped is None else local_values(unwrapped)
     if t.device.type == "meta" or t.is_quantized or is_functorch_wrapped_tensor(t):
         return None
@@ -31,7 +32,8 @@ def local_values(t: Tensor) -> Tensor | None:
 def n_elements(t: Tensor) -> int:
     """Return the number of elements, 0 where even that is unknown."""
     try:
-        return int(t.numel())
+        with torch._C.DisableTorchFunctionSubclass():
+            return int(t.numel())
     except Exception:  # nested tensors, and whatever a subclass refuses
         return 0
 
@@ -69,8 +71,7 @@ def _unwrap(t: Tensor) -> Tensor | None:
         return waited if isinstance(waited, Tensor) else t.elem  # pyright: ignore[reportAttributeAccessIssue]
     if hasattr(t, "__tensor_flatten__"):  # any other wrapper: what it holds inside is not its value
         return None
-    with torch._C.DisableTorchFunctionSubclass():
-        plain = t.detach().as_subclass(Tensor)
+    plain = t.detach().as_subclass(Tensor)
     return plain if type(plain) is Tensor else None
 
 
