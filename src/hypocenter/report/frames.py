@@ -75,7 +75,7 @@ def _row(reading: Reading) -> tuple[str, ...]:
     values = reading.summary
     has_finite = values.n_nonfinite < values.n
     return (
-        f"{values.absmin or 0.0:.2e}" if has_finite else "-",
+        f"{0.0 if values.n_zero else values.absmin or 0.0:.2e}" if has_finite else "-",
         f"{values.absmax:.2e}" if has_finite else "-",
         wording.clean(reading.port),
         wording.clean(reading.dtype),

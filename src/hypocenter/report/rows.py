@@ -18,8 +18,8 @@ def as_dicts(answer: Any) -> list[dict[str, Any]]:
     return answer.to_pylist() if isinstance(answer, (pa.Table, pa.RecordBatch)) else [dict(row) for row in answer]
 
 
-def plain(found: Sequence[Any] | pa.Table) -> list[Any]:
-    """Rows as dictionaries."""
+def plain(found: Any) -> list[Any]:
+    """A sequence of dataclasses or mappings, or an Arrow table, as dictionaries."""
     if isinstance(found, pa.Table):
         return found.to_pylist()
     return [asdict(row) if is_dataclass(row) and not isinstance(row, type) else row for row in found]

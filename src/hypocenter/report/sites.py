@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -68,6 +69,14 @@ def in_words(lines: Sequence[SiteLine]) -> Iterator[str]:
         what = (line.phase, f"{name} {wording.clean(line.op)}".strip(), wording.clean(line.port), line.dtype)
         rows.append((*what, f"{line.n_steps:,}", wording.number(line.absmax), bits, ", ".join(line.chips)))
     yield from aligned(rows, right=frozenset({4, 5, 6}))
+
+
+def most_telling(lines: Sequence[SiteLine]) -> str:
+    """The site to look at next: the first with values that are not finite, else the one with the least headroom."""
+    if not lines:
+        return "*"
+    bad = next((line for line in lines if _is_bad(line)), None)
+    return (bad or min(lines, key=lambda line: math.inf if line.headroom_bits is None else line.headroom_bits)).site
 
 
 def _is_bad(line: SiteLine) -> bool:

@@ -34,7 +34,7 @@ OK, FINDINGS, CANNOT_TELL = 0, 1, 5  # exit codes, docs/reading.md
     "--fail-on", type=click.Choice(SEVERITIES), default="error", show_default=True, help="Exit with 1 from here."
 )
 @click.option("--notes", is_flag=True, help="Show findings of severity note as well.")
-def command(run: Path, as_json: bool, format_name: str, fail_on: str, notes: bool) -> None:
+def command(run: Path, as_json: bool, format_name: str, fail_on: str, notes: bool) -> int:
     """Diagnose RUN: what broke, where, why, and what to change.
 
     Writes RUN/diagnosis.json. Exit code: 0 nothing at or above --fail-on, 1 findings, 4 nothing to read, 5 cannot tell.
@@ -50,7 +50,7 @@ def command(run: Path, as_json: bool, format_name: str, fail_on: str, notes: boo
     else:
         text = catalogue.by_name(name).render(recording, diagnosis)
     write(sys.stdout, text)
-    sys.exit(exit_code(diagnosis, cast(Severity, fail_on)))
+    return exit_code(diagnosis, cast(Severity, fail_on))
 
 
 def finish(run_dir: Path, stream: TextIO) -> Severity | None:

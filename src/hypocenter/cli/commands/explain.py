@@ -8,11 +8,9 @@ from dataclasses import asdict
 
 import click
 
-from hypocenter.detect import engine
-from hypocenter.diagnose import causes
 from hypocenter.errors import UnknownNameError
 from hypocenter.manual import Manual
-from hypocenter.report import manual_page
+from hypocenter.report import manual_page, manuals
 from hypocenter.report.nearest import nearest
 from hypocenter.report.screen import screen_of, write
 
@@ -36,7 +34,7 @@ def find(name: str) -> tuple[str, str, Manual]:
     Raises:
         UnknownNameError: nobody knows the name; tells the nearest.
     """
-    shelves = {"rule": engine.manuals(), "cause": causes.manuals()}
+    shelves = {"rule": manuals.rules(), "cause": manuals.causes()}
     for kind, pages in shelves.items():
         for title, page in pages.items():
             if title.lower() == name.lower():

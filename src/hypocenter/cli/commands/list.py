@@ -8,16 +8,13 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
 
 import click
 
 from hypocenter import record
-from hypocenter.catalogue import Broken, Catalogue
+from hypocenter.catalogue import Broken
 from hypocenter.config import Config
-from hypocenter.detect import engine
-from hypocenter.diagnose import causes, verdicts
-from hypocenter.report import catalogue, wording
+from hypocenter.report import catalogue, manuals, wording
 from hypocenter.report.columns import aligned
 from hypocenter.report.screen import write
 
@@ -46,18 +43,13 @@ def command(as_json: bool) -> None:
 
 def shelves() -> Iterator[Shelf]:
     """Everything there is, one shelf per kind."""
-    rules, known_causes, formats = engine.manuals(), causes.manuals(), catalogue.load()
-    rule_files, cause_files = _broken(engine.CATALOGUE), _broken(verdicts.CATALOGUE)
-    yield Shelf(kind="rules", entries={code: page.message for code, page in rules.items()}, broken=rule_files)
-    yield Shelf(kind="causes", entries={n: page.message for n, page in known_causes.items()}, broken=cause_files)
+    rules, causes, formats = manuals.rules(), manuals.causes(), catalogue.load()
+    yield Shelf(kind="rules", entries={code: page.message for code, page in rules.items()})
+    yield Shelf(kind="causes", entries={name: page.message for name, page in causes.items()}, broken=manuals.broken())
     yield Shelf(kind="formats", entries={n: f.about for n, f in formats.by_name.items()}, broken=formats.broken)
     yield Shelf(kind="sinks", entries=_sinks())
     defaults = Config()
     yield Shelf(kind="options", entries={f.name: f"default {getattr(defaults, f.name)!r}" for f in fields(Config)})
-
-
-def _broken(*registries: Catalogue[Any]) -> tuple[Broken, ...]:
-    return tuple(broken for registry in registries for broken in registry.broken)
 
 
 def _sinks() -> dict[str, str]:

@@ -15,7 +15,7 @@ from hypocenter.record.layout import EVIDENCE_FILE
 @click.command("replay", context_settings={"ignore_unknown_options": True})
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
-def command(bundle: Path, options: tuple[str, ...]) -> None:
+def command(bundle: Path, options: tuple[str, ...]) -> int:
     """Execute the operator that failed again, from the inputs kept in BUNDLE.
 
     Needs torch, in a process of its own. OPTIONS are passed on; the exit code is that process's.
@@ -28,4 +28,4 @@ def command(bundle: Path, options: tuple[str, ...]) -> None:
             fix=f"give a folder that holds {EVIDENCE_FILE}, such as RUN/rank-00000/bundles/NAME",
         )
     words = [sys.executable, "-m", "hypocenter.replay", str(bundle), *options]
-    sys.exit(subprocess.run(words, check=False).returncode)
+    return subprocess.run(words, check=False).returncode

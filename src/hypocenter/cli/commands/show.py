@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -49,28 +49,32 @@ def command(
     recording = open_run(run)
     most = sys.maxsize if as_json or most == 0 else most
     if query is not None:
-        _emit("sql", rows.as_dicts(recording.sql(query)), rows.in_words, most, as_json)
+        from hypocenter.record.query import sql  # loads DuckDB, which no other view needs
+
+        _emit("sql", rows.as_dicts(sql(recording, query)), rows.in_words, most, as_json)
         _next(run, "--sql", "describe readings")
         return
     wanted = Selection(site=site, step=step, rank=rank)
     if n_frames is not None:
         _frames(select(recording.table(), wanted), wanted, n_frames, as_json)
-        _next(run, "--values", "--site", site or "GLOB")
+        _next(run, "--values", "--site", site or "*")
     elif as_values:
         table = values.ordered(select(recording.table(), wanted))
-        _emit("values", table, lambda part: values.in_words(part), most, as_json)
+        _emit("values", table, values.in_words, most, as_json)
         _next(run, "--frames", "21")
     else:
-        _emit("sites", sites.site_lines(select(recording.table(), wanted)), sites.in_words, most, as_json)
-        _next(run, "--site", site or "GLOB", "--values")
+        lines = sites.site_lines(select(recording.table(), wanted))
+        _emit("sites", lines, sites.in_words, most, as_json)
+        _next(run, "--site", wording.site_glob(sites.most_telling(lines)), "--values")
 
 
-def _emit(what: str, found: Sequence[Any] | pa.Table, in_words: Any, most: int, as_json: bool) -> None:
-    n = len(found)
+def _emit(what: str, found: Any, in_words: Callable[[Any], Iterator[str]], most: int, as_json: bool) -> None:
+    """Print a sequence or an Arrow table of rows, at most `most` of them; as JSON all."""
     if as_json:
         _print_json(what, rows.plain(found))
         return
-    shown = found[:most] if not isinstance(found, pa.Table) else found.slice(0, most)
+    n = len(found)
+    shown = found.slice(0, most) if isinstance(found, pa.Table) else found[:most]
     write(sys.stdout, "".join(f"{line}\n" for line in in_words(shown)))
     write(
         sys.stdout,

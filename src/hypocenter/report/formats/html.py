@@ -67,7 +67,10 @@ def render(recorded: Recording, diagnosis: Diagnosis) -> str:
 
 
 def _first_located(findings: Sequence[Finding]) -> Finding | None:
-    return next((finding for finding in findings if finding.site is not None and finding.severity != "note"), None)
+    return next(
+        (finding for finding in findings if (finding.site or finding.param) is not None and finding.severity != "note"),
+        None,
+    )
 
 
 def _cut(diagnosis: Diagnosis) -> Diagnosis:

@@ -58,8 +58,11 @@ def _lines(report: Outline, width: int, closing: tuple[str, ...]) -> Iterator[Te
     if report.hidden:
         shown, _, flag = report.hidden.rpartition("--")
         yield Text.assemble(shown, (f"--{flag}", _TYPE_THIS))
-    for line in (report.summary, *closing):
-        yield from _wrapped(Text(), Text(line), width)
+    summary = Text(report.summary)
+    summary.highlight_regex(r"^[1-9][0-9,]* errors?", _SEVERITY_STYLE["error"])
+    summary.highlight_regex(r"\b[1-9][0-9,]* warnings?", _SEVERITY_STYLE["warning"])
+    for line in (summary, *map(Text, closing)):
+        yield from _wrapped(Text(), line, width)
     yield Text.assemble(f"{report.next_label}: ", (report.next_command, _TYPE_THIS))
 
 
@@ -144,4 +147,4 @@ def _wrapped(label: Text, body: Text, width: int, indent: int | None = None) -> 
         pieces = [lines[0], *rest.wrap(console, room)]
     for index, piece in enumerate(pieces or [Text()]):
         piece.rstrip()
-        yield label + piece if index == 0 else Text(" " * hang) + piece
+        yield Text.assemble(label if index == 0 else " " * hang, piece)

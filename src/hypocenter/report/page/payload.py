@@ -33,7 +33,8 @@ def payload(
     table: pa.Table, records: Sequence[StepRecord], diagnosis: Diagnosis, upstream: Upstream | None
 ) -> dict[str, Any]:
     """Everything app.js reads, as plain JSON values."""
-    flagged = frozenset((f.site, f.port or "") for f in diagnosis.findings if f.site is not None)
+    named = ((f.site if f.site is not None else f.param, f.port or "") for f in diagnosis.findings)
+    flagged = frozenset((name, port) for name, port in named if name is not None)
     cells = table.select(COLUMNS)
     panels: list[dict[str, Any]] = []
     grids: list[Grid] = []
@@ -89,9 +90,10 @@ def _marks(grid: Grid, diagnosis: Diagnosis) -> list[tuple[int, int]]:
     """Row and column of each finding that is not a note, in the diagnosis' order."""
     marks: list[tuple[int, int]] = []
     for finding in diagnosis.findings:
-        if finding.severity == "note" or finding.site is None or not grid.steps:
+        name = finding.site if finding.site is not None else finding.param
+        if finding.severity == "note" or name is None or not grid.steps:
             continue
-        row = _row(grid, finding.site, finding.port or "", finding.op or "")
+        row = _row(grid, name, finding.port or "", finding.op or "")
         column = bisect.bisect_right(grid.steps, finding.step) - 1
         if row is not None and column >= 0 and not math.isnan(grid.absmax[row, column]):
             marks.append((row, column))

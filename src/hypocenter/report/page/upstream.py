@@ -67,10 +67,11 @@ def _same_micro_batch(finding: Finding, table: pa.Table) -> pa.Array:
 
 def _index(finding: Finding, table: pa.Table) -> int | None:
     """The finding's own row: same site, port and op if possible, not finite if possible."""
-    if finding.site is None or table.num_rows == 0:
+    name = finding.site if finding.site is not None else finding.param
+    if name is None or table.num_rows == 0:
         return None
     bad = pc.greater(pc.add(pc.add(table["n_nan"], table["n_posinf"]), table["n_neginf"]), 0)
-    here = pc.equal(table["site"], finding.site)
+    here = pc.equal(table["site"], name)
     same_port = pc.and_(here, pc.equal(table["port"], finding.port or ""))
     same_op = pc.and_(same_port, pc.equal(table["op"], finding.op or ""))
     for mask in (pc.and_(same_op, bad), pc.and_(same_port, bad), pc.and_(here, bad), same_op, same_port, here):
