@@ -24,7 +24,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from hypocenter.config import Config
 from hypocenter.nouns import Phase, Reading
 from hypocenter.tap.clock import Clock
-from hypocenter.tap.hook_warning import silence_global_hook_warning
+from hypocenter.tap.compile_guard import never_compile, silence_global_hook_warning
 from hypocenter.tap.names import NameMap, class_name, unwrap, wrapped_attribute
 from hypocenter.tap.sites import is_wanted
 from hypocenter.tap.slots import FULL_PRECISION, Slots, can_fold, fold, fold_through
@@ -52,6 +52,7 @@ class CompiledTap:
     def attach(self) -> Callable[[], None]:
         """Watch for compiled modules; call the result to take all hooks away (which makes torch compile once more)."""
         silence_global_hook_warning()
+        never_compile(self._before)
         handle = register_module_forward_pre_hook(self._before)
         original = nn.Module.compile
         tap = self
@@ -92,8 +93,8 @@ class CompiledTap:
         if n_calls and self._places and not found:
             self._warn_once(
                 "late",
-                "nothing inside the compiled modules is read: they compute in half precision, where reading would change "
-                "bits (compiled_backward=True reads all the same), or had run before Hypocenter started",
+                "nothing inside the compiled modules is read: they ran before Hypocenter started, or compute in half "
+                "precision, where reading would change bits (compiled_backward=True reads all the same)",
             )
         readings: list[Reading] = []
         for index, (dtype, summary) in found.items():

@@ -21,8 +21,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from hypocenter.config import Config
 from hypocenter.nouns import Phase, Reading, Summary
 from hypocenter.tap.clock import Clock
+from hypocenter.tap.compile_guard import inside_compiled_call, never_compile, silence_global_hook_warning
 from hypocenter.tap.frames import Frame, frames_of
-from hypocenter.tap.hook_warning import silence_global_hook_warning
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.reducer import Reducer
 from hypocenter.tap.sites import Site, Sites
@@ -109,6 +109,8 @@ class ModuleTap:
     def attach(self) -> Callable[[], None]:
         """Set the global hooks; call the result to take them away. Set `enabled` to start."""
         silence_global_hook_warning()
+        for hook in (self._before, self._after):
+            never_compile(hook)
         handles = [
             register_module_forward_pre_hook(self._before),
             register_module_forward_hook(self._after, with_kwargs=True, always_call=True),
@@ -143,6 +145,8 @@ class ModuleTap:
     def _before(self, module: nn.Module, args: Any) -> None:
         if torch.compiler.is_compiling() or not self.enabled or not self._clock.recording:
             return
+        if inside_compiled_call() is not None:
+            return
         try:
             site = self._sites.of(module)
             if site.wanted and (site.outer is None or not site.outer.open):
@@ -152,6 +156,8 @@ class ModuleTap:
 
     def _after(self, module: nn.Module, args: Any, kwargs: Any, output: Any = _RAISED) -> None:
         if torch.compiler.is_compiling() or not self.enabled or not self._clock.recording:
+            return
+        if inside_compiled_call() is not None:
             return
         try:
             site = self._sites.of(module)
