@@ -62,6 +62,17 @@ def test_operators_of_one_module_have_rows_of_their_own() -> None:
     assert [row.op for row in found.rows] == ["aten.mul.Tensor", "aten.add.Tensor"]
 
 
+def test_gradients_of_which_only_the_norm_is_known_show_the_norm_and_say_so() -> None:
+    found = grid(
+        reading("w", 0, 0.0, port="grad", summary=Summary(n=64, sumsq=25.0)),
+        reading("w", 0, 0.0, port="grad", step=1, summary=Summary(n=64, n_nan=1)),
+        reading("zero", 1, 0.0),
+    )
+
+    assert found.absmax.tolist()[0] == [5.0, np.inf]
+    assert [row.measure for row in found.rows] == ["norm", "max"]
+
+
 def test_nothing_recorded_is_an_empty_grid() -> None:
     assert grid().rows == ()
 

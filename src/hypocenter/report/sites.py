@@ -17,7 +17,7 @@ _KEY = ("phase", "site", "port", "op", "dtype")
 _TAKEN = (
     ("order", "min"), ("step", "count_distinct"), ("n", "sum"), ("n_nan", "sum"), ("n_posinf", "sum"),
     ("n_neginf", "sum"), ("n_hist", "sum"), ("n_zero", "sum"), ("n_subnormal", "sum"), ("absmin", "min"),
-    ("absmax", "max"),
+    ("absmax", "max"), ("sumsq", "max"),
 )  # fmt: skip
 
 
@@ -33,6 +33,7 @@ class SiteLine:
     n_steps: int
     absmin: float | None
     absmax: float
+    magnitude: str  # absmax in words, or the largest norm where only norms were recorded
     headroom_bits: float | None  # to the largest value of the dtype; None if unknown or not finite
     chips: tuple[str, ...]
 
@@ -48,13 +49,14 @@ def site_lines(table: pa.Table) -> list[SiteLine]:
 def _line(row: dict[str, Any]) -> SiteLine:
     counts: dict[str, Any] = {name: row[f"{name}_sum"] for name, how in _TAKEN if how == "sum"}
     absmax = float(row["absmax_max"])
-    summary = Summary(absmax=absmax, **counts)
+    summary = Summary(absmax=absmax, sumsq=float(row["sumsq_max"]), **counts)
     bits = None if summary.n_nonfinite else wording.headroom_bits(absmax, str(row["dtype"]))
     return SiteLine(
         **{name: str(row[name]) for name in _KEY},
         n_steps=int(row["step_count_distinct"]),
         absmin=row["absmin_min"],
         absmax=absmax,
+        magnitude=wording.magnitude(summary),
         headroom_bits=bits,
         chips=wording.chips(summary),
     )
@@ -67,7 +69,7 @@ def in_words(lines: Sequence[SiteLine]) -> Iterator[str]:
         name = wording.clean(line.site) or "(model)"
         bits = "none" if _is_bad(line) else "" if line.headroom_bits is None else f"{line.headroom_bits:.1f} bits"
         what = (line.phase, f"{name} {wording.clean(line.op)}".strip(), wording.clean(line.port), line.dtype)
-        rows.append((*what, f"{line.n_steps:,}", wording.number(line.absmax), bits, ", ".join(line.chips)))
+        rows.append((*what, f"{line.n_steps:,}", line.magnitude, bits, ", ".join(line.chips)))
     yield from aligned(rows, right=frozenset({4, 5, 6}))
 
 

@@ -48,7 +48,7 @@ def _row(rank: int, reading: Reading) -> tuple[str, ...]:
     return (
         str(reading.step), str(reading.microbatch), str(rank), site + mark, wording.clean(reading.port),
         wording.clean(reading.dtype), wording.shape(reading.shape), _number(values.min), _number(values.max),
-        wording.number(values.absmax) if values.n_nonfinite < values.n else "-",
+        wording.magnitude(values),
         wording.headroom(values, reading.dtype), ", ".join(wording.chips(values)),
     )  # fmt: skip
 

@@ -89,6 +89,15 @@ def is_bad_chip(chip: str) -> bool:
     return chip.startswith(("NaN", "+inf", "-inf", "inf"))
 
 
+def magnitude(summary: Summary) -> str:
+    """The largest finite magnitude; `norm 0.12` where only the L2 norm was recorded, `-` where nothing is finite."""
+    if summary.n and summary.n_nonfinite == summary.n:
+        return "-"
+    if summary.n_hist == 0 and summary.absmax == 0 and not summary.n_nonfinite:
+        return f"norm {number(math.sqrt(summary.sumsq))}"
+    return number(summary.absmax)
+
+
 def headroom_bits(absmax: float, dtype: str) -> float | None:
     """log2(largest value of the format / absmax): doublings left before overflow; None when the format has no limit."""
     limit = LARGEST.get(dtype)

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import click
 
-from hypocenter import record
 from hypocenter.catalogue import Broken
 from hypocenter.config import Config
+from hypocenter.record import sinks
+from hypocenter.record.catalogue import sink_names
 from hypocenter.report import catalogue, manuals, wording
 from hypocenter.report.columns import aligned
 from hypocenter.report.screen import write
@@ -54,12 +55,12 @@ def shelves() -> Iterator[Shelf]:
 
 def _sinks() -> dict[str, str]:
     """Sinks by the first line of their file, read without importing: most need a package that may not be there."""
-    folder = Path(record.__path__[0]) / "sinks"
-    entries: dict[str, str] = {}
-    for path in sorted(folder.glob("[!_]*.py")):
+    folder = Path(sinks.__path__[0])
+    about = dict.fromkeys(sink_names(), "from another package")
+    for path in folder.glob("[!_]*.py"):
         page = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-        entries[path.stem] = page.partition("\n")[0]
-    return entries
+        about[path.stem] = page.partition("\n")[0]
+    return about
 
 
 def _in_words(shelf: Shelf) -> Iterator[str]:

@@ -5,7 +5,7 @@
   // @ts-ignore the vendored scripts before this one define these
   const { html, render, useEffect, useMemo, useRef, useState } = window.htmPreact, Plot = window.uPlot;
 
-  /** @typedef {{site: string, port: string, phase: string, op: string, dtype: string, top: number}} Row */
+  /** @typedef {{site: string, port: string, phase: string, op: string, dtype: string, measure: string, top: number}} Row */
   /** @typedef {{title: string, about: string, marks: [number, number][], packed_meta: string, packed_codes: string}} Packed */
   /** @typedef {{title: string, about: string, marks: [number, number][], steps: number[], rows: Row[], codes: Uint8Array}} Panel */
   /** @typedef {{panel: number, row: number}} Pick */
@@ -44,7 +44,7 @@
   }
 
   /** @param {Row} row @param {string} format @returns {number | null} log2 of the limit that headroom is counted to */
-  const limitOf = (row, format) => DATA.log2_limits[format === "own" ? row.dtype : format] ?? null;
+  const limitOf = (row, format) => (row.measure === "norm" ? null : DATA.log2_limits[format === "own" ? row.dtype : format] ?? null);
 
   /** @param {number} value @returns {string} */
   function short(value) {
@@ -66,12 +66,15 @@
   /** @param {Row} row */
   const nameOf = (row) => `${row.site || "(model)"} ${row.op ? row.op.replace(/^aten\./, "") : row.port}`;
 
-  /** @param {number | null} log2 @param {number | null} limit */
-  function inWords(log2, limit) {
+  /** What a row's numbers are: the largest magnitude, or where only that was recorded the L2 norm. @param {Row} row */
+  const quantity = (row) => (row.measure === "norm" ? "norm" : "|max|");
+
+  /** @param {Row} row @param {number | null} log2 @param {number | null} limit */
+  function inWords(row, log2, limit) {
     if (log2 === null) return "not recorded";
     if (log2 === Infinity) return "not finite";
     if (log2 === -Infinity) return "all zero";
-    return `|max| ≈ ${short(2 ** log2)}` + (limit === null ? "" : `, headroom ${(limit - log2).toFixed(1)} bits`);
+    return `${quantity(row)} ≈ ${short(2 ** log2)}` + (limit === null ? "" : `, headroom ${(limit - log2).toFixed(1)} bits`);
   }
 
   /** Re-render on a change of width or of light and dark.
@@ -99,14 +102,15 @@
     return limit === null ? -MOST_BITS : Math.min(0, Math.max(-MOST_BITS, log2 - limit));
   }
 
-  /** One pixel per cell, or the worst of the cells that share a pixel.
-   * @param {Panel} panel @param {string} format @param {number} width @param {number} height @returns {HTMLCanvasElement} */
-  function picture(panel, format, width, height) {
-    const n = panel.rows.length, m = panel.steps.length, w = Math.min(m, width), h = Math.min(n, height);
+  /** Rows first to last - 1, one pixel per cell, or the worst of the cells that share a pixel.
+   * @param {Panel} panel @param {string} format @param {number} width @param {number} height @param {number} first @param {number} last
+   * @returns {HTMLCanvasElement} */
+  function picture(panel, format, width, height, first, last) {
+    const n = last - first, m = panel.steps.length, w = Math.min(m, width), h = Math.min(n, height);
     const worst = new Float32Array(w * h).fill(NaN);
     for (let r = 0; r < n; r++)
       for (let c = 0; c < m; c++) {
-        const score = badness(panel, r, c, format), at = Math.floor((r * h) / n) * w + Math.floor((c * w) / m);
+        const score = badness(panel, first + r, c, format), at = Math.floor((r * h) / n) * w + Math.floor((c * w) / m);
         if (!Number.isNaN(score) && !(worst[at] >= score)) worst[at] = score;
       }
     const canvas = document.createElement("canvas");
@@ -126,44 +130,46 @@
    * @param {Panel} panel @param {number} width */
   function geometry(panel, width) {
     const n = panel.rows.length, m = panel.steps.length;
-    const scrolls = m <= 12 && n * ROW_HEIGHT > VIEW_HEIGHT && n <= 900; // a canvas must stay below 16,384 pixels at 2x
+    const scrolls = m <= 12 && n * ROW_HEIGHT > VIEW_HEIGHT;
     const rowHeight = scrolls ? ROW_HEIGHT : Math.min(ROW_HEIGHT, (VIEW_HEIGHT - AXIS_HEIGHT - 8) / n);
     const label = rowHeight >= 11 ? Math.min(360, Math.floor(width * 0.46)) : 0;
     const value = m < FEW_STEPS && label ? Math.min(170, Math.floor(width * 0.25)) : 0;
     const room = Math.max(20, width - label - value - (label ? 18 : 2));
     const cell = Math.min(room / m, 48);
-    return { n, m, rowHeight, label, value, cell, plotWidth: cell * m, plotHeight: rowHeight * n, scrolls, height: rowHeight * n + AXIS_HEIGHT };
+    return { n, m, rowHeight, label, value, cell, plotWidth: cell * m, plotHeight: rowHeight * n, scrolls, height: scrolls ? VIEW_HEIGHT : rowHeight * n + AXIS_HEIGHT };
   }
 
-  /** @param {CanvasRenderingContext2D} g @param {Panel} panel @param {ReturnType<typeof geometry>} geo @param {string} format */
-  function drawLabels(g, panel, geo, format) {
+  /** @param {CanvasRenderingContext2D} g @param {Panel} panel @param {ReturnType<typeof geometry>} geo @param {string} format
+   * @param {number} first @param {number} last */
+  function drawLabels(g, panel, geo, format, first, last) {
     g.font = FONT; g.textBaseline = "middle";
     const room = Math.floor((geo.label - 12) / g.measureText("M").width);
-    panel.rows.forEach((row, r) => {
-      const y = (r + 0.5) * geo.rowHeight;
+    for (let r = first; r < last; r++) {
+      const row = panel.rows[r], y = (r + 0.5) * geo.rowHeight;
       g.textAlign = "right"; g.fillStyle = colourVar("--fg");
       g.fillText(tail(nameOf(row), room), geo.label - 6, y);
-      if (!geo.value) return;
+      if (!geo.value) continue;
       const log2 = log2At(panel, r, geo.m - 1), limit = limitOf(row, format);
       g.textAlign = "left"; g.fillStyle = log2 === Infinity ? colourVar("--error") : colourVar("--mute");
       const bits = limit === null || log2 === null || !Number.isFinite(log2) ? "" : `  ${(limit - log2).toFixed(1)} bits`;
-      g.fillText(log2 === null || !Number.isFinite(log2) ? inWords(log2, null) : short(2 ** log2) + bits, geo.label + geo.plotWidth + 8, y);
-    });
+      g.fillText(log2 === null || !Number.isFinite(log2) ? inWords(row, log2, null) : short(2 ** log2) + bits, geo.label + geo.plotWidth + 8, y);
+    }
   }
 
   /** @param {CanvasRenderingContext2D} g @param {Panel} panel @param {ReturnType<typeof geometry>} geo */
   function drawAxis(g, panel, geo) {
+    const bottom = geo.height - AXIS_HEIGHT;
     g.font = FONT; g.textBaseline = "top"; g.fillStyle = colourVar("--mute");
     const least = geo.m / Math.max(1, Math.floor(geo.plotWidth / 70)), decade = 10 ** Math.floor(Math.log10(Math.max(1, least)));
     const every = [1, 2, 5, 10].map((k) => k * decade).find((k) => k >= least) || 10 * decade;
     for (let c = 0; c < geo.m; c += every) {
       const x = geo.label + (c + 0.5) * geo.cell;
       g.textAlign = c === 0 && geo.label === 0 ? "left" : "center";
-      g.fillRect(Math.round(x), geo.plotHeight, 1, 4);
-      g.fillText(String(panel.steps[c]), c === 0 && geo.label === 0 ? 2 : x, geo.plotHeight + 7);
+      g.fillRect(Math.round(x), bottom, 1, 4);
+      g.fillText(String(panel.steps[c]), c === 0 && geo.label === 0 ? 2 : x, bottom + 7);
     }
     g.textAlign = "right";
-    if (geo.label) g.fillText("step", geo.label - 6, geo.plotHeight + 7);
+    if (geo.label) g.fillText("step", geo.label - 6, bottom + 7);
   }
 
   /** @param {CanvasRenderingContext2D} g @param {Panel} panel @param {ReturnType<typeof geometry>} geo @param {number} selected */
@@ -184,7 +190,7 @@
   /** @param {{panel: Panel, selected: number, format: string, pick: (row: number) => void}} props */
   function Heat({ panel, selected, format, pick }) {
     const box = useRef(), canvas = useRef(), [width, theme] = useLayout(box);
-    const [tip, setTip] = useState(null);
+    const [tip, setTip] = useState(null), [scroll, setScroll] = useState(0);
     const geo = useMemo(() => geometry(panel, width - 2), [panel, width]);
     useEffect(() => {
       if (width < 50) return;
@@ -193,23 +199,27 @@
       element.style.width = `${width - 2}px`; element.style.height = `${geo.height}px`;
       const g = element.getContext("2d");
       g.scale(scale, scale); g.imageSmoothingEnabled = false;
-      const image = picture(panel, format, Math.max(1, Math.floor(geo.plotWidth * scale)), Math.max(1, Math.floor(geo.plotHeight * scale)));
-      g.drawImage(image, geo.label, 0, geo.plotWidth, geo.plotHeight);
-      if (geo.label) drawLabels(g, panel, geo, format);
+      const first = geo.scrolls ? Math.floor(scroll / geo.rowHeight) : 0, last = geo.scrolls ? Math.min(geo.n, first + Math.ceil(VIEW_HEIGHT / geo.rowHeight) + 1) : geo.n;
       drawAxis(g, panel, geo);
+      g.beginPath(); g.rect(0, 0, width, geo.height - AXIS_HEIGHT); g.clip();
+      g.translate(0, -(geo.scrolls ? scroll : 0));
+      const drawn = (last - first) * geo.rowHeight;
+      const image = picture(panel, format, Math.max(1, Math.floor(geo.plotWidth * scale)), Math.max(1, Math.floor(drawn * scale)), first, last);
+      g.drawImage(image, geo.label, first * geo.rowHeight, geo.plotWidth, drawn);
+      if (geo.label) drawLabels(g, panel, geo, format, first, last);
       drawMarks(g, panel, geo, selected);
-    }, [panel, width, theme, format, selected]);
+    }, [panel, width, theme, format, selected, scroll]);
     useEffect(() => {
       const view = canvas.current.parentElement; // show the chosen row of a long list
       const y = (selected + 0.5) * geo.rowHeight;
-      if (geo.scrolls && (y < view.scrollTop || y > view.scrollTop + view.clientHeight)) view.scrollTop = y - view.clientHeight / 2;
+      if (geo.scrolls && (y < view.scrollTop || y > view.scrollTop + view.clientHeight - AXIS_HEIGHT)) view.scrollTop = y - view.clientHeight / 2;
     }, [selected, width]);
 
     /** The cell under the pointer; of several rows or steps that share a pixel, the worst. @param {MouseEvent} event */
     const cellAt = (event) => {
       const half = (/** @type {number} */ size) => (size < 1 ? Math.ceil(0.5 / size) : 0);
-      const r0 = Math.floor(event.offsetY / geo.rowHeight), c0 = Math.floor((event.offsetX - geo.label) / geo.cell);
-      if (r0 < 0 || r0 >= geo.n) return null;
+      const r0 = Math.floor((event.offsetY + (geo.scrolls ? scroll : 0)) / geo.rowHeight), c0 = Math.floor((event.offsetX - geo.label) / geo.cell);
+      if (r0 < 0 || r0 >= geo.n || event.offsetY > geo.height - AXIS_HEIGHT) return null;
       let best = { r: r0, c: Math.min(geo.m - 1, Math.max(0, c0)) }, worst = -Infinity;
       const dr = half(geo.rowHeight), dc = half(geo.cell), c1 = best.c;
       for (let r = Math.max(0, r0 - dr); r <= Math.min(geo.n - 1, r0 + dr); r++)
@@ -232,13 +242,14 @@
     };
     const row = tip && panel.rows[tip.r];
     return html`<div class="heat" ref=${box}>
-      <div class="view"><canvas ref=${canvas} tabIndex="0" role="img" aria-label=${`${panel.title}: ${geo.n} rows, ${geo.m} steps`}
+      <div class="view" onScroll=${(/** @type {any} */ e) => { setScroll(e.target.scrollTop); setTip(null); }}><canvas ref=${canvas} tabIndex="0" role="img" aria-label=${`${panel.title}: ${geo.n} rows, ${geo.m} steps`}
         onMouseMove=${hover} onMouseLeave=${() => setTip(null)} onKeyDown=${key}
-        onClick=${(/** @type {MouseEvent} */ e) => { const cell = cellAt(e); if (cell) pick(cell.r); }}></canvas></div>
+        onClick=${(/** @type {MouseEvent} */ e) => { const cell = cellAt(e); if (cell) pick(cell.r); }}></canvas>
+        ${geo.scrolls && html`<div style=${{ height: `${geo.plotHeight + AXIS_HEIGHT - VIEW_HEIGHT}px` }}></div>`}</div>
       ${tip && html`<div class="tip" style=${{ left: `${tip.x}px`, top: `${tip.y}px` }}>
         <b class="mono">${tail(row.site || "(model)", 120)}</b> <span class="mono">${row.port}</span>
         <div class="mute">${[row.phase, row.op, row.dtype].filter(Boolean).join(" · ")}</div>
-        <div>step ${panel.steps[tip.c]}: ${inWords(log2At(panel, tip.r, tip.c), limitOf(row, format))}</div></div>`}
+        <div>step ${panel.steps[tip.c]}: ${inWords(row, log2At(panel, tip.r, tip.c), limitOf(row, format))}</div></div>`}
     </div>`;
   }
 
@@ -279,7 +290,7 @@
       const top = isNear ? 2 ** /** @type {number} */ (limit) : finite.length ? 2 ** highest : 1;
       const bad = log2.map((v) => (v === Infinity ? top : null));
       const value = (/** @type {unknown} */ _, /** @type {number | null} */ v) => (v === null || v === undefined ? "–" : short(v));
-      const series = [{ label: overSteps ? "step" : "row" }, { label: "|max|", stroke: colourVar("--curve"), width: 1.5, value, points: { show: x.length < 60 } },
+      const series = [{ label: overSteps ? "step" : "row" }, { label: overSteps ? quantity(row) : "|max|", stroke: colourVar("--curve"), width: 1.5, value, points: { show: x.length < 60 } },
         { label: "not finite", stroke: colourVar("--bad-cell"), fill: colourVar("--bad-cell"), paths: () => null, points: { show: true, size: 6, fill: colourVar("--bad-cell") }, value: (/** @type {unknown} */ _, /** @type {number | null} */ v) => (v ? "yes" : "–") }];
       const columns = [x, curve, bad];
       if (isNear) {

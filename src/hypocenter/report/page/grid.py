@@ -15,7 +15,7 @@ FLOATING = ("float", "bfloat", "complex")  # dtypes that can overflow to infinit
 SCALARS = ("loss", "grad_norm", "local_norm", "loss_scale", "lr")  # sites that are numbers of a step, not tensors
 COLUMNS = (
     "step", "site", "port", "phase", "op", "source_line", "dtype", "order", "replay", "literal_inf",
-    "n_nan", "n_posinf", "n_neginf", "absmax",
+    "n_nan", "n_posinf", "n_neginf", "n_hist", "absmax", "sumsq",
 )  # fmt: skip
 """What a grid is made from; selecting these first spares copying histograms."""
 
@@ -31,6 +31,7 @@ class Row:
     phase: str
     op: str
     dtype: str
+    measure: str = "max"  # "norm" where only the L2 norm was recorded, as for gradients at level sentinel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +63,12 @@ def grid_of(table: pa.Table, keep: frozenset[tuple[str, str]] = frozenset()) -> 
     absmax[absmax < 0] = np.nan
     rank = np.argsort(order, kind="stable")
     fields = {name: chosen[name].take(firsts).to_pylist() for name in ("site", "port", "phase", "op", "dtype")}
-    rows = [Row(**{name: values[i] for name, values in fields.items()}) for i in range(len(firsts))]
+    is_norm = np.ones(len(firsts), np.bool_)
+    np.logical_and.at(is_norm, codes, _is_norm(chosen))
+    rows = [
+        Row(**{name: values[i] for name, values in fields.items()}, measure="norm" if is_norm[i] else "max")
+        for i in range(len(firsts))
+    ]
     return Grid(rows=tuple(rows[i] for i in rank), steps=tuple(int(s) for s in steps), absmax=absmax[rank])
 
 
@@ -97,4 +103,10 @@ def _first_order(codes: npt.NDArray[np.int64], n_keys: int, table: pa.Table) -> 
 def _magnitude(table: pa.Table) -> npt.NDArray[np.float64]:
     bad = sum(table[name].to_numpy() for name in ("n_nan", "n_posinf", "n_neginf"))
     planned = table["literal_inf"].to_numpy(zero_copy_only=False) & (table["n_nan"].to_numpy() == 0)
-    return np.where((np.asarray(bad) > 0) & ~planned, np.inf, table["absmax"].to_numpy())
+    size = np.where(_is_norm(table), np.sqrt(table["sumsq"].to_numpy()), table["absmax"].to_numpy())
+    return np.where((np.asarray(bad) > 0) & ~planned, np.inf, size)
+
+
+def _is_norm(table: pa.Table) -> npt.NDArray[np.bool_]:
+    """Readings that hold the sum of squares alone: nothing was counted in them."""
+    return (table["n_hist"].to_numpy() == 0) & (table["absmax"].to_numpy() == 0)

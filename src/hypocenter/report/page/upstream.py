@@ -91,12 +91,8 @@ def _line(reading: Reading, *, is_first_bad: bool) -> Line:
         op=wording.clean(reading.op),
         dtype=wording.clean(reading.dtype),
         shape=wording.shape(reading.shape),
-        absmax=wording.number(reading.summary.absmax) if _has_finite(reading) else "–",
+        absmax=wording.magnitude(reading.summary),
         chips=wording.chips(reading.summary),
         headroom=wording.headroom(reading.summary, reading.dtype),
         is_first_bad=is_first_bad,
     )
-
-
-def _has_finite(reading: Reading) -> bool:
-    return reading.summary.n_nonfinite < reading.summary.n
