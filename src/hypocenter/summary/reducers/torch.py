@@ -10,8 +10,9 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 
 from hypocenter.nouns import Summary, replace
 from hypocenter.summary.reducers.torch_deferred import Deferred
-from hypocenter.summary.reducers.torch_exact import CHUNK, exact
-from hypocenter.summary.reducers.torch_samples import SMALL, Moments, Samples
+from hypocenter.summary.reducers.torch_exact import exact
+from hypocenter.summary.reducers.torch_moments import moments_of
+from hypocenter.summary.reducers.torch_samples import SMALL, Samples
 from hypocenter.summary.reducers.torch_sketch import Placement, sketch_of
 from hypocenter.summary.reducers.torch_values import in_a_row, is_capturing, local_values, n_elements
 
@@ -19,7 +20,6 @@ Histogram = Literal["sample", "full"]
 
 _FAST = frozenset((torch.float32, torch.bfloat16, torch.float16))
 _WHOLE = (Tensor, torch.nn.Parameter)
-_TRUSTED_RMS = 1e-15  # below it squares near the smallest float32 (1.2e-38) lose bits or vanish: sum them in float64
 
 
 def summarize(
@@ -53,8 +53,7 @@ class TorchReducer:
     per device. Counts of non-finite values and the extremes are exact. Sums are float32 sums of at most 2**19 elements
     each, added in float64: `sumsq` is good to 1e-5 as a rule, and to 2e-3 when all values are the same. The fields of
     the histogram come from a fixed sample of SIZE elements (torch_samples), the same for the same shape, unless
-    `histogram="full"`. On the CPU everything is exact for a tensor of at most SMALL elements, one with a NaN or an
-    infinity, integers, bool and float64.
+    `histogram="full"`. On the CPU everything is exact for a tensor of at most SMALL elements, integers, bool and float64.
 
     `histogram="full"` waits for an accelerator in `add`; `sketch=True` multiplies matrices there: not for every step.
     """
@@ -93,12 +92,7 @@ class TorchReducer:
         if n <= SMALL:
             return self._samples.add_whole(ticket, t.detach(), n) if n else Summary()
         dense = t.detach() if t.is_contiguous() else in_a_row(t.detach())
-        moments = _moments(dense) if n <= 2 * CHUNK else _moments_in_chunks(dense.view(-1))
-        if not (moments.low > -_INF and moments.high < _INF):  # also when they are NaN
-            return exact(dense)
-        if not n * _TRUSTED_RMS**2 <= moments.squares < _INF and (moments.low or moments.high):
-            moments = _wide(moments, dense)
-        return self._samples.add_spread(ticket, dense, n, moments)
+        return self._samples.add_spread(ticket, dense, n, moments_of(dense, n))
 
     def _reduce_any(self, t: Tensor, ticket: int) -> Summary | None:
         if (values := local_values(t)) is None or is_capturing(values):
@@ -125,43 +119,6 @@ class TorchReducer:
         for ticket, values in _fetched(sketches):
             result[ticket] = replace(result[ticket], sketch=values)
         return result
-
-
-_INF = float("inf")
-_NAN = float("nan")
-
-
-def _moments(dense: Tensor) -> Moments:
-    """Extremes and sums in one sweep each; NaN and infinities show in the extremes.
-
-    amin and amax are together faster than aminmax in float32, and slower in float16 and bfloat16.
-    """
-    if dense.dtype is torch.float32:
-        low, high = torch.amin(dense), torch.amax(dense)
-    else:
-        low, high = torch.aminmax(dense)
-    total = torch.sum(dense, dtype=torch.float32)
-    norm = torch.linalg.vector_norm(dense, dtype=torch.float32).item()
-    return Moments(low.item(), high.item(), total.item(), norm * norm)
-
-
-def _moments_in_chunks(row: Tensor) -> Moments:
-    """The same, a piece at a time: the second sweep then finds the piece in cache, and float32 sums stay short."""
-    low, high, total, squares = _INF, -_INF, 0.0, 0.0
-    for chunk in row.split(CHUNK):
-        part = _moments(chunk)
-        if not (part.low > -_INF and part.high < _INF):
-            return Moments(_NAN, _NAN, _NAN, _NAN)
-        low, high = min(low, part.low), max(high, part.high)
-        total, squares = total + part.total, squares + part.squares
-    return Moments(low, high, total, squares)
-
-
-def _wide(moments: Moments, dense: Tensor) -> Moments:
-    """The same extremes with sums in float64: the float32 ones overflowed, or lost the squares they add up."""
-    wide = [chunk.to(torch.float64) for chunk in dense.view(-1).split(CHUNK)]
-    total, squares = sum(chunk.sum().item() for chunk in wide), sum((chunk * chunk).sum().item() for chunk in wide)
-    return Moments(moments.low, moments.high, total, squares)
 
 
 def _fetched(sketches: list[tuple[int, Tensor]]) -> list[tuple[int, tuple[float, ...]]]:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hypocenter.nouns import Summary, replace
+from hypocenter.nouns import Summary
 from hypocenter.summary.exponents import BINARY32, tally
 from hypocenter.summary.reducers.torch_exact import exact, smallest_normal_exponent
 from hypocenter.summary.reducers.torch_samples import SIZE, Moments, assembled, spread
@@ -71,7 +71,7 @@ def _reduced(x: Tensor) -> Tensor:
     inside float32: 1e-30 squared would vanish, 1e30 squared overflow.
     """
     low, high = x.nan_to_num(_INF, _INF, _INF).amin(), x.nan_to_num(-_INF, -_INF, -_INF).amax()
-    absmax = torch.maximum(low.abs(), high.abs())
+    absmax = torch.maximum(-low, high)
     unit = (absmax.view(torch.int32) & BINARY32.infinity).view(torch.float32).clamp(_LEAST_UNIT, _MOST_UNIT)
     scaled = x.nan_to_num(0.0, 0.0, 0.0) / unit
     norm = torch.linalg.vector_norm(scaled, dtype=torch.float32)
@@ -87,10 +87,8 @@ def _read(part: np.ndarray, promise: _Promise) -> Summary:
     low, high, total, norm = part[12:_ROW_BYTES].view(np.float32).tolist()
     size = min(promise.n, SIZE)
     counted = tally(part[_ROW_BYTES:].view(np.float32), [size])
-    if n_nan + n_posinf + n_neginf == promise.n:
-        return Summary(n=promise.n, n_nan=n_nan, n_posinf=n_posinf, n_neginf=n_neginf, n_hist=size)
-    exponent = math.frexp(max(abs(low), abs(high)))[1] - 1
+    largest = max(-low, high) if low <= high else 0.0
+    exponent = math.frexp(largest)[1] - 1
     unit = min(max(math.ldexp(1.0, exponent), _LEAST_UNIT), _MOST_UNIT)
-    moments = Moments(low, high, total * unit, norm * norm * unit * unit)
-    finite = assembled(promise.n, size, smallest_normal_exponent(promise.dtype), moments, counted)
-    return replace(finite, n_nan=n_nan, n_posinf=n_posinf, n_neginf=n_neginf)
+    moments = Moments(low, high, total * unit, norm * norm * unit * unit, n_nan, n_posinf, n_neginf)
+    return assembled(promise.n, size, smallest_normal_exponent(promise.dtype), moments, counted)

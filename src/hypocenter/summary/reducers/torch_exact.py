@@ -23,11 +23,22 @@ def exact(values: Tensor, smallest_normal: int | None = None) -> Summary:
         values: the numbers.
         smallest_normal: binary exponent of the format that they had, where that is not their dtype.
     """
+    if values.dtype is torch.bool:
+        return _exact_bool(values)
     row = in_a_row(values)
     if smallest_normal is None:
         smallest_normal = smallest_normal_exponent(values.dtype)
     chunks = row.split(CHUNK) if row.numel() else ()
     return merge_all(_exact_chunk(_widened(chunk), smallest_normal) for chunk in chunks)
+
+
+def _exact_bool(values: Tensor) -> Summary:
+    n, ones = values.numel(), int(torch.count_nonzero(values).item())
+    return Summary(
+        n=n, n_hist=n, n_zero=n - ones, min=float(ones == n) if n else None, max=float(ones > 0) if n else None,
+        absmin=1.0 if ones else None, absmax=float(ones > 0), sum=float(ones), sumsq=float(ones),
+        hist=(ones,) if ones else (),
+    )  # fmt: skip
 
 
 def smallest_normal_exponent(dtype: torch.dtype) -> int:

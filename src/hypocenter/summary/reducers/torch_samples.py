@@ -28,12 +28,15 @@ SMALLEST_NORMAL = {dtype: smallest_normal_exponent(dtype) for dtype in (torch.fl
 
 
 class Moments(NamedTuple):
-    """Of finite values."""
+    """Extremes and sums of the finite values, and how many are not; `low` is above `high` when none is finite."""
 
     low: float
     high: float
     total: float
     squares: float
+    n_nan: int = 0
+    n_posinf: int = 0
+    n_neginf: int = 0
 
 
 def spread(row: Tensor) -> Tensor:
@@ -57,7 +60,7 @@ class Samples:
         self._whole.held.append((ticket, n, n, t.dtype, None))
 
     def add_spread(self, ticket: int, dense: Tensor, n: int, moments: Moments) -> None:
-        """Copy SIZE of the n elements, all finite, that lie one after the other in memory."""
+        """Copy SIZE of the n elements, which lie one after the other in memory."""
         sample = dense.as_strided((RUNS, RUN_LENGTH), ((n - RUN_LENGTH) // (RUNS - 1), 1), dense.storage_offset())
         self._spread.place(SIZE).view(RUNS, RUN_LENGTH).copy_(sample)
         self._spread.held.append((ticket, n, SIZE, dense.dtype, moments))
@@ -133,11 +136,14 @@ def _summaries_of_whole(values: NDArray[np.float32], held: list[_Held]) -> Itera
 
 
 def assembled(n: int, n_hist: int, smallest_normal: int, moments: Moments, tallies: Tallies, i: int = 0) -> Summary:
-    """Put together the Summary of finite values from their moments and the i-th counted sample."""
-    low, high, total, squares = moments
+    """Put together a Summary from moments and the i-th counted sample."""
+    low, high = moments.low, moments.high
     first, counts = tallies.first[i], tallies.counts[i]
+    has_finite = low <= high
     return Summary(
-        n=n, n_hist=n_hist, n_zero=tallies.n_zero[i], n_subnormal=n_below(smallest_normal, first, counts),
-        min=low + 0.0, max=high + 0.0, absmin=tallies.absmin[i], absmax=max(-low, high) + 0.0, sum=total, sumsq=squares,
+        n=n, n_nan=moments.n_nan, n_posinf=moments.n_posinf, n_neginf=moments.n_neginf, n_hist=n_hist,
+        n_zero=tallies.n_zero[i], n_subnormal=n_below(smallest_normal, first, counts),
+        min=low + 0.0 if has_finite else None, max=high + 0.0 if has_finite else None, absmin=tallies.absmin[i],
+        absmax=max(-low, high) + 0.0 if has_finite else 0.0, sum=moments.total, sumsq=moments.squares,
         hist_first=first, hist=counts,
     )  # fmt: skip
