@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -47,7 +48,9 @@ def commands() -> str:
 
     from hypocenter.cli import hypocenter as cli
 
-    context = click.Context(cli, info_name="hypocenter", max_content_width=100, terminal_width=100)
+    context = click.Context(
+        cli, info_name="hypocenter", max_content_width=100, terminal_width=100, **cli.context_settings
+    )
     parts = ["# Commands", NOTICE, _help(cli, context)]
     for name in cli.list_commands(context):
         command = cli.get_command(context, name)
@@ -98,6 +101,7 @@ def put_demo_into_readme(recording: Path) -> None:
     """Replace the terminal example of the README by what `hypocenter check` prints about the demo's recording."""
     command = [sys.executable, "-m", "hypocenter", "check", recording.name]
     shown = subprocess.run(command, cwd=recording.parent, capture_output=True, text=True, check=False).stdout
+    shown = re.sub(r"\S*/site-packages/", "", shown)
     readme = ROOT / "README.md"
     before, _, rest = readme.read_text(encoding="utf-8").partition(DEMO_START)
     after = rest.partition(DEMO_END)[2]
@@ -107,8 +111,9 @@ def put_demo_into_readme(recording: Path) -> None:
 def main() -> int:
     """Write the pages (and the README's example, if the demo has run), or with --check report what is stale."""
     if "--check" in sys.argv[1:]:
-        print(*(f"stale: docs/{name} (run ./scripts/docs)" for name in stale()), sep="\n")
-        return 1 if stale() else 0
+        for name in (old := stale()):
+            print(f"stale: docs/{name} (run ./scripts/docs)")
+        return 1 if old else 0
     for name, render in PAGES.items():
         (DOCS / name).write_text(render(), encoding="utf-8")
     if (recording := ROOT / ".demo").is_dir():
