@@ -207,40 +207,25 @@ def test_a_compiled_model_under_the_module_tap_shows_what_goes_in_and_out(clock,
     assert ("1.attention.q", "grad_out[0]", 0) in keys
 
 
-@pytest.mark.parametrize("in_place", [False, True])
-def test_hooks_between_graphs_are_not_compiled_themselves(in_place: bool, clock, reducer, warnings_given) -> None:
-    class Broken(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.norm, self.act, self.last = nn.Linear(4, 4), nn.LayerNorm(4), nn.GELU(), nn.Linear(4, 4)
+def test_hooks_that_run_between_graphs_are_not_compiled_themselves(clock, reducer, warnings_given) -> None:
+    from torch._dynamo.eval_frame import _debug_get_cache_entry_list as compiled_versions
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            x = self.act(self.norm(self.first(x)))
-            torch._dynamo.graph_break()
-            return self.last(x)
+    model, names = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.GELU()), NameMap()
+    names.add_root(model)
+    tap = ModuleTap(names, reducer, clock, Config(), warnings_given.append)
+    compiled_tap = CompiledTap(names, clock, Config(), warnings_given.append)
+    undos = [tap.attach(), compiled_tap.attach(), names.close]
+    tap.enabled = True
+    try:
+        model.compile(backend="aot_eager")  # of a Sequential torch compiles the children, and calls the hooks itself
+        model(torch.ones(2, 4)).sum().backward()
+        tap.collect(0)
+    finally:
+        for undo in undos:
+            undo()
 
-    def n_graphs(tapped: bool) -> int:
-        torch._dynamo.reset()
-        COUNTERS.clear()
-        model, names = Broken(), NameMap()
-        names.add_root(model)
-        module_tap = ModuleTap(names, reducer, clock, Config(), warnings_given.append)
-        taps = [module_tap, CompiledTap(names, clock, Config(), warnings_given.append)] if tapped else []
-        undos = [tap.attach() for tap in taps]
-        module_tap.enabled = tapped
-        try:
-            compiled = model if in_place else torch.compile(model, backend="aot_eager")
-            if in_place:
-                model.compile(backend="aot_eager")
-            with torch._dynamo.config.patch(error_on_recompile=True):
-                for _ in range(3):
-                    compiled(torch.ones(2, 4)).sum().backward()
-        finally:
-            for undo in [*undos, names.close]:
-                undo()
-        return COUNTERS["stats"]["unique_graphs"]
-
-    assert n_graphs(tapped=True) == n_graphs(tapped=False)
+    for hook in (ModuleTap._before, ModuleTap._after, ModuleTap._enter, CompiledTap._before):
+        assert compiled_versions(hook.__code__) == []
     assert warnings_given == []
 
 

@@ -7,6 +7,7 @@ before or after a compiled module as a whole, where everything is allowed.
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -24,10 +25,12 @@ def never_compile(function: Callable[..., Any]) -> None:
 
     Traced inline, as part of a module's call, it still is.
     """
-    code = getattr(function, "__code__", None)
-    skip = getattr(_eval_frame, "skip_code", None)
-    if code is not None and skip is not None:
-        skip(code)
+    with contextlib.suppress(AttributeError, TypeError):  # private names: without them hooks are merely compiled too
+        if hasattr(_eval_frame, "set_code_exec_strategy"):
+            strategy = _eval_frame._FrameExecStrategy(_eval_frame._FrameAction.SKIP, _eval_frame._FrameAction.DEFAULT)
+            _eval_frame.set_code_exec_strategy(function.__code__, strategy)
+        else:
+            _eval_frame.skip_code(function.__code__)  # older torch
 
 
 def silence_global_hook_warning() -> None:
