@@ -75,7 +75,12 @@ def resolve(
 
 def from_json(text: str) -> Config:
     """Read back what `to_json` wrote (how `hypocenter run` hands the config to its child processes)."""
-    return _build(_checked(msgspec.json.decode(text), "HYPOCENTER_CONFIG"), "HYPOCENTER_CONFIG")
+    origin = "HYPOCENTER_CONFIG"
+    try:
+        values = msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise ConfigError("the options handed over cannot be read", where=origin, why=str(error)) from error
+    return _build(_checked(values, origin), origin)
 
 
 def to_json(config: Config) -> str:

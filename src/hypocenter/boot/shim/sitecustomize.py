@@ -14,7 +14,7 @@ def _arm() -> None:
     here = os.path.dirname(__file__)
     sys.path[:] = [entry for entry in sys.path if entry != here]
     sys.modules.pop("sitecustomize", None)
-    if not os.environ.get("HYPOCENTER_RUN"):
+    if not os.environ.get("HYPOCENTER_RUN") or sys.version_info < (3, 10):
         return
     try:
         from _frozen_importlib import ModuleSpec  # what importlib.machinery re-exports, without its 3 ms

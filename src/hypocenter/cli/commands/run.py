@@ -18,7 +18,7 @@ from typing import Any
 import click
 
 import hypocenter
-from hypocenter.cli.child import Ended, die_by, run_child, signals_held
+from hypocenter.cli.child import Ended, StartError, die_by, run_child, signals_held
 from hypocenter.cli.config_options import config_options, given
 from hypocenter.cli.program import argv_of
 from hypocenter.cli.say import say
@@ -39,7 +39,7 @@ class ProgramCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Split the words before click sees them, so that no option of the program can be taken for ours."""
         at = _program_starts(self, args)
-        return super().parse_args(ctx, [*args[:at], "--", *args[at:]])
+        return super().parse_args(ctx, [*args[:at], "--", *args[at:]] if at < len(args) else args)
 
 
 @click.command(
@@ -63,7 +63,11 @@ def command(program: tuple[str, ...], fail_on: Severity | None, **options: Any) 
     with signals_held() as mask:
         directory = new_run_directory(config.out, config.force, _name(program)).absolute()
         _begin(directory, program, config)
-        ended = run_child(argv, environment(os.environ, directory, config), mask)
+        try:
+            ended = run_child(argv, environment(os.environ, directory, config), mask)
+        except StartError:
+            finish_run(directory, "failed", None)
+            raise
     code = _after(directory, ended, fail_on)
     if ended.signal is not None:
         sys.stdout.flush()
@@ -90,7 +94,7 @@ def _program_starts(command: click.Command, args: list[str]) -> int:
             del args[at]
             return at
         at += 2 if args[at] in takes_value else 1
-    return min(at, len(args))
+    return at
 
 
 def _name(program: tuple[str, ...]) -> str:
@@ -155,7 +159,9 @@ def _say_nothing_recorded(n_reached: int) -> None:
         say("   = hint: a step is a module called, a backward pass, and an optimizer's step")
     else:
         say("note: nothing was recorded: no process imported torch")
-        say("   = hint: python -I, -E and -S, and scripts that set PYTHONPATH anew, keep hypocenter out")
+        say(
+            "   = hint: python -I, -E, -S or older than 3.10, and scripts that set PYTHONPATH anew, keep hypocenter out"
+        )
 
 
 def _short(directory: Path) -> str:
