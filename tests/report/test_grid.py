@@ -56,6 +56,14 @@ def test_inputs_integers_and_scalars_are_left_out_unless_kept() -> None:
     assert [(row.site, row.port) for row in kept.rows] == [("a", "in[0]"), ("ids", "out[0]"), ("a", "out[0]")]
 
 
+def test_memory_that_nobody_has_written_yet_is_left_out() -> None:
+    ops = ("aten.empty_like.default", "aten.new_empty.default", "aten.empty.memory_format", "aten.emptyish.default")
+
+    found = grid(*(reading("a", i, 1.0, op=op) for i, op in enumerate(ops)))
+
+    assert [row.op for row in found.rows] == ["aten.emptyish.default"]
+
+
 def test_operators_of_one_module_have_rows_of_their_own() -> None:
     found = grid(reading("a", 0, 1.0, op="aten.mul.Tensor"), reading("a", 1, 2.0, op="aten.add.Tensor"))
 

@@ -38,7 +38,7 @@ def cost(run_dir: Path, records: Sequence[StepRecord]) -> str:
     if percent is not None:
         text += f", overhead {percent:.1f} % of the step time"
     examined = [record for record in records if record.finding and record.tap_ms > 0]
-    if examined and len(examined) < len(records):
-        seconds = sum(record.tap_ms for record in examined) / 1e3
+    seconds = sum(record.tap_ms for record in examined) / 1e3
+    if len(examined) < len(records) and seconds >= 0.05:
         text += f", and {seconds:.1f} s for {wording.count(len(examined), 'step')} that failed"
     return text

@@ -14,6 +14,7 @@
   const MISSING = 0, ZERO = 1, HIGHEST = 254, NOT_FINITE = 255; // hypocenter.report.page.codes
   const MOST_BITS = 16; // headroom at which the colour ramp ends
   const RAMP = [[253, 231, 37], [186, 222, 40], [121, 209, 81], [53, 183, 121], [31, 158, 137], [38, 130, 142], [49, 104, 142], [62, 73, 137], [72, 40, 120]]; // viridis, reversed
+  const UNLIMITED = -MOST_BITS - 1; // score of a cell whose headroom is unknown: only a norm, or a format without a limit
   const FEW_STEPS = 3; // below this a curve over steps says nothing, and execution order is charted instead
   const VIEW_HEIGHT = 560, ROW_HEIGHT = 16, AXIS_HEIGHT = 30; // CSS pixels
   const FONT = '11.5px ui-monospace, "DejaVu Sans Mono", monospace';
@@ -99,7 +100,7 @@
     const log2 = log2At(panel, r, c), limit = limitOf(panel.rows[r], format);
     if (log2 === null) return NaN;
     if (log2 === Infinity || log2 === -Infinity) return log2;
-    return limit === null ? -MOST_BITS : Math.min(0, Math.max(-MOST_BITS, log2 - limit));
+    return limit === null ? UNLIMITED : Math.min(0, Math.max(-MOST_BITS, log2 - limit));
   }
 
   /** Rows first to last - 1, one pixel per cell, or the worst of the cells that share a pixel.
@@ -116,11 +117,11 @@
     const canvas = document.createElement("canvas");
     canvas.width = w; canvas.height = h;
     const g = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d")), image = g.createImageData(w, h);
-    const bad = rgb(colourVar("--bad-cell")), zero = rgb(colourVar("--zero-cell"));
+    const bad = rgb(colourVar("--bad-cell")), zero = rgb(colourVar("--zero-cell")), unlimited = rgb(colourVar("--plain-cell"));
     worst.forEach((score, i) => {
       if (Number.isNaN(score)) return;
       const step = Math.min(RAMP.length - 1, Math.floor((-score / MOST_BITS) * RAMP.length));
-      image.data.set([...(score === Infinity ? bad : score === -Infinity ? zero : RAMP[step]), 255], 4 * i);
+      image.data.set([...(score === Infinity ? bad : score === -Infinity ? zero : score === UNLIMITED ? unlimited : RAMP[step]), 255], 4 * i);
     });
     g.putImageData(image, 0, 0);
     return canvas;
@@ -348,8 +349,9 @@
       <span>0 bits<span class="ramp" style=${{ background: ramp }}></span>${MOST_BITS} or more</span>
       <span><span class="swatch" style=${{ background: "var(--bad-cell)" }}></span>not finite</span>
       <span><span class="swatch" style=${{ background: "var(--zero-cell)" }}></span>all zero</span>
+      <span><span class="swatch" style=${{ background: "var(--plain-cell)" }}></span>finite, headroom not known</span>
       <span><span class="swatch"></span>not recorded</span>
-      <span>box: a finding</span></div>`;
+      <span>box: a finding; red without a box followed from it, or was masked away later</span></div>`;
   }
 
   /** Let the rows of the static table choose what is charted. @param {(pick: Pick) => void} pick */

@@ -19,6 +19,8 @@ COLUMNS = (
 )  # fmt: skip
 """What a grid is made from; selecting these first spares copying histograms."""
 
+UNINITIALISED = r"^aten\.(new_)?empty(_like|_strided)?\b"  # operators whose output is whatever the memory held
+
 _KEY = ("site", "port", "phase", "op", "source_line")
 
 
@@ -77,6 +79,7 @@ def _wanted(table: pa.Table, keep: frozenset[tuple[str, str]]) -> pa.Array:
     inputs = pc.starts_with(table["port"], "in[")
     wanted = pc.and_(floating, pc.invert(inputs))
     wanted = pc.and_(wanted, pc.invert(pc.is_in(table["site"], pa.array(SCALARS))))
+    wanted = pc.and_(wanted, pc.invert(pc.match_substring_regex(table["op"], UNINITIALISED)))
     for site, port in keep:
         wanted = pc.or_(wanted, pc.and_(pc.equal(table["site"], site), pc.equal(table["port"], port)))
     return wanted

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from hypocenter.nouns import Finding, Reading
 from hypocenter.record.schema import READINGS, readings_from
 from hypocenter.report import wording
+from hypocenter.report.page.grid import UNINITIALISED
 
 BEFORE, AFTER = 14, 4  # rows shown around the first bad one
 
@@ -46,6 +47,7 @@ class Upstream:
 def upstream_of(finding: Finding, table: pa.Table) -> Upstream | None:
     """The rows around the finding, from the replay of its step when there is one; None when there is nothing."""
     near = table.filter(_same_micro_batch(finding, table))
+    near = near.filter(pc.invert(pc.match_substring_regex(near["op"], UNINITIALISED)))
     replayed = near.filter(near["replay"])
     is_replay = _index(finding, replayed) is not None
     chosen = replayed if is_replay else near.filter(pc.invert(near["replay"]))
