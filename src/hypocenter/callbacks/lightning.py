@@ -13,7 +13,7 @@ else:
     from pytorch_lightning.callbacks import Callback  # type: ignore[no-redef]
 
 
-class LightningCallback(Callback):
+class LightningCallback(Callback):  # pyright: ignore[reportGeneralTypeIssues, reportUntypedBaseClass]
     """Watches a Lightning Trainer from the start of `fit` to its end, or to the exception that ends it.
 
     Args:
@@ -28,7 +28,7 @@ class LightningCallback(Callback):
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Start watching; names are those of the LightningModule."""
         options = {"out": f"{trainer.default_root_dir}/hypocenter", **self._options}
-        self.handle = watch(pl_module, **options)
+        self.handle = watch(pl_module, None, None, **options)
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         """Write what is left."""

@@ -25,7 +25,9 @@ class TransformersCallback(TrainerCallback):
         options = {"out": f"{args.output_dir}/hypocenter", **self._options}
         self.handle = watch(model, kwargs.get("optimizer"), **options)
         if getattr(args, "logging_nan_inf_filter", False):
-            self.handle.note("Trainer's logging_nan_inf_filter hides a NaN loss from its log; Hypocenter reads the loss itself")
+            self.handle.note(
+                "logging_nan_inf_filter hides a NaN loss from the Trainer's log; Hypocenter reads the loss itself"
+            )
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Write what is left."""

@@ -1,1 +1,1 @@
-"""A recorded step in, evidence out: executes the step again in place, traces it, adjudicates, tries cures, writes bundles."""
+"""A recorded step in, evidence out: executes it again in place, traces, adjudicates, tries cures, writes bundles."""

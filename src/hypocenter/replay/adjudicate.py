@@ -1,4 +1,4 @@
-"""Adjudicate by doing it again: the blamed op in float64, on the same device, on the CPU; its operands where it went bad."""
+"""Adjudicate by doing it again: the blamed op in float64, on the same device, on the CPU; its operands as facts."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """A bundle: the blamed op with its captured inputs, as safetensors and JSON, and a script that needs nothing of ours.
 
-    evidence.json     what was found out
-    op.json           the op and its arguments; tensors by name
-    inputs.safetensors
-    repro.py          runs the op and says what comes out; needs torch and safetensors only
+evidence.json     what was found out
+op.json           the op and its arguments; tensors by name
+inputs.safetensors
+repro.py          runs the op and says what comes out; needs torch and safetensors only
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def value(x, wide):
         return torch.float64 if wide and dtype.is_floating_point else dtype
     if kind == "float":
         return float(what)
-    return {{"device": torch.device, "layout": lambda n: getattr(torch, n), "memory_format": lambda n: getattr(torch, n)}}[kind](what)
+    return torch.device(what) if kind == "device" else getattr(torch, what)  # layout, memory_format
 
 
 def run(wide):
@@ -67,8 +67,8 @@ def run(wide):
 def describe(label, t):
     finite = t[torch.isfinite(t)]
     largest = float(finite.abs().max()) if finite.numel() else float("nan")
-    print(f"{{label:>9}}: {{tuple(t.shape)}} {{str(t.dtype)[6:]}}  NaN x{{int(t.isnan().sum())}}  +inf x{{int(t.isposinf().sum())}}"
-          f"  -inf x{{int(t.isneginf().sum())}}  largest finite |x| {{largest:.6g}}")
+    counts = f"NaN x{{int(t.isnan().sum())}}  +inf x{{int(t.isposinf().sum())}}  -inf x{{int(t.isneginf().sum())}}"
+    print(f"{{label:>9}}: {{tuple(t.shape)}} {{str(t.dtype)[6:]}}  {{counts}}  largest finite |x| {{largest:.6g}}")
 
 
 print(OP["op"])
@@ -87,7 +87,9 @@ sys.exit(0 if bad else 1)
 '''
 
 
-def write_bundle(folder: Path, node: Node, evidence: Evidence, budget_bytes: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def write_bundle(
+    folder: Path, node: Node, evidence: Evidence, budget_bytes: int
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Write op, inputs and script. Returns (file names, notes on what was left out)."""
     if node.func is None or node.args is None:
         return (), ("the inputs of the op were too large to keep: no bundle",)
@@ -113,7 +115,9 @@ def write_bundle(folder: Path, node: Node, evidence: Evidence, budget_bytes: int
             return {"device": "cpu"}
         if value is None or isinstance(value, (bool, int, float, str)):
             return value
-        raise BundleError(f"argument {name!r} of {node.traced.op} cannot be stored", why=f"it is a {type(value).__name__}")
+        raise BundleError(
+            f"argument {name!r} of {node.traced.op} cannot be stored", why=f"it is a {type(value).__name__}"
+        )
 
     try:
         op = {

@@ -89,6 +89,4 @@ def _smallest_island(
 
 def _verified(targets: list[str], cast_back: bool) -> Remedy:
     where = ", ".join(target or "the model" for target in targets)
-    return Remedy(
-        action="fp32-island", targets=tuple(targets), verified=True, text=advice(where, cast_back=cast_back)
-    )
+    return Remedy(action="fp32-island", targets=tuple(targets), verified=True, text=advice(where, cast_back=cast_back))

@@ -1,4 +1,4 @@
-"""Does a micro-batch again, in place: same inputs, random state, autocast, training flags, buffers; everything restored.
+"""Does a micro-batch again, in place: same inputs, random state, autocast, flags, buffers; everything restored.
 
 The parameters are still the ones the step started from, because replays happen before the optimizer uses the gradients.
 Gradients are taken with `torch.autograd.grad`, so no `.grad` changes and no accumulation hook (DDP, user) fires.
@@ -7,7 +7,7 @@ Gradients are taken with `torch.autograd.grad`, so no `.grad` changes and no acc
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -60,9 +60,7 @@ class Replayer:
         """The inputs that came from outside (no parameters), in order of use."""
         found: list[torch.Tensor] = []
         for _, event in self._tape.slice(microbatch):
-            for external in event.externals:
-                if not isinstance(external.tensor, torch.nn.Parameter):
-                    found.append(external.tensor)
+            found.extend(e.tensor for e in event.externals if not isinstance(e.tensor, torch.nn.Parameter))
         return found
 
     def named_inputs(self, microbatch: Microbatch) -> list[tuple[str, torch.Tensor]]:
@@ -95,7 +93,7 @@ class Replayer:
             context: told of the source line of each loss operation, and attached to module calls.
             around: entered around all of it (a remedy).
             rows: (batch size, indices): keep only these rows of every input whose first dimension is the batch.
-            seed_scale: multiplies the gradient that backward starts from (1 / loss scale: gradients as without scaling).
+            seed_scale: multiplies the gradient that backward starts from (1 / loss scale: as without scaling).
             float32_at: (file, line) of loss code whose operations get their operands in float32, autocast off.
 
         Raises:
@@ -233,7 +231,7 @@ def _callee(event: Event) -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def _modules_as_they_were(events: Iterator[Event]) -> Iterator[None]:
+def _modules_as_they_were(events: Iterator[Event]) -> Generator[None, None, None]:
     """Training flags and changed buffers as before the calls; as now afterwards."""
     flags: list[tuple[torch.nn.Module, bool]] = []
     buffers: list[tuple[torch.nn.Module, str, torch.Tensor | None]] = []
@@ -258,7 +256,7 @@ def _modules_as_they_were(events: Iterator[Event]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _isolated_grads(parameters: list[torch.Tensor]) -> Iterator[None]:
+def _isolated_grads(parameters: list[torch.Tensor]) -> Generator[None, None, None]:
     """`.backward()` without touching the user's gradients or firing their accumulation hooks."""
     grads = [p.grad for p in parameters]
     hooks = [getattr(p, "_post_accumulate_grad_hooks", None) for p in parameters]

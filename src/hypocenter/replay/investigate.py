@@ -1,4 +1,4 @@
-"""From a trigger to evidence: replay under the op trace, walk to the origin, adjudicate, find the samples, try cures."""
+"""From a trigger to evidence: replay under the op trace, walk to the origin, adjudicate, find samples, try cures."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Investigator:
             observer: makes, per micro-batch, what is told of every traced op (to record rows), or None.
             live: the trace of the step itself, when it was traced while it ran.
         """
-        base = self._base(case)
+        base = self.base(case)
         named = self._names.parameters()
         if live is not None and case.microbatches:
             outcome = self._from_live(case, base, named, live)
@@ -87,7 +87,7 @@ class Investigator:
                     return outcome
                 continue
             except Exception as error:  # the user's own code runs here: anything may come out of it
-                why_not = f"the replay raised {type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}"
+                why_not = f"the replay raised {type(error).__name__}: {str(error)[:200]}"
                 continue
             n_replayed += 1
             if outcome is not None and outcome.evidence.reproduced:
@@ -98,7 +98,8 @@ class Investigator:
             why_not = "the replay was finite: the failure depends on something that is not part of the step's inputs"
         return Outcome(evidence=replace(base, replayed=n_replayed > 0, why_not=why_not))
 
-    def _base(self, case: Case) -> Evidence:
+    def base(self, case: Case) -> Evidence:
+        """What is known before any replay."""
         return Evidence(
             id=case.id,
             trigger=case.trigger,
@@ -114,9 +115,7 @@ class Investigator:
             forward_finite=_loss_finite(case),
         )
 
-    def _from_live(
-        self, case: Case, base: Evidence, named: list[tuple[str, Any]], live: OpTracer
-    ) -> Outcome | None:
+    def _from_live(self, case: Case, base: Evidence, named: list[tuple[str, Any]], live: OpTracer) -> Outcome | None:
         values = [v for m in case.microbatches for v in m.values if not _finite(v)]
         grads = [p.grad for _, p in named if p.grad is not None and not _finite(p.grad)]
         found = blame(live.trace(), [live.edge_to(t) for t in (values or grads)])
@@ -227,7 +226,9 @@ class Investigator:
             targets = [tracer.edge_to(g) for g in replayed.grads if g is not None and not _finite(g)]
         found = blame(trace, targets)
         if found is None:
-            return Outcome(evidence=replace(base, why_not="the trace lost the way from the bad value back to its origin"))
+            return Outcome(
+                evidence=replace(base, why_not="the trace lost the way from the bad value back to its origin")
+            )
         return self._evidence(case, base, microbatch, named, tracer, found)
 
     def _hidden(
@@ -329,7 +330,11 @@ class Investigator:
         found: Blame,
     ) -> Evidence:
         n_rows = samples.batch_size(self._replayer.batch_tensors(microbatch))
-        if n_rows < 1 or evidence.leaf_kind in ("param", "buffer") or case.trigger in ("dead-grad", "nonfinite-activation"):
+        if (
+            n_rows < 1
+            or evidence.leaf_kind in ("param", "buffer")
+            or case.trigger in ("dead-grad", "nonfinite-activation")
+        ):
             if mask is not None and n_rows > 0 and evidence.leaf_kind not in ("param", "buffer"):
                 return replace(evidence, samples=samples.rows_of(mask, n_rows), n_samples=n_rows)
             return replace(evidence, n_samples=n_rows)

@@ -1,4 +1,4 @@
-"""A parameter that an update made non-finite: which coordinates, what the optimizer divided there, and in which format."""
+"""A parameter that an update made non-finite: which coordinates, and what the optimizer divided there."""
 
 from __future__ import annotations
 

@@ -93,9 +93,7 @@ class Failures:
 
     def _investigate(self, case: Case) -> str:
         if not self._config.replay:
-            evidence = Evidence(id=case.id, trigger=case.trigger, step=case.step, rank=case.rank,
-                                world_size=case.world_size, bad_params=case.bad_params, n_params=case.n_params,
-                                why_not="replay is switched off", forward_finite=case.trigger != "nonfinite-loss")  # fmt: skip
+            evidence = replace(self._investigator.base(case), why_not="replay is switched off (replay = false)")
             return self._write(evidence, None)
         outcome = self._investigator.investigate(case, self._rows.observe, self._live.tracer)
         if case.trigger in ("dead-grad", "nonfinite-activation") and not outcome.evidence.reproduced:
@@ -151,7 +149,12 @@ class Failures:
         return found
 
     def parameter_broke(
-        self, parameters: Sequence[torch.Tensor], optimizer: torch.optim.Optimizer, step: int, rank: int, labels: list[str]
+        self,
+        parameters: Sequence[torch.Tensor],
+        optimizer: torch.optim.Optimizer,
+        step: int,
+        rank: int,
+        labels: list[str],
     ) -> str:
         """An update made parameters non-finite although its gradients were finite."""
         base = Evidence(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
 import torch
@@ -104,9 +104,7 @@ class Levels:
             traced = self._clock.batch in self._config.trace_batches
             self._modules.enabled = (due and self._level >= LEVELS.index("modules")) or traced
             if self._config.level == "tensors" and self._keeper is None:
-                self._keeper = TensorKeeper(
-                    self._rank_directory(), budget_bytes=TENSORS_BUDGET_BYTES, warn=self._warn
-                )
+                self._keeper = TensorKeeper(self._rank_directory(), budget_bytes=TENSORS_BUDGET_BYTES, warn=self._warn)
                 self._modules.keeper = self._keeper
         if self._live is not None and due:
             self._live.enter()
@@ -117,7 +115,7 @@ class Levels:
             self._live.leave()
 
     @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
+    def paused(self) -> Generator[None, None, None]:
         """Off while a replay runs."""
         enabled, recording = self._modules is not None and self._modules.enabled, self._clock.recording
         if self._modules is not None:

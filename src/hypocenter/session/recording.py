@@ -1,4 +1,4 @@
-"""The session of one process: listens to module calls, backward and updates; checks, records, and replays what failed."""
+"""The session of one process: listens to module calls, backward and updates; checks, records, replays what failed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -140,7 +140,7 @@ class Session:
         return rank_and_world_size()
 
     @contextlib.contextmanager
-    def _timed(self) -> Iterator[None]:
+    def _timed(self) -> Generator[None, None, None]:
         started = time.perf_counter()
         try:
             yield
@@ -148,7 +148,7 @@ class Session:
             self._tap_s += time.perf_counter() - started
 
     @contextlib.contextmanager
-    def _replaying(self) -> Iterator[None]:
+    def _replaying(self) -> Generator[None, None, None]:
         """Nothing that a replay does may look like training."""
         self.paused = self._roots.paused = True
         try:
@@ -267,21 +267,23 @@ class Session:
             self._skipped = True
             self.warn("skipped an update whose gradients were not finite, as asked for (--on-finding skip)")
         elif self.config.on_finding == "stop":
-            self._flush(self._record(optimizer, self._check))
+            self._flush(self._record(optimizer, check))
             self.warn(f"stopped at step {self._step}, as asked for (--on-finding stop)")
+            self.tape.clear()
             self.close()
             raise StopTraining(1)
 
     def _after(self, optimizer: torch.optim.Optimizer) -> None:
         with self._timed():
-            if self._check is None:
+            check = self._check
+            if check is None:
                 return
             parameters = [p for group in optimizer.param_groups for p in group["params"]]
             self._params_started = self._sentinel.start_parameters(parameters)
             self._params_step, self._last_optimizer = self._step, optimizer
             if not self._params_started or self._params_started[0][1].device.type == "cpu":
                 self._read_parameters()  # nothing to wait for
-        self._flush(self._record(optimizer, self._check))
+        self._flush(self._record(optimizer, check))
         self.tape.clear()
         self._live_trace.end_step()
         self.clock.end_update()
@@ -308,7 +310,9 @@ class Session:
             scalar_reading("loss", "loss", loss / scale, self._step, self.clock.next_order(), number)
             for number, loss in enumerate(check.losses)
         ]
-        rows.append(scalar_reading("grad_norm", "grad", self._unclipped_norm or 0.0, self._step, self.clock.next_order()))
+        rows.append(
+            scalar_reading("grad_norm", "grad", self._unclipped_norm or 0.0, self._step, self.clock.next_order())
+        )
         lr = _learning_rate(optimizer)
         if lr is not None:
             rows.append(scalar_reading("lr", "optimizer", lr, self._step, self.clock.next_order()))
@@ -369,4 +373,6 @@ class Session:
 
 def _learning_rate(optimizer: torch.optim.Optimizer) -> float | None:
     value = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None
-    return float(value) if isinstance(value, (int, float)) or (isinstance(value, torch.Tensor) and value.numel() == 1) else None
+    if isinstance(value, (int, float)):
+        return float(value)
+    return float(value) if isinstance(value, torch.Tensor) and value.numel() == 1 else None

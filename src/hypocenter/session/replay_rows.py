@@ -75,7 +75,14 @@ class ReplayRows:
 
 
 def _op_reading(
-    step: int, summary: Summary, node: Node, index: int, dtype: torch.dtype, shape: tuple[int, ...], number: int, order: int
+    step: int,
+    summary: Summary,
+    node: Node,
+    index: int,
+    dtype: torch.dtype,
+    shape: tuple[int, ...],
+    number: int,
+    order: int,
 ) -> Reading:
     place = node.place
     return Reading(

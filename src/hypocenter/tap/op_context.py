@@ -61,7 +61,8 @@ class OpContext:
         parent = self._stack[-1][0] if self._stack else ""
         self._stack.append((parent if name is None else name, type(module).__name__))
 
-    def _leave(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    def _leave(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any = None) -> None:
+        # after an exception torch calls global hooks without keyword arguments, whatever they were registered with
         if self._stack:
             self._stack.pop()
 

@@ -10,8 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hypocenter.nouns import Reading, Summary
 from hypocenter.tap.clock import Clock
-from hypocenter.tap.reducer import Reducer
 from hypocenter.tap.op_context import OpContext, OpPlace
+from hypocenter.tap.reducer import Reducer
 
 MAX_ROWS = 200_000  # of one step
 

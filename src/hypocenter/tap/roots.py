@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch.nn.modules import module as module_hooks
+from torch.nn.modules.batchnorm import _NormBase
 from torch.overrides import TorchFunctionMode, _len_torch_function_stack, _pop_mode, _push_mode
 
 from hypocenter.tap.source import user_frame
@@ -194,7 +195,7 @@ class RootTap:
 
 
 def owner_of(module: torch.nn.Module, frame: FrameType | None) -> torch.nn.Module:
-    """The module whose own method is calling this part of it (a LightningModule's training_step), or the part itself."""
+    """The module whose method is calling this part of it (a LightningModule's training_step), or the part itself."""
     owner = module
     while frame is not None:
         holder = frame.f_locals.get("self") if frame.f_code.co_argcount else None
@@ -210,13 +211,17 @@ def _pop_all() -> list[Any]:
 
 
 class _Buffers:
-    """Which buffers a root's forward changes, learned by watching their versions; copies of those before each call."""
+    """Which buffers a root's forward changes, learned at its first call; copies of those before each later call.
+
+    Versions alone do not tell: batch norm updates its running statistics without a new version.
+    """
 
     def __init__(self, root: torch.nn.Module) -> None:
         self._root = root
         self._all: list[tuple[torch.nn.Module, str]] | None = None
         self._changing: set[tuple[int, str]] = set()
         self._seen: list[tuple[torch.nn.Module, str, torch.Tensor, int]] = []
+        self._copies: dict[tuple[int, str], torch.Tensor] = {}
         self._n_calls = 0
 
     def before(self) -> list[tuple[torch.nn.Module, str, torch.Tensor]]:
@@ -228,12 +233,19 @@ class _Buffers:
         first = self._n_calls == 0
         small = first and sum(b.numel() * b.element_size() for _, _, b, _ in self._seen) <= SMALL_BUFFERS_BYTES
         self._n_calls += 1
-        return [(m, key, b.detach().clone()) for m, key, b, _ in self._seen if small or (id(m), key) in self._changing]
+        copies = [
+            (m, key, b.detach().clone())
+            for m, key, b, _ in self._seen
+            if small or (id(m), key) in self._changing or (first and isinstance(m, _NormBase))
+        ]
+        self._copies = {(id(m), key): copy for m, key, copy in copies} if first else {}
+        return copies
 
     def after(self) -> None:
         """Note which buffers the call changed or replaced."""
         for m, key, b, version in self._seen:
-            now = m._buffers.get(key)
-            if now is not b or version_of(b) != version:
+            now, copy = m._buffers.get(key), self._copies.get((id(m), key))
+            if now is not b or version_of(b) != version or (copy is not None and not torch.equal(copy, b)):
                 self._changing.add((id(m), key))
+        self._copies = {}
         self._seen = []

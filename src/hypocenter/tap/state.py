@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,7 +87,7 @@ def capture_ambient() -> Ambient:
 
 
 @contextlib.contextmanager
-def entered(ambient: Ambient) -> Iterator[None]:
+def entered(ambient: Ambient) -> Generator[None, None, None]:
     """Run a block under a captured ambient state."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.set_grad_enabled(ambient.grad))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import torch
-from torch.optim import optimizer as optimizer_hooks
+import torch.optim.optimizer as optimizer_hooks
 
 
 class UpdateListener(Protocol):

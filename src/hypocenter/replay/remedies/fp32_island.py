@@ -1,9 +1,9 @@
-"""Run a module in float32 inside autocast or inside a half-precision model: the smallest one that makes the step finite."""
+"""Run modules in float32 inside autocast or inside a half-precision model."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ LOW = (torch.float16, torch.bfloat16)
 
 
 @contextlib.contextmanager
-def island(modules: list[torch.nn.Module], *, cast_back: bool) -> Iterator[None]:
+def island(modules: list[torch.nn.Module], *, cast_back: bool) -> Generator[None, None, None]:
     """Within this block the modules compute in float32: inputs and parameters are cast up, autocast is off inside.
 
     Args:
@@ -30,7 +30,7 @@ def island(modules: list[torch.nn.Module], *, cast_back: bool) -> Iterator[None]
 
 
 @contextlib.contextmanager
-def _forward_in_float32(module: torch.nn.Module, cast_back: bool) -> Iterator[None]:
+def _forward_in_float32(module: torch.nn.Module, cast_back: bool) -> Generator[None, None, None]:
     original = module.forward
     had_own = "forward" in vars(module)
 
@@ -61,7 +61,7 @@ def _forward_in_float32(module: torch.nn.Module, cast_back: bool) -> Iterator[No
 
 
 @contextlib.contextmanager
-def _autocast_off() -> Iterator[None]:
+def _autocast_off() -> Generator[None, None, None]:
     accelerator = accelerator_type()
     with contextlib.ExitStack() as stack:
         for kind in ("cpu", accelerator) if accelerator else ("cpu",):
@@ -71,7 +71,7 @@ def _autocast_off() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _parameters_in_float32(module: torch.nn.Module) -> Iterator[None]:
+def _parameters_in_float32(module: torch.nn.Module) -> Generator[None, None, None]:
     """Float32 copies in place of low-precision parameters and buffers; gradients flow through the cast."""
     saved: list[tuple[dict[str, Any], str, Any]] = []
     copies: dict[int, torch.Tensor] = {}

@@ -1,0 +1,248 @@
+"""Whole sessions on small programs: what is found, and that training is left alone."""
+
+import subprocess
+import sys
+import textwrap
+
+import msgspec
+import pytest
+import torch
+from torch import nn
+
+import hypocenter
+from hypocenter.diagnose.evidence import Evidence
+from hypocenter.record.reader import open_run
+
+
+def evidence(out):
+    return [msgspec.json.decode(path.read_bytes(), type=Evidence) for _, path in open_run(out).evidence_files()]
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3))
+        self.head = nn.Linear(16, 1)
+
+    def forward(self, x, bad=False):
+        h = self.head(self.body(x))
+        return torch.log(h * 0) if bad else h
+
+
+def train(n_steps=5, bad_step=None, accumulate=1, bad_microbatch=0, skip_bad=False, evaluate=False):
+    torch.manual_seed(1)
+    model = Net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    losses = []
+    for step in range(n_steps):
+        optimizer.zero_grad()
+        for microbatch in range(accumulate):
+            x, y = torch.randn(8, 6), torch.randn(8, 1)
+            loss = nn.functional.mse_loss(model(x, bad=step == bad_step and microbatch == bad_microbatch), y)
+            loss.backward()
+            losses.append(float(loss.detach()))
+        if not (skip_bad and step == bad_step):
+            optimizer.step()
+        if evaluate:
+            model.eval()
+            with torch.no_grad():
+                model(x)
+            model.train()
+    return losses, [p.detach().clone() for p in model.parameters()], model
+
+
+@pytest.mark.parametrize("level", ["sentinel", "modules", "ops", "tensors"])
+def test_training_is_bit_identical_with_a_failure_replayed_in_the_middle(tmp_path, level):
+    plain = train(bad_step=2, accumulate=2, skip_bad=True, evaluate=True)
+
+    with hypocenter.watch(level=level, out=str(tmp_path / "run")):
+        watched = train(bad_step=2, accumulate=2, skip_bad=True, evaluate=True)
+
+    assert str(plain[0]) == str(watched[0])
+    assert all(torch.equal(a, b) for a, b in zip(plain[1], watched[1], strict=True))
+
+
+def test_step_microbatch_and_site_of_a_failure(tmp_path):
+    with hypocenter.watch(out=str(tmp_path / "run")):
+        train(bad_step=3, accumulate=4, bad_microbatch=2, evaluate=True)
+
+    (found,) = evidence(tmp_path / "run")
+    assert (found.step, found.microbatch, found.reproduced) == (3, 2, True)
+    assert found.origin is not None
+    assert (found.origin.op, found.origin.site) == ("aten.log.default", "")
+    assert found.origin.source.text == "return torch.log(h * 0) if bad else h"
+
+
+def test_a_healthy_run_has_steps_and_no_evidence(tmp_path):
+    with hypocenter.watch(out=str(tmp_path / "run")):
+        train(accumulate=2, evaluate=True)
+
+    run = open_run(tmp_path / "run")
+    steps = [record for _, record in run.step_records()]
+    assert [s.step for s in steps] == [0, 1, 2, 3, 4]
+    assert {s.n_microbatches for s in steps} == {2}
+    assert run.evidence_files() == []
+
+
+def test_a_loss_that_the_program_gave_up_on_is_examined_at_the_end(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        textwrap.dedent("""
+        import torch, hypocenter
+        hypocenter.watch(out="run")
+        model = torch.nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(4):
+            y = model(torch.ones(2, 3))
+            loss = (y.log() if step == 2 else y * 1).sum() * 0 + (y * (float("inf") if step == 2 else 1)).sum()
+            if not torch.isfinite(loss):
+                raise FloatingPointError("loss")
+            loss.backward()
+            optimizer.step()
+        """)
+    )
+
+    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 1
+    assert "FloatingPointError" in done.stderr
+    (found,) = evidence(tmp_path / "run")
+    assert (found.step, found.trigger) == (2, "nonfinite-loss")
+
+
+def test_skip_leaves_the_parameters_as_they_were(tmp_path):
+    with hypocenter.watch(out=str(tmp_path / "run"), on_finding="skip"):
+        _, parameters, _ = train(bad_step=2)
+
+    assert all(bool(torch.isfinite(p).all()) for p in parameters)
+    assert [s.skipped for _, s in open_run(tmp_path / "run").step_records()] == [False, False, True, False, False]
+
+
+def test_stop_ends_training_with_exit_code_1(tmp_path):
+    with pytest.raises(SystemExit) as stopped, hypocenter.watch(out=str(tmp_path / "run"), on_finding="stop"):
+        train(bad_step=2)
+
+    assert stopped.value.code == 1
+    assert [s.step for _, s in open_run(tmp_path / "run").step_records()] == [0, 1, 2]
+
+
+def test_stop_after_batch(tmp_path):
+    with pytest.raises(SystemExit) as stopped, hypocenter.watch(out=str(tmp_path / "run"), stop_after_batch=2):
+        train()
+
+    assert stopped.value.code == 0
+
+
+def test_traced_batches_have_module_rows_and_others_have_not(tmp_path):
+    with hypocenter.watch(out=str(tmp_path / "run"), trace_batches=(1, 3)):
+        train()
+
+    steps = {r.step for r in open_run(tmp_path / "run").readings() if r.phase == "forward"}
+    assert steps == {1, 3}
+
+
+def test_a_probe_is_recorded_and_returns_its_argument(tmp_path):
+    class Probed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(3, 1)
+
+        def forward(self, x):
+            return hypocenter.probe(self.fc(x), "after fc")
+
+    model = Probed()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.randn(2, 3)
+    assert hypocenter.probe(x, "no session") is x
+
+    with hypocenter.watch(model, out=str(tmp_path / "run")):
+        model(x).sum().backward()
+        optimizer.step()
+
+    assert any("after fc" in r.site and r.port == "probe" for r in open_run(tmp_path / "run").readings())
+
+
+def test_an_internal_failure_switches_off_says_so_once_and_training_goes_on(tmp_path, capsys, monkeypatch):
+    plain = train()
+    monkeypatch.setattr(
+        "hypocenter.session.sentinel.Sentinel.gradients", lambda *a, **k: (_ for _ in ()).throw(KeyError("planted"))
+    )
+
+    with hypocenter.watch(out=str(tmp_path / "run")):
+        watched = train()
+
+    assert str(plain[0]) == str(watched[0])
+    assert capsys.readouterr().err.count("switched off") == 1
+
+
+def test_every_hook_and_patch_is_taken_back(tmp_path):
+    before = (
+        torch.autograd.backward,
+        torch.nn.utils.clip_grad_norm_,
+        torch.amp.GradScaler.step,
+        len(torch.nn.modules.module._global_forward_hooks),
+        len(torch.nn.modules.module._global_forward_pre_hooks),
+    )
+
+    for level in ("sentinel", "tensors"):
+        with hypocenter.watch(out=str(tmp_path / level), level=level):
+            _, _, model = train()
+
+    after = (
+        torch.autograd.backward,
+        torch.nn.utils.clip_grad_norm_,
+        torch.amp.GradScaler.step,
+        len(torch.nn.modules.module._global_forward_hooks),
+        len(torch.nn.modules.module._global_forward_pre_hooks),
+    )
+    assert before == after
+    assert not model._forward_hooks
+
+
+def test_scaler_back_off_is_not_a_failure(tmp_path):
+    torch.manual_seed(0)
+    model = nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**20)
+
+    with hypocenter.watch(out=str(tmp_path / "run")):
+        for _ in range(20):
+            with torch.autocast("cpu", torch.float16):
+                loss = model(torch.randn(16, 8)).float().pow(2).mean()
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+    run = open_run(tmp_path / "run")
+    steps = [s for _, s in run.step_records()]
+    assert steps[0].skipped
+    assert not steps[-1].skipped
+    assert steps[0].loss_scale == 2.0**20
+    assert run.evidence_files() == []
+
+
+def test_a_replay_that_is_not_possible_says_why_and_the_module_calls_are_still_blamed(tmp_path):
+    class Opaque(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 1
+
+        @staticmethod
+        def backward(ctx, g):
+            return g
+
+    torch.manual_seed(0)
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    with hypocenter.watch(out=str(tmp_path / "run")):
+        for step in range(3):
+            loss = Opaque.apply(model(torch.randn(8, 6), bad=step == 1)).sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    (found,) = evidence(tmp_path / "run")
+    assert found.origin is not None
+    assert found.origin.op == "aten.log.default"
+    assert any("cannot repeat" in note for note in found.notes)

@@ -1,0 +1,37 @@
+"""Steps and micro-batches."""
+
+from hypocenter.tap.clock import Clock
+
+
+def test_one_optimizer_one_step_per_update():
+    clock = Clock()
+    steps = []
+
+    for _ in range(3):
+        for _ in range(2):
+            assert clock.step == len(steps)
+            clock.end_microbatch()
+        steps.append(clock.begin_update(1))
+        clock.end_update()
+
+    assert steps == [0, 1, 2]
+    assert (clock.step, clock.microbatch, clock.batch) == (3, 0, 6)
+
+
+def test_two_optimizers_that_take_turns_share_a_step():
+    clock = Clock()
+
+    steps = [clock.begin_update(optimizer) for optimizer in (1, 2, 1, 2, 1)]
+
+    assert steps == [0, 0, 1, 1, 2]
+
+
+def test_order_starts_again_with_each_step():
+    clock = Clock()
+
+    first = [clock.next_order(), clock.next_order()]
+    clock.begin_update(1)
+    clock.end_update()
+
+    assert first == [1, 2]
+    assert clock.next_order() == 1
