@@ -21,7 +21,7 @@ WIDTH = 64  # a vector is seen as rows of 64, whatever its length, so that a sha
 ROW_SEED, COLUMN_SEED = 0x9E3779B9, 0x7F4A7C15  # halves of 2**64 / golden ratio; any two different numbers would do
 _MASK = 0xFFFF_FFFF
 _BLOCK = 1 << 20  # elements converted to float at a time: 4 MiB
-FLOAT32_MAX = float(np.finfo(np.float32).max)
+LARGEST = 2.0**96  # elements are clamped to it, so that the sum of 2**31 of them fits in float32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +53,9 @@ def sketch(array: NDArray[Any], place: Placement | None = None) -> NDArray[np.fl
     total = np.zeros((K, K), dtype=np.float64)
     step = max(1, _BLOCK // max(1, matrix.shape[1]))
     for first in range(0, matrix.shape[0], step):
-        block = np.nan_to_num(matrix[first : first + step], nan=0.0, posinf=0.0, neginf=0.0)
+        block = np.nan_to_num(matrix[first : first + step], nan=0.0, posinf=0.0, neginf=0.0).clip(-LARGEST, LARGEST)
         total += _signs(rows[first : first + step], ROW_SEED).T @ (block @ columns).astype(np.float64)
-    return np.clip(total, -FLOAT32_MAX, FLOAT32_MAX).astype(np.float32).reshape(-1)
+    return total.astype(np.float32).reshape(-1)
 
 
 def distance(a: Sequence[float], b: Sequence[float]) -> float:

@@ -53,7 +53,7 @@ class TorchReducer:
     per device. Counts of non-finite values and the extremes are exact. Sums are float32 sums of at most 2**19 elements
     each, added in float64: `sumsq` is good to 1e-5 as a rule, and to 2e-3 when all values are the same. The fields of
     the histogram come from a fixed sample of SIZE elements (torch_samples), the same for the same shape, unless
-    `histogram="full"`. On the CPU everything is exact for a tensor of at most SMALL elements, integers, bool and float64.
+    `histogram="full"`. On the CPU everything is exact for tensors of at most SMALL elements, integers, bool, float64.
 
     `histogram="full"` waits for an accelerator in `add`; `sketch=True` multiplies matrices there: not for every step.
     """

@@ -10,7 +10,7 @@ from torch import Tensor
 from hypocenter.summary.reducers.torch_values import local_values
 from hypocenter.summary.sketch import (
     COLUMN_SEED,
-    FLOAT32_MAX,
+    LARGEST,
     ROW_SEED,
     K,
     Placement,
@@ -51,9 +51,9 @@ def _product(matrix: Tensor, rows: Tensor, column: int, wide: torch.dtype) -> Te
     total = torch.zeros((K, K), dtype=wide, device=matrix.device)
     step = max(1, _BLOCK // max(1, matrix.shape[1]))
     for first in range(0, matrix.shape[0], step):
-        block = matrix[first : first + step].to(wide).nan_to_num(0.0, 0.0, 0.0)
+        block = matrix[first : first + step].to(wide).nan_to_num(0.0, 0.0, 0.0).clamp(-LARGEST, LARGEST)
         total += _signs(rows[first : first + step], ROW_SEED).to(wide).T @ (block @ columns)
-    return total.clamp(-FLOAT32_MAX, FLOAT32_MAX).to(torch.float32).reshape(-1)
+    return total.to(torch.float32).reshape(-1)
 
 
 def _signs(numbers: Tensor, seed: int) -> Tensor:
