@@ -220,7 +220,7 @@ BUGS = {
     "A11": (a11_no_labels, "empty-reduction", "the negative log-likelihood has no valid label"),
     "B1": (b1_where, "masked-gradient-trap", "the square root, masked by where in forward only"),
     "B2": (b2_root, "sqrt-gradient-at-zero", "the gradient of the square root at exactly 0"),
-    "B4": (b4_mask_after_loss, "masked-gradient-trap", "a bad value in target was masked in forward only"),
+    "B4": (b4_mask_after_loss, "masked-gradient-trap", "a bad value in batch[target] was masked in forward only"),
     "B6": (b6_eigh, "division-by-zero", "the gradient of eigh with repeated eigenvalues"),
     "F7": (f7_mask, "zero-times-inf", "masking by multiplication: 0 × inf is NaN"),
 }

@@ -95,7 +95,7 @@ def _symptom(evidence: Evidence) -> str:
         made = " and ".join(chip.split(" ")[0] for chip in evidence.chips) or "non-finite values"
         return f"{subject(evidence.origin)} made {made} from finite inputs"
     if evidence.leaf is not None:
-        return f"{evidence.leaf.origin or evidence.leaf.name} was not finite before any operation"
+        return f"{why.leaf_name(evidence)} was not finite before any operation"
     if evidence.trigger == "nonfinite-loss" or not evidence.forward_finite:
         return "the loss is not finite"
     n = len(evidence.bad_params)

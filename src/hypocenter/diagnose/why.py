@@ -56,6 +56,16 @@ def place(op: OpFacts) -> str:
     return subject(op) + where
 
 
+def leaf_name(evidence: Evidence) -> str:
+    """The tensor that was bad before any operation, as the user finds it: `batch[features]`, `head.weight`."""
+    if evidence.leaf is None:
+        return ""
+    name = evidence.leaf.name or "a tensor"
+    if evidence.leaf_kind != "batch":
+        return name
+    return f"batch{name}" if name.startswith(("[", ".")) else name if name.startswith("batch") else f"batch[{name}]"
+
+
 def _sized(tensor: TensorFacts) -> str:
     s = tensor.summary
     size = "empty" if not s.n else f"|max| {short(s.absmax)}"
@@ -99,10 +109,10 @@ def zeroed(evidence: Evidence) -> bool:
 
 
 def _turned_nan(evidence: Evidence) -> tuple[str, ...]:
-    maker, factor = evidence.nan_maker, evidence.multiplier_zero
-    if factor is not None and evidence.leaf is None:
-        return (f"{place(factor)} then multiplied it by exactly 0: 0 × inf is NaN",)
-    return (f"{place(maker)} then made NaN of it",) if maker is not None else ()
+    factor = evidence.multiplier_zero
+    if factor is None or evidence.leaf is not None or factor.phase == "backward":
+        return ()
+    return (f"{place(factor)} then multiplied it by exactly 0: 0 × inf is NaN",)
 
 
 def _grown(evidence: Evidence) -> tuple[str, ...]:

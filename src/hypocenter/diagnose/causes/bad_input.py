@@ -18,6 +18,7 @@ When it is wrong
 
 from __future__ import annotations
 
+from hypocenter.diagnose import why
 from hypocenter.diagnose.evidence import Evidence, Verdict
 from hypocenter.diagnose.rulings import supported
 from hypocenter.diagnose.verdicts import cause
@@ -29,10 +30,10 @@ def decide(evidence: Evidence) -> Verdict | None:
     if evidence.leaf is None or evidence.leaf_kind not in ("batch", "external"):
         return None
     from_batch = evidence.leaf_kind == "batch"
-    name = evidence.leaf.name.strip("[]'\"") or "a tensor"
+    name = why.leaf_name(evidence)
     chips = ", ".join(evidence.chips) or "non-finite values"
     first = f", first at {list(evidence.indices[0])}" if evidence.indices else ""
-    what = f"the batch's {name}" if from_batch else f"{name}, a tensor from outside the model,"
+    what = name if from_batch else f"{name}, a tensor from outside the model,"
     return Verdict(
         cause="bad-input",
         confidence=supported(evidence) if from_batch else "possible",

@@ -50,7 +50,7 @@ def decide(evidence: Evidence) -> Verdict | None:
 def _title(evidence: Evidence, mask: str) -> str:
     by = mask or "a mask"
     if evidence.leaf is not None:
-        return f"a bad value in {evidence.leaf.name} was masked in forward only"
+        return f"a bad value in {why.leaf_name(evidence)} was masked in forward only"
     assert evidence.origin is not None
     return f"{subject(evidence.origin)}, masked by {by} in forward only"
 
@@ -59,7 +59,9 @@ def _hidden(evidence: Evidence) -> tuple[str, ...]:
     if evidence.leaf is not None:
         first = f", first at {list(evidence.indices[0])}" if evidence.indices else ""
         chips = ", ".join(evidence.chips) or "non-finite values"
-        return (f"{evidence.leaf.name} came with {chips}{first}; the loss is finite because they were selected away",)
+        return (
+            f"{why.leaf_name(evidence)} came with {chips}{first}; the loss is finite because they were selected away",
+        )
     if evidence.killed_in_forward and evidence.origin is not None:
         return (
             f"{why.place(evidence.origin)} was not finite in forward; the loss is finite because it was selected away",

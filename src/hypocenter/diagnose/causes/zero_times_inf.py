@@ -60,7 +60,7 @@ def _verdict(evidence: Evidence, product: OpFacts, confidence: str) -> Verdict:
 def _from(evidence: Evidence) -> tuple[str, ...]:
     if evidence.leaf is not None:
         first = f", first at {list(evidence.indices[0])}" if evidence.indices else ""
-        return (f"{evidence.leaf.name} came with {', '.join(evidence.chips) or 'non-finite values'}{first}",)
+        return (f"{why.leaf_name(evidence)} came with {', '.join(evidence.chips) or 'non-finite values'}{first}",)
     if evidence.origin is not None and evidence.origin != evidence.multiplier_zero:
         return (f"{why.place(evidence.origin)} made {', '.join(evidence.chips) or 'the non-finite values'}",)
     return ()

@@ -1,0 +1,121 @@
+"""Run rules over rows. Rows come rank by rank or interleaved, but for each rank in order of steps.
+
+A rule is one file in `rules/` whose module docstring is its manual page:
+
+    @rule("HC101", "nonfinite", severity="error", reads=("nonfinite",))
+    def check(window: Window) -> Iterator[Finding]: ...
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from hypocenter.catalogue import Catalogue
+from hypocenter.detect.window import History, Window
+from hypocenter.errors import UnknownNameError
+from hypocenter.manual import Manual, parse
+from hypocenter.nouns import KINDS, Finding, Reading, Severity, StepRecord
+
+Check = Callable[[Window], Iterator[Finding]]
+Reads = Literal["nonfinite", "scalar", "large-half", "zero", "all"]
+LARGE_HALF = 255.9  # its square is the largest float16: 65504, IEEE 754
+
+SELECTS: dict[Reads, Callable[[Reading], bool]] = {
+    "nonfinite": lambda r: r.summary.n_nonfinite > 0,
+    "scalar": lambda r: r.port == "value",
+    "large-half": lambda r: r.dtype == "float16" and r.summary.absmax > LARGE_HALF,
+    "zero": lambda r: 0 < r.summary.n_hist == r.summary.n_zero,
+    "all": lambda r: True,
+}
+"""Which readings a rule looks at; what no rule looks at need not be read from disk. A reader may filter more widely."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One file of the catalogue."""
+
+    code: str
+    kind: str
+    severity: Severity
+    reads: tuple[Reads, ...]
+    check: Check
+    manual: Manual
+
+
+CATALOGUE: Catalogue[Rule] = Catalogue("hypocenter.detect.rules", "hypocenter.rules")
+
+
+def rule(
+    code: str, kind: str, *, severity: Severity, reads: tuple[Reads, ...] = ("nonfinite",)
+) -> Callable[[Check], Check]:
+    """Register a function as a rule.
+
+    Args:
+        code: unique; HC and three digits are ours, a third party uses letters of its own, such as ACME7.
+        kind: of the closed vocabulary of kinds.
+        severity: the worst that it reports; a finding may be milder.
+        reads: the readings it needs beside step records, which all rules get.
+
+    Raises:
+        UnknownNameError: a kind or a word in `reads` that nobody knows, or a code that is taken.
+    """
+    if kind not in KINDS:
+        raise UnknownNameError(f"{kind!r} is not a kind of finding", where=code, fix=f"use one of {', '.join(KINDS)}")
+    if unknown := set(reads) - set(get_args(Reads)):
+        raise UnknownNameError(f"{code} reads {sorted(unknown)}", where=code, fix=f"use {', '.join(get_args(Reads))}")
+
+    def register(check: Check) -> Check:
+        module = sys.modules.get(check.__module__)
+        manual = parse((module.__doc__ if module is not None else None) or check.__doc__)
+        entry = Rule(code=code, kind=kind, severity=severity, reads=reads, check=check, manual=manual)
+        CATALOGUE.register(code, entry)
+        return check
+
+    return register
+
+
+def rules(plugins: Iterable[str] = ()) -> dict[str, Rule]:
+    """All rules by code."""
+    CATALOGUE.load(plugins)
+    return CATALOGUE.entries()
+
+
+def manuals() -> dict[str, Manual]:
+    """The manual page of every rule, by code."""
+    return {code: entry.manual for code, entry in rules().items()}
+
+
+class Engine:
+    """Runs rules, and keeps what they need to know of the past.
+
+    Args:
+        selected: rules by code; all of the catalogue when not given.
+    """
+
+    def __init__(self, selected: Mapping[str, Rule] | None = None) -> None:
+        self._rules = dict(rules() if selected is None else selected)
+        self._past: dict[int, History] = {}
+
+    @property
+    def reads(self) -> frozenset[Reads]:
+        """What must be read from disk for these rules."""
+        return frozenset(word for entry in self._rules.values() for word in entry.reads)
+
+    def feed(
+        self, rank: int, step: int, record: StepRecord | None = None, readings: Iterable[Reading] = ()
+    ) -> list[Finding]:
+        """Check one step of one rank. Never raises: a rule that fails is listed as broken and not asked again."""
+        history = self._past.setdefault(rank, History())
+        window = Window(rank=rank, step=step, record=record, readings=tuple(readings), history=history)
+        found: list[Finding] = []
+        for code, entry in list(self._rules.items()):
+            try:
+                found += entry.check(window)
+            except Exception as error:  # a stranger's file must not take the others with it
+                CATALOGUE.report(code, error)
+                del self._rules[code]
+        history.remember(window, is_healthy=window.loss_finite and window.grads_finite)
+        return found

@@ -1,0 +1,101 @@
+"""A recording in, its Diagnosis out: rules over rows, evidence judged, consequences folded, causes first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypocenter.detect import engine
+from hypocenter.diagnose import verdicts
+from hypocenter.diagnose.exhibits import Exhibits, load
+from hypocenter.diagnose.fold import Folded, fold
+from hypocenter.diagnose.rows import Recorded, steps_of
+from hypocenter.nouns import Diagnosis, Finding, Status, StepRecord
+
+
+def diagnose(recorded: Recorded, plugins: Sequence[str] = ()) -> Diagnosis:
+    """Say what is numerically wrong with a run, where it started and why.
+
+    Args:
+        recorded: an open recording (`hypocenter.record.reader.open_run`).
+        plugins: rule and cause files or modules beside those installed. Those that the recording names are not
+            imported: a recording is data, never a reason to run code.
+
+    Returns:
+        Findings with causes first. `healthy` is said only of a run with at least one recorded step.
+    """
+    verdicts.causes(plugins)
+    checker = engine.Engine(engine.rules(plugins))
+    found: list[Finding] = []
+    records: dict[tuple[int, int], StepRecord] = {}
+    for step in steps_of(recorded, checker.reads):
+        if step.record is not None:
+            records[step.rank, step.step] = step.record
+        found += checker.feed(step.rank, step.step, step.record, step.readings)
+    exhibits = load(recorded.evidence_files(), recorded.directory)
+    folded = fold(exhibits.found, found, records)
+    status, why = _status(folded, exhibits, records, recorded)
+    table = recorded.table()
+    return Diagnosis(
+        run=recorded.run.name,
+        status=status,
+        findings=tuple(f.finding for f in folded),
+        why=why,
+        n_steps=len({step for _, step in records}),
+        n_ranks=len(recorded.ranks),
+        n_sites=_n_sites(recorded),
+        n_rows=table.num_rows + len(recorded.step_records()),
+        notes=_notes(recorded, exhibits),
+    )
+
+
+def _status(
+    folded: Sequence[Folded],
+    exhibits: Exhibits,
+    records: dict[tuple[int, int], StepRecord],
+    recorded: Recorded,
+) -> tuple[Status, tuple[str, ...]]:
+    errors = [f for f in folded if f.finding.severity == "error"]
+    if errors and not any(f.is_located for f in errors):
+        return "cannot-tell", tuple(dict.fromkeys(_unexplained(f.finding, exhibits, records) for f in errors))
+    if any(f.finding.severity in ("error", "warning") for f in folded):
+        return "findings", ()
+    if not records:
+        return "cannot-tell", ("no completed step was recorded",)
+    off = [line for line in recorded.run.warnings if "switched off after an internal error" in line]
+    if off:
+        return "cannot-tell", tuple(off)
+    return "healthy", ()
+
+
+def _unexplained(finding: Finding, exhibits: Exhibits, records: dict[tuple[int, int], StepRecord]) -> str:
+    where = f"step {finding.step}: {finding.title}"
+    shown = next((e for e in exhibits.found if e.finding.step == finding.step and e.finding.rank == finding.rank), None)
+    if shown is not None and shown.evidence.why_not:
+        return f"{where}; {shown.evidence.why_not}"
+    record = records.get((finding.rank, finding.step))
+    if record is not None and record.finding and shown is None:
+        return f"{where}; its evidence {record.finding} is missing or cannot be read"
+    return f"{where}; there was no replay of this step"
+
+
+def _n_sites(recorded: Recorded) -> int:
+    import pyarrow.compute as pc
+
+    return int(pc.count_distinct(recorded.table()["site"]).as_py())
+
+
+def _notes(recorded: Recorded, exhibits: Exhibits) -> tuple[str, ...]:
+    broken = (*engine.CATALOGUE.broken, *verdicts.CATALOGUE.broken)
+    run = recorded.run
+    ended = [f"the program ended with exit code {run.exit_code}"] if run.exit_code else []
+    return tuple(
+        dict.fromkeys(
+            (
+                *recorded.problems,
+                *run.warnings,
+                *ended,
+                *exhibits.notes,
+                *(f"{b.name} did not load: {b.error}" for b in broken),
+            )
+        )
+    )

@@ -1,0 +1,221 @@
+"""One finding per cause: what a piece of evidence explains is folded into its finding's `then`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from hypocenter.detect.consequence import Episode, episode_of, episodes, is_sick
+from hypocenter.diagnose.exhibits import Exhibit
+from hypocenter.diagnose.numbers import counted
+from hypocenter.diagnose.why import place
+from hypocenter.nouns import Finding, StepRecord
+
+_FIRST = ("HC104", "HC103", "HC102", "HC101")  # without evidence: what names a place comes before what names a symptom
+_SHOWN = 8  # numbers of steps or ranks that a sentence lists
+
+
+@dataclass(slots=True, kw_only=True)
+class Group:
+    """A finding in the making: what it is, and all that follows from it."""
+
+    finding: Finding
+    exhibit: Exhibit | None = None
+    same: list[Finding] = field(default_factory=list)  # the same cause at the same place, at other steps or ranks
+    followers: list[Finding] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folded:
+    """A finding, and whether it says where the failure started."""
+
+    finding: Finding
+    is_located: bool
+
+
+def fold(
+    exhibits: Sequence[Exhibit], found: Iterable[Finding], records: Mapping[tuple[int, int], StepRecord]
+) -> tuple[Folded, ...]:
+    """Findings of evidence and of rules as one ordered list, causes first.
+
+    Args:
+        exhibits: by step, located ones first.
+        found: what the rules found.
+        records: step records by (rank, step).
+    """
+    ruled = sorted(found, key=lambda f: (f.step, _FIRST.index(f.code) if f.code in _FIRST else 9, f.rank))
+    sick = [f.step for f in (*(e.finding for e in exhibits), *ruled) if is_sick(f)]
+    spans = episodes((step for _, step in records), sick)
+    groups: list[Group] = []
+    for exhibit in exhibits:
+        _place_exhibit(exhibit, groups, spans)
+    for finding in ruled:
+        _place_finding(finding, groups, spans)
+    folded = [_finished(group, spans, records) for group in groups]
+    return tuple(sorted(folded, key=lambda f: _order(f.finding)))
+
+
+def _order(finding: Finding) -> tuple[bool, int, bool, bool, int]:
+    return (
+        finding.severity == "note",
+        finding.step,
+        finding.severity != "error",
+        finding.cause == "unknown",
+        finding.rank,
+    )
+
+
+def _place_exhibit(exhibit: Exhibit, groups: list[Group], spans: Sequence[Episode]) -> None:
+    finding = exhibit.finding
+    twin = next(
+        (g for g in groups if g.exhibit is not None and exhibit.is_located and g.exhibit.key == exhibit.key), None
+    )
+    if twin is not None:
+        twin.same.append(finding)
+        return
+    episode = episode_of(finding.step, spans) if is_sick(finding) else None
+    leaders = [g for g in groups if episode is not None and g.finding.step in episode and is_sick(g.finding)]
+    located = [g for g in leaders if g.exhibit is not None and g.exhibit.is_located]
+    is_late = bool(leaders) and finding.step > leaders[0].finding.step
+    if located and not exhibit.is_located:
+        located[0].followers.append(finding)
+    elif leaders and is_late and finding.cause in ("bad-parameter", "unknown"):
+        (located or leaders)[0].followers.append(finding)
+    else:
+        groups.append(Group(finding=finding, exhibit=exhibit))
+
+
+def _place_finding(finding: Finding, groups: list[Group], spans: Sequence[Episode]) -> None:
+    leader = _leader(finding, groups, spans)
+    if leader is None:
+        groups.append(Group(finding=finding))
+    elif leader.finding.code == finding.code == "HC106" and leader.exhibit is None:
+        leader.same.append(finding)
+    else:
+        leader.followers.append(finding)
+
+
+def _leader(finding: Finding, groups: Sequence[Group], spans: Sequence[Episode]) -> Group | None:
+    """The group that explains a rule's finding: of the same step or, in an episode, of an earlier one."""
+    episode = episode_of(finding.step, spans)
+    if episode is not None:
+        inside = [g for g in groups if g.finding.step in episode and g.finding.step <= finding.step]
+        leading = [g for g in inside if is_sick(g.finding) or g.finding.severity == "error"]
+        if leading:
+            return min(
+                leading,
+                key=lambda g: (g.finding.rank != finding.rank and g.finding.step == finding.step, g.finding.step),
+            )
+    if finding.code == "HC106":
+        skips = [g for g in groups if g.finding.code == "HC106"]
+        return next((g for g in skips if g.finding.step == finding.step), skips[0] if skips else None)
+    same_step = [g for g in groups if g.exhibit is not None and g.finding.step == finding.step]
+    shown = [g for g in same_step if g.finding.rank == finding.rank or is_sick(g.finding)]
+    if shown and finding.code in ("HC101", "HC102", "HC103", "HC104", "HC105", "HC107"):
+        return shown[0]
+    return None
+
+
+def _finished(group: Group, spans: Sequence[Episode], records: Mapping[tuple[int, int], StepRecord]) -> Folded:
+    finding, exhibit = group.finding, group.exhibit
+    then = [*_turned(exhibit), *_symptoms(group, spans, records), *_spread(exhibit, records), *_probes(group)]
+    then += [*_skipped(group, records), *_other_ranks(group), *_again(group), *_later(group)]
+    return Folded(
+        finding=replace(
+            finding,
+            then=(*finding.then, *dict.fromkeys(then)),
+            count=1 + len(group.same),
+        ),
+        is_located=(exhibit is not None and exhibit.is_located) or finding.cause != "unknown",
+    )
+
+
+def _turned(exhibit: Exhibit | None) -> list[str]:
+    maker = exhibit.evidence.nan_maker if exhibit is not None else None
+    return [f"{place(maker)} -> NaN"] if maker is not None else []
+
+
+def _symptoms(group: Group, spans: Sequence[Episode], records: Mapping[tuple[int, int], StepRecord]) -> list[str]:
+    """The first loss and the first gradients that went bad with it."""
+    finding, exhibit = group.finding, group.exhibit
+    episode = episode_of(finding.step, spans) if is_sick(finding) else None
+    if episode is None:
+        return []
+    mine = [records[rank, step] for rank, step in sorted(records, key=lambda k: k[1]) if rank == finding.rank]
+    after = [r for r in mine if r.step in episode and r.step >= finding.step]
+    lines: list[tuple[int, str]] = []
+    bad_loss = next((r for r in after if r.loss is not None and not math.isfinite(r.loss)), None)
+    if bad_loss is not None and bad_loss.loss is not None and not (finding.code == "HC102" and exhibit is None):
+        kind = "NaN" if math.isnan(bad_loss.loss) else "inf"
+        lines.append((bad_loss.step, f"loss -> {kind} (step {bad_loss.step})"))
+    n_bad, n_params = _bad_gradients(exhibit)
+    bad_grads = next((r for r in after if r.n_bad_grads), None)
+    if n_bad:
+        lines.append((finding.step, f"{n_bad:,} of {n_params:,} gradients -> NaN"))
+    elif bad_grads is not None and not (finding.code == "HC101" and exhibit is None):
+        lines.append((bad_grads.step, f"{counted(bad_grads.n_bad_grads, 'gradient')} -> NaN (step {bad_grads.step})"))
+    return [line for _, line in sorted(lines, key=lambda pair: pair[0])]
+
+
+def _bad_gradients(exhibit: Exhibit | None) -> tuple[int, int]:
+    """How many gradients went bad before any clipping, and of how many."""
+    if exhibit is None or exhibit.evidence.trigger == "nonfinite-param":
+        return 0, 0
+    n_bad = len(exhibit.evidence.replayed_bad_params) or len(exhibit.evidence.bad_params)
+    return n_bad, max(exhibit.evidence.n_params, n_bad)
+
+
+def _spread(exhibit: Exhibit | None, records: Mapping[tuple[int, int], StepRecord]) -> list[str]:
+    if exhibit is None or not exhibit.evidence.clip:
+        return []
+    record = records.get((exhibit.finding.rank, exhibit.finding.step))
+    before = len(exhibit.evidence.bad_params)
+    after = record.n_bad_grads if record is not None and record.n_bad_grads > before else exhibit.evidence.n_params
+    return [f"{exhibit.evidence.clip} spread it from {before:,} to {after:,} parameters"] if before < after else []
+
+
+def _probes(group: Group) -> list[str]:
+    probes = [f for f in group.followers if f.code == "HC107" and f.step == group.finding.step]
+    return [f"probe {f.site} -> {', '.join(f.chips)}" for f in probes]
+
+
+def _skipped(group: Group, records: Mapping[tuple[int, int], StepRecord]) -> list[str]:
+    record = records.get((group.finding.rank, group.finding.step))
+    if record is None or not record.skipped or (group.finding.code == "HC106" and group.exhibit is None):
+        return []
+    return ["the update was skipped"]
+
+
+def _other_ranks(group: Group) -> list[str]:
+    everywhere = {f.rank for f in (*group.followers, *group.same)} - {group.finding.rank}
+    return [f"rank{'s' if len(everywhere) > 1 else ''} {_listed(everywhere)} -> not finite too"] if everywhere else []
+
+
+def _again(group: Group) -> list[str]:
+    steps = {f.step for f in group.same} - {group.finding.step}
+    if not steps:
+        return []
+    return [f"the same at {counted(len(steps), 'later step')}: {_listed(steps)}"]
+
+
+def _later(group: Group) -> list[str]:
+    later = [f for f in group.followers if f.step > group.finding.step]
+    if not later:
+        return []
+    first, last = min(f.step for f in later), max(f.step for f in later)
+    span = f"step {first}" if first == last else f"steps {first} to {last}"
+    return [f"{counted(len(later), 'later finding')} ({span})"]
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    """3, 5 to 9, 12"""
+    runs: list[list[int]] = []
+    for n in sorted(numbers):
+        if runs and n == runs[-1][1] + 1:
+            runs[-1][1] = n
+        else:
+            runs.append([n, n])
+    texts = [str(a) if a == b else f"{a}, {b}" if b == a + 1 else f"{a} to {b}" for a, b in runs]
+    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+    return ", ".join(texts[:_SHOWN]) + more

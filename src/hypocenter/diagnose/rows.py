@@ -1,0 +1,88 @@
+"""Rows of a recording as the rules want them: by rank and step, and only the readings that some rule looks at."""
+
+# pyright: reportAttributeAccessIssue=false
+# (pyarrow.compute makes its functions when it is imported)
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from hypocenter.detect.engine import LARGE_HALF, Reads
+from hypocenter.nouns import Reading, Run, StepRecord
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Recorded(Protocol):
+    """What a diagnosis needs of an open recording (hypocenter.record.reader)."""
+
+    directory: Path
+    run: Run
+    ranks: list[int]
+
+    @property
+    def problems(self) -> list[str]:
+        """What is missing or damaged."""
+        ...
+
+    def table(self, rank: int | None = None) -> pa.Table:
+        """Readings as columns."""
+        ...
+
+    def step_records(self) -> list[tuple[int, StepRecord]]:
+        """Every (rank, step record)."""
+        ...
+
+    def evidence_files(self) -> list[tuple[int, Path]]:
+        """Every (rank, path of an evidence.json)."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Step:
+    """One step of one rank."""
+
+    rank: int
+    step: int
+    record: StepRecord | None = None
+    readings: list[Reading] = field(default_factory=list)
+
+
+def steps_of(recorded: Recorded, reads: Collection[Reads]) -> Iterator[Step]:
+    """Rank by rank, the steps in rising order, each with its record and the readings that are asked for."""
+    from hypocenter.record.schema import readings_from
+
+    records: dict[int, list[StepRecord]] = defaultdict(list)
+    for rank, record in recorded.step_records():
+        records[rank].append(record)
+    for rank in recorded.ranks:
+        found: dict[int, Step] = {}
+        for record in records[rank]:
+            found[record.step] = Step(rank=rank, step=record.step, record=record)
+        for reading in readings_from(_filtered(recorded.table(rank), reads)):
+            found.setdefault(reading.step, Step(rank=rank, step=reading.step)).readings.append(reading)
+        yield from (found[step] for step in sorted(found))
+
+
+def _filtered(table: pa.Table, reads: Collection[Reads]) -> pa.Table:
+    """The rows of which `detect.engine.SELECTS` says yes for at least one word, computed on columns."""
+    import pyarrow.compute as pc
+
+    if "all" in reads:
+        return table
+    columns = {
+        "nonfinite": lambda: pc.greater(pc.add(pc.add(table["n_nan"], table["n_posinf"]), table["n_neginf"]), 0),
+        "scalar": lambda: pc.equal(table["port"], "value"),
+        "large-half": lambda: pc.and_(pc.equal(table["dtype"], "float16"), pc.greater(table["absmax"], LARGE_HALF)),
+        "zero": lambda: pc.and_(pc.greater(table["n_hist"], 0), pc.equal(table["n_zero"], table["n_hist"])),
+    }
+    mask = None
+    for word in reads:
+        wanted = columns[word]()
+        mask = wanted if mask is None else pc.or_(mask, wanted)
+    return table.slice(0, 0) if mask is None else table.filter(mask)
