@@ -133,6 +133,21 @@ def test_what_is_added_swapped_or_deleted_later_is_seen() -> None:
     assert names.buffer_name(net.inner.norm.running_var) == "inner.norm.running_var"
 
 
+def test_modules_made_and_thrown_away_in_a_forward_cost_no_refresh(monkeypatch) -> None:
+    names, net = NameMap(), Net()
+    names.add_root(net)
+    assert names.module_name(net.head) == "head"
+    monkeypatch.setattr(names, "_name_all", lambda *_: pytest.fail("named everything anew"))
+    before = names.generation
+
+    for _ in range(3):
+        assert names.module_name(nn.CrossEntropyLoss()) is None  # registers a buffer
+        assert names.module_name(nn.Sequential(nn.Linear(1, 1))) is None
+        assert names.module_name(net.head) == "head"
+
+    assert names.generation == before
+
+
 def test_several_roots_with_parameters_get_prefixes_and_a_loss_module_gets_its_class() -> None:
     names, net, loss = NameMap(), Net(), nn.CrossEntropyLoss()
     names.add_root(net)

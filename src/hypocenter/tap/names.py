@@ -233,11 +233,11 @@ class NameMap:
         me = weakref.ref(self)
 
         def on_module(module: nn.Module, name: str, thing: object) -> None:
-            if (names := me()) is not None:
+            if (names := me()) is not None and _find(names._modules, module) is not None:
                 names._invalidate()
 
         def on_tensor(module: nn.Module, name: str, thing: object) -> None:
-            if (names := me()) is not None:
+            if (names := me()) is not None and thing is not None and _find(names._modules, module) is not None:
                 names._is_stale = True  # no module's name has changed: `generation` stays
 
         handles = [
