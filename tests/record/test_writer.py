@@ -341,6 +341,19 @@ def test_imports_nothing_heavy() -> None:
     assert child(code).stdout == "[]\n"
 
 
+def test_seals_at_the_exit_of_the_interpreter(tmp_path: Path) -> None:
+    code = """
+        import atexit
+        writer = Writer(Path(sys.argv[1]), rank=0, warn=print)
+        atexit.register(writer.close)
+        writer.write([reading(0)], StepRecord(step=0))
+    """
+    done = child(code, tmp_path)
+
+    assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
+    assert {f.suffix for f in rank_directory(tmp_path, 0).iterdir()} == {".parquet"}
+
+
 def test_every_acknowledged_step_survives_sigkill(tmp_path: Path) -> None:
     # given one process that forks writers, each writing as fast as it can, and kills each at a random moment
     code = """

@@ -25,10 +25,11 @@ _RANKING: tuple[str, ...] = ("running", "finished", "killed", "failed")  # when 
 def start_run(
     directory: Path, command: Sequence[str], config: Mapping[str, Any], world_size: int, versions: Mapping[str, str]
 ) -> str:
-    """Write run.json with status `running`, unless another rank has: the first one wins.
+    """Write run.json with status `running`. Several processes may call: the first one wins, and what only a later
+    one knows is added (a launcher's parent cannot know the world size: the largest one stays; so do all versions).
 
     Returns:
-        Why it could not be written; empty when it could, or when it was there already. Never raises.
+        Why it could not be written; empty when it could. Never raises.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -42,16 +43,15 @@ def start_run(
             versions={str(name): str(version) for name, version in versions.items()},
             host=socket.gethostname(),
         )
-        _write_first(directory / RUN_FILE, encode(run))
-    except FileExistsError:
-        return ""
+        if not _written_first(directory / RUN_FILE, encode(run)):
+            _add_knowledge(directory, run)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""
 
 
 def finish_run(directory: Path, status: EndStatus, exit_code: int | None, warnings: Sequence[str] = ()) -> str:
-    """Rewrite run.json with how the run ended. Several ranks may call: the worst status and all warnings stay.
+    """Rewrite run.json with how the run ended. Several ranks may call: the worst end and all warnings stay.
 
     Returns:
         Why it could not be written; empty when it could. Never raises.
@@ -59,20 +59,32 @@ def finish_run(directory: Path, status: EndStatus, exit_code: int | None, warnin
     path = directory / RUN_FILE
     try:
         with _locked(directory):
-            run = _existing(path, directory)
-            worse = _RANKING.index(status) >= _RANKING.index(run.status)
-            keep_code = run.exit_code if run.exit_code not in (None, 0) else exit_code
+            run = _existing(path) or Run(format=FORMAT, name=directory.resolve().name)
+            is_worse = _RANKING.index(status) > _RANKING.index(run.status)
             ended = replace(
                 run,
                 ended=_now(),
-                status=status if worse else run.status,
-                exit_code=exit_code if exit_code not in (None, 0) else keep_code,
+                status=status if is_worse else run.status,
+                exit_code=exit_code if is_worse or run.exit_code is None else run.exit_code,
                 warnings=tuple(dict.fromkeys((*run.warnings, *(str(w) for w in warnings)))),
             )
             _replace(path, encode(ended))
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""
+
+
+def _add_knowledge(directory: Path, run: Run) -> None:
+    path = directory / RUN_FILE
+    with _locked(directory):
+        first = _existing(path)
+        if first is None:
+            return  # broken: finish_run replaces it
+        known = replace(
+            first, world_size=max(first.world_size, run.world_size), versions={**run.versions, **first.versions}
+        )
+        if known != first:
+            _replace(path, encode(known))
 
 
 def encode(run: Run) -> bytes:
@@ -101,11 +113,11 @@ def _now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
 
 
-def _existing(path: Path, directory: Path) -> Run:
+def _existing(path: Path) -> Run | None:
     try:
         return msgspec.json.decode(path.read_bytes(), type=Run)
     except (OSError, ValueError, RecursionError):
-        return Run(format=FORMAT, name=directory.resolve().name)
+        return None
 
 
 def _temporary(path: Path, data: bytes) -> Path:
@@ -133,19 +145,20 @@ def _locked(directory: Path) -> Generator[None, None, None]:
         os.close(fd)
 
 
-def _write_first(path: Path, data: bytes) -> None:
-    """Put a whole file in place; raises FileExistsError when there is one."""
+def _written_first(path: Path, data: bytes) -> bool:
+    """Put a whole file in place; False when there is one."""
     if path.exists():
-        raise FileExistsError(str(path))
+        return False
     name = _temporary(path, data)
     try:
         os.link(name, path)
     except FileExistsError:
-        raise  # another rank was first
+        return False  # another rank was first
     except OSError:  # a file system without hard links: two ranks of the same millisecond may both write the same
         name.replace(path)
     finally:
         name.unlink(missing_ok=True)
+    return True
 
 
 def _replace(path: Path, data: bytes) -> None:

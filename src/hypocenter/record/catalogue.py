@@ -1,0 +1,171 @@
+"""Sinks by name: from the folder `record/sinks`, from plug-in files, and from the entry point `hypocenter.sinks`."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pkgutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from hypocenter.errors import ConfigError, UnknownNameError
+from hypocenter.nouns import Finding, Reading, StepRecord
+from hypocenter.record import sinks
+
+ENTRY_POINT = "hypocenter.sinks"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkStart:
+    """What a sink is told when it is opened."""
+
+    rank: int = 0
+    world_size: int = 1
+    directory: Path | None = None  # the run directory, if there is one
+
+
+class Sink(Protocol):
+    """Where readings and findings go beside the store. Whatever it raises switches it off, never the run."""
+
+    def write(self, readings: Sequence[Reading], step: StepRecord | None) -> None:
+        """Take one step."""
+        ...
+
+    def finding(self, finding: Finding) -> None:
+        """Take one finding."""
+        ...
+
+    def close(self) -> None:
+        """End; called once."""
+        ...
+
+
+Open = Callable[[SinkStart], Sink]
+_Opener = TypeVar("_Opener", bound=Open)
+_registered: dict[str, Open] = {}
+
+
+def sink(name: str) -> Callable[[_Opener], _Opener]:
+    """Register a class (or a function) that opens a sink, under the name used in `--sink NAME`."""
+
+    def register(opener: _Opener) -> _Opener:
+        _registered[name] = opener
+        return opener
+
+    return register
+
+
+class Sinks:
+    """Several sinks as one; each that fails is switched off with one warning."""
+
+    def __init__(self, opened: dict[str, Sink], warn: Callable[[str], None]) -> None:
+        self._live = opened
+        self._warn = warn
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the sinks that are still on."""
+        return list(self._live)
+
+    def __getitem__(self, name: str) -> Sink:
+        return self._live[name]
+
+    def write(self, readings: Sequence[Reading], step: StepRecord | None) -> None:
+        """Give one step to every sink."""
+        self._each(lambda one: one.write(readings, step))
+
+    def finding(self, finding: Finding) -> None:
+        """Give one finding to every sink."""
+        self._each(lambda one: one.finding(finding))
+
+    def close(self) -> None:
+        """Close every sink; afterwards there is none."""
+        self._each(lambda one: one.close())
+        self._live = {}
+
+    def _each(self, act: Callable[[Sink], None]) -> None:
+        for name, one in list(self._live.items()):
+            try:
+                act(one)
+            except Exception as error:
+                del self._live[name]
+                self._warn(f"sink {name!r} failed and is switched off ({type(error).__name__}: {error})")
+
+
+def load_sinks(
+    names: Sequence[str],
+    plugins: Sequence[str] = (),
+    *,
+    start: SinkStart | None = None,
+    warn: Callable[[str], None] = lambda _: None,
+) -> Sinks:
+    """Open the named sinks. One that exists but cannot be opened is left out with a warning.
+
+    Args:
+        names: of the folder, of a plug-in, or of an installed package.
+        plugins: paths of Python files that use the decorator `sink`.
+        start: what the sinks are told.
+        warn: takes one line of text for each sink that fails, now or later.
+
+    Raises:
+        UnknownNameError: no sink has such a name.
+        ConfigError: a plug-in file does not exist or cannot be imported.
+    """
+    for plugin in plugins:
+        _import_file(Path(plugin))
+    opened: dict[str, Sink] = {}
+    for name in names:
+        opener = _find(name, warn)
+        if opener is None:
+            continue
+        try:
+            opened[name] = opener(start or SinkStart())
+        except Exception as error:
+            warn(f"sink {name!r} cannot be opened ({type(error).__name__}: {error})")
+    return Sinks(opened, warn)
+
+
+def sink_names() -> list[str]:
+    """Every name that `load_sinks` knows, sorted; nothing is imported for it."""
+    return sorted({*_built_in(), *_registered, *(e.name for e in entry_points(group=ENTRY_POINT))})
+
+
+def _built_in() -> list[str]:
+    return [module.name for module in pkgutil.iter_modules(sinks.__path__)]
+
+
+def _find(name: str, warn: Callable[[str], None]) -> Open | None:
+    """The opener of a name; None when its package is broken. The folder goes before what is installed."""
+    try:
+        if name in _built_in():
+            importlib.import_module(f"{sinks.__name__}.{name}")
+        elif name not in _registered:
+            for point in entry_points(group=ENTRY_POINT, name=name):
+                _registered[name] = point.load()
+    except Exception as error:
+        warn(f"sink {name!r} cannot be loaded ({type(error).__name__}: {error})")
+        return None
+    if name not in _registered:
+        raise UnknownNameError(f"no sink is called {name!r}", where="--sink", fix=f"known: {', '.join(sink_names())}")
+    return _registered[name]
+
+
+def _import_file(path: Path) -> None:
+    module_name = f"hypocenter_plugin_{path.stem}"
+    try:
+        spec = importlib.util.spec_from_file_location(module_name, path)
+        if spec is None or spec.loader is None:
+            raise ImportError("it is not a Python file")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[module_name] = module
+        spec.loader.exec_module(module)
+    except Exception as error:
+        sys.modules.pop(module_name, None)
+        why = f"{type(error).__name__}: {error}"
+        raise ConfigError(
+            "a plug-in cannot be loaded", where=str(path), why=why, fix="mend it or leave it out"
+        ) from error
