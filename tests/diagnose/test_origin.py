@@ -3,16 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hypocenter.diagnose.origin import (
-    LITERAL_NEGINF,
-    NAN,
-    NEGINF,
-    POSINF,
-    Edge,
-    TracedOp,
-    blame,
-    killed_infinities,
-)
+from hypocenter.diagnose.origin import blame, killed_infinities
+from hypocenter.optrace import LITERAL_NEGINF, NAN, NEGINF, POSINF, Edge, TracedOp
 
 
 def op(index, name, bits=0, *inputs, **more):

@@ -14,7 +14,7 @@ from hypocenter.tap.clock import Clock
 from hypocenter.tap.modules import ModuleTap
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.tape import Microbatch
-from hypocenter.tap.tracer import Node
+from hypocenter.tap.tracer import UNDEFINED, Node
 
 MAX_ROWS = 100_000  # ops of one replay that get a row
 
@@ -41,6 +41,8 @@ class ReplayRows:
         self._modules.enabled = True
 
         def observe(node: Node, outputs: Sequence[torch.Tensor]) -> None:
+            if node.traced.op.split(".")[1] in UNDEFINED:
+                return  # memory as it was found: nothing descends from it before it is overwritten
             for index, tensor in enumerate(outputs):
                 if tensor.is_floating_point() and len(self._ops) < MAX_ROWS:
                     ticket = self._reducer.add(tensor)

@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hypocenter.diagnose.origin import LITERAL_NEGINF, LITERAL_POSINF, NAN, NEGINF, POSINF, REAL, Edge, TracedOp
+from hypocenter.optrace import LITERAL_NEGINF, LITERAL_POSINF, NAN, NEGINF, POSINF, REAL, Edge, TracedOp
 from hypocenter.tap.gradients import local
 from hypocenter.tap.op_context import OpContext, OpPlace
 
 _SIGN_FLIPS = frozenset({"neg", "mul", "div", "sub", "rsub", "neg_", "mul_", "div_", "sub_"})
-_UNDEFINED = frozenset(
+UNDEFINED = frozenset(
     {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "resize_", "empty_permuted"}
 )
 CAPTURE_BYTES = 256 << 20  # per op: what adjudication and the bundle need
@@ -158,7 +158,7 @@ class OpTracer(TorchDispatchMode):
         place = self.context.place(name)
         index = len(self.nodes)
         for tensor in outputs:
-            found = 0 if base in _UNDEFINED else _classify(nonfinite_bits(tensor), base, edges, literal)
+            found = 0 if base in UNDEFINED else _classify(nonfinite_bits(tensor), base, edges, literal)
             bits |= found
             self._write(tensor, index, found)
         traced = TracedOp(
