@@ -8,7 +8,7 @@ from hypocenter.detect import engine
 from hypocenter.diagnose import verdicts
 from hypocenter.diagnose.exhibits import Exhibits, load
 from hypocenter.diagnose.fold import Folded, fold
-from hypocenter.diagnose.rows import Recorded, steps_of
+from hypocenter.diagnose.rows import Recorded, n_sites, steps_of
 from hypocenter.nouns import Diagnosis, Finding, Status, StepRecord
 
 
@@ -42,7 +42,7 @@ def diagnose(recorded: Recorded, plugins: Sequence[str] = ()) -> Diagnosis:
         why=why,
         n_steps=len({step for _, step in records}),
         n_ranks=len(recorded.ranks),
-        n_sites=_n_sites(recorded),
+        n_sites=n_sites(table),
         n_rows=table.num_rows + len(recorded.step_records()),
         notes=_notes(recorded, exhibits),
     )
@@ -76,12 +76,6 @@ def _unexplained(finding: Finding, exhibits: Exhibits, records: dict[tuple[int, 
     if record is not None and record.finding and shown is None:
         return f"{where}; its evidence {record.finding} is missing or cannot be read"
     return f"{where}; there was no replay of this step"
-
-
-def _n_sites(recorded: Recorded) -> int:
-    import pyarrow.compute as pc
-
-    return int(pc.count_distinct(recorded.table()["site"]).as_py())
 
 
 def _notes(recorded: Recorded, exhibits: Exhibits) -> tuple[str, ...]:

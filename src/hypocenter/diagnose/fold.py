@@ -98,15 +98,12 @@ def _place_finding(finding: Finding, groups: list[Group], spans: Sequence[Episod
 
 def _leader(finding: Finding, groups: Sequence[Group], spans: Sequence[Episode]) -> Group | None:
     """The group that explains a rule's finding: of the same step or, in an episode, of an earlier one."""
-    episode = episode_of(finding.step, spans)
+    episode = episode_of(finding.step, spans) if finding.kind == "nonfinite" else None
     if episode is not None:
-        inside = [g for g in groups if g.finding.step in episode and g.finding.step <= finding.step]
-        leading = [g for g in inside if is_sick(g.finding) or g.finding.severity == "error"]
+        leading = [(g, f) for g in groups for f in (g.finding, *g.same) if f.severity == "error"]
+        leading = [(g, f) for g, f in leading if f.step in episode and f.step <= finding.step]
         if leading:
-            return min(
-                leading,
-                key=lambda g: (g.finding.rank != finding.rank and g.finding.step == finding.step, g.finding.step),
-            )
+            return min(leading, key=lambda pair: _distance(pair[1], finding))[0]
     if finding.code == "HC106":
         skips = [g for g in groups if g.finding.code == "HC106"]
         return next((g for g in skips if g.finding.step == finding.step), skips[0] if skips else None)
@@ -115,6 +112,11 @@ def _leader(finding: Finding, groups: Sequence[Group], spans: Sequence[Episode])
     if shown and finding.code in ("HC101", "HC102", "HC103", "HC104", "HC105", "HC107"):
         return shown[0]
     return None
+
+
+def _distance(leader: Finding, finding: Finding) -> tuple[bool, int]:
+    """Of the same rank first when both are of one step, then the earliest."""
+    return leader.rank != finding.rank and leader.step == finding.step, leader.step
 
 
 def _finished(group: Group, spans: Sequence[Episode], records: Mapping[tuple[int, int], StepRecord]) -> Folded:
@@ -139,7 +141,7 @@ def _turned(exhibit: Exhibit | None) -> list[str]:
 def _symptoms(group: Group, spans: Sequence[Episode], records: Mapping[tuple[int, int], StepRecord]) -> list[str]:
     """The first loss and the first gradients that went bad with it."""
     finding, exhibit = group.finding, group.exhibit
-    episode = episode_of(finding.step, spans) if is_sick(finding) else None
+    episode = episode_of(finding.step, spans) if finding.severity == "error" else None
     if episode is None:
         return []
     mine = [records[rank, step] for rank, step in sorted(records, key=lambda k: k[1]) if rank == finding.rank]

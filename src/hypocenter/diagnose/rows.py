@@ -69,6 +69,13 @@ def steps_of(recorded: Recorded, reads: Collection[Reads]) -> Iterator[Step]:
         yield from (found[step] for step in sorted(found))
 
 
+def n_sites(table: pa.Table) -> int:
+    """How many different sites the readings name."""
+    import pyarrow.compute as pc
+
+    return int(pc.count_distinct(table["site"]).as_py())
+
+
 def _filtered(table: pa.Table, reads: Collection[Reads]) -> pa.Table:
     """The rows of which `detect.engine.SELECTS` says yes for at least one word, computed on columns."""
     import pyarrow.compute as pc
