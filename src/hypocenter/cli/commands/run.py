@@ -155,7 +155,8 @@ def _take_reached(directory: Path) -> int:
 
 def _say_nothing_recorded(n_reached: int) -> None:
     if n_reached:
-        say(f"note: nothing was recorded: torch was imported ({n_reached} processes), but no step was finished")
+        processes = "one process" if n_reached == 1 else f"{n_reached} processes"
+        say(f"note: nothing was recorded: {processes} imported torch, but no step was finished")
         say("   = hint: a step is a module called, a backward pass, and an optimizer's step")
     else:
         say("note: nothing was recorded: no process imported torch")

@@ -1,0 +1,182 @@
+"""Every rank of a real launcher is recorded, and the launcher's exit code is ours. Gloo on the CPU, two ranks."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hypocenter.record.layout import rank_directories
+
+SRC = Path(__file__).resolve().parents[2] / "src"
+SECONDS = 300  # the first start of DeepSpeed builds its communication op: 20 s alone, more beside other tests
+
+TRAIN = """
+import gc, os, sys
+import torch
+import torch.distributed as dist
+
+def train():
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(8, 4)).square().mean().backward()
+        optimizer.step()
+
+if __name__ == "__main__":
+    dist.init_process_group("gloo")
+    train()
+    gc.collect()
+    dist.barrier()
+    dist.destroy_process_group()
+    sys.exit(int(os.environ.get("EXIT", "0")))
+"""
+SPAWN = (
+    TRAIN.partition("if __name__")[0]
+    + """
+import socket
+
+def work(rank, port):
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    train()
+    gc.collect()
+    dist.barrier()
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    torch.multiprocessing.spawn(work, args=(port,), nprocs=2)
+"""
+)
+ACCELERATE = """
+import gc, torch
+from accelerate import Accelerator
+
+def train(accelerator):
+    torch.set_num_threads(1)
+    model = torch.nn.Linear(4, 2)
+    model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    for _ in range(3):
+        optimizer.zero_grad()
+        accelerator.backward(model(torch.randn(8, 4)).square().mean())
+        optimizer.step()
+
+if __name__ == "__main__":
+    accelerator = Accelerator(cpu=True)
+    train(accelerator)
+    gc.collect()
+    accelerator.wait_for_everyone()
+    accelerator.end_training()
+"""
+DEEPSPEED = """
+import gc
+import deepspeed, torch
+import torch.distributed as dist
+
+CONFIG = {
+    "train_micro_batch_size_per_gpu": 8, "zero_optimization": {"stage": 0},
+    "optimizer": {"type": "SGD", "params": {"lr": 0.1}},
+}
+
+def train():
+    torch.set_num_threads(1)
+    model = torch.nn.Linear(4, 2)
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=CONFIG)
+    for _ in range(3):
+        engine.backward(engine(torch.randn(8, 4)).square().mean())
+        engine.step()
+
+if __name__ == "__main__":
+    deepspeed.init_distributed("gloo")
+    train()
+    gc.collect()
+    dist.barrier()
+    dist.destroy_process_group()
+"""
+
+
+def run(folder: Path, program: str, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """`hypocenter run` these words in the folder, with the program as train.py."""
+    (folder / "train.py").write_text(program)
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("HYPOCENTER_")}
+    env = kept | {"PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1", "TORCH_NUM_THREADS": "1"} | variables
+    command = [sys.executable, "-m", "hypocenter", "run", "--out", "r", *words]
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def n_steps(folder: Path) -> dict[int, int]:
+    """Steps that can be read back, by rank."""
+    from hypocenter.record.reader import open_run
+
+    found: dict[int, int] = dict.fromkeys(rank_directories(folder / "r"), 0)
+    for rank, _ in open_run(folder / "r").step_records():
+        found[rank] += 1
+    return found
+
+
+def test_plain_script_is_recorded(tmp_path: Path) -> None:
+    program = TRAIN.replace('"gloo"', '"gloo", init_method="tcp://127.0.0.1:0", rank=0, world_size=1')
+
+    done = run(tmp_path, program, "train.py", EXIT="3")
+
+    assert done.returncode == 3, done.stderr
+    assert n_steps(tmp_path) == {0: 3}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", [0, 1])
+def test_torchrun_records_both_ranks(tmp_path: Path, code: int) -> None:
+    words = ["torchrun", "--standalone", "--nproc-per-node", "2", "train.py"]
+
+    done = run(tmp_path, TRAIN, *words, EXIT=str(code))
+
+    assert done.returncode == code, done.stderr
+    assert n_steps(tmp_path) == {0: 3, 1: 3}
+    assert json.loads((tmp_path / "r" / "run.json").read_text())["command"] == words
+
+
+@pytest.mark.slow
+def test_accelerate_launch_records_both_ranks(tmp_path: Path) -> None:
+    launch = ["accelerate", "launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1"]
+    options = ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
+
+    done = run(tmp_path, ACCELERATE, *launch, *options, "train.py", ACCELERATE_USE_CPU="true", HF_HOME=str(tmp_path))
+
+    assert done.returncode == 0, done.stderr
+    assert n_steps(tmp_path) == {0: 3, 1: 3}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="deepspeed is not installed")
+def test_deepspeed_records_both_ranks(tmp_path: Path) -> None:
+    done = run(tmp_path, DEEPSPEED, "deepspeed", "--num_accelerators", "2", "train.py", DS_ACCELERATOR="cpu")
+
+    assert done.returncode == 0, done.stderr
+    assert n_steps(tmp_path) == {0: 3, 1: 3}
+
+
+@pytest.mark.slow
+def test_mp_spawn_records_both_ranks(tmp_path: Path) -> None:
+    done = run(tmp_path, SPAWN, "train.py")
+
+    assert done.returncode == 0, done.stderr
+    assert n_steps(tmp_path) == {0: 3, 1: 3}
