@@ -177,6 +177,7 @@ class Session:
         """`backward` was called: a micro-batch is complete."""
         with self._timed():
             self._roots.suspend_loss_mode()
+            self.clock.recording = True  # recomputes inside backward belong to this micro-batch
             self.tape.close_microbatch(self.clock.microbatch, self.clock.batch, roots, seeds)
 
     @guarded
@@ -250,7 +251,8 @@ class Session:
             readings=self._rows,
         )
         self._rows += self._replay_rows.collect(self._step)
-        self._rows += self._sentinel.readings(check, self._step, parameters)
+        have = {row.site for row in self._rows if row.phase == "grad"}  # in full, when parameters are due
+        self._rows += [r for r in self._sentinel.readings(check, self._step, parameters) if r.site not in have]
         self._rows += self._scalars(check, optimizer)
         self._check = check
         self._act(optimizer)

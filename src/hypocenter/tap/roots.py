@@ -18,6 +18,7 @@ from torch.nn.modules import module as module_hooks
 from torch.nn.modules.batchnorm import _NormBase
 from torch.overrides import TorchFunctionMode, _len_torch_function_stack, _pop_mode, _push_mode
 
+from hypocenter.tap.compile_guard import inside_compiled_call, never_compile, silence_global_hook_warning
 from hypocenter.tap.source import user_frame
 from hypocenter.tap.state import capture_ambient, capture_rng
 from hypocenter.tap.tape import Event, Tape, version_of
@@ -97,13 +98,19 @@ class RootTap:
         self._entry_versions: list[tuple[torch.Tensor, int]] = []
         self._handles: dict[int, Any] = {}
         self._buffers: dict[int, _Buffers] = {}
+        self._undone = False
 
     def attach(self) -> Callable[[], None]:
         """Start watching; returns the undo."""
+        silence_global_hook_warning()
+        never_compile(RootTap._enter)
+        never_compile(RootTap._leave)
         handle = module_hooks.register_module_forward_pre_hook(self._enter)
+        take_back = self._see_compiled_in_place()
 
         def undo() -> None:
             handle.remove()
+            take_back()
             for hook in self._handles.values():
                 hook.remove()
             self._handles.clear()
@@ -111,13 +118,45 @@ class RootTap:
 
         return undo
 
-    @property
-    def inside(self) -> bool:
-        """Whether an outermost call is under way."""
-        return self._current is not None
+    def _see_compiled_in_place(self) -> Callable[[], None]:
+        """`model.compile()` compiles hooks away together with the call: wrap the call itself. Returns the undo."""
+        original = torch.nn.Module.compile
+        tap = self
+
+        def compile(module: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+            original(module, *args, **kwargs)
+            inner = module._compiled_call_impl
+            if inner is None:
+                return
+
+            def call(*args: Any, **kwargs: Any) -> Any:
+                if torch.compiler.is_compiling() or tap._undone or inside_compiled_call() is not None:
+                    return inner(*args, **kwargs)
+                tap._enter(module, args)
+                if tap._current is not module:
+                    return inner(*args, **kwargs)
+                output = None
+                try:
+                    output = inner(*args, **kwargs)
+                finally:
+                    tap._leave(module, args, kwargs, output)
+                return output
+
+            module._compiled_call_impl = call  # type: ignore[assignment]
+
+        torch.nn.Module.compile = compile
+
+        def undo() -> None:
+            tap._undone = True
+            if torch.nn.Module.compile is compile:
+                torch.nn.Module.compile = original
+
+        return undo
 
     def _enter(self, module: torch.nn.Module, args: Any) -> None:
-        if self._current is not None or self.paused or torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or self._current is not None or self.paused:
+            return
+        if inside_compiled_call() is not None:
             return
         if torch._C._current_graph_task_id() != -1:  # a recompute inside backward, not a call of the program's own
             return
@@ -130,8 +169,9 @@ class RootTap:
     def _begin(self, module: torch.nn.Module, args: Any) -> None:
         self.suspend_loss_mode()
         key = id(module)
-        if key not in self._handles:
-            self._handles[key] = module.register_forward_hook(self._leave, with_kwargs=True, always_call=True)
+        if key not in self._buffers:
+            if module._compiled_call_impl is None:
+                self._handles[key] = module.register_forward_hook(self._leave, with_kwargs=True, always_call=True)
             self._buffers[key] = _Buffers(module)
             self._on_root(module)
         self._current = module
@@ -155,7 +195,9 @@ class RootTap:
         self._current = self._event = None
 
     def _leave(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        if module is not self._current or self.paused or torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or module is not self._current or self.paused:
+            return
+        if inside_compiled_call() is not None:
             return
         event, self._current, self._event = self._event, None, None
         if event is None:
