@@ -1,4 +1,4 @@
-"""Run the benchmark: `python -m bench.overhead [--workload NAME] [--tool NAME] [--pairs N] [--write]`."""
+"""Run the benchmark: `python -m bench.overhead [--workload NAME] [--tool NAME] [--rounds N] [--pairs N] [--write]`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def main() -> int:
         for tool in wanted.tool:
             costs[workload][tool] = cost = _measure(workload, tool, wanted)
             print(f"{workload:10} {tool:16} {cost.failure or f'{cost.median:.3f}'}", file=sys.stderr, flush=True)
-    text = page(costs, wanted.pairs)
+    text = page(costs, wanted.rounds, wanted.pairs)
     print(text)
     if wanted.write:
         PAGE.write_text(text, encoding="utf-8")
@@ -34,14 +34,15 @@ def _measure(workload: str, tool: str, wanted: argparse.Namespace) -> Cost:
     if TOOLS[tool].needs_msprobe and not wanted.msprobe_python:
         return Cost(failure="not installed (--msprobe-python)")
     python = wanted.msprobe_python if TOOLS[tool].needs_msprobe else sys.executable
-    return compare(workload, tool, wanted.pairs, python)
+    return compare(workload, tool, wanted.rounds, wanted.pairs, python)
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench overhead", description=main.__doc__)
     parser.add_argument("--workload", action="append", choices=NAMES, help="only this one (may be repeated)")
     parser.add_argument("--tool", action="append", choices=list(TOOLS), help="only this one (may be repeated)")
-    parser.add_argument("--pairs", type=int, default=15, help="pairs of steps per cell (default 15)")
+    parser.add_argument("--rounds", type=int, default=4, help="rounds per cell, in new processes (default 4)")
+    parser.add_argument("--pairs", type=int, default=6, help="pairs of steps per round (default 6)")
     parser.add_argument("--write", action="store_true", help=f"write the table to {PAGE.relative_to(ROOT)}")
     parser.add_argument("--msprobe-python", help="a Python that has torch, transformers and mindstudio-probe")
     wanted = parser.parse_args()

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -104,7 +104,26 @@ def worker(python: str, workload: str, tool: str, folder: Path) -> Iterator[Work
                 process.kill()
 
 
-def compare(workload: str, tool: str, n_pairs: int, python: str = sys.executable) -> Cost:
+def compare(workload: str, tool: str, n_rounds: int, n_pairs: int, python: str = sys.executable) -> Cost:
+    """Pool `n_rounds` rounds of `n_pairs` pairs.
+
+    Each round has two new processes: where one lands in memory makes it faster or slower by a few per cent for life.
+    """
+    rounds: list[Cost] = []
+    for _ in range(n_rounds):
+        cost = _round(workload, tool, n_pairs, python)
+        if cost.failure:
+            return cost
+        rounds.append(cost)
+    return replace(
+        rounds[-1],
+        ratios=tuple(ratio for cost in rounds for ratio in cost.ratios),
+        plain_ms=statistics.median(cost.plain_ms for cost in rounds),
+        has_same_bits=all(cost.has_same_bits for cost in rounds),
+    )
+
+
+def _round(workload: str, tool: str, n_pairs: int, python: str) -> Cost:
     """Run plain and tool in turn, `n_pairs` times after the warm-up, the one that goes first changing each time."""
     with TemporaryDirectory() as scratch:
         tool_folder = Path(scratch) / "tool"

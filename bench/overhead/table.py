@@ -19,15 +19,15 @@ Written by `./scripts/bench overhead --write`; do not edit.
 
 A number is the CPU time of a whole training step (forward, backward, AdamW) with the tool, divided by that of the same
 step without it: 1.00 is free. It is the process's CPU time, all its threads counted, with one torch thread. Both sides
-run in processes of their own and take turns, the one that goes first changing each time; shown is the median of the
-paired ratios and, in brackets, the smallest and the largest. On a CPU there is no queue to stall: what a tool's
+run in processes of their own (new ones each round) and take turns, the one that goes first changing each time; shown is
+the median of the paired ratios and, in brackets, the smallest and the largest. On a CPU there is no queue to stall: what a tool's
 `.item()` per tensor costs on an accelerator is not in these numbers.
 """
 
 
-def page(costs: Mapping[str, Mapping[str, Cost]], n_pairs: int) -> str:
+def page(costs: Mapping[str, Mapping[str, Cost]], n_rounds: int, n_pairs: int) -> str:
     """Render `{workload: {tool: cost}}`; the tools of the first workload make the rows."""
-    return "\n".join([_INTRODUCTION, _facts(costs, n_pairs), "", *_ratio_table(costs), "", *_side_table(costs), ""])
+    return "\n".join([_INTRODUCTION, _facts(n_rounds, n_pairs), "", *_ratio_table(costs), "", *_side_table(costs), ""])
 
 
 def over_budget(costs: Mapping[str, Mapping[str, Cost]]) -> list[str]:
@@ -80,13 +80,13 @@ def _ratio(cost: Cost, tool: Tool) -> str:
     return f"{cost.median:.{digits}f} ({min(cost.ratios):.2f}–{max(cost.ratios):.2f}){verdict}"
 
 
-def _facts(costs: Mapping[str, Mapping[str, Cost]], n_pairs: int) -> str:
+def _facts(n_rounds: int, n_pairs: int) -> str:
     packages = ", ".join(f"{name} {_version(name)}" for name in ("torch", "transformers", "hypocenter"))
     today = f"{datetime.now(timezone.utc):%Y-%m-%d}"
     return (
         f"Measured {today} on {_processor()}, {os.cpu_count()} cores, {platform.system()},\n"
         f"Python {platform.python_version()}, {packages}.\n"
-        f"{n_pairs} pairs a cell after {N_WARM_UP} warm-up steps. Batches of {N_ROWS} × {N_TOKENS} tokens "
+        f"{n_rounds} × {n_pairs} pairs a cell, each round after {N_WARM_UP} warm-up steps. Batches of {N_ROWS} × {N_TOKENS} tokens "
         f"(T5: {N_TOKENS // 2} target tokens);\nbf16 is autocast over float32 parameters."
     )
 

@@ -61,7 +61,7 @@ def test_page_shows_a_failure_as_a_failure() -> None:
     from bench.overhead.pairs import Cost
     from bench.overhead.table import page
 
-    text = page({"t5-fp32": {"sentinel": Cost(ratios=(1.5,), has_same_bits=True), "duo": Cost(failure="boom")}}, 1)
+    text = page({"t5-fp32": {"sentinel": Cost(ratios=(1.5,), has_same_bits=True), "duo": Cost(failure="boom")}}, 1, 1)
 
     assert "1.50 (1.50–1.50) **over budget**" in text
     assert "failed: `boom`" in text
