@@ -51,7 +51,8 @@ class Config:
     compiled_backward: bool = False  # probes in compiled backward: changes compiled bf16 numerics, hence opt-in
     out: str | None = None  # run directory; a new one under runs/ when not given
     force: bool = False  # overwrite an existing recording
-    plugins: tuple[str, ...] = ()
+    sinks: tuple[str, ...] = ()  # where else readings go while training: console, or a plug-in's name
+    plugins: tuple[str, ...] = ()  # Python files with rules, causes, sinks of your own
 
 
 def resolve(
@@ -133,7 +134,7 @@ def _checked(values: Mapping[str, Any], origin: str) -> dict[str, Any]:
 
 
 def _convert(name: str, value: Any, origin: str) -> Any:
-    if isinstance(value, str) and name in ("sites", "exclude", "trace_batches", "plugins"):
+    if isinstance(value, str) and name in ("sites", "exclude", "trace_batches", "sinks", "plugins"):
         value = [part.strip() for part in value.split(",") if part.strip()]
     hint = get_type_hints(Config)[name]
     try:

@@ -16,6 +16,7 @@ import torch
 from hypocenter._version import __version__
 from hypocenter.config import Config
 from hypocenter.nouns import Reading, StepRecord
+from hypocenter.record.catalogue import Sinks, SinkStart, load_sinks
 from hypocenter.record.layout import rank_directory
 from hypocenter.record.run_file import finish_run, start_run
 from hypocenter.record.writer import Writer
@@ -74,6 +75,7 @@ class Session:
         )
         self._frameworks = Frameworks(self.names.add_root, self.warn)
         self._writer: Writer | None = None
+        self._sinks: Sinks | None = None
         self._undo: list[Callable[[], None]] = []
         self._clip_bad: list[str] | None = None
         self._unclipped_norm: float | None = None
@@ -127,8 +129,12 @@ class Session:
             self._detach()
             if self._writer is not None:
                 self._writer.close()
-                if self._owns_run:
-                    finish_run(self.directory, "finished", 0, self.warn.lines)
+                if self._sinks is not None:
+                    self._sinks.close()
+                if (
+                    self._owns_run or self.warn.lines
+                ):  # the launcher knows how a launched run ended; what we said, we know
+                    finish_run(self.directory, "finished", 0 if self._owns_run else None, self.warn.lines)
             self.is_off = True
 
     def forked(self) -> None:
@@ -209,7 +215,9 @@ class Session:
         """GradScaler.step: gradients are scaled unless the user has unscaled them."""
         self._scale = float(scaler._scale) if scaler._scale is not None else None
         stage = getattr(scaler._per_optimizer_states[id(optimizer)].get("stage"), "value", 0)
-        self._before(optimizer, scale=1.0 if stage else (self._scale or 1.0))
+        with self._timed():
+            self._before(optimizer, scale=1.0 if stage else (self._scale or 1.0))
+        self._act(optimizer)
         self._skipped = bool(self._check and self._check.bad_params)
 
     @guarded
@@ -221,7 +229,9 @@ class Session:
     def before_update(self, optimizer: torch.optim.Optimizer) -> None:
         """The optimizer is about to use the gradients; the parameters are still the ones the step started from."""
         self._scale = None
-        self._before(optimizer, scale=1.0)
+        with self._timed():
+            self._before(optimizer, scale=1.0)
+        self._act(optimizer)
 
     @guarded
     def after_update(self, optimizer: torch.optim.Optimizer) -> None:
@@ -229,7 +239,6 @@ class Session:
         self._after(optimizer)
 
     def _before(self, optimizer: torch.optim.Optimizer, *, scale: float) -> None:
-        started = time.perf_counter()
         self._roots.reset()
         self._read_parameters()
         self._step = self.clock.begin_update(id(optimizer))
@@ -238,7 +247,6 @@ class Session:
         if self._unclipped_norm is None:
             self._unclipped_norm = check.total_norm
         self._rows += self._levels.collect(self._step, [optimizer])
-        self._tap_s += time.perf_counter() - started
         rank, world_size = self._rank()
         self._finding = self._failures.after_check(
             check,
@@ -255,7 +263,6 @@ class Session:
         self._rows += [r for r in self._sentinel.readings(check, self._step, parameters) if r.site not in have]
         self._rows += self._scalars(check, optimizer)
         self._check = check
-        self._act(optimizer)
 
     def _act(self, optimizer: torch.optim.Optimizer) -> None:
         """The user's choice of what to do at a step that failed."""
@@ -341,16 +348,22 @@ class Session:
         return record
 
     def _flush(self, record: StepRecord | None) -> None:
-        started = time.perf_counter()
-        rows, self._rows = self._rows, []
-        if self._writer is None:
-            rank, world_size = self._rank()
-            if self._owns_run:
-                versions = {"hypocenter": __version__, "torch": torch.__version__}
-                start_run(self.directory, self._command, asdict(self.config), world_size, versions)
-            self._writer = Writer(self.directory, rank=rank, warn=self.warn)
-        self._writer.write(rows, record)
-        self._tap_s += time.perf_counter() - started
+        with self._timed():
+            rows, self._rows = self._rows, []
+            if self._writer is None:
+                self._open()
+            if self._writer is not None and self._sinks is not None:
+                self._writer.write(rows, record)
+                self._sinks.write(rows, record)
+
+    def _open(self) -> None:
+        """At the first rows: by now the rank is known."""
+        rank, world_size = self._rank()
+        versions = {"hypocenter": __version__, "torch": torch.__version__}
+        start_run(self.directory, self._command, asdict(self.config), world_size, versions)
+        self._writer = Writer(self.directory, rank=rank, warn=self.warn)
+        start = SinkStart(rank=rank, world_size=world_size, directory=self.directory)
+        self._sinks = load_sinks(self.config.sinks, self.config.plugins, start=start, warn=self.warn)
 
     def _check_leftovers(self) -> None:
         """A loss that was not finite and that no update followed: the program gave up on it, or is about to end."""

@@ -12,7 +12,10 @@ from typing import Any, TypeVar
 import torch
 
 from hypocenter.config import Config, from_json, resolve
+from hypocenter.errors import UnknownNameError
+from hypocenter.record.catalogue import sink_names
 from hypocenter.record.layout import new_run_directory
+from hypocenter.session.rank import rank_and_world_size
 from hypocenter.session.recording import Session
 from hypocenter.tap.probe import record_probe
 
@@ -70,12 +73,28 @@ def watch(
     if _current:
         return Handle(_current[-1])
     config = resolve(code=options)
-    directory = new_run_directory(config.out, config.force)
+    for name in config.sinks:
+        if name not in sink_names() and not config.plugins:
+            raise UnknownNameError(
+                f"no sink is called {name!r}", where="sinks", fix=f"one of {', '.join(sink_names())}"
+            )
+    directory = _directory(config)
     session = Session(config, directory, owns_run=True, command=tuple(sys.argv))
     if model is not None:
         session.names.add_root(model)
     _begin(session)
     return Handle(session)
+
+
+def _directory(config: Config) -> Path:
+    """One run directory for all ranks: rank 0 makes sure that it is new, the others take the same path."""
+    rank, world_size = rank_and_world_size()
+    if world_size == 1:
+        return new_run_directory(config.out, config.force)
+    job = os.environ.get("TORCHELASTIC_RUN_ID", "none")
+    job = os.environ.get("SLURM_JOB_ID", os.environ.get("MASTER_PORT", "0")) if job == "none" else job
+    path = config.out or str(Path("runs") / f"job-{job}")
+    return new_run_directory(path, config.force) if rank == 0 else Path(path)
 
 
 def start_from_env() -> None:
