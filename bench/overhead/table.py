@@ -20,8 +20,8 @@ Written by `./scripts/bench overhead --write`; do not edit.
 A number is the CPU time of a whole training step (forward, backward, AdamW) with the tool, divided by that of the same
 step without it: 1.00 is free. It is the process's CPU time, all its threads counted, with one torch thread. Both sides
 run in processes of their own (new ones each round) and take turns, the one that goes first changing each time; shown is
-the median of the paired ratios and, in brackets, the smallest and the largest. On a CPU there is no queue to stall: what
-a tool's `.item()` per tensor costs on an accelerator is not in these numbers.
+the median of the paired ratios and, in brackets, the smallest and the largest. On a CPU there is no queue to stall:
+what a tool's `.item()` per tensor costs on an accelerator is not in these numbers.
 """
 
 
