@@ -63,7 +63,9 @@ def leaf_name(evidence: Evidence) -> str:
     name = evidence.leaf.name or "a tensor"
     if evidence.leaf_kind != "batch":
         return name
-    return f"batch{name}" if name.startswith(("[", ".")) else name if name.startswith("batch") else f"batch[{name}]"
+    if name.startswith(("[", ".")):
+        return f"batch{name}"
+    return f"batch[{name}]" if name.isidentifier() and name != "batch" else name
 
 
 def _sized(tensor: TensorFacts) -> str:

@@ -30,7 +30,8 @@ def check(window: Window) -> Iterator[Finding]:
     record = window.record
     if record is None or not record.skipped:
         return
-    scale = f" at loss scale {record.loss_scale:g}" if record.loss_scale is not None else ""
+    size = record.loss_scale
+    scale = "" if size is None else f" at loss scale {size:,.0f}" if size >= 1 else f" at loss scale {size:g}"
     yield Finding(
         code="HC106",
         kind="nonfinite",
