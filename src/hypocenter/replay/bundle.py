@@ -92,7 +92,7 @@ def write_bundle(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Write op, inputs and script. Returns (file names, notes on what was left out)."""
     if node.func is None or node.args is None:
-        return (), ("the inputs of the op were too large to keep: no bundle",)
+        return (), ("the inputs of the op were not kept (too large, or too many before it): no bundle",)
     if node.func.namespace not in NAMESPACES:
         return (), (f"the op belongs to {node.func.namespace}, not to torch: no bundle",)
     from safetensors.torch import save_file  # here: a healthy training process never needs it

@@ -95,7 +95,11 @@ class Investigator:
         if n_replayed and case.trigger == "nonfinite-grad" and n_replayed == len(case.microbatches) > 1:
             return Outcome(evidence=self._accumulated(case, base))
         if n_replayed:
-            why_not = "the replay was finite: the failure depends on something that is not part of the step's inputs"
+            why_not = (
+                "on this rank the step is finite: the value came from another rank"
+                if case.world_size > 1
+                else "the replay was finite: the failure depends on something that is not part of the step's inputs"
+            )
         return Outcome(evidence=replace(base, replayed=n_replayed > 0, why_not=why_not))
 
     def base(self, case: Case) -> Evidence:

@@ -99,7 +99,8 @@ class Failures:
         if case.trigger in ("dead-grad", "nonfinite-activation") and not outcome.evidence.reproduced:
             return ""  # nothing wrong was found: silence
         if outcome.evidence.origin is None and outcome.evidence.leaf is None:
-            self._live.arm(outcome.evidence.why_not)
+            if not (outcome.evidence.replayed and case.world_size > 1):
+                self._live.arm(outcome.evidence.why_not)
         else:
             self._live.disarm()
         return self._write(outcome.evidence, outcome)

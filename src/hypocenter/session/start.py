@@ -72,6 +72,8 @@ def watch(
     """
     if _current:
         return Handle(_current[-1])
+    if isinstance(options.get("out"), os.PathLike):
+        options["out"] = os.fspath(options["out"])
     config = resolve(code=options)
     for name in config.sinks:
         if name not in sink_names() and not config.plugins:

@@ -226,9 +226,11 @@ class OpTracer(TorchDispatchMode):
 
 
 def _is_transition(traced: TracedOp, edges: tuple[Edge, ...]) -> bool:
-    """Whether values stop being finite here: a real non-finite output of a kind that no input had."""
+    """Whether values stop being finite here (a kind that no input had), or a bad leaf is first used here."""
     if not traced.bits & REAL:
         return False
+    if any(edge.producer < 0 and edge.real for edge in edges):
+        return True
     incoming = 0
     for edge in edges:
         incoming |= edge.real

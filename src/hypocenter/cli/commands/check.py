@@ -63,7 +63,8 @@ def finish(run_dir: Path, stream: TextIO) -> Severity | None:
         recording = open_run(run_dir)
         diagnosis = diagnose(recording)
         store(run_dir, diagnosis, stream)
-        records = [record for _, record in recording.step_records()]
+        first = recording.ranks[0] if recording.ranks else 0  # one curve: that of the lowest rank
+        records = [record for rank, record in recording.step_records() if rank == first]
         write(stream, closing(recording, diagnosis, records, screen_of(stream), _can_encode(stream)))
     except HypocenterError as error:
         write(stream, f"{error}\n")
