@@ -34,7 +34,8 @@ class Summary:
     """What is known of a tensor's values. A monoid: `summary.merge(a, b)` describes both (hypocenter.summary.merge).
 
     Counts are exact. `min` .. `sumsq` are over *finite* elements; with none, `min`, `max` and `absmin` are None and
-    `absmax`, `sum` and `sumsq` 0, so that every field survives JSON. Complex values are seen as their real and imaginary parts; bool and int as numbers.
+    `absmax`, `sum` and `sumsq` 0, so that every field survives JSON. Complex values are seen as real and imaginary
+    parts; bool and int as numbers.
 
     The histogram counts nonzero finite values by binary exponent floor(log2|x|): `hist[i]` belongs to the exponent
     `hist_first + i`. It may come from a strided sample: `n_hist` elements (of any kind) were looked at, and `n_zero`,
@@ -114,7 +115,7 @@ class StepRecord:
 
     step: int
     n_microbatches: int = 0
-    loss: float | None = None  # mean over micro-batches, as given to backward, divided by the loss scale if there is one
+    loss: float | None = None  # mean over micro-batches, as given to backward, loss scale taken out
     grad_norm: float | None = None  # L2 before clipping, loss scale taken out
     loss_scale: float | None = None
     lr: float | None = None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hypocenter.nouns import Phase
 
 NAN, POSINF, NEGINF, LITERAL_POSINF, LITERAL_NEGINF = 1, 2, 4, 8, 16
-"""Kinds of non-finite values. Literal: descends only from constants that the program wrote, such as an additive mask."""
+"""Kinds of non-finite values. Literal: descends only from constants that the program wrote, such as a mask."""
 
 REAL = NAN | POSINF | NEGINF
 

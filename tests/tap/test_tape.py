@@ -3,6 +3,7 @@
 import gc
 import weakref
 
+import pytest
 import torch
 from torch import nn
 
@@ -144,10 +145,8 @@ def test_an_exception_in_forward_leaves_the_tap_ready():
 
     good = nn.Linear(4, 1)
     with Watched() as watched:
-        try:
+        with pytest.raises(ValueError, match="mine"):
             Fails()(torch.randn(1))
-        except ValueError as error:
-            assert str(error) == "mine"
         microbatch = watched.close(good(torch.randn(3, 4)).sum())
 
     assert microbatch.why_not == ""

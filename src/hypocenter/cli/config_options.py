@@ -31,11 +31,12 @@ HELP: dict[str, str] = {
     "compiled_backward": "Probe gradients inside compiled backward; this changes compiled bf16 rounding.",
     "out": "Run directory; a new one under runs/ when not given.",
     "force": "Replace an existing recording.",
-    "plugins": "A .py file or module with rules, causes or taps of your own. May be repeated.",
+    "sinks": "Where else readings go while training: console, or a plug-in's name. May be repeated.",
+    "plugins": "A .py file or module with rules, causes or sinks of your own. May be repeated.",
 }
 """What each option does. A test checks that every field of `Config` is here."""
 
-_ALIASES = {"sites": "--site", "plugins": "--plugin"}
+_ALIASES = {"sites": "--site", "sinks": "--sink", "plugins": "--plugin"}
 
 
 def config_options(command: Decorated) -> Decorated:

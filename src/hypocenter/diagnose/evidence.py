@@ -1,7 +1,7 @@
 """What a replay found out about one failure: written to `bundles/<id>/evidence.json`, read by the causes.
 
-Everything here is plain data (msgspec decodes it, hostile bytes give an error, never code). The recording half writes it;
-`diagnose` reads it live, after a crash, and on a laptop.
+Everything here is plain data (msgspec decodes it, hostile bytes give an error, never code). The recording half writes
+it; `diagnose` reads it live, after a crash, and on a laptop.
 """
 
 from __future__ import annotations
@@ -102,9 +102,9 @@ class Evidence:
     killed_by: OpFacts | None = None  # for an overflow that never reached the loss: what hid it
     killed: tuple[OpFacts, ...] = ()  # non-finite values that the watched value does not descend from
     path: tuple[OpFacts, ...] = ()  # from origin to loss or gradient, at most 12, without tensors' facts
-    facts: dict[str, float | str] = field(default_factory=dict)  # what a probe measured: clamp_bound, n_valid_labels, ...
+    facts: dict[str, float | str] = field(default_factory=dict)  # what a probe measured: clamp_bound, n_valid_labels
     history: tuple[tuple[int, float], ...] = ()  # (step, absmax) of the blamed site before, if recorded
-    optimizer: dict[str, float | str | list[int]] = field(default_factory=dict)  # class, eps, eps_in_dtype, v_at_bad, ...
+    optimizer: dict[str, float | str | list[int]] = field(default_factory=dict)  # class, eps, eps_in_dtype
     remedies: tuple[Remedy, ...] = ()  # tried, verified ones first
     healthy_steps: int = 0  # steps before this one without a failure
     bundle_files: tuple[str, ...] = ()

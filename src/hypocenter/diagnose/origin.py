@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from hypocenter.optrace import NAN, NEGINF, POSINF, Edge, TracedOp
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blame:
     """Where the watched values stopped being finite."""
@@ -81,9 +82,11 @@ def _path(origin: int, child: dict[int, int | None]) -> tuple[int, ...]:
     return tuple(path)
 
 
-_KILLERS = ("rsqrt", "reciprocal", "div", "true_divide", "where", "masked_fill", "nan_to_num", "clamp", "lt", "le", "gt",
-            "ge", "logical_and", "isfinite", "minimum", "maximum", "index", "masked_select", "tanh", "sigmoid", "hardtanh")  # fmt: skip
 _ZEROING = frozenset({"rsqrt", "reciprocal", "div", "true_divide"})
+_KILLERS = _ZEROING | {
+    "where", "masked_fill", "masked_select", "index", "nan_to_num", "clamp", "minimum", "maximum", "isfinite",
+    "lt", "le", "gt", "ge", "logical_and", "tanh", "sigmoid", "hardtanh",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,3 +119,15 @@ def killed_infinities(trace: Sequence[TracedOp]) -> tuple[Killed, ...]:
         if base in _KILLERS and min(reads) not in found:
             found[min(reads)] = Killed(origin=min(reads), killer=op.index, zeroed=base in _ZEROING)
     return tuple(found[index] for index in sorted(found))
+
+
+def selector_of(trace: Sequence[TracedOp], producer: int) -> int | None:
+    """The first forward op that read bad values descending from a producer (an op, or -1 - leaf) and gave none."""
+    tainted = {producer}
+    for op in trace:
+        if op.phase not in ("forward", "loss") or not any(e.real and e.producer in tainted for e in op.inputs):
+            continue
+        if not op.real:
+            return op.index
+        tainted.add(op.index)
+    return None

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from hypocenter.diagnose.evidence import Evidence, OpFacts, Rerun, TensorFacts, Trigger
-from hypocenter.diagnose.origin import Blame, blame, killed_infinities
+from hypocenter.diagnose.origin import Blame, blame, killed_infinities, selector_of
 from hypocenter.nouns import Remedy
 from hypocenter.replay import adjudicate, cures, probes, samples
 from hypocenter.replay.engine import Replayed, Replayer, ReplayImpossible
@@ -302,6 +302,9 @@ class Investigator:
                     index_shape=tuple(output.shape),
                     limit=_limit(output.dtype),
                 )
+        selector = selector_of(tracer.trace(), found.origin if found.origin is not None else -1 - (found.leaf or 0))
+        if evidence.forward_finite and selector is not None:
+            evidence = replace(evidence, facts={**evidence.facts, "selected_by": tracer.nodes[selector].traced.op})
         origin_phase = node.place.phase if node is not None else "forward"
         evidence = replace(
             evidence,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from hypocenter.tap.names import NameMap
 from hypocenter.tap.tape import Microbatch
 
 MAX_DEAD_REPLAYS = 3  # replays because gradients became exactly zero: often healthy (a MoE expert without tokens)
+HISTORY_STEPS = 256  # per site: what a trend before the failure is read from
 MAX_ACTIVATION_REPLAYS = 3  # replays because a module's output was not finite while the gradients were
 
 
@@ -48,6 +50,7 @@ class Failures:
         self._n_replays = self._n_dead = self._n_activation = 0
         self._n_skips_in_a_row = 0
         self._seen_finite: set[str] = set()
+        self._history: dict[str, deque[tuple[int, float]]] = {}
         self.poisoned = False  # parameters are not finite: what follows is a consequence
         self.healthy_steps = 0
         self.written: list[Evidence] = []
@@ -65,7 +68,8 @@ class Failures:
         readings: Sequence[Reading],
     ) -> str:
         """Decide on and investigate one step. Returns the evidence's id, or ''."""
-        trigger = self._trigger(check, scale, microbatches, readings)
+        suspicious = self._newly_nonfinite(readings)
+        trigger = self._trigger(check, scale, microbatches, suspicious)
         if trigger is None:
             self.healthy_steps += check.loss_finite and not check.bad_params
             return ""
@@ -103,10 +107,12 @@ class Failures:
                 self._live.arm(outcome.evidence.why_not)
         else:
             self._live.disarm()
-        return self._write(outcome.evidence, outcome)
+        past = self._history.get(outcome.evidence.origin.site, ()) if outcome.evidence.origin is not None else ()
+        before = tuple(point for point in past if point[0] < case.step)
+        return self._write(replace(outcome.evidence, history=before), outcome)
 
     def _trigger(
-        self, check: Check, scale: float | None, microbatches: Sequence[Microbatch], readings: Sequence[Reading]
+        self, check: Check, scale: float | None, microbatches: Sequence[Microbatch], suspicious: bool
     ) -> Trigger | None:
         if not check.loss_finite:
             return "nonfinite-loss"
@@ -116,7 +122,6 @@ class Failures:
         if check.newly_dead and self._n_dead < MAX_DEAD_REPLAYS:
             self._n_dead += 1
             return "dead-grad"
-        suspicious = self._newly_nonfinite(readings)
         if suspicious and self._n_activation < MAX_ACTIVATION_REPLAYS:
             self._n_activation += 1
             return "nonfinite-activation"
@@ -144,6 +149,8 @@ class Failures:
                 continue
             if not reading.summary.n_nonfinite:
                 finite.add(reading.site)
+                past = self._history.setdefault(reading.site, deque(maxlen=HISTORY_STEPS))
+                past.append((reading.step, reading.summary.absmax))
             elif reading.summary.n_posinf or reading.summary.n_nan:
                 found = found or reading.site in self._seen_finite
         self._seen_finite |= finite

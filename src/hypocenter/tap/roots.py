@@ -123,9 +123,9 @@ class RootTap:
         original = torch.nn.Module.compile
         tap = self
 
-        def compile(module: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
-            original(module, *args, **kwargs)
-            inner = module._compiled_call_impl
+        def compile(self: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+            original(self, *args, **kwargs)
+            module, inner = self, self._compiled_call_impl
             if inner is None:
                 return
 
