@@ -48,6 +48,7 @@ configs = st.builds(
     compiled_backward=st.booleans(),
     out=st.none() | names,
     force=st.booleans(),
+    sinks=texts,
     plugins=texts,
 )
 

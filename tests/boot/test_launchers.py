@@ -151,7 +151,8 @@ def test_torchrun_records_both_ranks(tmp_path: Path, code: int) -> None:
 
     assert done.returncode == code, done.stderr
     assert n_steps(tmp_path) == {0: 3, 1: 3}
-    assert json.loads((tmp_path / "r" / "run.json").read_text())["command"] == words
+    run_json = json.loads((tmp_path / "r" / "run.json").read_text())
+    assert (run_json["command"], run_json["world_size"], run_json["exit_code"]) == (words, 2, code)
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import click
@@ -60,6 +61,7 @@ def test_no_flag_is_every_default() -> None:
         (["--histogram", "full"], "histogram", "full"),
         (["--out", "r"], "out", "r"),
         (["--force"], "force", True),
+        (["--sink", "console"], "sinks", ("console",)),
         (["--plugin", "a.py", "--plugin", "b.c"], "plugins", ("a.py", "b.c")),
     ],
 )
@@ -78,3 +80,11 @@ def test_flag_that_is_not_typed_leaves_the_environment_alone(monkeypatch: pytest
     config = typed("--level", "ops")
 
     assert (config.level, config.replay, config.sites) == ("ops", False, ("a", "b"))
+
+
+def test_page_lists_every_flag_with_its_help() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "running.md").read_text(encoding="utf-8")
+
+    rows = [line for line in page.splitlines() if line.startswith("| `--")]
+
+    assert [row.split("|")[3].strip() for row in rows] == list(HELP.values())

@@ -289,12 +289,13 @@ def test_nothing_recorded_is_said_with_a_hint(tmp_path: Path, script: Callable[[
     assert b"note: nothing was recorded: no process imported torch\n   = hint: " in done.stderr
 
 
-def test_torch_imported_but_nothing_trained(tmp_path: Path) -> None:
+def test_torch_imported_but_nothing_trained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / run_command.REACHED_FILE).write_text("17\n18\n")
 
     code = run_command._after(tmp_path, Ended(code=0), None)
 
     assert code == 0
+    assert "2 processes imported torch, but no step was finished" in capsys.readouterr().err
     assert not (tmp_path / run_command.REACHED_FILE).exists()
 
 

@@ -62,7 +62,7 @@ def command(program: tuple[str, ...], fail_on: Severity | None, **options: Any) 
     argv = argv_of(program)
     with signals_held() as mask:
         directory = new_run_directory(config.out, config.force, _name(program)).absolute()
-        _begin(directory, program, config)
+        _begin(directory, program, config, _versions(argv[0]))
         try:
             ended = run_child(argv, environment(os.environ, directory, config), mask)
         except StartError:
@@ -105,17 +105,21 @@ def _name(program: tuple[str, ...]) -> str:
     return Path([*scripts, *program][0]).stem
 
 
-def _begin(directory: Path, program: tuple[str, ...], config: Config) -> None:
+def _begin(directory: Path, program: tuple[str, ...], config: Config, versions: dict[str, str]) -> None:
     for name in (REACHED_FILE, WARNED_FILE):
         (directory / name).unlink(missing_ok=True)
-    failure = start_run(directory, program, asdict(config), 1, _versions())
+    failure = start_run(directory, program, asdict(config), 1, versions)
     if failure:
         say(f"warning: run.json could not be written: {failure}")
     say(f"recording to {_short(directory)} (level {config.level})")
 
 
-def _versions() -> dict[str, str]:
-    found = {"hypocenter": hypocenter.__version__, "python": sys.version.split()[0]}
+def _versions(executable: str) -> dict[str, str]:
+    """What is installed beside the program; of another environment nothing is known until its processes tell."""
+    found = {"hypocenter": hypocenter.__version__}
+    if Path(executable).parent != Path(sys.executable).parent:
+        return found
+    found["python"] = sys.version.split()[0]
     for name in ("torch", "transformers", "accelerate", "lightning", "deepspeed"):
         with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
