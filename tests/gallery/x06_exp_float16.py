@@ -42,7 +42,7 @@ direction = torch.randn(8)
 for step in range(7):
     x = torch.randn(16, 8)
     if step == BAD_STEP:
-        x[BAD_SAMPLE] = 40.0 * torch.sign(model.gate.score.weight[2].float())  # an outlier that expert 2 likes
+        x[BAD_SAMPLE] = 40.0 * model.gate.score.weight[2].detach().float().sign()  # an outlier that expert 2 likes
     loss = model(x.half(), x @ direction)
     loss.backward()
     grad = torch.nn.utils.get_total_norm([p.grad for p in model.parameters()])
