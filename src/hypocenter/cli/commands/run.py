@@ -20,9 +20,11 @@ import click
 import hypocenter
 from hypocenter.cli.child import Ended, StartError, die_by, run_child, signals_held
 from hypocenter.cli.config_options import config_options, given
+from hypocenter.cli.group import did_you_mean
 from hypocenter.cli.program import argv_of
 from hypocenter.cli.say import say
 from hypocenter.config import Config, resolve, to_json
+from hypocenter.errors import UnknownNameError
 from hypocenter.nouns import Severity
 from hypocenter.record.layout import new_run_directory, rank_directories
 from hypocenter.record.run_file import EndStatus, finish_run, start_run
@@ -59,6 +61,7 @@ def command(program: tuple[str, ...], fail_on: Severity | None, **options: Any) 
     PROGRAM is train.py, -m package.module, or a launcher with its arguments: torchrun, accelerate, deepspeed, bash.
     """
     config = resolve(flags=given(options))
+    _check_sinks(config)
     argv = argv_of(program)
     with signals_held() as mask:
         directory = new_run_directory(config.out, config.force, _name(program)).absolute()
@@ -95,6 +98,17 @@ def _program_starts(command: click.Command, args: list[str]) -> int:
             return at
         at += 2 if args[at] in takes_value else 1
     return at
+
+
+def _check_sinks(config: Config) -> None:
+    """A sink that nobody has is an error before training; with plug-ins it cannot be known here what there is."""
+    if config.sinks and not config.plugins:
+        from hypocenter.record.catalogue import sink_names
+
+        for name in set(config.sinks).difference(sink_names()):
+            names = list(sink_names())
+            hint = did_you_mean(name, names, otherwise=f"one of {', '.join(names)}")
+            raise UnknownNameError(f"no sink is called {name!r}", where="--sink", fix=hint)
 
 
 def _name(program: tuple[str, ...]) -> str:
