@@ -113,7 +113,7 @@ class UpdateTap:
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
         if self._listener.paused or self._in_scaled_step or torch.compiler.is_compiling():
             return None
-        closure = kwargs.get("closure", args[0] if args else None)
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)  # args[0] is the optimizer itself
         if closure is None or not callable(closure):
             self._listener.before_update(optimizer)
             return None
@@ -126,7 +126,7 @@ class UpdateTap:
 
         if "closure" in kwargs:
             return args, {**kwargs, "closure": watched}
-        return (watched, *args[1:]), kwargs
+        return (args[0], watched, *args[2:]), kwargs
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if not (self._listener.paused or self._in_scaled_step or torch.compiler.is_compiling()):

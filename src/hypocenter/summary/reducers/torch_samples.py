@@ -123,8 +123,9 @@ def _summaries_of_whole(values: NDArray[np.float32], held: list[_Held]) -> Itera
     starts = np.cumsum([0, *sizes[:-1]])
     low, high = np.minimum.reduceat(values, starts).tolist(), np.maximum.reduceat(values, starts).tolist()
     wide = values.astype(np.float64)
-    total = np.add.reduceat(wide, starts).tolist()
-    squares = np.add.reduceat(wide * wide, starts).tolist()
+    with np.errstate(invalid="ignore"):  # inf - inf: such a tensor is looked at again below
+        total = np.add.reduceat(wide, starts).tolist()
+        squares = np.add.reduceat(wide * wide, starts).tolist()
     tallies = tally(values, sizes)
     for i, (ticket, n, size, dtype, _) in enumerate(held):
         if -np.inf < low[i] and high[i] < np.inf:

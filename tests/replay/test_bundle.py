@@ -1,0 +1,77 @@
+"""A bundle shows its failure again in a fresh process, and is data, not code."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+import hypocenter
+from hypocenter.record.reader import open_run
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    out = tmp_path_factory.mktemp("bundle") / "run"
+    torch.manual_seed(0)
+    model = nn.Linear(64, 1).half()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    with hypocenter.watch(out=out):
+        for step in range(3):
+            x = torch.randn(4, 64).half() * (4e4 if step == 2 else 1)
+            loss = (model(x) * (8 if step == 2 else 1)).float().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    ((_, path),) = open_run(out).evidence_files()
+    return path.parent
+
+
+def run(*command):
+    return subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
+
+
+def test_replay_shows_the_failure_again(bundle):
+    done = run("-m", "hypocenter.replay", str(bundle))
+
+    assert done.returncode == 0, done.stderr
+    assert "the failure shows again" in done.stdout
+    assert "+inf x" in done.stdout
+
+
+def test_the_script_needs_torch_and_safetensors_only(bundle):
+    done = run(
+        "-c",
+        "import sys, runpy; sys.modules['hypocenter'] = None; sys.argv = ['repro.py']; "
+        f"runpy.run_path({str(bundle / 'repro.py')!r}, run_name='__main__')",
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "float64" in done.stdout
+
+
+def test_a_bundle_that_asks_for_a_foreign_op_is_refused(bundle, tmp_path):
+    hostile = tmp_path / "hostile"
+    hostile.mkdir()
+    op = json.loads((bundle / "op.json").read_text())
+    (hostile / "op.json").write_text(json.dumps({**op, "op": "evil.run.default"}))
+    (hostile / "repro.py").write_text("raise SystemExit('code of a stranger ran')")
+
+    done = run("-m", "hypocenter.replay", str(hostile))
+
+    assert done.returncode == 4
+    assert "stranger" not in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"format": 1}', '{"format": 99, "op": "aten.mm.default"}'])
+def test_a_broken_bundle_gives_one_clear_error(tmp_path, content):
+    (tmp_path / "op.json").write_text(content)
+
+    done = run("-m", "hypocenter.replay", str(tmp_path))
+
+    assert done.returncode == 4
+    assert done.stderr.startswith("error[bad-bundle]")
+    assert "Traceback" not in done.stderr
