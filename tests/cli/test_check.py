@@ -93,10 +93,11 @@ def test_finish_tells_curves_findings_cost_and_next_command(tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
     stream = io.StringIO()
 
-    worst = check.finish(record(Path("r"), n_steps=8), stream)
+    found = check.finish(record(Path("r"), n_steps=8), stream)
 
     lines = stream.getvalue().splitlines()
-    assert worst == "error"
+    assert found is not None
+    assert check.worst(found) == "error"
     assert lines[1] == "loss       █▇▆▅▃▂▁✕  3 -> NaN"
     assert lines[2] == "grad norm  ▁▁▁▁▁▁▁✕  1 -> +inf"
     assert "error[HC101]: a planted error" in lines

@@ -19,6 +19,8 @@ import pytest
 from hypocenter.cli import main
 from hypocenter.cli.child import Ended
 from hypocenter.cli.commands import run as run_command
+from hypocenter.cli.commands.check import SEVERITIES, exit_code
+from hypocenter.nouns import Diagnosis, Finding
 from hypocenter.record.layout import rank_directory
 
 SRC = Path(__file__).resolve().parents[2] / "src"
@@ -310,6 +312,8 @@ def test_torch_imported_but_nothing_trained(tmp_path: Path, capsys: pytest.Captu
         ("note", "warning", 0, 0),
         ("note", "note", 0, 1),
         (None, "note", 0, 0),
+        ("cannot tell", None, 0, 0),
+        ("cannot tell", "error", 0, 5),
         ("error", "error", 3, 3),
     ],
 )
@@ -317,7 +321,10 @@ def test_fail_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worst: str | None, fail_on: str | None, program: int, expected: int
 ) -> None:
     rank_directory(tmp_path, 0).mkdir()
-    fake = SimpleNamespace(finish=lambda directory, stream: worst)
+    known = [s for s in SEVERITIES if s == worst]
+    findings = [Finding(code="HC1", kind="nonfinite", severity=s, title="", step=0) for s in known]
+    diagnosis = Diagnosis(findings=tuple(findings), status="cannot-tell" if worst == "cannot tell" else "findings")
+    fake = SimpleNamespace(finish=lambda directory, stream: diagnosis, exit_code=exit_code)
     monkeypatch.setitem(sys.modules, "hypocenter.cli.commands.check", fake)
 
     assert run_command._after(tmp_path, Ended(code=program), fail_on) == expected  # type: ignore[arg-type]

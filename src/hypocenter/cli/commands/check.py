@@ -53,11 +53,11 @@ def command(run: Path, as_json: bool, format_name: str, fail_on: str, notes: boo
     return exit_code(diagnosis, cast(Severity, fail_on))
 
 
-def finish(run_dir: Path, stream: TextIO) -> Severity | None:
+def finish(run_dir: Path, stream: TextIO) -> Diagnosis | None:
     """Diagnose a run that has just ended and tell about it on `stream`; what `hypocenter run` ends with.
 
     Returns:
-        The worst severity found, None for none. A recording that cannot be read is told about, never raised.
+        The diagnosis; None for a recording that cannot be read, which is told about, never raised.
     """
     try:
         recording = open_run(run_dir)
@@ -69,7 +69,7 @@ def finish(run_dir: Path, stream: TextIO) -> Severity | None:
     except HypocenterError as error:
         write(stream, f"{error}\n")
         return None
-    return worst(diagnosis)
+    return diagnosis
 
 
 def worst(diagnosis: Diagnosis) -> Severity | None:

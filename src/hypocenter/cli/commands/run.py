@@ -32,7 +32,7 @@ from hypocenter.record.run_file import EndStatus, finish_run, start_run
 SHIM = Path(hypocenter.__file__).with_name("boot") / "shim"
 REACHED_FILE, WARNED_FILE = ".reached", ".warned"  # boot/post_import.py writes them
 SEVERITIES: tuple[Severity, ...] = ("note", "warning", "error")
-FINDINGS, NOTHING_TO_READ, CANNOT_TELL = 1, 4, 5
+NOTHING_TO_READ, CANNOT_TELL = 4, 5
 
 
 class ProgramCommand(click.Command):
@@ -149,15 +149,16 @@ def _after(directory: Path, ended: Ended, fail_on: Severity | None) -> int:
         if not rank_directories(directory):
             _say_nothing_recorded(n_reached)
             return ended.code or (NOTHING_TO_READ if fail_on else 0)
-        from hypocenter.cli.commands.check import finish
+        from hypocenter.cli.commands.check import exit_code, finish
 
-        worst = finish(directory, stream=sys.stderr)
+        diagnosis = finish(directory, stream=sys.stderr)
     except (Exception, KeyboardInterrupt) as error:
         say(f"warning: the diagnosis could not be made: {type(error).__name__}: {error}")
         say(f"   = hint: hypocenter check {_short(directory)}")
         return ended.code or (CANNOT_TELL if fail_on else 0)
-    reached = worst is not None and fail_on is not None and SEVERITIES.index(worst) >= SEVERITIES.index(fail_on)
-    return ended.code or (FINDINGS if reached else 0)
+    if fail_on is None or ended.code:
+        return ended.code
+    return exit_code(diagnosis, fail_on) if diagnosis is not None else CANNOT_TELL
 
 
 def _take_reached(directory: Path) -> int:
