@@ -118,6 +118,29 @@ def test_skip_leaves_the_parameters_as_they_were(tmp_path):
     assert [s.skipped for _, s in open_run(tmp_path / "run").step_records()] == [False, False, True, False, False]
 
 
+def test_a_watch_inside_a_watch_is_the_same_session_and_does_not_end_it(tmp_path):
+    with hypocenter.watch(out=tmp_path / "run") as outer:
+        with hypocenter.watch(out=tmp_path / "other") as inner:
+            train(n_steps=2)
+        train(n_steps=2)
+
+    assert inner.directory == outer.directory
+    assert len(open_run(tmp_path / "run").step_records()) == 4
+
+
+def test_tracing_and_vmap_are_left_alone(tmp_path):
+    model = nn.Linear(3, 1)
+    x = torch.randn(2, 3)
+    plain = str(torch.jit.trace(model, x).graph)
+
+    with hypocenter.watch(out=tmp_path / "run"):
+        watched = str(torch.jit.trace(model, x).graph)
+        batched = torch.vmap(model)(x)
+
+    assert plain.count("aten::") == watched.count("aten::")
+    assert torch.allclose(batched, model(x))
+
+
 def test_stop_ends_training_with_exit_code_1(tmp_path):
     with pytest.raises(SystemExit) as stopped, hypocenter.watch(out=str(tmp_path / "run"), on_finding="stop"):
         train(bad_step=2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypocenter.nouns import Reading
 from hypocenter.report import wording
@@ -34,8 +34,17 @@ class Tail:
     has_bad: bool
 
 
-def frames_of(readings: Sequence[Reading]) -> list[Frame]:
-    """Group the forward readings of one micro-batch by module call, in the order in which the calls ended."""
+def frames_of(readings: Sequence[Reading], weights: Sequence[Reading] = ()) -> list[Frame]:
+    """Group the forward readings of one micro-batch by module call, in the order in which the calls ended.
+
+    Args:
+        readings: of one micro-batch on one rank.
+        weights: of parameters (site "a.b.weight"); each goes into the frames of its module ("a.b"), port "weight".
+    """
+    own: dict[str, list[Reading]] = {}
+    for reading in weights:
+        owner, _, name = reading.site.rpartition(".")
+        own.setdefault(owner, []).append(replace(reading, port=name))
     calls: dict[tuple[str, int], list[Reading]] = {}
     for reading in sorted(readings, key=lambda r: r.order):
         if reading.phase == "forward" and not reading.op and not reading.recompute:
@@ -43,7 +52,9 @@ def frames_of(readings: Sequence[Reading]) -> list[Frame]:
     ended = sorted(calls.items(), key=lambda item: item[1][-1].order)
     return [
         Frame(
-            site=site, module=next((r.module for r in rows if r.module), ""), readings=tuple(sorted(rows, key=_place))
+            site=site,
+            module=next((r.module for r in rows if r.module), ""),
+            readings=(*own.get(site, ()), *sorted(rows, key=_place)),
         )
         for (site, _), rows in ended
     ]

@@ -22,6 +22,7 @@ class Spot:
     rank: int
     is_replay: bool
     readings: tuple[Reading, ...]
+    weights: tuple[Reading, ...] = ()  # parameters at this step, when they were read
 
     def in_words(self) -> str:
         """`step 12, micro-batch 0, rank 3 (executed again after it failed)`."""
@@ -44,10 +45,15 @@ def spot_of(table: pa.Table) -> Spot | None:
     keys = [("step", "ascending"), ("microbatch", "ascending"), ("order", "ascending")]
     row = bad.sort_by(keys).slice(0, 1) if bad.num_rows else modules.sort_by(keys).slice(modules.num_rows - 1, 1)
     place = {name: row[name][0].as_py() for name in ("step", "microbatch", "rank", "replay")}
-    here = modules
-    for name, value in place.items():
-        here = here.filter(pc.equal(here[name], value))
+    parameters = table.filter(pc.and_(pc.equal(table["phase"], "param"), pc.equal(table["port"], "value")))
     return Spot(
         step=place["step"], microbatch=place["microbatch"], rank=place["rank"], is_replay=place["replay"],
-        readings=tuple(readings_from(here.select(READINGS.names))),
+        readings=_at(modules, place), weights=_at(parameters, {**place, "microbatch": None}),
     )  # fmt: skip
+
+
+def _at(table: pa.Table, place: dict[str, int | bool | None]) -> tuple[Reading, ...]:
+    for name, value in place.items():
+        if value is not None:
+            table = table.filter(pc.equal(table[name], value))
+    return tuple(readings_from(table.select(READINGS.names)))

@@ -13,6 +13,7 @@ from hypocenter.session.levels import UntracedReducer
 from hypocenter.tap.clock import Clock
 from hypocenter.tap.modules import ModuleTap
 from hypocenter.tap.names import NameMap
+from hypocenter.tap.parameters import parameter_readings
 from hypocenter.tap.tape import Microbatch
 from hypocenter.tap.tracer import UNDEFINED, Node
 
@@ -65,7 +66,17 @@ class ReplayRows:
         self.stop()
         if self._modules is None:
             return []
-        rows = [replace(reading, replay=True) for reading in self._modules.collect(step)]
+        number = self._clock.microbatch
+        rows = self._modules.collect(step)
+        rows += parameter_readings(
+            self._names,
+            (),
+            UntracedReducer(self._config),
+            step,
+            clock=self._clock,
+            config=replace(self._config, sites=()),
+        )
+        rows = [replace(row, replay=True, microbatch=number) for row in rows if row.phase != "grad"]
         self._modules = None
         summaries = self._reducer.drain()
         ops, self._ops = self._ops, []

@@ -26,8 +26,9 @@ _current: list[Session] = []
 class Handle:
     """A running session: a context manager; `close` ends it and writes what is left."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, *, owns: bool = True) -> None:
         self._session = session
+        self._owns = owns  # a session that `hypocenter run` or an outer `watch` started is not ours to end
 
     @property
     def directory(self) -> Path:
@@ -39,7 +40,9 @@ class Handle:
         self._session.warn(text)
 
     def close(self) -> None:
-        """End the session. Safe to call twice."""
+        """End the session, if this handle started it. Safe to call twice."""
+        if not self._owns:
+            return
         self._session.close()
         if self._session in _current:
             _current.remove(self._session)
@@ -71,7 +74,7 @@ def watch(
         ExistsError: `out` holds a recording and `force` is not set.
     """
     if _current:
-        return Handle(_current[-1])
+        return Handle(_current[-1], owns=False)
     if isinstance(options.get("out"), os.PathLike):
         options["out"] = os.fspath(options["out"])
     config = resolve(code=options)

@@ -91,7 +91,7 @@ def _frames(table: pa.Table, wanted: Selection, n_frames: int, as_json: bool) ->
             why="the level sentinel records modules only in the replay of a step that failed",
             fix="record with --level modules, or name another --step",
         )
-    tail = frames.tail_of(frames.frames_of(spot.readings), n_frames)
+    tail = frames.tail_of(frames.frames_of(spot.readings, spot.weights), n_frames)
     if as_json:
         _print_json("frames", {**spot.named(), **asdict(tail)})
         return
