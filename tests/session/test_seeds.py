@@ -5,6 +5,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import hypocenter
+from hypocenter.cli import main
 from hypocenter.record.reader import open_run
 
 
@@ -64,3 +65,24 @@ def test_modules_give_abs_min_and_abs_max_of_inputs_outputs_and_gradients(tmp_pa
 
     ports = {r.port for r in open_run(tmp_path / "run").readings() if r.site == "2"}
     assert {"in[0]", "out[0]", "grad_in[0]", "grad_out[0]"} <= ports
+
+
+def test_the_frames_of_a_replay_show_weights_inputs_and_outputs(tmp_path, capsys):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.SiLU(), nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with hypocenter.watch(out=tmp_path / "run"):
+        for step in range(3):
+            if step == 2:
+                with torch.no_grad():
+                    model[2].weight.fill_(3e38)
+            loss = (model(torch.ones(2, 4) * 9) * 1.0).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    assert main(["show", str(tmp_path / "run"), "--frames", "2"]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    start = lines.index("2  Linear  <-- first bad")
+    assert lines[start + 1].split()[:3] == ["3.00e+38", "3.00e+38", "weight"]
+    assert [line.split()[2] for line in lines[start + 2 : start + 5]] == ["bias", "in[0]", "out[0]"]
