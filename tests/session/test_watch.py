@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import hypocenter
+from hypocenter.diagnose.diagnosis import diagnose
 from hypocenter.diagnose.evidence import Evidence
 from hypocenter.record.reader import open_run
 
@@ -269,3 +270,19 @@ def test_a_replay_that_is_not_possible_says_why_and_the_module_calls_are_still_b
     assert found.origin is not None
     assert found.origin.op == "aten.log.default"
     assert any("cannot repeat" in note for note in found.notes)
+
+
+def test_gradients_that_are_finite_alone_and_not_together(tmp_path):
+    torch.manual_seed(0)
+    model = nn.Linear(4, 1, bias=False).half()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
+    with hypocenter.watch(out=tmp_path / "run"):
+        for step in range(3):
+            optimizer.zero_grad()
+            for _ in range(4):
+                (model(torch.full((2, 4), 1.0).half()).sum() * (15000.0 if step == 2 else 1.0)).backward()
+            optimizer.step()
+
+    (found,) = diagnose(open_run(tmp_path / "run")).findings
+    assert (found.step, found.cause, found.confidence) == (2, "accumulation-overflow", "proven")
+    assert (found.param, found.limit, found.actual) == ("weight", 65504.0, 120000.0)

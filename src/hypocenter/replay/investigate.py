@@ -57,6 +57,7 @@ class Investigator:
     def __init__(self, replayer: Replayer, names: NameMap, *, after_trace: Callable[[], None] = lambda: None) -> None:
         self._replayer = replayer
         self._names = names
+        self._sums: dict[str, torch.Tensor] = {}  # float64 gradients of suspects, over the finite micro-batches
         self._after_trace = after_trace  # told when the traced replay is over and cures begin
 
     def investigate(
@@ -71,6 +72,7 @@ class Investigator:
         """
         base = self.base(case)
         named = self._names.parameters()
+        self._sums.clear()
         if live is not None and case.microbatches:
             outcome = self._from_live(case, base, named, live)
             if outcome is not None:
@@ -93,7 +95,7 @@ class Investigator:
             if outcome is not None and outcome.evidence.reproduced:
                 return outcome
         if n_replayed and case.trigger == "nonfinite-grad" and n_replayed == len(case.microbatches) > 1:
-            return Outcome(evidence=self._accumulated(case, base))
+            return Outcome(evidence=self._accumulated(case, base, named))
         if n_replayed:
             why_not = (
                 "on this rank the step is finite: the value came from another rank"
@@ -158,12 +160,26 @@ class Investigator:
         )
         return self._evidence(case, base, None, named, tracer, found)
 
-    def _accumulated(self, case: Case, base: Evidence) -> Evidence:
+    def _add_up(self, case: Case, named: list[tuple[str, Any]], replayed: Replayed) -> None:
+        for (name, _), grad in zip(named, replayed.grads, strict=True):
+            if grad is not None and name in case.bad_params and grad.layout == torch.strided:
+                total = self._sums.get(name)
+                self._sums[name] = grad.double() if total is None else total + grad.double()
+
+    def _accumulated(self, case: Case, base: Evidence, named: list[tuple[str, Any]]) -> Evidence:
+        """Every micro-batch is finite: what does the sum of their gradients come to in float64?"""
+        dtypes = {name: p.grad.dtype for name, p in named if p.grad is not None}
+        name, largest = max(
+            ((name, float(total.abs().max())) for name, total in self._sums.items()), key=lambda x: x[1], default=("", 0.0)
+        )
         return replace(
             base,
             replayed=True,
-            reproduced=False,
-            why_not="every micro-batch is finite on its own: the sum of their gradients is not",
+            reproduced=bool(name),
+            bad_params=(name, *(p for p in case.bad_params if p != name)) if name else case.bad_params,
+            why_not="" if name else "every micro-batch is finite on its own: the sum of their gradients is not",
+            limit=_limit(dtypes[name]) if name in dtypes else None,
+            float64=Rerun(ran=bool(name), finite=True, absmax=largest),
             facts={"accumulated": float(len(case.microbatches))},
         )
 
@@ -223,6 +239,7 @@ class Investigator:
         if case.trigger in ("dead-grad", "nonfinite-activation"):
             return self._hidden(case, base, microbatch, named, tracer)
         if loss_finite and not bad:
+            self._add_up(case, named, replayed)
             return None
         if not loss_finite:
             targets = [tracer.edge_to(v) for v in replayed.values]

@@ -102,7 +102,7 @@ class Failures:
         outcome = self._investigator.investigate(case, self._rows.observe, self._live.tracer)
         if case.trigger in ("dead-grad", "nonfinite-activation") and not outcome.evidence.reproduced:
             return ""  # nothing wrong was found: silence
-        if outcome.evidence.origin is None and outcome.evidence.leaf is None:
+        if not outcome.evidence.reproduced:
             if not (outcome.evidence.replayed and case.world_size > 1):
                 self._live.arm(outcome.evidence.why_not)
         else:

@@ -84,11 +84,17 @@ def _over_microbatches(evidence: Evidence) -> Verdict | None:
     n = fact(evidence, "accumulated")
     if n is None or evidence.leaf is not None or evidence.trigger not in ("nonfinite-grad", "skipped-step"):
         return None
+    rerun, limit = evidence.float64, evidence.limit
+    is_proven = rerun.ran and limit is not None and rerun.absmax > limit
+    alone = "every micro-batch has finite gradients when it is replayed alone; only their sum is not finite"
+    summed = f"added up in float64 the largest gradient is {short(rerun.absmax)} > {short(limit or 0.0)}"
     return Verdict(
         cause="accumulation-overflow",
-        confidence="likely",
+        confidence="proven" if is_proven else "likely",
         title=f"the sum of {n:.0f} micro-batches' gradients overflowed",
-        why=("every micro-batch has finite gradients when it is replayed alone; only their sum is not finite",),
+        why=(alone, summed) if is_proven else (alone,),
+        limit=limit,
+        actual=rerun.absmax if is_proven else None,
         advice="divide the loss by the number of micro-batches before backward, or accumulate gradients in float32",
     )
 
