@@ -286,3 +286,24 @@ def test_gradients_that_are_finite_alone_and_not_together(tmp_path):
     (found,) = diagnose(open_run(tmp_path / "run")).findings
     assert (found.step, found.cause, found.confidence) == (2, "accumulation-overflow", "proven")
     assert (found.param, found.limit, found.actual) == ("weight", 65504.0, 120000.0)
+
+
+def test_a_nan_that_no_loss_scale_causes_is_not_called_a_scale_problem(tmp_path):
+    torch.manual_seed(0)
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+
+    with hypocenter.watch(out=tmp_path / "run"):
+        for step in range(6):
+            y = model(torch.randn(3, 4))
+            loss = torch.sqrt((y * (0 if step >= 2 else 1)).pow(2).sum(-1)).mean()
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+    run = open_run(tmp_path / "run")
+    assert [s.skipped for _, s in run.step_records()] == [False, False, True, True, True, True]
+    first = diagnose(run).findings[0]
+    assert (first.step, first.cause, first.site) == (2, "sqrt-gradient-at-zero", "loss")
