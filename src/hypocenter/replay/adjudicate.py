@@ -121,6 +121,11 @@ def _equal_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     return bool(same.all())
 
 
+def limit_of(dtype: torch.dtype) -> float | None:
+    """The largest value of a floating format; None for others."""
+    return float(torch.finfo(dtype).max) if dtype.is_floating_point else None
+
+
 def chips(tensor: torch.Tensor) -> tuple[str, ...]:
     """How many of each kind of non-finite value: "+inf ×12"."""
     counts = (

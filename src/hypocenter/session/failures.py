@@ -17,8 +17,9 @@ from hypocenter.diagnose.evidence import Evidence, Trigger
 from hypocenter.nouns import Reading
 from hypocenter.replay import optimizer_step
 from hypocenter.replay.bundle import write_bundle
+from hypocenter.replay.case import HIDDEN, Case
 from hypocenter.replay.engine import Replayer, ReplayImpossible
-from hypocenter.replay.investigate import Case, Investigator
+from hypocenter.replay.investigate import Investigator
 from hypocenter.session.live_trace import LiveTrace
 from hypocenter.session.replay_rows import ReplayRows
 from hypocenter.session.sentinel import Check
@@ -100,7 +101,7 @@ class Failures:
             evidence = replace(self._investigator.base(case), why_not="replay is switched off (replay = false)")
             return self._write(evidence, None)
         outcome = self._investigator.investigate(case, self._rows.observe, self._live.tracer)
-        if case.trigger in ("dead-grad", "nonfinite-activation") and not outcome.evidence.reproduced:
+        if case.trigger in HIDDEN and not outcome.evidence.reproduced:
             return ""  # nothing wrong was found: silence
         if not outcome.evidence.reproduced:
             if not (outcome.evidence.replayed and case.world_size > 1):

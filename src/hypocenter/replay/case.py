@@ -1,0 +1,61 @@
+"""What an investigation starts from, works on, and ends with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from hypocenter.diagnose.evidence import Evidence, Trigger
+from hypocenter.tap.tape import Microbatch
+from hypocenter.tap.tracer import Node, OpTracer
+
+HIDDEN: tuple[Trigger, ...] = ("dead-grad", "nonfinite-activation")
+"""Triggers at which loss and gradients are finite: only an overflow that somebody hid can be meant."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A failed step: everything the investigation starts from."""
+
+    id: str
+    trigger: Trigger
+    step: int
+    rank: int
+    world_size: int
+    microbatches: tuple[Microbatch, ...]
+    bad_params: tuple[str, ...]  # gradients not finite when first seen this step
+    n_params: int
+    loss: float | None
+    loss_scale: float | None
+    healthy_steps: int
+    clip: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """One traced micro-batch of a case."""
+
+    case: Case
+    named: list[tuple[str, torch.nn.Parameter]]
+    tracer: OpTracer
+    microbatch: Microbatch | None  # None: it cannot be replayed as a whole, so nothing can be tried on it
+
+    @property
+    def parameters(self) -> list[Any]:
+        """The parameters without their names."""
+        return [parameter for _, parameter in self.named]
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """Evidence, and the op that the bundle is made from."""
+
+    evidence: Evidence
+    node: Node | None = None
+
+
+def is_finite(tensor: torch.Tensor) -> bool:
+    """Whether every element is finite."""
+    return bool(torch.isfinite(tensor.detach()).all())

@@ -1,0 +1,54 @@
+"""A replay under the op trace, with names for what was there before any op."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from hypocenter.replay.engine import Replayed, Replayer
+from hypocenter.tap.names import NameMap
+from hypocenter.tap.op_context import OpContext
+from hypocenter.tap.tape import Microbatch
+from hypocenter.tap.tracer import Node, OpTracer
+
+Observer = Callable[[Node, Sequence[torch.Tensor]], None]
+
+
+class Tracing:
+    """Replays micro-batches under an op trace."""
+
+    def __init__(self, replayer: Replayer, names: NameMap) -> None:
+        self._replayer, self._names = replayer, names
+
+    def run(self, microbatch: Microbatch, observe: Observer | None = None, **how: Any) -> tuple[OpTracer, Replayed]:
+        """Forward, loss and backward; `how` as in `Replayer.run`."""
+        tracer = self._tracer(microbatch, observe)
+        parameters = [p for _, p in self._names.parameters()]
+        return tracer, self._replayer.run(microbatch, parameters, mode=tracer, context=tracer.context, **how)
+
+    def run_modules(self, microbatch: Microbatch, observe: Observer | None) -> tuple[OpTracer, list[torch.Tensor]]:
+        """Only the outermost module calls; what the last one returned."""
+        tracer = self._tracer(microbatch, observe)
+        return tracer, self._replayer.run_modules(microbatch, mode=tracer, context=tracer.context)
+
+    def _tracer(self, microbatch: Microbatch, observe: Observer | None) -> OpTracer:
+        known: dict[int, tuple[str, str]] = {}
+        for kind, things in (
+            ("param", self._names.parameters()),
+            ("buffer", self._names.buffers()),
+            ("batch", self._replayer.named_inputs(microbatch)),
+        ):
+            for name, tensor in things:
+                with contextlib.suppress(RuntimeError, NotImplementedError):
+                    known.setdefault(tensor.untyped_storage()._cdata, (kind, name.removeprefix("batch")))
+
+        def leaf(tensor: torch.Tensor) -> tuple[str, str]:
+            try:
+                return known.get(tensor.untyped_storage()._cdata, ("external", ""))
+            except (RuntimeError, NotImplementedError):
+                return "external", ""
+
+        return OpTracer(OpContext(self._names.module_name), leaf, observe=observe)
