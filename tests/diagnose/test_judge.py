@@ -193,7 +193,12 @@ def e1_eps():
         trigger="nonfinite-param",
         bad_params=("lift.weight",),
         optimizer={
-            "class": "Adam", "eps": 1e-8, "eps_in_dtype": 0.0, "state_dtype": "float16", "n_bad": 3.0, "n_v_zero": 3.0
+            "class": "Adam",
+            "eps": 1e-8,
+            "eps_in_dtype": 0.0,
+            "state_dtype": "float16",
+            "n_bad": 3.0,
+            "n_v_zero": 3.0,
         },
     )
 

@@ -307,3 +307,38 @@ def test_a_nan_that_no_loss_scale_causes_is_not_called_a_scale_problem(tmp_path)
     assert [s.skipped for _, s in run.step_records()] == [False, False, True, True, True, True]
     first = diagnose(run).findings[0]
     assert (first.step, first.cause, first.site) == (2, "sqrt-gradient-at-zero", "loss")
+
+
+def adam_without_eps(n_steps):
+    """Adam with eps = 0 divides 0 by 0 in row 3 from step 1 on, where it gets its first gradients: exact zeros."""
+    torch.manual_seed(0)
+    table, head = nn.Embedding(4, 2), nn.Linear(2, 1)
+    table.weight.requires_grad_(False)
+    model = nn.Sequential(table, head)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, eps=0.0)
+    for step in range(n_steps):
+        table.weight.requires_grad_(step >= 1)
+        ids = torch.tensor([0, 1, 2] if step < 3 else [0, 1, 3])
+        loss = model(ids).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("n_steps", [2, 3])
+def test_a_float32_parameter_broken_by_an_update_is_found_at_the_end_at_the_latest(tmp_path, n_steps):
+    with hypocenter.watch(out=tmp_path / "run"):
+        adam_without_eps(n_steps)
+
+    (found,) = evidence(tmp_path / "run")
+    assert (found.trigger, found.bad_params) == ("nonfinite-param", ("0.weight",))
+    assert found.optimizer["n_v_zero"] == 2.0
+
+
+def test_a_broken_float32_parameter_is_found_when_it_is_used(tmp_path):
+    with hypocenter.watch(out=tmp_path / "run"):
+        adam_without_eps(5)
+
+    found = evidence(tmp_path / "run")
+    assert [e.trigger for e in found] == ["nonfinite-param"]
+    assert found[0].step in (1, 2)

@@ -32,7 +32,7 @@ from hypocenter.session.sentinel import Check, Sentinel, scalar_reading
 from hypocenter.tap.clock import Clock
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.roots import RootTap, owner_of
-from hypocenter.tap.tape import Tape
+from hypocenter.tap.tape import Tape, version_of
 from hypocenter.tap.updates import UpdateTap
 
 
@@ -85,6 +85,7 @@ class Session:
         self._skipped = False
         self._params_started: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._params_step = 0
+        self._versions: dict[int, int] = {}  # of parameters, as the last update left them
         self._last_optimizer: torch.optim.Optimizer | None = None
         self._rows: list[Reading] = []
         self._finding = ""
@@ -246,9 +247,11 @@ class Session:
         check = self._sentinel.gradients(parameters, self.tape.microbatches, scale=scale)
         if self._unclipped_norm is None:
             self._unclipped_norm = check.total_norm
+        if not check.loss_finite:
+            self._look_for_a_broken_update(parameters)
         self._rows += self._levels.collect(self._step, [optimizer])
         rank, world_size = self._rank()
-        self._finding = self._failures.after_check(
+        found = self._failures.after_check(
             check,
             self._step,
             self.tape.microbatches,
@@ -258,6 +261,7 @@ class Session:
             clip_bad=self._clip_bad,
             readings=self._rows,
         )
+        self._finding = found or self._finding
         self._rows += self._replay_rows.collect(self._step)
         have = {row.site for row in self._rows if row.phase == "grad"}  # in full, when parameters are due
         self._rows += [r for r in self._sentinel.readings(check, self._step, parameters) if r.site not in have]
@@ -288,7 +292,8 @@ class Session:
             if check is None:
                 return
             parameters = [p for group in optimizer.param_groups for p in group["params"]]
-            self._params_started = self._sentinel.start_parameters(parameters)
+            self._params_started = self._sentinel.start_parameters(parameters, self._step)
+            self._versions = {id(p): version_of(p) for p in parameters}
             self._params_step, self._last_optimizer = self._step, optimizer
             if not self._params_started or self._params_started[0][1].device.type == "cpu":
                 self._read_parameters()  # nothing to wait for
@@ -299,6 +304,19 @@ class Session:
         self._check, self._clip_bad, self._unclipped_norm = None, None, None
         self._skipped, self._scale, self._finding = False, None, ""
 
+    def _look_for_a_broken_update(self, parameters: list[torch.Tensor]) -> None:
+        """The loss is not finite: were parameters broken by the last update, and by nobody else since?"""
+        if self._failures.poisoned or self._last_optimizer is None:
+            return
+        bad = self._sentinel.bad_parameters(self._sentinel.start_parameters(parameters))
+        if bad and all(self._versions.get(id(p)) == version_of(p) for p in bad):
+            self._blame_update(bad, self._last_optimizer)
+
+    def _blame_update(self, bad: list[torch.Tensor], optimizer: torch.optim.Optimizer) -> None:
+        labels = [self._sentinel.label(p) for p in bad]
+        self._finding = self._failures.parameter_broke(bad, optimizer, self._params_step, self._rank()[0], labels)
+        self._failures.poisoned = True
+
     def _read_parameters(self) -> None:
         started, self._params_started = self._params_started, []
         if not started or self._last_optimizer is None:
@@ -306,10 +324,8 @@ class Session:
         bad = self._sentinel.bad_parameters(started)
         gradients_fine = self._check is None or (self._check.loss_finite and not self._check.bad_params)
         if bad and gradients_fine and not self._failures.poisoned:
-            self._finding = self._failures.parameter_broke(
-                bad, self._last_optimizer, self._params_step, self._rank()[0], [self._sentinel.label(p) for p in bad]
-            )
-        self._failures.poisoned = bool(bad)
+            self._blame_update(bad, self._last_optimizer)
+        self._failures.poisoned = bool(bad) or (self._failures.poisoned and not gradients_fine)
 
     # rows
 
@@ -367,6 +383,10 @@ class Session:
 
     def _check_leftovers(self) -> None:
         """A loss that was not finite and that no update followed: the program gave up on it, or is about to end."""
+        if self._last_optimizer is not None:
+            every = [p for group in self._last_optimizer.param_groups for p in group["params"]]
+            if all(self._versions.get(id(p)) == version_of(p) for p in every):
+                self._params_started = self._sentinel.start_parameters(every)
         self._read_parameters()
         self._roots.suspend_loss_mode()
         self.tape.close_unused_loss(self.clock.microbatch, self.clock.batch)

@@ -25,6 +25,7 @@ from hypocenter.tap.tape import Event, Tape, version_of
 
 SMALL_BUFFERS_BYTES = 64 << 20  # on the first call all buffers are copied if they are no larger than this together
 
+_tracing_state: Callable[[], object] = torch._C._get_tracing_state
 _functorch_level: Callable[[], object] = torch._C._functorch.peek_interpreter_stack  # type: ignore[attr-defined]
 
 _RANDOM = frozenset({
@@ -162,7 +163,7 @@ class RootTap:
             return
         if torch._C._current_graph_task_id() != -1:  # a recompute inside backward, not a call of the program's own
             return
-        if torch._C._get_tracing_state() is not None or _functorch_level() is not None:
+        if _tracing_state() is not None or _functorch_level() is not None:
             return  # torch.jit.trace and vmap would take what we do for the program's own operations
         try:
             self._begin(module, args)
