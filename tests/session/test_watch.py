@@ -342,3 +342,21 @@ def test_a_broken_float32_parameter_is_found_when_it_is_used(tmp_path):
     found = evidence(tmp_path / "run")
     assert [e.trigger for e in found] == ["nonfinite-param"]
     assert found[0].step in (1, 2)
+
+
+def test_a_parameter_that_somebody_else_wrote_is_not_blamed_on_the_optimizer(tmp_path):
+    torch.manual_seed(0)
+    model = nn.Sequential(*[nn.Linear(3, 3) for _ in range(9)])
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    with hypocenter.watch(out=tmp_path / "run"):
+        for step in range(4):
+            loss = model(torch.randn(2, 3)).pow(2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if step == 1:
+                model[4].weight.data[0, 0] = float("nan")  # no version counter tells of it
+
+    (found,) = evidence(tmp_path / "run")
+    assert (found.step, found.trigger, found.leaf_kind) == (2, "nonfinite-loss", "param")
+    assert found.leaf.name == "4.weight"

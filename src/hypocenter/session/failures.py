@@ -164,8 +164,15 @@ class Failures:
         step: int,
         rank: int,
         labels: list[str],
+        *,
+        must_prove: bool,
     ) -> str:
-        """An update made parameters non-finite although its gradients were finite."""
+        """An update made parameters non-finite although its gradients were finite.
+
+        Args:
+            must_prove: found only later, so somebody else may have written them: say nothing unless the optimizer's
+                state shows that it divided by zero there.
+        """
         base = Evidence(
             id=f"step-{step:06d}-nonfinite-param",
             trigger="nonfinite-param",
@@ -175,7 +182,10 @@ class Failures:
             n_params=len(labels),
             healthy_steps=self.healthy_steps,
         )
-        return self._write(optimizer_step.explain(base, optimizer, parameters[0], labels[0]), None)
+        evidence = optimizer_step.explain(base, optimizer, parameters[0], labels[0])
+        if must_prove and not (evidence.float64.ran and evidence.optimizer.get("n_v_zero")):
+            return ""
+        return self._write(evidence, None)
 
     def _write(self, evidence: Evidence, outcome: Any) -> str:
         folder = self._folder() / evidence.id

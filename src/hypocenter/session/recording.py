@@ -310,12 +310,15 @@ class Session:
             return
         bad = self._sentinel.bad_parameters(self._sentinel.start_parameters(parameters))
         if bad and all(self._versions.get(id(p)) == version_of(p) for p in bad):
-            self._blame_update(bad, self._last_optimizer)
+            self._blame_update(bad, self._last_optimizer, must_prove=True)
 
-    def _blame_update(self, bad: list[torch.Tensor], optimizer: torch.optim.Optimizer) -> None:
+    def _blame_update(self, bad: list[torch.Tensor], optimizer: torch.optim.Optimizer, *, must_prove: bool) -> None:
         labels = [self._sentinel.label(p) for p in bad]
-        self._finding = self._failures.parameter_broke(bad, optimizer, self._params_step, self._rank()[0], labels)
-        self._failures.poisoned = True
+        found = self._failures.parameter_broke(
+            bad, optimizer, self._params_step, self._rank()[0], labels, must_prove=must_prove
+        )
+        self._finding = found or self._finding
+        self._failures.poisoned = self._failures.poisoned or bool(found)
 
     def _read_parameters(self) -> None:
         started, self._params_started = self._params_started, []
@@ -324,7 +327,7 @@ class Session:
         bad = self._sentinel.bad_parameters(started)
         gradients_fine = self._check is None or (self._check.loss_finite and not self._check.bad_params)
         if bad and gradients_fine and not self._failures.poisoned:
-            self._blame_update(bad, self._last_optimizer)
+            self._blame_update(bad, self._last_optimizer, must_prove=False)
         self._failures.poisoned = bool(bad) or (self._failures.poisoned and not gradients_fine)
 
     # rows
