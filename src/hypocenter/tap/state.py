@@ -58,7 +58,7 @@ def restore_rng(state: RngState) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ambient:
-    """Autocast of the CPU and the accelerator, and the grad mode."""
+    """Autocast of the CPU and the accelerator (off where not listed), and the grad mode."""
 
     autocast: tuple[tuple[str, bool, torch.dtype], ...]
     cache_enabled: bool
@@ -77,6 +77,8 @@ def _device_types() -> tuple[str, ...]:
 
 def capture_ambient() -> Ambient:
     """Read the thread's autocast and grad mode."""
+    if not torch._C._is_any_autocast_enabled():  # the usual case, and this runs for each operation of loss code
+        return _PLAIN_WITH_GRAD if torch.is_grad_enabled() else _PLAIN_WITHOUT_GRAD
     return Ambient(
         autocast=tuple(
             (kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in _device_types()
@@ -86,12 +88,18 @@ def capture_ambient() -> Ambient:
     )
 
 
+_PLAIN_WITH_GRAD = Ambient(autocast=(), cache_enabled=True, grad=True)
+_PLAIN_WITHOUT_GRAD = Ambient(autocast=(), cache_enabled=True, grad=False)
+
+
 @contextlib.contextmanager
 def entered(ambient: Ambient) -> Generator[None, None, None]:
     """Run a block under a captured ambient state."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.set_grad_enabled(ambient.grad))
-        for kind, enabled, dtype in ambient.autocast:
+        known = {kind for kind, _, _ in ambient.autocast}
+        off = ((kind, False, torch.get_autocast_dtype(kind)) for kind in _device_types() if kind not in known)
+        for kind, enabled, dtype in (*ambient.autocast, *off):
             if enabled or torch.is_autocast_enabled(kind):
                 stack.enter_context(
                     torch.autocast(kind, dtype=dtype, enabled=enabled, cache_enabled=ambient.cache_enabled)

@@ -18,6 +18,7 @@ import torch
 from hypocenter.tap.state import Ambient, RngState
 from hypocenter.tap.tree import replace_tensors, tensors
 
+_PLAIN = frozenset({int, float, bool, str, type(None), slice, type(Ellipsis)})
 MAX_EVENTS = 20_000  # a program that never updates (inference with grad on) must not grow without bound
 
 
@@ -129,9 +130,10 @@ class Tape:
             event.externals.append(External(alias, version_of(tensor)))
             return alias
 
-        event.args, event.kwargs = replace_tensors(args, keep), replace_tensors(kwargs, keep)
+        event.args = _kept(args, keep)
+        event.kwargs = replace_tensors(kwargs, keep) if kwargs else {}
         event.needs = tuple(needs)
-        for _, tensor in tensors(result):
+        for tensor in (result,) if isinstance(result, torch.Tensor) else [t for _, t in tensors(result)]:
             self._slot_of[id(tensor)] = (weakref.ref(tensor), self._n_slots)
             self._event_of[self._n_slots] = len(self.events)
             event.slots.append(self._n_slots)
@@ -232,6 +234,13 @@ class Tape:
     def clear(self) -> None:
         """Forget everything: an update has been done."""
         self.__init__(self._keep_bytes)  # type: ignore[misc]
+
+
+def _kept(args: Any, keep: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """`replace_tensors`, faster for what loss code mostly passes: a flat tuple of tensors and numbers."""
+    if type(args) is tuple and all(isinstance(a, torch.Tensor) or type(a) in _PLAIN for a in args):
+        return tuple(keep(a) if isinstance(a, torch.Tensor) else a for a in args)
+    return replace_tensors(args, keep)
 
 
 def version_of(tensor: torch.Tensor) -> int:

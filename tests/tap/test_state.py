@@ -1,0 +1,40 @@
+"""Ambient state and random generators: captured, and entered again."""
+
+import random
+
+import numpy as np
+import torch
+
+from hypocenter.tap.state import capture_ambient, capture_rng, entered, restore_rng
+
+
+def autocast():
+    return torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), torch.is_grad_enabled()
+
+
+def test_autocast_and_grad_mode_are_entered_again():
+    with torch.autocast("cpu", torch.float16), torch.no_grad():
+        inside, ambient = autocast(), capture_ambient()
+    outside = autocast()
+
+    with entered(ambient):
+        assert autocast() == inside
+    assert autocast() == outside
+
+
+def test_a_plain_state_switches_autocast_off_where_it_is_on():
+    plain = capture_ambient()
+
+    with torch.autocast("cpu", torch.bfloat16), entered(plain):
+        assert autocast()[0] is False
+        assert torch.is_grad_enabled()
+
+
+def test_random_generators_go_on_from_where_they_were():
+    state = capture_rng()
+    first = torch.rand(3), random.random(), np.random.rand()
+    restore_rng(state)
+    second = torch.rand(3), random.random(), np.random.rand()
+
+    assert torch.equal(first[0], second[0])
+    assert first[1:] == second[1:]
