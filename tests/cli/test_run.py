@@ -60,7 +60,13 @@ def hypocenter_run(
 
 def started(*words: str, cwd: Path, **kwargs: object) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "hypocenter", "run", "--out", "r", *words]
-    return subprocess.Popen(command, cwd=cwd, env=environment(), text=True, **({"stdout": subprocess.PIPE} | kwargs))
+    ours = {"stdout": subprocess.PIPE, "preexec_fn": _heed_interrupts}
+    return subprocess.Popen(command, cwd=cwd, env=environment(), text=True, **(ours | kwargs))
+
+
+def _heed_interrupts() -> None:
+    """A shell makes its background jobs ignore SIGINT, and children inherit that: not in these tests."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.fixture
@@ -340,7 +346,7 @@ def test_diagnosis_that_fails_is_one_warning(
     expected: int,
 ) -> None:
     rank_directory(tmp_path, 0).mkdir()
-    monkeypatch.setitem(sys.modules, "hypocenter.cli.commands.check", SimpleNamespace(finish=None))
+    monkeypatch.setitem(sys.modules, "hypocenter.cli.commands.check", SimpleNamespace(finish=None, exit_code=None))
 
     code = run_command._after(tmp_path, Ended(code=program), fail_on)  # type: ignore[arg-type]
 

@@ -204,6 +204,7 @@ def test_every_hook_and_patch_is_taken_back(tmp_path):
         torch.autograd.backward,
         torch.nn.utils.clip_grad_norm_,
         torch.amp.GradScaler.step,
+        nn.Module.compile,
         len(torch.nn.modules.module._global_forward_hooks),
         len(torch.nn.modules.module._global_forward_pre_hooks),
     )
@@ -216,6 +217,7 @@ def test_every_hook_and_patch_is_taken_back(tmp_path):
         torch.autograd.backward,
         torch.nn.utils.clip_grad_norm_,
         torch.amp.GradScaler.step,
+        nn.Module.compile,
         len(torch.nn.modules.module._global_forward_hooks),
         len(torch.nn.modules.module._global_forward_pre_hooks),
     )

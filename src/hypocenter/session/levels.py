@@ -87,7 +87,7 @@ class Levels:
 
         def undo() -> None:
             self.end_microbatch()
-            for each in self._undo:
+            for each in reversed(self._undo):
                 each()
 
         return undo

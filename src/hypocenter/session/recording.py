@@ -115,7 +115,7 @@ class Session:
             traceback.print_exception(type(error), error, error.__traceback__)
 
     def _detach(self) -> None:
-        for undo in self._undo:
+        for undo in reversed(self._undo):  # patches on top of patches come off first
             with contextlib.suppress(Exception):
                 undo()
         self._undo = []

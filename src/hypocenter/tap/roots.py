@@ -145,6 +145,7 @@ class RootTap:
                     tap._leave(module, args, kwargs, output)
                 return output
 
+            call.get_compiler_config = getattr(inner, "get_compiler_config", None)  # type: ignore[attr-defined]
             module._compiled_call_impl = call  # type: ignore[assignment]
 
         torch.nn.Module.compile = compile
