@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from bench.overhead.measured import Costs, keep, kept
 from bench.overhead.pairs import ROOT, Cost, compare
 from bench.overhead.table import over_budget, page
 from bench.overhead.tools import TOOLS
@@ -16,12 +17,15 @@ PAGE = ROOT / "docs" / "overhead.md"
 def main() -> int:
     """Measure what was asked for, print the page, and say by the exit code (1) whether a budget was exceeded."""
     wanted = _arguments()
-    costs: dict[str, dict[str, Cost]] = {workload: {} for workload in wanted.workload}
+    costs: Costs = {}
     for workload in wanted.workload:
         for tool in wanted.tool:
-            costs[workload][tool] = cost = _measure(workload, tool, wanted)
+            cost = _measure(workload, tool, wanted)
+            costs.setdefault(workload, {})[tool] = cost
+            if wanted.write:
+                keep(workload, tool, cost)
             print(f"{workload:10} {tool:16} {cost.failure or f'{cost.median:.3f}'}", file=sys.stderr, flush=True)
-    text = page(costs, wanted.rounds, wanted.pairs)
+    text = page(kept() if wanted.write else costs)
     print(text)
     if wanted.write:
         PAGE.write_text(text, encoding="utf-8")
@@ -34,7 +38,7 @@ def _measure(workload: str, tool: str, wanted: argparse.Namespace) -> Cost:
     if TOOLS[tool].needs_msprobe and not wanted.msprobe_python:
         return Cost(failure="not installed (--msprobe-python)")
     python = wanted.msprobe_python if TOOLS[tool].needs_msprobe else sys.executable
-    return compare(workload, tool, wanted.rounds, wanted.pairs, python)
+    return compare(workload, tool, wanted.rounds, TOOLS[tool].n_pairs(wanted.pairs), python)
 
 
 def _arguments() -> argparse.Namespace:
@@ -42,8 +46,15 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--workload", action="append", choices=NAMES, help="only this one (may be repeated)")
     parser.add_argument("--tool", action="append", choices=list(TOOLS), help="only this one (may be repeated)")
     parser.add_argument("--rounds", type=int, default=4, help="rounds per cell, in new processes (default 4)")
-    parser.add_argument("--pairs", type=int, default=6, help="pairs of steps per round (default 6)")
-    parser.add_argument("--write", action="store_true", help=f"write the table to {PAGE.relative_to(ROOT)}")
+    parser.add_argument(
+        "--pairs",
+        type=int,
+        default=6,
+        help="pairs of blocks per round (default 6); a third where a tool may cost more than 10 %%",
+    )
+    parser.add_argument(
+        "--write", action="store_true", help=f"keep the cells, and write all kept ones to {PAGE.relative_to(ROOT)}"
+    )
     parser.add_argument("--msprobe-python", help="a Python that has torch, transformers and mindstudio-probe")
     wanted = parser.parse_args()
     wanted.workload = wanted.workload or list(NAMES)

@@ -1,4 +1,4 @@
-"""Let two workers take turns and compare them step by step."""
+"""Let training with a tool and without it take turns, and compare their costs pair by pair."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from bench.overhead.tools import TOOLS
+from bench.overhead.worker import N_TIMED, N_WARM_UP
+
 ROOT = Path(__file__).resolve().parents[2]
-N_WARM_UP = 2  # steps that fill caches and make the optimizer state
 
 
 class WorkerDied(Exception):
@@ -33,6 +36,7 @@ class Cost:
     has_same_bits: bool = False  # every loss is bit-identical to plain training
     n_parameters: int = 0
     failure: str = ""
+    measured: str = ""  # the day
 
     @property
     def median(self) -> float:
@@ -41,17 +45,17 @@ class Cost:
 
 
 class Worker:
-    """A process that takes a training step when asked."""
+    """A process that takes a block of training steps when asked."""
 
     def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
         self._process, self._log = process, log
         self.n_parameters = int(self._answer()["n_parameters"])
 
-    def step(self) -> dict[str, Any]:
-        """Take one step: its cpu_s, wall_s, loss and peak_mib."""
+    def block(self, side: str) -> dict[str, Any]:
+        """Take a block of steps, `plain` or with the `tool`: its cpu_s, losses and peak_mib."""
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write("\n")
+            self._process.stdin.write(f"{side}\n")
             self._process.stdin.flush()
         except BrokenPipeError:
             pass  # `_answer` finds the reason
@@ -105,59 +109,87 @@ def worker(python: str, workload: str, tool: str, folder: Path) -> Iterator[Work
 
 
 def compare(workload: str, tool: str, n_rounds: int, n_pairs: int, python: str = sys.executable) -> Cost:
-    """Pool `n_rounds` rounds of `n_pairs` pairs.
+    """Pool `n_rounds` rounds of `n_pairs` pairs, in new processes each round.
 
-    Each round has two new processes: where one lands in memory makes it faster or slower by a few per cent for life.
+    A tool that comes off again takes turns with plain training in one process: where a process lands in memory makes it
+    faster or slower by a few per cent for life, which is more than the cheap tools cost. What it does to memory, disk
+    and losses is seen in two processes of their own, as for the tools that stay on.
     """
-    rounds: list[Cost] = []
-    for _ in range(n_rounds):
-        cost = _round(workload, tool, n_pairs, python)
+    apart = _apart(workload, tool, n_pairs=1 if TOOLS[tool].comes_off else n_pairs, python=python)
+    if apart.failure or not TOOLS[tool].comes_off:
+        more = [] if apart.failure else [_apart(workload, tool, n_pairs, python) for _ in range(n_rounds - 1)]
+        return _pooled([apart, *more])
+    rounds = [_together(workload, tool, n_pairs, python) for _ in range(n_rounds)]
+    pooled = _pooled(rounds)
+    return replace(
+        pooled, peak_ratio=apart.peak_ratio, written_kib=apart.written_kib, has_same_bits=apart.has_same_bits
+    )
+
+
+def _apart(workload: str, tool: str, n_pairs: int, python: str) -> Cost:
+    """Plain and tool in turn, each in its process, from the same start: the losses must be the same too."""
+    with TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "tool"
+        try:
+            with (
+                worker(sys.executable, workload, "plain", Path(scratch) / "plain") as plain,
+                worker(python, workload, tool, folder) as other,
+            ):
+                pairs = _pairs(plain, other, n_pairs)
+                complaint = other.complaint
+        except WorkerDied as death:
+            return Cost(failure=str(death))
+        n_bytes = sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
+    last_plain, last_tool = pairs[-1]
+    return replace(
+        _cost(pairs, plain.n_parameters, complaint),
+        peak_ratio=last_tool["peak_mib"] / last_plain["peak_mib"],
+        written_kib=n_bytes / 1024 / (N_WARM_UP + N_TIMED * n_pairs),
+        has_same_bits=all(plain["losses"] == tool["losses"] for plain, tool in pairs),
+    )
+
+
+def _together(workload: str, tool: str, n_pairs: int, python: str) -> Cost:
+    """Plain and tool in turn in one process, which attaches the tool and takes it off again."""
+    with TemporaryDirectory() as scratch:
+        try:
+            with worker(python, workload, tool, Path(scratch) / "both") as both:
+                pairs = _pairs(both, both, n_pairs)
+                return _cost(pairs, both.n_parameters, both.complaint)
+        except WorkerDied as death:
+            return Cost(failure=str(death))
+
+
+def _pairs(plain: Worker, other: Worker, n_pairs: int) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Blocks (plain, tool); the one that goes first changes each time."""
+    pairs: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    for i in range(n_pairs):
+        if i % 2 == 0:
+            baseline = plain.block("plain")
+            pairs.append((baseline, other.block("tool")))
+        else:
+            candidate = other.block("tool")
+            pairs.append((plain.block("plain"), candidate))
+    return pairs
+
+
+def _cost(pairs: list[tuple[dict[str, Any], dict[str, Any]]], n_parameters: int, complaint: str) -> Cost:
+    return Cost(
+        ratios=tuple(tool["cpu_s"] / plain["cpu_s"] for plain, tool in pairs),
+        plain_ms=1000 * statistics.median(plain["cpu_s"] for plain, _ in pairs) / N_TIMED,
+        n_parameters=n_parameters,
+        failure=complaint,
+        measured=f"{datetime.now(timezone.utc):%Y-%m-%d}",
+    )
+
+
+def _pooled(rounds: list[Cost]) -> Cost:
+    for cost in rounds:
         if cost.failure:
             return cost
-        rounds.append(cost)
     return replace(
         rounds[-1],
         ratios=tuple(ratio for cost in rounds for ratio in cost.ratios),
         plain_ms=statistics.median(cost.plain_ms for cost in rounds),
         has_same_bits=all(cost.has_same_bits for cost in rounds),
-    )
-
-
-def _round(workload: str, tool: str, n_pairs: int, python: str) -> Cost:
-    """Run plain and tool in turn, `n_pairs` times after the warm-up, the one that goes first changing each time."""
-    with TemporaryDirectory() as scratch:
-        tool_folder = Path(scratch) / "tool"
-        try:
-            with (
-                worker(sys.executable, workload, "plain", Path(scratch) / "plain") as plain,
-                worker(python, workload, tool, tool_folder) as other,
-            ):
-                pairs = [_pair(plain, other, is_plain_first=i % 2 == 0) for i in range(n_pairs + N_WARM_UP)]
-                complaint = other.complaint
-        except WorkerDied as death:
-            return Cost(failure=str(death))
-        if complaint:
-            return Cost(failure=complaint)
-        n_bytes = sum(f.stat().st_size for f in tool_folder.rglob("*") if f.is_file())
-    return _cost(pairs, n_bytes, plain.n_parameters)
-
-
-def _pair(plain: Worker, other: Worker, *, is_plain_first: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-    if is_plain_first:
-        baseline = plain.step()
-        return baseline, other.step()
-    candidate = other.step()
-    return plain.step(), candidate
-
-
-def _cost(pairs: list[tuple[dict[str, Any], dict[str, Any]]], n_bytes: int, n_parameters: int) -> Cost:
-    timed = pairs[N_WARM_UP:]
-    last_plain, last_tool = pairs[-1]
-    return Cost(
-        ratios=tuple(tool["cpu_s"] / plain["cpu_s"] for plain, tool in timed),
-        plain_ms=1000 * statistics.median(plain["cpu_s"] for plain, _ in timed),
-        peak_ratio=last_tool["peak_mib"] / last_plain["peak_mib"],
-        written_kib=n_bytes / 1024 / len(pairs),
-        has_same_bits=all(plain["loss"] == tool["loss"] for plain, tool in pairs),
-        n_parameters=n_parameters,
     )

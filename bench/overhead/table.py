@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import os
-import platform
 from collections.abc import Mapping
-from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
-from bench.overhead.pairs import N_WARM_UP, Cost
+from bench.overhead.measured import machine
+from bench.overhead.pairs import Cost
 from bench.overhead.tools import TOOLS, Tool
+from bench.overhead.worker import N_TIMED, N_WARM_UP
 from bench.overhead.workloads import N_ROWS, N_TOKENS
 
 _INTRODUCTION = """# Overhead
 
 Written by `./scripts/bench overhead --write`; do not edit.
 
-A number is the CPU time of a whole training step (forward, backward, AdamW) with the tool, divided by that of the same
-step without it: 1.00 is free. It is the process's CPU time, all its threads counted, with one torch thread. Both sides
-run in processes of their own (new ones each round) and take turns, the one that goes first changing each time; shown is
-the median of the paired ratios and, in brackets, the smallest and the largest. On a CPU there is no queue to stall:
-what a tool's `.item()` per tensor costs on an accelerator is not in these numbers.
+A number is the CPU time of whole training steps (forward, backward, AdamW) with the tool, divided by that of the same
+steps without it: 1.00 is free. It is the process's CPU time, all its threads counted, with one torch thread. Blocks of
+steps with the tool and without it take turns, the one that goes first changing each time; shown is the median of the
+paired ratios and, in brackets, the smallest, the largest and how many there are. A tool that can be taken off again is
+compared within one process; the others (DebugUnderflowOverflow, msprobe) with a second process, which adds a few per
+cent of noise either way. On a CPU there is no queue to stall: what a tool's `.item()` per tensor costs on an accelerator
+is not in these numbers.
 """
 
 
-def page(costs: Mapping[str, Mapping[str, Cost]], n_rounds: int, n_pairs: int) -> str:
+def page(costs: Mapping[str, Mapping[str, Cost]]) -> str:
     """Render `{workload: {tool: cost}}`; the tools of the first workload make the rows."""
-    return "\n".join([_INTRODUCTION, _facts(n_rounds, n_pairs), "", *_ratio_table(costs), "", *_side_table(costs), ""])
+    return "\n".join([_INTRODUCTION, _facts(costs), "", *_ratio_table(costs), "", *_side_table(costs), ""])
 
 
 def over_budget(costs: Mapping[str, Mapping[str, Cost]]) -> list[str]:
@@ -44,7 +43,7 @@ def _ratio_table(costs: Mapping[str, Mapping[str, Cost]]) -> list[str]:
     rows = [["tool", "budget", *(_heading(name, by_tool) for name, by_tool in costs.items())]]
     for tool in _tools(costs):
         budget = TOOLS[tool].budget
-        cells = [_ratio(by_tool[tool], TOOLS[tool]) for by_tool in costs.values()]
+        cells = [_ratio(by_tool[tool], TOOLS[tool]) if tool in by_tool else "" for by_tool in costs.values()]
         rows.append([TOOLS[tool].title, f"{budget:.2f}" if budget else "", *cells])
     return _markdown(rows)
 
@@ -77,35 +76,17 @@ def _ratio(cost: Cost, tool: Tool) -> str:
         return f"failed: `{cost.failure[:80]}`"
     verdict = "" if tool.budget is None or cost.median <= tool.budget else " **over budget**"
     digits = 3 if cost.median < 1.1 else 2
-    return f"{cost.median:.{digits}f} ({min(cost.ratios):.2f}–{max(cost.ratios):.2f}){verdict}"
+    return f"{cost.median:.{digits}f} ({min(cost.ratios):.2f}–{max(cost.ratios):.2f}, {len(cost.ratios)}){verdict}"
 
 
-def _facts(n_rounds: int, n_pairs: int) -> str:
-    packages = ", ".join(f"{name} {_version(name)}" for name in ("torch", "transformers", "hypocenter"))
-    today = f"{datetime.now(timezone.utc):%Y-%m-%d}"
+def _facts(costs: Mapping[str, Mapping[str, Cost]]) -> str:
+    days = sorted({cost.measured for by_tool in costs.values() for cost in by_tool.values()})
     return (
-        f"Measured {today} on {_processor()}, {os.cpu_count()} cores, {platform.system()},\n"
-        f"Python {platform.python_version()}, {packages}.\n"
-        f"{n_rounds} × {n_pairs} pairs a cell, each round after {N_WARM_UP} warm-up steps. "
-        f"Batches of {N_ROWS} × {N_TOKENS} tokens "
-        f"(T5: {N_TOKENS // 2} target tokens);\nbf16 is autocast over float32 parameters."
+        f"Measured {' to '.join(dict.fromkeys((days[0], days[-1])))} on {machine()}.\n"
+        f"A pair is two blocks of {N_TIMED} steps, {N_WARM_UP} untimed steps before each. "
+        f"Batches of {N_ROWS} × {N_TOKENS} tokens (T5: {N_TOKENS // 2} target\ntokens); "
+        "bf16 is autocast over float32 parameters."
     )
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:  # run from the source tree
-        from hypocenter import __version__
-
-        return __version__ if package == "hypocenter" else "unknown"
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def _markdown(rows: list[list[str]]) -> list[str]:

@@ -14,12 +14,22 @@ Attach = Callable[[Workload, Path], AbstractContextManager[Callable[[], float]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
-    """A row of the table. `budget` is the largest allowed ratio to plain training; None for tools that are not ours."""
+    """A row of the table.
+
+    `budget` is the largest allowed ratio to plain training, None for tools that are not ours; `comes_off` says that
+    leaving the context leaves plain training behind.
+    """
 
     title: str
     attach: Attach
     budget: float | None = None
+    comes_off: bool = True
     needs_msprobe: bool = False
+    is_cheap: bool = False
+
+    def n_pairs(self, n_wanted: int) -> int:
+        """How many pairs tell it from plain training: a cost of one per cent takes more of them than one of fifty."""
+        return n_wanted if self.is_cheap else max(2, n_wanted // 3)
 
 
 @contextmanager
@@ -90,16 +100,22 @@ def _msprobe(level: str) -> Attach:
 
 
 TOOLS = {
-    "plain": Tool(title="plain again (the noise of this table)", attach=_plain),
-    "sentinel": Tool(title="**hypocenter sentinel**", attach=_hypocenter("sentinel"), budget=1.02),
+    "plain": Tool(title="plain again (the noise of this table)", attach=_plain, is_cheap=True),
+    "sentinel": Tool(title="**hypocenter sentinel**", attach=_hypocenter("sentinel"), budget=1.02, is_cheap=True),
     "modules": Tool(title="**hypocenter modules**, every step", attach=_hypocenter("modules"), budget=1.30),
     "ops": Tool(title="**hypocenter ops**, every step", attach=_hypocenter("ops"), budget=4.0),
-    "duo": Tool(title="transformers `DebugUnderflowOverflow` (forward only)", attach=_debug_underflow_overflow),
+    "duo": Tool(
+        title="transformers `DebugUnderflowOverflow` (forward only)", attach=_debug_underflow_overflow, comes_off=False
+    ),
     "anomaly": Tool(title="`torch.autograd.detect_anomaly` (NaN in backward only)", attach=_detect_anomaly),
     "debug-mode": Tool(
         title="torch `DebugMode` (ops and modules, no statistics)", attach=_debug_mode(with_hashes=False)
     ),
     "debug-mode-hash": Tool(title="torch `DebugMode` with tensor hashes", attach=_debug_mode(with_hashes=True)),
-    "msprobe-L0": Tool(title="msprobe statistics L0 (modules)", attach=_msprobe("L0"), needs_msprobe=True),
-    "msprobe-mix": Tool(title="msprobe statistics mix (modules and APIs)", attach=_msprobe("mix"), needs_msprobe=True),
+    "msprobe-L0": Tool(
+        title="msprobe statistics L0 (modules)", attach=_msprobe("L0"), comes_off=False, needs_msprobe=True
+    ),
+    "msprobe-mix": Tool(
+        title="msprobe statistics mix (modules and APIs)", attach=_msprobe("mix"), comes_off=False, needs_msprobe=True
+    ),
 }

@@ -1,8 +1,8 @@
-"""One process that trains with one tool attached and takes a step whenever it is told to.
+"""One process that trains and takes steps when it is told to, with one tool attached or without it.
 
-`python -m bench.overhead.worker WORKLOAD TOOL FOLDER`: a line on stdin asks for one step, a line of JSON on stdout
-answers. A process of its own, because hooks are global to a process: a plain step beside an attached tool would not be
-plain.
+`python -m bench.overhead.worker WORKLOAD TOOL FOLDER`: a line on stdin, `plain` or `tool`, asks for a block of steps, a
+line of JSON on stdout answers. A tool that comes off again is attached and taken off as asked; the others stay on, and
+their plain steps are taken in a process of their own.
 """
 
 from __future__ import annotations
@@ -12,11 +12,52 @@ import os
 import resource
 import sys
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bench.overhead.tools import Tool
+    from bench.overhead.workloads import Workload
+
+N_WARM_UP = 2  # untimed steps after each change of side: caches fill, the optimizer's state is made, names are found
+N_TIMED = 3  # steps of a block
+
+
+class Trainer:
+    """A workload that is trained with the tool or without it, a block of steps at a time."""
+
+    def __init__(self, workload: Workload, tool: Tool, folder: Path) -> None:
+        self._workload, self._tool, self._folder = workload, tool, folder
+        self._step: Callable[[], float] = workload.step
+        self._attached = ExitStack()
+        self._side = ""
+        self._n_attached = 0
+
+    def block(self, side: str) -> dict[str, Any]:
+        """Take `N_TIMED` steps: CPU seconds of all threads (a helper thread is a cost too), losses, peak memory."""
+        if side != self._side:
+            self._change(side)
+        cpu = time.process_time()
+        losses = [self._step() for _ in range(N_TIMED)]
+        cpu = time.process_time() - cpu
+        peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # ru_maxrss is in KiB on Linux
+        return {"cpu_s": cpu, "losses": [loss.hex() for loss in losses], "peak_mib": peak_mib}
+
+    def _change(self, side: str) -> None:
+        self._attached.close()
+        self._side, self._step = side, self._workload.step
+        if side == "tool":
+            self._n_attached += 1
+            folder = self._folder / str(self._n_attached)
+            self._step = self._attached.enter_context(self._tool.attach(self._workload, folder))
+        for _ in range(N_WARM_UP):
+            self._step()
 
 
 def main(workload_name: str, tool_name: str, folder: str) -> None:
-    """Serve steps until stdin closes."""
+    """Serve blocks of steps until stdin closes."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what the tools print must not mix with the answers
     import torch
@@ -27,18 +68,10 @@ def main(workload_name: str, tool_name: str, folder: str) -> None:
     torch.set_num_threads(1)
     workload = build(workload_name)
     n_parameters = sum(p.numel() for p in workload.model.parameters())
-    with TOOLS[tool_name].attach(workload, Path(folder)) as step:
-        print(json.dumps({"n_parameters": n_parameters}), file=answers)
-        for _ in sys.stdin:
-            cpu, wall = (
-                time.process_time(),
-                time.perf_counter(),
-            )  # CPU time of all threads: a helper thread is a cost too
-            loss = step()
-            cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-            peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # ru_maxrss is in KiB on Linux
-            answer = {"cpu_s": cpu, "wall_s": wall, "loss": loss.hex(), "peak_mib": peak_mib}
-            print(json.dumps(answer), file=answers)
+    trainer = Trainer(workload, TOOLS[tool_name], Path(folder))
+    print(json.dumps({"n_parameters": n_parameters}), file=answers)
+    for side in sys.stdin:
+        print(json.dumps(trainer.block(side.strip())), file=answers)
 
 
 if __name__ == "__main__":
