@@ -262,7 +262,7 @@ class Session:
         """The optimizer has updated."""
         self._after(optimizer)
 
-    def _before(self, optimizer: torch.optim.Optimizer, scaled: ScaledUpdate | None) -> None:
+    def _before(self, optimizer: Any, scaled: ScaledUpdate | None) -> None:
         self._roots.reset()
         self._read_parameters()
         self._step = self.clock.begin_update(id(optimizer))
