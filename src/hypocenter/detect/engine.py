@@ -20,12 +20,14 @@ from hypocenter.manual import Manual, parse
 from hypocenter.nouns import KINDS, Finding, Reading, Severity, StepRecord
 
 Check = Callable[[Window], Iterator[Finding]]
-Reads = Literal["nonfinite", "scalar", "large-half", "zero", "all"]
+Reads = Literal["nonfinite", "scalar", "scaler", "optimizer", "large-half", "zero", "all"]
 LARGE_HALF = 255.9  # its square is the largest float16: 65504, IEEE 754
 
 SELECTS: dict[Reads, Callable[[Reading], bool]] = {
     "nonfinite": lambda r: r.summary.n_nonfinite > 0,
     "scalar": lambda r: r.port == "value",
+    "scaler": lambda r: r.phase == "scaler",
+    "optimizer": lambda r: r.phase == "optimizer",
     "large-half": lambda r: r.dtype == "float16" and r.summary.absmax > LARGE_HALF,
     "zero": lambda r: 0 < r.summary.n_hist == r.summary.n_zero,
     "all": lambda r: True,

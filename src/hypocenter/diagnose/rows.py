@@ -85,6 +85,8 @@ def _filtered(table: pa.Table, reads: Collection[Reads]) -> pa.Table:
     columns = {
         "nonfinite": lambda: pc.greater(pc.add(pc.add(table["n_nan"], table["n_posinf"]), table["n_neginf"]), 0),
         "scalar": lambda: pc.equal(table["port"], "value"),
+        "scaler": lambda: pc.equal(table["phase"], "scaler"),
+        "optimizer": lambda: pc.equal(table["phase"], "optimizer"),
         "large-half": lambda: pc.and_(pc.equal(table["dtype"], "float16"), pc.greater(table["absmax"], LARGE_HALF)),
         "zero": lambda: pc.and_(pc.greater(table["n_hist"], 0), pc.equal(table["n_zero"], table["n_hist"])),
     }

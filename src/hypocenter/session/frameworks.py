@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import entry_points
 from types import ModuleType
-from typing import Any
 
 from hypocenter.tap import frameworks
+from hypocenter.tap.frameworks.door import Door
 
 GROUP = "hypocenter.frameworks"
 
@@ -18,7 +18,9 @@ GROUP = "hypocenter.frameworks"
 def adapters() -> Iterator[ModuleType]:
     """Built-in adapters, then those of installed plug-ins."""
     for info in pkgutil.iter_modules(frameworks.__path__):
-        yield importlib.import_module(f"{frameworks.__name__}.{info.name}")
+        module = importlib.import_module(f"{frameworks.__name__}.{info.name}")
+        if hasattr(module, "needs"):
+            yield module
     for entry in entry_points(group=GROUP):
         yield entry.load()
 
@@ -26,8 +28,8 @@ def adapters() -> Iterator[ModuleType]:
 class Frameworks:
     """Looks, at each new outermost module, for frameworks that have been imported since. Costs one set test each."""
 
-    def __init__(self, add_root: Callable[[Any], None], warn: Callable[[str], None]) -> None:
-        self._add_root, self._warn = add_root, warn
+    def __init__(self, door: Door) -> None:
+        self._door = door
         self._waiting: list[ModuleType] = []
         self._undo: list[Callable[[], None]] = []
 
@@ -36,7 +38,7 @@ class Frameworks:
         try:
             self._waiting = list(adapters())
         except Exception as error:
-            self._warn(f"a framework plug-in cannot be loaded: {error!r}")
+            self._door.warn(f"a framework plug-in cannot be loaded: {error!r}")
         self.look()
 
         def undo() -> None:
@@ -50,6 +52,6 @@ class Frameworks:
         for adapter in [a for a in self._waiting if a.needs in sys.modules]:
             self._waiting.remove(adapter)
             try:
-                self._undo.append(adapter.attach(self._add_root))
+                self._undo.append(adapter.attach(self._door))
             except Exception as error:
-                self._warn(f"{adapter.needs} is seen through torch only: {error!r}")
+                self._door.warn(f"{adapter.needs} is seen through torch only: {error!r}")

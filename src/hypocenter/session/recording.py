@@ -26,12 +26,15 @@ from hypocenter.session.frameworks import Frameworks
 from hypocenter.session.guard import StopTraining, Warnings, guarded
 from hypocenter.session.levels import Levels
 from hypocenter.session.live_trace import LiveTrace
+from hypocenter.session.observer import Context, Observers, Update
 from hypocenter.session.rank import rank_and_world_size
 from hypocenter.session.replay_rows import ReplayRows
 from hypocenter.session.sentinel import Check, Sentinel, scalar_reading
 from hypocenter.tap.clock import Clock
+from hypocenter.tap.frameworks.door import Door
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.roots import RootTap, owner_of
+from hypocenter.tap.scaled import ScaledUpdate, gradients_of
 from hypocenter.tap.tape import Tape, version_of
 from hypocenter.tap.updates import UpdateTap
 
@@ -73,13 +76,28 @@ class Session:
             live=self._live_trace,
             warn=self.warn,
         )
-        self._frameworks = Frameworks(self.names.add_root, self.warn)
+        self._frameworks = Frameworks(
+            Door(add_root=self.names.add_root, scaled_step=self._updates.scaled_step, warn=self.warn)
+        )
+        self._observers = Observers(
+            Context(
+                config=config,
+                names=self.names,
+                clock=self.clock,
+                tape=self.tape,
+                replayer=self._replayer,
+                label=self._sentinel.label,
+                rank=self._rank,
+                warn=self.warn,
+            )
+        )
         self._writer: Writer | None = None
         self._sinks: Sinks | None = None
         self._undo: list[Callable[[], None]] = []
         self._clip_bad: list[str] | None = None
         self._unclipped_norm: float | None = None
         self._check: Check | None = None
+        self._update: Update | None = None
         self._step = 0
         self._scale: float | None = None
         self._skipped = False
@@ -101,6 +119,7 @@ class Session:
             self._updates.attach(),
             self._levels.attach(),
             self._frameworks.attach(),
+            self._observers.attach(),
             self.names.close,
         ]
 
@@ -186,10 +205,13 @@ class Session:
             self._roots.suspend_loss_mode()
             self.clock.recording = True  # recomputes inside backward belong to this micro-batch
             self.tape.close_microbatch(self.clock.microbatch, self.clock.batch, roots, seeds)
+            self._observers.before_backward(roots)
 
     @guarded
     def after_backward(self) -> None:
         """Gradients of this micro-batch are accumulated."""
+        with self._timed():
+            self._observers.after_backward()
         self._levels.end_microbatch()
         self._live_trace.end_microbatch()
         batch = self.clock.batch
@@ -205,33 +227,34 @@ class Session:
     def before_clip(self, parameters: list[torch.Tensor]) -> None:
         """Clipping spreads one NaN to all gradients: note who had it."""
         with self._timed():
-            before = self._sentinel.gradients(parameters, (), remember=False)
+            held = [(p, p.grad) for p in parameters if p.grad is not None]
+            before = self._sentinel.gradients(held, (), remember=False)
             self._clip_bad = before.bad_params or self._clip_bad
             self._unclipped_norm = before.total_norm
+            self._observers.before_clip(parameters, before)
 
     # updates
 
     @guarded
-    def before_scaled_step(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None:
-        """GradScaler.step: gradients are scaled unless the user has unscaled them."""
-        self._scale = float(scaler._scale) if scaler._scale is not None else None
-        stage = getattr(scaler._per_optimizer_states[id(optimizer)].get("stage"), "value", 0)
+    def before_scaled_step(self, update: ScaledUpdate) -> None:
+        """A loss scaler steps: gradients are scaled unless the user has unscaled them."""
+        self._scale = update.state.scale
         with self._timed():
-            self._before(optimizer, scale=1.0 if stage else (self._scale or 1.0))
-        self._act(optimizer)
+            self._before(update.optimizer, update)
+        self._act(update.optimizer)
         self._skipped = bool(self._check and self._check.bad_params)
 
     @guarded
-    def after_scaled_step(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None:
+    def after_scaled_step(self, update: ScaledUpdate) -> None:
         """The scaler has stepped or skipped."""
-        self._after(optimizer)
+        self._after(update.optimizer)
 
     @guarded
     def before_update(self, optimizer: torch.optim.Optimizer) -> None:
         """The optimizer is about to use the gradients; the parameters are still the ones the step started from."""
         self._scale = None
         with self._timed():
-            self._before(optimizer, scale=1.0)
+            self._before(optimizer, None)
         self._act(optimizer)
 
     @guarded
@@ -239,12 +262,14 @@ class Session:
         """The optimizer has updated."""
         self._after(optimizer)
 
-    def _before(self, optimizer: torch.optim.Optimizer, *, scale: float) -> None:
+    def _before(self, optimizer: Any, scaled: ScaledUpdate | None) -> None:
         self._roots.reset()
         self._read_parameters()
         self._step = self.clock.begin_update(id(optimizer))
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        check = self._sentinel.gradients(parameters, self.tape.microbatches, scale=scale)
+        gradients = gradients_of(optimizer) if scaled is None else scaled.gradients
+        is_wrapper = scaled is not None and not isinstance(optimizer, torch.optim.Optimizer)
+        parameters = [p for p, _ in gradients] if is_wrapper else _parameters(optimizer)
+        check = self._sentinel.gradients(gradients, self.tape.microbatches, scale=_scale_left_in(scaled))
         if self._unclipped_norm is None:
             self._unclipped_norm = check.total_norm
         if not check.loss_finite:
@@ -267,6 +292,16 @@ class Session:
         self._rows += [r for r in self._sentinel.readings(check, self._step, parameters) if r.site not in have]
         self._rows += self._scalars(check, optimizer)
         self._check = check
+        self._update = Update(
+            step=self._step,
+            optimizer=optimizer,
+            parameters=parameters,
+            gradients=gradients,
+            microbatches=self.tape.microbatches,
+            check=check,
+            scaled=scaled,
+        )
+        self._rows += self._observers.before_update(self._update)
 
     def _act(self, optimizer: torch.optim.Optimizer) -> None:
         """The user's choice of what to do at a step that failed."""
@@ -288,20 +323,22 @@ class Session:
 
     def _after(self, optimizer: torch.optim.Optimizer) -> None:
         with self._timed():
-            check = self._check
-            if check is None:
+            check, update = self._check, self._update
+            if check is None or update is None:
                 return
-            parameters = [p for group in optimizer.param_groups for p in group["params"]]
+            parameters = update.parameters
             self._params_started = self._sentinel.start_parameters(parameters, self._step)
             self._versions = {id(p): version_of(p) for p in parameters}
             self._params_step, self._last_optimizer = self._step, optimizer
             if not self._params_started or self._params_started[0][1].device.type == "cpu":
                 self._read_parameters()  # nothing to wait for
+            update.skipped = self._skipped
+            self._rows += self._observers.after_update(update)
         self._flush(self._record(optimizer, check))
         self.tape.clear()
         self._live_trace.end_step()
         self.clock.end_update()
-        self._check, self._clip_bad, self._unclipped_norm = None, None, None
+        self._check, self._update, self._clip_bad, self._unclipped_norm = None, None, None, None
         self._skipped, self._scale, self._finding = False, None, ""
 
     def _look_for_a_broken_update(self, parameters: list[torch.Tensor]) -> None:
@@ -387,7 +424,7 @@ class Session:
     def _check_leftovers(self) -> None:
         """A loss that was not finite and that no update followed: the program gave up on it, or is about to end."""
         if self._last_optimizer is not None:
-            every = [p for group in self._last_optimizer.param_groups for p in group["params"]]
+            every = _parameters(self._last_optimizer)
             if all(self._versions.get(id(p)) == version_of(p) for p in every):
                 self._params_started = self._sentinel.start_parameters(every)
         self._read_parameters()
@@ -407,6 +444,14 @@ class Session:
             self._flush(StepRecord(step=self._step, n_microbatches=len(losses), loss=losses[0], finding=self._finding))
         elif self._rows or self._finding:
             self._flush(None)
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def _scale_left_in(scaled: ScaledUpdate | None) -> float:
+    return 1.0 if scaled is None or scaled.is_unscaled else scaled.state.scale or 1.0
 
 
 def _learning_rate(optimizer: torch.optim.Optimizer) -> float | None:

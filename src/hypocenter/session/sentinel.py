@@ -48,7 +48,7 @@ class Sentinel:
 
     def gradients(
         self,
-        parameters: Sequence[torch.Tensor],
+        gradients: Sequence[tuple[torch.Tensor, torch.Tensor]],
         microbatches: Sequence[Microbatch],
         *,
         scale: float = 1.0,
@@ -57,12 +57,12 @@ class Sentinel:
         """Norms of all gradients together with the losses.
 
         Args:
-            parameters: of the optimizer that is about to step.
+            gradients: (parameter, gradient) of the update that is about to happen.
             microbatches: of this step.
             scale: loss scale that the gradients still carry.
             remember: note which gradients are exactly 0, to see at the next step which have died.
         """
-        held = [(p, g) for p in parameters if p.grad is not None and (g := local(p.grad)) is not None]
+        held = [(p, g) for p, grad in gradients if (g := local(grad)) is not None]
         values = [value for microbatch in microbatches for value in microbatch.values]
         host = to_host([*norms([g for _, g in held]), *values])
         check = Check(losses=host[len(held) :])

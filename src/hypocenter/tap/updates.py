@@ -6,12 +6,15 @@ seen through torch's global step hooks. Everything is undone by `detach`.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from typing import Any, Protocol
 
 import torch
 import torch.optim.optimizer as optimizer_hooks
+
+from hypocenter.tap.scaled import ScaledUpdate, gradients_of, torch_scaler_state
 
 
 class UpdateListener(Protocol):
@@ -24,8 +27,8 @@ class UpdateListener(Protocol):
     def before_clip(self, parameters: list[torch.Tensor]) -> None: ...
     def before_update(self, optimizer: torch.optim.Optimizer) -> None: ...
     def after_update(self, optimizer: torch.optim.Optimizer) -> None: ...
-    def before_scaled_step(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None: ...
-    def after_scaled_step(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None: ...
+    def before_scaled_step(self, update: ScaledUpdate) -> None: ...
+    def after_scaled_step(self, update: ScaledUpdate) -> None: ...
 
 
 class UpdateTap:
@@ -93,20 +96,33 @@ class UpdateTap:
 
         return clip_grad_norm_
 
+    @contextlib.contextmanager
+    def scaled_step(self, update: ScaledUpdate) -> Generator[None, None, None]:
+        """Around a scaler's own step: what its optimizer does inside belongs to it."""
+        self._listener.before_scaled_step(update)
+        self._in_scaled_step = True
+        try:
+            yield
+        finally:
+            self._in_scaled_step = False
+        self._listener.after_scaled_step(update)
+
     def _scaled_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
         tap = self
 
         def step(self: Any, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
-            if tap._listener.paused or not self.is_enabled():
+            if tap._listener.paused or tap._in_scaled_step or not self.is_enabled():
                 return original(self, optimizer, *args, **kwargs)
-            tap._listener.before_scaled_step(self, optimizer)
-            tap._in_scaled_step = True
-            try:
-                result = original(self, optimizer, *args, **kwargs)
-            finally:
-                tap._in_scaled_step = False
-            tap._listener.after_scaled_step(self, optimizer)
-            return result
+            stage = getattr(self._per_optimizer_states[id(optimizer)].get("stage"), "value", 0)
+            update = ScaledUpdate(
+                scaler=self,
+                optimizer=optimizer,
+                state=torch_scaler_state(self),
+                gradients=gradients_of(optimizer),
+                is_unscaled=bool(stage),
+            )
+            with tap.scaled_step(update):
+                return original(self, optimizer, *args, **kwargs)
 
         return step
 

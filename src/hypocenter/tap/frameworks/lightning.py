@@ -7,17 +7,19 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from hypocenter.tap.frameworks.door import Door
+
 needs = "lightning.pytorch"
 
 
-def attach(add_root: Callable[[Any], None]) -> Callable[[], None]:
+def attach(door: Door) -> Callable[[], None]:
     """Name the model when `Trainer.fit` begins; returns the undo."""
     trainer = sys.modules[needs].Trainer
     original = trainer.fit
 
     @functools.wraps(original)
     def fit(self: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
-        add_root(model)
+        door.add_root(model)
         return original(self, model, *args, **kwargs)
 
     trainer.fit = fit

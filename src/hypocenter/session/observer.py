@@ -1,0 +1,141 @@
+"""Observers: each watches training for one concern (loss scale, misuse, lost updates) and gives rows to record.
+
+One that fails is taken out and said so once; the others and the session go on. What an observer does at a step costs
+the user's run: no synchronisation in a healthy step beyond what the session's own check has already paid for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from hypocenter.config import Config
+from hypocenter.nouns import Reading
+from hypocenter.replay.engine import Replayer
+from hypocenter.session.sentinel import Check
+from hypocenter.tap.clock import Clock
+from hypocenter.tap.names import NameMap
+from hypocenter.tap.scaled import ScaledUpdate
+from hypocenter.tap.tape import Microbatch, Tape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What every observer may use of its session."""
+
+    config: Config
+    names: NameMap
+    clock: Clock
+    tape: Tape
+    replayer: Replayer
+    label: Callable[[torch.Tensor], str]  # the user's name of a parameter
+    rank: Callable[[], tuple[int, int]]  # (rank, world size)
+    warn: Callable[[str], None]
+
+
+@dataclass(slots=True, kw_only=True)
+class Update:
+    """One update of one optimizer, as the session sees it."""
+
+    step: int
+    optimizer: Any  # a torch optimizer, or the framework's wrapper of one
+    parameters: Sequence[torch.Tensor]
+    gradients: Sequence[tuple[torch.Tensor, torch.Tensor]]  # with the loss scale in it unless scaled.is_unscaled
+    microbatches: Sequence[Microbatch]
+    check: Check  # losses and norms of this step, already on the host
+    scaled: ScaledUpdate | None = None  # None: no loss scaler
+    skipped: bool = False  # known after the update
+
+
+class Observer:
+    """Listens to training; every method may be left as it is."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.rows: list[Reading] = []  # append here: taken at each update
+
+    def attach(self) -> Callable[[], None]:
+        """Set hooks of its own; returns the undo."""
+        return lambda: None
+
+    def before_backward(self, roots: Sequence[torch.Tensor]) -> None:
+        """`backward` was called on these roots."""
+
+    def after_backward(self) -> None:
+        """The gradients of this micro-batch are accumulated."""
+
+    def before_clip(self, parameters: Sequence[torch.Tensor], check: Check) -> None:
+        """`clip_grad_norm_` was called; `check` holds the norms as it will see them."""
+
+    def before_update(self, update: Update) -> None:
+        """Gradients are final, parameters still old."""
+
+    def after_update(self, update: Update) -> None:
+        """The optimizer has updated, or the scaler has skipped it."""
+
+
+class Observers:
+    """All observers of a session."""
+
+    def __init__(self, context: Context) -> None:
+        from hypocenter.session.observers import OBSERVERS  # here: each of them imports this module
+
+        self._warn = context.warn
+        self._all = [make(context) for make in OBSERVERS]
+
+    def attach(self) -> Callable[[], None]:
+        """Attach them; returns the undo."""
+        undos: list[Callable[[], None]] = []
+        self._each(lambda observer: undos.append(observer.attach()))
+
+        def undo() -> None:
+            for each in reversed(undos):
+                each()
+
+        return undo
+
+    def before_backward(self, roots: Sequence[torch.Tensor]) -> None:
+        """Tell all."""
+        self._each(lambda observer: observer.before_backward(roots))
+
+    def after_backward(self) -> None:
+        """Tell all."""
+        self._each(lambda observer: observer.after_backward())
+
+    def before_clip(self, parameters: Sequence[torch.Tensor], check: Check) -> None:
+        """Tell all."""
+        self._each(lambda observer: observer.before_clip(parameters, check))
+
+    def before_update(self, update: Update) -> list[Reading]:
+        """Tell all; their rows so far."""
+        self._each(lambda observer: observer.before_update(update))
+        return self._collected()
+
+    def after_update(self, update: Update) -> list[Reading]:
+        """Tell all; their rows since `before_update`."""
+        self._each(lambda observer: observer.after_update(update))
+        return self._collected()
+
+    def _collected(self) -> list[Reading]:
+        rows: list[Reading] = []
+        for observer in self._all:
+            rows += observer.rows
+            observer.rows = []
+        return rows
+
+    def _each(self, tell: Callable[[Observer], None]) -> None:
+        for observer in list(self._all):
+            try:
+                tell(observer)
+            except Exception as error:
+                self._all.remove(observer)
+                name = type(observer).__name__
+                self._warn(f"{name} switched off after an internal error: {type(error).__name__}: {error}")
+                if os.environ.get("HYPOCENTER_TRACEBACK"):
+                    import traceback
+
+                    traceback.print_exc()

@@ -1,0 +1,19 @@
+"""What an adapter of a framework is given: the ways in which it can tell the session what it sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from hypocenter.tap.scaled import ScaledUpdate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door:
+    """Passed to `attach(door)` of each adapter; `attach` returns the undo."""
+
+    add_root: Callable[[Any], None]  # a module whose parameters and submodules give the names
+    scaled_step: Callable[[ScaledUpdate], AbstractContextManager[None]]  # around the framework's own scaled step
+    warn: Callable[[str], None]  # said once, on stderr and in run.json
