@@ -1,11 +1,12 @@
 """The answer book: `<id>.toml` beside `<id>.py`; runs scripts under Hypocenter, compares first finding and answer.
 
 Keys of an answer: `title`, `reference`, `level`, `felt` (how a plain run shows it: loss, grad, zero, param, nothing),
-`step`, `microbatch`, `samples`; `site`, `phase`, `op`, `param`, `cause`, `confidence`, `severity`, `remedy` (lists: any
-of these); `limit` (and the actual value must be above it), `verified` (the remedy), `line_of` (the source file's name,
-when it is not the script), `line_text` (part of that line), `check_line` (false: no source line is expected),
-`mentions` (words that the finding's texts must hold), `script` (when not `<id>.py`), `args`, `crashes` (the script
-ends with an error of its own).
+`step`, `microbatch`, `samples`; `code`, `kind`, `site`, `phase`, `op`, `param`, `cause`, `confidence`, `severity`,
+`remedy` (lists: any of these); `limit` (and the actual value must be above it), `verified` (the remedy), `line_of` (the
+source file's name, when it is not the script), `line_text` (part of that line), `check_line` (false: no source line is
+expected), `mentions` (words that the finding's texts must hold), `script` (when not `<id>.py`), `args`, `crashes` (the
+script ends with an error of its own), `launch` (what stands before the script: ["torchrun", "--standalone",
+"--nproc-per-node", "2"]; such a script prints from rank 0 only).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ else:
 MARKER = "# <- fault"
 SECONDS = 240  # a case takes about ten; machines under load take longer
 LINE = re.compile(r"step (\d+) (\S+) (\S+)(?: grad (\S+))?")
-ANY_OF = ("site", "phase", "op", "param", "cause", "confidence", "severity")
+ANY_OF = ("code", "kind", "site", "phase", "op", "param", "cause", "confidence", "severity")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +44,14 @@ class Case:
     def level(self) -> str:
         """The level that is needed to see it."""
         return self.answer.get("level", "sentinel")
+
+    @property
+    def program(self) -> list[str]:
+        """The launcher, if any, and the script with its arguments."""
+        launcher, *flags = self.answer.get("launch", [""])
+        own = Path(sys.executable).with_name(launcher)  # of the environment that runs the tests
+        launch = [str(own) if own.is_file() else launcher, *flags] if launcher else []
+        return [*launch, str(self.script), *self.answer.get("args", [])]
 
     @property
     def fault_line(self) -> int | None:
@@ -106,7 +115,7 @@ def environment() -> dict[str, str]:
 
 def run_plain(case: Case, *flags: str) -> subprocess.CompletedProcess[str]:
     """The script alone, without Hypocenter."""
-    command = [sys.executable, str(case.script), *case.answer.get("args", []), *flags]
+    command = [*([] if "launch" in case.answer else [sys.executable]), *case.program, *flags]
     return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=environment(), check=False)
 
 
@@ -130,7 +139,7 @@ def run(case: Case, out: Path, *flags: str, level: str | None = None) -> Outcome
     """The script under `hypocenter run`, recording into `out`."""
     command = [
         *(sys.executable, "-m", "hypocenter", "run", "--out", str(out), "--level", level or case.level),
-        *(str(case.script), *case.answer.get("args", []), *flags),
+        *(*case.program, *flags),
     ]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=SECONDS, env=environment(), cwd=out.parent, check=False
