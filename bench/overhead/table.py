@@ -19,8 +19,8 @@ steps without it: 1.00 is free. It is the process's CPU time, all its threads co
 steps with the tool and without it take turns, the one that goes first changing each time; shown is the median of the
 paired ratios and, in brackets, the smallest, the largest and how many there are. A tool that can be taken off again is
 compared within one process; the others (DebugUnderflowOverflow, msprobe) with a second process, which adds a few per
-cent of noise either way. On a CPU there is no queue to stall: what a tool's `.item()` per tensor costs on an accelerator
-is not in these numbers.
+cent of noise either way. On a CPU there is no queue to stall: what a tool's `.item()` per tensor costs on an
+accelerator is not in these numbers.
 """
 
 
