@@ -145,7 +145,7 @@ def _apart(workload: str, tool: str, n_pairs: int, python: str) -> Cost:
         _cost(pairs, plain.n_parameters, complaint),
         peak_ratio=last_tool["peak_mib"] / last_plain["peak_mib"],
         written_kib=n_bytes / 1024 / (N_WARM_UP + N_TIMED * n_pairs),
-        has_same_bits=all(plain["losses"] == tool["losses"] for plain, tool in pairs),
+        has_same_bits=_same_bits(pairs),
     )
 
 
@@ -181,6 +181,10 @@ def _cost(pairs: list[tuple[dict[str, Any], dict[str, Any]]], n_parameters: int,
         failure=complaint,
         measured=f"{datetime.now(timezone.utc):%Y-%m-%d}",
     )
+
+
+def _same_bits(pairs: list[tuple[dict[str, Any], dict[str, Any]]]) -> bool:
+    return all(plain["losses"] == tool["losses"] for plain, tool in pairs)
 
 
 def _pooled(rounds: list[Cost]) -> Cost:

@@ -16,29 +16,69 @@ def _bench_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _answer(cpu_s: float, loss: str = "0x1p+0") -> dict[str, object]:
-    return {"cpu_s": cpu_s, "wall_s": cpu_s, "loss": loss, "peak_mib": 100 * cpu_s}
+    return {"cpu_s": cpu_s, "losses": [loss], "peak_mib": 100 * cpu_s}
 
 
-def test_cost_leaves_the_warm_up_out_and_takes_the_median() -> None:
-    from bench.overhead.pairs import N_WARM_UP, _cost
+def test_cost_is_the_median_of_the_paired_ratios() -> None:
+    from bench.overhead.pairs import _cost
 
-    warm_up = [(_answer(1.0), _answer(50.0))] * N_WARM_UP
-    timed = [(_answer(1.0), _answer(1.1)), (_answer(2.0), _answer(2.4)), (_answer(1.0), _answer(9.0))]
+    pairs = [(_answer(1.0), _answer(1.1)), (_answer(2.0), _answer(2.4)), (_answer(1.0), _answer(9.0))]
 
-    cost = _cost(warm_up + timed, n_bytes=5 * 2048, n_parameters=7)
+    cost = _cost(pairs, n_parameters=7, complaint="")
 
     assert cost.median == pytest.approx(1.2)
     assert (min(cost.ratios), max(cost.ratios)) == (pytest.approx(1.1), pytest.approx(9.0))
-    assert cost.written_kib == 2
-    assert cost.has_same_bits
 
 
-def test_cost_sees_one_bit_of_difference_in_any_loss() -> None:
+def test_a_tool_that_complained_has_failed() -> None:
     from bench.overhead.pairs import _cost
 
-    pairs = [(_answer(1.0), _answer(1.0))] * 3 + [(_answer(1.0, "0x1.0p+0"), _answer(1.0, "0x1.0000000000001p+0"))]
+    assert _cost([(_answer(1.0), _answer(1.0))], 1, "hypocenter: switched off").failure == "hypocenter: switched off"
 
-    assert not _cost(pairs, n_bytes=0, n_parameters=1).has_same_bits
+
+def test_one_bit_of_difference_in_any_loss_is_seen() -> None:
+    from bench.overhead.pairs import _same_bits
+
+    same = (_answer(1.0), _answer(1.0))
+
+    assert _same_bits([same] * 3)
+    assert not _same_bits([same, (_answer(1.0, "0x1.0p+0"), _answer(1.0, "0x1.0000000000001p+0"))])
+
+
+def test_rounds_are_pooled_and_one_failure_is_the_answer() -> None:
+    from bench.overhead.pairs import Cost, _pooled
+
+    rounds = [Cost(ratios=(1.0, 2.0), plain_ms=10), Cost(ratios=(3.0,), plain_ms=30)]
+
+    assert _pooled(rounds).ratios == (1.0, 2.0, 3.0)
+    assert _pooled(rounds).plain_ms == 20
+    assert _pooled([*rounds, Cost(failure="boom")]).failure == "boom"
+
+
+def test_a_trainer_attaches_its_tool_and_takes_it_off_again(tmp_path: Path) -> None:
+    from contextlib import contextmanager
+
+    from bench.overhead.tools import Tool
+    from bench.overhead.worker import N_TIMED, N_WARM_UP, Trainer
+
+    taken: list[str] = []
+
+    class Work:
+        def step(self) -> float:
+            taken.append("plain")
+            return 1.0
+
+    @contextmanager
+    def attach(workload, folder):
+        yield lambda: taken.append("tool") or 2.0
+
+    trainer = Trainer(Work(), Tool(title="", attach=attach), tmp_path)
+
+    blocks = [trainer.block("plain"), trainer.block("tool"), trainer.block("tool"), trainer.block("plain")]
+
+    n = N_WARM_UP + N_TIMED
+    assert taken == ["plain"] * n + ["tool"] * (n + N_TIMED) + ["plain"] * n
+    assert [block["losses"][0] for block in blocks] == [(1.0).hex(), (2.0).hex(), (2.0).hex(), (1.0).hex()]
 
 
 def test_over_budget_names_what_was_too_dear_or_failed_and_never_a_peer() -> None:
@@ -61,9 +101,9 @@ def test_page_shows_a_failure_as_a_failure() -> None:
     from bench.overhead.pairs import Cost
     from bench.overhead.table import page
 
-    text = page({"t5-fp32": {"sentinel": Cost(ratios=(1.5,), has_same_bits=True), "duo": Cost(failure="boom")}}, 1, 1)
+    text = page({"t5-fp32": {"sentinel": Cost(ratios=(1.5,), has_same_bits=True), "duo": Cost(failure="boom")}})
 
-    assert "1.50 (1.50–1.50) **over budget**" in text
+    assert "1.50 (1.50–1.50, 1) **over budget**" in text
     assert "failed: `boom`" in text
 
 
@@ -75,3 +115,18 @@ def test_a_worker_that_dies_is_reported_with_its_last_words(tmp_path: Path) -> N
         worker(sys.executable, "t5-fp32", "nonsense", tmp_path / "w"),
     ):
         pass
+
+
+def test_only_the_cells_of_this_machine_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from bench.overhead import measured
+    from bench.overhead.pairs import Cost
+
+    monkeypatch.setattr(measured, "FILE", tmp_path / "measured.json")
+    measured.keep("t5-fp32", "plain", Cost(ratios=(1.0,)))
+    measured.keep("t5-fp32", "sentinel", Cost(ratios=(1.01, 1.02)))
+
+    assert measured.kept()["t5-fp32"]["sentinel"] == Cost(ratios=(1.01, 1.02))
+
+    monkeypatch.setattr(measured, "machine", lambda: "another")
+
+    assert measured.kept() == {}
