@@ -61,6 +61,42 @@ class Rerun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """One way to make the failed step finite, as it came out in a replay."""
+
+    action: str  # fp32-island, fp32-lines, bf16-module, prescale, lower-scale, clamp
+    targets: tuple[str, ...] = ()  # modules; lines as file:line; a loss scale
+    verified: bool = False  # loss and all gradients finite with it
+    why_not: str = ""  # why it could not be tried, or did not help
+    cost: float | None = None  # time of the replayed step with it / without
+    error: float | None = None  # ||gradients - those in float64|| / ||those in float64||, over all parameters
+    text: str = ""  # the change, in words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cure:
+    """The smallest float32 island that makes the failed step finite, and what else was tried."""
+
+    status: Literal["cured", "no-cure", "cannot-tell"]
+    action: str = "fp32-island"
+    targets: tuple[str, ...] = ()  # module paths, "" for the model itself; file:line for loss code
+    verified: bool = False  # the step was replayed with exactly these
+    cast_back: bool = True  # their results go back to the low precision; False: they stay float32
+    minimal: bool = False  # without any one of them the step was not finite
+    replays: int = 0
+    seconds: float = 0.0
+    n_candidates: int = 0  # modules that were looked among
+    n_params: int = 0  # gradients that were finite with it
+    n_microbatches: int = 0  # of the step, all replayed
+    scale: float | None = None  # loss scale of the replays; None: no scaler
+    lines: tuple[Source, ...] = ()  # lines inside the targets that suffice in float32 alone
+    api: str = ""  # the same as one line of Python
+    patch: str = ""  # unified diff for the user's own source, to be read
+    alternatives: tuple[Alternative, ...] = ()  # the chosen one first
+    why: tuple[str, ...] = ()  # why there is no cure, or why it cannot be told
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """Everything known about one failure."""
 
@@ -106,6 +142,7 @@ class Evidence:
     history: tuple[tuple[int, float], ...] = ()  # (step, absmax) of the blamed site before, if recorded
     optimizer: dict[str, float | str | list[int]] = field(default_factory=dict)  # class, eps, eps_in_dtype
     remedies: tuple[Remedy, ...] = ()  # tried, verified ones first
+    cure: Cure | None = None  # the search for the smallest float32 island; None: there was none
     healthy_steps: int = 0  # steps before this one without a failure
     bundle_files: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
