@@ -49,9 +49,15 @@ class Frameworks:
 
     def look(self) -> None:
         """Attach adapters whose framework has been imported meanwhile."""
-        for adapter in [a for a in self._waiting if a.needs in sys.modules]:
+        for adapter in [a for a in self._waiting if _is_imported(a.needs)]:
             self._waiting.remove(adapter)
             try:
                 self._undo.append(adapter.attach(self._door))
             except Exception as error:
                 self._door.warn(f"{adapter.needs} is seen through torch only: {error!r}")
+
+
+def _is_imported(name: str) -> bool:
+    """In full: a framework that imports torch is half there when the session starts."""
+    module = sys.modules.get(name)
+    return module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False)

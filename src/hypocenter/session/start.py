@@ -66,7 +66,9 @@ def watch(
 
     Args:
         model: gives parameters and modules their names; when None, the outermost module that is called does.
-        optimizer, scaler: need not be given (every optimizer and GradScaler is seen); accepted for readability.
+        optimizer: need not be given (every optimizer is seen); accepted for readability.
+        scaler: need not be given when it is torch's GradScaler or derived from it; one of another class with the same
+            methods is seen from its first step when given, else from its first update on.
         options: any field of `hypocenter.config.Config`: level="modules", out="runs/mine", ...
 
     Raises:
@@ -74,6 +76,8 @@ def watch(
         ExistsError: `out` holds a recording and `force` is not set.
     """
     if _current:
+        if scaler is not None:
+            _current[-1].watch_scaler(scaler)
         return Handle(_current[-1], owns=False)
     if isinstance(options.get("out"), os.PathLike):
         options["out"] = os.fspath(options["out"])
@@ -88,6 +92,8 @@ def watch(
     if model is not None:
         session.names.add_root(model)
     _begin(session)
+    if scaler is not None:
+        session.watch_scaler(scaler)
     return Handle(session)
 
 

@@ -1,0 +1,189 @@
+"""Loss scalers that do not step through `torch.amp.GradScaler.step`: apex, torch_npu, an in-house copy of GradScaler.
+
+Nothing is imported for them. What has the methods of a GradScaler is taken for one; its state is read field by field,
+and what is missing is None. A class is watched from the first moment that shows it: an instance given to `watch`, a
+call of the inherited `scale`, or an optimizer's step that its `step` called (the one update that is then under way is
+seen as a plain one). Whatever nests inside such a step belongs to it: one update is reported, not two.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.optim.optimizer as optimizer_hooks
+
+from hypocenter.tap.scaled import ScaledUpdate, ScalerState, gradients_of, torch_scaler_state
+
+_METHODS = ("scale", "step", "update")
+_FRAMES = 12  # between an optimizer's step hook and the scaler above it: wrappers of schedulers, profilers, accelerate
+_TORCH = torch.amp.GradScaler
+
+
+class ForeignScalers:
+    """Puts a scaled update around the steps of scalers of any class."""
+
+    def __init__(self, scaled_step: Callable[[ScaledUpdate], AbstractContextManager[None]]) -> None:
+        self._scaled_step = scaled_step
+        self._undo: list[Callable[[], None]] = []
+        self._watched: set[type] = {_TORCH}
+        self._is_inside = False
+
+    def attach(self) -> Callable[[], None]:
+        """Start looking for scalers; returns the undo."""
+        handle = optimizer_hooks.register_optimizer_step_pre_hook(self._before_step)
+        original = _TORCH.scale
+        watch = self.watch
+
+        @functools.wraps(original)
+        def scale(self: Any, outputs: Any) -> Any:
+            if type(self) is not _TORCH:
+                watch(self)
+            return original(self, outputs)
+
+        _TORCH.scale = scale  # type: ignore[method-assign]
+
+        def undo() -> None:
+            handle.remove()
+            if _TORCH.scale is scale:
+                _TORCH.scale = original  # type: ignore[method-assign]
+            while self._undo:
+                self._undo.pop()()
+            self._watched = {_TORCH}
+
+        return undo
+
+    def watch(self, scaler: Any) -> bool:
+        """See the steps of this scaler and of all of its class. False: it is none, or is seen already."""
+        owner = next((kind for kind in type(scaler).__mro__ if "step" in kind.__dict__), None)
+        if owner is None or owner in self._watched or not looks_like_scaler(scaler):
+            return False
+        self._watched.add(owner)
+        original = owner.__dict__["step"]
+        if not callable(original):
+            return False
+        foreign = self
+
+        @functools.wraps(original)
+        def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            update = None if foreign._is_inside else update_of(self, optimizer)
+            if update is None:
+                return original(self, optimizer, *args, **kwargs)
+            foreign._is_inside = True
+            try:
+                with foreign._scaled_step(update):
+                    return original(self, optimizer, *args, **kwargs)
+            finally:
+                foreign._is_inside = False
+
+        setattr(owner, "step", step)  # noqa: B010 (of a class that no type checker knows)
+
+        def undo() -> None:
+            if owner.__dict__.get("step") is step:
+                setattr(owner, "step", original)  # noqa: B010
+
+        self._undo.append(undo)
+        return True
+
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if not self._is_inside and (scaler := scaler_above(sys._getframe(1))) is not None:
+            self.watch(scaler)
+
+
+def looks_like_scaler(thing: Any) -> bool:
+    """Whether this is an object with the methods of a GradScaler, and a scale that can be read."""
+    kind = type(thing)
+    if issubclass(kind, (torch.optim.Optimizer, torch.nn.Module)):
+        return False
+    has_scale = callable(getattr(kind, "get_scale", None)) or "_scale" in getattr(thing, "__dict__", ())
+    return has_scale and all(callable(getattr(kind, name, None)) for name in _METHODS)
+
+
+def scaler_above(frame: FrameType | None) -> Any | None:
+    """The scaler whose `step` has led to this frame, or None."""
+    for _ in range(_FRAMES):
+        if frame is None:
+            return None
+        code = frame.f_code
+        if code.co_name in ("step", "_maybe_opt_step") and code.co_argcount and code.co_varnames[0] == "self":
+            owner = frame.f_locals.get("self")
+            if owner is not None and looks_like_scaler(owner):
+                return owner
+        frame = frame.f_back
+    return None
+
+
+def update_of(scaler: Any, optimizer: Any) -> ScaledUpdate | None:
+    """None: the scaler is off, or one of the two is nothing we understand. Never raises: this is the user's step."""
+    try:
+        if not getattr(scaler, "is_enabled", lambda: True)():
+            return None
+        return ScaledUpdate(
+            scaler=scaler,
+            optimizer=optimizer,
+            state=state_of(scaler),
+            gradients=gradients_of(optimizer),
+            is_unscaled=is_unscaled(scaler, optimizer),
+        )
+    except Exception:
+        return None
+
+
+def state_of(scaler: Any) -> ScalerState:
+    """The state of a GradScaler, or what can be read of one that only looks like it.
+
+    Raises:
+        ValueError: it has no scale that is a number.
+    """
+    try:
+        return torch_scaler_state(scaler)
+    except (AttributeError, TypeError, ValueError, RuntimeError):
+        pass
+    scale = _number(scaler.get_scale() if callable(getattr(scaler, "get_scale", None)) else scaler._scale)
+    if scale is None:
+        raise ValueError(f"{type(scaler).__name__} has no scale that is a number")
+    tracker, interval = _field(scaler, "growth_tracker"), _field(scaler, "growth_interval")
+    is_dynamic = getattr(scaler, "_dynamic", getattr(scaler, "dynamic", True))
+    return ScalerState(
+        kind=type(scaler).__name__,
+        scale=scale,
+        is_dynamic=is_dynamic if isinstance(is_dynamic, bool) else True,
+        growth_tracker=None if tracker is None else int(tracker),
+        growth_interval=None if interval is None else int(interval),
+        growth_factor=_field(scaler, "growth_factor"),
+        backoff_factor=_field(scaler, "backoff_factor"),
+        init_scale=_field(scaler, "init_scale"),
+        min_scale=_field(scaler, "min_scale"),
+    )
+
+
+def is_unscaled(scaler: Any, optimizer: Any) -> bool:
+    """Whether this optimizer's gradients have been unscaled already (`unscale_` before clipping)."""
+    states = getattr(scaler, "_per_optimizer_states", None)
+    if states is None or id(optimizer) not in states:  # asked with `in`: a defaultdict must not grow
+        return False
+    stage = states[id(optimizer)].get("stage")
+    return bool(getattr(stage, "value", stage or 0))
+
+
+def _field(scaler: Any, name: str) -> float | None:
+    """A field with or without the underscore, or its `get_` method."""
+    for each in (f"_{name}", name):
+        value = _number(getattr(scaler, each, None))
+        if value is not None:
+            return value
+    getter = getattr(scaler, f"get_{name}", None)
+    return _number(getter()) if callable(getter) else None
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, (int, float)):
+        return float(value)
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        return float(value)
+    return None
