@@ -6,6 +6,7 @@ the user's run: no synchronisation in a healthy step beyond what the session's o
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from hypocenter.replay.engine import Replayer
 from hypocenter.session.sentinel import Check
 from hypocenter.tap.clock import Clock
 from hypocenter.tap.names import NameMap
-from hypocenter.tap.scaled import ScaledUpdate
+from hypocenter.tap.scaled import ScaledUpdate, Unscaling
 from hypocenter.tap.tape import Microbatch, Tape
 
 
@@ -71,6 +72,12 @@ class Observer:
     def before_clip(self, parameters: Sequence[torch.Tensor], check: Check) -> None:
         """`clip_grad_norm_` was called; `check` holds the norms as it will see them."""
 
+    def before_unscale(self, unscaling: Unscaling) -> None:
+        """The user calls `unscale_` before the step; the scale is still in the gradients."""
+
+    def after_unscale(self, unscaling: Unscaling) -> None:
+        """It is taken out, and the scaler has looked for values that are not finite."""
+
     def before_update(self, update: Update) -> None:
         """Gradients are final, parameters still old."""
 
@@ -85,17 +92,25 @@ class Observers:
         from hypocenter.session.observers import OBSERVERS  # here: each of them imports this module
 
         self._warn = context.warn
-        self._all = [make(context) for make in OBSERVERS]
+        self._all: list[Observer] = []
+        self._undos: dict[Observer, Callable[[], None]] = {}
+        for make in OBSERVERS:
+            try:
+                self._all.append(make(context))
+            except Exception as error:
+                self._complain(make.__name__, error)
 
     def attach(self) -> Callable[[], None]:
         """Attach them; returns the undo."""
-        undos: list[Callable[[], None]] = []
-        self._each(lambda observer: undos.append(observer.attach()))
+
+        def attach_one(observer: Observer) -> None:
+            self._undos[observer] = observer.attach()
 
         def undo() -> None:
-            for each in reversed(undos):
-                each()
+            for observer in reversed(list(self._undos)):
+                self._let_go(observer)
 
+        self._each(attach_one)
         return undo
 
     def before_backward(self, roots: Sequence[torch.Tensor]) -> None:
@@ -109,6 +124,14 @@ class Observers:
     def before_clip(self, parameters: Sequence[torch.Tensor], check: Check) -> None:
         """Tell all."""
         self._each(lambda observer: observer.before_clip(parameters, check))
+
+    def before_unscale(self, unscaling: Unscaling) -> None:
+        """Tell all."""
+        self._each(lambda observer: observer.before_unscale(unscaling))
+
+    def after_unscale(self, unscaling: Unscaling) -> None:
+        """Tell all."""
+        self._each(lambda observer: observer.after_unscale(unscaling))
 
     def before_update(self, update: Update) -> list[Reading]:
         """Tell all; their rows so far."""
@@ -133,9 +156,18 @@ class Observers:
                 tell(observer)
             except Exception as error:
                 self._all.remove(observer)
-                name = type(observer).__name__
-                self._warn(f"{name} switched off after an internal error: {type(error).__name__}: {error}")
-                if os.environ.get("HYPOCENTER_TRACEBACK"):
-                    import traceback
+                self._complain(type(observer).__name__, error)
+                self._let_go(observer)
 
-                    traceback.print_exc()
+    def _let_go(self, observer: Observer) -> None:
+        undo = self._undos.pop(observer, None)
+        if undo is not None:
+            with contextlib.suppress(Exception):  # the others are to come off too
+                undo()
+
+    def _complain(self, name: str, error: Exception) -> None:
+        self._warn(f"{name} switched off after an internal error: {type(error).__name__}: {error}")
+        if os.environ.get("HYPOCENTER_TRACEBACK"):
+            import traceback
+
+            traceback.print_exception(type(error), error, error.__traceback__)

@@ -31,10 +31,12 @@ from hypocenter.session.rank import rank_and_world_size
 from hypocenter.session.replay_rows import ReplayRows
 from hypocenter.session.sentinel import Check, Sentinel, scalar_reading
 from hypocenter.tap.clock import Clock
+from hypocenter.tap.foreign_scalers import ForeignScalers
 from hypocenter.tap.frameworks.door import Door
+from hypocenter.tap.gradients import local, norms, to_host
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.roots import RootTap, owner_of
-from hypocenter.tap.scaled import ScaledUpdate, gradients_of
+from hypocenter.tap.scaled import ScaledUpdate, Unscaling, gradients_of
 from hypocenter.tap.tape import Tape, version_of
 from hypocenter.tap.updates import UpdateTap
 
@@ -60,6 +62,7 @@ class Session:
         self._pid = os.getpid()
         self._roots = RootTap(self.tape, on_root=self._on_root, on_begin=self._on_begin, fail=self.warn)
         self._updates = UpdateTap(self)
+        self._scalers = ForeignScalers(self._updates.scaled_step)
         self._sentinel = Sentinel(self.names, self.clock)
         self._levels = Levels(
             config, self.names, self.clock, self.warn, lambda: rank_directory(directory, self._rank()[0])
@@ -116,6 +119,7 @@ class Session:
         """Start listening."""
         self._undo = [
             self._roots.attach(),
+            self._scalers.attach(),  # before updates: a hook may only take itself out while it is the last to run
             self._updates.attach(),
             self._levels.attach(),
             self._frameworks.attach(),
@@ -236,6 +240,18 @@ class Session:
     # updates
 
     @guarded
+    def before_unscale(self, unscaling: Unscaling) -> None:
+        """The user takes the loss scale out of the gradients."""
+        with self._timed():
+            self._observers.before_unscale(unscaling)
+
+    @guarded
+    def after_unscale(self, unscaling: Unscaling) -> None:
+        """It is out."""
+        with self._timed():
+            self._observers.after_unscale(unscaling)
+
+    @guarded
     def before_scaled_step(self, update: ScaledUpdate) -> None:
         """A loss scaler steps: gradients are scaled unless the user has unscaled them."""
         self._scale = update.state.scale
@@ -247,11 +263,15 @@ class Session:
     @guarded
     def after_scaled_step(self, update: ScaledUpdate) -> None:
         """The scaler has stepped or skipped."""
+        if update.found_inf:  # else: what our own check saw
+            self._skipped = any(update.found_inf.values())
         self._after(update.optimizer)
 
     @guarded
     def before_update(self, optimizer: torch.optim.Optimizer) -> None:
         """The optimizer is about to use the gradients; the parameters are still the ones the step started from."""
+        if self._only_makes_state(optimizer):
+            return
         self._scale = None
         with self._timed():
             self._before(optimizer, None)
@@ -261,6 +281,17 @@ class Session:
     def after_update(self, optimizer: torch.optim.Optimizer) -> None:
         """The optimizer has updated."""
         self._after(optimizer)
+
+    def watch_scaler(self, scaler: Any) -> None:
+        """A loss scaler of the user's, of whatever class."""
+        self._scalers.watch(scaler)
+
+    def _only_makes_state(self, optimizer: torch.optim.Optimizer) -> bool:
+        """DeepSpeed and checkpoint loaders step once on zero gradients so that the optimizer makes its state."""
+        if self.tape.microbatches or self.clock.microbatch:
+            return False
+        held = [g for _, grad in gradients_of(optimizer) if (g := local(grad)) is not None]
+        return bool(held) and not any(to_host(norms(held)))
 
     def _before(self, optimizer: Any, scaled: ScaledUpdate | None) -> None:
         self._roots.reset()
@@ -290,7 +321,7 @@ class Session:
         self._rows += self._replay_rows.collect(self._step)
         have = {row.site for row in self._rows if row.phase == "grad"}  # in full, when parameters are due
         self._rows += [r for r in self._sentinel.readings(check, self._step, parameters) if r.site not in have]
-        self._rows += self._scalars(check, optimizer)
+        self._rows += self._scalars(check, optimizer, scaled)
         self._check = check
         self._update = Update(
             step=self._step,
@@ -369,7 +400,7 @@ class Session:
 
     # rows
 
-    def _scalars(self, check: Check, optimizer: torch.optim.Optimizer) -> list[Reading]:
+    def _scalars(self, check: Check, optimizer: Any, scaled: ScaledUpdate | None) -> list[Reading]:
         scale = self._scale or 1.0
         rows = [
             scalar_reading("loss", "loss", loss / scale, self._step, self.clock.next_order(), number)
@@ -381,8 +412,9 @@ class Session:
         lr = _learning_rate(optimizer)
         if lr is not None:
             rows.append(scalar_reading("lr", "optimizer", lr, self._step, self.clock.next_order()))
-        if self._scale is not None:
-            rows.append(scalar_reading("loss_scale", "scaler", self._scale, self._step, self.clock.next_order()))
+        if scaled is not None:
+            order, kind = self.clock.next_order(), scaled.state.kind
+            rows.append(scalar_reading("loss_scale", "scaler", scaled.state.scale, self._step, order, module=kind))
         return rows
 
     def _record(self, optimizer: torch.optim.Optimizer, check: Check) -> StepRecord:

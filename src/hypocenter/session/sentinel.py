@@ -137,8 +137,14 @@ class Sentinel:
         return rows
 
 
-def scalar_reading(site: str, phase: str, value: float, step: int, order: int, microbatch: int = 0) -> Reading:
-    """A number of the run (loss, grad_norm, lr, loss_scale) as a Reading of one element."""
+def scalar_reading(
+    site: str, phase: str, value: float, step: int, order: int, microbatch: int = 0, module: str = ""
+) -> Reading:
+    """A number of the run (loss, grad_norm, lr, loss_scale) as a Reading of one element.
+
+    Args:
+        module: class name of what the number is of (the loss scaler).
+    """
     if math.isfinite(value):
         summary = Summary(n=1, n_hist=1, n_zero=int(value == 0), min=value, max=value, absmax=abs(value), sum=value,
                           sumsq=value * value, absmin=abs(value) or None)  # fmt: skip
@@ -146,5 +152,5 @@ def scalar_reading(site: str, phase: str, value: float, step: int, order: int, m
         summary = Summary(n=1, n_nan=int(math.isnan(value)), n_posinf=int(value > 0), n_neginf=int(value < 0))
     return Reading(
         step=step, microbatch=microbatch, phase=phase, site=site, port="value", order=order, dtype="float32",  # type: ignore[arg-type]
-        summary=summary,
+        summary=summary, module=module,
     )  # fmt: skip

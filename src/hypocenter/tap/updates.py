@@ -14,7 +14,14 @@ from typing import Any, Protocol
 import torch
 import torch.optim.optimizer as optimizer_hooks
 
-from hypocenter.tap.scaled import ScaledUpdate, gradients_of, torch_scaler_state
+from hypocenter.tap.scaled import (
+    ScaledUpdate,
+    Unscaling,
+    gradients_of,
+    is_unscaled,
+    torch_found_inf,
+    torch_scaler_state,
+)
 
 
 class UpdateListener(Protocol):
@@ -27,6 +34,8 @@ class UpdateListener(Protocol):
     def before_clip(self, parameters: list[torch.Tensor]) -> None: ...
     def before_update(self, optimizer: torch.optim.Optimizer) -> None: ...
     def after_update(self, optimizer: torch.optim.Optimizer) -> None: ...
+    def before_unscale(self, unscaling: Unscaling) -> None: ...
+    def after_unscale(self, unscaling: Unscaling) -> None: ...
     def before_scaled_step(self, update: ScaledUpdate) -> None: ...
     def after_scaled_step(self, update: ScaledUpdate) -> None: ...
 
@@ -37,7 +46,8 @@ class UpdateTap:
     def __init__(self, listener: UpdateListener) -> None:
         self._listener = listener
         self._undo: list[Callable[[], None]] = []
-        self._in_scaled_step = False
+        self._in_scaled_step = self._in_unscale = False
+        self._found_inf: dict[str, bool] = {}  # of the scaled step under way
         self._depth = 0
 
     def attach(self) -> Callable[[], None]:
@@ -46,6 +56,8 @@ class UpdateTap:
         for owner in (torch.nn.utils, torch.nn.utils.clip_grad):
             self._replace(owner, "clip_grad_norm_", self._clip)
         self._replace(torch.amp.GradScaler, "step", self._scaled_step)
+        self._replace(torch.amp.GradScaler, "unscale_", self._unscale)
+        self._replace(torch.amp.GradScaler, "_check_inf_per_device", self._check_inf)
         self._undo.append(optimizer_hooks.register_optimizer_step_pre_hook(self._before_step).remove)
         self._undo.append(optimizer_hooks.register_optimizer_step_post_hook(self._after_step).remove)
         return self.detach
@@ -99,6 +111,9 @@ class UpdateTap:
     @contextlib.contextmanager
     def scaled_step(self, update: ScaledUpdate) -> Generator[None, None, None]:
         """Around a scaler's own step: what its optimizer does inside belongs to it."""
+        if self._in_scaled_step:  # a scaler inside another's step: it is one update
+            yield
+            return
         self._listener.before_scaled_step(update)
         self._in_scaled_step = True
         try:
@@ -110,21 +125,76 @@ class UpdateTap:
     def _scaled_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
         tap = self
 
-        def step(self: Any, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
-            if tap._listener.paused or tap._in_scaled_step or not self.is_enabled():
+        def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            if tap._listener.paused or tap._in_scaled_step or "closure" in kwargs:  # torch refuses closures: no update
                 return original(self, optimizer, *args, **kwargs)
-            stage = getattr(self._per_optimizer_states[id(optimizer)].get("stage"), "value", 0)
-            update = ScaledUpdate(
-                scaler=self,
-                optimizer=optimizer,
-                state=torch_scaler_state(self),
-                gradients=gradients_of(optimizer),
-                is_unscaled=bool(stage),
-            )
+            tap._watch_unscale(type(self))
+            update = _scaled_update(self, optimizer)
+            if update is None:
+                return original(self, optimizer, *args, **kwargs)
             with tap.scaled_step(update):
-                return original(self, optimizer, *args, **kwargs)
+                tap._found_inf = {}
+                result = original(self, optimizer, *args, **kwargs)
+                update.found_inf.update(tap._found_inf or _found_inf(self, optimizer, may_wait=False))
+            return result
 
         return step
+
+    def _unscale(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """The user's own call of `unscale_`, and the one that `step` makes when there was none."""
+        tap = self
+
+        def unscale_(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            unscaling = None if tap._listener.paused or tap._in_scaled_step else tap._unscaling(self, optimizer)
+            if unscaling is None:
+                result = original(self, optimizer, *args, **kwargs)
+                tap._note_found_inf(self, optimizer)
+                return result
+            tap._listener.before_unscale(unscaling)
+            tap._in_unscale = True
+            try:
+                result = original(self, optimizer, *args, **kwargs)
+            finally:
+                tap._in_unscale = False
+            found = _found_inf(self, optimizer, may_wait=False)
+            unscaling.has_overflowed = any(found.values()) if found else None
+            tap._listener.after_unscale(unscaling)
+            return result
+
+        unscale_._hypocenter_watches = tap  # type: ignore[attr-defined]
+        return unscale_
+
+    def _check_inf(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Inside the step of a fused optimizer, which takes the scale out and skips in its own kernel."""
+        tap = self
+
+        def _check_inf_per_device(self: Any, optimizer: Any) -> Any:
+            result = original(self, optimizer)
+            tap._note_found_inf(self, optimizer)
+            return result
+
+        return _check_inf_per_device
+
+    def _note_found_inf(self, scaler: Any, optimizer: Any) -> None:
+        """Read it before the optimizer's kernels are queued: the check of the step has only just waited."""
+        if self._in_scaled_step:
+            self._found_inf = _found_inf(scaler, optimizer, may_wait=True)
+
+    def _unscaling(self, scaler: Any, optimizer: Any) -> Unscaling | None:
+        """None when the scaler is off, has unscaled these already (torch says so), or this is a call inside another."""
+        try:
+            if self._in_unscale or not scaler.is_enabled() or is_unscaled(scaler, optimizer):
+                return None
+            return Unscaling(scaler=scaler, optimizer=optimizer, gradients=gradients_of(optimizer))
+        except Exception:  # this is the user's call
+            return None
+
+    def _watch_unscale(self, kind: type) -> None:
+        """Patch a class that has an `unscale_` of its own (FSDP's scaler), from its second step on."""
+        for owner in kind.__mro__:
+            unscale = vars(owner).get("unscale_")
+            if callable(unscale) and getattr(unscale, "_hypocenter_watches", None) is not self:
+                self._replace(owner, "unscale_", self._unscale)
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
         if self._listener.paused or self._in_scaled_step or torch.compiler.is_compiling():
@@ -147,3 +217,28 @@ class UpdateTap:
     def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if not (self._listener.paused or self._in_scaled_step or torch.compiler.is_compiling()):
             self._listener.after_update(optimizer)
+
+
+def _scaled_update(scaler: Any, optimizer: Any) -> ScaledUpdate | None:
+    """None: the scaler is off, or is nothing that we understand. Never raises: this is the user's step."""
+    try:
+        if not scaler.is_enabled():
+            return None
+        was_unscaled = is_unscaled(scaler, optimizer)
+        return ScaledUpdate(
+            scaler=scaler,
+            optimizer=optimizer,
+            state=torch_scaler_state(scaler),
+            gradients=gradients_of(optimizer),
+            is_unscaled=was_unscaled,
+            found_inf=_found_inf(scaler, optimizer, may_wait=True) if was_unscaled else {},
+        )
+    except Exception:
+        return None
+
+
+def _found_inf(scaler: Any, optimizer: Any, *, may_wait: bool) -> dict[str, bool]:
+    try:
+        return torch_found_inf(scaler, optimizer, may_wait=may_wait)
+    except Exception:  # of a scaler that is made differently
+        return {}

@@ -1,0 +1,66 @@
+"""The largest magnitudes of many tensors in a few kernels, and exact counts of what is not finite in a few."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from hypocenter.nouns import Summary
+from hypocenter.tap.gradients import to_host
+
+_CHUNK = 1 << 24  # elements counted at once: 64 MiB of float32, which bounds the extra memory
+
+
+def largest(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Largest magnitude of each tensor (0-d, on its device): inf or NaN if it holds one; nothing is transferred.
+
+    Args:
+        tensors: dense, not empty (see tap.gradients.local).
+    """
+    groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+    for index, tensor in enumerate(tensors):
+        groups.setdefault((tensor.device, tensor.dtype), []).append(index)
+    out: list[torch.Tensor] = [torch.empty(0)] * len(tensors)
+    for indices in groups.values():
+        group = [_real(tensors[i]) for i in indices]
+        for index, norm in zip(indices, torch._foreach_norm(group, float("inf")), strict=True):
+            out[index] = norm
+    return out
+
+
+def counted(tensors: Sequence[torch.Tensor]) -> list[Summary]:
+    """Exact counts of NaN and infinities, and the largest finite magnitude. Two transfers per device."""
+    counts, tops = zip(*map(_extremes, tensors), strict=True) if tensors else ((), ())
+    magnitudes = to_host(tops)
+    return [
+        Summary(n=tensor.numel(), n_nan=nan, n_posinf=pos, n_neginf=neg, absmax=top)
+        for tensor, (nan, pos, neg), top in zip(tensors, _counts_to_host(counts), magnitudes, strict=True)
+    ]
+
+
+def _extremes(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(number of NaN, +inf, -inf), largest finite magnitude."""
+    counts, tops = [], []
+    for part in _real(tensor).reshape(-1).split(_CHUNK):
+        counts.append(torch.stack((part.isnan().sum(), part.isposinf().sum(), part.isneginf().sum())))
+        tops.append(torch.linalg.vector_norm(part.nan_to_num(0.0, 0.0, 0.0), float("inf")))
+    return torch.stack(counts).sum(0), torch.stack(tops).amax()
+
+
+def _counts_to_host(counts: Sequence[torch.Tensor]) -> list[list[int]]:
+    by_device: dict[torch.device, list[int]] = {}
+    for index, each in enumerate(counts):
+        by_device.setdefault(each.device, []).append(index)
+    out: list[list[int]] = [[]] * len(counts)
+    for indices in by_device.values():
+        for index, values in zip(indices, torch.stack([counts[i] for i in indices]).tolist(), strict=True):
+            out[index] = values
+    return out
+
+
+def _real(tensor: torch.Tensor) -> torch.Tensor:
+    """Real and imaginary parts of a complex tensor; a format of one byte widened, for it has no kernels."""
+    if tensor.is_complex():
+        return torch.view_as_real(tensor)
+    return tensor.float() if tensor.dtype.itemsize == 1 else tensor
