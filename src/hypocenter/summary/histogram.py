@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
-from hypocenter.errors import ConfigError
 from hypocenter.nouns import Summary
-from hypocenter.summary.formats import Format, find_format
+from hypocenter.summary.casting import as_format, as_scale, floor_log2, n_nonzero
+from hypocenter.summary.formats import Format
 
 
 def headroom_bits(summary: Summary, form: Format | str, scale: float = 1.0) -> float:
@@ -23,7 +23,7 @@ def headroom_bits(summary: Summary, form: Format | str, scale: float = 1.0) -> f
     """
     if not summary.absmax:
         return math.inf
-    return math.log2(_format(form).max) - math.log2(summary.absmax) - math.log2(_positive(scale))
+    return math.log2(as_format(form).max) - math.log2(summary.absmax) - math.log2(as_scale(scale))
 
 
 def overflow_fraction(summary: Summary, form: Format | str, scale: float = 1.0) -> float:
@@ -32,20 +32,20 @@ def overflow_fraction(summary: Summary, form: Format | str, scale: float = 1.0) 
     The format's limit cuts its own top bin, so that bin is shared out even at a power-of-two scale. Zero exactly when
     nothing overflows; at least one element's worth when the largest value does.
     """
-    wanted = _format(form)
-    limit = wanted.overflows_from / _scale(scale)
+    wanted = as_format(form)
+    limit = wanted.overflows_from / as_scale(scale)
     largest = Fraction(summary.absmax)
     if largest < limit or (largest == limit and not wanted.has_infinity):
         return 0.0
     n = _n_finite(summary)
-    seen = (_n_nonzero(summary) - _n_below(summary, limit)) / n if n else 0.0
+    seen = (n_nonzero(summary) - _n_below(summary, limit)) / n if n else 0.0
     return max(seen, 1.0 / summary.n)
 
 
 def underflow_fraction(summary: Summary, form: Format | str, scale: float = 1.0) -> float:
     """Fraction of the elements that are not zero and become zero: at most half the smallest subnormal after scaling."""
     n = _n_finite(summary)
-    limit = _format(form).flushes_to / _scale(scale)
+    limit = as_format(form).flushes_to / as_scale(scale)
     if not n or summary.absmin is None or Fraction(summary.absmin) > limit:
         return 0.0
     return max(_n_below(summary, limit), 1.0) / n
@@ -56,7 +56,7 @@ def subnormal_fraction(summary: Summary, form: Format | str, scale: float = 1.0)
     n = _n_finite(summary)
     if not n:
         return 0.0
-    wanted, factor = _format(form), _scale(scale)
+    wanted, factor = as_format(form), as_scale(scale)
     normal = Fraction(2) ** wanted.smallest_exponent
     return max(0.0, _n_below(summary, normal / factor) - _n_below(summary, wanted.flushes_to / factor)) / n
 
@@ -72,8 +72,8 @@ def _n_below(summary: Summary, limit: Fraction) -> float:
     if not summary.hist or (summary.absmin is not None and limit <= Fraction(summary.absmin)):
         return 0.0
     if limit > Fraction(summary.absmax):
-        return float(_n_nonzero(summary))
-    exponent = _floor_log2(limit)
+        return float(n_nonzero(summary))
+    exponent = floor_log2(limit)
     at = exponent - summary.hist_first
     if at < 0:
         return 0.0
@@ -81,28 +81,5 @@ def _n_below(summary: Summary, limit: Fraction) -> float:
     return sum(summary.hist[:at]) + cut * math.log2(limit / Fraction(2) ** exponent)
 
 
-def _floor_log2(value: Fraction) -> int:
-    exponent = value.numerator.bit_length() - value.denominator.bit_length()
-    return exponent if Fraction(2) ** exponent <= value else exponent - 1
-
-
-def _n_nonzero(summary: Summary) -> int:
-    return sum(summary.hist)
-
-
 def _n_finite(summary: Summary) -> int:
-    return summary.n_zero + _n_nonzero(summary)
-
-
-def _format(form: Format | str) -> Format:
-    return find_format(form) if isinstance(form, str) else form
-
-
-def _scale(scale: float) -> Fraction:
-    return Fraction(_positive(scale))
-
-
-def _positive(scale: float) -> float:
-    if not 0.0 < scale < math.inf:
-        raise ConfigError(f"a loss scale of {scale}", why="a scale is a positive finite number")
-    return scale
+    return summary.n_zero + n_nonzero(summary)

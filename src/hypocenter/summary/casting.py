@@ -1,0 +1,110 @@
+"""How many elements a cast to another format would lose: bounds that always hold, from a Summary alone.
+
+The histogram's bins are whole octaves, so a limit that is a power of two splits them exactly: of the two bounds,
+`least` then counts everything strictly beyond it, and only elements exactly on it remain in doubt. Another limit cuts
+one bin; the bounds differ by at most what is in it. The extremes, which are exact, close the gap where they can.
+Rounding is to nearest, ties to even (IEEE 754-2019, 4.3.1); hypocenter.summary.formats has the limits.
+
+Counts are of the elements that the histogram looked at; with `n_hist == n` those are all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from hypocenter.errors import ConfigError
+from hypocenter.nouns import Summary
+from hypocenter.summary.formats import Format, find_format
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """A number of elements that is known to lie between two numbers, both included."""
+
+    least: int
+    most: int
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the number itself is known."""
+        return self.least == self.most
+
+    def __contains__(self, n: object) -> bool:
+        return isinstance(n, int) and self.least <= n <= self.most
+
+
+def n_overflowing(summary: Summary, form: Format | str, scale: float = 1.0) -> Bounds:
+    """Finite elements that, multiplied by `scale`, round beyond the format's largest number.
+
+    They become infinite; in a format without infinity NaN, or the largest number where the cast saturates.
+    """
+    wanted = as_format(form)
+    fitting = _n_up_to(summary, wanted.overflows_from / as_scale(scale), is_included=not wanted.has_infinity)
+    n = n_nonzero(summary)
+    return Bounds(least=n - fitting.most, most=n - fitting.least)
+
+
+def n_flushed(summary: Summary, form: Format | str, scale: float = 1.0) -> Bounds:
+    """Nonzero elements that, multiplied by `scale`, are at most half the smallest subnormal and so become zero."""
+    return _n_up_to(summary, as_format(form).flushes_to / as_scale(scale), is_included=True)
+
+
+def n_subnormal(summary: Summary, form: Format | str, scale: float = 1.0) -> Bounds:
+    """Elements that, multiplied by `scale`, are below the smallest normal number and do not become zero."""
+    wanted, factor = as_format(form), as_scale(scale)
+    small = _n_up_to(summary, Fraction(2) ** wanted.smallest_exponent / factor, is_included=False)
+    gone = _n_up_to(summary, wanted.flushes_to / factor, is_included=True)
+    return Bounds(least=max(0, small.least - gone.most), most=small.most - gone.least)
+
+
+def n_nonzero(summary: Summary) -> int:
+    """Nonzero finite elements that the histogram looked at."""
+    return sum(summary.hist)
+
+
+def as_format(form: Format | str) -> Format:
+    """The format, found by name if need be."""
+    return find_format(form) if isinstance(form, str) else form
+
+
+def as_scale(scale: float) -> Fraction:
+    """The scale as an exact number.
+
+    Raises:
+        ConfigError: it is not positive and finite.
+    """
+    if not 0.0 < scale < float("inf"):
+        raise ConfigError(f"a loss scale of {scale}", why="a scale is a positive finite number")
+    return Fraction(scale)
+
+
+def floor_log2(value: Fraction) -> int:
+    """floor(log2(value)) of a positive number, exactly."""
+    exponent = value.numerator.bit_length() - value.denominator.bit_length()
+    return exponent if Fraction(2) ** exponent <= value else exponent - 1
+
+
+def _n_up_to(summary: Summary, limit: Fraction, *, is_included: bool) -> Bounds:
+    """Nonzero elements below the limit and, if it is included, on it."""
+    n = n_nonzero(summary)
+    if not n:
+        return Bounds(least=0, most=0)
+    if _is_within(summary.absmax, limit, is_included):
+        return Bounds(least=n, most=n)
+    if summary.absmin is not None and not _is_within(summary.absmin, limit, is_included):
+        return Bounds(least=0, most=0)
+    exponent = floor_log2(limit)
+    at = exponent - summary.hist_first
+    below = sum(summary.hist[: max(0, at)])
+    on_or_above = summary.hist[at] if 0 <= at < len(summary.hist) else 0
+    if limit == Fraction(2) ** exponent and not is_included:
+        on_or_above = 0
+    is_whole = summary.n_hist == summary.n  # the largest element was then seen by the histogram too
+    least = max(below, int(summary.absmin is not None))  # the smallest is within, or it would have been told above
+    return Bounds(least=least, most=max(least, min(below + on_or_above, n - int(is_whole))))
+
+
+def _is_within(magnitude: float, limit: Fraction, is_included: bool) -> bool:
+    exact = Fraction(magnitude)
+    return exact < limit or (is_included and exact == limit)
