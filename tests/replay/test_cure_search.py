@@ -87,7 +87,7 @@ def test_a_test_that_is_not_monotone_is_never_believed_unseen(good):
     assert found.targets is None or not any(
         bits(found.targets) & ~(1 << i) in good
         for i in range(8)
-        if 1 < len(found.targets) and NAMES[i] in found.targets
+        if len(found.targets) > 1 and NAMES[i] in found.targets
     )
 
 

@@ -16,6 +16,19 @@ HIDDEN: tuple[Trigger, ...] = ("dead-grad", "nonfinite-activation")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """How much of the user's job a search for a cure may cost."""
+
+    replays: int
+    seconds: float
+
+
+BRIEF = Budget(replays=60, seconds=20.0)  # at failure time: the job waits
+FULL = Budget(replays=100_000, seconds=24 * 3600.0)  # when asked for: `hypocenter cure`
+BUDGETS = {"auto": BRIEF, "full": FULL, "off": Budget(replays=0, seconds=0.0)}  # by the option `cure`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """A failed step: everything the investigation starts from."""
 
@@ -31,6 +44,16 @@ class Case:
     loss_scale: float | None
     healthy_steps: int
     clip: str = ""
+    train_scale: float | None = None  # loss scale at which a cure should let it train; None: that of the step
+    budget: Budget = BRIEF  # of the search for a cure
+
+    @property
+    def scales(self) -> tuple[float | None, ...]:
+        """Loss scales to search a cure at, the wanted one first; (None,) without a scaler."""
+        if self.loss_scale is None:
+            return (None,)
+        wanted = self.train_scale or self.loss_scale
+        return (wanted, 1.0) if wanted > 1.0 else (wanted,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

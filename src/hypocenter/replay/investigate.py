@@ -9,7 +9,7 @@ import torch
 
 from hypocenter.diagnose.evidence import Evidence, Rerun
 from hypocenter.diagnose.origin import Blame, blame, killed_infinities
-from hypocenter.replay import adjudicate
+from hypocenter.replay import adjudicate, cures
 from hypocenter.replay.case import HIDDEN, Case, Outcome, Scene, is_finite
 from hypocenter.replay.engine import Replayed, Replayer, ReplayImpossible
 from hypocenter.replay.testimony import testify
@@ -161,7 +161,8 @@ class Investigator:
         if scene.microbatch is not None:
             trials = Trials(scene, scene.microbatch, self._replayer, self._names)
             evidence = trials.samples(evidence, mask)
-            evidence = replace(evidence, remedies=trials.remedies(evidence))
+            evidence = replace(evidence, cure=trials.cure(evidence))
+            evidence = replace(evidence, remedies=cures.propose(evidence))
         return Outcome(evidence=evidence, node=node)
 
     def _add_up(self, scene: Scene, replayed: Replayed) -> None:

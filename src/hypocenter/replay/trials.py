@@ -1,20 +1,20 @@
-"""What is tried on a failed micro-batch: leaving samples out, and remedies."""
+"""What is tried on a failed micro-batch: leaving samples out, and float32 islands."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from dataclasses import replace
-from typing import Any
 
 import torch
 
-from hypocenter.diagnose.evidence import Evidence
-from hypocenter.diagnose.origin import blame, killed_infinities
-from hypocenter.nouns import Remedy
-from hypocenter.replay import adjudicate, cures, samples
+from hypocenter.diagnose.evidence import Cure, Evidence
+from hypocenter.replay import samples
 from hypocenter.replay.case import HIDDEN, Scene
+from hypocenter.replay.cure import Cures, is_low_precision
 from hypocenter.replay.engine import Replayer
+from hypocenter.replay.islands_search import sites_of
+from hypocenter.replay.rehearsal import Rehearsal
 from hypocenter.replay.tracing import Tracing
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.tape import Microbatch
@@ -57,34 +57,15 @@ class Trials:
                     return replace(evidence, samples=alone, samples_confirmed=True)
         return replace(evidence, samples=rows, samples_confirmed=check)
 
-    def remedies(self, evidence: Evidence) -> tuple[Remedy, ...]:
-        """Cures for what the evidence shows, verified ones first."""
-        return cures.propose(
-            evidence,
-            self._module,
-            cured=lambda around: self._shows_no_more(around=around),
-            cured_at=lambda file, line: self._shows_no_more(float32_at=(file, line)),
-            next_site=self._next_site,
-        )
-
-    def _shows_no_more(self, **how: Any) -> bool:
-        try:
-            if self._scene.case.trigger not in HIDDEN:
-                return self._replayer.run(self._microbatch, self._scene.parameters, **how).finite
-            tracer, replayed = self._tracing.run(self._microbatch, **how)
-            still = (adjudicate.rerun_float64(tracer.nodes[k.origin]) for k in killed_infinities(tracer.trace()))
-            return replayed.finite and not any(rerun.finite for rerun in still)
-        except Exception:  # a cure that does not even run (dtype mismatch downstream) is no cure
-            return False
-
-    def _next_site(self, around: contextlib.AbstractContextManager[Any]) -> str | None:
-        try:
-            tracer, replayed = self._tracing.run(self._microbatch, around=around)
-        except Exception:
+    def cure(self, evidence: Evidence) -> Cure | None:
+        """The search for the smallest float32 island; None where float32 cannot be what is missing."""
+        case, tracer = self._scene.case, self._scene.tracer
+        if evidence.origin is None or evidence.leaf is not None or case.budget.replays < 1:
             return None
-        targets = [tracer.edge_to(t) for t in (*replayed.values, *replayed.grads) if t is not None]
-        found = blame(tracer.trace(), targets)
-        return None if found is None or found.origin is None else tracer.nodes[found.origin].place.site
+        if not is_low_precision(tracer) or (case.trigger in HIDDEN and not evidence.float64.finite):
+            return None
+        rehearsal = Rehearsal(self._scene, self._replayer, self._tracing, case.budget)
+        return Cures(rehearsal, self._module, sites_of(tracer)).find(evidence, case.scales)
 
     def _module(self, path: str) -> torch.nn.Module | None:
         modules = (module for root in self._names.roots() for module in root.modules())

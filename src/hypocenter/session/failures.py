@@ -17,11 +17,12 @@ from hypocenter.diagnose.evidence import Evidence, Trigger
 from hypocenter.nouns import Reading
 from hypocenter.replay import optimizer_step
 from hypocenter.replay.bundle import write_bundle
-from hypocenter.replay.case import HIDDEN, Case
+from hypocenter.replay.case import BUDGETS, HIDDEN, Case
 from hypocenter.replay.engine import Replayer, ReplayImpossible
 from hypocenter.replay.investigate import Investigator
 from hypocenter.session.live_trace import LiveTrace
 from hypocenter.session.replay_rows import ReplayRows
+from hypocenter.session.scale_memory import ScaleMemory
 from hypocenter.session.sentinel import Check
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.tape import Microbatch
@@ -50,6 +51,7 @@ class Failures:
         self._investigator = Investigator(replayer, names, after_trace=rows.stop)
         self._n_replays = self._n_dead = self._n_activation = 0
         self._n_skips_in_a_row = 0
+        self._scales = ScaleMemory()
         self._seen_finite: set[str] = set()
         self._history: dict[str, deque[tuple[int, float]]] = {}
         self.poisoned = False  # parameters are not finite: what follows is a consequence
@@ -69,6 +71,7 @@ class Failures:
         readings: Sequence[Reading],
     ) -> str:
         """Decide on and investigate one step. Returns the evidence's id, or ''."""
+        self._scales.note(scale, healthy=check.loss_finite and not check.bad_params)
         suspicious = self._newly_nonfinite(readings)
         trigger = self._trigger(check, scale, microbatches, suspicious)
         if trigger is None:
@@ -92,6 +95,8 @@ class Failures:
             loss=check.losses[0] if check.losses else None,
             loss_scale=scale,
             healthy_steps=self.healthy_steps,
+            train_scale=self._scales.to_train_with,
+            budget=BUDGETS[self._config.cure],
             clip="clip_grad_norm_" if clip_bad is not None and len(clip_bad) < len(check.bad_params) else "",
         )
         return self._investigate(case)

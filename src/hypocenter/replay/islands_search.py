@@ -1,0 +1,133 @@
+"""Which modules, at the least, have to compute in float32 for the failed step to be finite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from hypocenter.replay.cure_search import OutOfBudget, smallest
+from hypocenter.replay.rehearsal import Around, Rehearsal
+from hypocenter.replay.remedies.fp32_island import island
+from hypocenter.tap.tracer import OpTracer
+
+MAX_FOLLOWED = 6  # blamed modules that are put in float32 one after the other before the whole model is searched
+FEW = 3  # modules: a larger set is only taken when no lower loss scale gives a smaller one
+
+Module = Callable[[str], torch.nn.Module | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """An island set with which the step was finite."""
+
+    targets: tuple[str, ...]
+    cast_back: bool
+    scale: float | None  # loss scale of the replays
+    is_minimal: bool
+
+
+class IslandSearch:
+    """Searches one failed step. Sets that were replayed once are not replayed again.
+
+    Args:
+        rehearsal: of the step.
+        module: module path -> module.
+        sites: paths of modules that own operations, in execution order.
+    """
+
+    def __init__(self, rehearsal: Rehearsal, module: Module, sites: Sequence[str]) -> None:
+        self._rehearsal, self._module = rehearsal, module
+        self._sites = [site for site in sites if module(site) is not None]
+        self._replayed: dict[tuple[float | None, bool, frozenset[str]], bool] = {}
+        self._followed: dict[float | None, list[str]] = {}
+        self.is_out_of_budget = False
+
+    @property
+    def n_candidates(self) -> int:
+        """Modules that are looked among."""
+        return len(self._sites)
+
+    def find(self, blamed: str, scales: Sequence[float | None]) -> Found | None:
+        """The smallest set; at the first of the loss scales, or at a later one if that makes it much smaller.
+
+        The modules that the blame names one after the other are tried first, each with its result cast back and left
+        in float32; when they do not help, every module of the step is searched, children before parents.
+        """
+        found: list[Found] = []
+        try:
+            for search in (self._following, self._among_all):
+                for scale in scales:
+                    self._rehearsal.scale = scale
+                    answer = search(blamed)
+                    if answer is not None:
+                        found.append(answer)
+                        if len(answer.targets) <= FEW:
+                            return answer
+                if found:
+                    break
+        except OutOfBudget:
+            self.is_out_of_budget = True
+        return min(found, key=lambda each: len(each.targets), default=None)
+
+    def island(self, targets: Sequence[str], cast_back: bool) -> Around:
+        """What a replay with these modules in float32 runs in."""
+        modules = [module for path in targets if (module := self._module(path)) is not None]
+        return lambda: island(modules, cast_back=cast_back)
+
+    def fixes(self, targets: Sequence[str], cast_back: bool) -> bool:
+        """Whether the step is finite with these modules in float32."""
+        key = (self._rehearsal.scale, cast_back, frozenset(targets))
+        if key not in self._replayed:
+            self._replayed[key] = self._rehearsal.finite(self.island(targets, cast_back))
+        return self._replayed[key]
+
+    def fixes_all(self, cast_back: bool) -> bool:
+        """Whether the step is finite with every module in float32: otherwise precision is not what ails it."""
+        return self.fixes(self._sites, cast_back)
+
+    def _following(self, blamed: str) -> Found | None:
+        """Put the blamed module in float32, then the one that is blamed then, and so on."""
+        known = self._followed.setdefault(self._rehearsal.scale, [blamed] if blamed in self._sites else [])
+        while known and len(known) <= MAX_FOLLOWED:
+            for cast_back in (True, False):
+                if self.fixes(known, cast_back):
+                    return self._reduced(known, cast_back, guess=len(known))
+            following = self._rehearsal.next_site(self.island(known, cast_back=False))
+            if following is None or following in known or following not in self._sites:
+                break
+            known.append(following)
+        return None
+
+    def _among_all(self, blamed: str) -> Found | None:
+        known = self._followed.get(self._rehearsal.scale, [])
+        rest = sorted((site for site in self._sites if site not in known), key=lambda site: -_depth(site))
+        order = [*known, *rest]
+        both = [found for cast_back in (True, False) if (found := self._reduced(order, cast_back, guess=1)) is not None]
+        return min(both, key=lambda found: sum(map(self._extent, found.targets)), default=None)
+
+    def _reduced(self, candidates: Sequence[str], cast_back: bool, *, guess: int) -> Found | None:
+        result = smallest(candidates, lambda names: self.fixes(names, cast_back), guess=guess)
+        self.is_out_of_budget = self.is_out_of_budget or not (result.is_minimal or result.targets is None)
+        if result.targets is None:
+            return None
+        return Found(
+            targets=tuple(sorted(result.targets, key=self._sites.index)),
+            cast_back=cast_back,
+            scale=self._rehearsal.scale,
+            is_minimal=result.is_minimal,
+        )
+
+    def _extent(self, target: str) -> int:
+        """How many modules with operations of their own an island on `target` covers."""
+        return sum(site == target or site.startswith(f"{target}." if target else "") for site in self._sites)
+
+
+def sites_of(tracer: OpTracer) -> list[str]:
+    """Paths of the modules that own operations of the forward, in execution order."""
+    return list(dict.fromkeys(node.place.site for node in tracer.nodes if node.place.phase == "forward"))
+
+
+def _depth(site: str) -> int:
+    return site.count(".") + 1 if site else 0

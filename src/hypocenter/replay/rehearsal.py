@@ -1,0 +1,144 @@
+"""Replays of the failed step with something changed: was it finite, with what gradients, and how long did it take."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from hypocenter.diagnose.origin import blame, killed_infinities
+from hypocenter.replay import adjudicate
+from hypocenter.replay.case import HIDDEN, Budget, Scene, is_finite
+from hypocenter.replay.cure_search import OutOfBudget
+from hypocenter.replay.engine import Replayed, Replayer, ReplayImpossible
+from hypocenter.replay.tracing import Tracing
+from hypocenter.tap.tape import Microbatch
+
+Around = Callable[[], contextlib.AbstractContextManager[Any]]
+"""Makes the change: a fresh context manager that a replay runs in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearsed:
+    """One replay of all micro-batches of the step."""
+
+    finite: bool
+    gradients: tuple[torch.Tensor | None, ...] = ()  # per parameter, summed over micro-batches, loss scale taken out
+    n_bad: int = 0  # parameters whose gradient was not finite
+    seconds: float = 0.0
+    why_not: str = ""  # it raised
+
+
+class Rehearsal:
+    """Replays one failed step in variations, at a loss scale of our choice, within a budget.
+
+    Args:
+        scene: the traced failure.
+        replayer, tracing: of the step's tape.
+        budget: replays and seconds from now on.
+    """
+
+    def __init__(self, scene: Scene, replayer: Replayer, tracing: Tracing, budget: Budget) -> None:
+        self.scene, self.budget = scene, budget
+        self.scale = scene.case.loss_scale  # of the replays; set it to train with another
+        self.n_replays = 0
+        self._replayer, self._tracing = replayer, tracing
+        self._started = time.perf_counter()
+        first = scene.microbatch
+        others = [m for m in scene.case.microbatches if m is not first and not replayer.why_not(m)]
+        self.microbatches: list[Microbatch] = [*([first] if first is not None else []), *others]
+
+    @property
+    def seconds(self) -> float:
+        """Time since the first replay."""
+        return time.perf_counter() - self._started
+
+    def finite(self, around: Around = contextlib.nullcontext, **how: Any) -> bool:
+        """Whether loss and all gradients are finite, in every micro-batch of the step; counted as a replay.
+
+        Args:
+            around: the change. One that raises is no cure.
+            how: more arguments of `Replayer.run`.
+
+        Raises:
+            OutOfBudget: the replay was not begun.
+        """
+        self._spend()
+        return self.holds(around, **how)
+
+    def holds(self, around: Around = contextlib.nullcontext, **how: Any) -> bool:
+        """The same, not counted."""
+        try:
+            if self.scene.case.trigger in HIDDEN:
+                return self._hides_nothing(around, how)
+            return bool(self.microbatches) and all(self._replay(m, around, how).finite for m in self.microbatches)
+        except Exception:  # the user's own code runs here, with types that it may not expect
+            return False
+
+    def rehearse(self, around: Around = contextlib.nullcontext, **how: Any) -> Rehearsed:
+        """The gradients of the whole step, and how long it took. Not counted as a replay of the search."""
+        sums: list[torch.Tensor | None] = [None] * len(self.scene.parameters)
+        finite, started = True, time.perf_counter()
+        try:
+            for microbatch in self.microbatches:
+                replayed = self._replay(microbatch, around, how)
+                finite = finite and replayed.finite
+                sums = [_add(total, grad) for total, grad in zip(sums, replayed.grads, strict=True)]
+        except Exception as error:
+            return Rehearsed(finite=False, why_not=f"{type(error).__name__}: {str(error).splitlines()[0][:160]}")
+        seconds = time.perf_counter() - started
+        unscaled = tuple(None if total is None else total / (self.scale or 1.0) for total in sums)
+        n_bad = sum(grad is not None and not is_finite(grad) for grad in unscaled)
+        return Rehearsed(finite=finite, gradients=unscaled, n_bad=n_bad, seconds=seconds)
+
+    def next_site(self, around: Around) -> str | None:
+        """Where the failure starts with the change made; None when it does not, or when it cannot be followed.
+
+        Raises:
+            OutOfBudget: the replay was not begun.
+        """
+        self._spend()
+        microbatch = self.scene.microbatch
+        if microbatch is None:
+            return None
+        try:
+            tracer, replayed = self._tracing.run(microbatch, around=around(), seed_scale=self._seed_scale)
+        except Exception:
+            return None
+        targets = [tracer.edge_to(t) for t in (*replayed.values, *replayed.grads) if t is not None]
+        found = blame(tracer.trace(), targets)
+        return None if found is None or found.origin is None else tracer.nodes[found.origin].place.site
+
+    @property
+    def _seed_scale(self) -> float:
+        recorded = self.scene.case.loss_scale
+        return self.scale / recorded if self.scale and recorded else 1.0
+
+    def _replay(self, microbatch: Microbatch, around: Around, how: dict[str, Any]) -> Replayed:
+        return self._replayer.run(
+            microbatch, self.scene.parameters, around=around(), seed_scale=self._seed_scale, **how
+        )
+
+    def _hides_nothing(self, around: Around, how: dict[str, Any]) -> bool:
+        """For a step that was finite because somebody hid the overflow: there is none with the change made."""
+        if self.scene.microbatch is None:
+            raise ReplayImpossible("the step cannot be replayed as a whole")
+        tracer, replayed = self._tracing.run(self.scene.microbatch, around=around(), **how)
+        still = (adjudicate.rerun_float64(tracer.nodes[k.origin]) for k in killed_infinities(tracer.trace()))
+        return replayed.finite and not any(rerun.finite for rerun in still)
+
+    def _spend(self) -> None:
+        if self.n_replays >= self.budget.replays or self.seconds > self.budget.seconds:
+            raise OutOfBudget
+        self.n_replays += 1
+
+
+def _add(total: torch.Tensor | None, grad: torch.Tensor | None) -> torch.Tensor | None:
+    if grad is None:
+        return total
+    wide = (grad.to_dense() if grad.is_sparse else grad).double()
+    return wide if total is None else total + wide
