@@ -11,9 +11,9 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from hypocenter.nouns import Source
-from hypocenter.replay.remedies.fp32_island import LOW, _autocast_off
+from hypocenter.replay.remedies.casts import NARROWER, Caster
+from hypocenter.replay.remedies.wide_forward import autocast_off
 from hypocenter.tap.source import user_frame
-from hypocenter.tap.tree import replace_tensors
 
 
 @contextlib.contextmanager
@@ -36,9 +36,5 @@ class _Widened(TorchFunctionMode):
         frame = user_frame(sys._getframe(1))
         if frame is None or (frame.f_code.co_filename, frame.f_lineno) not in self._places:
             return func(*args, **kwargs)
-        with _autocast_off():
-            return func(*replace_tensors(args, _up), **replace_tensors(kwargs, _up))
-
-
-def _up(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.float() if tensor.dtype in LOW else tensor
+        caster = Caster(torch.float32, NARROWER[torch.float32])
+        return autocast_off(torch.float32, func, caster.cast(args), caster.cast(kwargs))

@@ -1,0 +1,85 @@
+"""Named torch functions in float32 inside one module's forward: an island smaller than a module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from hypocenter.replay.remedies.casts import NARROWER, Caster, back
+from hypocenter.replay.remedies.layer import Layer
+from hypocenter.replay.remedies.wide_forward import autocast_off, in_recompute
+
+ALSO: dict[str, tuple[str, ...]] = {"matmul": ("__matmul__", "__rmatmul__"), "__matmul__": ("matmul", "__rmatmul__")}
+"""Functions that are another spelling of one: `@` is matmul."""
+
+_HOMES: tuple[Any, ...] = (
+    torch, Tensor, torch.nn.functional, torch.linalg, torch.special, torch.fft,
+)  # fmt: skip
+
+
+def is_function(name: str) -> bool:
+    """Whether torch has a function or method of this name that gives a new tensor (in-place ones cannot be cast)."""
+    return not _in_place(name) and any(callable(getattr(home, name, None)) for home in _HOMES)
+
+
+def function_names() -> list[str]:
+    """All names that an island of an op may have."""
+    return sorted({name for home in _HOMES for name in dir(home) if is_function(name) and name[0].islower()})
+
+
+def _in_place(name: str) -> bool:
+    return name.endswith("_") and not name.endswith("__")
+
+
+class OpForward(Layer):
+    """The forward with some torch functions in `dtype`; those called by modules below it count too.
+
+    Args:
+        functions: as users write them: matmul (also `@`), einsum, sum, softmax, bmm, ...
+        cast_back: give each result the format of its operands.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        functions: Sequence[str],
+        *,
+        dtype: torch.dtype,
+        cast_back: bool,
+        outermost: bool = True,
+    ) -> None:
+        super().__init__(module, outermost=outermost)
+        self.functions = frozenset(n for name in functions for n in (name, *ALSO.get(name, ())))
+        self.dtype = dtype
+        self.cast_back = cast_back
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not self.enabled or not (self.outermost or in_recompute()):
+            return self.wrapped(*args, **kwargs)
+        with FunctionsIn(self.functions, self.dtype, self.cast_back):
+            return self.wrapped(*args, **kwargs)
+
+
+class FunctionsIn(TorchFunctionMode):
+    """Within this block the named torch functions compute in `dtype`, autocast off."""
+
+    def __init__(self, functions: frozenset[str], dtype: torch.dtype, cast_back: bool) -> None:
+        super().__init__()
+        self.functions, self.dtype, self.cast_back = functions, dtype, cast_back
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func.__name__ not in self.functions or kwargs.get("out") is not None:
+            return func(*args, **kwargs)
+        caster = Caster(self.dtype, NARROWER[self.dtype])
+        args, kwargs = caster.cast(args), caster.cast(kwargs)
+        result = autocast_off(self.dtype, func, args, kwargs)
+        if not self.cast_back or caster.first is None:
+            return result
+        return back(result, self.dtype, caster.first)

@@ -1,0 +1,104 @@
+"""Divide an operand before a reduction by a power of two, multiply the result by it after, in float32.
+
+For sums over a length (linear attention's key sum, einsum, matmul): the sum of n values that fit divided by n fits too,
+and a power of two costs no digit. Published as `values = values / v_length` before the einsum and `* v_length` behind
+the last one; the multiplication has to come where the result fits again, or in float32.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from hypocenter.diagnose.evidence import Evidence
+from hypocenter.replay.remedies.kinds import RemedyKind
+from hypocenter.replay.remedies.layer import Layer
+
+LINEAR = frozenset(
+    {"sum", "einsum", "matmul", "__matmul__", "mm", "bmm", "mv", "dot", "inner", "cumsum", "norm", "vector_norm"}
+)
+"""Functions with f(a / s) * s == f(a) in their first tensor operand, for s > 0."""
+
+MAX_LOG2 = 24  # float16's smallest subnormal is 2**-24: a larger divisor turns ones into zeros
+
+
+def applies(evidence: Evidence | None) -> bool:
+    """To a reduction with finite operands whose result is too large for its format."""
+    if evidence is None or evidence.origin is None:
+        return True
+    reduces = any(name in evidence.origin.op for name in ("sum", "mm", "mv", "dot", "norm", "einsum", "mean"))
+    low = any(t.dtype in ("float16", "bfloat16") for t in evidence.origin.outputs)
+    return reduces and low and evidence.float64.finite
+
+
+class Prescaled(TorchFunctionMode):
+    """Within this block reductions are prescaled by the smallest power of two with which their result fits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.divisors: dict[str, float] = {}  # torch function -> largest power of two that was needed
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        name = func.__name__
+        if name not in LINEAR or kwargs.get("out") is not None or not isinstance(result, Tensor):
+            return result
+        if result.dtype not in (torch.float16, torch.bfloat16) or bool(torch.isfinite(result).all()):
+            return result
+        return self._prescaled(name, func, args, kwargs, result)
+
+    def _prescaled(self, name: str, func: Callable[..., Any], args: Any, kwargs: Any, result: Tensor) -> Any:
+        which = next((i for i, arg in enumerate(args) if isinstance(arg, Tensor)), None)
+        if which is None:
+            return result
+        for log2 in range(1, MAX_LOG2 + 1):
+            smaller = (*args[:which], args[which] / 2.0**log2, *args[which + 1 :])
+            again = func(*smaller, **kwargs)
+            if bool(torch.isfinite(again).all()):
+                self.divisors[name] = max(self.divisors.get(name, 1.0), 2.0**log2)
+                return again.float() * 2.0**log2
+        return result
+
+
+class _PrescaledForward(Layer):
+    def __init__(self, module: nn.Module, mode: Prescaled, *, outermost: bool) -> None:
+        super().__init__(module, outermost=outermost)
+        self.mode = mode
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with self.mode:
+            return self.wrapped(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def around(modules: Sequence[nn.Module]) -> Generator[Prescaled, None, None]:
+    """Within this block reductions inside the modules' forwards are prescaled; gives what divisors were needed."""
+    mode = Prescaled()
+    layers = [_PrescaledForward(module, mode, outermost=True) for module in modules]
+    for layer in layers:
+        layer.put_on()
+    try:
+        yield mode
+    finally:
+        for layer in reversed(layers):
+            layer.take_off()
+
+
+def text(targets: Sequence[str]) -> str:
+    """The change, in words."""
+    where = ", ".join(target or "the model" for target in targets)
+    return (
+        f"in {where} divide the operand of the sum, einsum or matmul by its length (or a power of two) before, and "
+        "multiply the result by it after, in float32 or where it fits again"
+    )
+
+
+KIND = RemedyKind(name="prescale", rank=2, applies=applies, around=around, text=text)
