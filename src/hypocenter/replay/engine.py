@@ -13,16 +13,14 @@ from typing import Any
 
 import torch
 
+from hypocenter.replay import alone
+from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.tap.op_context import OpContext
 from hypocenter.tap.state import capture_rng, entered, restore_rng
 from hypocenter.tap.tape import PLACEHOLDERS, Event, Microbatch, Tape
 from hypocenter.tap.tree import replace_tensors, tensors
 
 _REENTRANT = "heckpoint"  # torch: "Checkpointing is not compatible with .grad()", in several wordings
-
-
-class ReplayImpossible(Exception):
-    """A replay cannot be done; the message says why, in the user's words."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,7 +52,9 @@ class Replayer:
         """Why this micro-batch cannot be replayed, or ''."""
         if microbatch.why_not:
             return microbatch.why_not
-        return self._tape.mutated(self._tape.slice(microbatch))
+        events = self._tape.slice(microbatch)
+        sharded = next((why for _, event in events if (why := alone.why_not(event.function))), "")
+        return sharded or self._tape.mutated(events)
 
     def batch_tensors(self, microbatch: Microbatch) -> list[torch.Tensor]:
         """The inputs that came from outside (no parameters), in order of use."""
@@ -131,6 +131,8 @@ class Replayer:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
             if context is not None:
                 stack.callback(context.attach())
+            if alone.is_one_of_many():
+                stack.enter_context(alone.NoCollectives())
             if around is not None:
                 stack.enter_context(around)
             if mode is not None:
@@ -151,9 +153,15 @@ class Replayer:
     def run_modules(
         self, microbatch: Microbatch, *, mode: contextlib.AbstractContextManager[Any], context: OpContext
     ) -> list[torch.Tensor]:
-        """Only the outermost module calls of a micro-batch, without loss and backward; what they returned."""
+        """Only the outermost module calls of a micro-batch, without loss and backward; what they returned.
+
+        Raises:
+            ReplayImpossible: with the reason.
+        """
         before = [m.n_events for m in self._tape.microbatches if m.number < microbatch.number]
         events = self._tape.events[max(before, default=0) : microbatch.n_events]
+        if why := next((why for event in events if (why := alone.why_not(event.function))), ""):
+            raise ReplayImpossible(why)
         rng = capture_rng()
         outputs: list[torch.Tensor] = []
         with contextlib.ExitStack() as stack:
@@ -162,6 +170,8 @@ class Replayer:
             stack.enter_context(_modules_as_they_were(iter(events)))
             stack.enter_context(torch.compiler.set_stance("force_eager"))
             stack.callback(context.attach())
+            if alone.is_one_of_many():
+                stack.enter_context(alone.NoCollectives())
             stack.enter_context(mode)
             slots: dict[int, torch.Tensor] = {}
             for event in events:
@@ -196,7 +206,7 @@ class Replayer:
             args, kwargs = replace_tensors(args, _widened), replace_tensors(kwargs, _widened)
             ambient = replace(ambient, autocast=tuple((kind, False, dtype) for kind, _, dtype in ambient.autocast))
         with entered(ambient):
-            result = _callee(event)(*args, **kwargs)
+            result = alone.callee(event.function)(*args, **kwargs)
         for slot, (_, tensor) in zip(event.slots, tensors(result), strict=False):
             slots[slot] = tensor
 
@@ -220,14 +230,6 @@ def _widened(tensor: torch.Tensor) -> torch.Tensor:
 
 def _has_rows(tensor: torch.Tensor, n_rows: int) -> bool:
     return tensor.dim() > 0 and tensor.shape[0] == n_rows and not isinstance(tensor, torch.nn.Parameter)
-
-
-def _callee(event: Event) -> Callable[..., Any]:
-    """The module itself for a data-parallel wrapper: a local replay must not start collectives."""
-    function = event.function
-    if type(function).__name__ in ("DistributedDataParallel", "DataParallel"):
-        return function.module  # type: ignore[attr-defined]
-    return function
 
 
 @contextlib.contextmanager

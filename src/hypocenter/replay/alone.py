@@ -1,0 +1,97 @@
+"""A replay happens on one rank, while the others train: it must not wait for them, and must not send them anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from hypocenter.replay.impossible import ReplayImpossible
+
+_DATA_PARALLEL = frozenset({
+    ("torch", "DistributedDataParallel"), ("torch", "DataParallel"), ("deepspeed", "DeepSpeedEngine"),
+    ("megatron", "DistributedDataParallel"),
+})  # fmt: skip
+"""(top package, class in the MRO) of wrappers around a whole model, which keep it in `module`."""
+
+_SHARDED = frozenset({"FSDPModule", "FullyShardedDataParallel"})  # each call of theirs gathers parameters
+_HARMLESS = frozenset({"wait_tensor"})
+
+
+def callee(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The user's module inside a data-parallel wrapper, whose own forward starts collectives; else the function."""
+    if not isinstance(function, torch.nn.Module) or not _is_a(function, _DATA_PARALLEL):
+        return function
+    inner: Callable[..., Any] = function.module  # type: ignore[assignment]
+    return _with_engines_casts(function, inner) if hasattr(function, "fp16_auto_cast") else inner
+
+
+def why_not(function: Callable[..., Any]) -> str:
+    """Why this cannot be called on one rank alone, or ''."""
+    if not isinstance(function, torch.nn.Module) or not is_one_of_many():
+        return ""
+    for module in function.modules():
+        if any(kind.__name__ in _SHARDED for kind in type(module).__mro__):
+            return "the parameters are sharded over the ranks (FSDP): a replay on one rank cannot gather them"
+    if any(hasattr(parameter, "ds_tensor") for parameter in function.parameters()):
+        return "the parameters are sharded over the ranks (ZeRO stage 3): a replay on one rank cannot gather them"
+    return ""
+
+
+def is_one_of_many() -> bool:
+    """Whether there are other ranks to wait for."""
+    distributed = torch.distributed
+    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
+
+
+class NoCollectives(TorchDispatchMode):
+    """Refuses every collective of a group of more than one rank. To be entered around a replay.
+
+    Raises:
+        ReplayImpossible: in place of the collective.
+    """
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace in ("c10d", "_c10d_functional") and not _is_alone(func, args):
+            name = str(func).partition(".")[2].partition(".")[0].rstrip("_")
+            raise ReplayImpossible(
+                f"the model itself communicates with other ranks ({name}): a replay on one rank would wait for them"
+            )
+        return func(*args, **(kwargs or {}))
+
+
+def _is_alone(func: Any, args: Any) -> bool:
+    """Whether the group of this collective has one rank only."""
+    if func.__name__.partition(".")[0] in _HARMLESS:
+        return True
+    for arg in args:
+        try:
+            if isinstance(arg, torch.ScriptObject):
+                return torch.distributed.ProcessGroup.unbox(arg).size() == 1
+            if isinstance(arg, str) and func.namespace == "_c10d_functional" and arg not in _REDUCTIONS:
+                return torch.distributed.distributed_c10d._resolve_process_group(arg).size() == 1  # type: ignore[arg-type]
+        except Exception:
+            continue
+    return False
+
+
+_REDUCTIONS = frozenset({"sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum"})
+
+
+def _is_a(module: torch.nn.Module, known: frozenset[tuple[str, str]]) -> bool:
+    return any((kind.__module__.partition(".")[0], kind.__name__) in known for kind in type(module).__mro__)
+
+
+def _with_engines_casts(engine: Any, inner: Callable[..., Any]) -> Callable[..., Any]:
+    """What DeepSpeed's forward does to inputs and autocast, without its bookkeeping of collectives."""
+    from deepspeed.runtime.torch_autocast import autocast_if_enabled  # it is the engine's: imported long since
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        if engine.fp16_auto_cast():
+            args = engine._cast_inputs_half(args)
+        with autocast_if_enabled(engine):
+            return inner(*args, **kwargs)
+
+    return forward

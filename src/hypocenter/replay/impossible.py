@@ -1,0 +1,7 @@
+"""The one error that a replay is expected to end with."""
+
+from __future__ import annotations
+
+
+class ReplayImpossible(Exception):
+    """A replay cannot be done; the message says why, in the user's words."""
