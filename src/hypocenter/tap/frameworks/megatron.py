@@ -1,0 +1,142 @@
+"""Megatron-Core's mixed-precision optimizers: their loss scale, their skips, and gradients under the model's names.
+
+One `step()` of a MixedPrecisionOptimizer, or of the ChainedOptimizer around several, is one scaled update. It is
+looked at before `prepare_grads`, which copies the gradients into the main parameters, takes the scale out of the copies
+and updates the scaler: so what is seen are the model parameters' own `main_grad` (in Megatron's gradient buffer, summed
+over micro-batches, reduced over the data-parallel ranks by `finalize_model_grads`), with the scale in them.
+
+    Float16OptimizerWithFloat16Params   the whole `main_grad` of each parameter (of its tensor-parallel part) here
+    DistributedOptimizer                the range of `main_grad` that this rank updates, reduced; of parameters that
+                                        other ranks update, this rank's own sum as the reduce-scatter left it
+
+Without a grad scaler (bf16, fp32) the inner torch optimizer's hook is all there is. Nothing here communicates.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from hypocenter.tap.frameworks.door import Door
+from hypocenter.tap.scaled import ScaledUpdate, ScalerState
+
+needs = "megatron.core.optimizer"
+
+Pairs = list[tuple[torch.Tensor, torch.Tensor]]
+
+
+def attach(door: Door) -> Callable[[], None]:
+    """Put a scaled update around the steps of all optimizers with a grad scaler; returns the undo."""
+    from megatron.core.optimizer import optimizer as megatron
+
+    undos = [_watch(kind, door) for kind in (megatron.MixedPrecisionOptimizer, megatron.ChainedOptimizer)]
+
+    def undo() -> None:
+        for each in undos:
+            each()
+
+    return undo
+
+
+def _watch(kind: Any, door: Door) -> Callable[[], None]:
+    original = kind.step
+
+    @functools.wraps(original)
+    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        update = _update(self, door)
+        if update is None:
+            return original(self, *args, **kwargs)
+        with door.scaled_step(update):
+            result = original(self, *args, **kwargs)
+            update.found_inf[_device(update)] = _found_inf(self)
+        return result
+
+    kind.step = step
+
+    def undo() -> None:
+        if kind.step is step:
+            kind.step = original
+
+    return undo
+
+
+def _update(optimizer: Any, door: Door) -> ScaledUpdate | None:
+    try:
+        parts = list(_parts(optimizer))
+        scaler = next((part.grad_scaler for part in parts if part.grad_scaler is not None), None)
+        if scaler is None:
+            return None
+        gradients = [pair for part in parts for pair in _gradients(part)]
+        return ScaledUpdate(scaler=scaler, optimizer=optimizer, state=_state(scaler), gradients=gradients)
+    except Exception as error:  # another version of Megatron-Core
+        door.warn(f"steps of Megatron's {type(optimizer).__name__} are seen through torch only: {error!r}")
+        return None
+
+
+def _parts(optimizer: Any) -> Iterator[Any]:
+    """The mixed-precision optimizers of a chain, or the one that this is."""
+    if hasattr(optimizer, "chained_optimizers"):
+        for each in optimizer.chained_optimizers:
+            yield from _parts(each)
+    elif hasattr(optimizer, "grad_scaler"):
+        yield optimizer
+
+
+def _gradients(optimizer: Any) -> Pairs:
+    if getattr(optimizer, "is_stub_optimizer", False):  # this rank has no parameters
+        return []
+    if hasattr(optimizer, "model_param_gbuf_map"):
+        return _of_distributed(optimizer)
+    params = [p for groups in (optimizer.float16_groups, optimizer.fp32_from_fp32_groups) for g in groups for p in g]
+    return [(p, grad) for p in params if (grad := _main_grad(p)) is not None]
+
+
+def _of_distributed(optimizer: Any) -> Pairs:
+    pairs: Pairs = []
+    mine: set[int] = set()
+    for group in (*optimizer.model_float16_groups, *optimizer.model_fp32_groups):
+        for param in group:
+            mine.add(id(param))
+            grad = _main_grad(param)
+            if grad is not None:
+                part = optimizer._get_model_param_range_map(param)["param"]
+                pairs.append((param, grad.view(-1)[part.start : part.end]))
+    for buffer in optimizer.buffers:
+        for param in buffer.params:
+            grad = _main_grad(param)
+            if id(param) not in mine and grad is not None:
+                pairs.append((param, grad))
+    return pairs
+
+
+def _main_grad(param: Any) -> torch.Tensor | None:
+    grad = getattr(param, "main_grad", None)
+    return grad if grad is not None else param.grad
+
+
+def _state(scaler: Any) -> ScalerState:
+    is_dynamic = hasattr(scaler, "growth_interval")
+    tracker = getattr(scaler, "_hysteresis_tracker", None)
+    return ScalerState(
+        kind=type(scaler).__name__,
+        scale=float(scaler.scale),
+        is_dynamic=is_dynamic,
+        growth_tracker=int(scaler._growth_tracker) if is_dynamic else None,
+        growth_interval=int(scaler.growth_interval) if is_dynamic else None,
+        growth_factor=float(scaler.growth_factor) if is_dynamic else None,
+        backoff_factor=float(scaler.backoff_factor) if is_dynamic else None,
+        min_scale=float(scaler.min_scale) if is_dynamic else None,
+        hysteresis=max(0, int(tracker) - 1) if tracker is not None else None,
+    )
+
+
+def _found_inf(optimizer: Any) -> bool:
+    """What the ranks have agreed on: Megatron has read it on the host in this step, so it is there without waiting."""
+    return any(bool(part.found_inf.item()) for part in _parts(optimizer) if part.grad_scaler is not None)
+
+
+def _device(update: ScaledUpdate) -> str:
+    return str(update.gradients[0][1].device) if update.gradients else "cpu"
