@@ -1,5 +1,8 @@
 """Backward, clipping, scaling and steps reach the listener, once each and in order."""
 
+import contextlib
+
+import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -120,3 +123,120 @@ def test_somebody_elses_patch_on_top_of_ours_is_left_alone():
 
     assert torch.nn.utils.clip_grad_norm_ is theirs
     torch.nn.utils.clip_grad_norm_ = original
+
+
+def scaled_parts(**options):
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, **options)
+    return model, optimizer, torch.amp.GradScaler("cpu", init_scale=2.0), torch.randn(2, 4)
+
+
+def test_unscaling_before_the_step_is_reported_and_the_one_inside_it_is_not():
+    model, optimizer, scaler, x = scaled_parts()
+
+    def train():
+        scaler.scale(model(x).sum()).backward()
+        scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+        scaler.scale(model(x).sum()).backward()
+        scaler.step(optimizer)
+
+    assert [call for call in watched(train) if "backward" not in call] == [
+        "before_unscale", "after_unscale", "before_scaled_step", "after_scaled_step", "before_scaled_step",
+        "after_scaled_step",
+    ]  # fmt: skip
+
+
+class Updates(Listener):
+    """Keeps the scaled updates."""
+
+    def __init__(self):
+        super().__init__()
+        self.before, self.after, self.unscaled = [], [], []
+
+    def before_scaled_step(self, update):
+        self.before.append((update.is_unscaled, dict(update.found_inf)))
+
+    def after_scaled_step(self, update):
+        self.after.append(dict(update.found_inf))
+
+    def after_unscale(self, unscaling):
+        self.unscaled.append(unscaling.has_overflowed)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("unscale", [False, True])
+@pytest.mark.parametrize("value", [1.0, float("inf")])
+def test_what_the_scaler_found_is_known_after_the_step_and_after_unscaling(fused, unscale, value):
+    model, optimizer, scaler, x = scaled_parts(fused=fused)
+    listener = Updates()
+    undo = UpdateTap(listener).attach()
+
+    scaler.scale(model(x).sum() * value).backward()
+    if unscale:
+        scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    undo()
+
+    is_bad = value != 1.0
+    assert listener.after == [{"cpu": is_bad}]
+    assert listener.before == [(unscale, {"cpu": is_bad} if unscale else {})]
+    assert listener.unscaled == ([is_bad] if unscale else [])
+
+
+class OwnUnscale(torch.amp.GradScaler):
+    """As FSDP's: takes the scale out in its own way."""
+
+    def unscale_(self, optimizer):
+        super().unscale_(optimizer)
+
+
+def test_a_subclass_with_an_unscale_of_its_own_is_reported_once():
+    model, optimizer, _, x = scaled_parts()
+    scaler = OwnUnscale("cpu", init_scale=2.0)
+
+    def train():
+        for _ in range(2):
+            scaler.scale(model(x).sum()).backward()
+            scaler.unscale_(optimizer)
+            scaler.step(optimizer)
+            scaler.update()
+
+    original = OwnUnscale.unscale_
+    calls = watched(train)
+
+    assert [calls.count(name) for name in ("before_unscale", "after_unscale", "before_scaled_step")] == [2, 2, 2]
+    assert OwnUnscale.unscale_ is original
+
+
+def test_nothing_is_asked_of_a_scaler_that_would_change_it():
+    model, optimizer, scaler, x = scaled_parts()
+    other = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
+
+    def train():
+        scaler.scale(model(x).sum()).backward()
+        with contextlib.suppress(RuntimeError):
+            scaler.step(other, closure=lambda: None)
+        scaler.step(optimizer)
+
+    watched(train)
+
+    assert list(scaler._per_optimizer_states) == [id(optimizer)]
+
+
+def test_a_scaler_that_cannot_be_read_steps_as_it_would_alone():
+    model, optimizer, scaler, x = scaled_parts()
+
+    def train():
+        scaler.scale(model(x).sum()).backward()
+        scaler._growth_factor = "2"  # as somebody's subclass might
+        scaler._growth_interval = None
+        scaler.step(optimizer)
+
+    assert [call for call in watched(train) if "unscale" not in call] == [
+        "before_backward",
+        "after_backward",
+        "before_update",
+        "after_update",
+    ]

@@ -110,33 +110,32 @@ class UpdateTap:
 
     @contextlib.contextmanager
     def scaled_step(self, update: ScaledUpdate) -> Generator[None, None, None]:
-        """Around a scaler's own step: what its optimizer does inside belongs to it."""
-        if self._in_scaled_step:  # a scaler inside another's step: it is one update
+        """Around a scaler's own step: what its optimizer, or a scaler inside it, does there belongs to it."""
+        if self._in_scaled_step or self._listener.paused:
             yield
             return
         self._listener.before_scaled_step(update)
-        self._in_scaled_step = True
+        self._in_scaled_step, self._found_inf = True, {}
         try:
             yield
         finally:
             self._in_scaled_step = False
+        if not update.found_inf:
+            known = self._found_inf or _found_inf(update.scaler, update.optimizer, may_wait=False)
+            update.found_inf.update(known)
         self._listener.after_scaled_step(update)
 
     def _scaled_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
         tap = self
 
         def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            if tap._listener.paused or tap._in_scaled_step or "closure" in kwargs:  # torch refuses closures: no update
-                return original(self, optimizer, *args, **kwargs)
             tap._watch_unscale(type(self))
-            update = _scaled_update(self, optimizer)
+            is_ours = not (tap._listener.paused or tap._in_scaled_step or "closure" in kwargs)  # which torch refuses
+            update = _scaled_update(self, optimizer) if is_ours else None
             if update is None:
                 return original(self, optimizer, *args, **kwargs)
             with tap.scaled_step(update):
-                tap._found_inf = {}
-                result = original(self, optimizer, *args, **kwargs)
-                update.found_inf.update(tap._found_inf or _found_inf(self, optimizer, may_wait=False))
-            return result
+                return original(self, optimizer, *args, **kwargs)
 
         return step
 
