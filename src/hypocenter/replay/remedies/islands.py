@@ -49,6 +49,12 @@ def island(
     Inputs, parameters and buffers are cast inside the forward, autocast is off in it, and the result gets the format
     of the inputs again. Parameters stay what they are: their gradients flow back through the cast, optimizers,
     `state_dict`, wrappers (DDP, torch.compile, checkpointing; before or after) and all other modules see no change.
+    Islands stay until `remove()`; with activation checkpointing not before backward, which calls the forward again.
+
+    Limits: an argument that the forward changes in place is not changed for the caller, if it had to be cast. In a
+    half-precision model a checkpointed *function* inside the island (not a checkpointed module) that reads parameters
+    itself finds them narrow again in its recomputation, which torch reports. FSDP units below an island unshard
+    parameters behind its back: name the units themselves.
 
     Args:
         model: wrapped or not.
