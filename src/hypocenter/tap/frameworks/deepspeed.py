@@ -9,7 +9,7 @@ without a collective and without a copy:
                       not reduced: of parameters that other ranks update, the largest magnitude and the norm that the
                       gradient had on this rank before it went into a bucket, each the largest over the micro-batches
                       (as a few elements that have them: how many were not finite is not known)
-    stage 3           the same; every rank updates a part of every parameter
+    stage 3           the same; every rank updates a part of every parameter, but of the very small ones
     optimizer offload the reduced parts as they lie in the float32 buffer (stages 1 and 2)
 
 All carry the loss scale. Whether the step was skipped is DeepSpeed's own word, agreed by all ranks.
@@ -103,8 +103,7 @@ class Arrivals:
     def _parameters_elsewhere(self, optimizer: Any) -> frozenset[int]:
         known = self._elsewhere.get(optimizer)
         if known is None:
-            groups: list[list[torch.Tensor]] = getattr(optimizer, "params_not_in_partition", [])
-            known = frozenset(id(p) for group in groups for p in group)
+            known = frozenset(map(id, _updated_elsewhere(optimizer)))
             self._elsewhere[optimizer] = known
         return known
 
@@ -115,6 +114,14 @@ def _stand_in(noted: torch.Tensor, n: int) -> torch.Tensor:
     n_rest = max(1, min(n, AT_MOST) - 1)
     rest = ((norm.square() - largest.square()).clamp_min(0) / n_rest).sqrt().minimum(largest)
     return torch.cat((largest, torch.where(torch.isfinite(norm), rest, 0.0).expand(n_rest)))
+
+
+def _updated_elsewhere(optimizer: Any) -> Iterator[torch.Tensor]:
+    if hasattr(optimizer, "params_not_in_partition"):
+        for group in optimizer.params_not_in_partition:
+            yield from group
+    elif hasattr(optimizer, "_get_param_partition_rank"):
+        yield from (p for group in optimizer.fp16_groups for p in group if _n_here(optimizer, p) <= 0)
 
 
 def _arriving(optimizer: Any, param: torch.Tensor) -> torch.Tensor | None:
@@ -225,10 +232,15 @@ def _of_shards(optimizer: Any) -> Pairs:
     pairs: Pairs = []
     for i, params in enumerate(optimizer.fp16_groups):
         for param, part in zip(params, optimizer.averaged_gradients.get(i) or (), strict=False):
-            n = param.ds_numel - param.partition_numel() * optimizer._get_param_partition_rank(param)
+            n = _n_here(optimizer, param)
             if n > 0 and part is not None:
                 pairs.append((param, part.view(-1)[:n]))
     return pairs
+
+
+def _n_here(optimizer: Any, param: Any) -> int:
+    """Elements of a ZeRO-3 parameter from the beginning of this rank's part to its end: padding is not among them."""
+    return param.ds_numel - param.partition_numel() * optimizer._get_param_partition_rank(param)
 
 
 def _device(update: ScaledUpdate) -> str:
