@@ -16,6 +16,7 @@ FORMAT = 1
 
 Trigger = Literal[
     "nonfinite-loss", "nonfinite-grad", "nonfinite-param", "nonfinite-activation", "dead-grad", "skipped-step",
+    "grad-underflow",
 ]  # fmt: skip
 
 
@@ -90,10 +91,37 @@ class Cure:
     n_microbatches: int = 0  # of the step, all replayed
     scale: float | None = None  # loss scale of the replays; None: no scaler
     lines: tuple[Source, ...] = ()  # lines inside the targets that suffice in float32 alone
+    ops: tuple[str, ...] = ()  # single functions inside the target that suffice: attn:matmul
     api: str = ""  # the same as one line of Python
     patch: str = ""  # unified diff for the user's own source, to be read
     alternatives: tuple[Alternative, ...] = ()  # the chosen one first
     why: tuple[str, ...] = ()  # why there is no cure, or why it cannot be told
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """One rank's share of a gradient that the ranks add up: finite here, not finite after it."""
+
+    param: str
+    dtype: str
+    limit: float  # largest value of the format
+    absmax: float  # on this rank, before any communication
+    n: int
+    n_nonfinite: int  # elements of the ranks' sum
+    at: tuple[int, ...] = ()  # the first of them, counted through the flattened gradient
+    values: tuple[float, ...] = ()  # what this rank had there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddedUp:
+    """The shares of all ranks, put together afterwards. Never written: made from the evidence of every rank."""
+
+    param: str
+    dtype: str
+    limit: float
+    absmax: float  # the largest exact sum
+    shares: tuple[float, ...]  # by rank: its value where that sum is, or its largest magnitude if not is_exact
+    is_exact: bool  # added element by element; otherwise only the ranks' largest magnitudes could be added
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +136,8 @@ class Evidence:
     rank: int = 0
     world_size: int = 1
     loss: float | None = None
-    loss_scale: float | None = None
+    loss_scale: float | None = None  # of the step in the run
+    replayed_scale: float | None = None  # in the replayed gradients; None: as loss_scale
     bad_params: tuple[str, ...] = ()  # with a non-finite gradient in the run, before any clipping if that was seen
     replayed_bad_params: tuple[str, ...] = ()  # the same in the replay, where nothing clipped them
     n_params: int = 0
@@ -140,6 +169,8 @@ class Evidence:
     path: tuple[OpFacts, ...] = ()  # from origin to loss or gradient, at most 12, without tensors' facts
     facts: dict[str, float | str] = field(default_factory=dict)  # what a probe measured: clamp_bound, n_valid_labels
     history: tuple[tuple[int, float], ...] = ()  # (step, absmax) of the blamed site before, if recorded
+    shares: tuple[Share, ...] = ()  # with several ranks, when every micro-batch is finite on this one
+    added_up: AddedUp | None = None
     optimizer: dict[str, float | str | list[int]] = field(default_factory=dict)  # class, eps, eps_in_dtype
     remedies: tuple[Remedy, ...] = ()  # tried, verified ones first
     cure: Cure | None = None  # the search for the smallest float32 island; None: there was none

@@ -44,6 +44,7 @@ class Case:
     loss_scale: float | None
     healthy_steps: int
     clip: str = ""
+    seed_scale: float = 1.0  # multiplies what backward starts from: 1 / loss scale when the scale has no part in it
     train_scale: float | None = None  # loss scale at which a cure should let it train; None: that of the step
     budget: Budget = BRIEF  # of the search for a cure
 

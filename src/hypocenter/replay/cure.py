@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 
-from hypocenter.diagnose.evidence import Cure, Evidence
+import torch
+
+from hypocenter.diagnose.evidence import Alternative, Cure, Evidence
 from hypocenter.nouns import Source
+from hypocenter.replay.alternatives import Comparison
 from hypocenter.replay.islands_search import Found, IslandSearch, Module
-from hypocenter.replay.rehearsal import Rehearsal
+from hypocenter.replay.rehearsal import Around, Rehearsal
+from hypocenter.replay.remedies.fp32_island import advice
 from hypocenter.replay.remedies.fp32_lines import lines_in_float32
+from hypocenter.replay.remedies.islands import island as lasting_island
+from hypocenter.replay.remedies.op_forward import is_function
 from hypocenter.tap.tracer import OpTracer
 
 LOW_PRECISION = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
@@ -27,10 +35,13 @@ class Cures:
         rehearsal: of the step.
         module: module path -> module.
         sites: paths of modules that own operations, in execution order.
+        roots: the models.
     """
 
-    def __init__(self, rehearsal: Rehearsal, module: Module, sites: Sequence[str]) -> None:
-        self._rehearsal, self._module = rehearsal, module
+    def __init__(
+        self, rehearsal: Rehearsal, module: Module, sites: Sequence[str], roots: Sequence[torch.nn.Module]
+    ) -> None:
+        self._rehearsal, self._module, self._roots = rehearsal, module, roots
         self._search = IslandSearch(rehearsal, module, sites)
 
     def find(self, evidence: Evidence, scales: Sequence[float | None]) -> Cure:
@@ -46,15 +57,21 @@ class Cures:
         if origin.site == LOSS and origin.source is not None:
             return self._in_loss_code(origin.source, scales)
         if not evidence.float64.finite and not self._is_about_precision(scales):
-            return self._without_cure(
-                "no-cure", f"with all {self._search.n_candidates} modules in float32 the step is not finite either"
-            )
+            return self._without_cure("no-cure", self._nothing_helps())
         found = self._search.find(origin.site, scales)
-        if found is None:
-            return self._not_found(origin.source, scales)
-        self._rehearsal.scale = found.scale
-        lines = self._sufficient_lines(origin.source, found)
-        return self._cured(found.targets, cast_back=found.cast_back, minimal=found.is_minimal, lines=lines)
+        if found is not None:
+            return self._found(found, evidence)
+        if self._search.is_out_of_budget:
+            n = self._rehearsal.n_replays
+            return self._without_cure("cannot-tell", f"the search ended after {n} replays: its budget was spent")
+        return self._without_cure("no-cure", self._nothing_helps())
+
+    def again(self, before: Cure, evidence: Evidence) -> Cure | None:
+        """The cure of an earlier step with the same origin, if it cures this one as well: one replay."""
+        self._rehearsal.scale = before.scale
+        if _is_line(before.targets) or not self._search.fixes(before.targets, before.cast_back):
+            return None
+        return replace(before, replays=self._rehearsal.n_replays, seconds=self._rehearsal.seconds)
 
     def _is_about_precision(self, scales: Sequence[float | None]) -> bool:
         for scale in scales:
@@ -63,59 +80,84 @@ class Cures:
                 return True
         return False
 
+    def _nothing_helps(self) -> str:
+        return f"with all {self._search.n_candidates} modules in float32 the step is not finite either"
+
     def _in_loss_code(self, source: Source, scales: Sequence[float | None]) -> Cure:
         """Operations between the model and `backward` belong to no module: the line itself is the target."""
         for scale in scales:
             self._rehearsal.scale = scale
             if self._rehearsal.finite(float32_at=(source.file, source.line)):
-                return self._cured((f"{source.file}:{source.line}",), minimal=True, lines=(source,))
+                target = f"{source.file}:{source.line}"
+                return replace(self._base("cured"), targets=(target,), verified=True, minimal=True, lines=(source,))
         return self._without_cure("no-cure", f"with line {source.line} in float32 the step is not finite either")
 
-    def _not_found(self, source: Source | None, scales: Sequence[float | None]) -> Cure:
-        if self._search.is_out_of_budget:
-            return self._without_cure(
-                "cannot-tell",
-                f"the search was ended after {self._rehearsal.n_replays} replays, as its budget was spent",
-            )
-        return self._without_cure(
-            "no-cure", f"with all {self._search.n_candidates} modules in float32 the step is not finite either"
-        )
-
-    def _without_cure(self, status: str, why: str) -> Cure:
-        return Cure(
-            status=status,  # type: ignore[arg-type]
-            replays=self._rehearsal.n_replays,
-            seconds=self._rehearsal.seconds,
-            n_candidates=self._search.n_candidates,
-            n_microbatches=len(self._rehearsal.microbatches),
-            why=(why,),
-        )
-
-    def _sufficient_lines(self, source: Source | None, found: Found) -> tuple[Source, ...]:
-        """The blamed line, if it alone in float32 is enough: the operator-sized island."""
-        if source is None or len(found.targets) != 1:
-            return ()
-        return (source,) if self._rehearsal.holds(lambda: lines_in_float32([source])) else ()
-
-    def _cured(
-        self, targets: tuple[str, ...], *, minimal: bool, lines: tuple[Source, ...], cast_back: bool = True
-    ) -> Cure:
+    def _base(self, status: str) -> Cure:
         rehearsal = self._rehearsal
         return Cure(
-            status="cured",
-            targets=targets,
-            verified=True,
-            cast_back=cast_back,
-            minimal=minimal,
+            status=status,  # type: ignore[arg-type]
             replays=rehearsal.n_replays,
             seconds=rehearsal.seconds,
             n_candidates=self._search.n_candidates,
             n_params=len(rehearsal.scene.parameters),
             n_microbatches=len(rehearsal.microbatches),
             scale=rehearsal.scale,
-            lines=lines,
-            api=api_line(targets, cast_back=cast_back) if not _is_line(targets) else "",
         )
+
+    def _without_cure(self, status: str, why: str) -> Cure:
+        return replace(self._base(status), why=(why,))
+
+    def _found(self, found: Found, evidence: Evidence) -> Cure:
+        self._rehearsal.scale = found.scale
+        cure = replace(
+            self._base("cured"),
+            targets=found.targets,
+            verified=True,
+            cast_back=found.cast_back,
+            minimal=found.is_minimal,
+            api=api_line(found.targets, cast_back=found.cast_back),
+        )
+        source = evidence.origin.source if evidence.origin is not None else None
+        if source is not None and len(found.targets) == 1:
+            lines = (source,) if self._rehearsal.holds(lambda: lines_in_float32([source])) else ()
+            cure = replace(cure, lines=lines, ops=self._sufficient_ops(found, source))
+        return replace(cure, alternatives=self._compared(cure, evidence))
+
+    def _sufficient_ops(self, found: Found, source: Source) -> tuple[str, ...]:
+        """Functions of the blamed line that suffice alone, as targets of `hypocenter.island`: `attn:matmul`."""
+        module, cast_back = self._module(found.targets[0]), found.cast_back
+        if module is None:
+            return ()
+        return tuple(
+            f"{found.targets[0]}:{name}"
+            for name in functions_in(source.text)
+            if self._rehearsal.holds(_op_island(module, name, cast_back))
+        )
+
+    def _compared(self, cure: Cure, evidence: Evidence) -> tuple[Alternative, ...]:
+        if self._rehearsal.is_spent:
+            return ()
+        modules = [module for path in cure.targets if (module := self._module(path)) is not None]
+        comparison = Comparison(self._rehearsal, self._roots, evidence)
+        words = advice(", ".join(target or "the model" for target in cure.targets), cast_back=cure.cast_back)
+        chosen = comparison.of(cure.action, cure.targets, self._search.island(cure.targets, cure.cast_back), words)
+        smaller: list[Alternative] = []
+        for op in cure.ops[:1]:
+            name = op.rpartition(":")[2]
+            words = f"run only {name} of {cure.targets[0] or 'the model'} in float32"
+            smaller.append(comparison.of("fp32-op", (op,), _op_island(modules[0], name, cure.cast_back), words))
+        return (chosen, *smaller, *comparison.with_kinds(cure.targets, modules))
+
+
+def _op_island(module: torch.nn.Module, name: str, cast_back: bool) -> Around:
+    return lambda: lasting_island(module, [f":{name}"], cast_back=cast_back)
+
+
+def functions_in(text: str) -> list[str]:
+    """Torch functions that a line of source calls, as `hypocenter.island` names them; `@` is matmul."""
+    called = re.findall(r"\b([a-zA-Z_]\w*)\s*\(", text)
+    names = [name for name in called if is_function(name)]
+    return list(dict.fromkeys([*names, *(["matmul"] if "@" in text else [])]))
 
 
 def api_line(targets: Sequence[str], *, cast_back: bool) -> str:
@@ -125,4 +167,4 @@ def api_line(targets: Sequence[str], *, cast_back: bool) -> str:
 
 
 def _is_line(targets: Sequence[str]) -> bool:
-    return any(":" in target for target in targets)
+    return any(re.search(r":\d+$", target) for target in targets)

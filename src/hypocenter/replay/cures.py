@@ -32,7 +32,7 @@ def propose(evidence: Evidence) -> tuple[Remedy, ...]:
 def _island(evidence: Evidence, cure: Cure) -> list[Remedy]:
     if cure.verified:
         return [Remedy(action=cure.action, targets=cure.targets, verified=True, text=_in_words(cure))]
-    if evidence.origin is None or not evidence.float64.finite:
+    if cure.status != "cannot-tell" or evidence.origin is None or not evidence.float64.finite:
         return []
     site = evidence.origin.site
     return [Remedy(action=cure.action, targets=(site,), verified=False, text=advice(site, cast_back=False))]

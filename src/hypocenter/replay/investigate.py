@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from hypocenter.diagnose.evidence import Evidence, Rerun
+from hypocenter.diagnose.evidence import Cure, Evidence, Rerun
 from hypocenter.diagnose.origin import Blame, blame, killed_infinities
 from hypocenter.replay import adjudicate, cures
 from hypocenter.replay.case import HIDDEN, Case, Outcome, Scene, is_finite
@@ -34,6 +34,7 @@ class Investigator:
     def __init__(self, replayer: Replayer, names: NameMap, *, after_trace: Callable[[], None] = lambda: None) -> None:
         self._replayer, self._names, self._after_trace = replayer, names, after_trace
         self._tracing = Tracing(replayer, names)
+        self._cures: dict[tuple[str, str], Cure] = {}  # verified, by site and op that they cured
         self._sums: dict[str, torch.Tensor] = {}  # float64 gradients of suspects, over the finite micro-batches
 
     def base(self, case: Case) -> Evidence:
@@ -46,6 +47,7 @@ class Investigator:
             world_size=case.world_size,
             loss=case.loss if case.loss is not None and abs(case.loss) < float("inf") else None,
             loss_scale=case.loss_scale,
+            replayed_scale=None if case.loss_scale is None else case.loss_scale * case.seed_scale,
             bad_params=case.bad_params,
             n_params=case.n_params,
             clip=case.clip,
@@ -82,7 +84,7 @@ class Investigator:
 
     def _inconclusive(self, case: Case, why_not: str, n_finite: int) -> Evidence:
         base = self.base(case)
-        if case.trigger == "nonfinite-grad" and n_finite == len(case.microbatches) > 1:
+        if case.trigger in ("nonfinite-grad", "skipped-step") and n_finite == len(case.microbatches) > 1:
             return self._accumulated(case, base)
         if n_finite:
             why_not = (
@@ -95,7 +97,7 @@ class Investigator:
     def _replayed(self, case: Case, microbatch: Microbatch, observe: Observer | None) -> Outcome | None:
         """None: this micro-batch is finite."""
         try:
-            tracer, replayed = self._tracing.run(microbatch, observe)
+            tracer, replayed = self._tracing.run(microbatch, observe, seed_scale=case.seed_scale)
         finally:
             self._after_trace()
         scene = Scene(case=case, named=self._names.parameters(), tracer=tracer, microbatch=microbatch)
@@ -161,7 +163,9 @@ class Investigator:
         if scene.microbatch is not None:
             trials = Trials(scene, scene.microbatch, self._replayer, self._names)
             evidence = trials.samples(evidence, mask)
-            evidence = replace(evidence, cure=trials.cure(evidence))
+            evidence = replace(evidence, cure=trials.cure(evidence, self._cures.get(_place(evidence))))
+            if evidence.cure is not None and evidence.cure.verified:
+                self._cures[_place(evidence)] = evidence.cure
             evidence = replace(evidence, remedies=cures.propose(evidence))
         return Outcome(evidence=evidence, node=node)
 
@@ -195,3 +199,7 @@ def _suspicion(microbatch: Microbatch) -> tuple[bool, int]:
 
 def _is_bad(grad: torch.Tensor | None) -> bool:
     return grad is not None and not is_finite(grad)
+
+
+def _place(evidence: Evidence) -> tuple[str, str]:
+    return (evidence.origin.site, evidence.origin.op) if evidence.origin is not None else ("", "")

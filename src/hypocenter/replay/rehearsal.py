@@ -57,6 +57,11 @@ class Rehearsal:
         """Time since the first replay."""
         return time.perf_counter() - self._started
 
+    @property
+    def is_spent(self) -> bool:
+        """Whether the budget has ended."""
+        return self.n_replays >= self.budget.replays or self.seconds > self.budget.seconds
+
     def finite(self, around: Around = contextlib.nullcontext, **how: Any) -> bool:
         """Whether loss and all gradients are finite, in every micro-batch of the step; counted as a replay.
 
@@ -132,7 +137,7 @@ class Rehearsal:
         return replayed.finite and not any(rerun.finite for rerun in still)
 
     def _spend(self) -> None:
-        if self.n_replays >= self.budget.replays or self.seconds > self.budget.seconds:
+        if self.is_spent:
             raise OutOfBudget
         self.n_replays += 1
 

@@ -45,7 +45,9 @@ class Trials:
             return replace(evidence, samples=rows)
 
         def finite_with(kept: torch.Tensor) -> bool:
-            return self._replayer.run(self._microbatch, self._scene.parameters, rows=(n_rows, kept)).finite
+            rows = (n_rows, kept)
+            seed_scale = self._scene.case.seed_scale
+            return self._replayer.run(self._microbatch, self._scene.parameters, rows=rows, seed_scale=seed_scale).finite
 
         started = time.perf_counter()
         check = samples.confirmed(rows, n_rows, finite_with) if 0 < len(rows) < n_rows else None
@@ -57,15 +59,23 @@ class Trials:
                     return replace(evidence, samples=alone, samples_confirmed=True)
         return replace(evidence, samples=rows, samples_confirmed=check)
 
-    def cure(self, evidence: Evidence) -> Cure | None:
-        """The search for the smallest float32 island; None where float32 cannot be what is missing."""
+    def cure(self, evidence: Evidence, before: Cure | None) -> Cure | None:
+        """The search for the smallest float32 island; None when none was wanted.
+
+        Args:
+            before: the cure of an earlier step that failed at the same place.
+        """
         case, tracer = self._scene.case, self._scene.tracer
-        if evidence.origin is None or evidence.leaf is not None or case.budget.replays < 1:
+        if case.budget.replays < 1 or (case.trigger in HIDDEN and not evidence.float64.finite):
             return None
-        if not is_low_precision(tracer) or (case.trigger in HIDDEN and not evidence.float64.finite):
-            return None
+        if evidence.leaf is not None:
+            return Cure(status="no-cure", why=(f"the value was not finite before any operation: {evidence.leaf.name}",))
+        if not is_low_precision(tracer):
+            return Cure(status="no-cure", why=("every operation of the step was in float32 or wider already",))
         rehearsal = Rehearsal(self._scene, self._replayer, self._tracing, case.budget)
-        return Cures(rehearsal, self._module, sites_of(tracer)).find(evidence, case.scales)
+        cures = Cures(rehearsal, self._module, sites_of(tracer), self._names.roots())
+        again = cures.again(before, evidence) if before is not None else None
+        return again if again is not None else cures.find(evidence, case.scales)
 
     def _module(self, path: str) -> torch.nn.Module | None:
         modules = (module for root in self._names.roots() for module in root.modules())

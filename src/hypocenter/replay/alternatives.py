@@ -1,0 +1,99 @@
+"""Ways to make the failed step finite, side by side: what each costs, how far its gradients are from float64."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Sequence
+
+import torch
+
+from hypocenter.diagnose.evidence import Alternative, Evidence
+from hypocenter.replay.case import HIDDEN
+from hypocenter.replay.rehearsal import Around, Rehearsal, Rehearsed
+from hypocenter.replay.remedies.catalogue import REMEDIES
+from hypocenter.replay.remedies.fp32_island import island
+from hypocenter.replay.remedies.kinds import RemedyKind
+
+MOST_ELEMENTS = (
+    200_000_000  # of all gradients: a float64 copy of them, 1.6 GB, must not end a job that only failed a step
+)
+
+
+class Comparison:
+    """Measures alternatives on one step.
+
+    Args:
+        rehearsal: of the step, at the loss scale that the cure was found with.
+        roots: the models, for the float64 replay.
+        evidence: what is known about the failure.
+    """
+
+    def __init__(self, rehearsal: Rehearsal, roots: Sequence[torch.nn.Module], evidence: Evidence) -> None:
+        self._rehearsal, self._evidence = rehearsal, evidence
+        self._scale = rehearsal.scale
+        self._plain_s = min(rehearsal.rehearse().seconds for _ in range(2))  # the first pays for caches
+        n_elements = sum(parameter.numel() for parameter in rehearsal.scene.parameters)
+        self._exact: Rehearsed | None = None
+        if n_elements <= MOST_ELEMENTS:
+            exact = rehearsal.rehearse(lambda: island(roots, cast_back=False, dtype=torch.float64))
+            self._exact = exact if exact.finite else None
+
+    def of(
+        self, action: str, targets: Sequence[str], around: Around, text: str, scale: float | None = None
+    ) -> Alternative:
+        """One way, replayed.
+
+        Args:
+            scale: loss scale of the replay; None: the one that the cure was found with.
+        """
+        self._rehearsal.scale = scale or self._scale
+        try:
+            found = self._rehearsal.rehearse(around)
+            finite = self._rehearsal.holds(around) if self._rehearsal.scene.case.trigger in HIDDEN else found.finite
+        finally:
+            self._rehearsal.scale = self._scale
+        cost = found.seconds / self._plain_s if finite and self._plain_s else None
+        error = self._error(found) if finite else None
+        why_not = found.why_not or ("" if finite else "loss or gradients are not finite with it")
+        return Alternative(
+            action=action, targets=tuple(targets), verified=finite, why_not=why_not, cost=cost, error=error, text=text
+        )
+
+    def with_kinds(self, targets: Sequence[str], modules: Sequence[torch.nn.Module]) -> list[Alternative]:
+        """Every other remedy that could apply, each on the same modules, the preferred ones first."""
+        tried: list[Alternative] = []
+        for kind in REMEDIES:
+            if kind.name == "fp32-island" or self._rehearsal.is_spent or not kind.applies(self._evidence):
+                continue
+            if kind.takes_modules:
+                tried.append(self.of(kind.name, targets, lambda k=kind: k.around(modules), kind.text(targets)))
+            elif self._scale is not None:
+                tried.append(self._largest_finite_scale(kind, self._scale))
+        return tried
+
+    def _largest_finite_scale(self, kind: RemedyKind, scale: float) -> Alternative:
+        """Below a scale that is finite all are: bisect the ones offered."""
+        offered = [scale * factor for factor in kind.seed_scales(scale)]
+        low, high = 0, len(offered)
+        while low < high:
+            middle = (low + high) // 2
+            self._rehearsal.scale = offered[middle]
+            low, high = (low, middle) if self._rehearsal.holds() else (middle + 1, high)
+        self._rehearsal.scale = self._scale
+        if low == len(offered):
+            why_not = f"not finite at any loss scale down to {offered[-1]:g}" if offered else "there is no lower scale"
+            return Alternative(action=kind.name, targets=(), why_not=why_not, text=kind.text(()))
+        target = f"{offered[low]:g}"
+        return self.of(kind.name, (target,), contextlib.nullcontext, kind.text(()), offered[low])
+
+    def _error(self, found: Rehearsed) -> float | None:
+        """||g - g64|| / ||g64|| over all parameters; None where float64 gives no finite gradients to compare with."""
+        if self._exact is None:
+            return None
+        pairs = [
+            (g, exact) for g, exact in zip(found.gradients, self._exact.gradients, strict=True) if exact is not None
+        ]
+        difference = sum(float(((exact if g is None else exact - g) ** 2).sum()) for g, exact in pairs)
+        size = sum(float((exact**2).sum()) for _, exact in pairs)
+        return math.sqrt(difference / size) if size > 0 and math.isfinite(difference) else None
