@@ -1,0 +1,134 @@
+"""Updates are rounded away.
+
+What it means
+    Weights kept in bfloat16 or float16 do not move: what the optimizer adds is less than half the distance to the
+    next number of the format, and the sum is rounded back to the old weight. bfloat16 has 8 significant bits: an
+    update below 1/512 of a weight is lost. The loss stays where it is although gradients are fine, and nothing
+    is ever not finite.
+
+How it is decided
+    On samples of the low-precision parameters, in turn, the weights are compared before and after an update, and
+    for SGD, Adam and AdamW the update is recomputed in float64. A parameter is stuck when at least 95 % of the
+    elements that should have moved stayed bit for bit. At 16 measured steps in a row at least half of the
+    parameters must be stuck: a warning, from nine tenths on an error. Steps do not count in which the learning
+    rate still rises, is below a tenth of its peak, or the gradient is below a fiftieth of what it was. Less than
+    that, but half of all updates lost, is a note; so is an unknown optimizer whose weights stand still for 48
+    measured steps, for it may keep the weights elsewhere.
+
+What to do
+    Keep float32 master weights (model in float32 under autocast, or an optimizer that holds float32 copies), or
+    round stochastically, or carry what was lost along (Kahan summation). A larger learning rate only hides it.
+
+When it is wrong
+    When standing still is intended: a layer with a learning rate of nearly 0, weights that something else
+    writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from hypocenter.detect.engine import rule
+from hypocenter.detect.update_rows import (
+    PARAMS_STUCK,
+    STUCK,
+    UPDATE_LOST,
+    UPDATE_ULPS,
+    rows_at,
+    share,
+    streak,
+    total,
+)
+from hypocenter.detect.window import Window
+from hypocenter.nouns import Finding, Reading, Remedy
+
+N_STEPS = 16  # measured steps in a row
+N_STEPS_UNKNOWN = 48  # the same for an optimizer whose update cannot be recomputed
+HALF = 0.5
+NEARLY_ALL = 0.9
+REMEDY = Remedy(
+    action="fp32-master-weights",
+    text="keep the weights in float32 (train under autocast, or with an optimizer that holds float32 master weights), "
+    "or round stochastically, or use Kahan summation",
+)
+
+
+@rule("HC221", "stagnation", severity="error", reads=("optimizer",))
+def check(window: Window) -> Iterator[Finding]:
+    """Fire once, when the streak of steps with stuck parameters is long enough."""
+    stuck = streak(window, PARAMS_STUCK, HALF)
+    if stuck:
+        is_known = all(row.module for row in stuck)
+        if len(stuck) == (N_STEPS if is_known else N_STEPS_UNKNOWN):
+            yield _found(window, stuck, is_known=is_known)
+        return
+    lost = streak(window, UPDATE_LOST, HALF)
+    if len(lost) == N_STEPS and all(row.module for row in lost):
+        yield _partly(window, lost)
+
+
+def _found(window: Window, stuck: Sequence[Reading], *, is_known: bool) -> Finding:
+    n, n_stuck = total(stuck)
+    worst = max((r for r in rows_at(window, UPDATE_LOST) if r.summary.n and share(r) >= STUCK), key=_size, default=None)
+    name = worst.site if worst is not None else ""
+    dtype, optimizer = stuck[-1].dtype, stuck[-1].module
+    severity = "note" if not is_known else "error" if n_stuck >= NEARLY_ALL * n else "warning"
+    ulps = next((r.summary.sum for r in rows_at(window, UPDATE_ULPS) if r.site == name), None) if is_known else None
+    every = f"all {dtype} parameters" if n == n_stuck else f"{n_stuck / n:.0%} of the {dtype} parameters"
+    return Finding(
+        code="HC221",
+        kind="stagnation",
+        severity=severity,
+        title=f"{every} stand still: their updates are rounded away"
+        if is_known
+        else f"{every} stand still; the optimizer's own arithmetic is not known",
+        step=stuck[0].step,
+        rank=window.rank,
+        phase="optimizer",
+        site=name or None,
+        port=UPDATE_LOST,
+        param=name or None,
+        cause="update-rounded-away",
+        limit=0.5 if ulps is not None else None,
+        actual=ulps,
+        why=tuple(_why(worst, ulps, optimizer, stuck)),
+        confidence="proven" if is_known else "possible",
+        remedy=REMEDY,
+    )
+
+
+def _why(worst: Reading | None, ulps: float | None, optimizer: str, stuck: Sequence[Reading]) -> Iterator[str]:
+    if worst is not None:
+        n, lost = total([worst])
+        yield f"{worst.site}: {lost:,} of {n:,} elements with an update did not change ({worst.dtype})"
+    if ulps is not None:
+        yield f"the median update is {ulps:.2g} of the distance to the next {stuck[-1].dtype}; below 0.5 it is lost"
+        yield f"the update was recomputed in float64 from the state of {optimizer}"
+    yield f"the same at {len(stuck)} measured steps in a row, {stuck[0].step} to {stuck[-1].step}"
+
+
+def _partly(window: Window, lost: Sequence[Reading]) -> Finding:
+    n, n_lost = total(lost)
+    return Finding(
+        code="HC221",
+        kind="stagnation",
+        severity="note",
+        title=f"{n_lost / n:.0%} of the updates of {lost[-1].dtype} weights are rounded away",
+        step=lost[0].step,
+        rank=window.rank,
+        phase="optimizer",
+        port=UPDATE_LOST,
+        cause="update-rounded-away",
+        limit=HALF,
+        actual=n_lost / n,
+        why=(f"measured at {len(lost)} steps in a row, {lost[0].step} to {lost[-1].step}",),
+        confidence="proven",
+        remedy=REMEDY,
+    )
+
+
+def _size(reading: Reading) -> int:
+    size = 1
+    for length in reading.shape:
+        size *= length
+    return size

@@ -1,0 +1,114 @@
+"""Rows about what low-precision formats do to updates, read back: the contract between observers, rules and the page.
+
+Rows of phase `optimizer` (written by hypocenter.session.observers: updates, frozen_state, averages, accumulation,
+hyperparameters, head). Nothing of this is written for a run whose parameters and optimizer state are float32.
+
+    site <parameter>, port `update_lost`      of a sample of its elements: n were to move (gradient and intended update
+                                              not 0), sum of them stayed bit for bit. `module` is the optimizer's class
+                                              when the update was recomputed from its formula; empty: only gradients
+                                              and values were compared
+    site <parameter>, port `update_ulps`      median of |intended update| / ulp(weight) over the same sample
+    site `updates`, port `update_lost`        all parameters that were looked at in the step, together
+    site `updates`, port `stuck`              n parameters were looked at, sum of them lost STUCK or more
+    site <parameter>, port `step_counter`     Adam's `step` after the update, when kept in a low format
+    site <parameter>, port `step_moved`       by how much the update changed it
+    site <parameter>, port `exp_avg_sq_lost`  as update_lost, for the second moment
+    site <parameter>, port `exp_avg_sq_ratio` mean of the second moment as stored, by what exact arithmetic would hold
+    site `updates`, port `exp_avg_sq_wrong`   n second moments were looked at, sum of them are frozen and wrong
+    site <parameter>, port `ema_lost`         of a sample of a copy of it: n elements that an exact average would have
+                                              moved by at least an ulp by now, sum of them never moved; `module` is
+                                              the copy's class
+    site `updates`, port `ema_lost`           all looked at together; `call` is the step of the copy's first update
+    site <parameter>, port `accumulated`      gradient as accumulated in a low format, by the float32 sum of the same
+                                              micro-batch gradients (projection; 1 is right); `call`: how many
+    site <parameter>, port `addition_lost`    n additions of a gradient that was not 0, sum of them changed nothing
+    site `updates`, the same two ports        the same, so that one step can be compared with the one before
+    site `param_groups[i].<name>`, port `hyper` / `hyper_rounded`
+                                              a hyper-parameter as given, and as the format `dtype` holds it
+    site <module>, port `head_gap`            RMS difference in nats of log-probabilities that two passes over the same
+                                              hidden states with the same weights gave; `dtype` is the lower format,
+                                              `op` is "ratio" when the loss code divides such probabilities
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypocenter.detect.window import Window
+from hypocenter.nouns import Reading, StepRecord, Summary
+
+SITE = "updates"
+UPDATE_LOST, UPDATE_ULPS, PARAMS_STUCK = "update_lost", "update_ulps", "stuck"
+STEP_COUNTER, STEP_MOVED = "step_counter", "step_moved"
+MOMENT_LOST, MOMENT_RATIO, MOMENTS_WRONG = "exp_avg_sq_lost", "exp_avg_sq_ratio", "exp_avg_sq_wrong"
+EMA_LOST = "ema_lost"
+ACCUMULATED, ADDITION_LOST = "accumulated", "addition_lost"
+HYPER, HYPER_ROUNDED = "hyper", "hyper_rounded"
+HEAD_GAP = "head_gap"
+
+STUCK = 0.95  # of its elements a parameter must lose to count as stuck
+FRACTION_BITS = {"bfloat16": 7, "float16": 10, "float8_e4m3fn": 3, "float8_e5m2": 2}  # IEEE 754, OCP FP8
+_PEAK = 0.1  # of the largest learning rate so far: below it a schedule has ended and updates are meant to vanish
+_CONVERGED = 0.02  # of the largest gradient norm so far: below it there is little left to learn
+
+
+def count_summary(n: int, n_true: int) -> Summary:
+    """Of n elements a claim holds for n_true: the Summary of n ones and zeros."""
+    any_true, all_true = float(n_true > 0), float(n_true == n > 0)
+    return Summary(n=n, n_hist=n, n_zero=n - n_true, min=all_true if n else None, max=any_true if n else None,
+                   absmin=1.0 if n_true else None, absmax=any_true, sum=float(n_true), sumsq=float(n_true))  # fmt: skip
+
+
+def share(reading: Reading) -> float:
+    """Share of elements for which the claim of a row holds; 0 of none."""
+    return reading.summary.sum / reading.summary.n if reading.summary.n else 0.0
+
+
+def rows_at(window: Window, port: str) -> list[Reading]:
+    """Rows of a port in this step, those of parameters only."""
+    return [r for r in window.of("optimizer") if r.port == port and r.site != SITE]
+
+
+def total_at(window: Window, port: str) -> Reading | None:
+    """The row of a port for all parameters together."""
+    return next((r for r in window.of("optimizer") if r.port == port and r.site == SITE), None)
+
+
+def streak(window: Window, port: str, at_least: float) -> list[Reading]:
+    """Rows of `updates` up to this step without a break in which the share was reached, oldest first.
+
+    A step in which training was not meant to move much breaks it: the learning rate still rising or at its end, or a
+    gradient that has become small beside what it was.
+    """
+    row = total_at(window, port)
+    if row is None:
+        return []
+    records = {r.step: r for r in (*window.history.records, *([window.record] if window.record else []))}
+    found: list[Reading] = []
+    for earlier in reversed((*window.history.rows(SITE, port), row)):
+        if share(earlier) < at_least or not is_moving(earlier.step, records):
+            break
+        found.append(earlier)
+    return found[::-1]
+
+
+def is_moving(step: int, records: dict[int, StepRecord]) -> bool:
+    """Whether a step was one in which weights should move: not warm-up, not the end of a schedule, not converged."""
+    here = records.get(step)
+    if here is None:
+        return True
+    past = [r for s, r in records.items() if s <= step]
+    rates = [r.lr for r in past if r.lr is not None]
+    if here.lr is not None and rates:
+        before = records.get(step - 1)
+        if before is not None and before.lr is not None and here.lr > before.lr * (1 + 1e-6):
+            return False
+        if here.lr < _PEAK * max(rates):
+            return False
+    norms = [r.grad_norm for r in past if r.grad_norm is not None]
+    return here.grad_norm is None or not norms or here.grad_norm >= _CONVERGED * max(norms)
+
+
+def total(rows: Sequence[Reading]) -> tuple[int, int]:
+    """(n, how many of them the claim holds for) over several rows."""
+    return sum(r.summary.n for r in rows), round(sum(r.summary.sum for r in rows))

@@ -1,0 +1,169 @@
+"""Averages of the weights (EMA, SWA, a target network) kept in a low format: do they move when their source does?"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from hypocenter.detect.update_rows import EMA_LOST, SITE
+from hypocenter.session.observer import Context, Observer, Update
+from hypocenter.session.observers.copies import Copies, Copy, Pair
+from hypocenter.session.observers.grid import name_of, ulp, wide_dtype
+from hypocenter.session.observers.optimizer_rows import count_row
+from hypocenter.session.observers.sampled import Deferred, sample
+from hypocenter.tap.tape import version_of
+
+PAIRS = 8  # parameters of a copy that are followed, evenly spread; always the same, for what counts is the long run
+ELEMENTS = 512  # of each
+SLOWEST = 1e-4  # 1 - decay of the slowest average in use; a faster one would have moved earlier
+REPORT_EVERY = 16  # updates of the copy between two rows
+UNTOUCHED = 256  # looks after which a copy that nothing has written is left alone: a teacher, a reference
+
+
+@dataclass(slots=True, kw_only=True)
+class _Followed:
+    """One pair: where the copy stood, and how far an exact average would have moved since, in ulps of the copy."""
+
+    source: weakref.ref[Tensor]
+    copy: weakref.ref[Tensor]
+    name: str
+    anchor: Tensor
+    owed_ulps: Tensor  # signed sum of (source - copy) / ulp * SLOWEST
+    version: int
+    moved: Tensor  # elements that have changed since
+
+
+@dataclass(slots=True, kw_only=True)
+class _Watched:
+    kind: str
+    followed: list[_Followed] = field(default_factory=list)
+    first_step: int | None = None  # of the first update of the copy
+    n_updates: int = 0
+    n_written: int = 0  # of these, updates that left a new version: those through `.data` do not
+    n_moved: int = 0  # elements that had moved at the last report
+
+
+class Averages(Observer):
+    """Follows samples of every low-precision copy of the trained model; without one it does nothing."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._copies = Copies(context.names)
+        self._watched: list[_Watched] = []
+        self._deferred = Deferred()
+        self._last_step = 0
+
+    def attach(self) -> Callable[[], None]:
+        """Notice copies as they are made."""
+        return self._copies.attach()
+
+    def before_update(self, update: Update) -> None:
+        """Collect what is under way."""
+        self._deferred.read()
+
+    @torch.no_grad()
+    def after_update(self, update: Update) -> None:
+        """Look at the copies: what the program did to them since the last update belongs to the last step."""
+        for watched in self._watched:
+            self._look(watched, self._last_step)
+        self._watched = [w for w in self._watched if w.followed and not _is_idle(w)]
+        for copy in self._copies.new(update.parameters):
+            self._watched.append(self._start(copy))
+        self._last_step = update.step
+
+    def _start(self, copy: Copy) -> _Watched:
+        watched = _Watched(kind=copy.kind)
+        large = sorted(copy.pairs, key=lambda pair: -pair.copy.numel())
+        for pair in _spread(large):
+            values = sample(pair.copy, ELEMENTS)
+            if values is None:
+                continue
+            wide = wide_dtype(values.device)
+            watched.followed.append(
+                _Followed(
+                    source=weakref.ref(pair.source), copy=weakref.ref(pair.copy),
+                    name=self.context.label(pair.source), anchor=values.clone(),
+                    owed_ulps=torch.zeros(values.shape, dtype=wide, device=values.device),
+                    version=version_of(pair.copy), moved=torch.zeros_like(values, dtype=torch.bool),
+                )
+            )  # fmt: skip
+        return watched
+
+    def _look(self, watched: _Watched, step: int) -> None:
+        pairs = [(f, s, c) for f in watched.followed if (s := f.source()) is not None and (c := f.copy()) is not None]
+        watched.followed = [f for f, _, _ in pairs]
+        is_written = any(version_of(copy) != f.version for f, _, copy in pairs)
+        if watched.n_written and not is_written:
+            return  # it is updated now and then: only these updates count
+        if is_written and not watched.n_written:
+            watched.first_step = None
+            watched.n_updates = 0
+        watched.first_step = step if watched.first_step is None else watched.first_step
+        watched.n_written += is_written
+        watched.n_updates += 1
+        for followed, source, copy in pairs:
+            followed.version = version_of(copy)
+            _follow(followed, source, copy)
+        if watched.n_updates % REPORT_EVERY == 0:
+            self._report(watched, step)
+
+    def _report(self, watched: _Watched, step: int) -> None:
+        numbers = [_counts(f) for f in watched.followed]
+        is_written = watched.n_written > 0
+        dtype = name_of(watched.followed[0].anchor.dtype)
+        names = [f.name for f in watched.followed]
+        sizes = [f.anchor.numel() for f in watched.followed]
+
+        def read(host: Sequence[float]) -> None:
+            order, first = self.context.clock.next_order, watched.first_step or 0
+            counts = [(round(host[i]), round(host[i + 1])) for i in range(0, len(host), 3)]
+            watched.n_moved = round(sum(host[2::3]))
+            if not (is_written or watched.n_moved):
+                return  # nothing has ever written to it
+            for name, pair in zip(names, counts, strict=True):
+                if pair[0]:
+                    self.rows.append(
+                        count_row(name, EMA_LOST, step, order(), pair, dtype=dtype, module=watched.kind, call=first)
+                    )  # fmt: skip
+            n, lost = sum(n for n, _ in counts), sum(lost for _, lost in counts)
+            if n:
+                self.rows.append(
+                    count_row(SITE, EMA_LOST, step, order(), (n, lost), dtype=dtype, shape=(sum(sizes),),
+                              module=watched.kind, call=first)
+                )  # fmt: skip
+
+        self._deferred.add(torch.cat(numbers), read)
+
+
+def _follow(followed: _Followed, source: Tensor, copy: Tensor) -> None:
+    """Add what this update of the copy should have been worth."""
+    now, towards = sample(copy, ELEMENTS), sample(source, ELEMENTS)
+    if now is None or towards is None or now.shape != followed.anchor.shape or now.dtype != followed.anchor.dtype:
+        return
+    wide = followed.owed_ulps.dtype
+    followed.moved |= now != followed.anchor
+    values = now.to(wide)
+    followed.owed_ulps += (towards.to(wide) - values) / ulp(values, now.dtype) * SLOWEST
+
+
+def _counts(followed: _Followed) -> Tensor:
+    """Elements that are owed an ulp or more, of these those that never moved, and all that moved."""
+    is_owed = followed.owed_ulps.abs() >= 1.0
+    counts = torch.stack([is_owed, is_owed & ~followed.moved, followed.moved]).sum(dim=1)
+    return counts.to(followed.owed_ulps.dtype)
+
+
+def _is_idle(watched: _Watched) -> bool:
+    return watched.n_updates >= UNTOUCHED and not (watched.n_written or watched.n_moved)
+
+
+def _spread(pairs: Sequence[Pair]) -> list[Pair]:
+    """The two smallest (biases start at 0, where every update arrives) and the others evenly spread, largest first."""
+    if len(pairs) <= PAIRS:
+        return list(pairs)
+    stride = (len(pairs) - 2) // (PAIRS - 2)
+    return [*pairs[: stride * (PAIRS - 2) : stride], *pairs[-2:]]
