@@ -49,7 +49,7 @@ class Case:
     def program(self) -> list[str]:
         """The launcher, if any, and the script with its arguments."""
         launcher, *flags = self.answer.get("launch", [""])
-        own = Path(sys.executable).with_name(launcher)  # of the environment that runs the tests
+        own = Path(sys.executable).parent / launcher  # of the environment that runs the tests
         launch = [str(own) if own.is_file() else launcher, *flags] if launcher else []
         return [*launch, str(self.script), *self.answer.get("args", [])]
 
