@@ -8,6 +8,7 @@ from hypocenter.detect import engine
 from hypocenter.diagnose import verdicts
 from hypocenter.diagnose.exhibits import Exhibits, load
 from hypocenter.diagnose.fold import Folded, fold
+from hypocenter.diagnose.ranks import together
 from hypocenter.diagnose.rows import Recorded, n_sites, steps_of
 from hypocenter.nouns import Diagnosis, Finding, Status, StepRecord
 
@@ -31,7 +32,7 @@ def diagnose(recorded: Recorded, plugins: Sequence[str] = ()) -> Diagnosis:
         if step.record is not None:
             records[step.rank, step.step] = step.record
         found += checker.feed(step.rank, step.step, step.record, step.readings)
-    exhibits = load(recorded.evidence_files(), recorded.directory)
+    exhibits = together(load(recorded.evidence_files(), recorded.directory))
     folded = fold(exhibits.found, found, records)
     status, why = _status(folded, exhibits, records, recorded)
     table = recorded.table()

@@ -12,6 +12,7 @@ from hypocenter.diagnose.origin import Blame, blame, killed_infinities
 from hypocenter.replay import adjudicate, cures
 from hypocenter.replay.case import HIDDEN, Case, Outcome, Scene, is_finite
 from hypocenter.replay.engine import Replayed, Replayer, ReplayImpossible
+from hypocenter.replay.shares import fits, shares
 from hypocenter.replay.testimony import testify
 from hypocenter.replay.tracing import Observer, Tracing
 from hypocenter.replay.trials import Trials
@@ -84,7 +85,11 @@ class Investigator:
 
     def _inconclusive(self, case: Case, why_not: str, n_finite: int) -> Evidence:
         base = self.base(case)
-        if case.trigger in ("nonfinite-grad", "skipped-step") and n_finite == len(case.microbatches) > 1:
+        is_all = n_finite == len(case.microbatches)
+        many = is_all and case.world_size > 1 and case.seed_scale == 1.0
+        own = shares(self._sums, self._names.parameters()) if many else ()
+        is_elsewhere = bool(own) and all(fits(share) for share in own)
+        if case.trigger in ("nonfinite-grad", "skipped-step") and is_all and n_finite > 1 and not is_elsewhere:
             return self._accumulated(case, base)
         if n_finite:
             why_not = (
@@ -92,7 +97,7 @@ class Investigator:
                 if case.world_size > 1
                 else "the replay was finite: the failure depends on something that is not part of the step's inputs"
             )
-        return replace(base, replayed=n_finite > 0, why_not=why_not)
+        return replace(base, replayed=n_finite > 0, why_not=why_not, shares=own)
 
     def _replayed(self, case: Case, microbatch: Microbatch, observe: Observer | None) -> Outcome | None:
         """None: this micro-batch is finite."""

@@ -9,11 +9,13 @@ How it is decided
     is finite and above the limit: proven. If the float64 result fits, yet the same operation in the same format
     is not finite twice, a partial sum must have overflowed: likely. When all elements have one sign, the
     critical length is limit / mean|x|. Also when every micro-batch has finite gradients and only their
-    accumulated sum is not.
+    accumulated sum is not; and when every rank's own gradient is finite and, added up over the ranks where
+    the reduced one is not, passes the limit (proven element by element; likely when clipping has hidden
+    which elements they were).
 
 What to do
     Accumulate in float32 (`dtype=torch.float32` in sum and mean), divide before adding, or keep the normaliser
-    in float32.
+    in float32. Over ranks: divide by their number before the all-reduce, or reduce in float32.
 
 When it is wrong
     When single elements are already near the limit, length is not the matter: look at what made them so large.
@@ -30,13 +32,15 @@ from hypocenter.diagnose.operators import CONVOLUTION, MATMUL, REDUCTION, base, 
 from hypocenter.diagnose.rulings import dtype_of, fact, floating, limit_of, overflow
 from hypocenter.diagnose.verdicts import cause
 
+_SHOWN = 8  # ranks whose share a sentence lists
+
 
 @cause("accumulation-overflow", order=190)
 def decide(evidence: Evidence) -> Verdict | None:
     """A reduction that is finite in float64 and does not fit, or whose partial sums did not."""
     origin = evidence.origin
     if origin is None:
-        return _over_microbatches(evidence)
+        return _over_ranks(evidence) or _over_microbatches(evidence)
     name = base(origin.op)
     if origin.phase == "backward" or not (name in REDUCTION or name in MATMUL or name in CONVOLUTION):
         return None
@@ -77,6 +81,28 @@ def _partial_sums(evidence: Evidence, origin: OpFacts) -> Verdict | None:
         ),
         limit=limit,
         advice="accumulate in float32",
+    )
+
+
+def _over_ranks(evidence: Evidence) -> Verdict | None:
+    total = evidence.added_up
+    if total is None:
+        return None
+    each = ", ".join(f"{short(share)} (rank {rank})" for rank, share in enumerate(total.shares[:_SHOWN]))
+    more = f" and {len(total.shares) - _SHOWN} more" if len(total.shares) > _SHOWN else ""
+    what = "" if total.is_exact else "at most "
+    return Verdict(
+        cause="accumulation-overflow",
+        confidence="proven" if total.is_exact else "likely",
+        title=f"the sum of {len(total.shares)} ranks' gradients overflowed {total.dtype}",
+        why=(
+            f"the gradient of {total.param} is finite on every rank when its step is replayed alone: {what}"
+            f"{each}{more}",
+            f"added up they come to {short(total.absmax)} > {short(total.limit)}, the largest {total.dtype}",
+        ),
+        limit=total.limit,
+        actual=total.absmax,
+        advice="divide by the number of ranks before the all-reduce and not after it, or reduce in float32",
     )
 
 

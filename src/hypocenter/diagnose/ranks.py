@@ -1,0 +1,79 @@
+"""What no rank can know alone: every rank's gradient was finite, and their sum was not.
+
+A rank that replays its step and finds nothing writes down its share of the gradient that had gone bad. Here the shares
+of all ranks are added up, element by element, as the all-reduce did.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hypocenter.diagnose.evidence import AddedUp, Evidence, Share
+from hypocenter.diagnose.exhibits import Exhibit, Exhibits, exhibited
+
+
+def together(exhibits: Exhibits) -> Exhibits:
+    """The same exhibits, with those of a step judged again that all ranks' shares explain."""
+    by_step: dict[int, list[Exhibit]] = defaultdict(list)
+    for exhibit in exhibits.found:
+        by_step[exhibit.finding.step].append(exhibit)
+    judged = {id(e): again for group in by_step.values() for e, again in _judged_again(group)}
+    if not judged:
+        return exhibits
+    found = sorted(
+        (judged.get(id(e), e) for e in exhibits.found),
+        key=lambda e: (e.finding.step, not e.is_located, e.finding.rank),
+    )
+    return replace(exhibits, found=tuple(found))
+
+
+def _judged_again(group: Sequence[Exhibit]) -> list[tuple[Exhibit, Exhibit]]:
+    unexplained = {e.finding.rank: e for e in group if e.verdict.cause == "unknown" and e.evidence.shares}
+    total = add_up([unexplained[rank].evidence for rank in sorted(unexplained)])
+    if total is None:
+        return []
+    return [(e, _with_total(e, total)) for e in unexplained.values()]
+
+
+def _with_total(exhibit: Exhibit, total: AddedUp) -> Exhibit:
+    others = tuple(p for p in exhibit.evidence.bad_params if p != total.param)
+    evidence = replace(exhibit.evidence, added_up=total, bad_params=(total.param, *others), why_not="")
+    return exhibited(evidence, rank=exhibit.finding.rank, bundle=exhibit.finding.bundle)
+
+
+def add_up(evidence: Sequence[Evidence]) -> AddedUp | None:
+    """The parameter whose shares come to more than its format holds, farthest above; None when those of none do.
+
+    Args:
+        evidence: of one step, by rank.
+    """
+    if not evidence or len(evidence) != evidence[0].world_size or len(evidence) < 2:
+        return None
+    by_param = [{share.param: share for share in each.shares} for each in evidence]
+    common = [param for param in by_param[0] if all(param in shares for shares in by_param)]
+    totals = [total for param in common if (total := _total([shares[param] for shares in by_param])) is not None]
+    return max(totals, key=lambda total: (total.is_exact, total.absmax), default=None)
+
+
+def _total(shares: Sequence[Share]) -> AddedUp | None:
+    first = shares[0]
+    for share in shares:
+        is_same = (share.n, share.at, share.n_nonfinite) == (first.n, first.at, first.n_nonfinite)
+        if not is_same or share.absmax > share.limit or len(share.values) != len(share.at):
+            return None  # not copies of one gradient, or not finite on one rank alone
+    sums = [abs(sum(values)) for values in zip(*(share.values for share in shares), strict=True)]
+    if sums and min(sums) > first.limit:
+        worst = sums.index(max(sums))
+        return _of(first, max(sums), tuple(share.values[worst] for share in shares), is_exact=True)
+    largest = tuple(share.absmax for share in shares)
+    if first.n_nonfinite == first.n > 1 and sum(largest) > first.limit:  # clipping has spread it to all elements
+        return _of(first, sum(largest), largest, is_exact=False)
+    return None
+
+
+def _of(share: Share, absmax: float, shares: tuple[float, ...], *, is_exact: bool) -> AddedUp:
+    return AddedUp(
+        param=share.param, dtype=share.dtype, limit=share.limit, absmax=absmax, shares=shares, is_exact=is_exact
+    )
