@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from hypocenter.catalogue import Catalogue
+from hypocenter.detect.peaks import is_near_limit
 from hypocenter.detect.window import History, Window
 from hypocenter.errors import UnknownNameError
 from hypocenter.manual import Manual, parse
 from hypocenter.nouns import KINDS, Finding, Reading, Severity, StepRecord
 
 Check = Callable[[Window], Iterator[Finding]]
-Reads = Literal["nonfinite", "scalar", "scaler", "optimizer", "large-half", "zero", "all"]
+Reads = Literal["nonfinite", "scalar", "scaler", "optimizer", "large-half", "zero", "half-grad", "near-limit", "all"]
 LARGE_HALF = 255.9  # its square is the largest float16: 65504, IEEE 754
 
 SELECTS: dict[Reads, Callable[[Reading], bool]] = {
@@ -30,6 +31,8 @@ SELECTS: dict[Reads, Callable[[Reading], bool]] = {
     "optimizer": lambda r: r.phase == "optimizer",
     "large-half": lambda r: r.dtype == "float16" and r.summary.absmax > LARGE_HALF,
     "zero": lambda r: 0 < r.summary.n_hist == r.summary.n_zero,
+    "half-grad": lambda r: r.dtype == "float16" and r.summary.n_hist > 0 and r.phase in ("backward", "grad"),
+    "near-limit": is_near_limit,
     "all": lambda r: True,
 }
 """Which readings a rule looks at; what no rule looks at need not be read from disk. A reader may filter more widely."""

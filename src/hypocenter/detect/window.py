@@ -7,10 +7,14 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from hypocenter.detect.diary import SCALED_GRAD, Entry, entry_of
+from hypocenter.detect.peaks import Peaks
+from hypocenter.detect.scale_track import ScaleTrack
 from hypocenter.nouns import Reading, StepRecord
 
 KEPT_RECORDS = 1024  # step records of the past that rules may look at
 KEPT_ROWS = 64  # readings of one site and port that rules may look at
+CULPRIT = "culprit"  # port of a row of phase scaler: site is the parameter whose gradient went bad first in backward
 
 
 @dataclass(slots=True, kw_only=True)
@@ -19,6 +23,8 @@ class History:
 
     records: deque[StepRecord] = field(default_factory=lambda: deque[StepRecord](maxlen=KEPT_RECORDS))
     healthy_nonfinite: set[tuple[str, str]] = field(default_factory=set)  # (site, port) in steps where all was well
+    scale: ScaleTrack = field(default_factory=ScaleTrack)  # what the loss scale has done
+    peaks: Peaks = field(default_factory=Peaks)  # of sites near their format's limit
     _rows: dict[tuple[str, str], deque[Reading]] = field(default_factory=dict)
 
     def rows(self, site: str, port: str) -> tuple[Reading, ...]:
@@ -29,13 +35,34 @@ class History:
         """Take a step that all rules have seen into the past."""
         if window.record is not None:
             self.records.append(window.record)
+        self._remember_scale(window)
         for reading in window.readings:
             if reading.replay:
                 continue
+            self.peaks.add(reading)
             key = reading.site, reading.port
             self._rows.setdefault(key, deque(maxlen=KEPT_ROWS)).append(reading)
             if is_healthy and reading.summary.n_nonfinite:
                 self.healthy_nonfinite.add(key)
+
+    def _remember_scale(self, window: Window) -> None:
+        scale = window.loss_scale
+        if scale is None:
+            return
+        if (entry := window.entry) is not None:
+            know(self.scale, entry)
+        is_skipped = window.skipped
+        self.scale.add(window.step, scale, skipped=is_skipped, culprit=window.culprit if is_skipped else "")
+
+
+def know(track: ScaleTrack, entry: Entry) -> None:
+    """Tell a track what the diary knows of the scaler and of the gradients it looked at."""
+    track.is_dynamic = bool(entry.facts.get("is_dynamic", 1.0))
+    track.floor = entry.facts.get("min_scale", track.floor)
+    track.growth_factor = entry.facts.get("growth_factor", track.growth_factor)
+    for row in entry.gradients:
+        if entry.scale > 0 and math.isfinite(row.summary.absmax):
+            track.note_gradient(row.site, row.summary.absmax / entry.scale)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +92,41 @@ class Window:
         if self.record is not None and (self.record.n_bad_grads or not _finite(self.record.grad_norm)):
             return False
         return not any(r.summary.n_nonfinite for r in self.of("grad"))
+
+    @property
+    def entry(self) -> Entry | None:
+        """What the loss-scale diary has of this step."""
+        return entry_of(self.readings)
+
+    @property
+    def loss_scale(self) -> float | None:
+        """The scale of the step; None without a loss scaler, or one that is not finite."""
+        scale = self.record.loss_scale if self.record is not None else None
+        if scale is None and (entry := self.entry) is not None:
+            scale = entry.scale
+        return scale if scale is not None and scale > 0 and math.isfinite(scale) else None
+
+    @property
+    def skipped(self) -> bool:
+        """Whether a loss scaler has skipped the update, of one optimizer at least."""
+        if self.record is not None and self.record.skipped:
+            return True
+        return (entry := self.entry) is not None and entry.n_skipped > 0
+
+    @property
+    def culprit(self) -> str:
+        """The parameter at which a skipped step first had a bad gradient on the way back: the last in the model.
+
+        Everything before it in the model gets its bad values in backward. "" when no gradient was bad or none is known.
+        """
+        named = [r.site for r in self.of("scaler") if r.port == CULPRIT]
+        if named:
+            return named[-1]
+        seen = [r for r in self.of("scaler") if r.port == SCALED_GRAD]
+        bad = [r for r in seen if r.summary.n_nonfinite]
+        if not bad or len(bad) == len(seen):  # all of them: clipping may have spread it
+            return ""
+        return max(bad, key=lambda r: r.order).site
 
 
 def _finite(value: float | None) -> bool:

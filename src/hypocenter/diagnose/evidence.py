@@ -70,6 +70,7 @@ class Alternative:
     verified: bool = False  # loss and all gradients finite with it
     why_not: str = ""  # why it could not be tried, or did not help
     cost: float | None = None  # time of the replayed step with it / without
+    share: float | None = None  # of the model's parameters that are in the targets: a guess of the cost elsewhere
     error: float | None = None  # ||gradients - those in float64|| / ||those in float64||, over all parameters
     text: str = ""  # the change, in words
 

@@ -19,9 +19,14 @@ AT_MOST_BYTES = 16 << 20  # an evidence file has a few tens of kilobytes
 
 _CODES = {
     "nonfinite-grad": "HC101", "nonfinite-loss": "HC102", "nonfinite-param": "HC103", "nonfinite-activation": "HC104",
-    "dead-grad": "HC105", "skipped-step": "HC106",
+    "dead-grad": "HC105", "skipped-step": "HC106", "grad-underflow": "HC206",
 }  # fmt: skip
-_KINDS = {"hardware-fault": "hardware", "index-out-of-range": "data", "dead-gradient": "vanishing"}
+_KINDS = {
+    "grad-underflow": "underflow",
+    "hardware-fault": "hardware",
+    "index-out-of-range": "data",
+    "dead-gradient": "vanishing",
+}
 _AT_THE_LEAF = frozenset({"bad-input", "bad-parameter"})
 _OVERFLOWS = frozenset({"format-overflow", "accumulation-overflow", "exploding-activation"})
 
@@ -103,7 +108,7 @@ def exhibited(evidence: Evidence, *, rank: int, bundle: str | None = None) -> Ex
     verdict = judge(evidence)
     place = _place(evidence, verdict)
     finding = Finding(
-        code=_CODES[evidence.trigger],
+        code=_code(evidence),
         kind=_KINDS.get(verdict.cause, "nonfinite"),
         severity=_severity(evidence, verdict),
         title=verdict.title,
@@ -129,14 +134,26 @@ def exhibited(evidence: Evidence, *, rank: int, bundle: str | None = None) -> Ex
     return Exhibit(evidence=evidence, verdict=verdict, finding=finding)
 
 
+def _code(evidence: Evidence) -> str:
+    if evidence.trigger == "grad-underflow" and evidence.loss_scale is not None:
+        return "HC203"
+    return _CODES[evidence.trigger]
+
+
 def _place(evidence: Evidence, verdict: Verdict) -> dict[str, Any]:
     place: dict[str, Any] = {"phase": None, "site": None, "port": None, "param": None, "op": None}
     leaf, origin = evidence.leaf, evidence.origin
+    if evidence.added_up is not None:
+        name = evidence.added_up.param
+        return place | {"phase": "grad", "site": name, "port": "grad", "param": name, "op": "c10d.allreduce_.default"}
     bad = evidence.replayed_bad_params or evidence.bad_params
     place["param"] = bad[0] if len(bad) == 1 else None
     if evidence.trigger == "nonfinite-param":
         name = evidence.bad_params[0] if evidence.bad_params else (leaf.name if leaf is not None else None)
         return place | {"phase": "optimizer", "site": name, "port": "param", "param": name}
+    if evidence.trigger == "grad-underflow" and evidence.bad_params:
+        name = evidence.bad_params[0]
+        return place | {"phase": "backward", "site": name.rpartition(".")[0], "port": "grad", "param": name}
     if leaf is not None and (verdict.cause in _AT_THE_LEAF or origin is None):
         return place | _leaf_place(evidence)
     if origin is not None:
@@ -163,7 +180,9 @@ def _leaf_place(evidence: Evidence) -> dict[str, Any]:
 
 def _severity(evidence: Evidence, verdict: Verdict) -> Severity:
     if verdict.cause == "loss-scale-overflow" or evidence.trigger == "skipped-step":
-        return "note" if verdict.cause in ("loss-scale-overflow", "unknown") else "error"
+        return "note"  # a rule that has seen the whole run makes more of it
+    if evidence.trigger == "grad-underflow":
+        return "warning"
     if evidence.trigger in ("dead-grad", "nonfinite-activation"):
         if verdict.cause in _OVERFLOWS and verdict.confidence == "proven":
             return "error" if why.zeroed(evidence) else "warning"

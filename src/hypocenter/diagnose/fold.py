@@ -8,11 +8,19 @@ from dataclasses import dataclass, field, replace
 
 from hypocenter.detect.consequence import Episode, episode_of, episodes, is_sick
 from hypocenter.diagnose.exhibits import Exhibit
+from hypocenter.diagnose.fall import Fall, by_rank, fall_from, scale_text, streaks
 from hypocenter.diagnose.numbers import counted
 from hypocenter.diagnose.why import place
 from hypocenter.nouns import Finding, StepRecord
 
-_FIRST = ("HC104", "HC103", "HC102", "HC101")  # without evidence: what names a place comes before what names a symptom
+_FIRST = (
+    "HC104",
+    "HC103",
+    "HC102",
+    "HC201",
+    "HC101",
+)  # without evidence: what names a place comes before what names a symptom
+_OF_THE_SCALE = ("HC201", "HC202")  # they gather what a falling loss scale has left elsewhere
 _SHOWN = 8  # numbers of steps or ranks that a sentence lists
 
 
@@ -24,6 +32,7 @@ class Group:
     exhibit: Exhibit | None = None
     same: list[Finding] = field(default_factory=list)  # the same cause at the same place, at other steps or ranks
     followers: list[Finding] = field(default_factory=list)
+    fall: Fall | None = None  # of the loss scale, that belongs to it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,13 +54,22 @@ def fold(
         records: step records by (rank, step).
     """
     ruled = sorted(found, key=lambda f: (f.step, _FIRST.index(f.code) if f.code in _FIRST else 9, f.rank))
-    sick = [f.step for f in (*(e.finding for e in exhibits), *ruled) if is_sick(f)]
+    past = by_rank(records)
+    sick = {f.step for f in (*(e.finding for e in exhibits), *ruled) if is_sick(f)}
+    sick |= {s for p in past.values() for streak in streaks(p) for s in _after_first(streak, sick)}
     spans = episodes((step for _, step in records), sick)
     groups: list[Group] = []
     for exhibit in exhibits:
         _place_exhibit(exhibit, groups, spans)
+    for group in groups:
+        shown = group.exhibit
+        if shown is not None and shown.evidence.loss_scale is not None and group.finding.severity == "error":
+            group.fall = fall_from(past.get(group.finding.rank, []), group.finding.step)
     for finding in ruled:
-        _place_finding(finding, groups, spans)
+        if finding.code in _OF_THE_SCALE:
+            _place_fall(finding, groups, past.get(finding.rank, []))
+        else:
+            _place_finding(finding, groups, spans)
     folded = [_finished(group, spans, records) for group in groups]
     return tuple(sorted(folded, key=lambda f: _order(f.finding)))
 
@@ -96,8 +114,91 @@ def _place_finding(finding: Finding, groups: list[Group], spans: Sequence[Episod
         leader.followers.append(finding)
 
 
+def _place_fall(finding: Finding, groups: list[Group], past: Sequence[StepRecord]) -> None:
+    """A falling scale follows what is to blame for it, or leads what was found out about it."""
+    fall = fall_from(past, finding.step)
+    blamed = next((g for g in groups if _is_blamed(g, fall)), None) if finding.code == "HC201" else None
+    if blamed is not None:
+        blamed.followers.append(finding)
+        blamed.fall = fall if blamed.fall is None or blamed.fall.n_skips < 2 else blamed.fall
+        return
+    twin = next((g for g in groups if g.finding.code == finding.code and fall and g.finding.step in fall), None)
+    if twin is not None:
+        twin.same.append(finding)
+        return
+    shown = next((g for g in groups if _shows(g, finding, fall)), None)
+    if shown is None:
+        groups.append(Group(finding=finding, fall=fall))
+    else:
+        _promote(shown, finding, fall)
+
+
+def _is_blamed(group: Group, fall: Fall | None) -> bool:
+    """Whether it says what made gradients non-finite that no loss scale would have mended."""
+    if fall is None or group.finding.severity != "error" or group.finding.kind != "nonfinite":
+        return False
+    is_located = group.exhibit is not None and group.exhibit.is_located
+    return (is_located or group.finding.code == "HC102") and any(f.step in fall for f in (group.finding, *group.same))
+
+
+def _shows(group: Group, finding: Finding, fall: Fall | None) -> bool:
+    """Whether a group knows more of the same fall than the rule does."""
+    if group.finding.code == "HC202" and finding.code == "HC201":
+        return group.fall is not None and finding.step in group.fall
+    if group.exhibit is None or fall is None or group.finding.step not in fall:
+        return False
+    evidence = group.exhibit.evidence
+    if evidence.trigger == "skipped-step":
+        below = finding.param or finding.site or ""
+        return finding.code == "HC201" or any(f"{p}.".startswith(f"{below}.") for p in evidence.bad_params)
+    return finding.code == "HC201" and evidence.trigger == "nonfinite-grad" and not group.exhibit.is_located
+
+
+def _promote(group: Group, finding: Finding, fall: Fall | None) -> None:
+    """The rule's finding, with place, cause and proof of the group's."""
+    old, exhibit = group.finding, group.exhibit
+    known = old if old.cause != "unknown" else finding
+    if finding.limit == 1.0 and known.cause == "loss-scale-overflow":  # below scale 1 the gradient itself is too large
+        known = finding
+    seen = (
+        f"step {old.step} was replayed at loss scale {scale_text(exhibit.evidence.loss_scale or 1.0)}"
+        if exhibit
+        else ""
+    )
+    is_placed = old.site is not None
+    group.finding = replace(
+        old,
+        code=finding.code,
+        kind=finding.kind,
+        severity=finding.severity,
+        title=finding.title,
+        step=finding.step,
+        site=old.site if is_placed else finding.site,
+        phase=old.phase if is_placed else finding.phase,
+        param=finding.param or old.param,
+        cause=known.cause,
+        confidence=known.confidence,
+        limit=old.limit if old.limit is not None else finding.limit,
+        actual=old.actual if old.limit is not None else finding.actual,
+        why=(*finding.why, *((seen,) if exhibit is not None and exhibit.is_located else ()), *old.why),
+    )
+    group.fall = fall
+
+
+def _after_first(streak: Sequence[int], sick: set[int]) -> Sequence[int]:
+    """The skips that follow a bad step without an update in between belong to it."""
+    start = next((i for i, step in enumerate(streak) if step in sick), len(streak))
+    return streak[start:]
+
+
 def _leader(finding: Finding, groups: Sequence[Group], spans: Sequence[Episode]) -> Group | None:
     """The group that explains a rule's finding: of the same step or, in an episode, of an earlier one."""
+    if finding.code in ("HC101", "HC106"):
+        falling = (g for g in groups if g.fall is not None and g.finding.severity != "note")
+        leads = (g for g in falling if finding.code == "HC106" or g.finding.code == "HC201")
+        fallen = next((g for g in leads if g.fall is not None and finding.step in g.fall), None)
+        if fallen is not None:
+            return fallen
     episode = episode_of(finding.step, spans) if finding.kind == "nonfinite" else None
     if episode is not None:
         leading = [(g, f) for g in groups for f in (g.finding, *g.same) if f.severity == "error"]
@@ -105,7 +206,7 @@ def _leader(finding: Finding, groups: Sequence[Group], spans: Sequence[Episode])
         if leading:
             return min(leading, key=lambda pair: _distance(pair[1], finding))[0]
     if finding.code == "HC106":
-        skips = [g for g in groups if g.finding.code == "HC106"]
+        skips = [g for g in groups if g.finding.code == "HC106" and (g.exhibit or g.finding.why == finding.why)]
         return next((g for g in skips if g.finding.step == finding.step), skips[0] if skips else None)
     same_step = [g for g in groups if g.exhibit is not None and g.finding.step == finding.step]
     shown = [g for g in same_step if g.finding.rank == finding.rank or is_sick(g.finding)]
@@ -122,7 +223,7 @@ def _distance(leader: Finding, finding: Finding) -> tuple[bool, int]:
 def _finished(group: Group, spans: Sequence[Episode], records: Mapping[tuple[int, int], StepRecord]) -> Folded:
     finding, exhibit = group.finding, group.exhibit
     then = [*_turned(exhibit), *_symptoms(group, spans, records), *_spread(exhibit, records), *_probes(group)]
-    then += [*_skipped(group, records), *_other_ranks(group), *_again(group), *_later(group)]
+    then += [*_fell(group), *_skipped(group, records), *_other_ranks(group), *_again(group), *_later(group)]
     return Folded(
         finding=replace(
             finding,
@@ -182,11 +283,19 @@ def _probes(group: Group) -> list[str]:
     return [f"probe {f.site} -> {', '.join(f.chips)}" for f in probes]
 
 
+def _fell(group: Group) -> list[str]:
+    fall = group.fall
+    if fall is None or group.finding.severity == "note":
+        return []
+    is_said = fall.n_skips > 1 or group.finding.code in _OF_THE_SCALE
+    return [fall.sentence()] if is_said else []
+
+
 def _skipped(group: Group, records: Mapping[tuple[int, int], StepRecord]) -> list[str]:
     record = records.get((group.finding.rank, group.finding.step))
     if record is None or not record.skipped or (group.finding.code == "HC106" and group.exhibit is None):
         return []
-    return ["the update was skipped"]
+    return [] if _fell(group) else ["the update was skipped"]
 
 
 def _other_ranks(group: Group) -> list[str]:
@@ -202,7 +311,9 @@ def _again(group: Group) -> list[str]:
 
 
 def _later(group: Group) -> list[str]:
+    told = group.fall if _fell(group) else None
     later = [f for f in group.followers if f.step > group.finding.step]
+    later = [f for f in later if told is None or f.step not in told or f.code not in ("HC101", "HC106", "HC201")]
     if not later:
         return []
     first, last = min(f.step for f in later), max(f.step for f in later)

@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hypocenter.detect.engine import LARGE_HALF, Reads
+from hypocenter.detect.peaks import NEAR_LIMIT
 from hypocenter.nouns import Reading, Run, StepRecord
 
 if TYPE_CHECKING:
@@ -63,10 +65,31 @@ def steps_of(recorded: Recorded, reads: Collection[Reads]) -> Iterator[Step]:
     for rank in recorded.ranks:
         found: dict[int, Step] = {}
         for record in records[rank]:
-            found[record.step] = Step(rank=rank, step=record.step, record=record)
+            known = found.get(record.step)
+            both = record if known is None or known.record is None else _merged(known.record, record)
+            found[record.step] = Step(rank=rank, step=record.step, record=both)
         for reading in readings_from(_filtered(recorded.table(rank), reads)):
             found.setdefault(reading.step, Step(rank=rank, step=reading.step)).readings.append(reading)
         yield from (found[step] for step in sorted(found))
+
+
+def _merged(first: StepRecord, second: StepRecord) -> StepRecord:
+    """One record of a step in which several optimizers updated: whatever went wrong in one of them is kept."""
+    is_bad = first.loss is not None and not math.isfinite(first.loss)
+    return replace(
+        second,
+        n_microbatches=first.n_microbatches + second.n_microbatches,
+        loss=first.loss if is_bad or second.loss is None else second.loss,
+        grad_norm=first.grad_norm if not _finite(first.grad_norm) else second.grad_norm,
+        loss_scale=first.loss_scale if second.loss_scale is None else second.loss_scale,
+        skipped=first.skipped or second.skipped,
+        n_bad_grads=first.n_bad_grads + second.n_bad_grads,
+        finding=first.finding or second.finding,
+    )
+
+
+def _finite(value: float | None) -> bool:
+    return value is None or math.isfinite(value)
 
 
 def n_sites(table: pa.Table) -> int:
@@ -88,6 +111,11 @@ def _filtered(table: pa.Table, reads: Collection[Reads]) -> pa.Table:
         "scaler": lambda: pc.equal(table["phase"], "scaler"),
         "optimizer": lambda: pc.equal(table["phase"], "optimizer"),
         "large-half": lambda: pc.and_(pc.equal(table["dtype"], "float16"), pc.greater(table["absmax"], LARGE_HALF)),
+        "half-grad": lambda: pc.and_(
+            pc.and_(pc.equal(table["dtype"], "float16"), pc.greater(table["n_hist"], 0)),
+            pc.or_(pc.equal(table["phase"], "backward"), pc.equal(table["phase"], "grad")),
+        ),
+        "near-limit": lambda: _near_limit(table),
         "zero": lambda: pc.and_(pc.greater(table["n_hist"], 0), pc.equal(table["n_zero"], table["n_hist"])),
     }
     mask = None
@@ -95,3 +123,15 @@ def _filtered(table: pa.Table, reads: Collection[Reads]) -> pa.Table:
         wanted = columns[word]()
         mask = wanted if mask is None else pc.or_(mask, wanted)
     return table.slice(0, 0) if mask is None else table.filter(mask)
+
+
+def _near_limit(table: pa.Table) -> Any:
+    """Readings within NEAR_BITS of their format's largest number; formats that do not occur cost nothing."""
+    import pyarrow.compute as pc
+
+    mask: Any = pc.equal(table["dtype"], "")
+    for dtype in pc.unique(table["dtype"]).to_pylist():
+        if dtype in NEAR_LIMIT:
+            large = pc.greater(table["absmax"], NEAR_LIMIT[dtype])
+            mask = pc.or_(mask, pc.and_(pc.equal(table["dtype"], dtype), large))
+    return mask

@@ -41,6 +41,7 @@ def common(evidence: Evidence) -> tuple[str, ...]:
     """What is worth saying whatever the cause: how many, does it repeat, what hid it, what came before."""
     return (
         *_counted(evidence),
+        *_at_scale_1(evidence),
         *_repeats(evidence),
         *_hidden(evidence),
         *_turned_nan(evidence),
@@ -83,6 +84,15 @@ def _counted(evidence: Evidence) -> tuple[str, ...]:
     first = f", first at {list(evidence.indices[0])}" if evidence.indices and evidence.indices[0] else ""
     total = f" of {counted(n, 'value')}" if evidence.index_shape else ""
     return (f"{', '.join(evidence.chips)}{total}{first}",)
+
+
+def _at_scale_1(evidence: Evidence) -> tuple[str, ...]:
+    measured = evidence.facts.get("finite_at_scale_1")
+    if not isinstance(measured, (int, float)):
+        return ()
+    if measured:
+        return ("the same step is finite at loss scale 1",)
+    return ("at loss scale 1 the step is not finite either: the scale is not the cause",)
 
 
 def _repeats(evidence: Evidence) -> tuple[str, ...]:

@@ -23,6 +23,9 @@ class Budget:
     seconds: float
 
 
+MODEST_SCALE = 1024.0
+"""A loss scale that loses few gradients to underflow: what overflows only above it does so in a scaler's warm-up."""
+
 BRIEF = Budget(replays=60, seconds=20.0)  # at failure time: the job waits
 FULL = Budget(replays=100_000, seconds=24 * 3600.0)  # when asked for: `hypocenter cure`
 BUDGETS = {"auto": BRIEF, "full": FULL, "off": Budget(replays=0, seconds=0.0)}  # by the option `cure`
@@ -50,11 +53,11 @@ class Case:
 
     @property
     def scales(self) -> tuple[float | None, ...]:
-        """Loss scales to search a cure at, the wanted one first; (None,) without a scaler."""
+        """Loss scales to search a cure at, falling, the wanted one first; (None,) without a scaler."""
         if self.loss_scale is None:
             return (None,)
         wanted = self.train_scale or self.loss_scale
-        return (wanted, 1.0) if wanted > 1.0 else (wanted,)
+        return (wanted, *(scale for scale in (MODEST_SCALE, 1.0) if scale < wanted))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from hypocenter.replay import alone
 from hypocenter.replay.impossible import ReplayImpossible
@@ -55,6 +56,31 @@ class Replayer:
         events = self._tape.slice(microbatch)
         sharded = next((why for _, event in events if (why := alone.why_not(event.function))), "")
         return sharded or self._tape.mutated(events)
+
+    def computes_in(self, microbatch: Microbatch, dtype: torch.dtype) -> bool:
+        """Whether it ran under autocast to a format, or through a module with parameters in it.
+
+        Autocast that a library has put into a model's `forward` (accelerate does) is seen by a replay of that.
+        """
+        if self.why_not(microbatch):
+            return False
+        is_wrapped = False
+        for _, event in self._tape.slice(microbatch):
+            if any(enabled and used == dtype for _, enabled, used in event.ambient.autocast):
+                return True
+            if event.module is not None:
+                if any(p.dtype == dtype for p in event.module.parameters()):
+                    return True
+                is_wrapped = is_wrapped or "forward" in alone.callee(event.module).__dict__
+        if not is_wrapped:
+            return False
+        seen = _FormatsSeen()
+        events = [event for _, event in self._tape.slice(microbatch) if event.module is not None]
+        parameter = next((p for event in events for p in event.module.parameters() if p.requires_grad), None)  # type: ignore[union-attr]
+        if parameter is None:
+            return False
+        self.run(microbatch, [parameter], mode=seen)
+        return dtype in seen.found
 
     def batch_tensors(self, microbatch: Microbatch) -> list[torch.Tensor]:
         """The inputs that came from outside (no parameters), in order of use."""
@@ -222,6 +248,21 @@ class Replayer:
             found = list(torch.autograd.grad(roots, wanted, seeds, allow_unused=True))
         by_id = {id(p): g for p, g in zip(wanted, found, strict=True)}
         return [by_id.get(id(p)) for p in parameters]
+
+
+class _FormatsSeen(TorchDispatchMode):
+    """Collects the formats of all results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[torch.dtype] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.found.update(
+            t.dtype for t in (out if isinstance(out, (tuple, list)) else (out,)) if isinstance(t, torch.Tensor)
+        )
+        return out
 
 
 def _widened(tensor: torch.Tensor) -> torch.Tensor:

@@ -18,17 +18,20 @@ from hypocenter.nouns import Reading
 from hypocenter.replay import optimizer_step
 from hypocenter.replay.bundle import write_bundle
 from hypocenter.replay.case import BUDGETS, HIDDEN, Case
-from hypocenter.replay.engine import Replayer, ReplayImpossible
+from hypocenter.replay.engine import Replayer
 from hypocenter.replay.investigate import Investigator
 from hypocenter.session.live_trace import LiveTrace
 from hypocenter.session.replay_rows import ReplayRows
 from hypocenter.session.scale_memory import ScaleMemory
+from hypocenter.session.scale_watch import Judged, ScaleWatch
 from hypocenter.session.sentinel import Check
+from hypocenter.session.underflow_probe import UnderflowProbe
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.tape import Microbatch
 
 MAX_DEAD_REPLAYS = 3  # replays because gradients became exactly zero: often healthy (a MoE expert without tokens)
 HISTORY_STEPS = 256  # per site: what a trend before the failure is read from
+MAX_SCALE_REPLAYS = 2  # traced replays of steps that one layer made the scaler skip
 MAX_ACTIVATION_REPLAYS = 3  # replays because a module's output was not finite while the gradients were
 
 
@@ -50,7 +53,9 @@ class Failures:
         self._folder, self._rows, self._live, self._warn = folder, rows, live, warn
         self._investigator = Investigator(replayer, names, after_trace=rows.stop)
         self._n_replays = self._n_dead = self._n_activation = 0
-        self._n_skips_in_a_row = 0
+        self._n_scale = 0
+        self._scale_watch = ScaleWatch(config, names, replayer)
+        self._underflow = UnderflowProbe(config, names, replayer)
         self._scales = ScaleMemory()
         self._seen_finite: set[str] = set()
         self._history: dict[str, deque[tuple[int, float]]] = {}
@@ -73,16 +78,22 @@ class Failures:
         """Decide on and investigate one step. Returns the evidence's id, or ''."""
         self._scales.note(scale, healthy=check.loss_finite and not check.bad_params)
         suspicious = self._newly_nonfinite(readings)
-        trigger = self._trigger(check, scale, microbatches, suspicious)
+        bad = check.bad_params if clip_bad is None else clip_bad
+        trigger, facts = self._trigger(check, step, scale, microbatches, bad, suspicious)
+        is_healthy = check.loss_finite and not check.bad_params
+        if is_healthy and not self.poisoned:
+            lost = self._underflow.look(check, step, scale, microbatches, rank=rank, world_size=world_size)
+            if lost is not None:
+                return self._write(lost, None)
         if trigger is None:
-            self.healthy_steps += check.loss_finite and not check.bad_params
+            self.healthy_steps += is_healthy
             return ""
         if trigger in ("nonfinite-loss", "nonfinite-grad") and (
             self.poisoned or self._n_replays >= self._config.max_replays
         ):
             return ""
         self._n_replays += 1
-        bad = clip_bad if clip_bad is not None else check.bad_params
+        is_known = trigger == "nonfinite-grad" and "finite_at_scale_1" in facts
         case = Case(
             id=f"step-{step:06d}-{trigger}",
             trigger=trigger,
@@ -98,17 +109,25 @@ class Failures:
             train_scale=self._scales.to_train_with,
             budget=BUDGETS[self._config.cure],
             clip="clip_grad_norm_" if clip_bad is not None and len(clip_bad) < len(check.bad_params) else "",
+            seed_scale=1.0 / scale if is_known and scale is not None else 1.0,
         )
-        return self._investigate(case)
+        found = self._investigate(case, facts)
+        if found and trigger == "nonfinite-grad" and self.written[-1].reproduced:
+            self._scale_watch.explained(check)
+        return found
 
-    def _investigate(self, case: Case) -> str:
+    def _investigate(self, case: Case, facts: dict[str, float | str]) -> str:
         if not self._config.replay:
             evidence = replace(self._investigator.base(case), why_not="replay is switched off (replay = false)")
             return self._write(evidence, None)
         outcome = self._investigator.investigate(case, self._rows.observe, self._live.tracer)
         if case.trigger in HIDDEN and not outcome.evidence.reproduced:
             return ""  # nothing wrong was found: silence
-        if not outcome.evidence.reproduced:
+        outcome.evidence = replace(outcome.evidence, facts={**outcome.evidence.facts, **facts})
+        if case.trigger == "skipped-step":
+            if not outcome.evidence.reproduced:
+                return ""  # a skip that cannot be shown again accuses nobody
+        elif not outcome.evidence.reproduced:
             if not (outcome.evidence.replayed and case.world_size > 1):
                 self._live.arm(outcome.evidence.why_not)
         else:
@@ -118,34 +137,43 @@ class Failures:
         return self._write(replace(outcome.evidence, history=before), outcome)
 
     def _trigger(
-        self, check: Check, scale: float | None, microbatches: Sequence[Microbatch], suspicious: bool
-    ) -> Trigger | None:
+        self,
+        check: Check,
+        step: int,
+        scale: float | None,
+        microbatches: Sequence[Microbatch],
+        bad: Sequence[str],
+        suspicious: bool,
+    ) -> tuple[Trigger | None, dict[str, float | str]]:
+        """What is to be investigated, and what is known already."""
+        judged = None
+        if scale is not None and 0.0 < scale < math.inf:  # nothing can be divided by another
+            if check.bad_params:
+                judged = self._scale_watch.skipped(check, bad, step, scale, microbatches)
+            elif check.loss_finite:
+                self._scale_watch.went_through(check, step, scale)
         if not check.loss_finite:
-            return "nonfinite-loss"
+            return "nonfinite-loss", {}
         if check.bad_params:
-            return "nonfinite-grad" if scale is None or not self._is_scale(scale, microbatches) else None
-        self._n_skips_in_a_row = 0
+            return ("nonfinite-grad", {}) if judged is None else self._of_skip(judged)
         if check.newly_dead and self._n_dead < MAX_DEAD_REPLAYS:
             self._n_dead += 1
-            return "dead-grad"
+            return "dead-grad", {}
         if suspicious and self._n_activation < MAX_ACTIVATION_REPLAYS:
             self._n_activation += 1
-            return "nonfinite-activation"
-        return None
+            return "nonfinite-activation", {}
+        return None, {}
 
-    def _is_scale(self, scale: float, microbatches: Sequence[Microbatch]) -> bool:
-        """Whether gradients are finite without the loss scale: then it is only too high, and will be halved.
-
-        Tried at the 1st, 2nd, 4th, 8th, ... skip in a row: a warm-up back-off is normal and must stay cheap.
-        """
-        self._n_skips_in_a_row += 1
-        if self._n_skips_in_a_row & (self._n_skips_in_a_row - 1):
-            return True
-        parameters = [p for _, p in self._names.parameters()]
-        try:
-            return all(self._replayer.run(m, parameters, seed_scale=1.0 / scale).finite for m in microbatches)
-        except (ReplayImpossible, RuntimeError):
-            return self._n_skips_in_a_row < 16 and scale >= 1.0
+    def _of_skip(self, judged: Judged) -> tuple[Trigger | None, dict[str, float | str]]:
+        """A skip is investigated when the scale is not its cause, when it comes again and again, when it never ends."""
+        if judged.at_scale_1 == "not-finite":
+            return "nonfinite-grad", {"finite_at_scale_1": 0.0}
+        if judged.at_scale_1 == "cannot-tell" and judged.is_collapse:
+            return "nonfinite-grad", {}
+        if judged.is_again and self._n_scale < MAX_SCALE_REPLAYS:
+            self._n_scale += 1
+            return "skipped-step", {"finite_at_scale_1": 1.0}
+        return None, {}
 
     def _newly_nonfinite(self, readings: Sequence[Reading]) -> bool:
         """A module's output that is not finite although it was at earlier steps."""

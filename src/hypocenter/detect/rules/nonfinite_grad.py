@@ -25,6 +25,8 @@ from hypocenter.detect.engine import rule
 from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding
 
+OF_THE_SCALE = "-skipped-step"  # end of the id of evidence about a skip that a replay at scale 1 found finite
+
 
 @rule("HC101", "nonfinite", severity="error", reads=("nonfinite",))
 def check(window: Window) -> Iterator[Finding]:
@@ -53,6 +55,8 @@ def check(window: Window) -> Iterator[Finding]:
 
 def _backs_off(window: Window) -> bool:
     record = window.record
-    if record is None or not record.skipped or record.finding or not window.loss_finite:
+    if record is None or not record.skipped or not window.loss_finite:
+        return False
+    if record.finding and not record.finding.endswith(OF_THE_SCALE):
         return False
     return record.loss_scale is not None and record.loss_scale >= 1.0

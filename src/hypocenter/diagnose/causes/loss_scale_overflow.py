@@ -32,7 +32,8 @@ from hypocenter.diagnose.verdicts import cause
 @cause("loss-scale-overflow", order=160)
 def decide(evidence: Evidence) -> Verdict | None:
     """Above the limit with the scale, below without."""
-    found, scale, origin = overflow(evidence), evidence.loss_scale, evidence.origin
+    scale = evidence.loss_scale if evidence.replayed_scale is None else evidence.replayed_scale
+    found, origin = overflow(evidence), evidence.origin
     if found is None or origin is None or scale is None or scale <= 1 or found.actual / scale > found.limit:
         return None
     if origin.phase != "backward" and not _scales_the_loss(origin, scale):

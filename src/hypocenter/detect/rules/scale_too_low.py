@@ -1,0 +1,61 @@
+"""The loss scale is so low that gradients underflow.
+
+What it means
+    Gradients times the loss scale are so small that float16 turns them into zero (below 2^-25) or keeps one or two
+    bits of them. The layers concerned learn little or nothing, without any NaN.
+
+How it is decided
+    By replay: a step whose gradients are suspiciously small is done again with a larger scale; a quarter of all
+    gradient elements at least are then nonzero where the run has exact zeros: proven. From a recording at level
+    `modules`: in three recorded steps at least half of the float16 gradients have a tenth of their nonzero values
+    below 2^-22, and the largest one leaves 8 octaves to 65504: likely.
+
+What to do
+    Raise the scale: a dynamic scaler, a higher fixed one, or a shorter growth_interval. If it had fallen before, look
+    for what made it fall (HC201, HC202).
+
+When it is wrong
+    When the small gradients belong to a part that hardly needs to learn. A distribution so wide that no scale fits all
+    of it is not reported here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hypocenter.detect.engine import rule
+from hypocenter.detect.underflow import starved
+from hypocenter.detect.window import Window
+from hypocenter.nouns import Finding
+
+SMALLEST_HALF = 2.0**-24  # IEEE 754 binary16
+
+
+@rule("HC203", "underflow", severity="warning", reads=("half-grad",))
+def check(window: Window) -> Iterator[Finding]:
+    """Fire when most float16 gradients lie at the lower end under a loss scale that could be higher."""
+    scale = window.loss_scale
+    found = None if scale is None else starved(window)
+    if found is None or scale is None:
+        return
+    yield Finding(
+        code="HC203",
+        kind="underflow",
+        severity="warning",
+        title=f"gradients underflow at loss scale {scale:,.0f}"
+        if scale >= 1
+        else "gradients underflow at this loss scale",
+        step=window.step,
+        rank=window.rank,
+        phase=found.worst.phase,
+        site=found.worst.site,
+        port=found.worst.port,
+        cause="grad-underflow",
+        confidence="likely",
+        limit=SMALLEST_HALF,
+        actual=found.worst.summary.absmin,
+        why=(
+            found.sentence(),
+            f"the largest gradient leaves {found.octaves} octaves: the scale could be 2^{found.octaves} higher",
+        ),
+    )

@@ -1,0 +1,52 @@
+"""Names the parameter at which a skipped step's gradients first went bad: the last one in the order of the model.
+
+Backward runs from the end of the model to its start and carries bad values along: every parameter before the culprit is
+bad too. Clipping spreads one bad norm to all gradients, so what was seen before it counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from hypocenter.detect.window import CULPRIT
+from hypocenter.nouns import Reading, Summary
+from hypocenter.session.observer import Observer, Update
+from hypocenter.session.sentinel import Check
+from hypocenter.tap.names import NameMap
+
+
+class Culprit(Observer):
+    """Writes one row at a step whose scaled gradients are not finite."""
+
+    _before_clip: tuple[str, ...] = ()
+
+    def before_clip(self, parameters: Sequence[torch.Tensor], check: Check) -> None:
+        """Who was bad before clipping made all bad."""
+        self._before_clip = self._before_clip or tuple(check.bad_params)
+
+    def before_update(self, update: Update) -> None:
+        """Name the culprit of a step that the scaler is about to skip."""
+        bad, self._before_clip = self._before_clip or tuple(update.check.bad_params), ()
+        if update.scaled is None or not update.check.bad_params:
+            return
+        name = last_in_model(self.context.names, bad)
+        if name:
+            self.rows.append(
+                Reading(
+                    step=update.step,
+                    microbatch=0,
+                    phase="scaler",
+                    site=name,
+                    port=CULPRIT,
+                    order=self.context.clock.next_order(),
+                    summary=Summary(n=1, n_nan=1),
+                )
+            )
+
+
+def last_in_model(names: NameMap, labels: Iterable[str]) -> str:
+    """Of some parameters the one that the model has last; "" when it has none of them."""
+    wanted = set(labels)
+    return next((name for name, _ in reversed(names.parameters()) if name in wanted), "")

@@ -1,0 +1,113 @@
+"""Whether bad gradients under a loss scaler are the scale's doing: told by replays at scale 1, asked sparingly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from hypocenter.config import Config
+from hypocenter.detect.scale_track import ScaleTrack, Skip
+from hypocenter.replay.engine import Replayer, ReplayImpossible
+from hypocenter.session.observers.culprit import last_in_model
+from hypocenter.session.sentinel import Check
+from hypocenter.tap.names import NameMap
+from hypocenter.tap.tape import Microbatch
+
+AGAIN = 3  # skips with the same culprit, neither warm-up nor probing, after which one is replayed as it was
+LARGEST_SEED = 2.0**24  # 1 / scale must not become 0 in float16, whose smallest number is 2^-24
+
+Answer = Literal["finite", "not-finite", "cannot-tell", "not-asked"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """What is known of a step that the scaler is about to skip."""
+
+    at_scale_1: Answer
+    is_again: bool = False  # one parameter goes bad again and again although the scale had fitted
+    is_collapse: bool = False  # the scale keeps falling
+
+
+class ScaleWatch:
+    """Follows the loss scale of each optimizer, and asks a replay when there is something to learn."""
+
+    def __init__(self, config: Config, names: NameMap, replayer: Replayer) -> None:
+        self._config, self._names, self._replayer = config, names, replayer
+        self._tracks: dict[str, ScaleTrack] = {}
+        self._bad: dict[str, frozenset[str]] = {}  # in the last skip
+        self._explained: set[str] = set()  # the skips in a row that go on have a cause
+
+    def went_through(self, check: Check, step: int, scale: float) -> None:
+        """All gradients were finite."""
+        key = _key(check)
+        self._track(key).add(step, scale, skipped=False)
+        self._bad.pop(key, None)
+        self._explained.discard(key)
+
+    def explained(self, check: Check) -> None:
+        """The cause of these skips was found: no need to look again while they go on as they are."""
+        self._explained.add(_key(check))
+
+    def skipped(
+        self, check: Check, bad: Sequence[str], step: int, scale: float, microbatches: Sequence[Microbatch]
+    ) -> Judged:
+        """Gradients are not finite, and the scaler will skip the step.
+
+        A replay is asked at the 1st, 2nd, 4th, 8th, ... skip in a row (a warm-up is normal and must stay cheap), when
+        other parameters go bad than before, and when this skip shows that something is wrong.
+
+        Args:
+            check: of the step.
+            bad: parameters whose gradient is not finite, before any clipping.
+            step: of the clock.
+            scale: of the step.
+            microbatches: of the step.
+        """
+        key = _key(check)
+        track = self._track(key)
+        culprit = last_in_model(self._names, bad)
+        n = track.n_in_a_row + 1
+        skip = Skip(step=step, scale=scale, culprit=culprit, is_first=n == 1)
+        is_collapse = track.collapse(skip) is not None
+        is_again = bool(culprit) and track.kind(scale) == "fall" and track.times(culprit) + 1 == AGAIN
+        is_news = not set(bad) <= self._bad.get(key, frozenset())
+        track.add(step, scale, skipped=True, culprit=culprit)
+        self._bad[key] = frozenset(bad)
+        if key in self._explained and not is_news:
+            return Judged(at_scale_1="not-asked")
+        is_due = n & (n - 1) == 0 or is_news or is_again or is_collapse
+        answer = self._at_scale_1(scale, microbatches) if is_due else "not-asked"
+        return Judged(at_scale_1=answer, is_again=is_again and answer == "finite", is_collapse=is_collapse)
+
+    def _track(self, key: str) -> ScaleTrack:
+        return self._tracks.setdefault(key, ScaleTrack())
+
+    def _at_scale_1(self, scale: float, microbatches: Sequence[Microbatch]) -> Answer:
+        """Replays the step with the loss scale taken out of what backward starts from."""
+        half = any(v.dtype == torch.float16 for m in microbatches for v in m.values)
+        if not self._config.replay or not microbatches or (half and scale > LARGEST_SEED):
+            return "cannot-tell"
+        parameters = [p for _, p in self._names.parameters()]
+        sums: list[torch.Tensor | None] = [None] * len(parameters)
+        try:
+            for microbatch in microbatches:
+                replayed = self._replayer.run(microbatch, parameters, seed_scale=1.0 / scale)
+                if not replayed.finite:
+                    return "not-finite"
+                if len(microbatches) > 1:
+                    sums = [
+                        g if s is None else s if g is None else s + g for s, g in zip(sums, replayed.grads, strict=True)
+                    ]
+        except ReplayImpossible:
+            return "cannot-tell"
+        except Exception:  # the user's own code runs here: anything may come out of it
+            return "cannot-tell"
+        return "finite" if all(bool(torch.isfinite(s).all()) for s in sums if s is not None) else "not-finite"
+
+
+def _key(check: Check) -> str:
+    """Tells optimizers apart: each has its own first parameter."""
+    return next(iter(check.grad_norms), "")
