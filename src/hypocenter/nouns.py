@@ -191,6 +191,7 @@ class Run:
     format: int
     name: str
     command: tuple[str, ...] = ()
+    folder: str = ""  # where the command was started
     started: str = ""  # ISO 8601, UTC
     ended: str | None = None
     status: Literal["running", "finished", "failed", "killed"] = "running"

@@ -12,7 +12,8 @@ from hypocenter.diagnose.evidence import Alternative, Evidence
 from hypocenter.replay.case import HIDDEN
 from hypocenter.replay.rehearsal import Around, Rehearsal, Rehearsed
 from hypocenter.replay.remedies.catalogue import REMEDIES
-from hypocenter.replay.remedies.fp32_island import island
+from hypocenter.replay.remedies.cost import parameter_share
+from hypocenter.replay.remedies.float64_reference import Float64Reference
 from hypocenter.replay.remedies.kinds import RemedyKind
 
 MOST_ELEMENTS = (
@@ -31,21 +32,24 @@ class Comparison:
 
     def __init__(self, rehearsal: Rehearsal, roots: Sequence[torch.nn.Module], evidence: Evidence) -> None:
         self._rehearsal, self._evidence = rehearsal, evidence
-        self._scale = rehearsal.scale
+        self._scale, self._roots = rehearsal.scale, roots
         self._plain_s = min(rehearsal.rehearse().seconds for _ in range(2))  # the first pays for caches
         n_elements = sum(parameter.numel() for parameter in rehearsal.scene.parameters)
         self._exact: Rehearsed | None = None
         if n_elements <= MOST_ELEMENTS:
-            exact = rehearsal.rehearse(lambda: island(roots, cast_back=False, dtype=torch.float64))
+            with Float64Reference(roots, leaves=True) as reference:
+                exact = rehearsal.rehearse(parameters=reference.parameters(rehearsal.scene.parameters))
             self._exact = exact if exact.finite else None
 
     def of(
-        self, action: str, targets: Sequence[str], around: Around, text: str, scale: float | None = None
-    ) -> Alternative:
+        self, action: str, targets: Sequence[str], around: Around, text: str, *, scale: float | None = None,
+        modules: Sequence[torch.nn.Module] = (),
+    ) -> Alternative:  # fmt: skip
         """One way, replayed.
 
         Args:
             scale: loss scale of the replay; None: the one that the cure was found with.
+            modules: that it changes, for their share of the parameters.
         """
         self._rehearsal.scale = scale or self._scale
         try:
@@ -53,11 +57,15 @@ class Comparison:
             finite = self._rehearsal.holds(around) if self._rehearsal.scene.case.trigger in HIDDEN else found.finite
         finally:
             self._rehearsal.scale = self._scale
-        cost = found.seconds / self._plain_s if finite and self._plain_s else None
-        error = self._error(found) if finite else None
-        why_not = found.why_not or ("" if finite else "loss or gradients are not finite with it")
         return Alternative(
-            action=action, targets=tuple(targets), verified=finite, why_not=why_not, cost=cost, error=error, text=text
+            action=action,
+            targets=tuple(targets),
+            verified=finite,
+            why_not=found.why_not or ("" if finite else "loss or gradients are not finite with it"),
+            cost=found.seconds / self._plain_s if finite and self._plain_s else None,
+            share=parameter_share(self._roots, modules) if modules else None,
+            error=self._error(found) if finite else None,
+            text=text,
         )
 
     def with_kinds(self, targets: Sequence[str], modules: Sequence[torch.nn.Module]) -> list[Alternative]:
@@ -67,7 +75,8 @@ class Comparison:
             if kind.name == "fp32-island" or self._rehearsal.is_spent or not kind.applies(self._evidence):
                 continue
             if kind.takes_modules:
-                tried.append(self.of(kind.name, targets, lambda k=kind: k.around(modules), kind.text(targets)))
+                around, words = (lambda k=kind: k.around(modules)), kind.text(targets)
+                tried.append(self.of(kind.name, targets, around, words, modules=modules))
             elif self._scale is not None:
                 tried.append(self._largest_finite_scale(kind, self._scale))
         return tried
@@ -85,7 +94,7 @@ class Comparison:
             why_not = f"not finite at any loss scale down to {offered[-1]:g}" if offered else "there is no lower scale"
             return Alternative(action=kind.name, targets=(), why_not=why_not, text=kind.text(()))
         target = f"{offered[low]:g}"
-        return self.of(kind.name, (target,), contextlib.nullcontext, kind.text(()), offered[low])
+        return self.of(kind.name, (target,), contextlib.nullcontext, kind.text(()), scale=offered[low])
 
     def _error(self, found: Rehearsed) -> float | None:
         """||g - g64|| / ||g64|| over all parameters; None where float64 gives no finite gradients to compare with."""

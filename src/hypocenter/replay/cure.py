@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -140,7 +141,8 @@ class Cures:
         modules = [module for path in cure.targets if (module := self._module(path)) is not None]
         comparison = Comparison(self._rehearsal, self._roots, evidence)
         words = advice(", ".join(target or "the model" for target in cure.targets), cast_back=cure.cast_back)
-        chosen = comparison.of(cure.action, cure.targets, self._search.island(cure.targets, cure.cast_back), words)
+        around = self._search.island(cure.targets, cure.cast_back)
+        chosen = comparison.of(cure.action, cure.targets, around, words, modules=modules)
         smaller: list[Alternative] = []
         for op in cure.ops[:1]:
             name = op.rpartition(":")[2]
@@ -162,7 +164,7 @@ def functions_in(text: str) -> list[str]:
 
 def api_line(targets: Sequence[str], *, cast_back: bool) -> str:
     """The island as one line of Python for the user's program."""
-    names = ", ".join(f'"{target}"' for target in targets)
+    names = ", ".join(json.dumps(target, ensure_ascii=False) for target in targets)
     return f"hypocenter.island(model, [{names}]{'' if cast_back else ', cast_back=False'})"
 
 

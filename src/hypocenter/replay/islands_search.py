@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -13,7 +13,6 @@ from hypocenter.replay.remedies.fp32_island import island
 from hypocenter.tap.tracer import OpTracer
 
 MAX_FOLLOWED = 6  # blamed modules that are put in float32 one after the other before the whole model is searched
-FEW = 3  # modules: a larger set is only taken when no lower loss scale gives a smaller one
 
 Module = Callable[[str], torch.nn.Module | None]
 
@@ -50,26 +49,44 @@ class IslandSearch:
         return len(self._sites)
 
     def find(self, blamed: str, scales: Sequence[float | None]) -> Found | None:
-        """The smallest set; at the first of the loss scales, or at a later one if that makes it much smaller.
+        """The smallest set at the first of the loss scales, or at a lower one if fewer modules are needed there.
 
         The modules that the blame names one after the other are tried first, each with its result cast back and left
         in float32; when they do not help, every module of the step is searched, children before parents.
+
+        Args:
+            blamed: where the failure starts.
+            scales: falling; the last one is a last resort.
         """
         found: list[Found] = []
         try:
             for search in (self._following, self._among_all):
                 for scale in scales:
+                    if found and scale == scales[-1]:
+                        break
                     self._rehearsal.scale = scale
                     answer = search(blamed)
-                    if answer is not None:
-                        found.append(answer)
-                        if len(answer.targets) <= FEW:
-                            return answer
+                    found += [answer] if answer is not None else []
+                    if answer is not None and len(answer.targets) == 1:
+                        break
                 if found:
                     break
+            best = min(found, key=lambda each: len(each.targets), default=None)
+            return None if best is None else self._at_the_largest_scale(best, scales[0])
         except OutOfBudget:
             self.is_out_of_budget = True
         return min(found, key=lambda each: len(each.targets), default=None)
+
+    def _at_the_largest_scale(self, found: Found, wanted: float | None) -> Found:
+        """By halves from the wanted loss scale on, as a scaler backs off, to where the set suffices."""
+        if wanted is None or found.scale is None:
+            return found
+        while wanted > found.scale:
+            self._rehearsal.scale = wanted
+            if self.fixes(found.targets, found.cast_back):
+                return replace(found, scale=wanted)
+            wanted /= 2
+        return found
 
     def island(self, targets: Sequence[str], cast_back: bool) -> Around:
         """What a replay with these modules in float32 runs in."""

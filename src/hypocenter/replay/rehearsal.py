@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,13 +84,22 @@ class Rehearsal:
         except Exception:  # the user's own code runs here, with types that it may not expect
             return False
 
-    def rehearse(self, around: Around = contextlib.nullcontext, **how: Any) -> Rehearsed:
-        """The gradients of the whole step, and how long it took. Not counted as a replay of the search."""
-        sums: list[torch.Tensor | None] = [None] * len(self.scene.parameters)
+    def rehearse(
+        self, around: Around = contextlib.nullcontext, parameters: Sequence[torch.Tensor] = (), **how: Any
+    ) -> Rehearsed:
+        """The gradients of the whole step, and how long it took. Not counted as a replay of the search.
+
+        Args:
+            around: the change.
+            parameters: whose gradients; those of the models when not given.
+            how: more arguments of `Replayer.run`.
+        """
+        wanted = parameters or self.scene.parameters
+        sums: list[torch.Tensor | None] = [None] * len(wanted)
         finite, started = True, time.perf_counter()
         try:
             for microbatch in self.microbatches:
-                replayed = self._replay(microbatch, around, how)
+                replayed = self._replay(microbatch, around, how, wanted)
                 finite = finite and replayed.finite
                 sums = [_add(total, grad) for total, grad in zip(sums, replayed.grads, strict=True)]
         except Exception as error:
@@ -123,10 +132,15 @@ class Rehearsal:
         recorded = self.scene.case.loss_scale
         return self.scale / recorded if self.scale and recorded else 1.0
 
-    def _replay(self, microbatch: Microbatch, around: Around, how: dict[str, Any]) -> Replayed:
-        return self._replayer.run(
-            microbatch, self.scene.parameters, around=around(), seed_scale=self._seed_scale, **how
-        )
+    def _replay(
+        self,
+        microbatch: Microbatch,
+        around: Around,
+        how: dict[str, Any],
+        parameters: Sequence[torch.Tensor] = (),
+    ) -> Replayed:
+        parameters = parameters or self.scene.parameters
+        return self._replayer.run(microbatch, parameters, around=around(), seed_scale=self._seed_scale, **how)
 
     def _hides_nothing(self, around: Around, how: dict[str, Any]) -> bool:
         """For a step that was finite because somebody hid the overflow: there is none with the change made."""

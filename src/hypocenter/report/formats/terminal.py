@@ -52,9 +52,9 @@ def _lines(report: Outline, width: int, closing: tuple[str, ...]) -> Iterator[Te
         yield from _entry(entry, width)
         yield Text()
     if report.status != "findings":
-        yield from _wrapped(Text(), Text(report.verdict, "bold"), width)
+        yield from wrapped(Text(), Text(report.verdict, "bold"), width)
     for remark in report.remarks:
-        yield from _wrapped(Text("note: ", "cyan"), Text(remark), width)
+        yield from wrapped(Text("note: ", "cyan"), Text(remark), width)
     if report.hidden:
         shown, _, flag = report.hidden.rpartition("--")
         yield Text.assemble(shown, (f"--{flag}", _TYPE_THIS))
@@ -62,7 +62,7 @@ def _lines(report: Outline, width: int, closing: tuple[str, ...]) -> Iterator[Te
     summary.highlight_regex(r"^[1-9][0-9,]* errors?", _SEVERITY_STYLE["error"])
     summary.highlight_regex(r"\b[1-9][0-9,]* warnings?", _SEVERITY_STYLE["warning"])
     for line in (summary, *map(Text, closing)):
-        yield from _wrapped(Text(), line, width)
+        yield from wrapped(Text(), line, width)
     yield Text.assemble(f"{report.next_label}: ", (report.next_command, _TYPE_THIS))
 
 
@@ -70,19 +70,19 @@ def _entry(entry: Entry, width: int) -> Iterator[Text]:
     style = _SEVERITY_STYLE[entry.severity]
     gutter = len(str(entry.excerpt.line)) if entry.excerpt else 2
     pad = " " * gutter
-    yield from _wrapped(Text(f"{entry.severity}[{entry.code}]: ", style), Text(entry.title, "bold"), width, indent=4)
-    yield from _wrapped(Text(f"{pad}--> ", _FRAME), _place(entry), width)
+    yield from wrapped(Text(f"{entry.severity}[{entry.code}]: ", style), Text(entry.title, "bold"), width, indent=4)
+    yield from wrapped(Text(f"{pad}--> ", _FRAME), _place(entry), width)
     yield Text(f"{pad} |", _FRAME)
     if entry.excerpt:
         yield from _excerpt(entry.excerpt, entry.chips, style, gutter, width)
     elif entry.chips:
-        yield from _wrapped(Text(f"{pad} | ", _FRAME), Text(", ".join(entry.chips), style), width)
+        yield from wrapped(Text(f"{pad} | ", _FRAME), Text(", ".join(entry.chips), style), width)
     if entry.excerpt or entry.chips:
         yield Text(f"{pad} |", _FRAME)
     for point in entry.points:
         label_style = "bold cyan" if point.label == "remedy" else "bold"
         label = Text.assemble((f"{pad} = ", _FRAME), (f"{point.label}: ", label_style))
-        yield from _wrapped(label, _marked(point.text, entry.subject), width)
+        yield from wrapped(label, _marked(point.text, entry.subject), width)
     yield from _commands(entry, pad)
 
 
@@ -122,7 +122,7 @@ def _excerpt(excerpt: Excerpt, chips: tuple[str, ...], style: str, gutter: int, 
         yield marker + carets + Text(f" {told}".rstrip(), style)
         return
     yield marker + carets
-    yield from _wrapped(Text(f"{' ' * gutter} | ", _FRAME), Text(told, style), width)
+    yield from wrapped(Text(f"{' ' * gutter} | ", _FRAME), Text(told, style), width)
 
 
 def _fitting(excerpt: Excerpt, room: int) -> tuple[str, int, int]:
@@ -131,7 +131,7 @@ def _fitting(excerpt: Excerpt, room: int) -> tuple[str, int, int]:
     return window(excerpt.text, excerpt.start, excerpt.stop, room)
 
 
-def _wrapped(label: Text, body: Text, width: int, indent: int | None = None) -> Iterator[Text]:
+def wrapped(label: Text, body: Text, width: int, indent: int | None = None) -> Iterator[Text]:
     """`label` and `body` on as many lines as needed, the later ones indented to where the body began."""
     hang = min(label.cell_len if indent is None else indent, width // 3)
     console = Console(width=width, _environ={})

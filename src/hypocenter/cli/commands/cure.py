@@ -1,0 +1,112 @@
+"""`hypocenter cure RUN`: the smallest float32 island that makes the failed step finite, verified by replay."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import msgspec
+
+from hypocenter.cli.rerun import exhibits_of_rerun
+from hypocenter.cli.say import say
+from hypocenter.diagnose import cure
+from hypocenter.diagnose.exhibits import Exhibit, load
+from hypocenter.errors import BundleError
+from hypocenter.record.layout import EVIDENCE_FILE
+from hypocenter.record.reader import RecordedRun, open_run
+from hypocenter.report.cure import render
+from hypocenter.report.screen import screen_of, write
+
+EXIT_CODES = {"cured": 0, "no-cure": 1, "cannot-tell": 5}
+
+
+@click.command("cure")
+@click.argument("run", type=click.Path(path_type=Path), metavar="RUN|BUNDLE")
+@click.option("--again", is_flag=True, help="Run the recorded program again and search without a budget.")
+@click.option(
+    "--rerun/--no-rerun", default=True, show_default=True, help="Run it again when the recording has no cure."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema hypocenter.cure/1).")
+def command(run: Path, again: bool, rerun: bool, as_json: bool) -> int:
+    """Find the least that has to run in float32 for the failed step of RUN to be finite.
+
+    The search was done by replay when the step failed. If it was not, or did not end, the recorded program is run
+    again up to that step. Exit code: 0 cured, 1 no cure, 4 nothing to read, 5 cannot tell.
+    """
+    recording, exhibit = _opened(run)
+    why: tuple[str, ...] = ()
+    if again or (rerun and cure.needs_search(exhibit) and recording is not None and recording.run.command):
+        if recording is None:
+            raise BundleError(
+                "this bundle is not in a recording", where=str(run), why="what was run is not known", fix="give RUN"
+            )
+        exhibit, why = _searched_again(recording, exhibit)
+    elif cure.needs_search(exhibit):
+        why = ("the program was not run again" if not rerun else "the recording does not say what was run",)
+    name = recording.run.name if recording is not None else run.resolve().name
+    found = cure.answer(name, exhibit, why)
+    write(sys.stdout, cure.to_json(found) if as_json else render(found, screen_of(sys.stdout)))
+    return EXIT_CODES[found.status]
+
+
+def _opened(path: Path) -> tuple[RecordedRun | None, Exhibit | None]:
+    """The recording and its failure to cure. A bundle outside a recording has only the second.
+
+    Raises:
+        NoRecordingError: there is nothing to read.
+        BundleError: the evidence of the bundle cannot be used.
+    """
+    if not (path / EVIDENCE_FILE).is_file():
+        recording = open_run(path)
+        return recording, cure.chosen(load(recording.evidence_files(), recording.directory).found)
+    run = path.resolve().parents[2]
+    with contextlib.suppress(Exception):
+        recording = open_run(run)
+        files = [(rank, file) for rank, file in recording.evidence_files() if file.parent.samefile(path)]
+        if files:
+            return recording, cure.chosen(_loaded(files, recording.directory))
+    return None, cure.chosen(_loaded([(0, path / EVIDENCE_FILE)], path.parent))
+
+
+def _loaded(files: list[tuple[int, Path]], run: Path) -> tuple[Exhibit, ...]:
+    exhibits = load(files, run)
+    if not exhibits.found:
+        raise BundleError("the bundle cannot be read", where=str(files[0][1]), why="; ".join(exhibits.notes))
+    return exhibits.found
+
+
+def _searched_again(recording: RecordedRun, before: Exhibit | None) -> tuple[Exhibit | None, tuple[str, ...]]:
+    """The failure with what a full search in a new run found, kept in the recording where it is the same failure."""
+    after = cure.chosen(exhibits_of_rerun(recording.run))
+    if after is None:
+        return before, ("the program was run again, and no step failed",)
+    if before is None:
+        return replace(after, finding=replace(after.finding, bundle=None)), ()
+    if (after.finding.site, after.finding.op) != (before.finding.site, before.finding.op):
+        place = f"step {after.finding.step} in {after.finding.site or 'the model'}"
+        return replace(after, finding=replace(after.finding, bundle=None)), (f"run again, it failed at {place}",)
+    if before.finding.step != after.finding.step:
+        why = (f"run again, it failed at step {after.finding.step} instead of {before.finding.step}",)
+    else:
+        why = ()
+    evidence = replace(before.evidence, cure=after.evidence.cure, remedies=after.evidence.remedies)
+    _store(recording, before, evidence)
+    remedy = after.finding.remedy
+    return replace(before, evidence=evidence, finding=replace(before.finding, remedy=remedy)), why
+
+
+def _store(recording: RecordedRun, exhibit: Exhibit, evidence: object) -> None:
+    """Put the evidence in place whole; a directory that cannot be written to is only told about."""
+    path = recording.directory / (exhibit.finding.bundle or "") / EVIDENCE_FILE
+    temporary = path.with_name(f".{path.name}-{os.getpid()}")
+    try:
+        temporary.write_bytes(msgspec.json.encode(evidence))
+        temporary.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        say(f"warning[not-written]: {path} was not written: {error.strerror or error}")

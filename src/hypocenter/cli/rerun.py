@@ -1,0 +1,106 @@
+"""Run a recorded program again, only until the step that failed has been searched for a cure without a budget."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from hypocenter.cli.say import say
+from hypocenter.diagnose.exhibits import Exhibit, decode, load
+from hypocenter.errors import HypocenterError, NoRecordingError
+from hypocenter.nouns import Run
+from hypocenter.record.layout import EVIDENCE_FILE
+from hypocenter.record.reader import open_run
+
+POLL_S = 0.5  # between two looks for the evidence
+PATIENCE_S = 10.0  # for the program to end when asked to
+
+
+class RerunError(HypocenterError):
+    """The recorded program cannot be run again."""
+
+    slug = "cannot-rerun"
+
+
+def exhibits_of_rerun(run: Run) -> tuple[Exhibit, ...]:
+    """Run it again, with a full search at the first failure, and end it then. Its output goes to stderr.
+
+    Raises:
+        RerunError: the recording does not say what was run, or the folder is gone.
+    """
+    folder = _checked(run)
+    with tempfile.TemporaryDirectory(prefix="hypocenter-cure-") as scratch:
+        out = Path(scratch) / "run"
+        words = [
+            sys.executable,
+            "-m",
+            "hypocenter",
+            "run",
+            "--out",
+            str(out),
+            "--cure",
+            "full",
+            *_level(run),
+            *run.command,
+        ]
+        say(f"running again until the step that failed: {shlex.join(run.command)}  (in {folder})")
+        child = subprocess.Popen(words, cwd=folder, stdout=2, start_new_session=True)
+        try:
+            while child.poll() is None and not _is_searched(out):
+                time.sleep(POLL_S)
+        finally:
+            _end(child)
+        try:
+            recording = open_run(out)
+        except NoRecordingError:
+            return ()
+        return load(recording.evidence_files(), out).found
+
+
+def _checked(run: Run) -> Path:
+    folder = Path(run.folder) if run.folder else Path.cwd()
+    if not run.command:
+        raise RerunError(
+            "the recording does not say what was run",
+            where=run.name,
+            fix="record again with hypocenter run --cure full PROGRAM",
+        )
+    if not folder.is_dir():
+        raise RerunError(
+            "the program cannot be run again here",
+            where=str(folder),
+            why="the folder it was started in does not exist on this machine",
+            fix="run this command where the program was recorded",
+        )
+    return folder
+
+
+def _level(run: Run) -> Sequence[str]:
+    level = run.config.get("level")
+    return ("--level", level) if level in ("sentinel", "modules") else ()
+
+
+def _is_searched(out: Path) -> bool:
+    for path in out.glob(f"rank-*/bundles/*/{EVIDENCE_FILE}"):
+        with contextlib.suppress(OSError, ValueError):  # half written
+            if decode(path.read_bytes()).cure is not None:
+                return True
+    return False
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if child.poll() is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(PATIENCE_S)
