@@ -1,0 +1,72 @@
+"""Gradients are divided by a loss scale that their loss was never multiplied by.
+
+What it means
+    `backward` was called on the bare loss and then `scaler.step`, which divides all gradients by the scale. They are
+    too small by that factor: with SGD nothing is learned, with Adam they sink towards eps; clipping no longer
+    applies; and small gradients underflow as without a scaler. The scaler sees no overflow and doubles the scale
+    again and again. In Megatron-Core it is a missing `grad_scale_func`.
+
+How it is decided
+    At two steps the graph from the tensor that `backward` was called on down to the loss holds no multiplication
+    by a number of the size of the scale (its square root, at least). Silent when the graph cannot be read: an own
+    autograd function or a compiled one that returns the loss, a hook, a given seed, a pipeline stage.
+
+What to do
+    `scaler.scale(loss).backward()`. With Megatron-Core: `config.grad_scale_func = optimizer.scale_loss`.
+
+When it is wrong
+    When the model itself multiplies deep inside by the scale, before anything that is no sum, mean or product.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from hypocenter.detect.engine import rule
+from hypocenter.detect.misuse import APPLIED, past, scales, value_of
+from hypocenter.detect.window import Window
+from hypocenter.nouns import Finding, Remedy
+
+SMALLEST_SCALE = 16.0  # below, a factor of the scale is like one that losses are weighted with
+
+
+@rule("HC213", "config", severity="error", reads=("scaler",))
+def check(window: Window) -> Iterator[Finding]:
+    """Fire at the second step whose loss does not carry the scale."""
+    applied = value_of(window, APPLIED)
+    if applied is None:
+        return
+    scale = scales(window)
+    rows = [*past(window, APPLIED), (window.step, applied)]
+    seen = [step for step, value in rows if step in scale and _is_bare(value, scale[step])]
+    if len(seen) != 2 or seen[-1] != window.step:
+        return
+    first, second = seen
+    value = dict(rows)[first]
+    yield Finding(
+        code="HC213",
+        kind="config",
+        severity="error",
+        title="gradients are divided by a loss scale that was never applied",
+        step=first,
+        rank=window.rank,
+        phase="scaler",
+        site="loss_scale",
+        port="value",
+        cause="config-mismatch",
+        confidence="likely",
+        actual=value,
+        limit=scale[first],
+        why=(
+            f"the loss that backward was called on was multiplied by {value:.4g}, and the scaler divides the gradients "
+            f"by {scale[first]:,.0f}",
+            f"the optimizer used gradients that are {scale[first] / value:,.0f} times too small",
+            f"the same at step {second}",
+        ),
+        remedy=Remedy(action="scale-loss", text="call backward on scaler.scale(loss)"),
+    )
+
+
+def _is_bare(applied: float, scale: float) -> bool:
+    return scale >= SMALLEST_SCALE and 0.0 < applied < math.sqrt(scale)

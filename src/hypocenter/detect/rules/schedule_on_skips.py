@@ -1,0 +1,103 @@
+"""A learning-rate schedule or an average of weights advances on skipped updates.
+
+What it means
+    The loss scaler skipped updates, and the scheduler stepped (or the averaged model was updated) all the same. The
+    learning rate runs ahead of the updates: a warm-up that is over before the weights have moved. An average counts
+    the same weights twice. Judging by whether `optimizer.step` was called does not help: a fused optimizer is called
+    for a skipped update too, and skips inside.
+
+How it is decided
+    Calls of schedulers are counted between updates. Fires when one that steps after most updates also stepped after
+    skipped ones, once four updates were applied. It is a warning when the learning rate moved, over all those steps,
+    by more than 5 % of its full height; else a note, as for an average: after the usual few skips at the start, a
+    long schedule has lost nothing.
+
+What to do
+    Step the scheduler only when the scale has not fallen: `before = scaler.get_scale()`, `scaler.update()`,
+    `if scaler.get_scale() >= before: scheduler.step()`.
+
+When it is wrong
+    When the schedule is meant to follow batches and not updates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hypocenter.detect.engine import rule
+from hypocenter.detect.misuse import DRIFT, ON_SKIPPED, SCHEDULE, SKIPPED, UPDATES
+from hypocenter.detect.window import Window
+from hypocenter.nouns import Finding, Reading, Remedy, Severity
+
+HARMFUL_DRIFT = 0.05  # of the schedule's full height: less is hidden by the choice of the schedule itself
+MOST_SKIPS = 0.5  # share of skipped updates that it stepped after: one that is held back does so after none
+SHOWN = 12  # steps that a sentence lists
+
+
+@rule("HC214", "config", severity="warning", reads=("optimizer",))
+def check(window: Window) -> Iterator[Finding]:
+    """Fire when a schedule has first advanced on skipped updates, and again if it turns from a note to a warning."""
+    for row in window.of("optimizer"):
+        if row.site != ON_SKIPPED:
+            continue
+        facts = _facts(window.readings, row.module)
+        severity = _severity(facts)
+        if severity is None or severity in _said(window, row.module):
+            continue
+        yield _finding(window, row.module, facts, severity)
+
+
+def _facts(readings: tuple[Reading, ...], name: str) -> dict[str, float]:
+    sites = (SCHEDULE, ON_SKIPPED, SKIPPED, UPDATES, DRIFT)
+    return {r.site: r.summary.sum for r in readings if r.site in sites and r.module == name}
+
+
+def _severity(facts: dict[str, float]) -> Severity | None:
+    on_skipped, skipped = facts.get(ON_SKIPPED, 0.0), facts.get(SKIPPED, 0.0)
+    if not on_skipped or on_skipped <= MOST_SKIPS * skipped:
+        return None
+    return "warning" if facts.get(DRIFT, 0.0) > HARMFUL_DRIFT else "note"
+
+
+def _said(window: Window, name: str) -> set[Severity]:
+    """Severities that earlier rows of this schedule had; a warning includes the note."""
+    steps: dict[int, dict[str, float]] = {}
+    for site in (ON_SKIPPED, SKIPPED, DRIFT):
+        for r in window.history.rows(site, "value"):
+            if r.module == name:
+                steps.setdefault(r.step, {})[site] = r.summary.sum
+    said: set[Severity] = {s for facts in steps.values() if (s := _severity(facts)) is not None}
+    if "warning" in said:
+        said.add("note")
+    return said
+
+
+def _finding(window: Window, name: str, facts: dict[str, float], severity: Severity) -> Finding:
+    skipped = [r.step for r in window.history.records if r.skipped]
+    listed = ", ".join(map(str, skipped[:SHOWN])) + (
+        f" and {len(skipped) - SHOWN} more" if len(skipped) > SHOWN else ""
+    )
+    drift = facts.get(DRIFT, 0.0)
+    return Finding(
+        code="HC214",
+        kind="config",
+        severity=severity,
+        title=f"{name} advances on skipped updates",
+        step=skipped[0] if skipped else window.step,
+        rank=window.rank,
+        phase="optimizer",
+        site="lr",
+        port="value",
+        cause="config-mismatch",
+        confidence="proven",
+        actual=facts[SCHEDULE],
+        limit=facts[UPDATES],
+        why=(
+            f"{facts[UPDATES]:.0f} updates against {facts[SCHEDULE]:.0f} steps of {name}, up to step {window.step}",
+            f"it stepped after {facts[ON_SKIPPED]:.0f} of {facts[SKIPPED]:.0f} skipped updates: steps {listed}",
+            *([f"on these the learning rate moved by {100 * drift:.2g} % of its full height"] if drift else []),
+        ),
+        remedy=Remedy(
+            action="hold-schedule", text="step the scheduler only when scaler.update() has not lowered the scale"
+        ),
+    )

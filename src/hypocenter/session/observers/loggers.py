@@ -1,0 +1,56 @@
+"""Loggers in use that show finite numbers at a step that was not finite. Looked for at such steps only. For HC219."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from types import FrameType
+from typing import Any
+
+from hypocenter.detect import misuse
+from hypocenter.session.observer import Observer, Update
+from hypocenter.session.sentinel import scalar_reading
+
+MAX_FRAMES = 64  # between the training loop and the optimizer
+MAX_NOTES = 8  # steps at which this is said; a run that stays NaN needs no more
+
+
+class Loggers(Observer):
+    """Finds the Transformers Trainer that filters its log, and `wandb.watch`, which drops non-finite values."""
+
+    _n_notes = 0
+
+    def before_update(self, update: Update) -> None:
+        """Nothing, unless the step is not finite."""
+        is_loss_bad, is_gradient_bad = not update.check.loss_finite, bool(update.check.bad_params)
+        if not (is_loss_bad or is_gradient_bad) or self._n_notes >= MAX_NOTES:
+            return
+        self._n_notes += 1
+        if is_loss_bad and _filtering_trainer(sys._getframe(1)) is not None:
+            self._note(misuse.HIDDEN_LOSS, "Trainer", update.step)
+        if is_gradient_bad and _watches_gradients():
+            self._note(misuse.HIDDEN_GRADIENT, "wandb.watch", update.step)
+
+    def _note(self, site: str, logger: str, step: int) -> None:
+        row = scalar_reading(site, "optimizer", 1.0, step, self.context.clock.next_order())
+        self.rows.append(replace(row, module=logger))
+
+
+def _filtering_trainer(frame: FrameType | None) -> Any:
+    """The Trainer whose loop is calling, if its log replaces losses that are not finite."""
+    kind: Any = getattr(sys.modules.get("transformers.trainer"), "Trainer", None)
+    for _ in range(MAX_FRAMES):
+        if kind is None or frame is None:
+            return None
+        caller: Any = frame.f_locals.get("self") if frame.f_code.co_argcount else None
+        if isinstance(caller, kind) and getattr(caller.args, "logging_nan_inf_filter", False):
+            return caller
+        frame = frame.f_back
+    return None
+
+
+def _watches_gradients() -> bool:
+    """Whether wandb has hooks on gradients: its histograms leave out what is not finite."""
+    run = getattr(sys.modules.get("wandb"), "run", None)
+    hooks: dict[str, Any] | None = getattr(getattr(run, "_torch_history", None), "_hook_handles", None)
+    return any(str(name).startswith("gradients/") for name in hooks or ())

@@ -1,0 +1,254 @@
+"""How gradients and the loss scale meet: clipped, divided, accumulated before or after unscaling. For HC211 to HC215.
+
+Free are the norms that the session's check has anyway and the order of calls on the scaler. One norm pass more, after
+backward, is done in the first AUDITED steps, every AUDIT_EVERY-th, and for a few after something unusual.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from hypocenter.detect import misuse
+from hypocenter.session.observer import Context, Observer, Update
+from hypocenter.session.observers.contributions import Contributions
+from hypocenter.session.sentinel import Check, scalar_reading
+from hypocenter.tap import scaler_calls
+from hypocenter.tap.gradients import local, norms, to_host
+from hypocenter.tap.loss_graph import multiplier
+from hypocenter.tap.scaled import ScaledUpdate
+
+AUDITED = 4  # first steps in which the gradients are also measured right after backward
+AUDIT_EVERY = 256  # later steps; a pass over all gradients costs 0.3 to 0.5 % of a small model's step
+AUDITED_AFTER = 2  # steps after a skipped update, or after the norm has fallen by SUDDEN
+SUDDEN = 64.0  # no usual batch makes the gradient norm fall by this factor from one step to the next
+FEW = 8  # parameters whose optimizer state tells how many updates are behind
+
+
+class Scaling(Observer):
+    """Measures what the rules on clipping, unscaling and resuming judge."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._contributions = Contributions()
+        self._scaled_roots: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}  # id -> root, id of its scaler
+        self._is_scaling = False  # a scaler is enabled and in use: otherwise nothing is measured
+        self._in_step = False
+        self._n_asked = 0
+        self._audit_until = AUDITED
+        self._multipliers: list[float | None] = []  # of the backwards since the last update
+        self._backward: tuple[list[str], list[torch.Tensor]] | None = None  # norms after backward, on their device
+        self._clip: tuple[dict[str, float], bool, str] | None = None  # norms seen, scale still in them, function
+        self._last_norm: dict[int, float] = {}  # by optimizer
+        self._value_clip = ""
+        self._made: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._loaded: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._judged: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._updated: set[int] = set()  # optimizers that have updated under our eyes
+
+    def attach(self) -> Callable[[], None]:
+        """Listen to GradScaler."""
+        return scaler_calls.attach(self, self.context.warn)
+
+    # calls on the scaler (hypocenter.tap.scaler_calls.ScalerListener)
+
+    def made(self, scaler: Any) -> None:
+        """A scaler was constructed."""
+        self._made.add(scaler)
+
+    def loaded(self, scaler: Any) -> None:
+        """It got its state from a checkpoint."""
+        self._loaded.add(scaler)
+
+    def asked(self, scaler: Any) -> None:
+        """The program read its scale."""
+        self._n_asked += 1
+
+    def scaled(self, scaler: Any, outputs: Any) -> None:
+        """A loss, or several, were multiplied by its scale."""
+        if not scaler.is_enabled():
+            return
+        self._is_scaling = True
+        if len(self._scaled_roots) > 64:  # of losses that no backward ever took
+            self._scaled_roots.clear()
+        for output in _tensors(outputs):
+            self._scaled_roots[id(output)] = weakref.ref(output), id(scaler)
+
+    def unscaled(self, scaler: Any, optimizer: Any) -> None:
+        """The scale was taken out of an optimizer's gradients, by the program or by the scaler's own step."""
+        if scaler.is_enabled() and not self._in_step:
+            self._contributions.unscaled(optimizer)
+
+    def updated(self, scaler: Any) -> None:
+        """The scale may have changed."""
+        self._contributions.scale_changed(id(scaler))
+
+    def clipping_values(self, parameters: Any) -> None:
+        """`clip_grad_value_` is about to run."""
+        if self._is_scaling and not self._contributions.is_unscaled(_tensors(parameters)):
+            self._value_clip = "clip_grad_value_"
+
+    # training
+
+    def before_backward(self, roots: Sequence[torch.Tensor]) -> None:
+        """What the loss carries."""
+        if not self._is_scaling:
+            return
+        owner = self._owner(roots)
+        self._multipliers.append(math.inf if owner is not None else self._multiplier(roots))
+        self._contributions.before_backward(owner)
+
+    def after_backward(self) -> None:
+        """At an audit: the norms as backward left them."""
+        if not self._is_scaling:
+            return
+        self._contributions.after_backward()
+        if self._is_audit:
+            pairs = [(name, g) for name, p in self.context.names.parameters() if (g := _gradient(p)) is not None]
+            self._backward = [name for name, _ in pairs], norms([g for _, g in pairs])
+
+    def before_clip(self, parameters: Sequence[torch.Tensor], check: Check) -> None:
+        """Keep what the clip is about to see."""
+        if self._is_scaling and self._clip is None:
+            carries = not self._contributions.is_unscaled(parameters)
+            self._clip = dict(check.grad_norms), carries, "clip_grad_norm_"
+
+    def before_update(self, update: Update) -> None:
+        """Compare the norms of now with those of before."""
+        scaled = update.scaled
+        if scaled is None:
+            return
+        self._is_scaling = self._in_step = True
+        self._look_at_state(update, scaled)
+        scale = scaled.state.scale
+        others, n_late = self._contributions.at_step(update.optimizer, id(scaled.scaler), scale)
+        if update.check.bad_params or scale <= 0.0:
+            return
+        self._note(update, misuse.OTHER_SCALE, [s for s in others if s != scale][:1])
+        self._note(update, misuse.LATE, [n_late] if n_late else [])
+        is_scaled = self._applied(update, scale)
+        if is_scaled:
+            self._factors(update, scaled)
+
+    def after_update(self, update: Update) -> None:
+        """Everything measured belonged to this update."""
+        self._updated.add(id(update.optimizer))
+        self._in_step = False
+        if not self._is_scaling:
+            return
+        self._contributions.stepped(update.optimizer)
+        norm, before = update.check.total_norm, self._last_norm.get(id(update.optimizer), 0.0)
+        if update.skipped or norm * SUDDEN < before:
+            self._audit_until = update.step + 1 + AUDITED_AFTER
+        if not update.skipped:
+            self._last_norm[id(update.optimizer)] = norm
+        self._multipliers, self._backward, self._clip, self._value_clip, self._n_asked = [], None, None, "", 0
+
+    @property
+    def _is_audit(self) -> bool:
+        step = self.context.clock.step
+        return step < self._audit_until or step % AUDIT_EVERY == 0
+
+    def _owner(self, roots: Sequence[torch.Tensor]) -> int | None:
+        """The scaler that made one of these roots."""
+        for root in roots:
+            reference, owner = self._scaled_roots.pop(id(root), (None, None))
+            if reference is not None and reference() is root:
+                return owner
+        return None
+
+    def _multiplier(self, roots: Sequence[torch.Tensor]) -> float | None:
+        if len(roots) != 1 or (roots[0].device.type != "cpu" and not self._is_audit):
+            return None
+        return multiplier(roots[0])
+
+    def _applied(self, update: Update, scale: float) -> bool:
+        """Whether every loss of this update is known to carry the scale, or may; notes it where one does not."""
+        known = [m for m in self._multipliers if m is not None]
+        if not known or len(known) < len(self._multipliers):
+            return bool(known)
+        least = min(known)
+        if least < math.sqrt(scale):
+            self._note(update, misuse.APPLIED, [least] if max(known) < math.sqrt(scale) else [])
+            return False
+        return True
+
+    def _factors(self, update: Update, scaled: ScaledUpdate) -> None:
+        scale = scaled.state.scale
+        carried = {name: norm * scale for name, norm in update.check.grad_norms.items()}  # had nobody unscaled them
+        seen, carries, function = self._clip or ({}, False, "")
+        if carries and (factor := _ratio(carried, seen)) is not None and factor < 0.999:
+            self._note(update, misuse.CLIP_FACTOR, [factor], function)
+            self._note(update, misuse.CLIP_NORM, [_total(seen)])
+        before_hand = self._after_backward_norms()
+        if before_hand:
+            after_hand = carried if not seen else seen if carries else {n: v * scale for n, v in seen.items()}
+            factor = _ratio(after_hand, before_hand)
+            if factor is not None and not 0.5 < factor < 2.0:
+                is_clip = self._value_clip and not seen
+                self._note(update, misuse.CLIP_FACTOR if is_clip else misuse.HAND_FACTOR, [factor], self._value_clip)
+                self._note(update, misuse.CLIP_NORM if is_clip else misuse.HAND_NORM, [_total(before_hand)])
+                self._note(update, misuse.ASKED_SCALE, [self._n_asked])
+
+    def _after_backward_norms(self) -> dict[str, float]:
+        names, values = self._backward or ([], [])
+        return dict(zip(names, to_host(values), strict=True)) if names else {}
+
+    def _look_at_state(self, update: Update, scaled: ScaledUpdate) -> None:
+        """At the first step of a torch scaler: as new, although the optimizer goes on from a checkpoint?"""
+        scaler, state = scaled.scaler, scaled.state
+        if scaler in self._judged or not isinstance(scaler, torch.amp.GradScaler):
+            return
+        self._judged.add(scaler)
+        as_new = state.growth_tracker == 0 and state.scale == state.init_scale and scaler not in self._loaded
+        if as_new and id(update.optimizer) not in self._updated:
+            done = _updates_behind(update.optimizer)
+            how = "constructed" if scaler in self._made else "found"
+            self._note(update, misuse.FRESH, [done] if done > 1 else [], how)
+
+    def _note(self, update: Update, site: str, values: Iterable[float], module: str = "") -> None:
+        for value in values:
+            row = scalar_reading(site, "scaler", float(value), update.step, self.context.clock.next_order())
+            self.rows.append(replace(row, module=module))
+
+
+def _gradient(parameter: torch.Tensor) -> torch.Tensor | None:
+    return local(parameter.grad) if parameter.grad is not None else None
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [t for item in value for t in _tensors(item)] if isinstance(value, (list, tuple)) else []
+
+
+def _ratio(after: Mapping[str, float], before: Mapping[str, float]) -> float | None:
+    """Median of after / before over the names in both."""
+    ratios = [norm / before[name] for name, norm in after.items() if before.get(name, 0.0) > 0.0]
+    finite = [ratio for ratio in ratios if math.isfinite(ratio)]
+    return statistics.median(finite) if finite else None
+
+
+def _total(seen: Mapping[str, float]) -> float:
+    return math.sqrt(sum(norm * norm for norm in seen.values()))
+
+
+def _updates_behind(optimizer: Any) -> int:
+    """Updates that the state of an optimizer speaks of; 2 for a momentum that counts nothing."""
+    state = getattr(optimizer, "state", None) or {}
+    most = 0
+    for entry in list(state.values())[:FEW]:
+        if not isinstance(entry, dict):
+            continue
+        step = entry.get("step")
+        if step is not None:
+            most = max(most, int(step))
+        elif any(isinstance(v, torch.Tensor) and bool(v.any()) for v in entry.values()):
+            most = max(most, 2)
+    return most

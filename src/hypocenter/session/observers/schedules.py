@@ -1,0 +1,117 @@
+"""Whether learning-rate schedules and weight averages advance although the update was skipped. For HC214."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hypocenter.detect import misuse
+from hypocenter.session.observer import Context, Observer, Update
+from hypocenter.session.sentinel import scalar_reading
+from hypocenter.tap import schedule_calls
+
+ENOUGH = 4  # updates that were not skipped, to know whether a schedule steps once per update or once per epoch
+
+
+@dataclass(slots=True)
+class _Count:
+    """One scheduler, or one average of weights."""
+
+    owner: weakref.ref[Any]  # the scheduler or average
+    name: str  # its class
+    optimizer: Any  # None: an average, which belongs to any update
+    n_steps: int = 0
+    n_steps_on_skipped: int = 0
+    n_skipped: int = 0  # skipped updates in its time
+    n_updates: int = 0
+    n_updates_followed: int = 0  # updates that it stepped after
+    drift: float = 0.0
+    is_due: bool = False  # it has advanced on a skipped update since the last rows
+    stepped: bool = False  # since the last update
+    last_skipped: bool | None = None  # whether the last update was; None: none yet
+    last_lr: float | None = None
+
+
+class Schedules(Observer):
+    """Counts steps of schedules between one update and the next. Rows are written only after a skipped update."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._counts: dict[int, _Count] = {}
+        self._last: dict[int | None, tuple[bool, float | None]] = {}  # skipped, learning rate; by optimizer, None: any
+
+    def attach(self) -> Callable[[], None]:
+        """Listen to schedulers and averages."""
+        return schedule_calls.attach(self._advanced, self.context.warn)
+
+    def _advanced(self, scheduler: Any, optimizer: Any) -> None:
+        count = self._counts.get(id(scheduler))
+        if count is None or count.owner() is not scheduler:
+            optimizer = _unwrapped(optimizer)
+            skipped, lr = self._last.get(None if optimizer is None else id(optimizer), (None, None))
+            count = _Count(
+                weakref.ref(scheduler), type(scheduler).__name__, optimizer, last_skipped=skipped, last_lr=lr
+            )
+            self._counts[id(scheduler)] = count
+        count.n_steps += 1
+        count.stepped = True
+
+    def before_update(self, update: Update) -> None:
+        """The time since the update before is over: what has advanced in it?"""
+        for count in self._counts.values():
+            if count.optimizer is None or count.optimizer is update.optimizer:
+                self._close(count, update)
+
+    def _close(self, count: _Count, update: Update) -> None:
+        lr, height = _learning_rate(update.optimizer)
+        if count.last_skipped:
+            count.n_skipped += 1
+            count.n_steps_on_skipped += count.stepped
+            count.is_due = count.is_due or count.stepped
+            if count.stepped and count.last_lr is not None and lr is not None and height:
+                count.drift += abs(lr - count.last_lr) / height
+        elif count.last_skipped is not None:
+            count.n_updates += 1
+            count.n_updates_followed += count.stepped
+        count.stepped, count.last_lr = False, lr
+        steps_each_time = count.n_updates_followed > count.n_updates / 2
+        if count.is_due and count.n_updates >= ENOUGH and steps_each_time:
+            count.is_due = False
+            self._write(count, update.step)
+
+    def after_update(self, update: Update) -> None:
+        """Was it skipped?"""
+        self._last[None] = self._last[id(update.optimizer)] = update.skipped, _learning_rate(update.optimizer)[0]
+        for count in self._counts.values():
+            if count.optimizer is None or count.optimizer is update.optimizer:
+                count.last_skipped = update.skipped
+
+    def _write(self, count: _Count, step: int) -> None:
+        facts = {
+            misuse.SCHEDULE: count.n_steps,
+            misuse.ON_SKIPPED: count.n_steps_on_skipped,
+            misuse.SKIPPED: count.n_skipped,
+            misuse.UPDATES: count.n_updates,
+            misuse.DRIFT: count.drift,
+        }
+        for site, value in facts.items():
+            row = scalar_reading(site, "optimizer", float(value), step, self.context.clock.next_order())
+            self.rows.append(replace(row, module=count.name))
+
+
+def _unwrapped(optimizer: Any) -> Any:
+    """The torch optimizer inside a framework's wrapper (accelerate's)."""
+    inner = getattr(optimizer, "optimizer", None)
+    return inner if inner is not None and hasattr(inner, "param_groups") else optimizer
+
+
+def _learning_rate(optimizer: Any) -> tuple[float | None, float | None]:
+    """Of the first group: now, and the most that its schedule will reach."""
+    groups = getattr(optimizer, "param_groups", None)
+    if not groups:
+        return None, None
+    values = [groups[0].get(key) for key in ("lr", "initial_lr", "max_lr")]
+    known = [float(v) for v in values if v is not None]
+    return float(groups[0]["lr"]) if values[0] is not None else None, max(known, default=None)
