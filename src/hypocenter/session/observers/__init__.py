@@ -3,8 +3,22 @@
 from __future__ import annotations
 
 from hypocenter.session.observer import Context, Observer
+from hypocenter.session.observers.accumulation import Accumulation
+from hypocenter.session.observers.autocast import Autocast
+from hypocenter.session.observers.averages import Averages
+from hypocenter.session.observers.culprit import Culprit
 from hypocenter.session.observers.diary import Diary
+from hypocenter.session.observers.frozen_state import FrozenState
+from hypocenter.session.observers.hyperparameters import Hyperparameters
+from hypocenter.session.observers.loggers import Loggers
+from hypocenter.session.observers.scaling import Scaling
+from hypocenter.session.observers.schedules import Schedules
+from hypocenter.session.observers.updates import LostUpdates
 
-OBSERVERS: tuple[type[Observer], ...] = (Diary,)
+OBSERVERS: tuple[type[Observer], ...] = (
+    *(Diary, Culprit),
+    *(Scaling, Schedules, Autocast, Loggers),  # mixed precision used in a way that breaks it
+    *(LostUpdates, FrozenState, Averages, Accumulation, Hyperparameters),  # what bfloat16 and float16 round away
+)
 
 __all__ = ["OBSERVERS", "Context", "Observer"]
