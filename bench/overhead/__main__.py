@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 
 from bench.overhead.measured import Costs, keep, kept
 from bench.overhead.pairs import ROOT, Cost, compare
 from bench.overhead.table import over_budget, page
-from bench.overhead.tools import TOOLS
-from bench.overhead.workloads import NAMES
+from bench.overhead.tools import TOOLS, tools_for
+from bench.overhead.workloads import NAMES, SCALED
 
 PAGE = ROOT / "docs" / "overhead.md"
 
 
-def main() -> int:
+def main(workloads: Sequence[str] = NAMES) -> int:
     """Measure what was asked for, print the page, and say by the exit code (1) whether a budget was exceeded."""
-    wanted = _arguments()
+    wanted = _arguments(workloads)
     costs: Costs = {}
     for workload in wanted.workload:
-        for tool in wanted.tool:
+        for tool in wanted.tool or tools_for(workload):
             cost = _measure(workload, tool, wanted)
             costs.setdefault(workload, {})[tool] = cost
             if wanted.write:
@@ -41,9 +42,11 @@ def _measure(workload: str, tool: str, wanted: argparse.Namespace) -> Cost:
     return compare(workload, tool, wanted.rounds, TOOLS[tool].n_pairs(wanted.pairs), python)
 
 
-def _arguments() -> argparse.Namespace:
+def _arguments(workloads: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench overhead", description=main.__doc__)
-    parser.add_argument("--workload", action="append", choices=NAMES, help="only this one (may be repeated)")
+    parser.add_argument(
+        "--workload", action="append", choices=(*NAMES, *SCALED), help="only this one (may be repeated)"
+    )
     parser.add_argument("--tool", action="append", choices=list(TOOLS), help="only this one (may be repeated)")
     parser.add_argument("--rounds", type=int, default=4, help="rounds per cell, in new processes (default 4)")
     parser.add_argument(
@@ -57,8 +60,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--msprobe-python", help="a Python that has torch, transformers and mindstudio-probe")
     wanted = parser.parse_args()
-    wanted.workload = wanted.workload or list(NAMES)
-    wanted.tool = wanted.tool or list(TOOLS)
+    wanted.workload = wanted.workload or list(workloads)
     return wanted
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bench.overhead.pairs import ROOT, Cost
 from bench.overhead.tools import TOOLS
-from bench.overhead.workloads import NAMES
+from bench.overhead.workloads import NAMES, SCALED
 
 Costs = dict[str, dict[str, Cost]]  # by workload, then by tool
 
@@ -34,7 +34,7 @@ def kept() -> Costs:
             for tool in TOOLS
             if tool in cells[workload]
         }
-        for workload in NAMES
+        for workload in (*NAMES, *SCALED)
         if workload in cells
     }
 

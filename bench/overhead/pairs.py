@@ -33,7 +33,7 @@ class Cost:
     plain_ms: float = 0.0  # median CPU time of a plain step
     peak_ratio: float = 0.0  # peak resident memory
     written_kib: float = 0.0  # bytes on disk, per step
-    has_same_bits: bool = False  # every loss is bit-identical to plain training
+    has_same_bits: bool = False  # every loss, and the parameters in the end, are bit-identical to plain training
     n_parameters: int = 0
     failure: str = ""
     measured: str = ""  # the day
@@ -127,7 +127,7 @@ def compare(workload: str, tool: str, n_rounds: int, n_pairs: int, python: str =
 
 
 def _apart(workload: str, tool: str, n_pairs: int, python: str) -> Cost:
-    """Plain and tool in turn, each in its process, from the same start: the losses must be the same too."""
+    """Plain and tool in turn, each in its process, from the same start: losses and weights must be the same too."""
     with TemporaryDirectory() as scratch:
         folder = Path(scratch) / "tool"
         try:
@@ -184,7 +184,7 @@ def _cost(pairs: list[tuple[dict[str, Any], dict[str, Any]]], n_parameters: int,
 
 
 def _same_bits(pairs: list[tuple[dict[str, Any], dict[str, Any]]]) -> bool:
-    return all(plain["losses"] == tool["losses"] for plain, tool in pairs)
+    return all(plain[what] == tool[what] for plain, tool in pairs for what in ("losses", "weights"))
 
 
 def _pooled(rounds: list[Cost]) -> Cost:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.overhead.workloads import Workload
+from bench.overhead.workloads import SCALED, Workload
 
 Attach = Callable[[Workload, Path], AbstractContextManager[Callable[[], float]]]
 
@@ -17,7 +17,7 @@ class Tool:
     """A row of the table.
 
     `budget` is the largest allowed ratio to plain training, None for tools that are not ours; `comes_off` says that
-    leaving the context leaves plain training behind.
+    leaving the context leaves plain training behind. `baseline` is what takes turns with it instead of plain training.
     """
 
     title: str
@@ -26,6 +26,8 @@ class Tool:
     comes_off: bool = True
     needs_msprobe: bool = False
     is_cheap: bool = False
+    is_of_scaler: bool = False  # timed on the workloads with a loss scaler only
+    baseline: Attach | None = None
 
     def n_pairs(self, n_wanted: int) -> int:
         """How many pairs tell it from plain training: a cost of one per cent takes more of them than one of fifty."""
@@ -46,6 +48,21 @@ def _hypocenter(level: str) -> Attach:
             yield workload.step
 
     return attach
+
+
+@contextmanager
+def _without_diary(workload: Workload, folder: Path) -> Iterator[Callable[[], float]]:
+    """All of level sentinel but the loss-scale diary."""
+    from hypocenter.session import observers
+    from hypocenter.session.observers.diary import Diary
+
+    everything = observers.OBSERVERS
+    observers.OBSERVERS = tuple(observer for observer in everything if observer is not Diary)
+    try:
+        with _hypocenter("sentinel")(workload, folder) as step:
+            yield step
+    finally:
+        observers.OBSERVERS = everything
 
 
 @contextmanager
@@ -102,6 +119,14 @@ def _msprobe(level: str) -> Attach:
 TOOLS = {
     "plain": Tool(title="plain again (the noise of this table)", attach=_plain, is_cheap=True),
     "sentinel": Tool(title="**hypocenter sentinel**", attach=_hypocenter("sentinel"), budget=1.02, is_cheap=True),
+    "diary": Tool(
+        title="of which the loss-scale diary (to sentinel without it)",
+        attach=_hypocenter("sentinel"),
+        baseline=_without_diary,
+        budget=1.02,
+        is_cheap=True,
+        is_of_scaler=True,
+    ),
     "modules": Tool(title="**hypocenter modules**, every step", attach=_hypocenter("modules"), budget=1.30),
     "ops": Tool(title="**hypocenter ops**, every step", attach=_hypocenter("ops"), budget=4.0),
     "duo": Tool(
@@ -119,3 +144,10 @@ TOOLS = {
         title="msprobe statistics mix (modules and APIs)", attach=_msprobe("mix"), comes_off=False, needs_msprobe=True
     ),
 }
+
+SCALED_TOOLS = ("plain", "sentinel", "diary")
+
+
+def tools_for(workload: str) -> tuple[str, ...]:
+    """The tools that are timed on a workload when none is asked for."""
+    return SCALED_TOOLS if workload in SCALED else tuple(name for name, tool in TOOLS.items() if not tool.is_of_scaler)

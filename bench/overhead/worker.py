@@ -12,12 +12,15 @@ import os
 import resource
 import sys
 import time
+import zlib
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from bench.overhead.tools import Tool
     from bench.overhead.workloads import Workload
 
@@ -48,10 +51,11 @@ class Trainer:
     def _change(self, side: str) -> None:
         self._attached.close()
         self._side, self._step = side, self._workload.step
-        if side == "tool":
+        attach = self._tool.attach if side == "tool" else self._tool.baseline
+        if attach is not None:
             self._n_attached += 1
             folder = self._folder / str(self._n_attached)
-            self._step = self._attached.enter_context(self._tool.attach(self._workload, folder))
+            self._step = self._attached.enter_context(attach(self._workload, folder))
         for _ in range(N_WARM_UP):
             self._step()
 
@@ -71,7 +75,16 @@ def main(workload_name: str, tool_name: str, folder: str) -> None:
     trainer = Trainer(workload, TOOLS[tool_name], Path(folder))
     print(json.dumps({"n_parameters": n_parameters}), file=answers)
     for side in sys.stdin:
-        print(json.dumps(trainer.block(side.strip())), file=answers)
+        block = trainer.block(side.strip())
+        print(json.dumps(block | {"weights": _digest(workload.model)}), file=answers)
+
+
+def _digest(model: nn.Module) -> int:
+    """Of the bits of all parameters."""
+    digest = 0
+    for parameter in model.parameters():
+        digest = zlib.crc32(parameter.detach().numpy(), digest)
+    return digest
 
 
 if __name__ == "__main__":
