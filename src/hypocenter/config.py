@@ -45,7 +45,7 @@ class Config:
     histogram: Literal["sample", "full"] = "sample"  # what the exponent histogram is made from, while training
     on_finding: Literal["continue", "skip", "stop"] = "continue"  # what to do at the step that failed
     replay: bool = True  # re-execute a step that failed
-    cure: Literal["auto", "full", "off"] = "auto"  # search the smallest float32 island; full: no budget, then stop
+    cure: Literal["auto", "full", "off"] = "auto"  # search the smallest float32 island that cures; full: no budget
     max_replays: int = 8  # failed steps that are replayed; later ones are only recorded
     keep_mb: int = 2048  # most memory that kept inputs of one step may pin
     bundle_mb: int = 256  # largest bundle; larger tensors are cut out of it and named

@@ -25,7 +25,7 @@ HELP: dict[str, str] = {
     "histogram": "Make exponent histograms from a strided sample, or from every element.",
     "on_finding": "What to do at the step that failed.",
     "replay": "Re-execute a step that failed, to find the operator.",
-    "cure": "Search the smallest float32 island that cures a failed step: briefly, fully (and end then), or not.",
+    "cure": "Search the smallest float32 island that cures a failed step: within a budget, without one, or not.",
     "max_replays": "Failed steps that are replayed; later ones are only recorded.",
     "keep_mb": "Most memory, in MiB, that kept inputs of one step may pin.",
     "bundle_mb": "Largest bundle, in MiB; larger tensors are cut out of it and named.",
