@@ -8,6 +8,7 @@ wherever it is, so that the user's own modes nest as if it were not there.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -79,6 +80,19 @@ def _holds_tensor(result: Any) -> bool:
     return isinstance(result, (tuple, list)) and any(isinstance(item, torch.Tensor) for item in result)
 
 
+class _StaysHere:
+    """A hook of ours on the user's module. A copy of the module (an EMA, a pickle) gets one that does nothing."""
+
+    def __init__(self, hook: Callable[..., None]) -> None:
+        self._hook = hook
+
+    def __call__(self, *args: Any) -> None:
+        self._hook(*args)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (contextlib.nullcontext(), "__exit__")  # takes anything, and can be loaded without us
+
+
 class RootTap:
     """Hooks on outermost module calls. `paused` is set while a replay runs."""
 
@@ -108,6 +122,7 @@ class RootTap:
         silence_global_hook_warning()
         never_compile(RootTap._enter)
         never_compile(RootTap._leave)
+        never_compile(_StaysHere.__call__)
         handle = module_hooks.register_module_forward_pre_hook(self._enter)
         take_back = self._see_compiled_in_place()
 
@@ -177,7 +192,8 @@ class RootTap:
         key = id(module)
         if key not in self._buffers:
             if module._compiled_call_impl is None:
-                self._handles[key] = module.register_forward_hook(self._leave, with_kwargs=True, always_call=True)
+                hook = _StaysHere(self._leave)
+                self._handles[key] = module.register_forward_hook(hook, with_kwargs=True, always_call=True)
             self._buffers[key] = _Buffers(module)
             self._on_root(module)
         self._current = module

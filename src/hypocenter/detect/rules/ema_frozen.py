@@ -8,7 +8,7 @@ What it means
 
 How it is decided
     Samples of the copy are followed. An element counts once an exact average of decay 0.9999 would have moved it
-    by at least one number of the format, added up over the updates that the copy was given. At least 95 % of
+    by at least one number of the format, added up over the updates that the copy was given. At least 60 % of
     these elements, and these at least a quarter of the sample, must be bit for bit what they were at the start.
 
 What to do
@@ -30,7 +30,7 @@ from hypocenter.detect.update_rows import EMA_LOST, SITE, rows_at, share, total_
 from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding, Reading, Remedy
 
-FROZEN = 0.95
+FROZEN = 0.6  # stochastic rounding leaves at most 1/e of what is owed one move where it was
 ENOUGH = 0.25  # of the sample must be owed a move: the others say nothing
 
 

@@ -1,0 +1,50 @@
+"""A watched module can be copied and pickled like any other: our hook does not go with the copy."""
+
+import copy
+import io
+
+import torch
+from torch import nn
+
+from hypocenter.tap.roots import RootTap
+from hypocenter.tap.tape import Tape
+
+
+class Unpicklable(Tape):
+    """A tape that cannot be copied, as a session's cannot."""
+
+    def __reduce__(self):
+        raise TypeError("cannot be pickled")
+
+
+def watched_model():
+    tape = Unpicklable(1 << 20)
+    tap = RootTap(tape, on_root=lambda _: None, on_begin=lambda _: None, fail=print)
+    undo = tap.attach()
+    model = nn.Sequential(nn.Linear(2, 2))
+    model(torch.ones(1, 2))
+    return model, tape, undo
+
+
+def test_a_copy_is_not_watched_by_the_original_hook():
+    model, tape, undo = watched_model()
+
+    average = copy.deepcopy(model)
+
+    average(torch.ones(1, 2))
+    undo()
+    assert [event.module for event in tape.events if event.module is not None] == [model, average]
+    assert torch.equal(average(torch.ones(1, 2)), model(torch.ones(1, 2)))
+
+
+def test_a_pickled_module_loads_and_runs():
+    model, _, undo = watched_model()
+    file = io.BytesIO()
+
+    torch.save(model, file)
+
+    undo()
+    file.seek(0)
+    assert b"hypocenter" not in file.getvalue()
+    loaded = torch.load(file, weights_only=False)
+    assert torch.equal(loaded(torch.ones(1, 2)), model(torch.ones(1, 2)))
