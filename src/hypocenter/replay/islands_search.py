@@ -111,18 +111,30 @@ class IslandSearch:
             for cast_back in (True, False):
                 if self.fixes(known, cast_back):
                     return self._reduced(known, cast_back, guess=len(known))
-            following = self._rehearsal.next_site(self.island(known, cast_back=False))
-            if following is None or following in known or following not in self._sites:
+            following = self._blamed_then(known)
+            if following is None:
                 break
             known.append(following)
+        return None
+
+    def _blamed_then(self, known: Sequence[str]) -> str | None:
+        """Where the failure starts with these in float32. Results left in float32 reach further, but a half-precision
+        layer may refuse them."""
+        for cast_back in (False, True):
+            site = self._rehearsal.next_site(self.island(known, cast_back=cast_back))
+            if site is not None and site not in known and site in self._sites:
+                return site
         return None
 
     def _among_all(self, blamed: str) -> Found | None:
         known = self._followed.get(self._rehearsal.scale, [])
         rest = sorted((site for site in self._sites if site not in known), key=lambda site: -_depth(site))
         order = [*known, *rest]
-        both = [found for cast_back in (True, False) if (found := self._reduced(order, cast_back, guess=1)) is not None]
-        return min(both, key=lambda found: sum(map(self._extent, found.targets)), default=None)
+        casting = self._reduced(order, True, guess=1)
+        if casting is not None and self._extent(casting) == len(casting.targets):
+            return casting  # no module with others inside: nothing is smaller
+        keeping = self._reduced(order, False, guess=1)
+        return min(filter(None, (casting, keeping)), key=self._extent, default=None)
 
     def _reduced(self, candidates: Sequence[str], cast_back: bool, *, guess: int) -> Found | None:
         result = smallest(candidates, lambda names: self.fixes(names, cast_back), guess=guess)
@@ -136,9 +148,10 @@ class IslandSearch:
             is_minimal=result.is_minimal,
         )
 
-    def _extent(self, target: str) -> int:
-        """How many modules with operations of their own an island on `target` covers."""
-        return sum(site == target or site.startswith(f"{target}." if target else "") for site in self._sites)
+    def _extent(self, found: Found) -> int:
+        """How many modules with operations of their own the islands cover."""
+        inside = [f"{target}." if target else "" for target in found.targets]
+        return sum(site in found.targets or site.startswith(tuple(inside)) for site in self._sites)
 
 
 def sites_of(tracer: OpTracer) -> list[str]:
