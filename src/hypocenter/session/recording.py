@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from hypocenter.tap.frameworks.door import Door
 from hypocenter.tap.gradients import local, norms, to_host
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.roots import RootTap, owner_of
-from hypocenter.tap.scaled import ScaledUpdate, Unscaling, gradients_of
+from hypocenter.tap.scaled import PlainUpdate, ScaledUpdate, Unscaling, gradients_of
 from hypocenter.tap.tape import Tape, version_of
 from hypocenter.tap.updates import UpdateTap
 
@@ -80,7 +80,12 @@ class Session:
             warn=self.warn,
         )
         self._frameworks = Frameworks(
-            Door(add_root=self.names.add_root, scaled_step=self._updates.scaled_step, warn=self.warn)
+            Door(
+                add_root=self.names.add_root,
+                scaled_step=self._updates.scaled_step,
+                plain_step=self._updates.plain_step,
+                warn=self.warn,
+            )
         )
         self._observers = Observers(
             Context(
@@ -282,6 +287,20 @@ class Session:
         """The optimizer has updated."""
         self._after(optimizer)
 
+    @guarded
+    def before_plain_step(self, update: PlainUpdate) -> None:
+        """A framework's own optimizer is about to step; there is no loss scale."""
+        self._scale = None
+        with self._timed():
+            self._before(update.optimizer, None, update.gradients)
+        self._act(update.optimizer, update)
+
+    @guarded
+    def after_plain_step(self, update: PlainUpdate) -> None:
+        """It has updated, or found that it must not."""
+        self._skipped = self._skipped or update.was_skipped
+        self._after(update.optimizer)
+
     def watch_scaler(self, scaler: Any) -> None:
         """A loss scaler of the user's, of whatever class."""
         self._scalers.watch(scaler)
@@ -293,12 +312,15 @@ class Session:
         held = [g for _, grad in gradients_of(optimizer) if (g := local(grad)) is not None]
         return bool(held) and not any(to_host(norms(held)))
 
-    def _before(self, optimizer: Any, scaled: ScaledUpdate | None) -> None:
+    def _before(
+        self, optimizer: Any, scaled: ScaledUpdate | None, gradients: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()
+    ) -> None:
         self._roots.reset()
         self._read_parameters()
         self._step = self.clock.begin_update(id(optimizer))
-        gradients = gradients_of(optimizer) if scaled is None else scaled.gradients
-        is_wrapper = scaled is not None and not isinstance(optimizer, torch.optim.Optimizer)
+        is_wrapper = not isinstance(optimizer, torch.optim.Optimizer)
+        if not gradients:
+            gradients = gradients_of(optimizer) if scaled is None else scaled.gradients
         parameters = [p for p, _ in gradients] if is_wrapper else _parameters(optimizer)
         check = self._sentinel.gradients(gradients, self.tape.microbatches, scale=_scale_left_in(scaled))
         if self._unclipped_norm is None:
@@ -334,12 +356,14 @@ class Session:
         )
         self._rows += self._observers.before_update(self._update)
 
-    def _act(self, optimizer: torch.optim.Optimizer) -> None:
+    def _act(self, optimizer: Any, plain: PlainUpdate | None = None) -> None:
         """The user's choice of what to do at a step that failed."""
         check = self._check
         if check is None or (check.loss_finite and not check.bad_params) or self._scale is not None:
             return
         if self.config.on_finding == "skip":
+            if plain is not None:
+                plain.is_refused = True  # the gradients that count are copies, made inside the step
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     parameter.grad = None

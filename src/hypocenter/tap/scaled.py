@@ -46,6 +46,19 @@ class ScaledUpdate:
 
 
 @dataclass(slots=True, kw_only=True)
+class PlainUpdate:
+    """One update without a loss scale by a framework's own optimizer, which works on copies of the model's parameters.
+
+    `gradients` as in ScaledUpdate.
+    """
+
+    optimizer: Any
+    gradients: Sequence[tuple[torch.Tensor, torch.Tensor]]
+    was_skipped: bool = False  # to be filled in by the end of the step
+    is_refused: bool = False  # filled in before it: the inner optimizer is to find no gradients
+
+
+@dataclass(slots=True, kw_only=True)
 class Unscaling:
     """The user takes the loss scale out of an optimizer's gradients before the step, to clip them."""
 

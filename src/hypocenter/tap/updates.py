@@ -15,6 +15,7 @@ import torch
 import torch.optim.optimizer as optimizer_hooks
 
 from hypocenter.tap.scaled import (
+    PlainUpdate,
     ScaledUpdate,
     Unscaling,
     gradients_of,
@@ -38,6 +39,8 @@ class UpdateListener(Protocol):
     def after_unscale(self, unscaling: Unscaling) -> None: ...
     def before_scaled_step(self, update: ScaledUpdate) -> None: ...
     def after_scaled_step(self, update: ScaledUpdate) -> None: ...
+    def before_plain_step(self, update: PlainUpdate) -> None: ...
+    def after_plain_step(self, update: PlainUpdate) -> None: ...
 
 
 class UpdateTap:
@@ -47,6 +50,7 @@ class UpdateTap:
         self._listener = listener
         self._undo: list[Callable[[], None]] = []
         self._in_scaled_step = self._in_unscale = False
+        self._is_refused = False  # the plain step under way, by the user's wish
         self._found_inf: dict[str, bool] = {}  # of the scaled step under way
         self._depth = 0
 
@@ -195,7 +199,25 @@ class UpdateTap:
             if callable(unscale) and getattr(unscale, "_hypocenter_watches", None) is not self:
                 self._replace(owner, "unscale_", self._unscale)
 
+    @contextlib.contextmanager
+    def plain_step(self, update: PlainUpdate) -> Generator[None, None, None]:
+        """Around the step of a framework's own optimizer, in which a torch optimizer updates copies."""
+        if self._in_scaled_step or self._listener.paused:
+            yield
+            return
+        self._listener.before_plain_step(update)
+        self._in_scaled_step, self._is_refused = True, update.is_refused
+        try:
+            yield
+        finally:
+            self._in_scaled_step = self._is_refused = False
+        self._listener.after_plain_step(update)
+
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+        if self._is_refused:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    parameter.grad = None
         if self._listener.paused or self._in_scaled_step or torch.compiler.is_compiling():
             return None
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)  # args[0] is the optimizer itself

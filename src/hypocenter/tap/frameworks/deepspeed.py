@@ -1,10 +1,11 @@
-"""DeepSpeed's fp16 steps: their loss scale, their skips, and gradients under the names of the user's parameters.
+"""DeepSpeed's steps: their loss scale, their skips, and gradients under the names of the user's parameters.
 
-Each step of an fp16 optimizer becomes one scaled update (once per accumulation boundary). In bf16 and fp32 DeepSpeed
-scales nothing: there the inner torch optimizer's own hook is all there is. What is known of the gradients, always
-without a collective and without a copy:
+Each step of an fp16 optimizer becomes one scaled update (once per accumulation boundary), each step of a bf16 one (and
+of ZeRO in fp32) a plain update, since DeepSpeed scales nothing there. What is known of the gradients, always without a
+collective and without a copy:
 
     stage 0 (FP16_Optimizer, FP16_UnfusedOptimizer)   every `p.grad`, reduced over the ranks
+    BF16_Optimizer    every float32 gradient that it has accumulated, reduced
     stages 1 and 2    reduced: the parts of parameters whose update this rank does, in full detail.
                       not reduced: of parameters that other ranks update, the largest magnitude and the norm that the
                       gradient had on this rank before it went into a bucket, each the largest over the micro-batches
@@ -12,7 +13,7 @@ without a collective and without a copy:
     stage 3           the same; every rank updates a part of every parameter, but of the very small ones
     optimizer offload the reduced parts as they lie in the float32 buffer (stages 1 and 2)
 
-All carry the loss scale. Whether the step was skipped is DeepSpeed's own word, agreed by all ranks.
+In fp16 all carry the loss scale. Whether the step was skipped is DeepSpeed's own word, agreed by all ranks.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import Any
 import torch
 
 from hypocenter.tap.frameworks.door import Door
-from hypocenter.tap.scaled import ScaledUpdate, ScalerState
+from hypocenter.tap.scaled import PlainUpdate, ScaledUpdate, ScalerState
 
 needs = "deepspeed"
 
@@ -35,12 +36,13 @@ Pairs = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 def attach(door: Door) -> Callable[[], None]:
-    """Put a scaled update around the steps of fp16 optimizers, also of those that exist already; returns the undo."""
+    """Put an update around the steps of DeepSpeed's optimizers, also of those that exist already; returns the undo."""
     seen = Arrivals()
     undos: list[Callable[[], None]] = []
     for module, name, gradients in (
         ("deepspeed.runtime.fp16.fused_optimizer", "FP16_Optimizer", _of_whole_parameters),
         ("deepspeed.runtime.fp16.unfused_optimizer", "FP16_UnfusedOptimizer", _of_whole_parameters),
+        ("deepspeed.runtime.bf16_optimizer", "BF16_Optimizer", _of_bf16),
         ("deepspeed.runtime.zero.stage_1_and_2", "DeepSpeedZeroOptimizer", _of_partitions),
         ("deepspeed.runtime.zero.stage3", "DeepSpeedZeroOptimizer_Stage3", _of_shards),
     ):
@@ -88,7 +90,7 @@ class Arrivals:
     def note(self, optimizer: Any, param: torch.Tensor) -> None:
         """Queue two reductions of the parameter's gradient on its device; nothing waits for them."""
         grad = _arriving(optimizer, param)
-        if grad is None or not _has_loss_scale(optimizer) or id(param) not in self._parameters_elsewhere(optimizer):
+        if grad is None or id(param) not in self._parameters_elsewhere(optimizer):
             return
         largest = torch.linalg.vector_norm(grad, float("inf"), dtype=torch.float32)
         now = torch.stack((largest, torch.linalg.vector_norm(grad, dtype=torch.float32)))
@@ -150,6 +152,11 @@ def _watched_step(
             update = _update(self, gradients, seen, door)
             if update is None:
                 return original(self, *args, **kwargs)
+            if isinstance(update, PlainUpdate):
+                with door.plain_step(update):
+                    result = original(self, *args, **kwargs)
+                    update.was_skipped = bool(getattr(self, "overflow", False))
+                return result
             with door.scaled_step(update):
                 result = original(self, *args, **kwargs)
                 update.found_inf[_device(update)] = bool(getattr(self, "overflow", False))
@@ -160,13 +167,18 @@ def _watched_step(
     return make
 
 
-def _update(optimizer: Any, gradients: Callable[[Any], Pairs], seen: Arrivals, door: Door) -> ScaledUpdate | None:
+def _update(
+    optimizer: Any, gradients: Callable[[Any], Pairs], seen: Arrivals, door: Door
+) -> ScaledUpdate | PlainUpdate | None:
+    """None: torch's own scaler steps inside, and is seen there; or this is a version of DeepSpeed that is not known."""
     try:
-        if not _has_loss_scale(optimizer):
+        if getattr(optimizer, "torch_autocast_gradscaler", None) is not None:
             return None
         here = gradients(optimizer)
         known = {id(param) for param, _ in here}
         elsewhere = [pair for pair in seen.take(optimizer) if id(pair[0]) not in known]
+        if not _has_loss_scale(optimizer):
+            return PlainUpdate(optimizer=optimizer, gradients=[*here, *elsewhere])
         scaler = getattr(optimizer, "loss_scaler", optimizer)
         return ScaledUpdate(scaler=scaler, optimizer=optimizer, state=_state(optimizer), gradients=[*here, *elsewhere])
     except Exception as error:  # another version of DeepSpeed
@@ -178,9 +190,7 @@ def _has_loss_scale(optimizer: Any) -> bool:
     config = getattr(optimizer, "loss_scale_config", None)
     if config is not None:
         return bool(config.use_grad_scaling or optimizer.custom_loss_scaler)
-    if getattr(optimizer, "torch_autocast_gradscaler", None) is not None:
-        return False  # torch's scaler steps inside: it is seen there
-    return optimizer.dtype == torch.float16 or bool(optimizer.custom_loss_scaler)
+    return getattr(optimizer, "dtype", None) == torch.float16 or bool(optimizer.custom_loss_scaler)
 
 
 def _state(optimizer: Any) -> ScalerState:
@@ -205,6 +215,11 @@ def _state(optimizer: Any) -> ScalerState:
 
 def _of_whole_parameters(optimizer: Any) -> Pairs:
     return [(p, p.grad) for group in optimizer.fp16_groups for p in group if p.grad is not None]
+
+
+def _of_bf16(optimizer: Any) -> Pairs:
+    groups = zip(optimizer.bf16_groups, optimizer.fp32_groups_gradients, strict=True)
+    return [(p, grad) for params, grads in groups for p, grad in zip(params, grads, strict=True) if grad is not None]
 
 
 def _of_partitions(optimizer: Any) -> Pairs:

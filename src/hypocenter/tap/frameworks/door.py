@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from hypocenter.tap.scaled import ScaledUpdate
+from hypocenter.tap.scaled import PlainUpdate, ScaledUpdate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,4 +16,5 @@ class Door:
 
     add_root: Callable[[Any], None]  # a module whose parameters and submodules give the names
     scaled_step: Callable[[ScaledUpdate], AbstractContextManager[None]]  # around the framework's own scaled step
+    plain_step: Callable[[PlainUpdate], AbstractContextManager[None]]  # the same where there is no loss scale
     warn: Callable[[str], None]  # said once, on stderr and in run.json

@@ -1,15 +1,16 @@
-"""Megatron-Core's mixed-precision optimizers: their loss scale, their skips, and gradients under the model's names.
+"""Megatron-Core's optimizers: their loss scale, their skips, and gradients under the model's names.
 
-One `step()` of a MixedPrecisionOptimizer, or of the ChainedOptimizer around several, is one scaled update. It is
-looked at before `prepare_grads`, which copies the gradients into the main parameters, takes the scale out of the copies
-and updates the scaler: so what is seen are the model parameters' own `main_grad` (in Megatron's gradient buffer, summed
-over micro-batches, reduced over the data-parallel ranks by `finalize_model_grads`), with the scale in them.
+One `step()` of a MegatronOptimizer, or of the ChainedOptimizer around several, is one update: a scaled one with a grad
+scaler (fp16), a plain one without (bf16, fp32). It is looked at before `prepare_grads`, which copies the gradients into
+the main parameters, takes the scale out of the copies and updates the scaler: so what is seen are the model parameters'
+own `main_grad` (in Megatron's gradient buffer, summed over micro-batches, reduced over the data-parallel ranks by
+`finalize_model_grads`), with the scale in them.
 
     Float16OptimizerWithFloat16Params   the whole `main_grad` of each parameter (of its tensor-parallel part) here
     DistributedOptimizer                the range of `main_grad` that this rank updates, reduced; of parameters that
                                         other ranks update, this rank's own sum as the reduce-scatter left it
 
-Without a grad scaler (bf16, fp32) the inner torch optimizer's hook is all there is. Nothing here communicates.
+Nothing here communicates.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 import torch
 
 from hypocenter.tap.frameworks.door import Door
-from hypocenter.tap.scaled import ScaledUpdate, ScalerState
+from hypocenter.tap.scaled import PlainUpdate, ScaledUpdate, ScalerState
 
 needs = "megatron.core.optimizer"
 
@@ -29,10 +30,11 @@ Pairs = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 def attach(door: Door) -> Callable[[], None]:
-    """Put a scaled update around the steps of all optimizers with a grad scaler; returns the undo."""
+    """Put an update around the steps of Megatron's optimizers; returns the undo."""
     from megatron.core.optimizer import optimizer as megatron
 
-    undos = [_watch(kind, door) for kind in (megatron.MixedPrecisionOptimizer, megatron.ChainedOptimizer)]
+    kinds = (megatron.MixedPrecisionOptimizer, megatron.FP32Optimizer, megatron.ChainedOptimizer)
+    undos = [_watch(kind, door) for kind in kinds]
 
     def undo() -> None:
         for each in undos:
@@ -49,6 +51,9 @@ def _watch(kind: Any, door: Door) -> Callable[[], None]:
         update = _update(self, door)
         if update is None:
             return original(self, *args, **kwargs)
+        if isinstance(update, PlainUpdate):
+            with door.plain_step(update):
+                return original(self, *args, **kwargs)
         with door.scaled_step(update):
             result = original(self, *args, **kwargs)
             update.found_inf[_device(update)] = _found_inf(self)
@@ -63,13 +68,12 @@ def _watch(kind: Any, door: Door) -> Callable[[], None]:
     return undo
 
 
-def _update(optimizer: Any, door: Door) -> ScaledUpdate | None:
+def _update(optimizer: Any, door: Door) -> ScaledUpdate | PlainUpdate | None:
     try:
-        parts = list(_parts(optimizer))
-        scaler = next((part.grad_scaler for part in parts if part.grad_scaler is not None), None)
+        gradients = [pair for part in _parts(optimizer) for pair in _gradients(part)]
+        scaler = next((part.grad_scaler for part in _scaled_parts(optimizer)), None)
         if scaler is None:
-            return None
-        gradients = [pair for part in parts for pair in _gradients(part)]
+            return PlainUpdate(optimizer=optimizer, gradients=gradients)
         return ScaledUpdate(scaler=scaler, optimizer=optimizer, state=_state(scaler), gradients=gradients)
     except Exception as error:  # another version of Megatron-Core
         door.warn(f"steps of Megatron's {type(optimizer).__name__} are seen through torch only: {error!r}")
@@ -77,12 +81,16 @@ def _update(optimizer: Any, door: Door) -> ScaledUpdate | None:
 
 
 def _parts(optimizer: Any) -> Iterator[Any]:
-    """The mixed-precision optimizers of a chain, or the one that this is."""
+    """The optimizers of a chain, or the one that this is."""
     if hasattr(optimizer, "chained_optimizers"):
         for each in optimizer.chained_optimizers:
             yield from _parts(each)
-    elif hasattr(optimizer, "grad_scaler"):
+    else:
         yield optimizer
+
+
+def _scaled_parts(optimizer: Any) -> Iterator[Any]:
+    return (part for part in _parts(optimizer) if getattr(part, "grad_scaler", None) is not None)
 
 
 def _gradients(optimizer: Any) -> Pairs:
@@ -90,7 +98,11 @@ def _gradients(optimizer: Any) -> Pairs:
         return []
     if hasattr(optimizer, "model_param_gbuf_map"):
         return _of_distributed(optimizer)
-    params = [p for groups in (optimizer.float16_groups, optimizer.fp32_from_fp32_groups) for g in groups for p in g]
+    if hasattr(optimizer, "float16_groups"):
+        groups: list[list[torch.Tensor]] = [*optimizer.float16_groups, *optimizer.fp32_from_fp32_groups]
+    else:
+        groups = [group["params"] for group in optimizer.param_groups]
+    params = [p for group in groups for p in group]
     return [(p, grad) for p in params if (grad := _main_grad(p)) is not None]
 
 
@@ -135,7 +147,7 @@ def _state(scaler: Any) -> ScalerState:
 
 def _found_inf(optimizer: Any) -> bool:
     """What the ranks have agreed on: Megatron has read it on the host in this step, so it is there without waiting."""
-    return any(bool(part.found_inf.item()) for part in _parts(optimizer) if part.grad_scaler is not None)
+    return any(bool(part.found_inf.item()) for part in _scaled_parts(optimizer))
 
 
 def _device(update: ScaledUpdate) -> str:
