@@ -23,6 +23,7 @@ import importlib
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -49,6 +50,8 @@ def attach(door: Door) -> Callable[[], None]:
         with suppress(ImportError, AttributeError):
             kind = getattr(importlib.import_module(module), name)
             undos.append(_replace(kind, "step", _watched_step(door, gradients, seen)))
+            if gradients is _of_whole_parameters:
+                undos.append(_replace(kind, "backward", seen.scaling))
             if hasattr(kind, _REDUCE):
                 undos.append(_replace(kind, _REDUCE, seen.watched))
     if not undos:
@@ -61,18 +64,42 @@ def attach(door: Door) -> Callable[[], None]:
     return undo
 
 
+_NOT_APPLIED = (
+    "DeepSpeed's engine.backward of this version does not multiply the loss by the loss scale without ZeRO, but its "
+    "optimizer divides the gradients by it: they are too small by that factor (ZeRO stage 1 does both). The scale is "
+    "recorded as 1, which is what the gradients carry"
+)
 AT_MOST = 1024  # elements that stand for a gradient that is not kept: 4 KiB a parameter
 _REDUCE = "reduce_independent_p_g_buckets_and_remove_grads"  # of ZeRO: a gradient goes into a bucket
 
 
 class Arrivals:
-    """What ZeRO's gradients were on this rank before they were reduced, of parameters that other ranks update."""
+    """What ZeRO's gradients were on this rank before they were reduced, of parameters that other ranks update.
+
+    And which of the other optimizers have scaled a loss: in some versions the engine goes round them.
+    """
 
     def __init__(self) -> None:
+        self._scaling: weakref.WeakSet[Any] = weakref.WeakSet()
         self._of: weakref.WeakKeyDictionary[Any, dict[int, tuple[torch.Tensor, torch.Tensor]]] = (
             weakref.WeakKeyDictionary()
         )
         self._elsewhere: weakref.WeakKeyDictionary[Any, frozenset[int]] = weakref.WeakKeyDictionary()
+
+    def scaling(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """The `backward` that multiplies the loss by the scale."""
+        arrivals = self
+
+        @functools.wraps(original)
+        def backward(self: Any, *args: Any, **kwargs: Any) -> Any:
+            arrivals._scaling.add(self)
+            return original(self, *args, **kwargs)
+
+        return backward
+
+    def has_scaled(self, optimizer: Any) -> bool:
+        """Whether the optimizer has ever multiplied a loss by its scale. ZeRO's is multiplied by the engine."""
+        return not hasattr(optimizer, "loss_scale_config") or optimizer in self._scaling
 
     def watched(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """ZeRO's function that puts a gradient into a bucket, with a look at it before."""
@@ -179,8 +206,12 @@ def _update(
         elsewhere = [pair for pair in seen.take(optimizer) if id(pair[0]) not in known]
         if not _has_loss_scale(optimizer):
             return PlainUpdate(optimizer=optimizer, gradients=[*here, *elsewhere])
+        state = _state(optimizer)
+        if not seen.has_scaled(optimizer):
+            door.warn(_NOT_APPLIED)
+            state = replace(state, scale=1.0)
         scaler = getattr(optimizer, "loss_scaler", optimizer)
-        return ScaledUpdate(scaler=scaler, optimizer=optimizer, state=_state(optimizer), gradients=[*here, *elsewhere])
+        return ScaledUpdate(scaler=scaler, optimizer=optimizer, state=state, gradients=[*here, *elsewhere])
     except Exception as error:  # another version of DeepSpeed
         door.warn(f"steps of DeepSpeed's {type(optimizer).__name__} are seen through torch only: {error!r}")
         return None
