@@ -32,6 +32,6 @@ KIND = RemedyKind(
     name="bf16-island",
     rank=1,
     applies=applies,
-    around=lambda modules: island(modules, cast_back=False, dtype=torch.bfloat16),
+    around=lambda modules: island(modules, cast_back=None, dtype=torch.bfloat16),
     text=text,
 )

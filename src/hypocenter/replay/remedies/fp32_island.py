@@ -14,14 +14,14 @@ from hypocenter.replay.remedies.kinds import RemedyKind
 
 @contextlib.contextmanager
 def island(
-    modules: Sequence[torch.nn.Module], *, cast_back: bool, dtype: torch.dtype = torch.float32
+    modules: Sequence[torch.nn.Module], *, cast_back: bool | None, dtype: torch.dtype = torch.float32
 ) -> Generator[None, None, None]:
     """Within this block the modules compute in float32: inputs and parameters are cast up, autocast is off inside.
 
     Args:
         modules: each with all its submodules.
         cast_back: give the result the low precision that the inputs had; otherwise it stays float32, which is what
-            lets a value above the format's maximum survive until a norm brings it back.
+            lets a value above the format's maximum survive until a norm brings it back. None: only outside autocast.
         dtype: of the island; bfloat16 and float64 are possible too.
     """
     layers = [layer for module in modules for layer in put_module(module, dtype=dtype, cast_back=cast_back)]

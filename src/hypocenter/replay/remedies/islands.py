@@ -83,7 +83,7 @@ def island(
     return IslandHandle(tuple(str(target) for target in targets), layers)
 
 
-def put_module(module: nn.Module, *, dtype: torch.dtype, cast_back: bool) -> list[Layer]:
+def put_module(module: nn.Module, *, dtype: torch.dtype, cast_back: bool | None) -> list[Layer]:
     """Put one module, with all below it, on an island; the layers to take off again."""
     return _put(WideForward(m, dtype=dtype, cast_back=cast_back, outermost=m is module) for m in module.modules())
 

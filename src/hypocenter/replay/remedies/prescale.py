@@ -16,14 +16,17 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from hypocenter.diagnose.evidence import Evidence
+from hypocenter.replay.remedies.casts import Caster, back
 from hypocenter.replay.remedies.kinds import RemedyKind
 from hypocenter.replay.remedies.layer import Layer
+from hypocenter.replay.remedies.wide_forward import is_autocast_on
 
 LINEAR = frozenset(
     {"sum", "einsum", "matmul", "__matmul__", "mm", "bmm", "mv", "dot", "inner", "cumsum", "norm", "vector_norm"}
 )
-"""Functions with f(a / s) * s == f(a) in their first tensor operand, for s > 0."""
+"""Functions with f(a / s) * s == f(a) in each of their operands, for s > 0."""
 
+LOW = (torch.float16, torch.bfloat16)
 MAX_LOG2 = 24  # float16's smallest subnormal is 2**-24: a larger divisor turns ones into zeros
 
 
@@ -46,43 +49,49 @@ class Prescaled(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
-        result = func(*args, **kwargs)
-        name = func.__name__
-        if name not in LINEAR or kwargs.get("out") is not None or not isinstance(result, Tensor):
-            return result
-        if result.dtype not in (torch.float16, torch.bfloat16) or bool(torch.isfinite(result).all()):
-            return result
-        return self._prescaled(name, func, args, kwargs, result)
+        kwargs = kwargs if kwargs is not None else {}
+        operands = [i for i, arg in enumerate(args) if isinstance(arg, Tensor) and arg.is_floating_point()]
+        if func.__name__ not in LINEAR or kwargs.get("out") is not None or not operands:
+            return func(*args, **kwargs)
+        narrow = next((args[i].dtype for i in operands if args[i].dtype in LOW), None)
+        is_mixed = narrow is not None and any(args[i].dtype == torch.float32 for i in operands)
+        if not (is_mixed and not is_autocast_on()):  # else one is a product of ours, too large to be cast back
+            result = func(*args, **kwargs)
+            if not isinstance(result, Tensor) or result.dtype not in LOW or bool(torch.isfinite(result).all()):
+                return result
+        largest = max(operands, key=lambda i: float(args[i].detach().abs().max()) if args[i].numel() else 0.0)
+        return self._prescaled(func, args, kwargs, largest, narrow)
 
-    def _prescaled(self, name: str, func: Callable[..., Any], args: Any, kwargs: Any, result: Tensor) -> Any:
-        which = next((i for i, arg in enumerate(args) if isinstance(arg, Tensor)), None)
-        if which is None:
-            return result
-        for log2 in range(1, MAX_LOG2 + 1):
-            smaller = (*args[:which], args[which] / 2.0**log2, *args[which + 1 :])
+    def _prescaled(self, func: Callable[..., Any], args: Any, kwargs: Any, which: int, narrow: Any) -> Any:
+        again: Any = None
+        for log2 in range(MAX_LOG2 + 1):
+            operand = args[which] / 2.0**log2
+            smaller = [*args[:which], operand if narrow is None else operand.to(narrow), *args[which + 1 :]]
             again = func(*smaller, **kwargs)
             if bool(torch.isfinite(again).all()):
-                self.divisors[name] = max(self.divisors.get(name, 1.0), 2.0**log2)
+                self.divisors[func.__name__] = max(self.divisors.get(func.__name__, 1.0), 2.0**log2)
                 return again.float() * 2.0**log2
-        return result
+        return again
 
 
 class _PrescaledForward(Layer):
-    def __init__(self, module: nn.Module, mode: Prescaled, *, outermost: bool) -> None:
-        super().__init__(module, outermost=outermost)
+    def __init__(self, module: nn.Module, mode: Prescaled) -> None:
+        super().__init__(module, outermost=True)
         self.mode = mode
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         with self.mode:
-            return self.wrapped(*args, **kwargs)
+            result = self.wrapped(*args, **kwargs)
+        given = Caster(torch.float32, LOW)
+        given.cast((args, kwargs))
+        return result if given.first is None or is_autocast_on() else back(result, torch.float32, given.first)
 
 
 @contextlib.contextmanager
 def around(modules: Sequence[nn.Module]) -> Generator[Prescaled, None, None]:
     """Within this block reductions inside the modules' forwards are prescaled; gives what divisors were needed."""
     mode = Prescaled()
-    layers = [_PrescaledForward(module, mode, outermost=True) for module in modules]
+    layers = [_PrescaledForward(module, mode) for module in modules]
     for layer in layers:
         layer.put_on()
     try:

@@ -22,11 +22,14 @@ class WideForward(Layer):
         module: with all below it.
         dtype: float32, float64, or bfloat16 (which only replaces float16).
         cast_back: give the result the format that the inputs had (else that of the parameters); otherwise it stays in
-            `dtype`, which lets a value above the narrow format's maximum live until a norm brings it back.
+            `dtype`, which lets a value above the narrow format's maximum live until a norm brings it back. None: only
+            outside autocast, where the next module could not take another format than its parameters'.
         outermost: see `Layer`.
     """
 
-    def __init__(self, module: nn.Module, *, dtype: torch.dtype, cast_back: bool, outermost: bool = True) -> None:
+    def __init__(
+        self, module: nn.Module, *, dtype: torch.dtype, cast_back: bool | None, outermost: bool = True
+    ) -> None:
         super().__init__(module, outermost=outermost)
         self.dtype = dtype
         self.cast_back = cast_back
@@ -46,12 +49,18 @@ class WideForward(Layer):
         finally:
             swap.undo()
         narrow = caster.first or swap.first
-        if not self.outermost or not self.cast_back or narrow is None:
+        casts_back = not is_autocast_on() if self.cast_back is None else self.cast_back
+        if not self.outermost or not casts_back or narrow is None:
             return result
         return back(result, self.dtype, narrow)
 
 
 ACCELERATOR: str = accelerator_type() or ""
+
+
+def is_autocast_on() -> bool:
+    """Whether autocast is on, on the CPU or the accelerator."""
+    return torch.is_autocast_enabled("cpu") or (bool(ACCELERATOR) and torch.is_autocast_enabled(ACCELERATOR))
 
 
 def autocast_off(dtype: torch.dtype, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
