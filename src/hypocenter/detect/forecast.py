@@ -1,8 +1,8 @@
 """When will a growing |max| pass the largest number of its format? An interval, or nothing where evidence is thin.
 
 The slope is Theil's and Sen's: the median of the slopes between all pairs of points, which a quarter of wild points
-does not move. Its confidence interval is Sen's (1968, Journal of the American Statistical Association 63, 1379-1389): of
-the N sorted slopes those at (N - C) / 2 and (N + C) / 2, where C = z sqrt(n (n - 1) (2 n + 5) / 18) comes from
+does not move. Its confidence interval is Sen's (1968, Journal of the American Statistical Association 63, 1379-1389):
+of the N sorted slopes those at (N - C) / 2 and (N + C) / 2, where C = z sqrt(n (n - 1) (2 n + 5) / 18) comes from
 Kendall's tau. Neighbouring steps resemble each other, so C is widened by sqrt((1 + r) / (1 - r)), r being the
 autocorrelation of the residuals at lag 1 (Bayley and Hammersley 1946, the effective number of observations).
 

@@ -36,3 +36,12 @@ def write(stream: TextIO, text: str) -> None:
     encoding = getattr(stream, "encoding", None) or "utf-8"
     stream.write(text.encode(encoding, "replace").decode(encoding, "replace"))
     stream.flush()
+
+
+def can_draw(stream: TextIO) -> bool:
+    """Whether the stream's encoding has the characters of bars and cells."""
+    try:
+        "▁█░▒▓✕".encode(getattr(stream, "encoding", None) or "utf-8")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True

@@ -7,6 +7,7 @@ Each answer says which bound it is:
     exact       the result depends on known sums only (a norm: sqrt(L) * rms)
     not before  by Cauchy and Schwarz |sum| <= L * rms: it cannot overflow below this length; where signs cancel it
                 overflows later or never
+    in proportion   the result was seen and its terms need not have one sign: what it would take if it grew linearly
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from hypocenter.nouns import Summary
 from hypocenter.summary.casting import as_format
 from hypocenter.summary.formats import Format
 
-Bound = Literal["expected", "exact", "not before"]
+Bound = Literal["expected", "exact", "not before", "in proportion"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +74,12 @@ def critical_product(left: Summary, right: Summary, form: Format | str) -> Criti
     """
     largest = left.absmax * right.absmax
     return Critical(size=_over(as_format(form).max, largest), bound="not before", typical=largest)
+
+
+def critical_growth(present: float, largest: float, form: Format | str) -> Critical:
+    """Length at which a result of this magnitude, at this length, overflows if it grows in proportion to it."""
+    typical = largest / present if present > 0.0 else 0.0
+    return Critical(size=_over(as_format(form).max, typical), bound="in proportion", typical=typical)
 
 
 def _n_finite(summary: Summary) -> int:

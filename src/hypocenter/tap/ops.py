@@ -14,10 +14,16 @@ from hypocenter.tap.op_context import OpContext, OpPlace
 from hypocenter.tap.reducer import Reducer
 
 MAX_ROWS = 200_000  # of one step
+GROWS = frozenset(
+    {"sum", "nansum", "cumsum", "mean", "nanmean", "norm", "linalg_vector_norm", "var", "var_mean", "std", "std_mean"}
+    | {"pow", "square", "bmm", "baddbmm"}
+)
+"""Operators whose result grows with a length, or is a power: what goes in is read too, as ports `terms[i]`."""
+TERMS = {"bmm": (0, 1), "baddbmm": (1, 2)}  # which arguments the terms are; of all others the first
 
 
 class OpTap(TorchDispatchMode):
-    """Notes every op's floating outputs. Views are not operations."""
+    """Notes every op's floating outputs, and the terms of reductions. Views are not operations."""
 
     def __init__(
         self, context: OpContext, reducer: Reducer, clock: Clock, wanted: Callable[[str], bool] = lambda _: True
@@ -27,19 +33,27 @@ class OpTap(TorchDispatchMode):
         self._reducer = reducer
         self._clock = clock
         self._wanted = wanted
-        self._rows: list[tuple[OpPlace, str, int, int, int, str, tuple[int, ...], int]] = []
+        self._rows: list[tuple[OpPlace, str, str, int, int, str, tuple[int, ...], int]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
+        self._note_terms(func, args)
         if isinstance(out, torch.Tensor):
-            self._note(func, 0, out, args)
+            self._note(func, "out[0]", out)
         elif isinstance(out, (tuple, list)):
             for index, item in enumerate(out):
                 if isinstance(item, torch.Tensor):
-                    self._note(func, index, item, args)
+                    self._note(func, f"out[{index}]", item)
         return out
 
-    def _note(self, func: Any, index: int, out: torch.Tensor, args: Any) -> None:
+    def _note_terms(self, func: Any, args: Any) -> None:
+        name = func.__name__.split(".")[0]
+        if name in GROWS:
+            for index, at in enumerate(TERMS.get(name, (0,))):
+                if at < len(args) and isinstance(args[at], torch.Tensor):
+                    self._note(func, f"terms[{index}]", args[at])
+
+    def _note(self, func: Any, port: str, out: torch.Tensor) -> None:
         if not (out.is_floating_point() or out.is_complex()) or len(self._rows) >= MAX_ROWS:
             return
         if func.is_view or "empty" in func.__name__:
@@ -51,7 +65,7 @@ class OpTap(TorchDispatchMode):
         if ticket is not None:
             dtype = str(out.dtype).removeprefix("torch.")
             self._rows.append(
-                (place, name, index, ticket, self._clock.next_order(), dtype, tuple(out.shape), self._clock.microbatch)
+                (place, name, port, ticket, self._clock.next_order(), dtype, tuple(out.shape), self._clock.microbatch)
             )
 
     def collect(self, step: int, *, replay: bool = False) -> list[Reading]:
@@ -64,7 +78,7 @@ class OpTap(TorchDispatchMode):
                 microbatch=microbatch,
                 phase=place.phase,
                 site=place.site,
-                port=f"out[{index}]" if place.phase != "backward" else f"grad_in[{index}]",
+                port=port if place.phase != "backward" else port.replace("out[", "grad_in["),
                 order=order,
                 dtype=dtype,
                 shape=shape,
@@ -75,5 +89,5 @@ class OpTap(TorchDispatchMode):
                 recompute=place.recompute,
                 replay=replay,
             )
-            for place, name, index, ticket, order, dtype, shape, microbatch in rows
+            for place, name, port, ticket, order, dtype, shape, microbatch in rows
         ]

@@ -20,7 +20,7 @@ from hypocenter.record.reader import open_run
 from hypocenter.report import catalogue
 from hypocenter.report.closing import closing
 from hypocenter.report.formats import terminal
-from hypocenter.report.screen import screen_of, write
+from hypocenter.report.screen import can_draw, screen_of, write
 
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")  # worst first
 OK, FINDINGS, CANNOT_TELL = 0, 1, 5  # exit codes, docs/reading.md
@@ -65,7 +65,7 @@ def finish(run_dir: Path, stream: TextIO) -> Diagnosis | None:
         store(run_dir, diagnosis, stream)
         first = recording.ranks[0] if recording.ranks else 0  # one curve: that of the lowest rank
         records = [record for rank, record in recording.step_records() if rank == first]
-        write(stream, closing(recording, diagnosis, records, screen_of(stream), _can_encode(stream)))
+        write(stream, closing(recording, diagnosis, records, screen_of(stream), can_draw(stream)))
     except HypocenterError as error:
         write(stream, f"{error}\n")
         return None
@@ -97,11 +97,3 @@ def store(run_dir: Path, diagnosis: Diagnosis, talk: TextIO) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         write(talk, f"warning[not-written]: {path} was not written: {error.strerror or error}\n")
-
-
-def _can_encode(stream: TextIO) -> bool:
-    try:
-        "▁█✕".encode(getattr(stream, "encoding", None) or "utf-8")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True

@@ -1,0 +1,123 @@
+"""`hypocenter headroom RUN`: what another format or loss scale would do to this run: overflow, zeros, headroom."""
+
+from __future__ import annotations
+
+# pyright: reportAttributeAccessIssue=false
+# (pyarrow.compute makes its functions when it is imported)
+import math
+import sys
+from pathlib import Path
+
+import click
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hypocenter import schedule
+from hypocenter.errors import ConfigError, ExistsError
+from hypocenter.record.reader import RecordedRun, open_run
+from hypocenter.report import wording
+from hypocenter.report.headroom import picture, terminal
+from hypocenter.report.headroom.answer import Answer, answer
+from hypocenter.report.headroom.gather import PHASES
+from hypocenter.report.headroom.schema import to_json
+from hypocenter.report.screen import can_draw, screen_of, write
+from hypocenter.report.selection import Selection, select
+from hypocenter.summary.formats import find_format
+
+EXIT = {"fits": 0, "overflows": 1, "cannot-tell": 5}
+ROWS = 8  # sites of each phase on a screen before the rest is counted
+
+
+@click.command("headroom")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option(
+    "--format", "format_name", default="float16", show_default=True, metavar="NAME",
+    help="fp16, bf16, fp32, fp8_e4m3fn, fp8_e5m2.",
+)  # fmt: skip
+@click.option("--scale", type=float, metavar="S", help="Loss scale of backward; each step's own if not given.")
+@click.option("--phase", "phases", multiple=True, type=click.Choice(PHASES), help="Only this phase; may be repeated.")
+@click.option("--site", default="", metavar="GLOB", help="Only sites that match, such as '*.attn.*'.")
+@click.option("--step", type=int, help="Only this step (counted from 0).")
+@click.option("--steps", metavar="SCHEDULE", help="Only these steps: 0,5-8,100-120 or every=N.")
+@click.option("--rank", type=int, help="Only this rank.")
+@click.option("--rows", type=click.IntRange(0), default=ROWS, show_default=True, help="Sites per phase; 0 for all.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; nothing is cut.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write a picture: FILE.svg or FILE.html.")
+@click.option("--force", is_flag=True, help="Overwrite FILE if it exists.")
+def command(
+    run: Path, format_name: str, scale: float | None, phases: tuple[str, ...], site: str, step: int | None,
+    steps: str | None, rank: int | None, rows: int, as_json: bool, output: Path | None, force: bool,
+) -> int:  # fmt: skip
+    """Say what a number format, at a loss scale, would do to RUN; answered from the recording, without a rerun.
+
+    Exit code: 0 nothing would overflow, 1 something would, 4 nothing to read, 5 cannot tell.
+    """
+    form = find_format(format_name)
+    _check(scale, step, steps, output, force)
+    recording = open_run(run)
+    table = select(_of_steps(recording.table(), steps), Selection(site=site, step=step, rank=rank))
+    found = answer(
+        table, recording.step_records(), form, scale=scale, phases=phases or PHASES,
+        level=str(recording.run.config.get("level") or ""),
+    )  # fmt: skip
+    if as_json:
+        write(sys.stdout, to_json(found, recording.run.name))
+    elif output is None or str(output) != "-":
+        write(sys.stdout, terminal.render(found, screen_of(sys.stdout), rows=rows, has_unicode=can_draw(sys.stdout)))
+    if output is not None:
+        _draw(found, recording, output)
+    elif not as_json:
+        _next(run, found, format_name)
+    return EXIT[found.status]
+
+
+def _check(scale: float | None, step: int | None, steps: str | None, output: Path | None, force: bool) -> None:
+    """Refuse what cannot be meant before anything is read."""
+    if scale is not None and not 0.0 < scale < math.inf:
+        raise ConfigError(
+            f"a loss scale of {scale}", where="--scale", why="a scale is a positive finite number", fix="such as 65536"
+        )
+    if step is not None and steps is not None:
+        raise ConfigError("--step and --steps exclude each other", where="hypocenter headroom", fix="give one of them")
+    if output is not None and output.suffix not in (".svg", ".html"):
+        raise ConfigError(
+            f"no picture is called {output.name!r}", where="-o", why="its ending says what to draw",
+            fix="end it in .svg or .html",
+        )  # fmt: skip
+    if output is not None and output.exists() and not force:
+        raise ExistsError(
+            "the picture exists already", where=str(output), why="files are never overwritten silently",
+            fix="choose another with -o, or add --force to replace it",
+        )  # fmt: skip
+
+
+def _of_steps(table: pa.Table, steps: str | None) -> pa.Table:
+    if steps is None:
+        return table
+    is_due = schedule.parse(steps)
+    wanted = [step for step in table["step"].unique().to_pylist() if is_due(step)]
+    if not wanted and table.num_rows:
+        raise ConfigError(
+            f"nothing was recorded at steps {steps}", where="--steps", fix="see them with `hypocenter show`"
+        )
+    return table.filter(pc.is_in(table["step"], pa.array(wanted, pa.int64())))
+
+
+def _draw(found: Answer, recording: RecordedRun, output: Path) -> None:
+    name = recording.run.name
+    text = picture.svg(found, name) if output.suffix == ".svg" else picture.html(found, name)
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            "the picture cannot be written", where=str(output), why=str(error), fix="choose another with -o"
+        ) from error
+    write(sys.stderr, f"wrote {output} ({wording.byte_size(len(text.encode()))})\n")
+
+
+def _next(run: Path, found: Answer, format_name: str) -> None:
+    if found.first is not None and found.first.site:
+        words = ("show", str(run), "--site", wording.site_glob(found.first.site), "--values")
+    else:
+        words = ("headroom", str(run), "--format", format_name, "-o", "headroom.html")
+    write(sys.stderr, f"next: {wording.command(*words)}\n")

@@ -1,0 +1,209 @@
+"""`hypocenter headroom`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+from recordings import record, run
+
+from hypocenter.nouns import Reading, StepRecord
+from hypocenter.record.run_file import finish_run, start_run
+from hypocenter.record.writer import Writer
+from hypocenter.report.headroom.schema import SCHEMA_FILE, published
+from hypocenter.summary.reducers.numpy import summarize
+
+FROZEN = "0dd712452cd11316b21694d1a29b841849b9e716ad43a020b48db0830446a3c4"
+"""sha256 of the published schema. It is a contract: a change needs an entry in the changelog, or a new version."""
+
+
+def recorded(path: Path, *, scale: float | None = 1024.0, level: str = "modules") -> Path:
+    """Three steps in bfloat16: two modules, their gradients, one parameter."""
+    start_run(path, ["python", "train.py"], {"level": level}, 1, {"hypocenter": "0"})
+    writer = Writer(path, rank=0, warn=lambda text: pytest.fail(text))
+    for step in range(3):
+        carried = scale or 1.0
+        values = {
+            ("forward", "up", "out[0]"): np.array([1.0, 2.0 ** (14 + step)]),
+            ("forward", "down", "out[0]"): np.array([0.5, 4.0]),
+            ("backward", "down", "grad_out[0]"): np.array([1e-9, 1e-3, 1.0, 0.25]) * carried,
+            ("param", "up.weight", "value"): np.array([0.1, 0.2]),
+        }
+        rows = [
+            Reading(
+                step=step, microbatch=0, phase=phase, site=site, port=port, order=i, dtype="bfloat16",  # type: ignore[arg-type]
+                shape=x.shape, summary=summarize(x),
+            )
+            for i, ((phase, site, port), x) in enumerate(values.items())
+        ]  # fmt: skip
+        writer.write(rows, StepRecord(step=step, loss=1.0, grad_norm=1.0, loss_scale=scale))
+    writer.close()
+    finish_run(path, "finished", 0)
+    return path
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return recorded(tmp_path_factory.mktemp("runs") / "r")
+
+
+def test_the_schema_is_frozen() -> None:
+    jsonschema.Draft202012Validator.check_schema(published())
+
+    assert hashlib.sha256(SCHEMA_FILE.read_bytes()).hexdigest() == FROZEN
+
+
+def test_what_float16_would_do_is_said_in_a_sentence_and_a_table(recording: Path) -> None:
+    said = run("headroom", recording, "--scale", 65536)
+
+    lines = said.out.splitlines()
+    assert said.code == 1
+    assert " ".join(said.out.partition("\n\n")[0].split()) == (
+        "in float16 at scale 65,536: 2 of 4 sites would overflow, first up out[0] (largest at step 2); 0 % of "
+        "gradients would become zero"
+    )
+    assert any(line.startswith("forward: 2 sites, 1 overflow") for line in lines)
+    assert any("down grad_out[0]" in line for line in lines)
+    assert said.err == f"next: hypocenter show {recording} --site up --values\n"
+
+
+def test_the_recorded_scale_is_the_default(recording: Path) -> None:
+    said = run("headroom", recording, "--phase", "backward")
+
+    assert said.code == 0
+    assert said.out.startswith("in float16 at the recorded scale (1,024): none of 1 site would overflow; 0 % of")
+    assert "loss scales that lose no recorded gradient in float16: 2^5 (32) to 2^15 (32,768)" in said.out
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "text"),
+    [
+        (("--format", "bf16"), 0, "in bfloat16 at the recorded scale (1,024): none of 4 sites"),
+        (("--format", "fp8_e4m3fn"), 1, "in float8_e4m3fn at the recorded scale (1,024): 2 of 4 sites"),
+        (("--steps", "0-1", "--phase", "forward"), 0, "in float16: none of 2 sites would overflow"),
+        (("--step", 2, "--phase", "forward"), 1, "in float16: 1 of 2 sites would overflow, first up out[0]"),
+        (("--site", "down", "--scale", "0.001"), 0, "25 % of gradients would become zero"),
+    ],
+)
+def test_options_choose(recording: Path, options: tuple[object, ...], code: int, text: str) -> None:
+    said = run("headroom", recording, *options)
+
+    assert said.code == code
+    assert text in " ".join(said.out.split())
+
+
+def test_json_has_everything_and_validates(recording: Path) -> None:
+    said = run("headroom", recording, "--scale", 65536, "--json")
+
+    found = json.loads(said.out)
+    jsonschema.Draft202012Validator(published()).validate(found)
+    assert (said.code, said.err) == (1, "")
+    assert (found["schema"], found["status"], found["scale"]) == ("hypocenter.headroom/1", "overflows", 65536.0)
+    assert [(s["phase"], s["site"], s["overflows"]) for s in found["sites"]] == [
+        ("forward", "up", True), ("forward", "down", False), ("param", "up.weight", False), ("backward", "down", True),
+    ]  # fmt: skip
+    assert found["first"]["site"] == "up"
+    assert found["window"]["highest_site"] == "down grad_out[0]"
+
+
+def test_a_sentinel_recording_says_what_it_cannot_tell_and_how_to_record_more(tmp_path: Path) -> None:
+    path = tmp_path / "r"
+    start_run(path, ["python"], {"level": "sentinel"}, 1, {})
+    writer = Writer(path, rank=0, warn=lambda text: pytest.fail(text))
+    from hypocenter.nouns import Summary
+
+    norm = Summary(n=10**6, sumsq=1e4)
+    writer.write(
+        [Reading(step=0, microbatch=0, phase="grad", site="w", port="grad", order=0, dtype="float32", summary=norm)],
+        StepRecord(step=0, loss=1.0, grad_norm=100.0),
+    )
+    writer.close()
+    finish_run(path, "finished", 0)
+
+    said = run("headroom", path, "--scale", 65536)
+
+    assert said.code == 5
+    assert "cannot tell whether any of 1 site would overflow" in said.out
+    assert "-6.6 to 3.3 bits" in said.out
+    assert "record more with --level modules" in " ".join(said.out.split())
+
+
+def test_a_picture_is_written_once(recording: Path, tmp_path: Path) -> None:
+    for name in ("h.svg", "h.html"):
+        said = run("headroom", recording, "-o", tmp_path / name)
+        again = run("headroom", recording, "-o", tmp_path / name)
+        forced = run("headroom", recording, "-o", tmp_path / name, "--force")
+
+        assert said.err.startswith(f"wrote {tmp_path / name} (")
+        assert again.code == 2
+        assert "error[already-exists]" in again.err
+        assert forced.code == said.code == 1
+    ElementTree.parse(tmp_path / "h.svg")
+    assert "default-src 'none'" in (tmp_path / "h.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (("--format", "fp12"), "error[unknown-name]: unknown floating-point format 'fp12'"),
+        (("--scale", "0"), "error[bad-option]: a loss scale of 0.0\n  --> --scale"),
+        (("--scale", "inf"), "a loss scale of inf"),
+        (("--scale", "nan"), "a loss scale of nan"),
+        (("--step", "1", "--steps", "0-1"), "--step and --steps exclude each other"),
+        (("--steps", "sometimes"), "schedule 'sometimes' is not understood"),
+        (("--steps", "90-99"), "nothing was recorded at steps 90-99"),
+        (("--step", "99"), "the recording has steps 0 to 2"),
+        (("--site", "dwon"), "did you mean 'down'?"),
+        (("--phase", "sideways"), "sideways"),
+        (("-o", "picture.png"), "no picture is called 'picture.png'"),
+        (("-o", "missing/x.svg"), "the picture cannot be written"),
+    ],
+)
+def test_bad_input_is_one_clear_error(recording: Path, options: tuple[str, ...], text: str) -> None:
+    said = run("headroom", recording, *options)
+
+    assert said.code == 2
+    assert text in said.err
+    assert "Traceback" not in said.err
+
+
+def test_no_recording_exits_with_4(tmp_path: Path) -> None:
+    assert run("headroom", tmp_path / "nothing").code == 4
+
+
+def test_a_float16_run_says_what_it_cannot_see(tmp_path: Path) -> None:
+    said = run("headroom", record(tmp_path / "r"))
+
+    assert said.code == 0
+    assert "values that were not finite already are left out, in 1 of 3 sites, encoder.ff out[0] first" in " ".join(
+        said.out.split()
+    )
+
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
+def test_the_page_is_silent_and_loads_nothing(recording: Path, tmp_path: Path) -> None:
+    sync_api = pytest.importorskip("playwright.sync_api")
+    run("headroom", recording, "-o", tmp_path / "h.html")
+    complaints: list[str] = []
+
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("request", lambda r: complaints.append(r.url) if not r.url.startswith("file:") else None)
+        page.goto(f"file://{tmp_path / 'h.html'}")
+        drawn = page.eval_on_selector_all("svg rect.overflow", "rects => rects.map(r => getComputedStyle(r).fill)")
+        browser.close()
+
+    assert complaints == []
+    assert set(drawn) == {"rgb(196, 43, 36)"}, "styles apply under the policy"
