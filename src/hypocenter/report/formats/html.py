@@ -19,12 +19,13 @@ from hypocenter import __version__
 from hypocenter.nouns import Diagnosis, Finding, Run, StepRecord
 from hypocenter.report import page, wording
 from hypocenter.report.outline import Recorded, outline
+from hypocenter.report.page.diary import diary_of
 from hypocenter.report.page.payload import payload
 from hypocenter.report.page.upstream import Upstream, upstream_of
 
 suffix = ".html"
 
-_SCRIPTS = ("vendor/uPlot.iife.min.js", "vendor/htm-preact-standalone.umd.js", "app.js")
+_SCRIPTS = ("vendor/uPlot.iife.min.js", "vendor/htm-preact-standalone.umd.js", "app.js", "diary.js")
 _STYLES = ("vendor/uPlot.min.css", "style.css")
 _MOST_CARDS = 50  # a page with more is not read; the rest is counted and found in diagnosis.json
 
@@ -43,9 +44,10 @@ class Recording(Recorded, Protocol):
 
 def render(recorded: Recording, diagnosis: Diagnosis) -> str:
     """The page as text. It holds every script and style, and forbids the browser to load anything."""
-    table, records = recorded.table(), [record for _, record in recorded.step_records()]
+    table, records = recorded.table(), recorded.step_records()
     first = _first_located(diagnosis.findings)
     upstream = upstream_of(first, table) if first else None
+    diary = diary_of(table, records)
     report = outline(recorded, _cut(diagnosis), notes=True)
     styles, scripts = "\n".join(map(_file, _STYLES)), [_file(name) for name in _SCRIPTS]
     return _shell().render(
@@ -54,6 +56,7 @@ def render(recorded: Recording, diagnosis: Diagnosis) -> str:
         facts=_facts(recorded.run, diagnosis),
         upstream=upstream,
         upstream_about=_about(upstream, first),
+        diary=diary,
         version=__version__,
         run_dir=wording.clean(str(recorded.directory)),
         recorded=wording.clean(recorded.run.started),
@@ -62,7 +65,7 @@ def render(recorded: Recording, diagnosis: Diagnosis) -> str:
         style=Markup(styles),
         scripts=[Markup(script) for script in scripts],
         policy=_policy(styles, scripts),
-        data=_embedded(payload(table, records, diagnosis, upstream)),
+        data=_embedded(payload(table, records, diagnosis, upstream, diary)),
     )
 
 

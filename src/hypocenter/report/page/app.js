@@ -6,8 +6,10 @@
   const { html, render, useEffect, useMemo, useRef, useState } = window.htmPreact, Plot = window.uPlot;
 
   /** @typedef {{site: string, port: string, phase: string, op: string, dtype: string, measure: string, top: number}} Row */
-  /** @typedef {{title: string, about: string, marks: [number, number][], packed_meta: string, packed_codes: string}} Packed */
-  /** @typedef {{title: string, about: string, marks: [number, number][], steps: number[], rows: Row[], codes: Uint8Array}} Panel */
+  /** @typedef {Record<string, number[]>} Carried log2 of the loss scale that the values of a phase contain, per step */
+  /** @typedef {{title: string, about: string, marks: [number, number][], carried: Carried, packed_meta: string, packed_codes: string}} Packed */
+  /** @typedef {{title: string, about: string, marks: [number, number][], carried: Carried, steps: number[], rows: Row[], codes: Uint8Array, from: number[], shift: Carried}} Panel
+   * `from`: which row of the whole panel each one is; `shift`: bits to add to what was recorded */
   /** @typedef {{panel: number, row: number}} Pick */
 
   const DATA = JSON.parse(/** @type {HTMLElement} */ (document.getElementById("data")).textContent || "{}");
@@ -32,7 +34,20 @@
     const codes = await gunzip(packed.packed_codes);
     const n = meta.steps.length;
     for (let i = 0; i < codes.length; i++) if (i % n) codes[i] = (codes[i] + codes[i - 1]) & 255;
-    return { title: packed.title, about: packed.about, marks: packed.marks, steps: meta.steps, rows: meta.rows, codes };
+    const from = meta.rows.map((/** @type {unknown} */ _, /** @type {number} */ i) => i);
+    return { title: packed.title, about: packed.about, marks: packed.marks, carried: packed.carried, steps: meta.steps, rows: meta.rows, codes, from, shift: {} };
+  }
+
+  /** The rows of one phase ("" for all), with gradients as if the loss scale were 2 ** `log2Scale` (null: as recorded).
+   * @param {Panel} panel @param {string} phase @param {number | null} log2Scale @returns {Panel} */
+  function viewOf(panel, phase, log2Scale) {
+    const shift = log2Scale === null ? {} : Object.fromEntries(Object.entries(panel.carried).map(([name, had]) => [name, had.map((bits) => log2Scale - bits)]));
+    const chosen = panel.from.filter((r) => !phase || panel.rows[r].phase === phase);
+    if (!chosen.length || chosen.length === panel.rows.length) return { ...panel, shift };
+    const n = panel.steps.length, codes = new Uint8Array(chosen.length * n), place = new Map(chosen.map((r, i) => [r, i]));
+    chosen.forEach((r, i) => codes.set(panel.codes.subarray(r * n, (r + 1) * n), i * n));
+    const marks = panel.marks.filter(([r]) => place.has(r)).map(([r, c]) => /** @type {[number, number]} */ ([place.get(r), c]));
+    return { ...panel, shift, marks, codes, from: chosen, rows: chosen.map((r) => panel.rows[r]) };
   }
 
   /** log2 of the largest magnitude: null when not recorded, -Infinity for all zero, Infinity when not finite.
@@ -41,7 +56,9 @@
     const code = panel.codes[r * panel.steps.length + c];
     if (code === MISSING) return null;
     if (code === ZERO) return -Infinity;
-    return code === NOT_FINITE ? Infinity : panel.rows[r].top + (code - HIGHEST) / 4;
+    if (code === NOT_FINITE) return Infinity;
+    const row = panel.rows[r], shift = row.measure === "norm" ? undefined : panel.shift[row.phase];
+    return row.top + (code - HIGHEST) / 4 + (shift ? shift[c] : 0);
   }
 
   /** @param {Row} row @param {string} format @returns {number | null} log2 of the limit that headroom is counted to */
@@ -53,6 +70,13 @@
     const size = Math.abs(value);
     if (size === 0 || (size >= 1e-3 && size < 1e5)) return String(Number(value.toPrecision(4)));
     return value.toExponential(2).replace("e+", "e").replace(/\.?0+e/, "e");
+  }
+
+  /** A loss scale: large powers of two as such. @param {number} value */
+  function scaleText(value) {
+    const bits = Math.log2(value);
+    if (!Number.isInteger(bits)) return short(value);
+    return Math.abs(bits) > 16 ? `2^${bits}` : String(value);
   }
 
   /** @param {string} name */
@@ -332,26 +356,57 @@
   }
 
   function Curves() {
-    const names = ["loss", "grad norm", "loss scale"].filter((name) => DATA.curves[name.replace(" ", "_")].some((/** @type {number | null} */ v) => v !== null));
+    const names = ["loss", "grad norm", ...(DATA.diary ? [] : ["loss scale"])].filter((name) => DATA.curves[name.replace(" ", "_")].some((/** @type {number | null} */ v) => v !== null));
     if (DATA.curves.steps.length < 2 || !names.length) return null;
     return html`<section id="curves"><h2>Steps</h2><div class="curves">${names.map((name) => html`<${Curve} key=${name} name=${name} values=${DATA.curves[name.replace(" ", "_")]} />`)}</div>
       <p class="mute small">${[DATA.curves.bad_steps.length ? "red: steps with values that are not finite" : "", DATA.curves.remark].filter(Boolean).join("; ")}</p></section>`;
   }
 
-  /** @param {{format: string, setFormat: (format: string) => void, hasBad: boolean}} props */
-  function Legend({ format, setFormat }) {
+  const PHASES = { forward: "forward: outputs", backward: "backward: gradients of outputs", grad: "gradients of parameters", scaler: "gradients of parameters, as the loss scaler saw them", param: "parameters", optimizer: "optimizer state" };
+  const SCALES = [0, 8, 12, 16, 20, 24]; // log2 of the loss scales offered
+
+  /** What the colours assume, in a sentence. @param {Panel} panel @param {string} format @param {number | null} log2Scale */
+  function assumed(panel, format, log2Scale) {
+    const to = format === "own" ? "to the largest value of each site's own dtype" : `to the largest ${format}, ${short(2 ** DATA.log2_limits[format])}, as if each site were in it`;
+    const phases = scaledPhases(panel);
+    if (!phases.length) return to;
+    if (log2Scale !== null) return `${to}; gradients as they would be at loss scale ${scaleText(2 ** log2Scale)}`;
+    const had = phases.map((phase) => {
+      const low = panel.carried[phase].reduce((a, b) => Math.min(a, b)), high = panel.carried[phase].reduce((a, b) => Math.max(a, b));
+      return { phase, isScaled: low !== 0 || high !== 0, text: low === high ? scaleText(2 ** low) : `${scaleText(2 ** low)} to ${scaleText(2 ** high)}` };
+    });
+    if (!had.some(({ isScaled }) => isScaled)) return `${to}; gradients as recorded, without a loss scale`;
+    return `${to}; gradients as recorded, with the loss scale of their step in them: ${had.map(({ phase, isScaled, text }) => `${phase} ${isScaled ? text : "none, it was taken out"}`).join(", ")}`;
+  }
+
+  /** Phases of gradients whose magnitude is known. @param {Panel} panel */
+  const scaledPhases = (panel) => [...new Set(panel.rows.filter((row) => row.phase in panel.carried && row.measure !== "norm").map((row) => row.phase))];
+
+  /** @param {{panel: Panel, view: Panel, show: {format: string, phase: string, log2Scale: number | null}, set: (change: object) => void}} props `panel`: with all its rows */
+  function Legend({ panel, view, show, set }) {
     const ramp = `linear-gradient(90deg, ${RAMP.map((c) => `rgb(${c.join(" ")})`).join(", ")})`;
-    return html`<div class="legend"><span>headroom to the largest
-      <select value=${format} onChange=${(/** @type {any} */ e) => setFormat(e.target.value)} aria-label="format">
+    const phases = [...new Set(panel.rows.map((row) => row.phase))];
+    return html`<div class="legend">
+      ${phases.length > 1 && html`<span>show <select value=${phases.includes(show.phase) ? show.phase : ""} onChange=${(/** @type {any} */ e) => set({ phase: e.target.value })} aria-label="phase">
+        <option value="">all phases</option>
+        ${phases.map((name) => html`<option value=${name}>${/** @type {Record<string, string>} */ (PHASES)[name] || name}</option>`)}
+      </select></span>`}
+      <span>headroom to the largest
+      <select value=${show.format} onChange=${(/** @type {any} */ e) => set({ format: e.target.value })} aria-label="format">
         <option value="own">value of the site's own dtype</option>
         ${Object.keys(DATA.log2_limits).filter((name) => /^b?float/.test(name)).map((name) => html`<option value=${name}>${name}, as a what-if</option>`)}
       </select></span>
+      ${scaledPhases(panel).length > 0 && html`<span>gradients at loss scale <select value=${show.log2Scale === null ? "" : String(show.log2Scale)} onChange=${(/** @type {any} */ e) => set({ log2Scale: e.target.value === "" ? null : Number(e.target.value) })} aria-label="loss scale">
+        <option value="">as recorded</option>
+        ${SCALES.map((bits) => html`<option value=${String(bits)}>${bits ? `2^${bits}` : "1, taken out"}, as a what-if</option>`)}
+      </select></span>`}
       <span>0 bits<span class="ramp" style=${{ background: ramp }}></span>${MOST_BITS} or more</span>
       <span><span class="swatch" style=${{ background: "var(--bad-cell)" }}></span>not finite</span>
       <span><span class="swatch" style=${{ background: "var(--zero-cell)" }}></span>all zero</span>
       <span><span class="swatch" style=${{ background: "var(--plain-cell)" }}></span>finite, headroom not known</span>
       <span><span class="swatch"></span>not recorded</span>
-      <span>box: a finding; red without a box followed from it, or was masked away later</span></div>`;
+      <span>box: a finding; red without a box followed from it, or was masked away later</span>
+      <span class="assumed">Headroom is counted ${assumed(view, show.format, show.log2Scale)}.</span></div>`;
   }
 
   /** Let the rows of the static table choose what is charted. @param {(pick: Pick) => void} pick */
@@ -368,21 +423,26 @@
 
   function App() {
     const [panels, setPanels] = useState(null), [error, setError] = useState("");
-    const [picked, pick] = useState(DATA.first), [format, setFormat] = useState("own");
+    const [picked, pick] = useState(DATA.first), [show, setShow] = useState({ format: "own", phase: "", log2Scale: null });
+    const set = (/** @type {object} */ change) => setShow((/** @type {object} */ before) => ({ ...before, ...change }));
     useEffect(() => {
       Promise.all(DATA.panels.map(unpack)).then(setPanels, (reason) => setError(String(reason)));
-      wireTable(pick);
+      wireTable((target) => { pick(target); set({ phase: "" }); });
     }, []);
+    const views = useMemo(() => (panels || []).map((/** @type {Panel} */ panel) => viewOf(panel, show.phase, show.log2Scale)), [panels, show.phase, show.log2Scale]);
     if (error) return html`<p class="remark">the charts cannot be drawn: ${error} (a browser of 2023 or later is needed)</p>`;
     if (!panels) return html`<p class="mute">unpacking…</p>`;
     return html`<${Curves} />${panels.map((/** @type {Panel} */ panel, /** @type {number} */ index) => {
-      const selected = picked.panel === index ? picked.row : panel.marks.length ? panel.marks[0][0] : 0;
+      const view = views[index], wanted = picked.panel === index ? view.from.indexOf(picked.row) : -1;
+      const selected = wanted >= 0 ? wanted : view.marks.length ? view.marks[0][0] : 0;
       return html`<section class="panel" key=${index}><div class="panel-head"><h2>${panel.title}</h2><span class="mute small">${panel.about}</span></div>
-        <div class="split"><div><${Heat} panel=${panel} selected=${selected} format=${format} pick=${(/** @type {number} */ row) => pick({ panel: index, row })} />
-        <${Legend} format=${format} setFormat=${setFormat} /></div><${Line} panel=${panel} selected=${selected} format=${format} /></div></section>`;
+        <div class="split"><div><${Heat} panel=${view} selected=${selected} format=${show.format} pick=${(/** @type {number} */ row) => pick({ panel: index, row: view.from[row] })} />
+        <${Legend} panel=${panel} view=${view} show=${show} set=${set} /></div><${Line} panel=${view} selected=${selected} format=${show.format} /></div></section>`;
     })}`;
   }
 
+  // @ts-ignore for diary.js
+  window.hypocenterPage = { colourVar, frame, scaleText, useLayout };
   const root = /** @type {HTMLElement} */ (document.getElementById("app"));
   root.replaceChildren();
   render(html`<${App} />`, root);

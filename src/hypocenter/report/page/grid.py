@@ -80,6 +80,8 @@ def _wanted(table: pa.Table, keep: frozenset[tuple[str, str]]) -> pa.Array:
     wanted = pc.and_(floating, pc.invert(inputs))
     wanted = pc.and_(wanted, pc.invert(pc.is_in(table["site"], pa.array(SCALARS))))
     wanted = pc.and_(wanted, pc.invert(pc.match_substring_regex(table["op"], UNINITIALISED)))
+    of_scaler = pc.and_(pc.equal(table["phase"], "scaler"), pc.equal(table["port"], "value"))  # facts of the diary
+    wanted = pc.and_(wanted, pc.invert(of_scaler))
     for site, port in keep:
         wanted = pc.or_(wanted, pc.and_(pc.equal(table["site"], site), pc.equal(table["port"], port)))
     return wanted

@@ -20,8 +20,10 @@ from hypocenter.diagnose.numbers import LARGEST
 from hypocenter.nouns import Diagnosis, StepRecord
 from hypocenter.report import wording
 from hypocenter.report.page.budget import fit
+from hypocenter.report.page.carried import carried_of
 from hypocenter.report.page.codes import encode
 from hypocenter.report.page.curves import curves_of
+from hypocenter.report.page.diary import DiaryView
 from hypocenter.report.page.grid import COLUMNS, Grid, Row, grid_of
 from hypocenter.report.page.upstream import Upstream
 
@@ -30,9 +32,13 @@ REPLAY_BYTES = 250_000  # packed grid of replayed steps
 
 
 def payload(
-    table: pa.Table, records: Sequence[StepRecord], diagnosis: Diagnosis, upstream: Upstream | None
+    table: pa.Table,
+    records: Sequence[tuple[int, StepRecord]],
+    diagnosis: Diagnosis,
+    upstream: Upstream | None,
+    diary: DiaryView | None,
 ) -> dict[str, Any]:
-    """Everything app.js reads, as plain JSON values."""
+    """Everything the scripts read, as plain JSON values."""
     named = ((f.site if f.site is not None else f.param, f.port or "") for f in diagnosis.findings)
     flagged = frozenset((name, port) for name, port in named if name is not None)
     cells = table.select(COLUMNS)
@@ -46,15 +52,23 @@ def payload(
         grid = grid_of(part, keep=flagged)
         if grid.rows:
             shown, packed, remarks = fit(grid, flagged, limit_bytes)
-            panels.append(_panel(title, shown, packed, remarks, diagnosis, is_replay=is_replay))
+            panel = _panel(title, shown, packed, remarks, diagnosis, is_replay=is_replay)
+            panels.append(panel | {"carried": carried_of(_with_ranks(table, is_replay), records, shown.steps)})
             grids.append(shown)
     return {
         "panels": panels,
-        "curves": asdict(curves_of(records)),
+        "curves": asdict(curves_of([record for _, record in records])),
+        "diary": diary.chart if diary else None,
         "log2_limits": {name: math.log2(limit) for name, limit in LARGEST.items()},
         "first": _first(panels),
         "lines": [_find_line(line.site, line.port, grids) for line in upstream.lines] if upstream else [],
     }
+
+
+def _with_ranks(table: pa.Table, is_replay: bool) -> pa.Table:
+    """What tells the loss scale of a gradient."""
+    part = table.select(("rank", "step", "phase", "n_hist", "sumsq", "replay"))
+    return part.filter(part["replay"] if is_replay else pc.invert(part["replay"]))
 
 
 def _panel(
