@@ -15,6 +15,7 @@ def main(
     batch: Callable[[torch.Generator], Batch],
     criterion: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     groups: Callable[[nn.Module], list[dict[str, object]]],
+    init_scale: float = 65536.0,
 ) -> None:
     """Train and print `step N loss X scale S` at each step. Same seed, same data, same weights in every variant."""
     parser = argparse.ArgumentParser()
@@ -32,7 +33,7 @@ def main(
         hypocenter.island(model, args.island, **({"cast_back": False} if args.keep_float32 else {}))
     optimizer = torch.optim.AdamW(groups(model))
     is_low = args.precision == "fp16"
-    scaler = torch.amp.GradScaler("cpu", enabled=is_low)
+    scaler = torch.amp.GradScaler("cpu", init_scale=init_scale, enabled=is_low)
     data = torch.Generator().manual_seed(1)
     for step in range(args.steps):
         x, y = batch(data)
