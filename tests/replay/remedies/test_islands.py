@@ -568,3 +568,38 @@ def test_bfloat16_instead_of_float16():
     assert {o.dtype for o in out} == {torch.bfloat16}
     assert torch.isfinite(out[0]).all()
     assert under_autocast.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    "normed", [nn.utils.weight_norm, nn.utils.spectral_norm, nn.utils.parametrizations.weight_norm]
+)
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
+def test_weights_computed_before_the_forward_are_cast_too(normed):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), normed(nn.Linear(4, 4))).bfloat16().eval()
+    x = torch.randn(2, 4).bfloat16()
+
+    with hypocenter.island(model, ["1"]):
+        out = model(x)
+    out.sum().backward()
+
+    assert torch.allclose(out.float(), model(x).float(), rtol=2e-2, atol=1e-2)
+    assert out.dtype == torch.bfloat16
+    assert all(p.grad is not None for p in model.parameters())
+
+
+def test_a_cache_in_a_plain_attribute_is_written_in_its_format():
+    class Cached(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.seen = torch.zeros(2, dtype=torch.float16)
+
+        def forward(self, x):
+            self.seen += x
+            return x + self.seen
+
+    model = Cached()
+    hypocenter.island(model, [""])
+    model(torch.ones(2).half())
+
+    assert torch.equal(model.seen, torch.ones(2).half())

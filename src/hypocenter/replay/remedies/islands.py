@@ -53,8 +53,7 @@ def island(
 
     Limits: an argument that the forward changes in place is not changed for the caller, if it had to be cast. In a
     half-precision model a checkpointed *function* inside the island (not a checkpointed module) that reads parameters
-    itself finds them narrow again in its recomputation, which torch reports. FSDP units below an island unshard
-    parameters behind its back: name the units themselves.
+    itself finds them narrow again in its recomputation, which torch reports.
 
     Args:
         model: wrapped or not.

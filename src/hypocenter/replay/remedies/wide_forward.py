@@ -39,7 +39,7 @@ class WideForward(Layer):
         if not self.enabled:
             return self.wrapped(*args, **kwargs)
         caster = Caster(self.dtype, self.narrower)
-        if not self.outermost and not (in_recompute() and _is_wide(args, kwargs, self.narrower)):
+        if not self.outermost and not self._is_on_its_own(args, kwargs):
             return self.wrapped(*args, **kwargs)
         args, kwargs = caster.cast(args), caster.cast(kwargs)
         swap = Swap(self.module, self.dtype, self.narrower)
@@ -53,6 +53,16 @@ class WideForward(Layer):
         if not self.outermost or not casts_back or narrow is None:
             return result
         return back(result, self.dtype, narrow)
+
+    def _is_on_its_own(self, args: Any, kwargs: Any) -> bool:
+        """Whether the outer layer's casts do not reach here.
+
+        In a checkpoint's recomputation, and where FSDP2 has put its own parameters in place. A module that is shared
+        with the outside is also recomputed for that, but then from narrow arguments.
+        """
+        if hasattr(type(self.module), "set_requires_gradient_sync"):
+            return True
+        return in_recompute() and _is_wide(args, kwargs, self.narrower)
 
 
 ACCELERATOR: str = accelerator_type() or ""
@@ -96,7 +106,8 @@ class Swap:
     """Copies in `dtype` in place of a module tree's narrow tensors for a while.
 
     Parameters' gradients flow through the cast. What the forward did to a buffer (running statistics), or to a tensor
-    that is a plain attribute, is brought back to the narrow original.
+    that is a plain attribute (a cache), is brought back to the narrow original. Plain attributes also are the weights
+    that old-style `weight_norm` and `spectral_norm`, and FSDP1, compute before the forward.
     """
 
     def __init__(self, root: nn.Module, dtype: torch.dtype, narrower: tuple[torch.dtype, ...]) -> None:
@@ -109,6 +120,7 @@ class Swap:
     def apply(self) -> None:
         """Put the copies in."""
         for owner in self.root.modules():
+            self._table(vars(owner), keeps_writes=True)
             self._table(owner._parameters, keeps_writes=False)
             self._table(owner._buffers, keeps_writes=True, always=isinstance(owner, _NormBase))
             if isinstance(owner, nn.RNNBase):
@@ -138,6 +150,6 @@ class Swap:
                 self.first = self.first or tensor.dtype
                 copy = tensor.to(self.dtype)
                 unknown = always or torch.compiler.is_compiling() or copy.is_inference()
-                version = None if not keeps_writes else -1 if unknown else copy._version
+                version = None if not keeps_writes or tensor.requires_grad else -1 if unknown else copy._version
                 self._swapped.append((table, key, tensor, copy, version))
                 table[key] = copy

@@ -1,4 +1,4 @@
-"""Islands under data parallelism, wrapped before and after."""
+"""Islands under data parallelism and FSDP2, put on before and after wrapping."""
 
 import os
 import socket
@@ -6,11 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-PROGRAM = Path(__file__).with_name("ddp_islands.py")
+PROGRAM = Path(__file__).with_name("parallel_islands.py")
 SOURCE = Path(__file__).resolve().parents[3] / "src"
 
 
-def test_two_ranks_average_the_gradients_of_an_island():
+def test_two_ranks_compute_what_one_process_does():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
@@ -29,4 +29,4 @@ def test_two_ranks_average_the_gradients_of_an_island():
     done = [rank.communicate(timeout=120)[0] for rank in ranks]
 
     assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(done)
-    assert all(text.count("worst") == 4 for text in done), done
+    assert all(text.count("worst") == 4 and "sharded" in text for text in done), done

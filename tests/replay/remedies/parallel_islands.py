@@ -1,4 +1,4 @@
-"""Two gloo ranks: an island before and after DDP wrapping gives the gradients of one process on the whole batch."""
+"""Two gloo ranks: an island before and after wrapping in DDP and FSDP2 computes what it does in one process."""
 
 import os
 import sys
@@ -6,6 +6,7 @@ import sys
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import hypocenter
@@ -21,6 +22,36 @@ def gradients(model, x, autocast):
         out = model(x)
     out.float().mean().backward()
     return [p.grad.float().clone() for p in model.parameters()]
+
+
+def sharded(rank):
+    """FSDP2 with units at, around and inside the island; bfloat16 parameters, and float32 ones cast by FSDP."""
+    x = torch.randn(2, 4, generator=torch.Generator().manual_seed(rank))
+    for dtype, policy in (
+        (torch.bfloat16, MixedPrecisionPolicy()),
+        (torch.float32, MixedPrecisionPolicy(param_dtype=torch.bfloat16)),
+    ):
+        alone = built(torch.bfloat16)
+        hypocenter.island(alone, ["1"])
+        expected = alone(x.bfloat16())
+        for units in ([], ["1"], ["1.0"], ["1", "1.0"]):
+            for before in (True, False):
+                model = built(dtype)
+                if before:
+                    hypocenter.island(model, ["1"])
+                for unit in reversed(units):
+                    fully_shard(model.get_submodule(unit), mp_policy=policy)
+                fully_shard(model, mp_policy=policy)
+                if not before:
+                    hypocenter.island(model, ["1"])
+                seen = []
+                model[1][0].register_forward_hook(lambda m, args, out, seen=seen: seen.append(out.dtype))
+                out = model(x.to(dtype))
+                out.float().mean().backward()
+                assert seen == [torch.float32], (dtype, units, before, seen)
+                assert torch.allclose(out.float(), expected.float(), rtol=1e-2, atol=1e-3), (dtype, units, before)
+                assert all(p.grad is not None and p.grad.dtype == dtype for p in model.parameters())
+    print(f"rank {rank} sharded", flush=True)
 
 
 def main():
@@ -50,6 +81,7 @@ def main():
             worst = max(float((a - b).abs().max()) for a, b in zip(got, mean, strict=True))
             print(f"rank {rank} {dtype} {'before' if before else 'after'} worst {worst:.3g}", flush=True)
             assert worst <= (0 if autocast else 2e-3), worst  # bfloat16 gradients are averaged in bfloat16
+    sharded(rank)
     dist.barrier()
     dist.destroy_process_group()
     sys.stdout.flush()
