@@ -25,9 +25,10 @@ hyperparameters, head). Nothing of this is written for a run whose parameters an
     site `updates`, the same two ports        the same, so that one step can be compared with the one before
     site `param_groups[i].<name>`, port `hyper` / `hyper_rounded`
                                               a hyper-parameter as given, and as the format `dtype` holds it
-    site <module>, port `head_gap`            RMS difference in nats of log-probabilities that two passes over the same
-                                              hidden states with the same weights gave; `dtype` is the lower format,
-                                              `op` is "ratio" when the loss code divides such probabilities
+    site <module>, port `head_gap`            RMS difference in nats between log-probabilities that two passes over the
+                                              same hidden states with the same weights gave; `dtype` is the lower of the
+                                              two formats, `call` the number of tokens, `module` is "ratio" when the
+                                              loss code takes the exponential of a difference with given values
 """
 
 from __future__ import annotations

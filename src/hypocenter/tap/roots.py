@@ -80,7 +80,7 @@ def _holds_tensor(result: Any) -> bool:
     return isinstance(result, (tuple, list)) and any(isinstance(item, torch.Tensor) for item in result)
 
 
-class _StaysHere:
+class StaysHere:
     """A hook of ours on the user's module. A copy of the module (an EMA, a pickle) gets one that does nothing."""
 
     def __init__(self, hook: Callable[..., None]) -> None:
@@ -122,7 +122,7 @@ class RootTap:
         silence_global_hook_warning()
         never_compile(RootTap._enter)
         never_compile(RootTap._leave)
-        never_compile(_StaysHere.__call__)
+        never_compile(StaysHere.__call__)
         handle = module_hooks.register_module_forward_pre_hook(self._enter)
         take_back = self._see_compiled_in_place()
 
@@ -192,7 +192,7 @@ class RootTap:
         key = id(module)
         if key not in self._buffers:
             if module._compiled_call_impl is None:
-                hook = _StaysHere(self._leave)
+                hook = StaysHere(self._leave)
                 self._handles[key] = module.register_forward_hook(hook, with_kwargs=True, always_call=True)
             self._buffers[key] = _Buffers(module)
             self._on_root(module)

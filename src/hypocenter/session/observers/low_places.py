@@ -1,4 +1,4 @@
-"""Which parameters of an optimizer are kept in a low format, found rarely: a float32 run pays one look in 16 steps."""
+"""Which parameters of an optimizer are kept in a low format: a float32 run pays one look at all of them in 16 steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 T = TypeVar("T")
-EVERY = 16  # updates between two looks for what has become low since; the first ones are all looked at
+EVERY = 16  # updates between two looks at all parameters; the first of each group is looked at each time
 DENSE = 64  # updates that are measured without a break; of the later ones
 SPARSE = 4  # every fourth
 
@@ -29,6 +29,7 @@ class _Known:
     n_updates: int
     places: Sequence[Place]
     turn: int = 0
+    formats: Sequence[object] = ()
 
 
 def torch_optimizer(optimizer: Any) -> torch.optim.Optimizer | None:
@@ -54,8 +55,9 @@ class LowPlaces:
     def next(self, optimizer: torch.optim.Optimizer, n: int) -> list[Place]:
         """The places whose turn it is at this update, at most n; none at an update that is left out."""
         known = self._known.setdefault(optimizer, _Known(0, ()))
-        if known.n_updates < 2 or known.n_updates % EVERY == 0:
-            known.places = self._look(optimizer)
+        formats = _formats(optimizer)
+        if known.n_updates < 2 or known.n_updates % EVERY == 0 or formats != known.formats:
+            known.places, known.formats = self._look(optimizer), formats
         count = known.n_updates
         known.n_updates += 1
         if not known.places or (count >= DENSE and count % SPARSE):
@@ -67,3 +69,13 @@ class LowPlaces:
     def _look(self, optimizer: torch.optim.Optimizer) -> list[Place]:
         places = (Place(parameter=p, group=g) for g in optimizer.param_groups for p in g["params"])
         return [place for place in places if self._is_wanted(optimizer, place)]
+
+
+def _formats(optimizer: torch.optim.Optimizer) -> list[object]:
+    """Of the first parameter of each group and of its state: what a cast of the whole changes."""
+    found: list[object] = []
+    for group in optimizer.param_groups:
+        for parameter in group["params"][:1]:
+            state = state_of(optimizer, parameter)
+            found += [len(group["params"]), parameter.dtype, getattr(state.get("exp_avg_sq"), "dtype", None)]
+    return found

@@ -20,9 +20,10 @@ from hypocenter.session.observers.sampled import Deferred, sample
 PER_UPDATE = 4  # parameters that are measured at one update
 MEDIAN_OF = 1024  # elements that the median is taken of: it needs them sorted
 DISAGREES = 0.02  # of the elements may do otherwise than the formula says; more: somebody else writes the weights
+STUCK_UNKNOWN = 0.999  # the share where the update is not known: stochastic rounding moves one element in a hundred
 _PLAIN_STATE = frozenset({
     "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg", "grad_avg", "acc_delta", "sum",
-    "exp_inf", "mu", "nu", "ax", "prev", "step_size", "exp_avg_diff", "neg_pre_grad",
+    "exp_inf", "mu", "nu", "ax", "prev", "step_size", "exp_avg_diff", "neg_pre_grad", "step",
 })  # fmt: skip
 """State as large as the weight that holds no part of the weight; of any other (a float32 master weight, a
 compensation, error feedback) the weight is only a view, and may stand still rightly."""
@@ -141,10 +142,14 @@ class LostUpdates(Observer):
         family = moving[0].family if all(m.family for m in moving) else ""
         counts = {
             UPDATE_LOST: (sum(m.n for m in moving), sum(m.n_lost for m in moving)),
-            PARAMS_STUCK: (len(moving), sum(m.n_lost >= STUCK * m.n for m in moving)),
+            PARAMS_STUCK: (len(moving), sum(_is_stuck(m) for m in moving)),
         }
         for port, pair in counts.items():
             self.rows.append(count_row(SITE, port, step, order(), pair, dtype=moving[0].dtype, module=family))
+
+
+def _is_stuck(measured: _Measured) -> bool:
+    return measured.n_lost >= (STUCK if measured.family else STUCK_UNKNOWN) * measured.n
 
 
 def _numbers(has_gradient: Tensor, size: Tensor | None, stayed: Tensor, disagrees: Tensor) -> Tensor:
@@ -183,6 +188,6 @@ def _intended_of(
 def _has_hidden_part(state: Mapping[str, Any], parameter: Tensor) -> bool:
     """Whether the optimizer keeps more of the weight than the weight itself shows."""
     return any(
-        isinstance(value, Tensor) and value.numel() == parameter.numel() > 1 and key not in _PLAIN_STATE
+        isinstance(value, Tensor) and value.shape == parameter.shape and key not in _PLAIN_STATE
         for key, value in state.items()
     )
