@@ -9,6 +9,7 @@ from hypocenter.session.observers.averages import Averages
 from hypocenter.session.observers.culprit import Culprit
 from hypocenter.session.observers.diary import Diary
 from hypocenter.session.observers.frozen_state import FrozenState
+from hypocenter.session.observers.head import HeadGap
 from hypocenter.session.observers.hyperparameters import Hyperparameters
 from hypocenter.session.observers.loggers import Loggers
 from hypocenter.session.observers.scaling import Scaling
@@ -18,7 +19,7 @@ from hypocenter.session.observers.updates import LostUpdates
 OBSERVERS: tuple[type[Observer], ...] = (
     *(Diary, Culprit),
     *(Scaling, Schedules, Autocast, Loggers),  # mixed precision used in a way that breaks it
-    *(LostUpdates, FrozenState, Averages, Accumulation, Hyperparameters),  # what bfloat16 and float16 round away
+    *(LostUpdates, FrozenState, Averages, Accumulation, Hyperparameters, HeadGap),  # what low precision rounds away
 )
 
 __all__ = ["OBSERVERS", "Context", "Observer"]
