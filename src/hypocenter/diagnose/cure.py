@@ -43,6 +43,7 @@ class Answer:
     ops: tuple[str, ...] = ()
     api: str = ""
     patch: str = ""
+    patch_note: str = ""
     alternatives: tuple[Alternative, ...] = ()
     cause: str | None = None  # what the diagnosis says of this step
     title: str = ""
@@ -102,6 +103,7 @@ def answer(run: str, exhibit: Exhibit | None, why: Sequence[str] = ()) -> Answer
         ops=cure.ops,
         api=cure.api,
         patch=cure.patch,
+        patch_note=cure.patch_note,
         alternatives=cure.alternatives,
         cause=finding.cause,
         title=finding.title,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,8 +9,10 @@ from dataclasses import replace
 import torch
 
 from hypocenter.diagnose.evidence import Alternative, Cure, Evidence
+from hypocenter.diagnose.patch import api
 from hypocenter.nouns import Source
 from hypocenter.replay.alternatives import Comparison
+from hypocenter.replay.cure_patch import patch_of
 from hypocenter.replay.islands_search import Found, IslandSearch, Module
 from hypocenter.replay.rehearsal import Around, Rehearsal
 from hypocenter.replay.remedies.fp32_island import advice
@@ -90,7 +91,9 @@ class Cures:
             self._rehearsal.scale = scale
             if self._rehearsal.finite(float32_at=(source.file, source.line)):
                 target = f"{source.file}:{source.line}"
-                return replace(self._base("cured"), targets=(target,), verified=True, minimal=True, lines=(source,))
+                cure = replace(self._base("cured"), targets=(target,), verified=True, minimal=True, lines=(source,))
+                change = patch_of(cure, self._module, self._roots)
+                return replace(cure, patch=change.diff, patch_note=change.words if change.diff else "")
         return self._without_cure("no-cure", f"with line {source.line} in float32 the step is not finite either")
 
     def _base(self, status: str) -> Cure:
@@ -116,13 +119,14 @@ class Cures:
             verified=True,
             cast_back=found.cast_back,
             minimal=found.is_minimal,
-            api=api_line(found.targets, cast_back=found.cast_back),
+            api=api(found.targets, cast_back=found.cast_back),
         )
         source = evidence.origin.source if evidence.origin is not None else None
         if source is not None and len(found.targets) == 1:
             lines = (source,) if self._rehearsal.holds(lambda: lines_in_float32([source])) else ()
             cure = replace(cure, lines=lines, ops=self._sufficient_ops(found, source))
-        return replace(cure, alternatives=self._compared(cure, evidence))
+        change = patch_of(cure, self._module, self._roots)
+        return replace(cure, patch=change.diff, patch_note=change.words, alternatives=self._compared(cure, evidence))
 
     def _sufficient_ops(self, found: Found, source: Source) -> tuple[str, ...]:
         """Functions of the blamed line that suffice alone, as targets of `hypocenter.island`: `attn:matmul`."""
@@ -160,12 +164,6 @@ def functions_in(text: str) -> list[str]:
     called = re.findall(r"\b([a-zA-Z_]\w*)\s*\(", text)
     names = [name for name in called if is_function(name)]
     return list(dict.fromkeys([*names, *(["matmul"] if "@" in text else [])]))
-
-
-def api_line(targets: Sequence[str], *, cast_back: bool) -> str:
-    """The island as one line of Python for the user's program."""
-    names = ", ".join(json.dumps(target, ensure_ascii=False) for target in targets)
-    return f"hypocenter.island(model, [{names}]{'' if cast_back else ', cast_back=False'})"
 
 
 def _is_line(targets: Sequence[str]) -> bool:

@@ -39,6 +39,8 @@ def _lines(found: Answer, width: int) -> Iterator[Text]:
         yield from wrapped(label_text, Text(text), width)
     if found.api:
         yield Text.assemble(("    = ", _FRAME), ("apply: ", "bold"), (wording.clean(found.api, 2000), _TYPE_THIS))
+    if found.patch_note:
+        yield from wrapped(Text("    = note: ", _FRAME), Text(wording.sentence(found.patch_note)), width)
     if found.patch:
         yield from [Text(), Text("or in your source (read it before you apply it):"), Text()]
         for line in found.patch.splitlines():
