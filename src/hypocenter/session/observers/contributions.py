@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from hypocenter.tap.gradients import norms, to_host
 
@@ -104,7 +105,10 @@ class Contributions:
         if not held:
             return False
         self._n_looks += 1
-        return self._n_looks <= MAX_LOOKS and any(norm != 0.0 for norm in to_host(norms(held)))
+        if self._n_looks > MAX_LOOKS:
+            return False
+        with torch.no_grad(), _disable_current_modes():  # what traces the program must not see our operators
+            return any(norm != 0.0 for norm in to_host(norms(held)))
 
 
 def _parameters(optimizer: Any) -> list[torch.Tensor]:

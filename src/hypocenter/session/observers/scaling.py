@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from hypocenter.detect import misuse
 from hypocenter.session.observer import Context, Observer, Update
@@ -110,8 +111,9 @@ class Scaling(Observer):
             return
         self._contributions.after_backward()
         if self._is_audit:
-            pairs = [(name, g) for name, p in self.context.names.parameters() if (g := _gradient(p)) is not None]
-            self._backward = [name for name, _ in pairs], norms([g for _, g in pairs])
+            with torch.no_grad(), _disable_current_modes():  # what traces the program must not see our operators
+                pairs = [(name, g) for name, p in self.context.names.parameters() if (g := _gradient(p)) is not None]
+                self._backward = [name for name, _ in pairs], norms([g for _, g in pairs])
 
     def before_clip(self, parameters: Sequence[torch.Tensor], check: Check) -> None:
         """Keep what the clip is about to see."""
@@ -166,7 +168,8 @@ class Scaling(Observer):
     def _multiplier(self, roots: Sequence[torch.Tensor]) -> float | None:
         if len(roots) != 1 or (roots[0].device.type != "cpu" and not self._is_audit):
             return None
-        return multiplier(roots[0])
+        with _disable_current_modes():
+            return multiplier(roots[0])
 
     def _applied(self, update: Update, scale: float) -> bool:
         """Whether every loss of this update is known to carry the scale, or may; notes it where one does not."""

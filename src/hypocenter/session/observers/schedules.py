@@ -77,7 +77,7 @@ class Schedules(Observer):
             count.n_updates_followed += count.stepped
         count.stepped, count.last_lr = False, lr
         steps_each_time = count.n_updates_followed > count.n_updates / 2
-        if count.is_due and count.n_updates >= ENOUGH and steps_each_time:
+        if count.is_due and not count.last_skipped and count.n_updates >= ENOUGH and steps_each_time:
             count.is_due = False
             self._write(count, update.step)
 
