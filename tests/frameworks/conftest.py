@@ -1,0 +1,74 @@
+"""Real training jobs in processes of their own, and what their recordings hold."""
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from hypocenter.detect.diary import Entry, entry_of
+from hypocenter.diagnose.diagnosis import diagnose
+from hypocenter.diagnose.rows import steps_of
+from hypocenter.nouns import Diagnosis, StepRecord
+from hypocenter.record.reader import open_run
+
+HERE = Path(__file__).parent
+SECONDS = 300  # DeepSpeed compiles its communication for the CPU the first time; machines under load take longer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recording:
+    """A recorded job, by (rank, step)."""
+
+    records: dict[tuple[int, int], StepRecord]
+    entries: dict[tuple[int, int], Entry]
+    diagnosis: Diagnosis
+    digests: list[str]
+
+    def skipped(self) -> set[tuple[int, int]]:
+        return {key for key, record in self.records.items() if record.skipped}
+
+    def culprits(self, rank: int, step: int) -> list[str]:
+        return [reading.site for reading in self.entries[rank, step].culprits]
+
+
+def _environment() -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("HYPOCENTER_")}
+    return kept | {
+        "PYTHONPATH": str(HERE.parents[1] / "src"),
+        "PYTHONWARNINGS": "ignore",
+        "OMP_NUM_THREADS": "1",
+        "DS_ACCELERATOR": "cpu",
+    }
+
+
+@pytest.fixture
+def launch(tmp_path):
+    """Run a script of this folder under torchrun, plain or recorded."""
+
+    def run(script: str, *args: str, n_ranks: int = 2, record: bool = True) -> Recording | list[str]:
+        torchrun = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", str(n_ranks)]
+        recorder = [sys.executable, "-m", "hypocenter", "run", "--out", "run"] if record else []
+        done = subprocess.run(
+            [*recorder, *torchrun, str(HERE / script), *args],
+            cwd=tmp_path, env=_environment(), capture_output=True, text=True, timeout=SECONDS, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        digests = sorted(re.findall(r"(rank \d+) digest ([0-9a-f]{64})", done.stdout))
+        assert len(digests) == n_ranks
+        if not record:
+            return [digest for _, digest in digests]
+        recorded = open_run(tmp_path / "run")
+        steps = list(steps_of(recorded, {"scaler"}))
+        entries = {(s.rank, s.step): entry_of(s.readings) for s in steps}
+        return Recording(
+            records={(s.rank, s.step): s.record for s in steps if s.record is not None},
+            entries={key: entry for key, entry in entries.items() if entry is not None},
+            diagnosis=diagnose(recorded),
+            digests=[digest for _, digest in digests],
+        )
+
+    return run

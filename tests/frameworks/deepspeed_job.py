@@ -1,0 +1,100 @@
+"""Trains a small fp16 model with real DeepSpeed on the CPU: healthy steps, one overflow, healthy steps again.
+
+    torchrun --nproc-per-node 2 deepspeed_job.py --stage 2 --blow 3
+
+Prints a digest of the parameters' bits (of nothing for stage 3, which scatters them).
+"""
+
+import argparse
+import atexit
+import gc
+import hashlib
+import os
+
+os.environ["DS_ACCELERATOR"] = "cpu"
+
+import deepspeed
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Linear(8, 16)
+        self.blocks = nn.ModuleList(nn.Linear(16, 16) for _ in range(2))
+        self.head = nn.Linear(16, 1)
+        self.gain = nn.Parameter(torch.ones(1))  # its gradient alone is large at the planted step
+
+    def forward(self, x, boost):
+        hidden = torch.tanh(self.embed(x))
+        for block in self.blocks:
+            hidden = hidden + torch.tanh(block(hidden))
+        return self.head(hidden).float().pow(2).mean() + (self.gain.float() * boost - boost).mean()
+
+
+def say(line):
+    os.write(1, f"{line}\n".encode())  # in one piece: the ranks share a pipe
+
+
+def arguments():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--stage", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--blow", type=int, default=-1, help="step at which rank 1 (or 0, alone) overflows")
+    parser.add_argument("--boost", type=float, default=400.0, help="its gradient, before the loss scale")
+    parser.add_argument("--static", type=float, default=0.0, help="static loss scale")
+    parser.add_argument("--accumulate", type=int, default=1)
+    parser.add_argument("--precision", choices=("fp16", "bf16"), default="fp16")
+    parser.add_argument("--local_rank", type=int)
+    return parser.parse_args()
+
+
+def configuration(a):
+    fp16 = {
+        "enabled": True, "loss_scale": a.static, "initial_scale_power": 8, "loss_scale_window": 2, "hysteresis": 1,
+        "min_loss_scale": 1,
+    }  # fmt: skip
+    return {
+        "train_micro_batch_size_per_gpu": 4,
+        "gradient_accumulation_steps": a.accumulate,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "torch_adam": True}},
+        "zero_optimization": {"stage": a.stage},
+        **({"fp16": fp16} if a.precision == "fp16" else {"bf16": {"enabled": True}}),
+    }
+
+
+def main():
+    a = arguments()
+    torch.set_num_threads(1)
+    # DeepSpeed refuses fp16 on a CPU without the instructions for it; torch computes fp16 on any.
+    deepspeed.get_accelerator().is_fp16_supported = lambda: True
+    deepspeed.init_distributed("gloo")
+    torch.manual_seed(0)
+    model = Net()
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=configuration(a))
+    generator = torch.Generator().manual_seed(1 + dist.get_rank())
+    dtype = torch.float16 if a.precision == "fp16" else torch.bfloat16
+    victim = dist.get_world_size() - 1
+    for step in range(a.steps):
+        for _ in range(a.accumulate):
+            boost = a.boost if step == a.blow and dist.get_rank() == victim else 0.0
+            x = torch.randn(4, 8, generator=generator).to(dtype)
+            loss = engine(x, boost)
+            engine.backward(loss)
+            engine.step()
+    digest = hashlib.sha256()
+    if a.stage < 3:
+        for parameter in model.parameters():
+            digest.update(parameter.detach().float().numpy().tobytes())
+    say(f"rank {dist.get_rank()} digest {digest.hexdigest()}")
+
+
+if __name__ == "__main__":
+    main()
+    gc.collect()
+    dist.barrier()
+    dist.destroy_process_group()
+    atexit._run_exitfuncs()
+    os._exit(0)  # gloo's threads now and then abort a normal exit after all work is done

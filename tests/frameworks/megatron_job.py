@@ -1,0 +1,137 @@
+"""Trains a small fp16 GPT with real Megatron-Core on the CPU: healthy steps, one overflow, healthy steps again.
+
+    torchrun --nproc-per-node 2 megatron_job.py --tp 2 --blow 3
+    torchrun --nproc-per-node 2 megatron_job.py --distopt --blow 3
+
+Prints a digest of the parameters' bits.
+"""
+
+# ruff: noqa: E402
+# the shim must come before megatron
+
+import argparse
+import atexit
+import gc
+import hashlib
+import os
+
+import megatron_cpu_shim as shim
+import torch
+import torch.distributed as dist
+
+shim.install()
+
+from megatron.core import parallel_state as mpu
+from megatron.core import tensor_parallel
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core.models.gpt.gpt_model import GPTModel
+from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.pipeline_parallel.schedules import get_forward_backward_func
+from megatron.core.transformer.module import Float16Module
+from megatron.core.transformer.transformer_config import TransformerConfig
+
+shim.after_import()
+
+VOCAB, SEQ, MICRO_BATCH = 64, 8, 2
+DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+def say(line):
+    os.write(1, f"{line}\n".encode())  # in one piece: the ranks share a pipe
+
+
+def arguments():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tp", type=int, default=1)
+    parser.add_argument("--precision", choices=DTYPES, default="fp16")
+    parser.add_argument("--distopt", action="store_true")
+    parser.add_argument("--static", type=float, default=0.0, help="constant loss scale")
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--blow", type=int, default=-1, help="step whose loss is multiplied by --by")
+    parser.add_argument("--by", type=float, default=1e6)
+    return parser.parse_args()
+
+
+def build_model(a):
+    dtype = DTYPES[a.precision]
+    cfg = TransformerConfig(
+        num_layers=2, hidden_size=32, num_attention_heads=4, ffn_hidden_size=64, use_cpu_initialization=True,
+        tensor_model_parallel_size=a.tp, params_dtype=dtype, pipeline_dtype=dtype, fp16=a.precision == "fp16",
+        bf16=a.precision == "bf16", attention_dropout=0.0, hidden_dropout=0.0, bias_activation_fusion=False,
+        masked_softmax_fusion=False, bias_dropout_fusion=False, gradient_accumulation_fusion=False,
+        finalize_model_grads_func=finalize_model_grads,
+    )  # fmt: skip
+    model = GPTModel(
+        config=cfg, transformer_layer_spec=get_gpt_layer_local_spec(), vocab_size=VOCAB, max_sequence_length=SEQ,
+        position_embedding_type="rope", share_embeddings_and_output_weights=False,
+    )  # fmt: skip
+    ddp = DistributedDataParallelConfig(grad_reduce_in_fp32=True, use_distributed_optimizer=a.distopt)
+    model = DistributedDataParallel(config=cfg, ddp_config=ddp, module=Float16Module(cfg, model))
+    model.broadcast_params()
+    return cfg, model
+
+
+def build_optimizer(a, model):
+    config = OptimizerConfig(
+        optimizer="adam", lr=1e-2, min_lr=1e-3, clip_grad=1.0, params_dtype=DTYPES[a.precision],
+        fp16=a.precision == "fp16", bf16=a.precision == "bf16", use_distributed_optimizer=a.distopt,
+        loss_scale=a.static or None, initial_loss_scale=2**10, min_loss_scale=1.0, loss_scale_window=100, hysteresis=1,
+    )  # fmt: skip
+    return get_megatron_optimizer(config, [model])
+
+
+def batch(step, micro_batch):
+    seed = 1000 * step + 10 * micro_batch + mpu.get_data_parallel_rank()
+    ids = torch.randint(0, VOCAB, (MICRO_BATCH, SEQ + 1), generator=torch.Generator().manual_seed(seed))
+    return ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
+
+
+def forward_of(step, a):
+    """What Megatron's schedule calls for each micro-batch of a step."""
+
+    def loss(out):
+        value = out.float().mean() * (a.by if step == a.blow else 1.0)
+        return value, {"lm loss": value.detach().clone()}
+
+    def forward_step(iterator, model):
+        x, y = batch(step, next(iterator))
+        positions = torch.arange(SEQ).unsqueeze(0).expand(MICRO_BATCH, SEQ)
+        mask = torch.triu(torch.ones(1, 1, SEQ, SEQ, dtype=torch.bool), 1)
+        return model(x, positions, mask, labels=y), loss
+
+    return forward_step
+
+
+def main():
+    a = arguments()
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    mpu.initialize_model_parallel(tensor_model_parallel_size=a.tp)
+    tensor_parallel.model_parallel_cuda_manual_seed(123)
+    torch.manual_seed(0)
+    cfg, model = build_model(a)
+    optimizer = build_optimizer(a, model)
+    cfg.grad_scale_func = optimizer.scale_loss  # without it fp16 divides by a scale that was never applied
+    run = get_forward_backward_func()
+    for step in range(a.steps):
+        model.zero_grad_buffer()
+        optimizer.zero_grad()
+        run(
+            forward_step_func=forward_of(step, a), data_iterator=iter(range(2)), model=model, num_microbatches=2,
+            seq_length=SEQ, micro_batch_size=MICRO_BATCH, decoder_seq_length=SEQ, forward_only=False,
+        )  # fmt: skip
+        optimizer.step()
+    digest = hashlib.sha256()
+    for parameter in model.parameters():
+        digest.update(parameter.detach().float().numpy().tobytes())
+    say(f"rank {dist.get_rank()} digest {digest.hexdigest()}")
+
+
+if __name__ == "__main__":
+    main()
+    gc.collect()
+    dist.barrier()
+    dist.destroy_process_group()
+    atexit._run_exitfuncs()
+    os._exit(0)  # gloo's threads now and then abort a normal exit after all work is done
