@@ -21,6 +21,7 @@ _FIRST = (
     "HC101",
 )  # without evidence: what names a place comes before what names a symptom
 _OF_THE_SCALE = ("HC201", "HC202")  # they gather what a falling loss scale has left elsewhere
+FORECAST = "HC205"  # an overflow that was seen coming
 _SHOWN = 8  # numbers of steps or ranks that a sentence lists
 
 
@@ -65,7 +66,7 @@ def fold(
         shown = group.exhibit
         if shown is not None and shown.evidence.loss_scale is not None and group.finding.severity == "error":
             group.fall = fall_from(past.get(group.finding.rank, []), group.finding.step)
-    for finding in ruled:
+    for finding in sorted(ruled, key=lambda f: f.code == FORECAST):  # last: whether it came true is known then
         if finding.code in _OF_THE_SCALE:
             _place_fall(finding, groups, past.get(finding.rank, []))
         else:
@@ -106,6 +107,11 @@ def _place_exhibit(exhibit: Exhibit, groups: list[Group], spans: Sequence[Episod
 
 def _place_finding(finding: Finding, groups: list[Group], spans: Sequence[Episode]) -> None:
     leader = _leader(finding, groups, spans)
+    if finding.code == FORECAST and leader is None:
+        leader = next((g for g in groups if g.finding.code == FORECAST and g.finding.site == finding.site), None)
+        if leader is not None:  # of another rank
+            leader.same.append(finding)
+            return
     if leader is None:
         groups.append(Group(finding=finding))
     elif leader.finding.code == finding.code == "HC106" and leader.exhibit is None:
@@ -199,6 +205,8 @@ def _leader(finding: Finding, groups: Sequence[Group], spans: Sequence[Episode])
         fallen = next((g for g in leads if g.fall is not None and finding.step in g.fall), None)
         if fallen is not None:
             return fallen
+    if finding.code == FORECAST:
+        return next((g for g in groups if _came_true(finding, g.finding)), None)
     episode = episode_of(finding.step, spans) if finding.kind == "nonfinite" else None
     if episode is not None:
         leading = [(g, f) for g in groups for f in (g.finding, *g.same) if f.severity == "error"]
@@ -215,6 +223,17 @@ def _leader(finding: Finding, groups: Sequence[Group], spans: Sequence[Episode])
     return None
 
 
+def _came_true(forecast: Finding, finding: Finding) -> bool:
+    """Whether a value overflowed where it had been forecast."""
+    is_overflow = finding.kind == "nonfinite" and finding.severity == "error" and finding.site is not None
+    return is_overflow and finding.site == forecast.site and finding.step >= forecast.step
+
+
+def _forecast(group: Group) -> list[str]:
+    told = [f for f in group.followers if f.code == FORECAST]
+    return [f"forecast at step {f.step}: {f.why[1]}" for f in told[:1] if len(f.why) > 1]
+
+
 def _distance(leader: Finding, finding: Finding) -> tuple[bool, int]:
     """Of the same rank first when both are of one step, then the earliest."""
     return leader.rank != finding.rank and leader.step == finding.step, leader.step
@@ -223,10 +242,12 @@ def _distance(leader: Finding, finding: Finding) -> tuple[bool, int]:
 def _finished(group: Group, spans: Sequence[Episode], records: Mapping[tuple[int, int], StepRecord]) -> Folded:
     finding, exhibit = group.finding, group.exhibit
     then = [*_turned(exhibit), *_symptoms(group, spans, records), *_spread(exhibit, records), *_probes(group)]
+    then += _hidden(group)
     then += [*_fell(group), *_skipped(group, records), *_other_ranks(group), *_again(group), *_later(group)]
     return Folded(
         finding=replace(
             finding,
+            why=(*finding.why, *_forecast(group)),
             then=(*finding.then, *dict.fromkeys(then)),
             count=1 + len(group.same),
         ),
@@ -281,6 +302,11 @@ def _spread(exhibit: Exhibit | None, records: Mapping[tuple[int, int], StepRecor
 def _probes(group: Group) -> list[str]:
     probes = [f for f in group.followers if f.code == "HC107" and f.step == group.finding.step]
     return [f"probe {f.site} -> {', '.join(f.chips)}" for f in probes]
+
+
+def _hidden(group: Group) -> list[str]:
+    """Loggers that show finite numbers instead."""
+    return [f.title for f in group.followers if f.code == "HC219"]
 
 
 def _fell(group: Group) -> list[str]:

@@ -31,6 +31,7 @@ from hypocenter.diagnose.numbers import short
 from hypocenter.diagnose.operators import CONVOLUTION, MATMUL, REDUCTION, base, subject
 from hypocenter.diagnose.rulings import dtype_of, fact, floating, limit_of, overflow
 from hypocenter.diagnose.verdicts import cause
+from hypocenter.summary.reductions import mean_magnitude, rms
 
 _SHOWN = 8  # ranks whose share a sentence lists
 
@@ -53,7 +54,11 @@ def decide(evidence: Evidence) -> Verdict | None:
         cause="accumulation-overflow",
         confidence=found.confidence,
         title=f"{subject(origin)} overflowed {found.dtype}",
-        why=(*why.inputs(evidence), *why.exceeded(evidence, found), *_critical_length(origin, found.limit)),
+        why=(
+            *why.inputs(evidence),
+            *why.exceeded(evidence, found),
+            *_critical_length(origin, found.limit, found.actual),
+        ),
         limit=found.limit,
         actual=found.actual,
         advice="accumulate in float32, or divide before adding",
@@ -78,6 +83,7 @@ def _partial_sums(evidence: Evidence, origin: OpFacts) -> Verdict | None:
             *why.inputs(evidence),
             f"in float64 the result is {short(rerun.absmax)} and would fit; in {dtype} it is not finite each time: "
             "what is added up on the way does not fit",
+            *_critical_length(origin, limit),
         ),
         limit=limit,
         advice="accumulate in float32",
@@ -131,21 +137,43 @@ def _contracts_positive_terms(origin: OpFacts) -> bool:
     return "einsum(" in text and len(operands) >= 2 and all((t.summary.min or 0.0) >= 0 for t in operands)
 
 
-def _critical_length(origin: OpFacts, limit: float) -> tuple[str, ...]:
-    operands = floating(origin)
+def _critical_length(origin: OpFacts, limit: float, actual: float | None = None) -> tuple[str, ...]:
+    """From which length on it overflows, and by which bound (hypocenter.summary.reductions)."""
+    operands, name = floating(origin), base(origin.op)
     output = origin.outputs[0] if origin.outputs else None
-    if base(origin.op) not in ("sum", "cumsum", "nansum") or not operands or output is None:
+    if not operands or output is None or operands[0].summary.n_nonfinite:
         return ()
-    length = _length(operands[0], output, origin)
-    s = operands[0].summary
-    one_sign = s.n > 0 and not s.n_nonfinite and s.min is not None and (s.min >= 0 or (s.max or 0.0) <= 0)
-    if not one_sign or length < 2 or s.sum == 0:
+    if name in MATMUL:
+        return _critical_dimension(operands, limit, actual)
+    length, s = _length(operands[0], output, origin), operands[0].summary
+    mean, typical = mean_magnitude(s), rms(s)
+    if length < 2:
         return ()
-    mean = abs(s.sum) / s.n
-    critical = math.floor(limit / mean)
+    if name in ("norm", "linalg_vector_norm") and typical:
+        critical = math.floor((limit / typical) ** 2)
+        said = f"{length:,} terms of rms {short(typical)} go into it; it overflows from about {critical:,} terms on"
+    elif name not in ("sum", "cumsum", "nansum", "mean", "nanmean"):
+        return ()
+    elif mean:
+        critical = math.floor(limit / mean)
+        said = f"{length:,} terms of mean {short(mean)} are added; it overflows from about {critical:,} terms on"
+    elif mean is None and typical:
+        critical = math.floor(limit / typical)
+        said = f"{length:,} terms of rms {short(typical)} are added; it cannot overflow below {critical:,} terms"
+    else:
+        return ()
+    return (said,) if critical >= 1 else ()
+
+
+def _critical_dimension(operands: tuple[TensorFacts, ...], limit: float, actual: float | None) -> tuple[str, ...]:
+    """A matrix product grows in proportion to the dimension that it adds over, where its terms have one sign."""
+    inner = operands[0].shape[-1] if operands[0].shape else 0
+    if not actual or not math.isfinite(actual) or inner < 2:
+        return ()
+    critical = math.floor(inner * limit / actual)
     if critical < 1:
         return ()
-    return (f"{length:,} terms of mean {short(mean)} are added; it overflows from about {critical:,} terms on",)
+    return (f"{inner:,} products are added; in proportion to them it overflows from about {critical:,} on",)
 
 
 def _length(operand: TensorFacts, output: TensorFacts, origin: OpFacts) -> int:
