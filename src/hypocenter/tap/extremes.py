@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -22,11 +23,18 @@ def largest(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     for index, tensor in enumerate(tensors):
         groups.setdefault((tensor.device, tensor.dtype), []).append(index)
     out: list[torch.Tensor] = [torch.empty(0)] * len(tensors)
-    for indices in groups.values():
+    for (device, _), indices in groups.items():
         group = [_real(tensors[i]) for i in indices]
-        for index, norm in zip(indices, torch._foreach_norm(group, float("inf")), strict=True):
-            out[index] = norm
+        tops = _by_extremes(group) if device.type == "cpu" else torch._foreach_norm(group, math.inf)
+        for index, top in zip(indices, tops, strict=True):
+            out[index] = top
     return out
+
+
+def _by_extremes(group: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    """On a CPU the infinity norm takes 8 ns an element, the smallest and the largest 0.1 to 0.7 ns."""
+    lows, highs = zip(*map(torch.aminmax, group), strict=True)
+    return torch.maximum(-torch.stack(lows), torch.stack(highs)).unbind()
 
 
 def counted(tensors: Sequence[torch.Tensor]) -> list[Summary]:
@@ -44,7 +52,7 @@ def _extremes(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     counts, tops = [], []
     for part in _real(tensor).reshape(-1).split(_CHUNK):
         counts.append(torch.stack((part.isnan().sum(), part.isposinf().sum(), part.isneginf().sum())))
-        tops.append(torch.linalg.vector_norm(part.nan_to_num(0.0, 0.0, 0.0), float("inf")))
+        tops += largest([part.nan_to_num(0.0, 0.0, 0.0)])
     return torch.stack(counts).sum(0), torch.stack(tops).amax()
 
 
