@@ -328,3 +328,52 @@ def test_a_generator_and_a_static_method_give_words(tmp_path):
 
     assert "generator" in propose(path, [3], "forward").words
     assert "no method" in propose(path, [6], "forward").words
+
+
+HALF = """\
+import torch
+from torch import nn
+
+
+class Scores(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.query = nn.Linear(8, 8)
+
+    def forward(self, x):
+        q = self.query(x)
+        scores = q @ x.T
+        return scores / scores.amax()
+
+
+def built():
+    torch.manual_seed(0)
+    return nn.Sequential(Scores(), nn.Linear(4, 4)).half()
+
+
+def run():
+    return model(torch.full((4, 8), 300.0).half())
+
+
+model = built()
+"""
+
+
+@pytest.mark.parametrize("how", ["forward", "statement"])
+def test_in_a_half_precision_model(program, tmp_path, how):
+    source = HALF.replace("scores / scores.amax()", "scores * 0 + q.mean()") if how == "statement" else HALF
+    path = program(source)
+    lines = [line_of(source, "q ="), line_of(source, "scores =")] if how == "forward" else [line_of(source, "scores =")]
+
+    found = propose(path, lines, how, below=tmp_path, half=True, targets=["0"])
+    apply(found.diff, tmp_path)
+
+    if how == "statement":
+        assert "(q.float() @ x.T.float()).to(q.dtype)" in found.diff
+        assert found.words == ""
+        return
+    assert 'model.get_submodule("0").float()' in found.words
+    path.write_text(path.read_text().replace("model = built()", "model = built()\nmodel.get_submodule('0').float()"))
+    space = runpy.run_path(str(path))
+    assert space["run"]().dtype == torch.float16
+    assert space["run"]().isfinite().all()

@@ -21,7 +21,7 @@ LIBRARY_FOLDERS = frozenset({"site-packages", "dist-packages"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patch:
-    """A change to read: `diff` for `patch -p1` or `git apply`, or, when there is none, `words`."""
+    """A change to read: `diff` for `patch -p1` or `git apply`; `words` when there is none, or what it needs beside."""
 
     diff: str = ""
     words: str = ""
@@ -42,6 +42,7 @@ def propose(
     cast_back: bool | None = None,
     floating: Sequence[str] = (),
     below: str | Path | None = None,
+    half: bool = False,
 ) -> Patch:
     """The change that puts code in float32: an `autocast(enabled=False)` block with `.float()` at its tensors.
 
@@ -51,9 +52,10 @@ def propose(
         how: a whole function, whose old body is then called with float32 arguments, or single statements.
         targets: module paths for `hypocenter.island`, which is proposed when there is no diff.
         cast_back: whether the result gets the inputs' format again. By default a function's does, and a statement's
-            does not: the value that overflowed would do so again.
+            only in a half-precision model: under autocast the value that overflowed would do so again.
         floating: for "forward", arguments known to be floating-point tensors; others are looked at when called.
         below: folder that the names in the diff are relative to; the working directory when not given.
+        half: the model's parameters are in half precision; those of a changed function's module have to leave it.
     """
     path = Path(source_path)
     if is_library(path):
@@ -65,18 +67,24 @@ def propose(
         if how == "forward":
             edits = whole_function(text, lines[0], floating=floating, cast_back=cast_back is not False)
         else:
-            edits = statements(text, lines, cast_back=cast_back is True)
+            edits = statements(text, lines, cast_back=half if cast_back is None else cast_back)
     except (OSError, SyntaxError, UnicodeDecodeError) as error:
         return Patch(words=f"{path.name} cannot be read ({error}); without a change in it: {api(targets)}")
     except CannotRewrite as error:
         return Patch(words=f"no diff, because {error}; without one: {api(targets)}")
-    return Patch(diff=_diff(text.lines, applied(text, edits), _shown(path, below)))
+    diff = _diff(text.lines, applied(text, edits), _shown(path, below))
+    return Patch(diff=diff, words=_parameters_too(targets) if half and how == "forward" else "")
 
 
 def api(targets: Sequence[str], *, cast_back: bool = True) -> str:
     """The one line that does the same without a change in the module's source."""
     names = ", ".join(f'"{target}"' for target in targets) or "..."
     return f"hypocenter.island(model, [{names}]{'' if cast_back else ', cast_back=False'})"
+
+
+def _parameters_too(targets: Sequence[str]) -> str:
+    modules = "; ".join(f'model.get_submodule("{target}").float()' for target in targets) or "module.float()"
+    return f"after `.half()` or `.bfloat16()`, give its parameters float32 back: {modules}"
 
 
 def is_library(path: Path) -> bool:
