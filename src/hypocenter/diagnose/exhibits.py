@@ -129,7 +129,7 @@ def exhibited(evidence: Evidence, *, rank: int, bundle: str | None = None) -> Ex
         confidence=verdict.confidence,
         remedy=_remedy(evidence, verdict, place["site"]),
         chips=evidence.chips,
-        bundle=bundle,
+        bundle=None if evidence.trigger == "grad-underflow" else bundle,  # nothing to replay alone
     )
     return Exhibit(evidence=evidence, verdict=verdict, finding=finding)
 

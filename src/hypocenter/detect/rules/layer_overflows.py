@@ -40,9 +40,9 @@ def check(window: Window) -> Iterator[Finding]:
     found = track.repeated(skip)
     if found is None:
         return
-    below = [size for name, size in track.largest.items() if _is_below(name, found.name)]
-    others = [size for name, size in track.largest.items() if not _is_below(name, found.name)]
     site = module_of(found.name) if found.is_parameter else found.name
+    below = [size for name, size in track.largest.items() if _is_below(name, site or found.name)]
+    others = [size for name, size in track.largest.items() if not _is_below(name, site or found.name)]
     yield Finding(
         code="HC202",
         kind="overflow-risk",
@@ -56,7 +56,7 @@ def check(window: Window) -> Iterator[Finding]:
         param=found.name if found.is_parameter else None,
         cause="loss-scale-overflow",
         confidence="likely",
-        why=(_counted(found, skip), *_sizes(below, others)),
+        why=(_counted(found, site or found.name, skip), *_sizes(below, others)),
     )
 
 
@@ -64,10 +64,10 @@ def _is_below(name: str, path: str) -> bool:
     return name == path or name.startswith(f"{path}.")
 
 
-def _counted(found: Repeated, skip: Skip) -> str:
+def _counted(found: Repeated, where: str, skip: Skip) -> str:
     return (
         f"in {found.n_skips} of {found.n_of} skips from step {found.falls[0].step} to {skip.step} backward first went "
-        f"wrong at {found.name}, while the scale fell from {found.falls[0].scale:,.0f} to {_number(skip.scale)}"
+        f"wrong at {where}, while the scale fell from {found.falls[0].scale:,.0f} to {_number(skip.scale)}"
     )
 
 

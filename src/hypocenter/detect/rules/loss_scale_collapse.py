@@ -81,8 +81,8 @@ def _low(found: Collapse, skip: Skip) -> tuple[str, ...]:
 
 
 def _blamed(culprit: str, n: int, n_skips: int, largest: float | None) -> str:
-    size = f"; its largest finite gradient was {largest:.3g}" if largest else ""
-    return f"in {n} of {n_skips} skips backward first went wrong at {culprit}{size}"
+    size = f"; the largest finite gradient of {culprit} was {largest:.3g}" if largest else ""
+    return f"in {n} of {n_skips} skips backward first went wrong at {module_of(culprit) or culprit}{size}"
 
 
 def _number(scale: float) -> str:

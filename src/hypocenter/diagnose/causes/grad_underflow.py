@@ -9,7 +9,7 @@ How it is decided
     The step is done again with the loss multiplied by a power of two. Elements that are nonzero then, and exactly zero
     in the step itself, were lost: proven. It is said when they are a tenth of all (without a scaler; or a tenth of the
     parameters lost everything), a quarter with one. The probe is made when a gradient's norm is suspiciously small,
-    a few times per run at most, and not when the loss is below a hundredth of the first one.
+    a few times per run at most, and not when the loss is below 1e-4 of the first one.
 
 What to do
     Without a scaler: scale the loss (torch.amp.GradScaler), or use bfloat16. With one: let the scale rise, see what
@@ -25,6 +25,8 @@ from hypocenter.diagnose.evidence import Evidence, Verdict
 from hypocenter.diagnose.numbers import counted, short
 from hypocenter.diagnose.rulings import fact
 from hypocenter.diagnose.verdicts import cause
+
+SMALLEST_HALF = 2.0**-24  # IEEE 754 binary16
 
 
 @cause("grad-underflow", order=45)
@@ -50,8 +52,8 @@ def decide(evidence: Evidence) -> Verdict | None:
                 else ()
             ),
         ),
-        limit=2.0**-24,
-        actual=largest,
+        limit=SMALLEST_HALF / (scale or 1.0),
+        actual=0.0,
         advice="scale the loss (torch.amp.GradScaler), or use bfloat16" if scale is None else "let the loss scale rise",
     )
 
