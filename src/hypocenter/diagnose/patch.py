@@ -73,7 +73,10 @@ def propose(
     except CannotRewrite as error:
         return Patch(words=f"no diff, because {error}; without one: {api(targets)}")
     diff = _diff(text.lines, applied(text, edits), _shown(path, below))
-    return Patch(diff=diff, words=_parameters_too(targets) if half and how == "forward" else "")
+    beside = [_parameters_too(targets)] if half and how == "forward" else []
+    if targets and (name := text.class_name(lines[0])):
+        beside.append(f"the diff changes every {name}; {api(targets)} only what it names")
+    return Patch(diff=diff, words="; ".join(beside))
 
 
 def api(targets: Sequence[str], *, cast_back: bool = True) -> str:

@@ -98,6 +98,12 @@ class Text:
             raise CannotRewrite(f"{found.name} is a coroutine")
         return found
 
+    def class_name(self, line: int) -> str:
+        """The innermost class around a line; "" for none."""
+        nodes = (node for node in ast.walk(self.tree) if isinstance(node, ast.ClassDef))
+        inside = [node for node in nodes if node.lineno <= line <= (node.end_lineno or 0)]
+        return max(inside, key=lambda node: node.lineno).name if inside else ""
+
     def statement(self, line: int) -> Place:
         """The simple statement at a line, alone on its lines."""
         scope, block, found = self._innermost(line)
