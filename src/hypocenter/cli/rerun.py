@@ -52,7 +52,7 @@ def exhibits_of_rerun(run: Run) -> tuple[Exhibit, ...]:
             *run.command,
         ]
         say(f"running again until the step that failed: {shlex.join(run.command)}  (in {folder})")
-        child = subprocess.Popen(words, cwd=folder, stdout=2, start_new_session=True)
+        child = subprocess.Popen(words, cwd=folder, stdout=2, start_new_session=True, env=_environment())
         try:
             while child.poll() is None and not _is_searched(out):
                 time.sleep(POLL_S)
@@ -81,6 +81,13 @@ def _checked(run: Run) -> Path:
             fix="run this command where the program was recorded",
         )
     return folder
+
+
+def _environment() -> dict[str, str]:
+    """This process's own, with the folders of PYTHONPATH as they are seen from here; no options of another session."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HYPOCENTER_")}
+    folders = [folder for folder in kept.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    return kept | {"PYTHONPATH": os.pathsep.join(str(Path(folder).absolute()) for folder in folders)}
 
 
 def _level(run: Run) -> Sequence[str]:

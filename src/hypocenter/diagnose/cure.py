@@ -64,8 +64,10 @@ def chosen(exhibits: Sequence[Exhibit]) -> Exhibit | None:
 
 
 def needs_search(exhibit: Exhibit | None) -> bool:
-    """Whether a rerun with a full search could tell more than the recording."""
-    return exhibit is None or exhibit.evidence.cure is None or exhibit.evidence.cure.status == "cannot-tell"
+    """Whether a rerun with a full search could tell more than the recording; not where nothing failed."""
+    if exhibit is None:
+        return False
+    return exhibit.evidence.cure is None or exhibit.evidence.cure.status == "cannot-tell"
 
 
 def answer(run: str, exhibit: Exhibit | None, why: Sequence[str] = ()) -> Answer:
