@@ -51,7 +51,7 @@ class Grid:
 def grid_of(table: pa.Table, keep: frozenset[tuple[str, str]] = frozenset()) -> Grid:
     """Lay out the floating-point readings of `table`.
 
-    Inputs are left out, being the outputs of another site, except (site, port) pairs in `keep`.
+    Inputs and the terms of reductions are left out, being the outputs of another site, except (site, port) pairs in `keep`.
     """
     table = table.select(COLUMNS)
     chosen = table.filter(_wanted(table, keep))
@@ -76,7 +76,7 @@ def grid_of(table: pa.Table, keep: frozenset[tuple[str, str]] = frozenset()) -> 
 
 def _wanted(table: pa.Table, keep: frozenset[tuple[str, str]]) -> pa.Array:
     floating = pc.match_substring_regex(table["dtype"], f"^({'|'.join(FLOATING)})")
-    inputs = pc.starts_with(table["port"], "in[")
+    inputs = pc.match_substring_regex(table["port"], r"^(in|terms)\[")
     wanted = pc.and_(floating, pc.invert(inputs))
     wanted = pc.and_(wanted, pc.invert(pc.is_in(table["site"], pa.array(SCALARS))))
     wanted = pc.and_(wanted, pc.invert(pc.match_substring_regex(table["op"], UNINITIALISED)))
