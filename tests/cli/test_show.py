@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 from recordings import record, run
 
+from hypocenter.nouns import Reading, StepRecord, Summary
+from hypocenter.record.run_file import finish_run, start_run
+from hypocenter.record.writer import Writer
+
 
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -110,3 +114,42 @@ def test_two_views_at_once_are_refused(recording: Path) -> None:
 
     assert said.code == 2
     assert "exclude each other" in said.err
+
+
+def scaled(path: Path) -> Path:
+    """Three steps under a loss scaler, the first skipped."""
+    start_run(path, ["python", "train.py"], {}, 1, {})
+    writer = Writer(path, rank=0, warn=print)
+    for step, (scale, n_bad) in enumerate(((1024.0, 3), (512.0, 0), (512.0, 0))):
+        common = {"step": step, "microbatch": 0, "phase": "scaler", "order": 0, "dtype": "float32"}
+        rows = [
+            Reading(site="loss_scale", port="value", module="GradScaler", summary=Summary(n=1, sum=scale), **common),
+            Reading(
+                site="loss_scale.found_inf.cpu", port="value", summary=Summary(n=1, sum=float(n_bad > 0)), **common
+            ),
+            Reading(site="wo", port="scaled_grad", summary=Summary(n=16, n_posinf=n_bad, absmax=6e4), **common),
+        ]
+        writer.write(rows, StepRecord(step=step, loss_scale=scale, skipped=n_bad > 0))
+    writer.close()
+    finish_run(path, "finished", 0)
+    return path
+
+
+def test_diary(tmp_path: Path) -> None:
+    path = scaled(tmp_path / "r")
+
+    lines = run("show", path, "--diary", "--site", "wo").out.splitlines()
+    data = json.loads(run("show", path, "--diary", "--json").out)
+
+    assert [line.split()[0] for line in lines] == ["steps", "0", "1"]
+    assert "skipped  wo (19 % not finite, largest finite 60000)" in lines[1]
+    assert lines[2].startswith("1 to 2  512")
+    assert data["schema"] == "hypocenter.show-diary/1"
+    assert [line["n_skipped"] for line in data["diary"]] == [1, 0]
+
+
+def test_diary_of_a_run_without_a_scaler_says_so(recording: Path) -> None:
+    said = run("show", recording, "--diary")
+
+    assert said.code == 2
+    assert "no loss scaler stepped here" in said.err

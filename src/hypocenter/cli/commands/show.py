@@ -1,4 +1,4 @@
-"""`hypocenter show RUN`: the recording itself: its sites, the frames before a failure, values over steps, SQL."""
+"""`hypocenter show RUN`: the recording itself: its sites, frames before a failure, values, the loss scale, SQL."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from hypocenter.errors import ConfigError
 from hypocenter.record.reader import open_run
-from hypocenter.report import frames, rows, sites, values, wording
+from hypocenter.report import diary, frames, rows, sites, values, wording
 from hypocenter.report.columns import cut_rows
 from hypocenter.report.screen import write
 from hypocenter.report.selection import Selection, select
@@ -32,19 +32,20 @@ MOST_ROWS = 200  # lines on a screen before the rest is counted
     "--frames", "n_frames", type=click.IntRange(1), metavar="N", help="The last N module frames before the failure."
 )
 @click.option("--values", "as_values", is_flag=True, help="Every reading, by step.")
+@click.option("--diary", "as_diary", is_flag=True, help="The loss scale: what each step found, and which gradients.")
 @click.option("--sql", "query", metavar="QUERY", help="Ask the tables `readings` and `steps` (DuckDB).")
 @click.option(
     "--rows", "most", type=click.IntRange(0), default=MOST_ROWS, show_default=True, help="Most lines; 0 for all."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; nothing is cut.")
 def command(
-    run: Path, site: str, step: int | None, rank: int | None, n_frames: int | None, as_values: bool, query: str | None,
-    most: int, as_json: bool,
+    run: Path, site: str, step: int | None, rank: int | None, n_frames: int | None, as_values: bool, as_diary: bool,
+    query: str | None, most: int, as_json: bool,
 ) -> None:  # fmt: skip
     """Show what was recorded in RUN: by default its sites, in execution order."""
-    if sum((n_frames is not None, as_values, query is not None)) > 1:
+    if sum((n_frames is not None, as_values, as_diary, query is not None)) > 1:
         raise ConfigError(
-            "--frames, --values and --sql exclude each other", where="hypocenter show", fix="give one of them"
+            "--frames, --values, --diary and --sql exclude each other", where="hypocenter show", fix="give one of them"
         )
     recording = open_run(run)
     most = sys.maxsize if as_json or most == 0 else most
@@ -58,6 +59,13 @@ def command(
     if n_frames is not None:
         _frames(select(recording.table(), wanted), wanted, n_frames, as_json)
         _next(run, "--values", "--site", site or "*")
+    elif as_diary:
+        table = select(recording.table(), Selection(step=step, rank=rank))
+        found = diary.stretches(diary.only_of(table, site) if site else table, recording.step_records())
+        if not found:
+            raise _no_scaler(wanted)
+        _emit("diary", found, diary.in_words, most, as_json)
+        _next(run, "--site", "loss_scale*", "--values")
     elif as_values:
         table = values.ordered(select(recording.table(), wanted))
         _emit("values", table, values.in_words, most, as_json)
@@ -66,6 +74,15 @@ def command(
         lines = sites.site_lines(select(recording.table(), wanted))
         _emit("sites", lines, sites.in_words, most, as_json)
         _next(run, "--site", wording.site_glob(sites.most_telling(lines)), "--values")
+
+
+def _no_scaler(wanted: Selection) -> ConfigError:
+    return ConfigError(
+        "no loss scaler stepped here",
+        where=f"--step {wanted.step}" if wanted.step is not None else "the recording",
+        why="the diary is of steps that a GradScaler or a framework's loss scaler made",
+        fix="leave --step and --rank out" if wanted != Selection() else "see all sites: hypocenter show RUN",
+    )
 
 
 def _emit(what: str, found: Any, in_words: Callable[[Any], Iterator[str]], most: int, as_json: bool) -> None:

@@ -16,6 +16,8 @@ import pyarrow.compute as pc
 from hypocenter.detect.diary import FOUND_INF, SCALE, SCALED_GRAD
 from hypocenter.nouns import StepRecord
 from hypocenter.report import wording
+from hypocenter.report.diary import percent
+from hypocenter.report.diary import scale as in_words
 
 MOST_POINTS = 4000  # of the curve; the scale is a staircase, of which only the edges are kept
 MOST_CULPRITS = 4  # named at one step of the chart
@@ -127,14 +129,10 @@ def _line(param: str, seen: Sequence[_Culprit]) -> Line:
         n_overflows=len(steps),
         first_step=min(steps),
         last_step=max(steps),
-        share=_percent(max(culprit.share for culprit in seen)),
+        share=percent(max(culprit.share for culprit in seen)),
         largest=wording.number(worst.largest) if worst.largest else "none was finite",
         unscaled=wording.number(worst.largest / worst.scale) if worst.largest and is_usable else "",
     )
-
-
-def _percent(share: float) -> str:
-    return "all" if share >= 1 else f"{100 * share:.2g} %" if share >= 1e-4 else "< 0.01 %"
 
 
 def _summary(whose: str, steps: Sequence[int], scales: Mapping[int, float], skipped: set[int]) -> str:
@@ -142,20 +140,12 @@ def _summary(whose: str, steps: Sequence[int], scales: Mapping[int, float], skip
     low, high = min(steps, key=lambda step: scales[step]), max(steps, key=lambda step: scales[step])
     n_skipped = len(skipped.intersection(steps))
     said = [f"{whose}: {n_skipped:,} of {wording.count(len(steps), 'update')} skipped"]
-    said += [f"scale {_scale(scales[first])} at step {first}, {_scale(scales[last])} at step {last}"]
+    said += [f"scale {in_words(scales[first])} at step {first}, {in_words(scales[last])} at step {last}"]
     if scales[low] < min(scales[first], scales[last]):
-        said.append(f"lowest {_scale(scales[low])} at step {low}")
+        said.append(f"lowest {in_words(scales[low])} at step {low}")
     if scales[high] > max(scales[first], scales[last]):
-        said.append(f"highest {_scale(scales[high])} at step {high}")
+        said.append(f"highest {in_words(scales[high])} at step {high}")
     return "; ".join(said)
-
-
-def _scale(value: float) -> str:
-    """A scale in words: powers of two as such above 2^17, where digits tell nobody anything."""
-    if not math.isfinite(value) or value <= 0:
-        return wording.number(value)
-    exponent = math.log2(value)
-    return f"2^{exponent:.0f}" if exponent.is_integer() and abs(exponent) > 16 else wording.number(value)
 
 
 def _chart(
@@ -177,7 +167,7 @@ def _chart(
 def _at_step(culprits: Sequence[_Culprit]) -> dict[str, Any]:
     worst = sorted(culprits, key=lambda culprit: (-culprit.share, culprit.param))[:MOST_CULPRITS]
     named = [
-        [wording.clean(c.param, at_most=80), _percent(c.share), wording.number(c.largest) if c.largest else ""]
+        [wording.clean(c.param, at_most=80), percent(c.share), wording.number(c.largest) if c.largest else ""]
         for c in worst
     ]
     return {"named": named, "n": len(culprits)}
