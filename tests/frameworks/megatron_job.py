@@ -50,6 +50,7 @@ def arguments():
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--blow", type=int, default=-1, help="step whose loss is multiplied by --by")
     parser.add_argument("--by", type=float, default=1e6)
+    parser.add_argument("--bare", action="store_true", help="leave grad_scale_func out: the loss is never scaled")
     return parser.parse_args()
 
 
@@ -112,7 +113,8 @@ def main():
     torch.manual_seed(0)
     cfg, model = build_model(a)
     optimizer = build_optimizer(a, model)
-    cfg.grad_scale_func = optimizer.scale_loss  # without it fp16 divides by a scale that was never applied
+    if not a.bare:
+        cfg.grad_scale_func = optimizer.scale_loss  # without it fp16 divides by a scale that was never applied
     run = get_forward_backward_func()
     for step in range(a.steps):
         model.zero_grad_buffer()

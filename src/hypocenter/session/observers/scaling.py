@@ -98,8 +98,8 @@ class Scaling(Observer):
     # training
 
     def before_backward(self, roots: Sequence[torch.Tensor]) -> None:
-        """What the loss carries."""
-        if not self._is_scaling:
+        """What the loss carries. In the first step a scaler that is not torch's has not shown itself yet."""
+        if not self._is_scaling and self.context.clock.step > 0:
             return
         owner = self._owner(roots)
         self._multipliers.append(math.inf if owner is not None else self._multiplier(roots))
@@ -143,6 +143,7 @@ class Scaling(Observer):
         self._updated.add(id(update.optimizer))
         self._in_step = False
         if not self._is_scaling:
+            self._multipliers = []
             return
         self._contributions.stepped(update.optimizer)
         norm, before = update.check.total_norm, self._last_norm.get(id(update.optimizer), 0.0)
