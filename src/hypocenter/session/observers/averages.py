@@ -35,6 +35,7 @@ class _Followed:
     owed_ulps: Tensor  # signed sum of (source - copy) / ulp * SLOWEST
     version: int
     moved: Tensor  # elements that have changed since
+    seen: Tensor | None = None  # the source at the last look
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,6 +90,7 @@ class Averages(Observer):
                     name=self.context.label(pair.source), anchor=values.clone(),
                     owed_ulps=torch.zeros(values.shape, dtype=wide, device=values.device),
                     version=version_of(pair.copy), moved=torch.zeros_like(values, dtype=torch.bool),
+                    seen=None if (towards := sample(pair.source, ELEMENTS)) is None else towards.to(wide).clone(),
                 )
             )  # fmt: skip
         return watched
@@ -144,10 +146,14 @@ def _follow(followed: _Followed, source: Tensor, copy: Tensor) -> None:
     now, towards = sample(copy, ELEMENTS), sample(source, ELEMENTS)
     if now is None or towards is None or now.shape != followed.anchor.shape or now.dtype != followed.anchor.dtype:
         return
-    wide = followed.owed_ulps.dtype
-    followed.moved |= now != followed.anchor
-    values = now.to(wide)
-    followed.owed_ulps += (towards.to(wide) - values) / ulp(values, now.dtype) * SLOWEST
+    values, towards = now.to(followed.owed_ulps.dtype), towards.to(followed.owed_ulps.dtype)
+    owed = followed.owed_ulps + (towards - values) / ulp(values, now.dtype) * SLOWEST
+    moved = followed.moved | (now != followed.anchor)
+    if followed.seen is not None:
+        is_set = (now == followed.seen.to(now.dtype)).all()  # to its source, as the first update of an AveragedModel is
+        followed.anchor = torch.where(is_set, now, followed.anchor)
+        owed, moved = torch.where(is_set, 0.0, owed), moved & ~is_set
+    followed.owed_ulps, followed.moved, followed.seen = owed, moved, towards.clone()
 
 
 def _counts(followed: _Followed) -> Tensor:
