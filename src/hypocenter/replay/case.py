@@ -56,7 +56,7 @@ class Case:
         """Loss scales to search a cure at, falling, the wanted one first; (None,) without a scaler."""
         if self.loss_scale is None:
             return (None,)
-        wanted = self.train_scale or self.loss_scale
+        wanted = max(self.loss_scale, self.train_scale or 0.0)  # collapsed: what it trained with; grown: what failed
         return (wanted, *(scale for scale in (MODEST_SCALE, 1.0) if scale < wanted))
 
 

@@ -59,14 +59,14 @@ class Cures:
         if origin.site == LOSS and origin.source is not None:
             return self._in_loss_code(origin.source, scales)
         if not evidence.float64.finite and not self._is_about_precision(scales):
-            return self._without_cure("no-cure", self._nothing_helps())
+            return self._nothing_helps()
         found = self._search.find(origin.site, scales)
         if found is not None:
             return self._found(found, evidence)
         if self._search.is_out_of_budget:
             n = self._rehearsal.n_replays
             return self._without_cure("cannot-tell", f"the search ended after {n} replays: its budget was spent")
-        return self._without_cure("no-cure", self._nothing_helps())
+        return self._nothing_helps()
 
     def again(self, before: Cure, evidence: Evidence) -> Cure | None:
         """The cure of an earlier step with the same origin, if it cures this one as well: one replay."""
@@ -82,8 +82,11 @@ class Cures:
                 return True
         return False
 
-    def _nothing_helps(self) -> str:
-        return f"with all {self._search.n_candidates} modules in float32 the step is not finite either"
+    def _nothing_helps(self) -> Cure:
+        if error := self._search.error_of_all:
+            return self._without_cure("cannot-tell", f"the replays with all modules in float32 raised {error}")
+        n = self._search.n_candidates
+        return self._without_cure("no-cure", f"with all {n} modules in float32 the step is not finite either")
 
     def _in_loss_code(self, source: Source, scales: Sequence[float | None]) -> Cure:
         """Operations between the model and `backward` belong to no module: the line itself is the target."""

@@ -40,6 +40,7 @@ class IslandSearch:
         self._rehearsal, self._module = rehearsal, module
         self._sites = [site for site in sites if module(site) is not None]
         self._replayed: dict[tuple[float | None, bool, frozenset[str]], bool] = {}
+        self._errors: dict[tuple[float | None, bool, frozenset[str]], str] = {}
         self._followed: dict[float | None, list[str]] = {}
         self.is_out_of_budget = False
 
@@ -65,6 +66,8 @@ class IslandSearch:
                     if found and scale == scales[-1]:
                         break
                     self._rehearsal.scale = scale
+                    if self._is_fine_at(scale):
+                        break
                     answer = search(blamed)
                     found += [answer] if answer is not None else []
                     if answer is not None and len(answer.targets) == 1:
@@ -76,6 +79,11 @@ class IslandSearch:
         except OutOfBudget:
             self.is_out_of_budget = True
         return min(found, key=lambda each: len(each.targets), default=None)
+
+    def _is_fine_at(self, scale: float | None) -> bool:
+        """Whether a lower loss scale than that of the failed step is all it takes: there is no island to find there."""
+        failed_at = self._rehearsal.scene.case.loss_scale
+        return scale is not None and failed_at is not None and scale < failed_at and self.fixes((), True)
 
     def _at_the_largest_scale(self, found: Found, wanted: float | None) -> Found:
         """By halves from the wanted loss scale on, as a scaler backs off, to where the set suffices."""
@@ -98,11 +106,19 @@ class IslandSearch:
         key = (self._rehearsal.scale, cast_back, frozenset(targets))
         if key not in self._replayed:
             self._replayed[key] = self._rehearsal.finite(self.island(targets, cast_back))
+            self._errors[key] = self._rehearsal.error
         return self._replayed[key]
 
     def fixes_all(self, cast_back: bool) -> bool:
         """Whether the step is finite with every module in float32: otherwise precision is not what ails it."""
         return self.fixes(self._sites, cast_back)
+
+    @property
+    def error_of_all(self) -> str:
+        """What the replays with every module in float32 raised, if each of them did: then they say nothing."""
+        whole = frozenset(self._sites)
+        errors = [error for (_, _, targets), error in self._errors.items() if targets == whole]
+        return errors[0] if errors and all(errors) else ""
 
     def _following(self, blamed: str) -> Found | None:
         """Put the blamed module in float32, then the one that is blamed then, and so on."""

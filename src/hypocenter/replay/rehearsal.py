@@ -46,6 +46,7 @@ class Rehearsal:
         self.scene, self.budget = scene, budget
         self.scale = scene.case.loss_scale  # of the replays; set it to train with another
         self.n_replays = 0
+        self.error = ""  # what the last replay raised
         self._replayer, self._tracing = replayer, tracing
         self._started = time.perf_counter()
         first = scene.microbatch
@@ -77,11 +78,13 @@ class Rehearsal:
 
     def holds(self, around: Around = contextlib.nullcontext, **how: Any) -> bool:
         """The same, not counted."""
+        self.error = ""
         try:
             if self.scene.case.trigger in HIDDEN:
                 return self._hides_nothing(around, how)
             return bool(self.microbatches) and all(self._replay(m, around, how).finite for m in self.microbatches)
-        except Exception:  # the user's own code runs here, with types that it may not expect
+        except Exception as error:  # the user's own code runs here, with types that it may not expect
+            self.error = _in_words(error)
             return False
 
     def rehearse(
@@ -103,7 +106,7 @@ class Rehearsal:
                 finite = finite and replayed.finite
                 sums = [_add(total, grad) for total, grad in zip(sums, replayed.grads, strict=True)]
         except Exception as error:
-            return Rehearsed(finite=False, why_not=f"{type(error).__name__}: {str(error).splitlines()[0][:160]}")
+            return Rehearsed(finite=False, why_not=_in_words(error))
         seconds = time.perf_counter() - started
         unscaled = tuple(None if total is None else total / (self.scale or 1.0) for total in sums)
         n_bad = sum(grad is not None and not is_finite(grad) for grad in unscaled)
@@ -154,6 +157,11 @@ class Rehearsal:
         if self.is_spent:
             raise OutOfBudget
         self.n_replays += 1
+
+
+def _in_words(error: Exception) -> str:
+    first = (str(error).splitlines() or [""])[0]
+    return f"{type(error).__name__}: {first[:160]}"
 
 
 def _add(total: torch.Tensor | None, grad: torch.Tensor | None) -> torch.Tensor | None:
