@@ -4,6 +4,7 @@ import copy
 import inspect
 import io
 import pickle
+import warnings
 import weakref
 from collections import namedtuple
 from dataclasses import dataclass
@@ -424,7 +425,7 @@ def test_another_tools_forward_is_kept_below_and_above():
 
 def test_copies_and_pickles_have_islands_of_their_own():
     model = built(torch.float16).eval()
-    hypocenter.island(model, ["blocks.0", "blocks.1:matmul"])
+    hypocenter.island(model, ["blocks.0", "blocks.1:sum"])
     x = torch.randn(4, 8).half()
     out = model(x)[0]
 
@@ -603,3 +604,17 @@ def test_a_cache_in_a_plain_attribute_is_written_in_its_format():
     model(torch.ones(2).half())
 
     assert torch.equal(model.seen, torch.ones(2).half())
+
+
+def test_a_function_that_is_never_called_is_said_once():
+    attention = nn.MultiheadAttention(4, 1)
+    hypocenter.island(attention, [":softmax"])
+    x = torch.ones(2, 1, 4)
+
+    with pytest.warns(UserWarning, match="MultiheadAttention did not call 'softmax' itself"):
+        attention(x, x, x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        attention(x, x, x)
+        hypocenter.island(model := Ops(), [":matmul", ":einsum", ":softmax"])
+        model(torch.ones(4, 4), torch.ones(4, 4))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -53,15 +54,32 @@ class OpForward(Layer):
         outermost: bool = True,
     ) -> None:
         super().__init__(module, outermost=outermost)
+        self.names = tuple(functions)
         self.functions = frozenset(n for name in functions for n in (name, *ALSO.get(name, ())))
         self.dtype = dtype
         self.cast_back = cast_back
+        self.is_checked = not outermost
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not self.enabled or not (self.outermost or in_recompute()):
             return self.wrapped(*args, **kwargs)
-        with FunctionsIn(self.functions, self.dtype, self.cast_back):
-            return self.wrapped(*args, **kwargs)
+        mode = FunctionsIn(self.functions, self.dtype, self.cast_back)
+        with mode:
+            result = self.wrapped(*args, **kwargs)
+        if not torch.compiler.is_compiling() and not self.is_checked:
+            self._check(mode.called)
+        return result
+
+    def _check(self, called: set[str]) -> None:
+        """Say once what is not in the island: a function that torch's own Python code calls is not seen by a mode."""
+        self.is_checked = True
+        for name in self.names:
+            if called.isdisjoint((name, *ALSO.get(name, ()))):
+                warnings.warn(
+                    f"hypocenter.island: {type(self.module).__name__} did not call {name!r} itself, so that nothing of "
+                    "it is in float32; take the whole module",
+                    stacklevel=2,
+                )
 
 
 class FunctionsIn(TorchFunctionMode):
@@ -70,6 +88,7 @@ class FunctionsIn(TorchFunctionMode):
     def __init__(self, functions: frozenset[str], dtype: torch.dtype, cast_back: bool) -> None:
         super().__init__()
         self.functions, self.dtype, self.cast_back = functions, dtype, cast_back
+        self.called: set[str] = set()  # of `functions`; not kept in a compiled graph
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -77,6 +96,8 @@ class FunctionsIn(TorchFunctionMode):
         kwargs = kwargs or {}
         if func.__name__ not in self.functions or kwargs.get("out") is not None:
             return func(*args, **kwargs)
+        if not torch.compiler.is_compiling():
+            self.called.add(func.__name__)
         caster = Caster(self.dtype, NARROWER[self.dtype])
         args, kwargs = caster.cast(args), caster.cast(kwargs)
         result = autocast_off(self.dtype, func, args, kwargs)
