@@ -28,6 +28,7 @@ from hypocenter.summary.reductions import (
 )
 
 NEAR = 64.0  # times its present length (6 bits) within which a reduction is near its limit
+NEAR_SQUARED = 8.0  # the same of |x|: 6 bits of its square
 MOST_READINGS = 50_000  # that are looked at, the last ones: a step of a large model has some thousands
 
 SUMS = frozenset({"sum", "nansum", "cumsum"})
@@ -97,8 +98,15 @@ def reductions_of(
             key = (found.phase, found.site, found.op, found.line, found.of)
             if key not in nearest or found.share > nearest[key].share:
                 nearest[key] = found
-    near = [r for r in nearest.values() if r.share * NEAR >= 1.0 or (r.present is None and r.critical < math.inf)]
+    near = [r for r in nearest.values() if _is_near(r)]
     return tuple(sorted(near, key=lambda r: -r.share))
+
+
+def _is_near(found: Reduction) -> bool:
+    """Sums inside kernels are kept in float32 as a rule: those are named only where they would overflow now."""
+    if found.is_in_accumulator:
+        return found.share >= 1.0
+    return found.share * (NEAR_SQUARED if found.of == "|x|" else NEAR) >= 1.0
 
 
 def _calls(ops: pa.Table) -> Iterator[tuple[int, list[Reading], Reading]]:

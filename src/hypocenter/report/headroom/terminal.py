@@ -42,7 +42,7 @@ def _all(answer: Answer, width: int, rows: int, has_unicode: bool) -> Iterator[T
     if answer.phases and any(x.hist for x in answer.lines):
         yield Text()
         yield from _legend(answer, UNICODE if has_unicode else ASCII, width)
-    yield from _rest(answer, width)
+    yield from _rest(answer, width, rows)
 
 
 def _table(answer: Answer, lines: Sequence[Line], width: int, shades: str) -> Iterator[Text]:
@@ -96,7 +96,7 @@ def _legend(answer: Answer, shades: str, width: int) -> Iterator[Text]:
     )
 
 
-def _rest(answer: Answer, width: int) -> Iterator[Text]:
+def _rest(answer: Answer, width: int, rows: int) -> Iterator[Text]:
     told = list(words.window_lines(answer))
     if told:
         yield Text()
@@ -105,11 +105,14 @@ def _rest(answer: Answer, width: int) -> Iterator[Text]:
     if answer.reductions:
         yield Text()
         yield from _wrapped("reductions near their limit:", width, "bold")
-    for reduction in answer.reductions:
+    for reduction in answer.reductions[: rows or None]:
         where = f"{reduction.site or '(model)'} {reduction.op} at step {reduction.step}"
         yield from _wrapped(f"{wording.clean(where)}: {reduction.sentence(answer.format)}", width, "", indent=2)
         if reduction.source:
             yield from _wrapped(wording.clean(reduction.source.strip()), width, "cyan", indent=4)
+    n = len(answer.reductions)
+    for cut in cut_rows(min(rows or n, n), n, "reduction", "see them with --rows 0 or --json"):
+        yield Text(f"  {cut}")
     for note in answer.notes:
         yield from _wrapped(f"note: {note}", width, "cyan")
 

@@ -51,7 +51,7 @@ class Grid:
 def grid_of(table: pa.Table, keep: frozenset[tuple[str, str]] = frozenset()) -> Grid:
     """Lay out the floating-point readings of `table`.
 
-    Inputs and the terms of reductions are left out, being the outputs of another site, except (site, port) pairs in `keep`.
+    Inputs and the terms of reductions are left out, being outputs of another site, except (site, port) pairs in `keep`.
     """
     table = table.select(COLUMNS)
     chosen = table.filter(_wanted(table, keep))
