@@ -46,6 +46,7 @@ def arguments():
     parser.add_argument("--boost", type=float, default=400.0, help="its gradient, before the loss scale")
     parser.add_argument("--static", type=float, default=0.0, help="static loss scale")
     parser.add_argument("--accumulate", type=int, default=1)
+    parser.add_argument("--offload", action="store_true", help="optimizer state in host memory")
     parser.add_argument("--precision", choices=("fp16", "bf16"), default="fp16")
     parser.add_argument("--local_rank", type=int)
     return parser.parse_args()
@@ -56,11 +57,13 @@ def configuration(a):
         "enabled": True, "loss_scale": a.static, "initial_scale_power": 8, "loss_scale_window": 2, "hysteresis": 1,
         "min_loss_scale": 1,
     }  # fmt: skip
+    offload = {"offload_optimizer": {"device": "cpu"}} if a.offload else {}
     return {
         "train_micro_batch_size_per_gpu": 4,
         "gradient_accumulation_steps": a.accumulate,
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "torch_adam": True}},
-        "zero_optimization": {"stage": a.stage},
+        "zero_optimization": {"stage": a.stage, **offload},
+        "zero_force_ds_cpu_optimizer": False,
         **({"fp16": fp16} if a.precision == "fp16" else {"bf16": {"enabled": True}}),
     }
 

@@ -43,6 +43,16 @@ def test_zero_3_is_never_replayed_on_one_rank_alone(launch):
     assert scales(seen) == [256.0, 256.0, 256.0, 512.0, 256.0, 256.0]
 
 
+@pytest.mark.parametrize("stage", ["2", "3"])
+def test_an_offloaded_optimizers_gradients_are_seen(launch, stage):
+    seen = launch(JOB, "--stage", stage, "--offload", "--accumulate", "2", "--blow", "3")
+
+    assert seen.skipped() == BOTH
+    assert seen.culprits(0, 3) == seen.culprits(1, 3) == ["gain"]
+    assert all(record.grad_norm for record in seen.records.values())
+    assert alarms(seen.diagnosis) == []
+
+
 def test_zero_1_names_the_op_that_overflows_without_a_scale_too(launch):
     seen = launch(JOB, "--stage", "1", "--blow", "3", "--boost", "1e6")
 

@@ -11,7 +11,7 @@ collective and without a copy:
                       gradient had on this rank before it went into a bucket, each the largest over the micro-batches
                       (as a few elements that have them: how many were not finite is not known)
     stage 3           the same; every rank updates a part of every parameter, but of the very small ones
-    optimizer offload the reduced parts as they lie in the float32 buffer (stages 1 and 2)
+    optimizer offload the reduced parts, as they lie in the float32 buffer (stages 1 and 2) or before (stage 3)
 
 In fp16 all carry the loss scale. Whether the step was skipped is DeepSpeed's own word, agreed by all ranks.
 """
@@ -70,6 +70,7 @@ _NOT_APPLIED = (
     "recorded as 1, which is what the gradients carry"
 )
 AT_MOST = 1024  # elements that stand for a gradient that is not kept: 4 KiB a parameter
+_KEPT = "_DeepSpeedZeroOptimizer_Stage3__param_id_to_grad_partition"
 _REDUCE = "reduce_independent_p_g_buckets_and_remove_grads"  # of ZeRO: a gradient goes into a bucket
 
 
@@ -275,13 +276,18 @@ def _of_offloaded_partitions(optimizer: Any) -> Iterator[tuple[torch.Tensor, tor
 
 def _of_shards(optimizer: Any) -> Pairs:
     """Stage 3: this rank's part of every parameter, without the padding that the last rank's has."""
+    parts = {id(p): t for i, ps in enumerate(optimizer.fp16_groups) for p, t in _averaged(optimizer, i, ps)}
+    kept: dict[int, torch.Tensor] = getattr(optimizer, _KEPT, {})  # all there is when the optimizer is offloaded
     pairs: Pairs = []
-    for i, params in enumerate(optimizer.fp16_groups):
-        for param, part in zip(params, optimizer.averaged_gradients.get(i) or (), strict=False):
-            n = _n_here(optimizer, param)
-            if n > 0 and part is not None:
-                pairs.append((param, part.view(-1)[:n]))
+    for param in (p for group in optimizer.fp16_groups for p in group):
+        n, part = _n_here(optimizer, param), parts.get(id(param), kept.get(param.ds_id))
+        if n > 0 and part is not None:
+            pairs.append((param, part.view(-1)[:n]))
     return pairs
+
+
+def _averaged(optimizer: Any, group: int, params: list[torch.Tensor]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    return zip(params, optimizer.averaged_gradients.get(group) or (), strict=False)
 
 
 def _n_here(optimizer: Any, param: Any) -> int:
