@@ -122,6 +122,25 @@ class UnscalesTooEarly(Program):
         self.scaler.update()
 
 
+class SecondOfTwoClipsTooEarly(Program):
+    """The first optimizer is unscaled before its clip, the second is not."""
+
+    def __init__(self):
+        super().__init__()
+        self.opt = torch.optim.SGD(self.model[0].parameters(), lr=1e-3)
+        self.opt2 = torch.optim.SGD(self.model[2].parameters(), lr=1e-3)
+
+    def step(self):
+        self.opt2.zero_grad()
+        self.scaler.scale(self.loss()).backward()
+        self.scaler.unscale_(self.opt)
+        nn.utils.clip_grad_norm_(self.model[0].parameters(), 1.0)
+        nn.utils.clip_grad_norm_(self.model[2].parameters(), 1.0)
+        self.scaler.step(self.opt)
+        self.scaler.step(self.opt2)
+        self.scaler.update()
+
+
 class UpdatesBetweenTwoOptimizers(Program):
     """The scale grows every second update, between the two optimizers' steps."""
 
@@ -154,7 +173,7 @@ class NeverScales(Program):
 
 def found(program: type[Program], out) -> list[tuple[str, str, int]]:
     trained()
-    with hypocenter.watch(out=str(out)):
+    with hypocenter.watch(out=str(out), on_finding="skip" if program is SkippedByUs else "continue"):
         program().run()
     return [(f.code, f.severity, f.step) for f in findings(out)]
 
@@ -174,6 +193,7 @@ def findings(out) -> list[Finding]:
         (ClipsThenUnscales, ("HC211", "error", 0)),
         (ClipsValuesTooEarly, ("HC211", "error", 0)),
         (ClipsByHandTooEarly, ("HC211", "error", 0)),
+        (SecondOfTwoClipsTooEarly, ("HC211", "error", 0)),
         (DividesByHand, ("HC212", "error", 0)),
         (TwoScalers, ("HC212", "error", 0)),
         (UnscalesTooEarly, ("HC212", "error", 0)),
@@ -542,6 +562,23 @@ class ScalesInAFunction(Program):
         self.scaler.update()
 
 
+class SkippedByUs(Program):
+    """Hypocenter skips an update on request, and the schedule goes on: that is nobody's fault."""
+
+    n_steps = 16
+
+    def __init__(self):
+        super().__init__()
+        self.opt = torch.optim.SGD(self.model.parameters(), lr=1e-3)
+        self.scheduler = torch.optim.lr_scheduler.LinearLR(self.opt, start_factor=0.1, total_iters=20)
+
+    def step(self):
+        x = self.centers[:16] / (0.0 if self.now in (2, 3, 4) else 1.0)
+        self.model(x).pow(2).mean().backward()
+        self.opt.step()
+        self.scheduler.step()
+
+
 class BacksOff(Program):
     """The usual start: too high, five skipped updates, then it fits."""
 
@@ -559,7 +596,7 @@ class BacksOff(Program):
 HEALTHY = [
     ClipsRightly, ClipsToAScaledNorm, OnlyMeasures, Accumulates, AccumulatesAndDividesGradients, TwoOptimizersOneScaler,
     Adversarial, AdversarialZeroed, OnlyOneLossScaled, Disabled, ScalesByHand, MultipliesByTheScaleByHand,
-    ScalesInAFunction, BacksOff, Program,
+    ScalesInAFunction, SkippedByUs, BacksOff, Program,
 ]  # fmt: skip
 
 

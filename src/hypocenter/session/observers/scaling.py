@@ -45,7 +45,8 @@ class Scaling(Observer):
         self._audit_until = AUDITED
         self._multipliers: list[float | None] = []  # of the backwards since the last update
         self._backward: tuple[list[str], list[torch.Tensor]] | None = None  # norms after backward, on their device
-        self._clip: tuple[dict[str, float], bool, str] | None = None  # norms seen, scale still in them, function
+        self._clips: list[tuple[dict[str, float], bool]] = []  # norms seen, and whether the scale was still in them
+        self._is_used = False  # an optimizer has used these gradients: the next backward begins anew
         self._last_norm: dict[int, float] = {}  # by optimizer
         self._value_clip = ""
         self._made: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -101,6 +102,8 @@ class Scaling(Observer):
         """What the loss carries. In the first step a scaler that is not torch's has not shown itself yet."""
         if not self._is_scaling and self.context.clock.step > 0:
             return
+        if self._is_used:
+            self._begin()
         owner = self._owner(roots)
         self._multipliers.append(math.inf if owner is not None else self._multiplier(roots))
         self._contributions.before_backward(owner)
@@ -117,9 +120,9 @@ class Scaling(Observer):
 
     def before_clip(self, parameters: Sequence[torch.Tensor], check: Check) -> None:
         """Keep what the clip is about to see."""
-        if self._is_scaling and self._clip is None:
+        if self._is_scaling:
             carries = not self._contributions.is_unscaled(parameters)
-            self._clip = dict(check.grad_norms), carries, "clip_grad_norm_"
+            self._clips.append((dict(check.grad_norms), carries))
 
     def before_update(self, update: Update) -> None:
         """Compare the norms of now with those of before."""
@@ -142,8 +145,8 @@ class Scaling(Observer):
         """Everything measured belonged to this update."""
         self._updated.add(id(update.optimizer))
         self._in_step = False
+        self._is_used = True
         if not self._is_scaling:
-            self._multipliers = []
             return
         self._contributions.stepped(update.optimizer)
         norm, before = update.check.total_norm, self._last_norm.get(id(update.optimizer), 0.0)
@@ -151,7 +154,10 @@ class Scaling(Observer):
             self._audit_until = update.step + 1 + AUDITED_AFTER
         if not update.skipped:
             self._last_norm[id(update.optimizer)] = norm
-        self._multipliers, self._backward, self._clip, self._value_clip, self._n_asked = [], None, None, "", 0
+
+    def _begin(self) -> None:
+        self._multipliers, self._backward, self._clips = [], None, []
+        self._value_clip, self._n_asked, self._is_used = "", 0, False
 
     @property
     def _is_audit(self) -> bool:
@@ -186,9 +192,9 @@ class Scaling(Observer):
     def _factors(self, update: Update, scaled: ScaledUpdate) -> None:
         scale = scaled.state.scale
         carried = {name: norm * scale for name, norm in update.check.grad_norms.items()}  # had nobody unscaled them
-        seen, carries, function = self._clip or ({}, False, "")
+        seen, carries = next((clip for clip in self._clips if carried.keys() & clip[0].keys()), ({}, False))
         if carries and (factor := _ratio(carried, seen)) is not None and factor < 0.999:
-            self._note(update, misuse.CLIP_FACTOR, [factor], function)
+            self._note(update, misuse.CLIP_FACTOR, [factor], "clip_grad_norm_")
             self._note(update, misuse.CLIP_NORM, [_total(seen)])
         before_hand = self._after_backward_norms()
         if before_hand:

@@ -82,11 +82,12 @@ class Schedules(Observer):
             self._write(count, update.step)
 
     def after_update(self, update: Update) -> None:
-        """Was it skipped?"""
-        self._last[None] = self._last[id(update.optimizer)] = update.skipped, _learning_rate(update.optimizer)[0]
+        """Was it skipped, by a loss scaler?"""
+        skipped = update.skipped and update.scaled is not None
+        self._last[None] = self._last[id(update.optimizer)] = skipped, _learning_rate(update.optimizer)[0]
         for count in self._counts.values():
             if count.optimizer is None or count.optimizer is update.optimizer:
-                count.last_skipped = update.skipped
+                count.last_skipped = skipped
 
     def _write(self, count: _Count, step: int) -> None:
         facts = {
