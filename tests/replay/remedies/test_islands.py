@@ -618,3 +618,38 @@ def test_a_function_that_is_never_called_is_said_once():
         attention(x, x, x)
         hypocenter.island(model := Ops(), [":matmul", ":einsum", ":softmax"])
         model(torch.ones(4, 4), torch.ones(4, 4))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_nested_arguments_compile_in_one_graph(dtype):
+    torch._dynamo.reset()
+
+    @dataclass
+    class Box:
+        x: torch.Tensor
+        n: int
+
+    class Taker(nn.Module):
+        def forward(self, pair, box, *, cache=None, more):
+            return (pair[0] @ pair[1][0], [box.x * box.n]), {"more": more["a"][0] + 1}
+
+    class Caller(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.taker = Taker()
+
+        def forward(self, x):
+            return self.taker((x, (x, x)), Box(x, 2), cache=None, more={"a": (x,)})
+
+    eager, compiled = Caller(), Caller()
+    for model in (eager, compiled):
+        hypocenter.island(model, ["taker"])
+    x = torch.full((2, 2), 3.0, dtype=dtype)
+
+    (product, boxed), named = torch.compile(compiled, backend="aot_eager", fullgraph=True)(x)
+    (product2, boxed2), named2 = eager(x)
+
+    assert product.dtype == boxed[0].dtype == named["more"].dtype == dtype
+    assert torch.equal(product, product2)
+    assert torch.equal(boxed[0], boxed2[0])
+    assert torch.equal(named["more"], named2["more"])

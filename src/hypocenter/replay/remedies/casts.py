@@ -28,6 +28,7 @@ class Caster:
         self.dtype = dtype
         self.which = which
         self.pairs: list[tuple[Tensor, Tensor]] = []
+        self._n_replaced = 0  # torch.compile cannot compare tuples with `is`, so this tells what has changed
 
     @property
     def first(self) -> torch.dtype | None:
@@ -49,6 +50,7 @@ class Caster:
     def _tensor(self, tensor: Tensor) -> Tensor:
         if tensor.dtype not in self.which:
             return tensor
+        self._n_replaced += 1
         for old, new in self.pairs:  # few: a dict by id is nothing torch.compile could trace
             if old is tensor:
                 return new
@@ -57,8 +59,9 @@ class Caster:
         return new
 
     def _sequence(self, value: Any) -> Any:
+        before = self._n_replaced
         new = [self.cast(item) for item in value]
-        if all(a is b for a, b in zip(new, value, strict=True)):
+        if self._n_replaced == before:
             return value
         if hasattr(value, "_fields"):
             return type(value)(*new)
@@ -67,8 +70,9 @@ class Caster:
         return type(value)(new)
 
     def _mapping(self, value: dict[Any, Any]) -> Any:
+        before = self._n_replaced
         new = {key: self.cast(item) for key, item in value.items()}
-        if all(new[key] is value[key] for key in new):
+        if self._n_replaced == before:
             return value
         if type(value) is dict:
             return new
@@ -79,9 +83,10 @@ class Caster:
         return changed
 
     def _dataclass(self, value: Any) -> Any:
+        before = self._n_replaced
         old = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
         new = {name: self.cast(item) for name, item in old.items()}
-        return value if all(new[name] is old[name] for name in new) else cast("Any", dataclasses.replace)(value, **new)
+        return value if self._n_replaced == before else cast("Any", dataclasses.replace)(value, **new)
 
 
 def back(value: Any, wide: torch.dtype, narrow: torch.dtype) -> Any:
