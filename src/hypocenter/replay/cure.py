@@ -9,10 +9,9 @@ from dataclasses import replace
 import torch
 
 from hypocenter.diagnose.evidence import Alternative, Cure, Evidence
-from hypocenter.diagnose.patch import api
 from hypocenter.nouns import Source
 from hypocenter.replay.alternatives import Comparison
-from hypocenter.replay.cure_patch import patch_of
+from hypocenter.replay.cure_patch import api_lines, patch_of
 from hypocenter.replay.islands_search import Found, IslandSearch, Module
 from hypocenter.replay.rehearsal import Around, Rehearsal
 from hypocenter.replay.remedies.fp32_island import advice
@@ -122,7 +121,7 @@ class Cures:
             verified=True,
             cast_back=found.cast_back,
             minimal=found.is_minimal,
-            api=api(found.targets, cast_back=found.cast_back),
+            api=api_lines(found.targets, cast_back=found.cast_back, module=self._module, roots=self._roots),
         )
         source = evidence.origin.source if evidence.origin is not None else None
         if source is not None and len(found.targets) == 1:

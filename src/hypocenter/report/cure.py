@@ -37,8 +37,8 @@ def _lines(found: Answer, width: int) -> Iterator[Text]:
     for label, text in _points(found):
         label_text = Text.assemble(("    = ", _FRAME), (f"{label}: ", "bold"))
         yield from wrapped(label_text, Text(text), width)
-    if found.api:
-        yield Text.assemble(("    = ", _FRAME), ("apply: ", "bold"), (wording.clean(found.api, 2000), _TYPE_THIS))
+    for line in found.api.splitlines():  # never wrapped: it must survive copy and paste
+        yield Text.assemble(("    = ", _FRAME), ("apply: ", "bold"), (wording.clean(line, 2000), _TYPE_THIS))
     if found.patch_note:
         yield from wrapped(Text("    = note: ", _FRAME), Text(wording.sentence(found.patch_note)), width)
     if found.patch:
@@ -62,7 +62,7 @@ def _points(found: Answer) -> Iterator[tuple[str, str]]:
     if found.replays:
         yield "searched", _searched(found)
     for op in map(wording.clean, found.ops[:1]):
-        yield "smaller", f'{op.rpartition(":")[2]} alone is enough: hypocenter.island(model, ["{op}"])'
+        yield "smaller", f'{op.rpartition(":")[2]} alone is enough: name it as "{op}" in place of the module'
     for source in found.lines[:1]:
         yield "line", f"{wording.source_place(source)} alone in float32 is enough: {wording.clean(source.text)}"
     for reason in found.why[0 if found.status == "cured" else 1 :]:
@@ -99,8 +99,9 @@ def _table(alternatives: tuple[Alternative, ...], width: int) -> Iterator[Text]:
 
 
 def _row(tried: Alternative) -> tuple[str, ...]:
+    scale = f" {wording.clean(tried.targets[0])}" if tried.action == "lower-scale" and tried.targets else ""
     return (
-        wording.clean(tried.action),
+        f"{wording.clean(tried.action)}{scale}",
         "yes" if tried.verified else "no",
         f"{tried.cost:.2f}×" if tried.cost is not None else "",
         f"{tried.share:.1%}" if tried.share is not None else "",
