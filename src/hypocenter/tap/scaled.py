@@ -103,7 +103,7 @@ def torch_found_inf(scaler: Any, optimizer: Any, *, may_wait: bool) -> dict[str,
     """
     states = getattr(scaler, "_per_optimizer_states", {})  # asked with `get`: a defaultdict must not grow
     found: Mapping[torch.device, Any] = states.get(id(optimizer), {}).get("found_inf_per_device", {})
-    return {str(device): bool(value) for device, value in found.items() if may_wait or device.type == "cpu"}
+    return {str(device): bool(value.item()) for device, value in found.items() if may_wait or device.type == "cpu"}
 
 
 def gradients_of(optimizer: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:

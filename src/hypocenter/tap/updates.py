@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, Protocol
 
 import torch
@@ -86,6 +86,7 @@ class UpdateTap:
         def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
             if self._listener.paused or self._depth or torch._C._current_graph_task_id() != -1:
                 return original(tensors, grad_tensors, *args, **kwargs)  # nested: reentrant checkpointing
+            self._watch_unscale()
             roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
             seeds = [grad_tensors] if isinstance(grad_tensors, torch.Tensor) else list(grad_tensors or [])
             retain = bool(kwargs.get("retain_graph", args[0] if args else None))
@@ -133,8 +134,7 @@ class UpdateTap:
         tap = self
 
         def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            tap._watch_unscale(type(self))
-            is_ours = not (tap._listener.paused or tap._in_scaled_step or "closure" in kwargs)  # which torch refuses
+            is_ours = not (tap._is_deaf or "closure" in kwargs)  # which torch refuses
             update = _scaled_update(self, optimizer) if is_ours else None
             if update is None:
                 return original(self, optimizer, *args, **kwargs)
@@ -148,7 +148,7 @@ class UpdateTap:
         tap = self
 
         def unscale_(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            unscaling = None if tap._listener.paused or tap._in_scaled_step else tap._unscaling(self, optimizer)
+            unscaling = None if tap._is_deaf else tap._unscaling(self, optimizer)
             if unscaling is None:
                 result = original(self, optimizer, *args, **kwargs)
                 tap._note_found_inf(self, optimizer)
@@ -178,6 +178,10 @@ class UpdateTap:
 
         return _check_inf_per_device
 
+    @property
+    def _is_deaf(self) -> bool:
+        return self._listener.paused or self._in_scaled_step or torch.compiler.is_compiling()
+
     def _note_found_inf(self, scaler: Any, optimizer: Any) -> None:
         """Read it before the optimizer's kernels are queued: the check of the step has only just waited."""
         if self._in_scaled_step:
@@ -192,12 +196,12 @@ class UpdateTap:
         except Exception:  # this is the user's call
             return None
 
-    def _watch_unscale(self, kind: type) -> None:
-        """Patch a class that has an `unscale_` of its own (FSDP's scaler), from its second step on."""
-        for owner in kind.__mro__:
-            unscale = vars(owner).get("unscale_")
+    def _watch_unscale(self) -> None:
+        """Patch scalers that have an `unscale_` of their own (FSDP's): their classes may be made at any time."""
+        for kind in _subclasses(torch.amp.GradScaler):
+            unscale = vars(kind).get("unscale_")
             if callable(unscale) and getattr(unscale, "_hypocenter_watches", None) is not self:
-                self._replace(owner, "unscale_", self._unscale)
+                self._replace(kind, "unscale_", self._unscale)
 
     @contextlib.contextmanager
     def plain_step(self, update: PlainUpdate) -> Generator[None, None, None]:
@@ -238,6 +242,12 @@ class UpdateTap:
     def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if not (self._listener.paused or self._in_scaled_step or torch.compiler.is_compiling()):
             self._listener.after_update(optimizer)
+
+
+def _subclasses(kind: type) -> Iterator[type]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from _subclasses(each)
 
 
 def _scaled_update(scaler: Any, optimizer: Any) -> ScaledUpdate | None:

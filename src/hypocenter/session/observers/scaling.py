@@ -138,7 +138,7 @@ class Scaling(Observer):
         self._note(update, misuse.OTHER_SCALE, [s for s in others if s != scale][:1])
         self._note(update, misuse.LATE, [n_late] if n_late else [])
         is_scaled = self._applied(update, scale)
-        if is_scaled:
+        if is_scaled and _is_heard(scaled.scaler):
             self._factors(update, scaled)
 
     def after_update(self, update: Update) -> None:
@@ -230,6 +230,12 @@ class Scaling(Observer):
 
 def _gradient(parameter: torch.Tensor) -> torch.Tensor | None:
     return local(parameter.grad) if parameter.grad is not None else None
+
+
+def _is_heard(scaler: Any) -> bool:
+    """Whether its `unscale_` is the one that we listen to: FSDP's scaler and foreign ones have their own."""
+    ours = torch.amp.GradScaler.unscale_
+    return getattr(type(scaler), "unscale_", ours) is ours
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
