@@ -25,7 +25,9 @@ KEPT_FALLS = 64
 MIN_FALLS = 5  # of one layer, before it is said to keep overflowing
 MIN_EPISODES = 3  # each begun after an update that went through: one spike of some steps is not "again and again"
 MIN_OCTAVES = 4.0  # that the scale must have lost and not regained
+NEW_OCTAVES = 2.0  # of them below every scale that updates went through at before: a range it is used to says nothing
 NEARLY_ALL = 0.9  # share of the skips
+FIXED_SPACING = 20  # updates per skip, at most, under a scale that never changes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +70,8 @@ class ScaleTrack:
     growth_factor: float = 2.0
     n_in_a_row: int = 0  # skips up to now
     streak: list[Skip] = field(default_factory=list)  # the first of them, nothing when the last update went through
-    falls: list[Skip] = field(default_factory=list)  # neither warm-up nor probing, until the scale is back where it was
+    lowest: float = math.inf  # scale of an update that went through after warm-up and before these falls
+    falls: list[Skip] = field(default_factory=list)  # neither warm-up nor probing, since the scale last grew
     largest: dict[str, float] = field(default_factory=dict)  # parameter -> largest finite gradient, without the scale
     _culprits: Counter[str] = field(default_factory=Counter[str])  # of the skips in a row
     _n: int = 0
@@ -76,6 +79,7 @@ class ScaleTrack:
     _is_warm: bool = False
     _settled: float = 0.0  # the last scale that lasted until the scaler took a higher one
     _last: float = 0.0
+    _lowest_now: float = math.inf  # of all updates that went through since the falls began
     _n_low: int = 0
     _is_told: bool = False
 
@@ -112,8 +116,7 @@ class ScaleTrack:
         """That one layer keeps overflowing, if this skip is the one that shows it."""
         if self.kind(skip.scale) != "fall":
             return None
-        before = _repeated(self.falls, is_dynamic=self.is_dynamic)
-        now = _repeated([*self.falls, skip], is_dynamic=self.is_dynamic)
+        before, now = (self._repeated(falls) for falls in (self.falls, [*self.falls, skip]))
         return now if before is None else None
 
     def times(self, culprit: str) -> int:
@@ -160,9 +163,29 @@ class ScaleTrack:
         if self._n_applied >= WARM_UPDATES:
             self._is_told, self._n_low = False, 0
             if not self._is_warm:
-                self._is_warm, self._settled = True, scale
-        if self.falls and scale >= self.falls[0].scale and self.is_dynamic:
+                self._is_warm, self._settled, self._lowest_now = True, scale, scale
+        self._lowest_now = min(self._lowest_now, scale)
+        if self.falls and scale > self._last:  # it lasted for an interval: what fell is forgiven
             self.falls.clear()
+        if not self.falls and self._is_warm:
+            self.lowest = min(self.lowest, self._lowest_now)
+
+    def _repeated(self, falls: list[Skip]) -> Repeated | None:
+        falls = falls if self.is_dynamic else falls[-2 * MIN_FALLS :]
+        known = [fall for fall in falls if fall.culprit]
+        if len(known) < MIN_FALLS or sum(fall.is_first for fall in falls) < MIN_EPISODES:
+            return None
+        if self.is_dynamic:
+            left = falls[-1].scale / 2  # scalers halve
+            if left > falls[0].scale * 2**-MIN_OCTAVES or left > self.lowest * 2**-NEW_OCTAVES:
+                return None
+        elif falls[-1].step - falls[0].step > FIXED_SPACING * len(falls):
+            return None
+        for name, n in _paths(known):
+            if n >= NEARLY_ALL * len(known):
+                is_parameter = any(fall.culprit == name for fall in known)
+                return Repeated(name=name, is_parameter=is_parameter, n_skips=n, n_of=len(known), falls=tuple(falls))
+        return None
 
     def _is_restarted(self, scale: float) -> bool:
         """No scaler grows that fast: it is another one, or its state was lost."""
@@ -170,6 +193,7 @@ class ScaleTrack:
 
     def _restart(self) -> None:
         self._is_warm, self._settled, self._n, self._n_applied, self._n_low = False, 0.0, 0, 0, 0
+        self.lowest = self._lowest_now = math.inf
         self.n_in_a_row, self.streak, self._is_told = 0, [], False
         self.falls.clear()
         self._culprits.clear()
@@ -187,20 +211,6 @@ class ScaleTrack:
 def module_of(parameter: str) -> str:
     """The module path of a parameter; "" for one of the outermost module."""
     return parameter.rpartition(".")[0]
-
-
-def _repeated(falls: list[Skip], *, is_dynamic: bool) -> Repeated | None:
-    known = [fall for fall in falls if fall.culprit]
-    if len(known) < MIN_FALLS or sum(fall.is_first for fall in falls) < MIN_EPISODES:
-        return None
-    if is_dynamic and math.log2(falls[0].scale / falls[-1].scale) + 1 < MIN_OCTAVES:
-        return None
-    needed = NEARLY_ALL * len(known)
-    for name, n in _paths(known):
-        if n >= needed:
-            is_parameter = any(fall.culprit == name for fall in known)
-            return Repeated(name=name, is_parameter=is_parameter, n_skips=n, n_of=len(known), falls=tuple(falls))
-    return None
 
 
 def _paths(falls: list[Skip]) -> list[tuple[str, int]]:

@@ -95,6 +95,7 @@ class Cure:
     ops: tuple[str, ...] = ()  # single functions inside the target that suffice: attn:matmul
     api: str = ""  # the same as one line of Python
     patch: str = ""  # unified diff for the user's own source, to be read
+    patch_verified: bool = False  # the step was replayed with it
     patch_note: str = ""  # why there is none, or what it changes beyond the targets
     alternatives: tuple[Alternative, ...] = ()  # the chosen one first
     why: tuple[str, ...] = ()  # why there is no cure, or why it cannot be told

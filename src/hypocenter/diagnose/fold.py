@@ -20,6 +20,7 @@ _FIRST = (
     "HC201",
     "HC101",
 )  # without evidence: what names a place comes before what names a symptom
+_EACH_STEP = ("HC203", "HC206")  # gradients that underflow do so at every recorded step
 _OF_THE_SCALE = ("HC201", "HC202")  # they gather what a falling loss scale has left elsewhere
 FORECAST = "HC205"  # an overflow that was seen coming
 _SHOWN = 8  # numbers of steps or ranks that a sentence lists
@@ -114,7 +115,7 @@ def _place_finding(finding: Finding, groups: list[Group], spans: Sequence[Episod
             return
     if leader is None:
         groups.append(Group(finding=finding))
-    elif leader.finding.code == finding.code == "HC106" and leader.exhibit is None:
+    elif leader.finding.code == finding.code in ("HC106", *_EACH_STEP) and leader.exhibit is None:
         leader.same.append(finding)
     else:
         leader.followers.append(finding)
@@ -186,6 +187,7 @@ def _promote(group: Group, finding: Finding, fall: Fall | None) -> None:
         confidence=known.confidence,
         limit=old.limit if old.limit is not None else finding.limit,
         actual=old.actual if old.limit is not None else finding.actual,
+        remedy=old.remedy if old.remedy is not None and old.remedy.verified else finding.remedy,
         why=(*finding.why, *((seen,) if exhibit is not None and exhibit.is_located else ()), *old.why),
     )
     group.fall = fall
@@ -214,8 +216,11 @@ def _leader(finding: Finding, groups: Sequence[Group], spans: Sequence[Episode])
         if leading:
             return min(leading, key=lambda pair: _distance(pair[1], finding))[0]
     if finding.code == "HC106":
-        skips = [g for g in groups if g.finding.code == "HC106" and (g.exhibit or g.finding.why == finding.why)]
-        return next((g for g in skips if g.finding.step == finding.step), skips[0] if skips else None)
+        skips = [g for g in groups if g.finding.code == "HC106"]
+        alike = (g for g in skips if g.exhibit is None and g.finding.why == finding.why)
+        return next((g for g in skips if g.finding.step == finding.step), next(alike, None))
+    if finding.code in _EACH_STEP:
+        return next((g for g in groups if g.finding.code == finding.code), None)
     same_step = [g for g in groups if g.exhibit is not None and g.finding.step == finding.step]
     shown = [g for g in same_step if g.finding.rank == finding.rank or is_sick(g.finding)]
     if shown and finding.code in ("HC101", "HC102", "HC103", "HC104", "HC105", "HC107"):

@@ -6,7 +6,8 @@ What it means
 
 How it is decided
     Only skips that are neither warm-up nor probing count: the scale had lasted before. At least 5 of them, begun at
-    3 different times at least, with the scale at a sixteenth or less of where it was, and not back there in between.
+    3 different times at least, before the scale could grow once; it is then at a sixteenth or less of where it was,
+    and below a quarter of every scale that had worked before. Under a fixed scale: one update in 20 at least.
     In 9 of 10 backward first went wrong at the same parameter, or below the same module: it is the last one of the
     model with a bad gradient, because everything before it gets its bad values from there.
 
@@ -26,7 +27,7 @@ from collections.abc import Iterator
 from hypocenter.detect.engine import rule
 from hypocenter.detect.scale_track import Repeated, Skip, module_of
 from hypocenter.detect.window import Window
-from hypocenter.nouns import Finding
+from hypocenter.nouns import Finding, Remedy
 
 
 @rule("HC202", "overflow-risk", severity="warning", reads=("scaler",))
@@ -56,6 +57,11 @@ def check(window: Window) -> Iterator[Finding]:
         param=found.name if found.is_parameter else None,
         cause="loss-scale-overflow",
         confidence="likely",
+        remedy=Remedy(
+            action="fp32-island",
+            targets=(site,),
+            text=f"compute {site or 'the model'} in float32 (hypocenter cure finds the smallest part that needs it)",
+        ),
         why=(_counted(found, site or found.name, skip), *_sizes(below, others)),
     )
 
