@@ -353,6 +353,14 @@ def test_what_is_inside_another_island_is_not_one_of_its_own():
     assert handle.targets == ("blocks.0", "blocks.1.qkv", "blocks.1.proj:matmul")
 
 
+def test_an_op_counts_for_all_below_so_that_a_glob_takes_the_outermost():
+    model = built()
+
+    handle = hypocenter.island(model, ["blocks.*:sum", "blocks.0.qkv:linear", "blocks.0.qkv:sum"])
+
+    assert set(handle.targets) == {"blocks.0:sum", "blocks.1:sum", "blocks.0.qkv:linear"}
+
+
 def test_a_shared_module_is_one_island_under_all_its_names():
     shared = nn.Linear(4, 4)
     model = nn.ModuleDict({"a": shared, "b": nn.Sequential(shared)})

@@ -50,15 +50,21 @@ def resolve(model: nn.Module, names: Sequence[str] | str) -> tuple[Target, ...]:
                 functions.setdefault(id(target.module), []).append(function)
             else:
                 whole.setdefault(id(target.module), target)
-    covered = {id(m) for t in whole.values() for m in t.module.modules() if m is not t.module}
-    return (
-        *(target for key, target in whole.items() if key not in covered),
-        *(
-            Target(path=target.path, module=target.module, functions=tuple(dict.fromkeys(functions[key])))
-            for key, target in part_of.items()
-            if key not in covered and key not in whole
-        ),
-    )
+    covered = _below(target.module for target in whole.values())
+    kept = [target for key, target in whole.items() if key not in covered]
+    by_function: dict[str, set[int]] = {}
+    for key, called in functions.items():
+        for function in called:
+            by_function.setdefault(function, set()).update(_below([part_of[key].module]))
+    for key, target in part_of.items():
+        own = tuple(dict.fromkeys(name for name in functions[key] if key not in by_function[name]))
+        if own and key not in covered and key not in whole:
+            kept.append(Target(path=target.path, module=target.module, functions=own))
+    return tuple(kept)
+
+
+def _below(modules: Iterable[nn.Module]) -> set[int]:
+    return {id(m) for module in modules for m in module.modules() if m is not module}
 
 
 def _matching(model: nn.Module, modules: Mapping[str, nn.Module], pattern: str, name: str) -> list[str]:
