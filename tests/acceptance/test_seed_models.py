@@ -111,6 +111,8 @@ def test_cure_finds_the_module_itself_and_verifies_it(recorded):
     chosen = answer["alternatives"][0]
     assert chosen["verified"]
     assert chosen["error"] < 0.1
+    assert answer["patch_verified"]
+    assert "+++ b/" in answer["patch"]
     assert answer["api"] == f'hypocenter.island(model, ["{seed.module}"])'
 
 

@@ -43,6 +43,7 @@ class Answer:
     ops: tuple[str, ...] = ()
     api: str = ""
     patch: str = ""
+    patch_verified: bool = False
     patch_note: str = ""
     alternatives: tuple[Alternative, ...] = ()
     cause: str | None = None  # what the diagnosis says of this step
@@ -105,6 +106,7 @@ def answer(run: str, exhibit: Exhibit | None, why: Sequence[str] = ()) -> Answer
         ops=cure.ops,
         api=cure.api,
         patch=cure.patch,
+        patch_verified=cure.patch_verified,
         patch_note=cure.patch_note,
         alternatives=cure.alternatives,
         cause=finding.cause,

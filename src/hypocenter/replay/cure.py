@@ -11,7 +11,7 @@ import torch
 from hypocenter.diagnose.evidence import Alternative, Cure, Evidence
 from hypocenter.nouns import Source
 from hypocenter.replay.alternatives import Comparison
-from hypocenter.replay.cure_patch import api_lines, patch_of
+from hypocenter.replay.cure_patch import api_lines, change_of
 from hypocenter.replay.islands_search import Found, IslandSearch, Module
 from hypocenter.replay.rehearsal import Around, Rehearsal
 from hypocenter.replay.remedies.fp32_island import advice
@@ -94,7 +94,7 @@ class Cures:
             if self._rehearsal.finite(float32_at=(source.file, source.line)):
                 target = f"{source.file}:{source.line}"
                 cure = replace(self._base("cured"), targets=(target,), verified=True, minimal=True, lines=(source,))
-                change = patch_of(cure, self._module, self._roots)
+                change = change_of(cure, self._module, self._rehearsal, self._roots)
                 return replace(cure, patch=change.diff, patch_note=change.words if change.diff else "")
         return self._without_cure("no-cure", f"with line {source.line} in float32 the step is not finite either")
 
@@ -127,8 +127,14 @@ class Cures:
         if source is not None and len(found.targets) == 1:
             lines = (source,) if self._rehearsal.holds(lambda: lines_in_float32([source])) else ()
             cure = replace(cure, lines=lines, ops=self._sufficient_ops(found, source))
-        change = patch_of(cure, self._module, self._roots)
-        return replace(cure, patch=change.diff, patch_note=change.words, alternatives=self._compared(cure, evidence))
+        change = change_of(cure, self._module, self._rehearsal, self._roots)
+        return replace(
+            cure,
+            patch=change.diff,
+            patch_note=change.words,
+            patch_verified=change.verified,
+            alternatives=self._compared(cure, evidence),
+        )
 
     def _sufficient_ops(self, found: Found, source: Source) -> tuple[str, ...]:
         """Functions of the blamed line that suffice alone, as targets of `hypocenter.island`: `attn:matmul`."""

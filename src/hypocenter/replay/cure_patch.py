@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
 
 import torch
 
 from hypocenter.diagnose.evidence import Cure
 from hypocenter.diagnose.patch import Patch, api, propose
 from hypocenter.replay.islands_search import Module
+from hypocenter.replay.patched import CannotTry, patched
+from hypocenter.replay.rehearsal import Around, Rehearsal
 from hypocenter.replay.remedies.sources import forward_source
 from hypocenter.tap.names import unwrap, walk
 
@@ -17,29 +21,82 @@ _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 HALF = (torch.float16, torch.bfloat16)
 
 
-def patch_of(cure: Cure, module: Module, roots: Sequence[torch.nn.Module]) -> Patch:
-    """The statement when it alone suffices, else the forward of each target's class.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A diff that was replayed, or could not be (verified False), or the words why there is none."""
+
+    diff: str = ""
+    words: str = ""
+    verified: bool = False
+
+
+def change_of(cure: Cure, module: Module, rehearsal: Rehearsal, roots: Sequence[torch.nn.Module]) -> Change:
+    """The statement in float32 when it alone suffices, else the forward of each target's class.
+
+    A diff with which the replayed step is not finite is never shown.
 
     Args:
         cure: with targets and, where they suffice, lines.
         module: module path -> module.
+        rehearsal: of the step.
         roots: the models.
     """
     half = any(parameter.dtype in HALF for root in roots for parameter in root.parameters())
-    if cure.lines:
-        line = cure.lines[0]
-        # results stay float32, as they did in the replay that verified the line
-        return propose(line.file, (line.line,), "statement", targets=cure.targets, cast_back=False, half=half)
-    found: list[Patch] = []
+    untried, failed = Change(), ""
+    for made in (_statement(cure, half), _forwards(cure, module, half)):
+        if not any(patch.diff for _, patch in made):
+            untried = untried if untried.words else Change(words=_words(made))
+            continue
+        diff = "".join(dict.fromkeys(patch.diff for _, patch in made))  # each once: targets may be of one class
+        if rehearsal.holds(_around(roots, made)):
+            return Change(diff=diff, words=_words(made), verified=True)
+        if rehearsal.error.startswith(CannotTry.__name__) or half:  # half: parameters have to be made float32 beside
+            untried = untried if untried.diff else Change(diff=diff, words=_words(made))
+        else:
+            failed = rehearsal.error or "loss or gradients were not finite"
+    if untried.diff or not failed:
+        return untried
+    return Change(words=f"no diff: the one that was made did not pass the replay ({failed})")
+
+
+Made = Sequence[tuple[str, Patch]]
+"""Files, and what is to be changed in them."""
+
+
+def _statement(cure: Cure, half: bool) -> Made:
+    if not cure.lines:
+        return ()
+    line = cure.lines[0]
+    # results stay float32, as they did in the replay that verified the line
+    change = propose(line.file, (line.line,), "statement", targets=cure.targets, cast_back=False, half=half)
+    return ((line.file, change),)
+
+
+def _forwards(cure: Cure, module: Module, half: bool) -> Made:
+    made: list[tuple[str, Patch]] = []
     for path in cure.targets:
         target = module(path)
         source = forward_source(target) if target is not None else None
         if source is not None:
             cast_back, place = cure.cast_back, (source.line,)
-            found.append(propose(source.file, place, "forward", targets=cure.targets, cast_back=cast_back, half=half))
-    diffs = dict.fromkeys(patch.diff for patch in found)  # each once: several targets may be of one class
-    words = dict.fromkeys(patch.words for patch in found if patch.words)
-    return Patch(diff="".join(diffs), words="; ".join(words))
+            change = propose(source.file, place, "forward", targets=cure.targets, cast_back=cast_back, half=half)
+            made.append((source.file, change))
+    return made
+
+
+def _words(made: Made) -> str:
+    return "; ".join(dict.fromkeys(patch.words for _, patch in made if patch.words))
+
+
+def _around(roots: Sequence[torch.nn.Module], made: Made) -> Around:
+    @contextlib.contextmanager
+    def around() -> Generator[None, None, None]:
+        with contextlib.ExitStack() as stack:
+            for file, diff in dict.fromkeys((file, patch.diff) for file, patch in made if patch.diff):
+                stack.enter_context(patched(roots, file, diff))
+            yield
+
+    return around
 
 
 def api_lines(targets: Sequence[str], *, cast_back: bool, module: Module, roots: Sequence[torch.nn.Module]) -> str:

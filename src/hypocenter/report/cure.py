@@ -42,7 +42,8 @@ def _lines(found: Answer, width: int) -> Iterator[Text]:
     if found.patch_note:
         yield from wrapped(Text("    = note: ", _FRAME), Text(wording.sentence(found.patch_note)), width)
     if found.patch:
-        yield from [Text(), Text("or in your source (read it before you apply it):"), Text()]
+        how = "replayed with it: finite" if found.patch_verified else "not replayed"
+        yield from [Text(), Text(f"or in your source ({how}; read it before you apply it):"), Text()]
         for line in found.patch.splitlines():
             yield Text(wording.clean(line, 1000), _DIFF_STYLES.get(line[:1], ""))
     if found.alternatives:
