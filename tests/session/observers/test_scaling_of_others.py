@@ -31,7 +31,7 @@ def test_unscaling_before_the_clip_is_right_whoever_scales(tmp_path, kind):
     torch.manual_seed(0)
     model = nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    scaler = kind("cpu", init_scale=1024.0)
+    scaler = kind("cpu", init_scale=1024.0, growth_interval=2)
 
     with hypocenter.watch(model, out=tmp_path / "run"):
         for _ in range(6):
