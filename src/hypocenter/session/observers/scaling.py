@@ -190,6 +190,8 @@ class Scaling(Observer):
         return True
 
     def _factors(self, update: Update, scaled: ScaledUpdate) -> None:
+        if self._backward is None and not any(carries for _, carries in self._clips):
+            return  # the usual step
         scale = scaled.state.scale
         carried = {name: norm * scale for name, norm in update.check.grad_norms.items()}  # had nobody unscaled them
         seen, carries = next((clip for clip in self._clips if carried.keys() & clip[0].keys()), ({}, False))
