@@ -7,10 +7,10 @@ What it means
 
 How it is decided
     log2|max| over the steps has a rising trend (median of pairwise slopes, with its 95 % interval), spread over
-    the whole stretch and not slowing down in |max| itself; at most 5 bits of headroom are left; and overflow is
-    due within as many steps as the growth has been watched. The interval takes growth to go on exponentially at
-    its near end and linearly at its far end. The site named is the first in execution order; one finding is made
-    per rank, as what feeds a growing value makes others grow.
+    the whole stretch and not slowing down in |max| itself; at most 3 bits of headroom are left; and overflow is
+    due within as many steps as the growth has been watched, which were 64 at least. The interval takes growth to
+    go on exponentially at its near end and linearly at its far end. The site named is the first in execution
+    order; one finding is made per rank, as what feeds a growing value makes others grow.
 
 What to do
     Compute that module in float32 or bfloat16, lower the learning rate, or normalise what goes into it. The
@@ -33,7 +33,8 @@ from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding, Reading, Remedy
 from hypocenter.summary.formats import FORMATS
 
-MOST_HEADROOM_BITS = 5.0  # 2047 in float16: above it, growth is not yet a matter of the format
+MOST_HEADROOM_BITS = 3.0  # 8188 in float16: with more, growth is not yet a matter of the format
+MIN_SPAN_STEPS = 64  # of growth: at the start of training values grow from their initial size to that of the data
 HORIZON = 1.0  # due within this many times the steps that growth was watched
 
 
@@ -99,9 +100,8 @@ def _due(reading: Reading, window: Window) -> Forecast | None:
     if not points or now < max(log2 for _, log2 in points):  # growth is at its highest now; and this is quick
         return None
     found = forecast([*points, (window.step, now)], log2_limit)
-    if found is None or found.likely_steps > HORIZON * found.span_steps:
-        return None
-    return found
+    is_due = found is not None and found.likely_steps <= HORIZON * found.span_steps
+    return found if found is not None and is_due and found.span_steps >= MIN_SPAN_STEPS else None
 
 
 def _name(reading: Reading) -> str:
