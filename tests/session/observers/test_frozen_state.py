@@ -97,7 +97,7 @@ def test_second_moments_that_follow_are_right(beta2):
     rows = [loop(torch.randn(64, generator=random)) for _ in range(200)][-4 * 20 :]
 
     ratios = [r["weight", MOMENT_RATIO].summary.sum for r in rows if r]
-    assert len(ratios) == 20
+    assert len(ratios) == 5
     assert all(0.5 < ratio < 2 for ratio in ratios)
     assert all(share(r[SITE, MOMENTS_WRONG]) == 0 for r in rows if r)
 
@@ -115,7 +115,7 @@ def test_second_moments_that_cannot_shrink_are_wrong():
     assert share(rows[-1]["weight", MOMENT_LOST]) == 1.0
     assert rows[-1]["weight", MOMENT_RATIO].summary.sum == pytest.approx(1 / 0.999**3000, rel=0.2)
     assert share(rows[-1][SITE, MOMENTS_WRONG]) == 1.0
-    assert share(rows[100][SITE, MOMENTS_WRONG]) == 0.0
+    assert share(rows[20][SITE, MOMENTS_WRONG]) == 0.0
 
 
 def test_decay_that_is_part_of_the_gradient_is_not_judged():

@@ -21,6 +21,7 @@ PAIRS = 8  # parameters of a copy that are followed, evenly spread; always the s
 ELEMENTS = 512  # of each
 SLOWEST = 1e-4  # 1 - decay of the slowest average in use; a faster one would have moved earlier
 REPORT_EVERY = 16  # updates of the copy between two rows
+FOLLOW_EVERY = 8  # updates of the copy between two looks at its values; what an average owes is taken as constant
 UNTOUCHED = 256  # looks after which a copy that nothing has written is left alone: a teacher, a reference
 
 
@@ -66,12 +67,13 @@ class Averages(Observer):
         """Collect what is under way."""
         self._deferred.read()
 
-    @torch.no_grad()
     def after_update(self, update: Update) -> None:
         """Look at the copies: what the program did to them since the last update belongs to the last step."""
-        for watched in self._watched:
-            self._look(watched, self._last_step)
-        self._watched = [w for w in self._watched if w.followed and not _is_idle(w)]
+        if self._watched:
+            with torch.no_grad():
+                for watched in self._watched:
+                    self._look(watched, self._last_step)
+            self._watched = [w for w in self._watched if w.followed and not _is_idle(w)]
         for copy in self._copies.new(update.parameters):
             self._watched.append(self._start(copy))
         self._last_step = update.step
@@ -107,9 +109,12 @@ class Averages(Observer):
         watched.first_step = step if watched.first_step is None else watched.first_step
         watched.n_written += is_written
         watched.n_updates += 1
-        for followed, source, copy in pairs:
+        for followed, _, copy in pairs:
             followed.version = version_of(copy)
-            _follow(followed, source, copy)
+        is_first = watched.n_updates == 1  # that may set it to its source
+        if is_first or watched.n_updates % FOLLOW_EVERY == 0:
+            for followed, source, copy in pairs:
+                _follow(followed, source, copy, 1 if is_first else FOLLOW_EVERY)
         if watched.n_updates % REPORT_EVERY == 0:
             self._report(watched, step)
 
@@ -141,13 +146,13 @@ class Averages(Observer):
         self._deferred.add(torch.cat(numbers), read)
 
 
-def _follow(followed: _Followed, source: Tensor, copy: Tensor) -> None:
-    """Add what this update of the copy should have been worth."""
+def _follow(followed: _Followed, source: Tensor, copy: Tensor, n_updates: int) -> None:
+    """Add what so many updates of the copy should have been worth."""
     now, towards = sample(copy, ELEMENTS), sample(source, ELEMENTS)
     if now is None or towards is None or now.shape != followed.anchor.shape or now.dtype != followed.anchor.dtype:
         return
     values, towards = now.to(followed.owed_ulps.dtype), towards.to(followed.owed_ulps.dtype)
-    owed = followed.owed_ulps + (towards - values) / ulp(values, now.dtype) * SLOWEST
+    owed = followed.owed_ulps + (towards - values) / ulp(values, now.dtype) * (n_updates * SLOWEST)
     moved = followed.moved | (now != followed.anchor)
     if followed.seen is not None:
         is_set = (now == followed.seen.to(now.dtype)).all()  # to its source, as the first update of an AveragedModel is

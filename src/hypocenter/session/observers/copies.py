@@ -88,13 +88,14 @@ class Copies:
         Args:
             trained: parameters that an optimizer updates.
         """
-        roots = [unwrap(root) for root in self._names.roots()]
-        if len(roots) != self._n_roots:
-            self._n_roots = len(roots)
-            for root in roots:
-                self._note(root)
+        watched = self._names.roots()
+        if len(watched) != self._n_roots:
+            self._n_roots = len(watched)
+            for root in watched:
+                self._note(unwrap(root))
         if not self._made:
             return []
+        roots = [unwrap(root) for root in watched]
         ids = {id(p) for p in trained}
         live = [(m, module) for m in self._made if (module := m.module()) is not None]
         inner = {id(child) for _, module in live for child in _below(module)}

@@ -52,7 +52,7 @@ class FrozenState(Observer):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._moments = LowPlaces(lambda o, place: is_low(state_of(o, place.parameter).get("exp_avg_sq")))
+        self._moments = LowPlaces(lambda o, parameter: is_low(state_of(o, parameter).get("exp_avg_sq")))
         self._deferred = Deferred()
         self._counter: tuple[Tensor, Tensor, Tensor] | None = None  # parameter, counter, its value before
         self._before: list[_Moment] = []
@@ -74,7 +74,6 @@ class FrozenState(Observer):
             if values is not None and place.parameter.grad is not None:
                 self._before.append(_Moment(place=place, before=values.clone()))
 
-    @torch.no_grad()
     def after_update(self, update: Update) -> None:
         """Compare."""
         counter, before = self._counter, self._before
@@ -82,10 +81,14 @@ class FrozenState(Observer):
         optimizer = torch_optimizer(update.optimizer)
         if update.skipped or optimizer is None:
             return
+        self._n_updates[optimizer] = self._n_updates.get(optimizer, 0) + 1
         if counter is not None:
             self._compare_counter(counter, update.step)
-        if family_of(optimizer):
-            self._n_updates[optimizer] = self._n_updates.get(optimizer, 0) + 1
+        if before:
+            self._measure(optimizer, before, update)
+
+    @torch.no_grad()
+    def _measure(self, optimizer: torch.optim.Optimizer, before: Sequence[_Moment], update: Update) -> None:
         wrong: list[bool] = []
         found = [(m, numbers) for m in before if (numbers := _compare(optimizer, m)) is not None]
         for index, (moment, numbers) in enumerate(found):

@@ -12,8 +12,8 @@ from torch import Tensor
 
 T = TypeVar("T")
 EVERY = 16  # updates between two looks at all parameters; the first of each group is looked at each time
-DENSE = 64  # updates that are measured without a break; of the later ones
-SPARSE = 4  # every fourth
+DENSE = 32  # updates that are measured without a break; of the later ones
+SPARSE = 16  # one in so many: what stands still does so for long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,18 +48,19 @@ def state_of(optimizer: torch.optim.Optimizer, parameter: Tensor) -> Mapping[str
 class LowPlaces:
     """Remembers, for each optimizer, the places that a predicate holds for, and whose turn it is."""
 
-    def __init__(self, is_wanted: Callable[[torch.optim.Optimizer, Place], bool]) -> None:
+    def __init__(self, is_wanted: Callable[[torch.optim.Optimizer, Tensor], bool]) -> None:
         self._is_wanted = is_wanted
         self._known: weakref.WeakKeyDictionary[torch.optim.Optimizer, _Known] = weakref.WeakKeyDictionary()
 
     def next(self, optimizer: torch.optim.Optimizer, n: int) -> list[Place]:
         """The places whose turn it is at this update, at most n; none at an update that is left out."""
-        known = self._known.setdefault(optimizer, _Known(0, ()))
+        known = self._known.get(optimizer)
+        if known is None:
+            known = self._known[optimizer] = _Known(0, ())
+        count, known.n_updates = known.n_updates, known.n_updates + 1
         formats = _formats(optimizer)
-        if known.n_updates < 2 or known.n_updates % EVERY == 0 or formats != known.formats:
+        if count < 2 or count % EVERY == 0 or formats != known.formats:
             known.places, known.formats = self._look(optimizer), formats
-        count = known.n_updates
-        known.n_updates += 1
         if not known.places or (count >= DENSE and count % SPARSE):
             return []
         size = len(known.places)
@@ -67,8 +68,9 @@ class LowPlaces:
         return [known.places[(start + i) % size] for i in range(min(n, size))]
 
     def _look(self, optimizer: torch.optim.Optimizer) -> list[Place]:
-        places = (Place(parameter=p, group=g) for g in optimizer.param_groups for p in g["params"])
-        return [place for place in places if self._is_wanted(optimizer, place)]
+        is_wanted = self._is_wanted
+        pairs = ((p, group) for group in optimizer.param_groups for p in group["params"] if is_wanted(optimizer, p))
+        return [Place(parameter=p, group=group) for p, group in pairs]
 
 
 def _formats(optimizer: torch.optim.Optimizer) -> list[object]:
@@ -76,6 +78,7 @@ def _formats(optimizer: torch.optim.Optimizer) -> list[object]:
     found: list[object] = []
     for group in optimizer.param_groups:
         for parameter in group["params"][:1]:
-            state = state_of(optimizer, parameter)
-            found += [len(group["params"]), parameter.dtype, getattr(state.get("exp_avg_sq"), "dtype", None)]
+            state = optimizer.state.get(parameter)
+            moment = state.get("exp_avg_sq") if state else None
+            found += [len(group["params"]), parameter.dtype, None if moment is None else moment.dtype]
     return found

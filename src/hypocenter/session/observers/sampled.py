@@ -41,6 +41,8 @@ class Deferred:
 
     def read(self) -> None:
         """Transfer and hand out what is waiting."""
+        if not self._waiting:
+            return
         waiting, self._waiting = self._waiting, []
         by_device: dict[torch.device, list[tuple[Tensor, Then]]] = {}
         for numbers, then in waiting:

@@ -53,7 +53,7 @@ class LostUpdates(Observer):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._places = LowPlaces(lambda _, place: is_low(place.parameter) and place.parameter.requires_grad)
+        self._places = LowPlaces(lambda _, parameter: is_low(parameter) and parameter.requires_grad)
         self._before: list[_Before] = []
         self._deferred = Deferred()
 
@@ -71,12 +71,16 @@ class LostUpdates(Observer):
             if values is not None:
                 self._before.append(_Before(place=place, weight=values.clone()))
 
-    @torch.no_grad()
     def after_update(self, update: Update) -> None:
         """Compare."""
         before, self._before = self._before, []
+        if before and not update.skipped:
+            self._measure(before, update)
+
+    @torch.no_grad()
+    def _measure(self, before: Sequence[_Before], update: Update) -> None:
         optimizer = torch_optimizer(update.optimizer)
-        if not before or update.skipped or optimizer is None:
+        if optimizer is None:
             return
         measured: list[_Measured] = []
         found = [(b, numbers) for b in before if (numbers := self._compare(optimizer, b)) is not None]
