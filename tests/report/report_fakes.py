@@ -32,6 +32,9 @@ class FakeRecording:
         table = pa.Table.from_batches([readings_batch([row for _, row in self.rows])])
         return table.append_column("rank", pa.array([rank for rank, _ in self.rows], pa.int32()))
 
+    def evidence_files(self) -> list[tuple[int, Path]]:
+        return []
+
     def step_records(self) -> list[tuple[int, StepRecord]]:
         return [(self.ranks[0], record) for record in self.step_rows]
 

@@ -8,8 +8,9 @@ import pytest
 from report_fakes import FakeRecording, reading
 
 from hypocenter.detect.diary import FOUND_INF, SCALE, SCALED_GRAD
+from hypocenter.diagnose.evidence import Evidence
 from hypocenter.nouns import Reading, StepRecord, Summary
-from hypocenter.report.page.carried import carried_of
+from hypocenter.report.page.carried import carried_of, replayed_scales
 from hypocenter.report.page.diary import MOST_LINES, MOST_POINTS, diary_of
 
 
@@ -123,6 +124,18 @@ def test_gradients_carry_the_scale_of_their_step_and_parameters_one_that_was_tak
     carried = carried_of(FakeRecording(rows=grads).table(), records, [0, 1])
 
     assert carried == {"backward": [10, 11], "grad": [0, 0], "scaler": [10, 11]}
+
+
+def test_a_replay_at_another_scale_carries_that_one() -> None:
+    evidence = [
+        Evidence(id="a", trigger="nonfinite-grad", step=1, rank=0, loss_scale=1024.0, replayed_scale=1.0),
+        Evidence(id="b", trigger="nonfinite-grad", step=0, rank=0, loss_scale=1024.0),
+    ]
+    records = [(0, StepRecord(step=step, loss_scale=1024.0)) for step in (0, 1)]
+    table = FakeRecording(rows=[(0, reading("w", 0, 1.0))]).table()
+
+    assert carried_of(table, records, [0, 1], replayed_scales(evidence))["backward"] == [10, 0]
+    assert carried_of(table, records, [0, 1])["backward"] == [10, 10]
 
 
 def test_without_a_scaler_nothing_is_carried() -> None:

@@ -10,15 +10,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Any, Protocol
 
 import jinja2
 from markupsafe import Markup
 
 from hypocenter import __version__
+from hypocenter.diagnose.exhibits import Exhibits, load
 from hypocenter.nouns import Diagnosis, Finding, Run, StepRecord
 from hypocenter.report import page, wording
 from hypocenter.report.outline import Recorded, outline
+from hypocenter.report.page.carried import replayed_scales
 from hypocenter.report.page.diary import diary_of
 from hypocenter.report.page.payload import payload
 from hypocenter.report.page.upstream import Upstream, upstream_of
@@ -37,6 +40,10 @@ class Recording(Recorded, Protocol):
         """All readings as an Arrow table (record.schema.READINGS, and `rank`)."""
         ...
 
+    def evidence_files(self) -> list[tuple[int, Path]]:
+        """Every (rank, evidence file)."""
+        ...
+
     def step_records(self) -> list[tuple[int, StepRecord]]:
         """Every (rank, step record)."""
         ...
@@ -48,6 +55,8 @@ def render(recorded: Recording, diagnosis: Diagnosis) -> str:
     first = _first_located(diagnosis.findings)
     upstream = upstream_of(first, table) if first else None
     diary = diary_of(table, records)
+    exhibits = load(recorded.evidence_files(), recorded.directory) if diary else Exhibits()
+    replayed = replayed_scales(exhibit.evidence for exhibit in exhibits.found)
     report = outline(recorded, _cut(diagnosis), notes=True)
     styles, scripts = "\n".join(map(_file, _STYLES)), [_file(name) for name in _SCRIPTS]
     return _shell().render(
@@ -65,7 +74,7 @@ def render(recorded: Recording, diagnosis: Diagnosis) -> str:
         style=Markup(styles),
         scripts=[Markup(script) for script in scripts],
         policy=_policy(styles, scripts),
-        data=_embedded(payload(table, records, diagnosis, upstream, diary)),
+        data=_embedded(payload(table, records, diagnosis, upstream, diary, replayed)),
     )
 
 

@@ -17,6 +17,7 @@
   function Tip({ at }) {
     const diary = /** @type {NonNullable<typeof DIARY>} */ (DIARY), step = diary.steps[at], scale = diary.scale[at], found = diary.culprits[step];
     return html`<b>step ${step}${diary.skipped.includes(step) ? ": skipped" : ""}</b> at loss scale ${scale === null ? "0 or not finite" : scaleText(scale)}
+      ${!found && diary.skipped.includes(step) && html`<div class="mute">which gradients: hypocenter show RUN --diary --step ${step}</div>`}
       ${found && found.named.map(([name, share, largest]) => html`<div><span class="mono">${name}</span><br /><span class="mute">${share} of it not finite${largest && `; largest finite |gradient| ${largest}`}</span></div>`)}
       ${found && found.n > found.named.length && html`<div class="mute">and ${found.n - found.named.length} more</div>`}`;
   }

@@ -22,7 +22,7 @@ from hypocenter.report.diary import scale as in_words
 MOST_POINTS = 4000  # of the curve; the scale is a staircase, of which only the edges are kept
 MOST_CULPRITS = 4  # named at one step of the chart
 MOST_LINES = 12  # of the table
-MOST_NAMED_STEPS = 2000  # skipped steps whose culprits the chart can tell
+MOST_NAMED_STEPS = 300  # skipped steps whose culprits the chart can tell: 400 bytes each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

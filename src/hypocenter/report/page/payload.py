@@ -9,7 +9,7 @@ import bisect
 import gzip
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -37,8 +37,13 @@ def payload(
     diagnosis: Diagnosis,
     upstream: Upstream | None,
     diary: DiaryView | None,
+    replayed: Mapping[int, float],
 ) -> dict[str, Any]:
-    """Everything the scripts read, as plain JSON values."""
+    """Everything the scripts read, as plain JSON values.
+
+    Args:
+        replayed: loss scales of replayed steps (page.carried).
+    """
     named = ((f.site if f.site is not None else f.param, f.port or "") for f in diagnosis.findings)
     flagged = frozenset((name, port) for name, port in named if name is not None)
     cells = table.select(COLUMNS)
@@ -53,7 +58,9 @@ def payload(
         if grid.rows:
             shown, packed, remarks = fit(grid, flagged, limit_bytes)
             panel = _panel(title, shown, packed, remarks, diagnosis, is_replay=is_replay)
-            panels.append(panel | {"carried": carried_of(_with_ranks(table, is_replay), records, shown.steps)})
+            scales = replayed if is_replay else None
+            carried = carried_of(_with_ranks(table, is_replay), records, shown.steps, scales)
+            panels.append(panel | {"carried": carried})
             grids.append(shown)
     return {
         "panels": panels,
