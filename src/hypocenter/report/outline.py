@@ -173,5 +173,7 @@ def _commands(finding: Finding, run_dir: str) -> Iterator[str]:
     yield wording.command("explain", finding.code)
     if finding.site:
         yield wording.command("show", run_dir, "--site", wording.site_glob(finding.site))
+    if finding.remedy is not None and finding.remedy.action == "fp32-island":
+        yield wording.command("cure", run_dir)
     if finding.bundle:
         yield wording.command("replay", str(Path(run_dir) / finding.bundle))
