@@ -188,6 +188,50 @@ def test_norms_bound_what_they_can() -> None:
     assert ask(rows[2:], 1024.0).status == "cannot-tell"
 
 
+def diary(values: np.ndarray, **more: object) -> Reading:
+    """What the loss-scale diary writes of a gradient: its largest element, the scale still in it."""
+    whole = summarize(values)
+    return row(replace(whole, n_hist=0, n_zero=0, absmin=None, hist=(), hist_first=0, min=None, max=None),
+               **({"phase": "scaler", "port": "scaled_grad", "site": "w", "dtype": "float32"} | more))  # fmt: skip
+
+
+def test_the_diary_bounds_the_scale_from_above_where_only_norms_were_recorded() -> None:
+    norm = row(Summary(n=4, sumsq=16.0), phase="grad", port="grad", site="w", dtype="float32")
+    record = StepRecord(step=0, loss_scale=1024.0, grad_norm=4.0)
+
+    found = ask([norm, diary(np.array([1.0, 2048.0]))], None, record)
+
+    (line,) = found.lines
+    assert (line.phase, line.site, line.known, line.absmax, line.flushed) == ("grad", "w", "largest", 2048.0, None)
+    assert list(window_lines(found)) == [
+        "loss scales at which no recorded gradient overflows in float16: up to 2^14 (16,384); w grad less than 32,760"
+    ]
+    assert "by the loss-scale diary" in found.notes[0]
+    assert ask([norm, diary(np.array([1.0, 2048.0]))], 65536.0, record).status == "overflows"
+
+
+def test_the_diary_adds_extremes_to_steps_that_were_recorded_in_full() -> None:
+    rows = [
+        row(np.array([1.0, 2.0]), phase="grad", port="grad", site="w", dtype="float32"),
+        diary(np.array([512.0]), step=1),
+    ]
+    records = [StepRecord(step=step, loss_scale=1.0, grad_norm=1.0) for step in range(2)]
+
+    (line,) = ask(rows, 1.0, *records).lines
+
+    assert (line.known, line.absmax, line.step, line.flushed) == ("values", 512.0, 1, 0.0)
+
+
+def test_what_was_infinite_at_a_larger_scale_need_not_be_at_a_smaller() -> None:
+    rows = [row(np.array([np.inf, 100.0]), phase="backward", port="grad_out[0]", dtype="float16")]
+    record = StepRecord(step=0, loss_scale=1024.0)
+
+    assert ask(rows, None, record).status == "overflows"
+    assert ask(rows, 2048.0, record).status == "overflows"
+    assert ask(rows, 512.0, record).status == "fits"
+    assert "1 was NaN or infinite as recorded" in headline(ask(rows, None, record))
+
+
 def test_norms_smaller_than_anything_are_surely_lost() -> None:
     (line,) = ask([row(Summary(n=4, sumsq=1e-30), phase="grad", port="grad")], 1.0).lines
 

@@ -49,6 +49,7 @@ class Line:
     n: int  # elements, over all readings
     n_steps: int
     n_nonfinite: int  # as recorded
+    n_still_bad: int  # of these, at the scale asked about or a smaller one
     is_sampled: bool
     is_replay: bool
     hist_first: int  # of the histogram at that scale, in whole octaves
@@ -157,6 +158,8 @@ def _line(group: Sequence[Gathered], form: Format, scale: float | None) -> Line:
     worst, factor = max(zip(group, factors, strict=True), key=lambda pair: pair[0].largest * pair[1])
     largest = worst.largest * factor
     is_norm = worst.known == "norm"
+    whole = [(g, f) for g, f in zip(group, factors, strict=True) if g.known == "values"]
+    known = "values" if whole else worst.known
     rms = max(g.rms * f for g, f in zip(group, factors, strict=True))
     merged = Summary()
     for g, f in zip(group, factors, strict=True):
@@ -169,21 +172,22 @@ def _line(group: Sequence[Gathered], form: Format, scale: float | None) -> Line:
         line=worst.line,
         source=worst.source,
         dtype=worst.dtype,
-        known=worst.known,
+        known=known,
         scale=_asked(worst, scale),
         absmax=largest,
         step=worst.step,
         bits=_bits(form, largest),
         bits_at_most=_bits(form, rms) if is_norm else None,
         overflows=_overflows(form, largest, rms, is_norm),
-        overflow=_fraction(overflow_fraction, group, factors, form) if worst.known == "values" else None,
-        flushed=_flushed(group, factors, form, largest),
-        subnormal=_fraction(subnormal_fraction, group, factors, form) if worst.known == "values" else None,
-        zero=_weighted([(zero_fraction(g.summary), g.summary.n) for g in group]) if worst.known == "values" else None,
+        overflow=_fraction(overflow_fraction, whole, form),
+        flushed=_fraction(underflow_fraction, whole, form) if whole else _all_or_unknown(largest, form),
+        subnormal=_fraction(subnormal_fraction, whole, form),
+        zero=_weighted([(zero_fraction(g.summary), g.summary.n) for g, _ in whole]) if whole else None,
         n=sum(g.summary.n for g in group),
         n_steps=sum(g.n_steps for g in group),
         n_nonfinite=sum(g.n_nonfinite for g in group),
-        is_sampled=any(g.summary.n_hist < g.summary.n for g in group),
+        n_still_bad=sum(g.n_nonfinite for g, f in zip(group, factors, strict=True) if f >= 1.0),
+        is_sampled=any(g.summary.n_hist < g.summary.n for g, _ in whole),
         is_replay=worst.is_replay,
         hist_first=merged.hist_first,
         hist=merged.hist,
@@ -223,15 +227,14 @@ def _overflows(form: Format, largest: float, rms: float, is_norm: bool) -> bool 
     return True if not is_norm or _beyond(form, rms) else None
 
 
-def _flushed(group: Sequence[Gathered], factors: Sequence[float], form: Format, largest: float) -> float | None:
-    if group[0].known == "values":
-        return _fraction(underflow_fraction, group, factors, form)
+def _all_or_unknown(largest: float, form: Format) -> float | None:
+    """What becomes zero, told by the largest element alone."""
     return 1.0 if largest > 0.0 and Fraction(largest) <= form.flushes_to else None
 
 
-def _fraction(of: Any, group: Sequence[Gathered], factors: Sequence[float], form: Format) -> float:
-    shares = [(of(g.summary, form, f), g.summary.n) for g, f in zip(group, factors, strict=True)]
-    return _weighted(shares)
+def _fraction(of: Any, whole: Sequence[tuple[Gathered, float]], form: Format) -> float | None:
+    """The share of the elements, of readings with a histogram; None without any."""
+    return _weighted([(of(g.summary, form, f), g.summary.n) for g, f in whole]) if whole else None
 
 
 def _weighted(shares: Iterable[tuple[float, int]]) -> float:
@@ -243,7 +246,7 @@ def _weighted(shares: Iterable[tuple[float, int]]) -> float:
 def _windows(found: Sequence[Gathered], form: Format, *, lost: float) -> list[tuple[str, ScaleWindow]]:
     windows: dict[str, list[ScaleWindow]] = {}
     for g in found:
-        if g.phase in SCALED and g.known == "values" and g.summary.absmax:
+        if g.phase in SCALED and g.known != "norm" and g.summary.absmax:
             name = name_of(g)
             window = scale_window(g.summary, form, carried=g.carried, lost=lost, site=name)
             windows.setdefault(name, []).append(window)
@@ -266,7 +269,7 @@ def _lost_at(found: Sequence[Gathered], form: Format, power: int | None) -> floa
     gradients = [g for g in found if g.phase in SCALED and g.known == "values"]
     if power is None or not gradients or not -1000 < power < 1000:
         return None
-    return _fraction(underflow_fraction, gradients, [2.0**power / g.carried for g in gradients], form)
+    return _fraction(underflow_fraction, [(g, 2.0**power / g.carried) for g in gradients], form)
 
 
 def _total(phase: str, lines: Sequence[Line]) -> PhaseTotal:
@@ -291,7 +294,7 @@ def _over_all(lines: Sequence[Line], shares: Sequence[float | None]) -> float | 
 
 
 def _status(lines: Sequence[Line]) -> Status:
-    if any(x.overflows for x in lines):
+    if any(x.overflows or x.n_still_bad for x in lines):
         return "overflows"
     return "fits" if lines and all(x.overflows is False for x in lines) else "cannot-tell"
 
@@ -299,6 +302,11 @@ def _status(lines: Sequence[Line]) -> Status:
 def _notes(found: Sequence[Gathered], lines: Sequence[Line], level: str) -> Iterable[str]:
     if not found:
         return
+    if any(x.known == "largest" for x in lines):
+        yield (
+            "of some gradients only the largest element was recorded, by the loss-scale diary and not at every step: "
+            "what becomes zero cannot be told; record more with --level modules"
+        )
     if all(x.known == "norm" for x in lines):
         yield (
             "only L2 norms were recorded: the largest element lies between the norm and the root mean square, and what "
@@ -306,7 +314,7 @@ def _notes(found: Sequence[Gathered], lines: Sequence[Line], level: str) -> Iter
         )
     elif not any(x.phase == "forward" for x in lines) and level in ("", "sentinel"):
         yield "activations were not recorded; record them with --level modules"
-    partly = {g.site for g in found if g.known == "norm"} & {x.site for x in lines if x.known != "norm"}
+    partly = {g.site for g in found if g.known == "norm"} & {x.site for x in lines if x.known == "values"}
     if partly:
         steps = max(x.n_steps for x in lines if x.site in partly and x.phase == "grad")
         yield (
@@ -324,7 +332,7 @@ def _notes(found: Sequence[Gathered], lines: Sequence[Line], level: str) -> Iter
     bad = [x for x in lines if x.n_nonfinite]
     if bad:
         where = f"in {len(bad)} of {len(lines)} sites, {name_of(bad[0])} first"
-        yield f"values that were not finite already are left out, {where}"
+        yield f"values that were recorded as NaN or infinite are left out of the numbers, {where}"
     halves = {x.dtype for x in lines if x.phase in SCALED and x.dtype in ("float16", "float8_e4m3fn", "float8_e5m2")}
     if halves:
         yield f"gradients were recorded in {', '.join(sorted(halves))}: what had become zero there before is not seen"

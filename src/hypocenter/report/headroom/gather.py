@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hypocenter.detect.diary import SCALED_GRAD
 from hypocenter.nouns import StepRecord, Summary
 from hypocenter.report.headroom.scales import carried_scales
 from hypocenter.report.page.grid import UNINITIALISED
@@ -63,7 +64,8 @@ def gather(table: pa.Table, records: Iterable[tuple[int, StepRecord]]) -> list[G
     """Gather the floating-point readings of PHASES, in execution order.
 
     Inputs are left out (they are outputs of another site), so are recomputes. A phase whose values the run itself did
-    not record is answered from the replay of a failed step, if there was one.
+    not record is answered from the replay of a failed step, if there was one. The loss-scale diary's look at a
+    gradient, which knows the largest element, counts as one of phase `grad`.
     """
     chosen = table.filter(_wanted(table))
     chosen = chosen.filter(_own_or_replay(chosen))
@@ -76,7 +78,9 @@ def gather(table: pa.Table, records: Iterable[tuple[int, StepRecord]]) -> list[G
 
 
 def _wanted(table: pa.Table) -> Any:
-    wanted = pc.and_(pc.is_in(table["phase"], pa.array(PHASES)), pc.match_substring_regex(table["dtype"], FLOATING))
+    of_diary = pc.and_(pc.equal(table["phase"], "scaler"), pc.equal(table["port"], SCALED_GRAD))
+    wanted = pc.or_(pc.is_in(table["phase"], pa.array(PHASES)), of_diary)
+    wanted = pc.and_(wanted, pc.match_substring_regex(table["dtype"], FLOATING))
     for left_out in (
         pc.or_(pc.starts_with(table["port"], "in["), pc.starts_with(table["port"], "terms[")),
         pc.and_(pc.equal(table["phase"], "grad"), pc.equal(table["port"], "value")),  # the grad norm, a number
@@ -125,6 +129,8 @@ def _gathered(
     absmin = _smallest(codes, np.nan_to_num(_column(table, "absmin"), nan=np.inf), n)
     total, squares = _summed(codes, _column(table, "sum"), n), _summed(codes, _column(table, "sumsq"), n)
     names = {name: table[name].take(firsts).to_pylist() for name in (*_KEY, "source_text", "replay")}
+    for i in np.flatnonzero([phase == "scaler" for phase in names["phase"]]):  # the diary's look at a gradient
+        names["phase"][i], names["port"][i] = "grad", "grad"
     step_of = _column(table, "step")
     found = [
         Gathered(

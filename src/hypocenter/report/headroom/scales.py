@@ -30,7 +30,7 @@ def carried_scales(
     known = {(rank, record.step): record for rank, record in records}
     keys = list(zip(table["rank"].to_pylist(), table["step"].to_pylist(), strict=True))
     recorded = np.array([_scale(known, key) for key in keys], np.float64)
-    is_backward = pc.equal(table["phase"], "backward").to_numpy(zero_copy_only=False)
+    is_backward = pc.is_in(table["phase"], pa.array(["backward", "scaler"])).to_numpy(zero_copy_only=False)
     is_grad = pc.equal(table["phase"], "grad").to_numpy(zero_copy_only=False)
     is_whole = table["n_hist"].to_numpy() > 0  # a sentinel's norm has no scale left in it
     left_in = _left_in(table.filter(pa.array(is_grad & is_whole)), known) if is_grad.any() else {}

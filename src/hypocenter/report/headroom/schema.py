@@ -81,6 +81,7 @@ def _line(line: Line) -> dict[str, Any]:
         "elements": line.n,
         "readings": line.n_steps,
         "nonfinite": line.n_nonfinite,
+        "still_nonfinite": line.n_still_bad,
         "sampled": line.is_sampled,
         "replay": line.is_replay,
     }

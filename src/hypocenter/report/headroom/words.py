@@ -26,6 +26,9 @@ def headline(answer: Answer) -> str:
         said = f"cannot tell whether any of {wording.count(n_sites, 'site')} would overflow"
     else:
         said = f"none of {wording.count(n_sites - n_unknown, 'site')} would overflow"
+    n_bad = sum(x.n_still_bad > 0 for x in answer.lines)
+    if n_bad:
+        said += f", {n_bad:,} {'was' if n_bad == 1 else 'were'} NaN or infinite as recorded"
     if n_unknown and n_unknown < n_sites:
         said += f", of {n_unknown:,} it cannot be told"
     return "; ".join([head + said, *_lost(answer)])
@@ -72,6 +75,9 @@ def window_lines(answer: Answer) -> Iterator[str]:
     if answer.window is None:
         return
     strict, form = answer.window, answer.format.name
+    if not any(x.known == "values" and x.phase in SCALED for x in answer.lines):
+        yield f"loss scales at which no recorded gradient overflows in {form}: {_range(strict)}; {_high_side(strict)}"
+        return
     if strict.is_empty:
         yield (f"no loss scale keeps every recorded gradient in {form}: {_low_side(strict)}, {_high_side(strict)}")
     else:
