@@ -85,7 +85,7 @@ def test_one_parameter_can_be_followed_and_the_scale_stays() -> None:
 
 @pytest.mark.parametrize(("value", "text"), [
     (65536.0, "65536"), (2.0**22, "2^22"), (3e6, "3e6"), (0.0, "0"), (math.inf, "+inf"), (2.0**-20, "2^-20"),
-    (0.5, "0.5"),
+    (0.5, "0.5"), (2.0**-11, "2^-11"),
 ])  # fmt: skip
 def test_a_scale_in_words(value: float, text: str) -> None:
     assert scale(value) == text

@@ -139,11 +139,11 @@ def in_words(found: Sequence[Stretch]) -> Iterator[str]:
 
 
 def scale(value: float) -> str:
-    """A loss scale: a large power of two as such, as nobody reads 4.19e6."""
+    """A loss scale: a large or small power of two as such, as nobody reads 4.19e6."""
     if not 0.0 < value < math.inf:
         return wording.number(value)
     exponent = math.log2(value)
-    return f"2^{exponent:.0f}" if exponent.is_integer() and abs(exponent) > 16 else wording.number(value)
+    return f"2^{exponent:.0f}" if exponent.is_integer() and not -6 <= exponent <= 16 else wording.number(value)
 
 
 def percent(share: float) -> str:

@@ -353,3 +353,20 @@ def test_rows_are_of_the_scaled_gradient_phase_and_port(tmp_path):
     found, _ = watched(tmp_path)
 
     assert {(r.phase, r.port, r.dtype) for e in found for r in e.gradients} == {("scaler", SCALED_GRAD, "float32")}
+
+
+@pytest.mark.parametrize("fused", FUSED)
+@pytest.mark.parametrize("options", [{"unscale": True}, {"clip_only": True}, {}])
+def test_on_a_device_that_would_have_to_be_waited_for_the_same_is_seen(tmp_path, monkeypatch, fused, options):
+    here, _ = watched(tmp_path / "here", fused=fused, **options)
+    from hypocenter.tap import updates
+
+    ask = updates.torch_found_inf
+    monkeypatch.setattr(updates, "torch_found_inf", lambda *a, may_wait: ask(*a, may_wait=True) if may_wait else {})
+
+    there, records = watched(tmp_path / "there", fused=fused, **options)
+
+    assert [r.skipped for r in records] == [False, False, True, False, False, False]
+    for a, b in zip(here, there, strict=True):
+        assert (a.scale, a.facts, a.found_inf) == (b.scale, b.facts, b.found_inf)
+        assert [(r.site, r.summary) for r in a.culprits] == [(r.site, r.summary) for r in b.culprits]

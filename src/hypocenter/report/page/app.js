@@ -76,7 +76,7 @@
   function scaleText(value) {
     const bits = Math.log2(value);
     if (!Number.isInteger(bits)) return short(value);
-    return Math.abs(bits) > 16 ? `2^${bits}` : String(value);
+    return bits > 16 || bits < -6 ? `2^${bits}` : String(value);
   }
 
   /** @param {string} name */
