@@ -225,6 +225,23 @@ def test_gradients_that_float16_loses_are_proven_by_a_replay(tmp_path, scaled, c
     assert (finding.code, finding.step, finding.cause, finding.confidence) == (code, 9, "grad-underflow", "proven")
 
 
+@pytest.mark.parametrize(("dtype", "n_found"), [(torch.float16, 1), (torch.bfloat16, 0)])
+def test_autocast_inside_the_models_forward_is_seen(tmp_path, dtype, n_found):
+    torch.manual_seed(0)
+    model = Net()
+    model.forward = torch.autocast("cpu", dtype)(model.forward)  # as accelerate does
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    with hypocenter.watch(out=tmp_path / "run"):
+        for step in range(12):
+            loss = nn.functional.cross_entropy(model(torch.randn(12, 6)).float(), torch.arange(12) % 3)
+            optimizer.zero_grad()
+            (loss * (2.0**-22 if step >= 2 else 1.0)).backward()
+            optimizer.step()
+
+    alarms, _ = result(tmp_path / "run")
+    assert [(f.code, f.step) for f in alarms] == [("HC206", 2)] * n_found
+
+
 @pytest.mark.parametrize("scaled", [False, True])
 def test_a_recording_of_modules_shows_them_without_a_replay(tmp_path, scaled):
     options = {"init_scale": 1.0, "growth_interval": 1000} if scaled else {"enabled": False}

@@ -41,7 +41,9 @@ class UnderflowProbe:
         self._is_half = self._is_said = False
         self._known: frozenset[str] = frozenset()
         self._first_loss: float | None = None
+        self._generation = -1  # of the names that these belong to
         self._sizes: dict[str, int] = {}
+        self._small: dict[str, float] = {}  # norms below which a gradient is suspicious
 
     def look(
         self,
@@ -101,13 +103,12 @@ class UnderflowProbe:
 
     def _suspects(self, check: Check, scale: float) -> list[str]:
         """Parameters whose gradient is zero or of a size that float16 can hardly hold, smallest first."""
-        if not set(check.grad_norms) <= self._sizes.keys():
+        if self._generation != self._names.generation:
+            self._generation = self._names.generation
             self._sizes = {name: p.numel() for name, p in self._names.parameters()}
-        found: list[tuple[float, str]] = []
-        for name, norm in check.grad_norms.items():
-            n = self._sizes.get(name)
-            if n and (rms := norm * scale / math.sqrt(n)) < SMALL_RMS:
-                found.append((rms, name))
+            self._small = {name: SMALL_RMS * math.sqrt(n) for name, n in self._sizes.items()}
+        small = self._small
+        found = [(norm, name) for name, norm in check.grad_norms.items() if norm * scale < small.get(name, 0.0)]
         return [name for _, name in sorted(found)]
 
     def _has_converged(self, check: Check, scale: float) -> bool:
