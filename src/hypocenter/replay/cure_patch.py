@@ -45,13 +45,13 @@ def change_of(cure: Cure, module: Module, rehearsal: Rehearsal, roots: Sequence[
     untried, failed = Change(), ""
     for made in (_statement(cure, half), _forwards(cure, module, half)):
         if not any(patch.diff for _, patch in made):
-            untried = untried if untried.words else Change(words=_words(made))
+            untried = untried if untried.words else Change(words=_words(made, cure.targets))
             continue
         diff = "".join(dict.fromkeys(patch.diff for _, patch in made))  # each once: targets may be of one class
         if rehearsal.holds(_around(roots, made)):
-            return Change(diff=diff, words=_words(made), verified=True)
+            return Change(diff=diff, words=_words(made, cure.targets), verified=True)
         if rehearsal.error.startswith(CannotTry.__name__) or half:  # half: parameters have to be made float32 beside
-            untried = untried if untried.diff else Change(diff=diff, words=_words(made))
+            untried = untried if untried.diff else Change(diff=diff, words=_words(made, cure.targets))
         else:
             failed = rehearsal.error or "loss or gradients were not finite"
     if untried.diff or not failed:
@@ -84,8 +84,10 @@ def _forwards(cure: Cure, module: Module, half: bool) -> Made:
     return made
 
 
-def _words(made: Made) -> str:
-    return "; ".join(dict.fromkeys(patch.words for _, patch in made if patch.words))
+def _words(made: Made, targets: Sequence[str]) -> str:
+    """What is to be said beside the diffs. The line of Python that they name is the cure's own, which stands above."""
+    said = (patch.words.replace(api(targets), "the line above") for _, patch in made if patch.words)
+    return "; ".join(dict.fromkeys(said))
 
 
 def _around(roots: Sequence[torch.nn.Module], made: Made) -> Around:
