@@ -11,12 +11,16 @@ from torch import nn
 
 import hypocenter
 from hypocenter.detect.engine import Engine, rules
+from hypocenter.diagnose.diagnosis import diagnose
 from hypocenter.diagnose.rows import steps_of
 from hypocenter.nouns import Finding
 from hypocenter.record.reader import open_run
 
 pytestmark = pytest.mark.filterwarnings("ignore:(Detected call of|Seems like)")  # of a first update that is skipped
 START = 1024.0  # low enough that this model overflows at no step
+
+
+WHOLE = ("HC214", "note", 15)  # the counts of the whole run, at its last step
 
 
 class Program:
@@ -360,10 +364,10 @@ class LeavesAutocastEachStep(NeverLeavesAutocast):
 @pytest.mark.parametrize(
     ("program", "expected"),
     [
-        (ScheduleRunsAhead, [("HC214", "warning", 0)]),
-        (FusedScheduleRunsAhead, [("HC214", "warning", 0)]),
-        (LongScheduleRunsAhead, [("HC214", "note", 0)]),
-        (AverageRunsAhead, [("HC214", "note", 0)]),
+        (ScheduleRunsAhead, [("HC214", "warning", 0), WHOLE]),
+        (FusedScheduleRunsAhead, [("HC214", "warning", 0), WHOLE]),
+        (LongScheduleRunsAhead, [("HC214", "note", 0), WHOLE]),
+        (AverageRunsAhead, [("HC214", "note", 0), WHOLE]),
         (ResumesWithoutScaler, [("HC215", "warning", 0)]),
         (ResumesWithFittingScaler, [("HC215", "note", 0)]),
         (BackwardInside, [("HC216", "note", 0)]),
@@ -379,6 +383,20 @@ class LeavesAutocastEachStep(NeverLeavesAutocast):
 )
 def test_what_is_only_a_fact_is_a_note(program, expected, tmp_path):
     assert found(program, tmp_path / "run") == expected
+
+
+def test_the_counts_of_the_whole_run_are_told_with_the_finding(tmp_path):
+    class Twenty(ScheduleRunsAhead):
+        n_steps = 20
+
+    found(Twenty, tmp_path / "run")
+
+    recorded = open_run(tmp_path / "run")
+    n_skipped = sum(record.skipped for _, record in recorded.step_records())
+    told = [f for f in diagnose(recorded).findings if f.code == "HC214"]
+    assert n_skipped
+    assert [f.severity for f in told] == ["warning"]
+    assert f"in all, {20 - n_skipped} updates against 20 steps of LinearLR" in told[0].then
 
 
 class ClipsRightly(Program):

@@ -22,6 +22,7 @@ _FIRST = (
 )  # without evidence: what names a place comes before what names a symptom
 _EACH_STEP = ("HC203", "HC206")  # gradients that underflow do so at every recorded step
 _OF_THE_SCALE = ("HC201", "HC202")  # they gather what a falling loss scale has left elsewhere
+_TOLD_WHOLE = ("HC214", "HC219")  # their titles are told with what they follow
 FORECAST = "HC205"  # an overflow that was seen coming
 _SHOWN = 8  # numbers of steps or ranks that a sentence lists
 
@@ -207,6 +208,8 @@ def _leader(finding: Finding, groups: Sequence[Group], spans: Sequence[Episode])
         fallen = next((g for g in leads if g.fall is not None and finding.step in g.fall), None)
         if fallen is not None:
             return fallen
+    if finding.code == "HC214" and finding.severity == "note":
+        return next((g for g in reversed(groups) if _is_same_schedule(g.finding, finding)), None)
     if finding.code == FORECAST:
         return next((g for g in groups if _came_true(finding, g.finding)), None)
     episode = episode_of(finding.step, spans) if finding.kind == "nonfinite" else None
@@ -247,7 +250,7 @@ def _distance(leader: Finding, finding: Finding) -> tuple[bool, int]:
 def _finished(group: Group, spans: Sequence[Episode], records: Mapping[tuple[int, int], StepRecord]) -> Folded:
     finding, exhibit = group.finding, group.exhibit
     then = [*_turned(exhibit), *_symptoms(group, spans, records), *_spread(exhibit, records), *_probes(group)]
-    then += _hidden(group)
+    then += _told_whole(group)
     then += [*_fell(group), *_skipped(group, records), *_other_ranks(group), *_again(group), *_later(group)]
     return Folded(
         finding=replace(
@@ -309,9 +312,9 @@ def _probes(group: Group) -> list[str]:
     return [f"probe {f.site} -> {', '.join(f.chips)}" for f in probes]
 
 
-def _hidden(group: Group) -> list[str]:
-    """Loggers that show finite numbers instead."""
-    return [f.title for f in group.followers if f.code == "HC219"]
+def _told_whole(group: Group) -> list[str]:
+    """Loggers that show finite numbers instead; counts of the whole run."""
+    return [f.title for f in group.followers if f.code in _TOLD_WHOLE]
 
 
 def _fell(group: Group) -> list[str]:
@@ -341,9 +344,15 @@ def _again(group: Group) -> list[str]:
     return [f"the same at {counted(len(steps), 'later step')}: {_listed(steps)}"]
 
 
+def _is_same_schedule(said: Finding, counts: Finding) -> bool:
+    """Whether these are the whole run's counts of the schedule that a finding is about."""
+    name = said.title.partition(" ")[0]
+    return said.code == counts.code and said.rank == counts.rank and counts.title.endswith(f" of {name}")
+
+
 def _later(group: Group) -> list[str]:
     told = group.fall if _fell(group) else None
-    later = [f for f in group.followers if f.step > group.finding.step]
+    later = [f for f in group.followers if f.step > group.finding.step and f.code not in _TOLD_WHOLE]
     later = [f for f in later if told is None or f.step not in told or f.code not in ("HC101", "HC106", "HC201")]
     if not later:
         return []

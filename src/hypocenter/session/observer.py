@@ -84,6 +84,9 @@ class Observer:
     def after_update(self, update: Update) -> None:
         """The optimizer has updated, or the scaler has skipped it."""
 
+    def at_end(self) -> None:
+        """The session closes: what is known of the whole run. Not called in one that is killed."""
+
 
 class Observers:
     """All observers of a session."""
@@ -141,6 +144,11 @@ class Observers:
     def after_update(self, update: Update) -> list[Reading]:
         """Tell all; their rows since `before_update`."""
         self._each(lambda observer: observer.after_update(update))
+        return self._collected()
+
+    def at_end(self) -> list[Reading]:
+        """Tell all; their last rows."""
+        self._each(lambda observer: observer.at_end())
         return self._collected()
 
     def _collected(self) -> list[Reading]:

@@ -153,6 +153,7 @@ class Session:
         if os.getpid() != self._pid or self._undo == []:
             return
         try:
+            self._rows += self._observers.at_end()
             self._check_leftovers()
         finally:
             self._detach()

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hypocenter.detect.engine import rule
-from hypocenter.detect.misuse import DRIFT, ON_SKIPPED, SCHEDULE, SKIPPED, UPDATES
+from hypocenter.detect.misuse import DRIFT, ON_SKIPPED, SCHEDULE, SCHEDULE_END, SKIPPED, UPDATES
 from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding, Reading, Remedy, Severity
 
@@ -41,10 +41,27 @@ def check(window: Window) -> Iterator[Finding]:
         if row.site != ON_SKIPPED:
             continue
         facts = _facts(window.readings, row.module)
-        severity = _severity(facts)
-        if severity is None or severity in _said(window, row.module):
-            continue
-        yield _finding(window, row.module, facts, severity)
+        severity, said = _severity(facts), _said(window, row.module)
+        if severity is not None and severity not in said:
+            yield _finding(window, row.module, facts, severity)
+        elif said and any(r.site == SCHEDULE_END and r.module == row.module for r in window.readings):
+            yield _in_all(window, row.module, facts)
+
+
+def _in_all(window: Window, name: str, facts: dict[str, float]) -> Finding:
+    """Counts of the whole run; told with the finding that was made before."""
+    return Finding(
+        code="HC214",
+        kind="config",
+        severity="note",
+        title=f"in all, {facts[UPDATES]:.0f} updates against {facts[SCHEDULE]:.0f} steps of {name}",
+        step=window.step,
+        rank=window.rank,
+        phase="optimizer",
+        site="lr",
+        port="value",
+        cause="config-mismatch",
+    )
 
 
 def _facts(readings: tuple[Reading, ...], name: str) -> dict[str, float]:

@@ -29,6 +29,7 @@ class _Count:
     n_updates_followed: int = 0  # updates that it stepped after
     drift: float = 0.0
     is_due: bool = False  # it has advanced on a skipped update since the last rows
+    is_reported: bool = False  # rows were written
     stepped: bool = False  # since the last update
     last_skipped: bool | None = None  # whether the last update was; None: none yet
     last_lr: float | None = None
@@ -40,6 +41,7 @@ class Schedules(Observer):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._counts: dict[int, _Count] = {}
+        self._step = 0
         self._last: dict[int | None, tuple[bool, float | None]] = {}  # skipped, learning rate; by optimizer, None: any
 
     def attach(self) -> Callable[[], None]:
@@ -78,16 +80,28 @@ class Schedules(Observer):
         count.stepped, count.last_lr = False, lr
         steps_each_time = count.n_updates_followed > count.n_updates / 2
         if count.is_due and not count.last_skipped and count.n_updates >= ENOUGH and steps_each_time:
-            count.is_due = False
+            count.is_due, count.is_reported = False, True
             self._write(count, update.step)
 
     def after_update(self, update: Update) -> None:
         """Was it skipped, by a loss scaler?"""
+        self._step = update.step
         skipped = update.skipped and update.scaled is not None
         self._last[None] = self._last[id(update.optimizer)] = skipped, _learning_rate(update.optimizer)[0]
         for count in self._counts.values():
             if count.optimizer is None or count.optimizer is update.optimizer:
                 count.last_skipped = skipped
+
+    def at_end(self) -> None:
+        """The counts of the whole run, of what has advanced on skipped updates."""
+        for count in self._counts.values():
+            if count.last_skipped is not None:
+                count.n_skipped += count.last_skipped
+                count.n_updates += not count.last_skipped
+                count.n_steps_on_skipped += count.last_skipped and count.stepped
+            if count.is_reported:
+                self._write(count, self._step)
+                self._row(count, misuse.SCHEDULE_END, 1.0, self._step)
 
     def _write(self, count: _Count, step: int) -> None:
         facts = {
@@ -98,8 +112,11 @@ class Schedules(Observer):
             misuse.DRIFT: count.drift,
         }
         for site, value in facts.items():
-            row = scalar_reading(site, "optimizer", float(value), step, self.context.clock.next_order())
-            self.rows.append(replace(row, module=count.name))
+            self._row(count, site, float(value), step)
+
+    def _row(self, count: _Count, site: str, value: float, step: int) -> None:
+        row = scalar_reading(site, "optimizer", value, step, self.context.clock.next_order())
+        self.rows.append(replace(row, module=count.name))
 
 
 def _unwrapped(optimizer: Any) -> Any:
