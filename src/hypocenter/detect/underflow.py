@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hypocenter.detect.window import Window
-from hypocenter.nouns import Reading
+from hypocenter.nouns import Finding, Reading
 from hypocenter.summary.exponents import n_below
 
 LAST_OCTAVES = -22  # exponents below this: 2^-24 and 2^-23
@@ -22,6 +22,7 @@ HALF_OF_ALL = 0.5  # share of the tensors that must be starved
 HEADROOM_OCTAVES = 8.0  # free above the largest gradient: a higher scale would do no harm
 PERSISTENT = 2  # recorded steps before this one in which the same tensor was starved
 LARGEST_HALF = 65504.0  # IEEE 754 binary16
+SMALLEST_HALF = 2.0**-24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +58,31 @@ def starved(window: Window) -> Starved | None:
     if not _lasts(window.history.rows(worst.site, worst.port)):
         return None
     return Starved(worst=worst, share=share, n=len(hungry), n_of=len(counted), octaves=math.floor(octaves))
+
+
+def finding(window: Window, found: Starved, *, code: str, title: str, room: str) -> Finding:
+    """What HC203 and HC206 say of it.
+
+    Args:
+        title: of the finding.
+        room: what the free octaves allow.
+    """
+    return Finding(
+        code=code,
+        kind="underflow",
+        severity="warning",
+        title=title,
+        step=window.step,
+        rank=window.rank,
+        phase=found.worst.phase,
+        site=found.worst.site,
+        port=found.worst.port,
+        cause="grad-underflow",
+        confidence="likely",
+        limit=SMALLEST_HALF,
+        actual=found.worst.summary.absmin,
+        why=(found.sentence(), f"the largest gradient leaves {found.octaves} octaves to 65504: {room}"),
+    )
 
 
 def _lasts(earlier: Sequence[Reading]) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from hypocenter.detect.diary import SCALED_GRAD, Entry, entry_of
 from hypocenter.detect.peaks import Peaks
-from hypocenter.detect.scale_track import ScaleTrack
+from hypocenter.detect.scale_track import ScaleTrack, Skip
 from hypocenter.nouns import Reading, StepRecord
 
 KEPT_RECORDS = 1024  # step records of the past that rules may look at
@@ -112,6 +112,14 @@ class Window:
         if self.record is not None and self.record.skipped:
             return True
         return (entry := self.entry) is not None and entry.n_skipped > 0
+
+    @property
+    def skip(self) -> Skip | None:
+        """The skipped update of this step, if its loss scale is known."""
+        scale = self.loss_scale
+        if scale is None or not self.skipped:
+            return None
+        return Skip(step=self.step, scale=scale, culprit=self.culprit, is_first=self.history.scale.n_in_a_row == 0)
 
     @property
     def culprit(self) -> str:

@@ -22,11 +22,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hypocenter.detect.engine import rule
-from hypocenter.detect.underflow import starved
+from hypocenter.detect.underflow import finding, starved
 from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding
-
-SMALLEST_HALF = 2.0**-24  # IEEE 754 binary16
 
 
 @rule("HC206", "underflow", severity="warning", reads=("half-grad",))
@@ -37,22 +35,5 @@ def check(window: Window) -> Iterator[Finding]:
     found = starved(window)
     if found is None:
         return
-    yield Finding(
-        code="HC206",
-        kind="underflow",
-        severity="warning",
-        title="float16 gradients underflow: there is no loss scale",
-        step=window.step,
-        rank=window.rank,
-        phase=found.worst.phase,
-        site=found.worst.site,
-        port=found.worst.port,
-        cause="grad-underflow",
-        confidence="likely",
-        limit=SMALLEST_HALF,
-        actual=found.worst.summary.absmin,
-        why=(
-            found.sentence(),
-            f"the largest gradient leaves {found.octaves} octaves to 65504: a scale of 2^{found.octaves} would fit",
-        ),
-    )
+    title, room = "float16 gradients underflow: there is no loss scale", f"a scale of 2^{found.octaves} would fit"
+    yield finding(window, found, code="HC206", title=title, room=room)

@@ -33,13 +33,9 @@ from hypocenter.nouns import Finding, Remedy
 @rule("HC202", "overflow-risk", severity="warning", reads=("scaler",))
 def check(window: Window) -> Iterator[Finding]:
     """Fire at the skip with which one layer's share is certain."""
-    scale = window.loss_scale
-    if scale is None or not window.skipped:
-        return
-    track = window.history.scale
-    skip = Skip(step=window.step, scale=scale, culprit=window.culprit, is_first=track.n_in_a_row == 0)
-    found = track.repeated(skip)
-    if found is None:
+    skip, track = window.skip, window.history.scale
+    found = track.repeated(skip) if skip is not None else None
+    if skip is None or found is None:
         return
     site = module_of(found.name) if found.is_parameter else found.name
     below = [size for name, size in track.largest.items() if _is_below(name, site or found.name)]

@@ -33,13 +33,9 @@ from hypocenter.nouns import Finding
 @rule("HC201", "loss-scale-collapse", severity="error", reads=("scaler",))
 def check(window: Window) -> Iterator[Finding]:
     """Fire at the skip that shows that the scale will not settle."""
-    scale = window.loss_scale
-    if scale is None or not window.skipped:
-        return
-    track = window.history.scale
-    skip = Skip(step=window.step, scale=scale, culprit=window.culprit, is_first=track.n_in_a_row == 0)
-    found = track.collapse(skip)
-    if found is None:
+    skip, track = window.skip, window.history.scale
+    found = track.collapse(skip) if skip is not None else None
+    if skip is None or found is None:
         return
     culprit, n = next(iter(found.culprits.items()), ("", 0))
     is_one = n >= 0.9 * found.n_skips
@@ -49,7 +45,7 @@ def check(window: Window) -> Iterator[Finding]:
         severity="error",
         title="the loss scale collapses"
         if track.is_dynamic
-        else f"every update is skipped at loss scale {_number(scale)}",
+        else f"every update is skipped at loss scale {_number(skip.scale)}",
         step=found.first.step,
         rank=window.rank,
         phase="scaler",
@@ -57,7 +53,7 @@ def check(window: Window) -> Iterator[Finding]:
         port="value",
         param=culprit if is_one and culprit else None,
         limit=1.0 if found.is_low else None,
-        actual=scale,
+        actual=skip.scale,
         why=(
             _how_long(found, skip, track.is_dynamic),
             *_low(found, skip),

@@ -24,11 +24,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hypocenter.detect.engine import rule
-from hypocenter.detect.underflow import starved
+from hypocenter.detect.underflow import finding, starved
 from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding
-
-SMALLEST_HALF = 2.0**-24  # IEEE 754 binary16
 
 
 @rule("HC203", "underflow", severity="warning", reads=("half-grad",))
@@ -38,24 +36,6 @@ def check(window: Window) -> Iterator[Finding]:
     found = None if scale is None else starved(window)
     if found is None or scale is None:
         return
-    yield Finding(
-        code="HC203",
-        kind="underflow",
-        severity="warning",
-        title=f"gradients underflow at loss scale {scale:,.0f}"
-        if scale >= 1
-        else "gradients underflow at this loss scale",
-        step=window.step,
-        rank=window.rank,
-        phase=found.worst.phase,
-        site=found.worst.site,
-        port=found.worst.port,
-        cause="grad-underflow",
-        confidence="likely",
-        limit=SMALLEST_HALF,
-        actual=found.worst.summary.absmin,
-        why=(
-            found.sentence(),
-            f"the largest gradient leaves {found.octaves} octaves: the scale could be 2^{found.octaves} higher",
-        ),
-    )
+    at = f"loss scale {scale:,.0f}" if scale >= 1 else f"loss scale {scale:.2g}"
+    room = f"the scale could be 2^{found.octaves} higher"
+    yield finding(window, found, code="HC203", title=f"gradients underflow at {at}", room=room)
