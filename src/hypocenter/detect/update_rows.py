@@ -10,6 +10,8 @@ hyperparameters, head). Nothing of this is written for a run whose parameters an
     site <parameter>, port `update_ulps`      median of |intended update| / ulp(weight) over the same sample
     site `updates`, port `update_lost`        all parameters that were looked at in the step, together
     site `updates`, port `stuck`              n parameters were looked at, sum of them lost STUCK or more
+    site `updates`, port `grad_share`         gradient norm of the step, by the largest so far
+    site `updates`, port `lr_share`           learning rate of the step, by the largest so far
     site <parameter>, port `step_counter`     Adam's `step` after the update, when kept in a low format
     site <parameter>, port `step_moved`       by how much the update changed it
     site <parameter>, port `exp_avg_sq_lost`  as update_lost, for the second moment
@@ -19,7 +21,7 @@ hyperparameters, head). Nothing of this is written for a run whose parameters an
                                               moved by at least an ulp by now, sum of them never moved; `module` is
                                               the copy's class
     site `updates`, port `ema_lost`           all looked at together; `call` is the step of the copy's first update
-    site <parameter>, port `accumulated`      gradient as accumulated in a low format, by the float32 sum of the same
+    site <parameter>, port `accumulated`      gradient as accumulated in a low format, by the float64 sum of the same
                                               micro-batch gradients (projection; 1 is right); `call`: how many
     site <parameter>, port `addition_lost`    n additions of a gradient that was not 0, sum of them changed nothing
     site `updates`, the same two ports        the same, so that one step can be compared with the one before
@@ -33,13 +35,15 @@ hyperparameters, head). Nothing of this is written for a run whose parameters an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from hypocenter.detect.window import Window
-from hypocenter.nouns import Reading, StepRecord, Summary
+from hypocenter.nouns import Reading, Summary
 
 SITE = "updates"
 UPDATE_LOST, UPDATE_ULPS, PARAMS_STUCK = "update_lost", "update_ulps", "stuck"
+GRAD_SHARE, LR_SHARE = "grad_share", "lr_share"
 STEP_COUNTER, STEP_MOVED = "step_counter", "step_moved"
 MOMENT_LOST, MOMENT_RATIO, MOMENTS_WRONG = "exp_avg_sq_lost", "exp_avg_sq_ratio", "exp_avg_sq_wrong"
 EMA_LOST = "ema_lost"
@@ -82,32 +86,32 @@ def streak(window: Window, port: str, at_least: float) -> list[Reading]:
     gradient that has become small beside what it was.
     """
     row = total_at(window, port)
-    if row is None:
+    if row is None or share(row) < at_least:
         return []
-    records = {r.step: r for r in (*window.history.records, *([window.record] if window.record else []))}
+    rates, idle = _rates(window), _idle_steps(window)
     found: list[Reading] = []
     for earlier in reversed((*window.history.rows(SITE, port), row)):
-        if share(earlier) < at_least or not is_moving(earlier.step, records):
+        is_rising = rates.get(earlier.step, 0.0) > rates.get(earlier.step - 1, math.inf) * (1 + 1e-6)
+        if share(earlier) < at_least or is_rising or earlier.step in idle:
             break
         found.append(earlier)
     return found[::-1]
 
 
-def is_moving(step: int, records: dict[int, StepRecord]) -> bool:
-    """Whether a step was one in which weights should move: not warm-up, not the end of a schedule, not converged."""
-    here = records.get(step)
-    if here is None:
-        return True
-    past = [r for s, r in records.items() if s <= step]
-    rates = [r.lr for r in past if r.lr is not None]
-    if here.lr is not None and rates:
-        before = records.get(step - 1)
-        if before is not None and before.lr is not None and here.lr > before.lr * (1 + 1e-6):
-            return False
-        if here.lr < _PEAK * max(rates):
-            return False
-    norms = [r.grad_norm for r in past if r.grad_norm is not None]
-    return here.grad_norm is None or not norms or here.grad_norm >= _CONVERGED * max(norms)
+def _rates(window: Window) -> dict[int, float]:
+    """Learning rates of the last steps."""
+    records = (*window.history.records, *([window.record] if window.record else []))
+    return {r.step: r.lr for r in records if r.lr is not None}
+
+
+def _idle_steps(window: Window) -> set[int]:
+    """Steps at the end of a schedule, or with a gradient that has become small."""
+    found: set[int] = set()
+    for port, least in ((GRAD_SHARE, _CONVERGED), (LR_SHARE, _PEAK)):
+        now = total_at(window, port)
+        rows = (*window.history.rows(SITE, port), *([now] if now else []))
+        found.update(r.step for r in rows if r.summary.sum < least)
+    return found
 
 
 def total(rows: Sequence[Reading]) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import hypocenter
 from hypocenter.config import Config
-from hypocenter.detect.update_rows import PARAMS_STUCK, SITE, UPDATE_LOST, UPDATE_ULPS, share
+from hypocenter.detect.update_rows import GRAD_SHARE, LR_SHARE, PARAMS_STUCK, SITE, UPDATE_LOST, UPDATE_ULPS, share
 from hypocenter.record.reader import open_run
 from hypocenter.session.observer import Context, Update
 from hypocenter.session.observers.accumulation import Accumulation
@@ -150,7 +150,7 @@ class Hidden(torch.optim.SGD):
             self.state[p][key] = torch.zeros_like(p)
 
 
-@pytest.mark.parametrize(("key", "n_rows"), [("master_param", 0), ("kahan_comp", 0), ("momentum_buffer", 3)])
+@pytest.mark.parametrize(("key", "n_rows"), [("master_param", 0), ("kahan_comp", 0), ("momentum_buffer", 5)])
 def test_state_that_holds_a_part_of_the_weight(key, n_rows):
     model = weights(torch.ones(8), torch.bfloat16)
     model.weight.grad = torch.ones(8).bfloat16()
@@ -215,3 +215,19 @@ def test_every_parameter_has_its_turn(tmp_path):
     rows = [r for r in open_run(tmp_path / "run").readings(phase="optimizer") if r.port == UPDATE_LOST]
     assert {r.site for r in rows} == {name for name, _ in model.named_parameters()} | {SITE}
     assert max(sum(r.step == step for r in rows) for step in range(5)) <= 5
+
+
+def test_gradient_and_rate_are_told_as_shares_of_the_largest_so_far(tmp_path):
+    model = weights(torch.ones(8), torch.bfloat16)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+    with hypocenter.watch(out=str(tmp_path / "run")):
+        for size, rate in ((1.0, 1e-3), (4.0, 1e-3), (0.5, 2e-4)):
+            optimizer.param_groups[0]["lr"] = rate
+            (size * model.weight).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    rows = list(open_run(tmp_path / "run").readings(phase="optimizer"))
+    assert [r.summary.sum for r in rows if r.port == GRAD_SHARE] == [1.0, 1.0, 0.125]
+    assert [r.summary.sum for r in rows if r.port == LR_SHARE] == pytest.approx([1.0, 1.0, 0.2])

@@ -67,6 +67,11 @@ class LowPlaces:
         start, known.turn = known.turn % size, (known.turn + n) % size
         return [known.places[(start + i) % size] for i in range(min(n, size))]
 
+    def has_any(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether the last look found a place."""
+        known = self._known.get(optimizer)
+        return known is not None and bool(known.places)
+
     def _look(self, optimizer: torch.optim.Optimizer) -> list[Place]:
         is_wanted = self._is_wanted
         pairs = ((p, group) for group in optimizer.param_groups for p in group["params"] if is_wanted(optimizer, p))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hypocenter.detect.update_rows import PARAMS_STUCK, SITE, STUCK, UPDATE_LOST, UPDATE_ULPS
+from hypocenter.detect.update_rows import (
+    GRAD_SHARE,
+    LR_SHARE,
+    PARAMS_STUCK,
+    SITE,
+    STUCK,
+    UPDATE_LOST,
+    UPDATE_ULPS,
+)
 from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.observers.grid import is_low, name_of, ulp, wide_dtype
 from hypocenter.session.observers.intended import STATES, family_of, intended
@@ -56,6 +65,8 @@ class LostUpdates(Observer):
         self._places = LowPlaces(lambda _, parameter: is_low(parameter) and parameter.requires_grad)
         self._before: list[_Before] = []
         self._deferred = Deferred()
+        self._peaks: dict[str, float] = {}  # port -> largest so far
+        self._shares: dict[str, float] = {}  # port -> of the largest so far, at this update
 
     def before_update(self, update: Update) -> None:
         """Copy samples of the weights whose turn it is."""
@@ -64,12 +75,23 @@ class LostUpdates(Observer):
         self._before = []
         if optimizer is None:
             return
-        for place in self._places.next(optimizer, PER_UPDATE):
+        places = self._places.next(optimizer, PER_UPDATE)
+        if self._places.has_any(optimizer):
+            self._note_peaks(optimizer, update)
+        for place in places:
             if place.parameter.grad is None or _has_hidden_part(state_of(optimizer, place.parameter), place.parameter):
                 continue
             values = sample(place.parameter)
             if values is not None:
                 self._before.append(_Before(place=place, weight=values.clone()))
+
+    def _note_peaks(self, optimizer: torch.optim.Optimizer, update: Update) -> None:
+        rate = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None
+        now = {GRAD_SHARE: update.check.total_norm, LR_SHARE: rate}
+        for port, value in now.items():
+            if isinstance(value, (int, float)) and math.isfinite(value):
+                self._peaks[port] = peak = max(self._peaks.get(port, 0.0), value)
+                self._shares[port] = value / peak if peak else 1.0
 
     def after_update(self, update: Update) -> None:
         """Compare."""
@@ -112,7 +134,7 @@ class LostUpdates(Observer):
         self, before: _Before, optimizer: torch.optim.Optimizer, step: int, measured: list[_Measured], *, is_last: bool
     ) -> Any:
         parameter, family = before.place.parameter, family_of(optimizer)
-        name, shape = self.context.label(parameter), tuple(parameter.shape)
+        name, shape, shares = self.context.label(parameter), tuple(parameter.shape), dict(self._shares)
 
         def read(numbers: Sequence[float]) -> None:
             n, n_lost, n_gradient, n_stayed, n_disagree, size, median = numbers
@@ -125,11 +147,11 @@ class LostUpdates(Observer):
                 )
             )  # fmt: skip
             if is_last:
-                self._write(measured, step)
+                self._write(measured, step, shares)
 
         return read
 
-    def _write(self, measured: Sequence[_Measured], step: int) -> None:
+    def _write(self, measured: Sequence[_Measured], step: int, shares: Mapping[str, float]) -> None:
         order = self.context.clock.next_order
         for m in measured:
             self.rows.append(
@@ -148,6 +170,8 @@ class LostUpdates(Observer):
             UPDATE_LOST: (sum(m.n for m in moving), sum(m.n_lost for m in moving)),
             PARAMS_STUCK: (len(moving), sum(_is_stuck(m) for m in moving)),
         }
+        for port, value in shares.items():
+            self.rows.append(number_row(SITE, port, step, order(), value))
         for port, pair in counts.items():
             self.rows.append(count_row(SITE, port, step, order(), pair, dtype=moving[0].dtype, module=family))
 
