@@ -95,6 +95,16 @@ def test_it_leads_too_when_it_was_found_in_the_middle_of_the_skips():
     assert [(f.code, f.step) for f in alarms(found)] == [("HC101", 13)]
 
 
+def test_updates_that_go_through_in_between_do_not_make_it_two():
+    records = records_of("." * 10 + "x" + "s" * 20 + "." + "s" * 5 + ".." + "s" * 5)
+
+    (finding,) = folded(records, singular(10))
+
+    assert any(
+        line.startswith("loss scale 65,536 -> ") and "31 skips (steps 10 to 43)" in line for line in finding.then
+    )
+
+
 def test_two_pieces_of_evidence_in_one_fall_are_one_finding():
     records = records_of("." * 10 + "x" + "s" * 20 + "x" + "s" * 20)
 

@@ -125,8 +125,8 @@ def _place_finding(finding: Finding, groups: list[Group], spans: Sequence[Episod
 def _place_fall(finding: Finding, groups: list[Group], past: Sequence[StepRecord]) -> None:
     """A falling scale follows what is to blame for it, or leads what was found out about it."""
     fall = fall_from(past, finding.step)
-    blamed = next((g for g in groups if _is_blamed(g, fall)), None) if finding.code == "HC201" else None
-    if blamed is not None:
+    blamed = next((g for g in groups if _is_blamed(g, fall)), None)
+    if blamed is not None and (finding.code == "HC201" or blamed.finding.step <= finding.step):
         blamed.followers.append(finding)
         blamed.fall = fall if blamed.fall is None or blamed.fall.n_skips < 2 else blamed.fall
         return
@@ -204,7 +204,7 @@ def _leader(finding: Finding, groups: Sequence[Group], spans: Sequence[Episode])
     """The group that explains a rule's finding: of the same step or, in an episode, of an earlier one."""
     if finding.code in ("HC101", "HC106"):
         falling = (g for g in groups if g.fall is not None and g.finding.severity != "note")
-        leads = (g for g in falling if finding.code == "HC106" or g.finding.code == "HC201")
+        leads = (g for g in falling if finding.code == "HC106" or g.finding.code in ("HC201", "HC101"))
         fallen = next((g for g in leads if g.fall is not None and finding.step in g.fall), None)
         if fallen is not None:
             return fallen
