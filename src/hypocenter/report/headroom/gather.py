@@ -24,6 +24,8 @@ from hypocenter.summary.formats import FORMATS
 
 PHASES = ("forward", "param", "backward", "grad")
 SCALED = frozenset({"backward", "grad"})  # phases whose values a loss scale multiplies
+MOST = 1 << 50  # elements of one reading; sums of some thousand stay exact
+LOWEST, HIGHEST = -1074, 1023  # binary exponents of float64
 FLOATING = r"^(float|bfloat|complex)"
 
 Known = Literal["values", "largest", "norm"]
@@ -68,6 +70,7 @@ def gather(table: pa.Table, records: Iterable[tuple[int, StepRecord]]) -> list[G
     gradient, which knows the largest element, counts as one of phase `grad`.
     """
     chosen = table.filter(_wanted(table))
+    chosen = chosen.filter(pa.array(is_possible(chosen)))
     chosen = chosen.filter(_own_or_replay(chosen))
     if chosen.num_rows == 0:
         return []
@@ -89,6 +92,25 @@ def _wanted(table: pa.Table) -> Any:
     ):
         wanted = pc.and_(wanted, pc.invert(left_out))
     return wanted
+
+
+def is_possible(table: pa.Table) -> npt.NDArray[np.bool_]:
+    """Rows that a tensor can have; a damaged file may hold others."""
+    counts = [_column(table, name) for name in _COUNTS]
+    n, n_hist, n_zero = (_column(table, name) for name in ("n", "n_hist", "n_zero"))
+    absmax, sumsq = _column(table, "absmax"), _column(table, "sumsq")
+    absmin = np.nan_to_num(_column(table, "absmin").astype(np.float64), nan=1.0, posinf=-1.0)
+    hist = table["hist"].combine_chunks()
+    lengths, values = pc.list_value_length(hist).to_numpy(), hist.flatten().to_numpy()
+    rows = np.repeat(np.arange(table.num_rows), lengths)
+    first, last = _column(table, "hist_first").astype(np.int64), np.maximum(lengths.astype(np.int64), 1) - 1
+    usable = np.clip(values, 0, MOST)
+    is_bad_bin = np.bincount(rows, weights=usable != values, minlength=table.num_rows) > 0
+    n_binned = np.bincount(rows, weights=usable, minlength=table.num_rows)
+    possible = np.all([(c >= 0) & (c <= MOST) for c in counts], axis=0) & (n_hist <= n) & (n_binned + n_zero <= n_hist)
+    possible &= np.isfinite(absmax) & (absmax >= 0) & np.isfinite(sumsq) & (sumsq >= 0) & (absmin > 0) & ~is_bad_bin
+    possible &= (n > 0) & ((n_binned == 0) | (absmax > 0)) & (sum(counts[1:4]) <= n)
+    return possible & (first >= LOWEST) & (first + last <= HIGHEST)
 
 
 def _own_or_replay(table: pa.Table) -> Any:
@@ -118,16 +140,17 @@ def _gathered(
     n = len(firsts)
     counts = {name: _summed(codes, _column(table, name), n) for name in _COUNTS}
     absmax, low, bins = _magnitudes(table, codes, n)
-    sizes = np.where(is_norm, np.sqrt(_column(table, "sumsq")), absmax)
+    sumsq = _column(table, "sumsq")
+    sizes = np.where(is_norm, np.sqrt(sumsq), absmax)
     worst = _last_largest(codes, sizes, n)
     masked = _is_mask_of_infinities(table)
     bad = sum(_column(table, name) for name in ("n_nan", "n_posinf", "n_neginf"))
     n_bad = _summed(codes, np.where(masked, 0, bad), n)
     finite = np.maximum(1, _column(table, "n") - bad)
-    rms = _largest(codes, np.sqrt(_column(table, "sumsq") / finite), n)
+    rms = _largest(codes, np.sqrt(sumsq / finite), n)
     order, steps = _smallest(codes, _column(table, "order"), n), _n_different(codes, _column(table, "step"), n)
-    absmin = _smallest(codes, np.nan_to_num(_column(table, "absmin"), nan=np.inf), n)
-    total, squares = _summed(codes, _column(table, "sum"), n), _summed(codes, _column(table, "sumsq"), n)
+    absmin = _smallest(codes, np.nan_to_num(_column(table, "absmin").astype(np.float64), nan=np.inf), n)
+    total, squares = _summed(codes, np.nan_to_num(_column(table, "sum")), n), _summed(codes, sumsq, n)
     names = {name: table[name].take(firsts).to_pylist() for name in (*_KEY, "source_text", "replay")}
     for i in np.flatnonzero([phase == "scaler" for phase in names["phase"]]):  # the diary's look at a gradient
         names["phase"][i], names["port"][i] = "grad", "grad"
@@ -169,14 +192,10 @@ def _magnitudes(table: pa.Table, codes: Ints, n: int) -> tuple[Floats, int, Ints
     """|max| per row and exponent counts per place, both without masks made of a format's lowest number."""
     absmax = _column(table, "absmax")
     lists = table["hist"].combine_chunks()
-    offsets, values = np.asarray(lists.offsets), np.asarray(lists.values)
-    if len(offsets):
-        offsets = offsets - offsets[0]
-    lengths = np.diff(offsets)
+    lengths, values = pc.list_value_length(lists).to_numpy(), lists.flatten().to_numpy()
     rows = np.repeat(np.arange(table.num_rows), lengths)
-    exponents = (
-        np.arange(len(rows)) - np.repeat(offsets[:-1], lengths) + _column(table, "hist_first")[rows].astype(np.int64)
-    )
+    begins = np.repeat(np.cumsum(lengths) - lengths, lengths)
+    exponents = np.arange(len(rows)) - begins + _column(table, "hist_first")[rows].astype(np.int64)
     is_mask = _is_lowest_number(table)
     if is_mask.any():
         top = np.floor(np.log2(np.where(is_mask, absmax, 1.0)))
@@ -185,7 +204,7 @@ def _magnitudes(table: pa.Table, codes: Ints, n: int) -> tuple[Floats, int, Ints
         highest = np.full(table.num_rows, -np.inf)
         np.maximum.at(highest, rows, np.where(values > 0, exponents, -np.inf))
         rest = np.maximum(np.nan_to_num(_column(table, "max"), nan=0.0), np.exp2(highest))
-        absmax = np.where(is_mask, np.maximum(rest, 0.0), absmax)
+        absmax = np.where(is_mask, np.clip(rest, 0.0, absmax), absmax)
     low = int(exponents.min()) if len(exponents) else 0
     width = int(exponents.max()) - low + 1 if len(exponents) else 1
     flat = np.bincount(codes[rows] * width + (exponents - low), weights=values, minlength=n * width)

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from hypocenter.nouns import Reading, StepRecord, Summary, replace
 from hypocenter.record.schema import READINGS, readings_from
+from hypocenter.report.headroom.gather import is_possible
 from hypocenter.summary.formats import Format
 from hypocenter.summary.reductions import (
     Bound,
@@ -87,6 +88,7 @@ def reductions_of(
     if not pc.any(pc.starts_with(table["port"], "terms[")).as_py():
         return ()
     ops = table.filter(pc.and_(pc.invert(pc.equal(table["op"], "")), pc.is_in(table["phase"], pa.array(list(phases)))))
+    ops = ops.filter(pa.array(is_possible(ops)))
     ops = ops.sort_by([(name, "ascending") for name in ("rank", "step", "microbatch", "replay", "order")])
     scales = {(rank, r.step): r.loss_scale for rank, r in records if r.loss_scale}
     nearest: dict[tuple[str, str, str, int, str], Reduction] = {}
