@@ -10,10 +10,10 @@ How it is decided
     On samples of the low-precision parameters, in turn, the weights are compared before and after an update, and
     for SGD, Adam and AdamW the update is recomputed in float64. A parameter is stuck when at least 95 % of the
     elements that should have moved stayed bit for bit. At 16 measured steps in a row at least half of the
-    parameters must be stuck: a warning, from nine tenths on an error. Steps do not count in which the learning
-    rate still rises, is below a tenth of its peak, or the gradient is below a fiftieth of what it was. Less than
-    that, but half of all updates lost, is a note; so is an unknown optimizer whose weights stand still for 48
-    measured steps, for it may keep the weights elsewhere.
+    parameters must be stuck: a warning, and an error when nine tenths are, and 99 % of all elements with them.
+    Steps do not count in which the learning rate still rises, is below a tenth of its peak, or the gradient is
+    below a fiftieth of what it was. Less than that, but half of all updates lost, is a note; so is an unknown
+    optimizer whose weights stand still for 48 measured steps, for it may keep the weights elsewhere.
 
 What to do
     Keep float32 master weights (model in float32 under autocast, or an optimizer that holds float32 copies), or
@@ -31,6 +31,7 @@ from collections.abc import Iterator, Sequence
 from hypocenter.detect.engine import rule
 from hypocenter.detect.update_rows import (
     PARAMS_STUCK,
+    SITE,
     STUCK,
     UPDATE_LOST,
     UPDATE_ULPS,
@@ -38,6 +39,7 @@ from hypocenter.detect.update_rows import (
     share,
     streak,
     total,
+    total_at,
 )
 from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding, Reading, Remedy
@@ -46,6 +48,7 @@ N_STEPS = 16  # measured steps in a row
 N_STEPS_UNKNOWN = 48  # the same for an optimizer whose update cannot be recomputed
 HALF = 0.5
 NEARLY_ALL = 0.9
+DEAD = 0.99  # of all elements; below that, small weights still learn
 REMEDY = Remedy(
     action="fp32-master-weights",
     text="keep the weights in float32 (train under autocast, or with an optimizer that holds float32 master weights), "
@@ -72,14 +75,15 @@ def _found(window: Window, stuck: Sequence[Reading], *, is_known: bool) -> Findi
     worst = max((r for r in rows_at(window, UPDATE_LOST) if r.summary.n and share(r) >= STUCK), key=_size, default=None)
     name = worst.site if worst is not None else ""
     dtype, optimizer = stuck[-1].dtype, stuck[-1].module
-    severity = "note" if not is_known else "error" if n_stuck >= NEARLY_ALL * n else "warning"
+    is_dead = n_stuck >= NEARLY_ALL * n and _lost_share(window, stuck[0].step) >= DEAD
+    severity = "note" if not is_known else "error" if is_dead else "warning"
     ulps = next((r.summary.sum for r in rows_at(window, UPDATE_ULPS) if r.site == name), None) if is_known else None
     every = f"all {dtype} parameters" if n == n_stuck else f"{n_stuck / n:.0%} of the {dtype} parameters"
     return Finding(
         code="HC221",
         kind="stagnation",
         severity=severity,
-        title=f"{every} stand still: their updates are rounded away"
+        title=f"{every} {'stand still' if is_dead else 'hardly move'}: their updates are rounded away"
         if is_known
         else f"{every} stand still; the optimizer's own arithmetic is not known",
         step=stuck[0].step,
@@ -95,6 +99,13 @@ def _found(window: Window, stuck: Sequence[Reading], *, is_known: bool) -> Findi
         confidence="proven" if is_known else "possible",
         remedy=REMEDY,
     )
+
+
+def _lost_share(window: Window, since: int) -> float:
+    now = total_at(window, UPDATE_LOST)
+    rows = [r for r in window.history.rows(SITE, UPDATE_LOST) if r.step >= since]
+    n, n_lost = total([*rows, *([now] if now is not None else [])])
+    return n_lost / n if n else 1.0
 
 
 def _why(worst: Reading | None, ulps: float | None, optimizer: str, stuck: Sequence[Reading]) -> Iterator[str]:
