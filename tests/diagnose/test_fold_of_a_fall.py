@@ -143,6 +143,15 @@ def test_all_ranks_are_one_finding():
     assert (finding.code, finding.rank, finding.count) == ("HC201", 0, 3)
 
 
+def test_a_rank_that_was_fine_follows_the_one_that_was_not():
+    fine = Evidence(trigger="skipped-step", step=12, rank=0, loss_scale=16384.0, replayed=True, why_not="finite here")
+
+    (finding,) = folded(records_of("." * 10 + "xss" + "s" * 40, ranks=2), singular(10, rank=1), fine)
+
+    assert (finding.rank, finding.cause) == (1, "sqrt-gradient-at-zero")
+    assert "rank 0 -> not finite too" in finding.then
+
+
 def test_a_layer_that_keeps_overflowing_gets_the_place_of_its_replay():
     records = records_of("." * 10 + "s...ss...ss....")
 

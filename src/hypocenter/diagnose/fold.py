@@ -68,6 +68,7 @@ def fold(
         shown = group.exhibit
         if shown is not None and shown.evidence.loss_scale is not None and group.finding.severity == "error":
             group.fall = fall_from(past.get(group.finding.rank, []), group.finding.step)
+    _take_in_skips(groups)
     for finding in sorted(ruled, key=lambda f: f.code == FORECAST):  # last: whether it came true is known then
         if finding.code in _OF_THE_SCALE:
             _place_fall(finding, groups, past.get(finding.rank, []))
@@ -139,6 +140,19 @@ def _place_fall(finding: Finding, groups: list[Group], past: Sequence[StepRecord
         groups.append(Group(finding=finding, fall=fall))
     else:
         _promote(shown, finding, fall)
+
+
+def _take_in_skips(groups: list[Group]) -> None:
+    """A skip that a replay could not show again, as on a rank that was fine, belongs to the fall it lies in."""
+    falling = [g for g in groups if g.fall is not None]
+    for group in list(groups):
+        shown = group.exhibit
+        if shown is None or shown.evidence.trigger != "skipped-step" or shown.is_located:
+            continue
+        leader = next((g for g in falling if g.fall is not None and group.finding.step in g.fall), None)
+        if leader is not None:
+            leader.followers.append(group.finding)
+            groups.remove(group)
 
 
 def _is_blamed(group: Group, fall: Fall | None) -> bool:

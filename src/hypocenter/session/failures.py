@@ -125,7 +125,7 @@ class Failures:
             return ""  # nothing wrong was found: silence
         outcome.evidence = replace(outcome.evidence, facts={**outcome.evidence.facts, **facts})
         if case.trigger == "skipped-step":
-            if not outcome.evidence.reproduced:
+            if not outcome.evidence.reproduced and not outcome.evidence.shares:
                 return ""  # a skip that cannot be shown again accuses nobody
         elif not outcome.evidence.reproduced:
             if not (outcome.evidence.replayed and case.world_size > 1):
