@@ -9,8 +9,9 @@ import torch
 
 from hypocenter.diagnose.evidence import Cure, Evidence, Rerun
 from hypocenter.diagnose.origin import Blame, blame, killed_infinities
-from hypocenter.replay import adjudicate, cures
+from hypocenter.replay import adjudicate
 from hypocenter.replay.case import HIDDEN, Case, Outcome, Scene, is_finite
+from hypocenter.replay.cure import proposals
 from hypocenter.replay.engine import Replayed, Replayer, ReplayImpossible
 from hypocenter.replay.shares import fits, shares
 from hypocenter.replay.testimony import testify
@@ -171,7 +172,7 @@ class Investigator:
             evidence = replace(evidence, cure=trials.cure(evidence, self._cures.get(_place(evidence))))
             if evidence.cure is not None and evidence.cure.verified:
                 self._cures[_place(evidence)] = evidence.cure
-            evidence = replace(evidence, remedies=cures.propose(evidence))
+            evidence = replace(evidence, remedies=proposals.propose(evidence))
         return Outcome(evidence=evidence, node=node)
 
     def _add_up(self, scene: Scene, replayed: Replayed) -> None:

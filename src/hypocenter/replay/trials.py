@@ -11,10 +11,10 @@ import torch
 from hypocenter.diagnose.evidence import Cure, Evidence
 from hypocenter.replay import samples
 from hypocenter.replay.case import HIDDEN, Scene
-from hypocenter.replay.cure import Cures, is_low_precision
+from hypocenter.replay.cure.finder import Cures, is_low_precision
+from hypocenter.replay.cure.islands import sites_of
+from hypocenter.replay.cure.rehearsal import Rehearsal
 from hypocenter.replay.engine import Replayer
-from hypocenter.replay.islands_search import sites_of
-from hypocenter.replay.rehearsal import Rehearsal
 from hypocenter.replay.tracing import Tracing
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.tape import Microbatch

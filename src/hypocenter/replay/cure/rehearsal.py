@@ -13,7 +13,7 @@ import torch
 from hypocenter.diagnose.origin import blame, killed_infinities
 from hypocenter.replay import adjudicate
 from hypocenter.replay.case import HIDDEN, Budget, Scene, is_finite
-from hypocenter.replay.cure_search import OutOfBudget
+from hypocenter.replay.cure.search import OutOfBudget
 from hypocenter.replay.engine import Replayed, Replayer, ReplayImpossible
 from hypocenter.replay.tracing import Tracing
 from hypocenter.tap.tape import Microbatch

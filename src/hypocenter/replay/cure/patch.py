@@ -11,9 +11,9 @@ import torch
 
 from hypocenter.diagnose.evidence import Cure
 from hypocenter.diagnose.patch import Patch, api, propose
-from hypocenter.replay.islands_search import Module
-from hypocenter.replay.patched import CannotTry, patched
-from hypocenter.replay.rehearsal import Around, Rehearsal
+from hypocenter.replay.cure.islands import Module
+from hypocenter.replay.cure.patched import CannotTry, patched
+from hypocenter.replay.cure.rehearsal import Around, Rehearsal
 from hypocenter.replay.remedies.sources import forward_source
 from hypocenter.tap.names import unwrap, walk
 

@@ -8,7 +8,7 @@ import hypocenter
 from hypocenter.diagnose.exhibits import decode
 from hypocenter.nouns import Source
 from hypocenter.record.reader import open_run
-from hypocenter.replay.cure import functions_in
+from hypocenter.replay.cure.finder import functions_in
 from hypocenter.replay.remedies.fp32_lines import lines_in_float32
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from hypocenter.replay.cure_search import OutOfBudget, smallest
-from hypocenter.replay.rehearsal import Around, Rehearsal
+from hypocenter.replay.cure.rehearsal import Around, Rehearsal
+from hypocenter.replay.cure.search import OutOfBudget, smallest
 from hypocenter.replay.remedies.fp32_island import island
 from hypocenter.tap.tracer import OpTracer
 

@@ -10,10 +10,10 @@ import torch
 
 from hypocenter.diagnose.evidence import Alternative, Cure, Evidence
 from hypocenter.nouns import Source
-from hypocenter.replay.alternatives import Comparison
-from hypocenter.replay.cure_patch import api_lines, change_of
-from hypocenter.replay.islands_search import Found, IslandSearch, Module
-from hypocenter.replay.rehearsal import Around, Rehearsal
+from hypocenter.replay.cure.alternatives import Comparison
+from hypocenter.replay.cure.islands import Found, IslandSearch, Module
+from hypocenter.replay.cure.patch import api_lines, change_of
+from hypocenter.replay.cure.rehearsal import Around, Rehearsal
 from hypocenter.replay.remedies.fp32_island import advice
 from hypocenter.replay.remedies.fp32_lines import lines_in_float32
 from hypocenter.replay.remedies.islands import island as lasting_island

@@ -10,7 +10,7 @@ import torch
 
 from hypocenter.diagnose.evidence import Alternative, Evidence
 from hypocenter.replay.case import HIDDEN
-from hypocenter.replay.rehearsal import Around, Rehearsal, Rehearsed
+from hypocenter.replay.cure.rehearsal import Around, Rehearsal, Rehearsed
 from hypocenter.replay.remedies.catalogue import REMEDIES
 from hypocenter.replay.remedies.cost import parameter_share
 from hypocenter.replay.remedies.float64_reference import Float64Reference

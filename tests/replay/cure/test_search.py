@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hypocenter.replay.cure_search import OutOfBudget, smallest
+from hypocenter.replay.cure.search import OutOfBudget, smallest
 
 NAMES = [f"m{i}" for i in range(64)]
 
