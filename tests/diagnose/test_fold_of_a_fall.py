@@ -8,7 +8,7 @@ from hypocenter.detect.engine import Engine, rules
 from hypocenter.diagnose.evidence import Evidence, OpFacts, Rerun, TensorFacts
 from hypocenter.diagnose.exhibits import exhibited
 from hypocenter.diagnose.fold import fold
-from hypocenter.nouns import Reading, Source, StepRecord, Summary
+from hypocenter.nouns import Reading, Source, StepRecord, Summary, replace
 
 CULPRIT = "blocks.1.attn.qkv.weight"
 
@@ -103,6 +103,41 @@ def test_updates_that_go_through_in_between_do_not_make_it_two():
     assert any(
         line.startswith("loss scale 65,536 -> ") and "31 skips (steps 10 to 43)" in line for line in finding.then
     )
+
+
+def test_a_layer_that_keeps_overflowing_later_in_the_fall_is_no_finding_of_its_own():
+    records = records_of("x" + "s" * 30 + ".s" * 40)
+
+    (finding,) = folded(records, singular(0))
+
+    assert (finding.code, finding.step) == ("HC101", 0)
+
+
+def test_parameters_ruined_by_a_scale_that_has_no_inverse_belong_to_its_fall():
+    records = records_of("x" + "s" * 147 + "." * 4)
+    for step in range(150, 152):
+        records[0, step] = replace(records[0, step], loss=float("nan"))
+    ruined = Evidence(
+        id="step-000149-nonfinite-param", trigger="nonfinite-param", step=149, bad_params=("embed.weight",),
+        leaf=TensorFacts(name="embed.weight", dtype="float32", summary=Summary(n=4, n_nan=4)),
+    )  # fmt: skip
+
+    (finding,) = folded(records, singular(0), ruined)
+
+    assert (finding.code, finding.step) == ("HC101", 0)
+    assert any("1 / loss scale is infinite" in line and "step 148" in line for line in finding.then)
+
+
+def test_parameters_that_break_at_a_scale_with_an_inverse_are_another_matter():
+    records = records_of("x" + "s" * 20 + "." * 4)
+    ruined = Evidence(
+        id="step-000022-nonfinite-param", trigger="nonfinite-param", step=22, bad_params=("embed.weight",),
+        leaf=TensorFacts(name="embed.weight", dtype="float32", summary=Summary(n=4, n_nan=4)),
+    )  # fmt: skip
+
+    found = folded(records, singular(0), ruined)
+
+    assert [(f.code, f.step) for f in alarms(found)] == [("HC101", 0), ("HC103", 22)]
 
 
 def test_two_pieces_of_evidence_in_one_fall_are_one_finding():

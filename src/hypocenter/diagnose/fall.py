@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from hypocenter.nouns import StepRecord
 
 RECOVERED = 64  # updates in a row that went through end a fall
+NO_INVERSE = 2.0**-128  # 1 / scale is infinite in float32 from here down: unscaling makes inf, and NaN of zeros
 REGROWN = 1.001  # a scale above the first one, by more than rounding, too
 
 
@@ -75,6 +76,12 @@ def fall_from(records: Sequence[StepRecord], step: int) -> Fall | None:
         from_scale=top,
         to_scale=_after(records, last),
     )
+
+
+def first_without_inverse(records: Sequence[StepRecord]) -> int | None:
+    """The first update that went through at a scale so small that unscaling multiplied gradients by infinity."""
+    steps = (r.step for r in records if r.loss_scale is not None and r.loss_scale <= NO_INVERSE and not r.skipped)
+    return next(steps, None)
 
 
 def streaks(records: Sequence[StepRecord]) -> list[list[int]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from hypocenter.detect.consequence import Episode, episode_of, episodes, is_sick
 from hypocenter.diagnose.exhibits import Exhibit
-from hypocenter.diagnose.fall import Fall, by_rank, fall_from, scale_text, streaks
+from hypocenter.diagnose.fall import Fall, by_rank, fall_from, first_without_inverse, scale_text, streaks
 from hypocenter.diagnose.numbers import counted
 from hypocenter.diagnose.why import place
 from hypocenter.nouns import Finding, StepRecord
@@ -36,6 +36,7 @@ class Group:
     same: list[Finding] = field(default_factory=list)  # the same cause at the same place, at other steps or ranks
     followers: list[Finding] = field(default_factory=list)
     fall: Fall | None = None  # of the loss scale, that belongs to it
+    ruined_from: int | None = None  # step at which the fallen scale broke the parameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +70,7 @@ def fold(
         if shown is not None and shown.evidence.loss_scale is not None and group.finding.severity == "error":
             group.fall = fall_from(past.get(group.finding.rank, []), group.finding.step)
     _take_in_skips(groups)
+    _take_in_ruin(groups, past)
     for finding in sorted(ruled, key=lambda f: f.code == FORECAST):  # last: whether it came true is known then
         if finding.code in _OF_THE_SCALE:
             _place_fall(finding, groups, past.get(finding.rank, []))
@@ -126,7 +128,7 @@ def _place_finding(finding: Finding, groups: list[Group], spans: Sequence[Episod
 def _place_fall(finding: Finding, groups: list[Group], past: Sequence[StepRecord]) -> None:
     """A falling scale follows what is to blame for it, or leads what was found out about it."""
     fall = fall_from(past, finding.step)
-    blamed = next((g for g in groups if _is_blamed(g, fall)), None)
+    blamed = next((g for g in groups if _is_blamed(g, fall, finding.step)), None)
     if blamed is not None and (finding.code == "HC201" or blamed.finding.step <= finding.step):
         blamed.followers.append(finding)
         blamed.fall = fall if blamed.fall is None or blamed.fall.n_skips < 2 else blamed.fall
@@ -155,12 +157,28 @@ def _take_in_skips(groups: list[Group]) -> None:
             groups.remove(group)
 
 
-def _is_blamed(group: Group, fall: Fall | None) -> bool:
+def _take_in_ruin(groups: list[Group], past: Mapping[int, Sequence[StepRecord]]) -> None:
+    """Parameters that unscaling by a scale near zero made NaN, and what follows from them, belong to the fall."""
+    for leader in [g for g in groups if g.fall is not None]:
+        step = first_without_inverse(past.get(leader.finding.rank, ()))
+        if step is None or step < leader.finding.step:
+            continue
+        leader.ruined_from = step
+        for group in [g for g in groups if g is not leader and g.finding.rank == leader.finding.rank]:
+            if group.finding.step >= step and group.finding.kind == "nonfinite" and group.finding.cause == "unknown":
+                leader.followers.append(group.finding)
+                groups.remove(group)
+
+
+def _is_blamed(group: Group, fall: Fall | None, step: int) -> bool:
     """Whether it says what made gradients non-finite that no loss scale would have mended."""
     if fall is None or group.finding.severity != "error" or group.finding.kind != "nonfinite":
         return False
     is_located = group.exhibit is not None and group.exhibit.is_located
-    return (is_located or group.finding.code == "HC102") and any(f.step in fall for f in (group.finding, *group.same))
+    is_same = any(f.step in fall for f in (group.finding, *group.same))
+    return (is_located or group.finding.code == "HC102") and (
+        is_same or (group.fall is not None and step in group.fall)
+    )
 
 
 def _shows(group: Group, finding: Finding, fall: Fall | None) -> bool:
@@ -222,6 +240,11 @@ def _leader(finding: Finding, groups: Sequence[Group], spans: Sequence[Episode])
         fallen = next((g for g in leads if g.fall is not None and finding.step in g.fall), None)
         if fallen is not None:
             return fallen
+    if finding.kind == "nonfinite":
+        ruined = (g for g in groups if g.ruined_from is not None and g.finding.rank == finding.rank)
+        leader = next((g for g in ruined if g.ruined_from is not None and finding.step >= g.ruined_from), None)
+        if leader is not None:
+            return leader
     if finding.code == "HC214" and finding.severity == "note":
         return next((g for g in reversed(groups) if _is_same_schedule(g.finding, finding)), None)
     if finding.code == FORECAST:
@@ -336,7 +359,8 @@ def _fell(group: Group) -> list[str]:
     if fall is None or group.finding.severity == "note":
         return []
     is_said = fall.n_skips > 1 or group.finding.code in _OF_THE_SCALE
-    return [fall.sentence()] if is_said else []
+    ruin = f"1 / loss scale is infinite: the update of step {group.ruined_from} -> NaN in the parameters"
+    return [*([fall.sentence()] if is_said else []), *([ruin] if group.ruined_from is not None else [])]
 
 
 def _skipped(group: Group, records: Mapping[tuple[int, int], StepRecord]) -> list[str]:
