@@ -7,19 +7,14 @@ import os
 import sys
 import time
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from hypocenter._version import __version__
 from hypocenter.config import Config
 from hypocenter.nouns import Reading, StepRecord
-from hypocenter.record.catalogue import Sinks, SinkStart, load_sinks
 from hypocenter.record.layout import rank_directory
-from hypocenter.record.run_file import finish_run, start_run
-from hypocenter.record.writer import Writer
 from hypocenter.replay.engine import Replayer
 from hypocenter.session.failures import Failures
 from hypocenter.session.frameworks import Frameworks
@@ -27,6 +22,8 @@ from hypocenter.session.guard import StopTraining, Warnings, guarded
 from hypocenter.session.levels import Levels
 from hypocenter.session.live_trace import LiveTrace
 from hypocenter.session.observer import Context, Observers, Update
+from hypocenter.session.output import Output
+from hypocenter.session.parameter_check import ParameterCheck
 from hypocenter.session.rank import rank_and_world_size
 from hypocenter.session.replay_rows import ReplayRows
 from hypocenter.session.sentinel import Check, Sentinel, scalar_reading
@@ -37,7 +34,7 @@ from hypocenter.tap.gradients import local, norms, to_host
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.roots import RootTap, owner_of
 from hypocenter.tap.scaled import PlainUpdate, ScaledUpdate, Unscaling, gradients_of
-from hypocenter.tap.tape import Tape, version_of
+from hypocenter.tap.tape import Tape
 from hypocenter.tap.updates import UpdateTap
 
 
@@ -58,7 +55,6 @@ class Session:
         self.names = NameMap()
         self.clock = Clock()
         self.tape = Tape(config.keep_mb << 20)
-        self._owns_run, self._command = owns_run, command
         self._pid = os.getpid()
         self._roots = RootTap(self.tape, on_root=self._on_root, on_begin=self._on_begin, fail=self.warn)
         self._updates = UpdateTap(self)
@@ -99,8 +95,8 @@ class Session:
                 warn=self.warn,
             )
         )
-        self._writer: Writer | None = None
-        self._sinks: Sinks | None = None
+        self._parameter_check = ParameterCheck(self._sentinel, self._failures, self._rank)
+        self._output = Output(config, directory, self._rank, self.warn, owns_run=owns_run, command=command)
         self._undo: list[Callable[[], None]] = []
         self._clip_bad: list[str] | None = None
         self._unclipped_norm: float | None = None
@@ -109,10 +105,6 @@ class Session:
         self._step = 0
         self._scale: float | None = None
         self._skipped = False
-        self._params_started: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self._params_step = 0
-        self._versions: dict[int, int] = {}  # of parameters, as the last update left them
-        self._last_optimizer: torch.optim.Optimizer | None = None
         self._rows: list[Reading] = []
         self._finding = ""
         self._step_started = time.perf_counter()
@@ -157,14 +149,7 @@ class Session:
             self._check_leftovers()
         finally:
             self._detach()
-            if self._writer is not None:
-                self._writer.close()
-                if self._sinks is not None:
-                    self._sinks.close()
-                if (
-                    self._owns_run or self.warn.lines
-                ):  # the launcher knows how a launched run ended; what we said, we know
-                    finish_run(self.directory, "finished", 0 if self._owns_run else None, self.warn.lines)
+            self._output.close()
             self.is_off = True
 
     def forked(self) -> None:
@@ -317,7 +302,7 @@ class Session:
         self, optimizer: Any, scaled: ScaledUpdate | None, gradients: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()
     ) -> None:
         self._roots.reset()
-        self._read_parameters()
+        self._finding = self._parameter_check.read(self._check) or self._finding
         self._step = self.clock.begin_update(id(optimizer))
         is_wrapper = not isinstance(optimizer, torch.optim.Optimizer)
         if not gradients:
@@ -327,7 +312,7 @@ class Session:
         if self._unclipped_norm is None:
             self._unclipped_norm = check.total_norm
         if not check.loss_finite:
-            self._look_for_a_broken_update(parameters)
+            self._finding = self._parameter_check.look_back(parameters) or self._finding
         self._rows += self._levels.collect(self._step, [optimizer])
         rank, world_size = self._rank()
         found = self._failures.after_check(
@@ -382,12 +367,8 @@ class Session:
             check, update = self._check, self._update
             if check is None or update is None:
                 return
-            parameters = update.parameters
-            self._params_started = self._sentinel.start_parameters(parameters, self._step)
-            self._versions = {id(p): version_of(p) for p in parameters}
-            self._params_step, self._last_optimizer = self._step, optimizer
-            if not self._params_started or self._params_started[0][1].device.type == "cpu":
-                self._read_parameters()  # nothing to wait for
+            if self._parameter_check.start(update.parameters, optimizer, self._step):
+                self._finding = self._parameter_check.read(check) or self._finding
             update.skipped = self._skipped
             self._rows += self._observers.after_update(update)
         self._flush(self._record(optimizer, check))
@@ -396,32 +377,6 @@ class Session:
         self.clock.end_update()
         self._check, self._update, self._clip_bad, self._unclipped_norm = None, None, None, None
         self._skipped, self._scale, self._finding = False, None, ""
-
-    def _look_for_a_broken_update(self, parameters: list[torch.Tensor]) -> None:
-        """The loss is not finite: were parameters broken by the last update, and by nobody else since?"""
-        if self._failures.poisoned or self._last_optimizer is None:
-            return
-        bad = self._sentinel.bad_parameters(self._sentinel.start_parameters(parameters))
-        if bad and all(self._versions.get(id(p)) == version_of(p) for p in bad):
-            self._blame_update(bad, self._last_optimizer, must_prove=True)
-
-    def _blame_update(self, bad: list[torch.Tensor], optimizer: torch.optim.Optimizer, *, must_prove: bool) -> None:
-        labels = [self._sentinel.label(p) for p in bad]
-        found = self._failures.parameter_broke(
-            bad, optimizer, self._params_step, self._rank()[0], labels, must_prove=must_prove
-        )
-        self._finding = found or self._finding
-        self._failures.poisoned = self._failures.poisoned or bool(found)
-
-    def _read_parameters(self) -> None:
-        started, self._params_started = self._params_started, []
-        if not started or self._last_optimizer is None:
-            return
-        bad = self._sentinel.bad_parameters(started)
-        gradients_fine = self._check is None or (self._check.loss_finite and not self._check.bad_params)
-        if bad and gradients_fine and not self._failures.poisoned:
-            self._blame_update(bad, self._last_optimizer, must_prove=False)
-        self._failures.poisoned = bool(bad) or (self._failures.poisoned and not gradients_fine)
 
     # rows
 
@@ -463,28 +418,12 @@ class Session:
     def _flush(self, record: StepRecord | None) -> None:
         with self._timed():
             rows, self._rows = self._rows, []
-            if self._writer is None:
-                self._open()
-            if self._writer is not None and self._sinks is not None:
-                self._writer.write(rows, record)
-                self._sinks.write(rows, record)
-
-    def _open(self) -> None:
-        """At the first rows: by now the rank is known."""
-        rank, world_size = self._rank()
-        versions = {"hypocenter": __version__, "torch": torch.__version__}
-        start_run(self.directory, self._command, asdict(self.config), world_size, versions)
-        self._writer = Writer(self.directory, rank=rank, warn=self.warn)
-        start = SinkStart(rank=rank, world_size=world_size, directory=self.directory)
-        self._sinks = load_sinks(self.config.sinks, self.config.plugins, start=start, warn=self.warn)
+            self._output.write(rows, record)
 
     def _check_leftovers(self) -> None:
         """A loss that was not finite and that no update followed: the program gave up on it, or is about to end."""
-        if self._last_optimizer is not None:
-            every = _parameters(self._last_optimizer)
-            if all(self._versions.get(id(p)) == version_of(p) for p in every):
-                self._params_started = self._sentinel.start_parameters(every)
-        self._read_parameters()
+        self._parameter_check.restart()
+        self._finding = self._parameter_check.read(self._check) or self._finding
         self._roots.suspend_loss_mode()
         self.tape.close_unused_loss(self.clock.microbatch, self.clock.batch)
         losses = [float(v) for m in self.tape.microbatches for v in m.values]

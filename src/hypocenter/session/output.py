@@ -1,0 +1,63 @@
+"""Where the rows of this process go: the run directory and the sinks, opened at the first rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from hypocenter._version import __version__
+from hypocenter.config import Config
+from hypocenter.nouns import Reading, StepRecord
+from hypocenter.record.catalogue import Sinks, SinkStart, load_sinks
+from hypocenter.record.run_file import finish_run, start_run
+from hypocenter.record.writer import Writer
+from hypocenter.session.guard import Warnings
+
+
+class Output:
+    """Writes rows and step records. Nothing is written before the first ones: only then is the rank known.
+
+    Args:
+        owns_run: whether run.json is ours to write (`watch`) or the launcher's (`hypocenter run`).
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        directory: Path,
+        rank: Callable[[], tuple[int, int]],
+        warn: Warnings,
+        *,
+        owns_run: bool,
+        command: tuple[str, ...],
+    ) -> None:
+        self._config, self._directory, self._rank, self._warn = config, directory, rank, warn
+        self._owns_run, self._command = owns_run, command
+        self._open: tuple[Writer, Sinks] | None = None
+
+    def write(self, rows: Sequence[Reading], record: StepRecord | None) -> None:
+        """One step's rows, and its record if it is complete."""
+        if self._open is None:
+            self._open = self._opened()
+        for each in self._open:
+            each.write(rows, record)
+
+    def close(self) -> None:
+        """Close the files. The launcher knows how a launched run ended; what was said here, only we know."""
+        if self._open is None:
+            return
+        for each in self._open:
+            each.close()
+        if self._owns_run or self._warn.lines:
+            finish_run(self._directory, "finished", 0 if self._owns_run else None, self._warn.lines)
+
+    def _opened(self) -> tuple[Writer, Sinks]:
+        rank, world_size = self._rank()
+        versions = {"hypocenter": __version__, "torch": torch.__version__}
+        start_run(self._directory, self._command, asdict(self._config), world_size, versions)
+        writer = Writer(self._directory, rank=rank, warn=self._warn)
+        start = SinkStart(rank=rank, world_size=world_size, directory=self._directory)
+        return writer, load_sinks(self._config.sinks, self._config.plugins, start=start, warn=self._warn)
