@@ -42,10 +42,10 @@ def test_recomputed_update_is_the_one_that_torch_made(case, dtype, foreach, seed
 
     for _ in range(4):
         weight.grad = size * torch.randn(17, generator=random, dtype=dtype)
-        before = weight.detach().double().clone()
+        before, grad = weight.detach().double().clone(), weight.grad.double().clone()  # foreach Nesterov overwrites it
         optimizer.step()
         state = {k: v.double() if k != "step" else v for k, v in optimizer.state[weight].items() if v is not None}
-        update = intended(family_of(optimizer), optimizer.param_groups[0], before, weight.grad.double(), state)
+        update = intended(family_of(optimizer), optimizer.param_groups[0], before, grad, state)
 
         assert update is not None
         done = weight.detach().double() - before

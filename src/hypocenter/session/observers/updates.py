@@ -42,6 +42,7 @@ compensation, error feedback) the weight is only a view, and may stand still rig
 class _Before:
     place: Place
     weight: Tensor
+    gradient: Tensor | None = None  # None: a loss scale was still in it, and the step took it out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,9 +82,12 @@ class LostUpdates(Observer):
         for place in places:
             if place.parameter.grad is None or _has_hidden_part(state_of(optimizer, place.parameter), place.parameter):
                 continue
-            values = sample(place.parameter)
-            if values is not None:
-                self._before.append(_Before(place=place, weight=values.clone()))
+            values, gradient = sample(place.parameter), sample(place.parameter.grad)
+            if values is not None and gradient is not None:
+                kept = (
+                    gradient.clone() if update.scaled is None else None
+                )  # Nesterov's foreach form writes to gradients
+                self._before.append(_Before(place=place, weight=values.clone(), gradient=kept))
 
     def _note_peaks(self, optimizer: torch.optim.Optimizer, update: Update) -> None:
         rate = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None
@@ -114,7 +118,9 @@ class LostUpdates(Observer):
         parameter, group = before.place.parameter, before.place.group
         state, wide = state_of(optimizer, parameter), wide_dtype(parameter.device)
         after = sample(parameter)
-        grad = sample(parameter.grad) if parameter.grad is not None else None
+        grad = before.gradient
+        if grad is None and parameter.grad is not None:
+            grad = sample(parameter.grad)
         if after is None or grad is None or after.shape != before.weight.shape or grad.shape != after.shape:
             return None
         if _has_hidden_part(state, parameter):
