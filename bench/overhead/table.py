@@ -20,7 +20,7 @@ steps with the tool and without it take turns, the one that goes first changing 
 paired ratios and, in brackets, the smallest, the largest and how many there are. A tool that can be taken off again is
 compared within one process; the others (DebugUnderflowOverflow, msprobe) with a second process, which adds a few per
 cent of noise either way. On a CPU there is no queue to stall: what a tool's `.item()` per tensor costs on an
-accelerator is not in these numbers.
+accelerator is not in these numbers. Other tools, measured in an earlier way: [beside other tools](overhead-peers.md).
 """
 
 _SCALED = f"""
