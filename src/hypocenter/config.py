@@ -47,6 +47,11 @@ class Config:
     replay: bool = True  # re-execute a step that failed
     cure: Literal["auto", "full", "off"] = "auto"  # search the smallest float32 island that cures; full: no budget
     max_replays: int = 8  # failed steps that are replayed; later ones are only recorded
+    replicas: str = "every=10"  # steps at which what should be equal over ranks is digested (64 bits a parameter)
+    collectives: str = "every=100"  # steps at which what goes into and comes out of collectives is summed up
+    sdc_check: str = "never"  # steps at which each rank does its neighbour's micro-batch again and compares the bits
+    agree: bool = True  # ranks tell each other that a step failed, over a side group of their own
+    agree_timeout_s: float = 10.0  # longest that one rank waits for the others in that; then it goes on alone
     keep_mb: int = 2048  # most memory that kept inputs of one step may pin
     bundle_mb: int = 256  # largest bundle; larger tensors are cut out of it and named
     compiled_backward: bool = False  # probes in compiled backward: changes compiled bf16 numerics, hence opt-in
@@ -156,9 +161,9 @@ def _allowed(hint: Any, value: Any) -> str:
 
 def _build(values: Mapping[str, Any], origin: str) -> Config:
     config = Config(**{name: _convert(name, value, origin) for name, value in values.items()})
-    for name in ("schedule", "param_schedule"):
+    for name in ("schedule", "param_schedule", "replicas", "collectives", "sdc_check"):
         parse(getattr(config, name))  # a typo is found before training starts
-    for name in ("frames", "keep_mb", "bundle_mb", "max_replays"):
+    for name in ("frames", "keep_mb", "bundle_mb", "max_replays", "agree_timeout_s"):
         if getattr(config, name) < 0:
             raise ConfigError(f"option {name!r} cannot be negative", where=origin, fix="use 0 to switch it off")
     return config

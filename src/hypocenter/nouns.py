@@ -19,7 +19,8 @@ CAUSES: tuple[str, ...] = (
     "fully-masked-softmax", "empty-reduction", "bad-input", "index-out-of-range", "bad-parameter",
     "optimizer-eps-underflow", "update-rounded-away", "exploding-activation", "exploding-gradient", "dead-gradient",
     "hardware-fault", "kernel-bug", "replica-drift", "missing-gradient-sync", "rng-desync", "config-mismatch",
-    "init-mismatch", "precision-mismatch", "data-mismatch", "implementation-mismatch", "noise", "unknown",
+    "init-mismatch", "precision-mismatch", "data-mismatch", "implementation-mismatch", "noise",
+    "rank-lost", "collective-fault", "unknown",
 )  # fmt: skip
 """The closed vocabulary of causes. One that fits none is `unknown`, never a guess dressed up."""
 
@@ -87,6 +88,37 @@ class Coords:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One process that was this rank: an elastic restart makes another attempt."""
+
+    number: int = 0
+    host: str = ""
+    pid: int = 0
+    started: str = ""  # ISO 8601, UTC
+    started_ns: int = 0  # Unix time; streams of this process carry its host and pid in their names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """rank.json: where a rank runs and where it stands among the others."""
+
+    format: int = 1
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int | None = None
+    host: str = ""
+    device: str = ""  # "cpu", "cuda:3", "npu:0"
+    device_name: str = ""  # "NVIDIA H200"
+    serial: str = ""  # UUID or serial number of the device
+    launcher: str = ""  # torchrun, srun, deepspeed, accelerate, mpirun, ""
+    coords: Coords = field(default_factory=Coords)
+    groups: dict[str, tuple[int, ...]] = field(default_factory=dict)  # axis -> global ranks of this rank's group
+    source: str = ""  # what told the layout: "DeviceMesh", "megatron", "deepspeed", "data parallel", ""
+    layers: dict[str, int] = field(default_factory=dict)  # module path -> the layer number it carries, if any
+    attempts: tuple[Attempt, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """One Summary of one site at one (step, micro-batch, rank). The rank is the directory it is stored in."""
 
@@ -107,6 +139,8 @@ class Reading:
     recompute: bool = False  # activation-checkpoint recompute inside backward
     replay: bool = False  # observed in a replay, not in the run itself
     literal_inf: bool = False  # its infinities come from constants that the program wrote (masks)
+    digest: int | None = None  # 64 bits of the exact values here (int64); equal values have equal digests
+    placement: str = ""  # over the ranks, per axis: "dp=R tp=S(0)"; R replicated, S(dim) shard, P summand, V its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,6 +238,6 @@ class Run:
 
 
 __all__ = [
-    "CAUSES", "KINDS", "LEVELS", "Confidence", "Coords", "Diagnosis", "Finding", "Level", "Phase", "Reading", "Remedy",
-    "Run", "Severity", "Source", "Status", "StepRecord", "Summary", "replace",
+    "CAUSES", "KINDS", "LEVELS", "Attempt", "Confidence", "Coords", "Diagnosis", "Finding", "Level", "Phase", "Place",
+    "Reading", "Remedy", "Run", "Severity", "Source", "Status", "StepRecord", "Summary", "replace",
 ]  # fmt: skip

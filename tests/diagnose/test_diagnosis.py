@@ -15,7 +15,7 @@ import pytest
 from hypocenter.detect import engine
 from hypocenter.diagnose.diagnosis import diagnose
 from hypocenter.diagnose.evidence import Evidence, OpFacts, Rerun, TensorFacts
-from hypocenter.nouns import Reading, Remedy, Run, Source, StepRecord, Summary
+from hypocenter.nouns import Place, Reading, Remedy, Run, Source, StepRecord, Summary
 from hypocenter.record.schema import readings_batch
 
 NAN = math.nan
@@ -29,6 +29,7 @@ class FakeRecording:
     rows: dict[int, list[Reading]] = field(default_factory=dict)
     records: dict[int, list[StepRecord]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    places: dict[int, Place] = field(default_factory=dict)
     run: Run = field(default_factory=lambda: Run(format=1, name="0412"))
 
     @property
@@ -37,7 +38,10 @@ class FakeRecording:
 
     def table(self, rank=None) -> pa.Table:
         chosen = self.ranks if rank is None else [rank]
-        return pa.Table.from_batches([readings_batch([r for k in chosen for r in self.rows.get(k, [])])])
+        rows = [(k, r) for k in chosen for r in self.rows.get(k, [])]
+        table = pa.Table.from_batches([readings_batch([r for _, r in rows])])
+        column = pa.field("rank", pa.int32(), nullable=False)
+        return table.append_column(column, pa.array([k for k, _ in rows], pa.int32()))
 
     def step_records(self):
         return [(rank, record) for rank in self.ranks for record in self.records.get(rank, [])]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from hypocenter.nouns import Coords, Diagnosis, Finding, Reading, Remedy, Run, Source, StepRecord, Summary
+from hypocenter.nouns import Coords, Diagnosis, Finding, Place, Reading, Remedy, Run, Source, StepRecord, Summary
 from hypocenter.record.schema import readings_batch
 
 
@@ -25,6 +25,7 @@ class FakeRecording:
     )  # fmt: skip
     ranks: list[int] = field(default_factory=lambda: [3])
     problems: list[str] = field(default_factory=list)
+    places: dict[int, Place] = field(default_factory=dict)
     rows: list[tuple[int, Reading]] = field(default_factory=list)
     step_rows: list[StepRecord] = field(default_factory=list)
 

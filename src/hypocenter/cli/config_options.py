@@ -27,6 +27,11 @@ HELP: dict[str, str] = {
     "replay": "Re-execute a step that failed, to find the operator.",
     "cure": "Search the smallest float32 island that cures a failed step: within a budget, without one, or not.",
     "max_replays": "Failed steps that are replayed; later ones are only recorded.",
+    "replicas": "Steps at which what should be equal over ranks is digested, to find replicas that drift.",
+    "collectives": "Steps at which inputs and results of collectives are summed up, to find wrong sums.",
+    "sdc_check": "Steps at which each rank repeats its neighbour's micro-batch, to find wrong hardware.",
+    "agree": "Ranks tell each other over a side group that a step has failed.",
+    "agree_timeout_s": "Longest wait, in seconds, of one rank for the others in that.",
     "keep_mb": "Most memory, in MiB, that kept inputs of one step may pin.",
     "bundle_mb": "Largest bundle, in MiB; larger tensors are cut out of it and named.",
     "compiled_backward": "Probe gradients inside compiled backward; this changes compiled bf16 rounding.",
@@ -81,4 +86,4 @@ def _default(field: Field[Any]) -> str:
 def _metavar(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return "[" + "|".join(str(choice) for choice in get_args(hint)) + "]"
-    return "N" if hint is int or int in get_args(hint) else "TEXT"
+    return "N" if hint in (int, float) or int in get_args(hint) else "TEXT"

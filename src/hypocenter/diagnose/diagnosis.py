@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from hypocenter.detect import engine
+from hypocenter.detect import engine, group_engine
 from hypocenter.diagnose import verdicts
 from hypocenter.diagnose.exhibits import Exhibits, load
 from hypocenter.diagnose.fold import Folded, fold
+from hypocenter.diagnose.panels import panels_of
 from hypocenter.diagnose.ranks import together
 from hypocenter.diagnose.rows import Recorded, n_sites, steps_of
-from hypocenter.nouns import Diagnosis, Finding, Status, StepRecord
+from hypocenter.nouns import Diagnosis, Finding, Place, Status, StepRecord
 
 
 def diagnose(recorded: Recorded, plugins: Sequence[str] = ()) -> Diagnosis:
@@ -32,6 +34,9 @@ def diagnose(recorded: Recorded, plugins: Sequence[str] = ()) -> Diagnosis:
         if step.record is not None:
             records[step.rank, step.step] = step.record
         found += checker.feed(step.rank, step.step, step.record, step.readings)
+    over_ranks = group_engine.GroupEngine(group_engine.group_rules(plugins))
+    for panel in panels_of(recorded, records, over_ranks.reads):
+        found += over_ranks.feed(panel)
     exhibits = together(load(recorded.evidence_files(), recorded.directory))
     folded = fold(exhibits.found, found, records)
     status, why = _status(folded, exhibits, records, recorded)
@@ -39,7 +44,7 @@ def diagnose(recorded: Recorded, plugins: Sequence[str] = ()) -> Diagnosis:
     return Diagnosis(
         run=recorded.run.name,
         status=status,
-        findings=tuple(f.finding for f in folded),
+        findings=tuple(_placed(f.finding, recorded.places) for f in folded),
         why=why,
         n_steps=len({step for _, step in records}),
         n_ranks=len(recorded.ranks),
@@ -47,6 +52,11 @@ def diagnose(recorded: Recorded, plugins: Sequence[str] = ()) -> Diagnosis:
         n_rows=table.num_rows + len(recorded.step_records()),
         notes=_notes(recorded, exhibits),
     )
+
+
+def _placed(finding: Finding, places: Mapping[int, Place]) -> Finding:
+    place = places.get(finding.rank)
+    return finding if place is None else replace(finding, coords=place.coords)
 
 
 def _status(
@@ -80,7 +90,7 @@ def _unexplained(finding: Finding, exhibits: Exhibits, records: dict[tuple[int, 
 
 
 def _notes(recorded: Recorded, exhibits: Exhibits) -> tuple[str, ...]:
-    broken = (*engine.CATALOGUE.broken, *verdicts.CATALOGUE.broken)
+    broken = (*engine.CATALOGUE.broken, *group_engine.CATALOGUE.broken, *verdicts.CATALOGUE.broken)
     run = recorded.run
     ended = [f"the program ended with exit code {run.exit_code}"] if run.exit_code else []
     return tuple(

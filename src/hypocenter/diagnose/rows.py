@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hypocenter.detect.engine import LARGE_HALF, Reads
 from hypocenter.detect.peaks import NEAR_LIMIT
-from hypocenter.nouns import Reading, Run, StepRecord
+from hypocenter.nouns import Place, Reading, Run, StepRecord
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,6 +30,11 @@ class Recorded(Protocol):
     @property
     def problems(self) -> list[str]:
         """What is missing or damaged."""
+        ...
+
+    @property
+    def places(self) -> Mapping[int, Place]:
+        """Where each rank stands."""
         ...
 
     def table(self, rank: int | None = None) -> pa.Table:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hypocenter.errors import HypocenterError, NoRecordingError, UnknownNameError
-from hypocenter.nouns import Reading, Run, StepRecord
+from hypocenter.nouns import Place, Reading, Run, StepRecord
 from hypocenter.record.layout import (
     DIAGNOSIS_FILE,
     EVIDENCE_FILE,
@@ -26,6 +26,7 @@ from hypocenter.record.layout import (
     rank_directories,
     sealed_path,
 )
+from hypocenter.record.place_file import read_place
 from hypocenter.record.salvage import Salvaged, newer_format, salvage, sealed_rows
 from hypocenter.record.schema import READINGS, STEPS, readings_from, steps_from
 
@@ -100,6 +101,16 @@ class RecordedRun:
     def diagnosis_path(self) -> Path:
         """Where the latest diagnosis is, or would be written."""
         return self.directory / DIAGNOSIS_FILE
+
+    @property
+    def places(self) -> dict[int, Place]:
+        """Where each rank runs and stands, by rank; one whose rank.json is missing or broken is not there."""
+        return self._places
+
+    @cached_property
+    def _places(self) -> dict[int, Place]:
+        found = ((rank, read_place(folder)) for rank, folder in self._folders.items())
+        return {rank: place for rank, place in found if place is not None}
 
     def table(self, rank: int | None = None) -> pa.Table:
         """Readings of one rank, or of all in rising order, in the order they were written, with a column `rank`."""

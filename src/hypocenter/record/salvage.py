@@ -91,6 +91,9 @@ def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     arrays: list[pa.Array] = []
     for field in schema:
         at = batch.schema.get_field_index(field.name)
+        if at < 0 and field.nullable:  # a column that came later
+            arrays.append(pa.nulls(batch.num_rows, field.type))
+            continue
         if at < 0:
             raise ValueError(f"column {field.name!r} is missing")
         array = batch.column(at)

@@ -36,6 +36,8 @@ _OWN = (
     _required("recompute", pa.bool_()),
     _required("replay", pa.bool_()),
     _required("literal_inf", pa.bool_()),
+    pa.field("digest", pa.int64()),  # these two came later: older files have no such columns
+    pa.field("placement", pa.string()),
 )
 _SOURCE = (
     pa.field("source_file", pa.string()),
@@ -150,6 +152,7 @@ def _reading(row: tuple[Any, ...]) -> Reading:
     file, line, text, function = (own.pop(f.name) for f in _SOURCE)
     source = None if file is None else Source(file=file, line=line or 0, text=text or "", function=function or "")
     own["shape"], own["names"] = tuple(own["shape"]), tuple(own["names"])
+    own["placement"] = own["placement"] or ""
     own["phase"] = cast(Phase, own["phase"])
     return Reading(**own, summary=Summary(**summary), source=source)
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from hypocenter.config import Config
-from hypocenter.nouns import Reading
+from hypocenter.nouns import Place, Reading
 from hypocenter.replay.engine import Replayer
 from hypocenter.session.sentinel import Check
 from hypocenter.tap.clock import Clock
@@ -35,6 +35,7 @@ class Context:
     replayer: Replayer
     label: Callable[[torch.Tensor], str]  # the user's name of a parameter
     rank: Callable[[], tuple[int, int]]  # (rank, world size)
+    place: Callable[[], Place]  # where this rank stands, with its groups
     warn: Callable[[str], None]
 
 

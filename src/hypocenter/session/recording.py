@@ -24,6 +24,7 @@ from hypocenter.session.live_trace import LiveTrace
 from hypocenter.session.observer import Context, Observers, Update
 from hypocenter.session.output import Output
 from hypocenter.session.parameter_check import ParameterCheck
+from hypocenter.session.place import PlaceKeeper
 from hypocenter.session.rank import rank_and_world_size
 from hypocenter.session.replay_rows import ReplayRows
 from hypocenter.session.sentinel import Check, Sentinel, scalar_reading
@@ -83,6 +84,7 @@ class Session:
                 warn=self.warn,
             )
         )
+        self._place = PlaceKeeper(directory, self.warn)
         self._observers = Observers(
             Context(
                 config=config,
@@ -92,6 +94,7 @@ class Session:
                 replayer=self._replayer,
                 label=self._sentinel.label,
                 rank=self._rank,
+                place=self._place.current,
                 warn=self.warn,
             )
         )
@@ -418,6 +421,7 @@ class Session:
     def _flush(self, record: StepRecord | None) -> None:
         with self._timed():
             rows, self._rows = self._rows, []
+            self._place.keep()
             self._output.write(rows, record)
 
     def _check_leftovers(self) -> None:

@@ -16,6 +16,7 @@ from hypocenter.detect.update_rows import (
     STEP_MOVED,
     share,
 )
+from hypocenter.nouns import Place
 from hypocenter.session.observer import Context, Update
 from hypocenter.session.observers.frozen_state import FrozenState
 from hypocenter.session.sentinel import Check
@@ -38,7 +39,7 @@ class Loop:
         self.observer = FrozenState(
             Context(
                 config=Config(), names=names, clock=Clock(), tape=Tape(0), replayer=None, rank=lambda: (0, 1),
-                label=lambda p: names.param_name(p) or "?", warn=print,
+                label=lambda p: names.param_name(p) or "?", warn=print, place=Place,
             )
         )  # fmt: skip
         self.step = 0

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import hypocenter
 from hypocenter.config import Config
 from hypocenter.detect.update_rows import GRAD_SHARE, LR_SHARE, PARAMS_STUCK, SITE, UPDATE_LOST, UPDATE_ULPS, share
+from hypocenter.nouns import Place
 from hypocenter.record.reader import open_run
 from hypocenter.session.observer import Context, Update
 from hypocenter.session.observers.accumulation import Accumulation
@@ -37,7 +38,7 @@ def context(model: nn.Module) -> Context:
     names.add_root(model)
     return Context(
         config=Config(), names=names, clock=Clock(), tape=Tape(0), replayer=None, rank=lambda: (0, 1), warn=print,
-        label=lambda p: names.param_name(p) or "?",
+        label=lambda p: names.param_name(p) or "?", place=Place,
     )  # fmt: skip
 
 

@@ -1,0 +1,106 @@
+"""Run rules over ranks: each sees one step of all ranks at a time, steps in rising order.
+
+A rule is one file in `group_rules/` whose module docstring is its manual page:
+
+    @group_rule("HC301", "desync", severity="error", reads=("digest",))
+    def check(panel: Panel) -> Iterator[Finding]: ...
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from hypocenter.catalogue import Catalogue
+from hypocenter.detect.panel import Panel
+from hypocenter.errors import UnknownNameError
+from hypocenter.manual import Manual, parse
+from hypocenter.nouns import KINDS, Finding, Severity
+
+GroupCheck = Callable[[Panel], Iterator[Finding]]
+GroupReads = Literal["digest", "comm", "grad", "local", "data", "scalar", "misuse"]
+"""Which readings a rule over ranks looks at:
+
+digest    those that carry a digest
+comm      of phase comm: what went into and came out of collectives
+grad      local norms of gradients as the optimizer sees them (phase grad, port grad)
+local     gradients before they were reduced over ranks (phase grad, port grad_local)
+data      of phase data: random states and batches
+scalar    loss, grad_norm, lr, loss_scale, clip_coef (one element, port value)
+misuse    facts about how the program trains (site misuse.*)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRule:
+    """One file of the catalogue."""
+
+    code: str
+    kind: str
+    severity: Severity
+    reads: tuple[GroupReads, ...]
+    check: GroupCheck
+    manual: Manual
+
+
+CATALOGUE: Catalogue[GroupRule] = Catalogue("hypocenter.detect.group_rules", "hypocenter.group_rules")
+
+
+def group_rule(
+    code: str, kind: str, *, severity: Severity, reads: tuple[GroupReads, ...]
+) -> Callable[[GroupCheck], GroupCheck]:
+    """Register a function as a rule over ranks; arguments as of `hypocenter.detect.engine.rule`.
+
+    Raises:
+        UnknownNameError: a kind or a word in `reads` that nobody knows, or a code that is taken.
+    """
+    if kind not in KINDS:
+        raise UnknownNameError(f"{kind!r} is not a kind of finding", where=code, fix=f"use one of {', '.join(KINDS)}")
+    if unknown := set(reads) - set(get_args(GroupReads)):
+        words = ", ".join(get_args(GroupReads))
+        raise UnknownNameError(f"{code} reads {sorted(unknown)}", where=code, fix=f"use {words}")
+
+    def register(check: GroupCheck) -> GroupCheck:
+        module = sys.modules.get(check.__module__)
+        manual = parse((module.__doc__ if module is not None else None) or check.__doc__)
+        CATALOGUE.register(
+            code, GroupRule(code=code, kind=kind, severity=severity, reads=reads, check=check, manual=manual)
+        )
+        return check
+
+    return register
+
+
+def group_rules(plugins: Iterable[str] = ()) -> dict[str, GroupRule]:
+    """All rules over ranks by code."""
+    CATALOGUE.load(plugins)
+    return CATALOGUE.entries()
+
+
+class GroupEngine:
+    """Runs rules over ranks.
+
+    Args:
+        selected: rules by code; all of the catalogue when not given.
+    """
+
+    def __init__(self, selected: Mapping[str, GroupRule] | None = None) -> None:
+        self._rules = dict(group_rules() if selected is None else selected)
+
+    @property
+    def reads(self) -> frozenset[GroupReads]:
+        """What must be read from disk for these rules."""
+        return frozenset(word for entry in self._rules.values() for word in entry.reads)
+
+    def feed(self, panel: Panel) -> list[Finding]:
+        """Check one step. Never raises: a rule that fails is listed as broken and not asked again."""
+        found: list[Finding] = []
+        for code, entry in list(self._rules.items()):
+            try:
+                found += entry.check(panel)
+            except Exception as error:  # a stranger's file must not take the others with it
+                CATALOGUE.report(code, error)
+                del self._rules[code]
+        return found

@@ -1,0 +1,67 @@
+"""What a rule over ranks sees: one step of all ranks, in columns, for there may be thousands of ranks."""
+
+# pyright: reportAttributeAccessIssue=false
+# (pyarrow.compute makes its functions when it is imported)
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from hypocenter.nouns import Coords, Place, Reading, StepRecord
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+AXES = ("dp", "cp", "ep", "tp", "pp")
+
+
+@dataclass(slots=True, kw_only=True)
+class JobHistory:
+    """What rules over ranks want to remember from one step to the next: by code of the rule, whatever it likes."""
+
+    notes: dict[str, dict[Any, Any]] = field(default_factory=lambda: defaultdict(dict))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """One step of all ranks.
+
+    `table` has the columns of record.schema.READINGS and `rank` (int32): the rows that some rule over ranks asked for,
+    of all ranks, rank by rank. Only look at columns (pyarrow.compute, NumPy): a panel of a large job has 10^5 rows.
+    """
+
+    step: int
+    table: pa.Table
+    records: Mapping[int, StepRecord] = field(default_factory=dict)  # by rank: only ranks that completed this step
+    places: Mapping[int, Place] = field(default_factory=dict)  # by rank; a rank without rank.json is missing
+    ranks: tuple[int, ...] = ()  # of the whole recording
+    last_steps: Mapping[int, int] = field(default_factory=dict)  # by rank: its last completed step in the recording
+    history: JobHistory = field(default_factory=JobHistory)
+
+    def coords(self, rank: int) -> Coords:
+        """Where a rank stands; empty when that is not known."""
+        place = self.places.get(rank)
+        return place.coords if place is not None else Coords()
+
+    def groups(self, axis: str) -> list[tuple[int, ...]]:
+        """The groups of ranks along an axis of more than one rank, in rising order; [] when there is no such axis."""
+        found = {ranks for place in self.places.values() if len(ranks := tuple(sorted(place.groups.get(axis, ())))) > 1}
+        return sorted(found)
+
+    def where(self, **columns: str) -> pa.Table:
+        """Rows whose columns have these values: `where(phase="comm", port="out[0]")`."""
+        import pyarrow.compute as pc
+
+        table = self.table
+        for name, value in columns.items():
+            table = table.filter(pc.equal(table[name], value))
+        return table
+
+    def readings(self, table: pa.Table) -> Iterator[tuple[int, Reading]]:
+        """(rank, reading) of some few rows."""
+        from hypocenter.record.schema import READINGS, readings_from
+
+        yield from zip(table["rank"].to_pylist(), readings_from(table.select(READINGS.names)), strict=True)
