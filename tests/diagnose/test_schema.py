@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypocenter.diagnose.schema import SCHEMA_FILE, published, to_json
 from hypocenter.nouns import CAUSES, KINDS, Coords, Diagnosis, Finding, Remedy, Source
 
-FROZEN = "9467df3b519aa757588ca98307b056b806a41f1221057e096534c877a7db860a"
+FROZEN = "e514294626c1c011e530adb8380c6401e3055c5294cbc2597843f21107e2cec5"
 """sha256 of the published schema. It is a contract: a change needs an entry in the changelog, or a new version."""
 
 FULL = Finding(
