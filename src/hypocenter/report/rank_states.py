@@ -1,0 +1,99 @@
+"""What each rank of a job came to: where it stands, when its values first went bad, and whether it is still there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Protocol
+
+from hypocenter.nouns import Coords, Diagnosis, Place, Run, StepRecord
+
+MOST_RANKS = 1 << 17  # ranks of one job; a world size beyond it is damage, and nothing to draw
+_AXES = tuple(f.name for f in fields(Coords))
+
+
+class RecordedRanks(Protocol):
+    """What this needs of an open recording (hypocenter.record.reader)."""
+
+    run: Run
+    ranks: list[int]
+
+    @property
+    def places(self) -> Mapping[int, Place]:
+        """Where each rank stands."""
+        ...
+
+    def step_records(self) -> list[tuple[int, StepRecord]]:
+        """Every (rank, step record)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankState:
+    """One rank of the job, recorded or not."""
+
+    rank: int
+    coords: Coords  # all None where nobody told the layout
+    host: str
+    device: str
+    first_bad_step: int | None  # loss or gradients not finite, or an error is blamed on this rank
+    last_step: int | None  # completed
+    is_recorded: bool  # it left a folder
+    is_lost: bool  # it left none, or the diagnosis says that it died or is missing
+
+
+def rank_states(recorded: RecordedRanks, diagnosis: Diagnosis) -> tuple[RankState, ...]:
+    """Every rank of the job in rising order, with those that left no recording.
+
+    A missing rank's coordinates come from the groups in which the others name it.
+    """
+    world = recorded.run.world_size if recorded.run.world_size <= MOST_RANKS else 0
+    ranks = sorted({*range(world), *recorded.ranks})
+    bad, last = _bad_and_last(recorded.step_records())
+    for finding in diagnosis.findings:
+        if finding.severity == "error":
+            bad[finding.rank] = min(finding.step, bad.get(finding.rank, finding.step))
+    lost = {f.rank for f in diagnosis.findings if f.cause == "rank-lost"} | (set(ranks) - set(recorded.ranks))
+    places = recorded.places
+    told = _told_by_others(places.values()) if set(ranks) - set(places) else {}
+    return tuple(
+        RankState(
+            rank=rank,
+            coords=places[rank].coords if rank in places else told.get(rank, Coords()),
+            host=places[rank].host if rank in places else "",
+            device=places[rank].device if rank in places else "",
+            first_bad_step=bad.get(rank),
+            last_step=last.get(rank),
+            is_recorded=rank in recorded.ranks,
+            is_lost=rank in lost,
+        )
+        for rank in ranks
+    )
+
+
+def _bad_and_last(records: Iterable[tuple[int, StepRecord]]) -> tuple[dict[int, int], dict[int, int]]:
+    bad: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for rank, record in records:
+        last[rank] = max(record.step, last.get(rank, record.step))
+        if _is_bad(record):
+            bad[rank] = min(record.step, bad.get(rank, record.step))
+    return bad, last
+
+
+def _is_bad(record: StepRecord) -> bool:
+    return record.n_bad_grads > 0 or any(
+        value is not None and not math.isfinite(value) for value in (record.loss, record.grad_norm)
+    )
+
+
+def _told_by_others(places: Iterable[Place]) -> dict[int, Coords]:
+    """A rank's coordinate on an axis is its position in that axis' group, which every member of the group names."""
+    found: dict[int, dict[str, int]] = {}
+    for groups in {tuple(sorted(place.groups.items())) for place in places}:
+        for axis, ranks in groups:
+            if axis in _AXES:
+                for position, rank in enumerate(ranks):
+                    found.setdefault(rank, {})[axis] = position
+    return {rank: Coords(**axes) for rank, axes in found.items()}
