@@ -1,0 +1,242 @@
+"""64-bit digests of the exact bits of tensors: equal bits have equal digests, on any device, rank and layout.
+
+The bytes are read in logical (row-major) order as 64-bit words, the last one filled with zeros. A word w stands at
+column j of row i of a table of ROW columns, and h is its upper half (signed). The digest is, modulo 2**64,
+
+    Σ_i POWER**i · Σ_j (w · low_j + h · high_j)  +  LENGTH · number of bytes
+
+which is the multilinear hash of Carter and Wegman (1979) over 32-bit halves with 64-bit keys. All keys and POWER are
+odd, so a change within one half (of any one bit, of one float32) changes the digest for sure; other changes go
+unnoticed with a probability of about 2**-32. It is no defence against somebody who wants two tensors to agree.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+ROW = 1 << 15  # words to a row: with both rows of keys 768 KiB, which fits in a core's second-level cache
+ROWS_AT_ONCE = 128  # rows in one kernel of a device that is not a CPU: temporaries of 32 MiB
+SMALL = 1 << 11  # words; smaller tensors are packed together, for a kernel call each would cost more than reading them
+PACK = 1 << 17  # words in one pack: temporaries of 1 MiB
+_WORD = 8  # bytes
+POWER = 0x5851_F42D_4C95_7F2D  # multiplier of Knuth's MMIX generator; odd
+LENGTH = 0x1405_7B7E_F767_814F  # its increment; odd
+
+
+def digests(tensors: Sequence[Tensor]) -> list[Tensor | None]:
+    """Digests as 0-d int64 tensors on the tensors' devices; nothing is transferred and nobody waits.
+
+    A DTensor is its local shard. None for what has no values here (meta, fake, sparse, quantised, empty).
+    """
+    out: list[Tensor | None] = [None] * len(tensors)
+    small: dict[torch.device, list[tuple[int, Tensor, int]]] = {}
+    with torch.no_grad():
+        for index, tensor in enumerate(tensors):
+            values = _values(tensor)
+            if values is None:
+                continue
+            n_bytes = values.numel() * values.itemsize
+            if n_bytes <= SMALL * _WORD:
+                small.setdefault(values.device, []).append((index, _words(values.reshape(-1)), n_bytes))
+            else:
+                out[index] = _large(values) + _signed(LENGTH * n_bytes)
+        for items in small.values():
+            for pack in _packs(items):
+                for (index, _, _), digest in zip(pack, _packed(pack), strict=True):
+                    out[index] = digest
+    return out
+
+
+def to_host(found: Sequence[Tensor | None]) -> list[int | None]:
+    """Digests as numbers: one transfer per device."""
+    out: list[int | None] = [None] * len(found)
+    by_device: dict[torch.device, list[int]] = {}
+    for index, digest in enumerate(found):
+        if digest is not None:
+            by_device.setdefault(digest.device, []).append(index)
+    for indices in by_device.values():
+        numbers: list[int] = torch.stack([d for i in indices if (d := found[i]) is not None]).tolist()
+        for index, number in zip(indices, numbers, strict=True):
+            out[index] = number
+    return out
+
+
+def _values(tensor: Tensor) -> Tensor | None:
+    """The dense real values on this rank, detached; None when there are none."""
+    if hasattr(tensor, "to_local"):
+        tensor = tensor.to_local()  # type: ignore[operator]
+    if hasattr(tensor, "wait") and type(tensor).__name__ == "AsyncCollectiveTensor":
+        tensor = tensor.wait()  # type: ignore[operator]
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type == "meta" or tensor.numel() == 0:
+        return None
+    if type(tensor).__name__ == "FakeTensor":
+        return None
+    tensor = tensor.detach()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    return tensor.resolve_neg()
+
+
+def _words(flat: Tensor) -> Tensor:
+    """One contiguous dimension as int64 words; copied where it does not end or start on a word."""
+    per_word = max(1, _WORD // flat.itemsize)
+    missing = -flat.numel() % per_word
+    if missing:
+        raw = flat.view(_integer(flat.itemsize)) if flat.itemsize > 1 else flat.view(torch.uint8)
+        filled = raw.new_zeros(flat.numel() + missing)
+        filled[: flat.numel()] = raw
+        return filled.view(torch.int64)
+    if flat.storage_offset() * flat.itemsize % _WORD:
+        flat = flat.clone()
+    return flat.view(torch.int64)
+
+
+def _integer(itemsize: int) -> torch.dtype:
+    return {1: torch.uint8, 2: torch.int16, 4: torch.int32}[itemsize]
+
+
+def _large(values: Tensor) -> Tensor:
+    low, high = _keys(values.device)
+    total: Tensor | None = None
+    for block in _blocks(values):
+        for first in range(0, block.numel(), ROW * ROWS_AT_ONCE):
+            part = block[first : first + ROW * ROWS_AT_ONCE]
+            total = _add_rows(total, part, low, high)
+    assert total is not None
+    return total
+
+
+def _add_rows(total: Tensor | None, words: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Append rows to a digest by Horner's rule; only the last row of a tensor may be shorter than ROW."""
+    n_whole = words.numel() // ROW
+    if words.device.type != "cpu" and n_whole > 1:
+        rows = words[: n_whole * ROW].view(n_whole, ROW)
+        sums = (rows * low).sum(1) + ((rows >> 32) * high).sum(1)
+        sum_of_rows = (sums * _powers(words.device)[ROWS_AT_ONCE - n_whole :]).sum()
+        total = sum_of_rows if total is None else total * _signed(pow(POWER, n_whole, 1 << 64)) + sum_of_rows
+        words = words[n_whole * ROW :]
+    for first in range(0, words.numel(), ROW):
+        row = words[first : first + ROW]
+        n = row.numel()
+        upper = row >> 32
+        if row.device.type == "cpu":
+            value = torch.dot(row, low[:n]) + torch.dot(upper, high[:n])  # no product is written out
+        else:
+            value = (row * low[:n]).sum() + (upper * high[:n]).sum()
+        total = value if total is None else total * _signed(POWER) + value
+    return total if total is not None else words.new_zeros(())
+
+
+def _blocks(values: Tensor) -> Iterator[Tensor]:
+    """The words in logical order; each block but the last is a whole number of rows."""
+    if values.is_contiguous():
+        yield from _cut(values.view(-1))
+        return
+    per_row = ROW * _WORD // values.itemsize
+    carried: Tensor | None = None
+    for piece in _pieces(values, per_row * ROWS_AT_ONCE // 4):
+        carried = piece if carried is None else torch.cat([carried, piece])
+        n = carried.numel() // per_row * per_row
+        if n:
+            yield _words(carried[:n])
+            carried = carried[n:].clone()
+    if carried is not None and carried.numel():
+        yield _words(carried)
+
+
+def _cut(flat: Tensor) -> Iterator[Tensor]:
+    """A contiguous tensor as words, copied at most block by block."""
+    per_word = max(1, _WORD // flat.itemsize)
+    if flat.storage_offset() * flat.itemsize % _WORD == 0:
+        n = flat.numel() // per_word * per_word
+        n = n - n % (per_word * ROW) if n < flat.numel() else n
+        if n:
+            yield flat[:n].view(torch.int64)
+        if n < flat.numel():
+            yield _words(flat[n:])
+        return
+    per_block = ROW * _WORD // flat.itemsize * (ROWS_AT_ONCE // 4)
+    for first in range(0, flat.numel(), per_block):
+        yield _words(flat[first : first + per_block])
+
+
+def _pieces(values: Tensor, n_most: int) -> Iterator[Tensor]:
+    """Contiguous one-dimensional copies, of at most about `n_most` elements, in logical order."""
+    if values.numel() <= n_most or values.ndim == 0:
+        yield values.reshape(-1)
+    elif (inner := math.prod(values.shape[1:])) > n_most:
+        for index in range(values.shape[0]):
+            yield from _pieces(values[index], n_most)
+    else:
+        for part in values.split(max(1, n_most // inner)):
+            yield part.reshape(-1)
+
+
+Item = tuple[int, Tensor, int]  # index, words, number of bytes
+
+
+def _packs(items: Sequence[Item]) -> Iterator[list[Item]]:
+    pack: list[Item] = []
+    n_words = 0
+    for item in items:
+        if pack and n_words + item[1].numel() > PACK:
+            yield pack
+            pack, n_words = [], 0
+        pack.append(item)
+        n_words += item[1].numel()
+    if pack:
+        yield pack
+
+
+def _packed(pack: Sequence[Item]) -> Sequence[Tensor]:
+    """Digests of small tensors, all in the same few kernels."""
+    device = pack[0][1].device
+    low, high, ends, lengths = _layout(device, tuple((words.numel(), n_bytes) for _, words, n_bytes in pack))
+    flat = torch.cat([words for _, words, _ in pack])
+    upper = flat >> 32
+    sums = flat.mul_(low).addcmul_(upper, high).cumsum(0)[ends]  # wraps modulo 2**64, and so do differences
+    sums[1:] -= sums[:-1].clone()
+    return (sums + lengths).unbind()
+
+
+@functools.lru_cache(maxsize=16)
+def _layout(device: torch.device, sizes: tuple[tuple[int, int], ...]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Keys of all words of a pack, the last word of each tensor, and what its length adds."""
+    low, high = _keys(device)
+    ends = torch.tensor(np.cumsum([n for n, _ in sizes]) - 1, device=device)
+    lengths = torch.tensor([_signed(LENGTH * n_bytes) for _, n_bytes in sizes], device=device)
+    return torch.cat([low[:n] for n, _ in sizes]), torch.cat([high[:n] for n, _ in sizes]), ends, lengths
+
+
+@functools.lru_cache(maxsize=16)
+def _keys(device: torch.device) -> tuple[Tensor, Tensor]:
+    """Odd keys of the columns: of whole words, and of their upper halves."""
+    with np.errstate(over="ignore"):
+        numbers = _splitmix(np.arange(2 * ROW, dtype=np.uint64)) | np.uint64(1)
+    keys = torch.from_numpy(numbers.view(np.int64)).to(device)
+    return keys[:ROW], keys[ROW:]
+
+
+@functools.lru_cache(maxsize=16)
+def _powers(device: torch.device) -> Tensor:
+    """POWER to the ROWS_AT_ONCE - 1, ..., 1, 0."""
+    return torch.tensor([_signed(pow(POWER, i, 1 << 64)) for i in reversed(range(ROWS_AT_ONCE))], device=device)
+
+
+def _splitmix(numbers: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+    """SplitMix64 of Steele, Lea and Flood (2014): the same numbers everywhere, whatever the random state."""
+    z = (numbers + np.uint64(1)) * np.uint64(0x9E37_79B9_7F4A_7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58_476D_1CE4_E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D0_49BB_1331_11EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def _signed(number: int) -> int:
+    number &= (1 << 64) - 1
+    return number - (1 << 64) if number >> 63 else number
