@@ -1,0 +1,218 @@
+"""What each function of torch.distributed is given: what goes in, what comes out, over whom.
+
+A reader has the signature of the function it stands for, so that Python binds the arguments. `src` and `dst` are global
+ranks, `group_src` and `group_dst` ranks of the group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, cast
+
+from torch import Tensor
+
+
+class Given(NamedTuple):
+    """The arguments of one call, whatever the function calls them."""
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    group: Any = None
+    reduce: Any = None  # a ReduceOp or its name
+    is_async: bool = False
+    peer: int | None = None  # global rank
+    group_peer: int | None = None  # rank in the group
+
+
+def _flat(tensors: Any) -> tuple[Tensor, ...]:
+    if isinstance(tensors, Tensor):
+        return (tensors,)
+    if not isinstance(tensors, (list, tuple)):
+        return ()
+    return tuple(t for each in cast("list[Any]", tensors) for t in _flat(each))
+
+
+def all_reduce(tensor: Any, op: Any = "sum", group: Any = None, async_op: bool = False) -> Given:
+    """Also of several tensors."""
+    tensors = _flat(tensor)
+    return Given(tensors, tensors, group, op, async_op)
+
+
+def all_reduce_coalesced(tensors: Any, op: Any = "sum", group: Any = None, async_op: bool = False) -> Given:
+    """The same under another name."""
+    return all_reduce(tensors, op, group, async_op)
+
+
+def reduce(
+    tensor: Tensor, dst: int | None = None, op: Any = "sum", group: Any = None, async_op: bool = False,
+    group_dst: int | None = None,
+) -> Given:  # fmt: skip
+    """What the others find in their tensor afterwards is not defined."""
+    return Given((tensor,), (tensor,), group, op, async_op, dst, group_dst)
+
+
+def reduce_scatter(output: Any, input: Any, op: Any = "sum", group: Any = None, async_op: bool = False) -> Given:
+    """One input a rank, or all in one tensor."""
+    return Given(_flat(input), _flat(output), group, op, async_op)
+
+
+def reduce_scatter_of_list(
+    output: Any, input_list: Any, op: Any = "sum", group: Any = None, async_op: bool = False
+) -> Given:
+    """One input a rank."""
+    return reduce_scatter(output, input_list, op, group, async_op)
+
+
+def all_gather(tensor_list: Any, tensor: Any, group: Any = None, async_op: bool = False) -> Given:
+    """One output a rank."""
+    return Given(_flat(tensor), _flat(tensor_list), group, None, async_op)
+
+
+def all_gather_into_tensor(output_tensor: Any, input_tensor: Any, group: Any = None, async_op: bool = False) -> Given:
+    """One output with all ranks' parts."""
+    return Given((input_tensor,), (output_tensor,), group, None, async_op)
+
+
+def all_gather_coalesced(
+    output_tensor_lists: Any, input_tensor_list: Any, group: Any = None, async_op: bool = False
+) -> Given:
+    """Several at once."""
+    return Given(_flat(input_tensor_list), _flat(output_tensor_lists), group, None, async_op)
+
+
+def all_to_all(output_tensor_list: Any, input_tensor_list: Any, group: Any = None, async_op: bool = False) -> Given:
+    """One input and one output a rank."""
+    return Given(_flat(input_tensor_list), _flat(output_tensor_list), group, None, async_op)
+
+
+def all_to_all_single(
+    output: Tensor, input: Tensor, output_split_sizes: Sequence[int] | None = None,
+    input_split_sizes: Sequence[int] | None = None, group: Any = None, async_op: bool = False,
+) -> Given:  # fmt: skip
+    """All ranks' parts in one tensor, split along the first dimension: given apart."""
+    return Given(_split(input, input_split_sizes), _split(output, output_split_sizes), group, None, async_op)
+
+
+def _split(tensor: Tensor, sizes: Sequence[int] | None) -> tuple[Tensor, ...]:
+    return tuple(tensor.detach().split(list(sizes))) if sizes else (tensor,)
+
+
+def broadcast(
+    tensor: Tensor, src: int | None = None, group: Any = None, async_op: bool = False, group_src: int | None = None
+) -> Given:
+    """On the source an input, on all an output."""
+    return Given((tensor,), (tensor,), group, None, async_op, src, group_src)
+
+
+def send(
+    tensor: Tensor, dst: int | None = None, group: Any = None, tag: int = 0, group_dst: int | None = None
+) -> Given:
+    """To one rank."""
+    return Given((tensor,), (), group, None, False, dst, group_dst)
+
+
+def recv(
+    tensor: Tensor, src: int | None = None, group: Any = None, tag: int = 0, group_src: int | None = None
+) -> Given:
+    """From one rank, or from any (no peer)."""
+    return Given((), (tensor,), group, None, False, src, group_src)
+
+
+def isend(*args: Any, **kwargs: Any) -> Given:
+    """As `send`."""
+    return send(*args, **kwargs)._replace(is_async=True)
+
+
+def irecv(*args: Any, **kwargs: Any) -> Given:
+    """As `recv`."""
+    return recv(*args, **kwargs)._replace(is_async=True)
+
+
+def gather(
+    tensor: Tensor, gather_list: Any = None, dst: int | None = None, group: Any = None, async_op: bool = False,
+    group_dst: int | None = None,
+) -> Given:  # fmt: skip
+    """Outputs on the destination only."""
+    return Given((tensor,), _flat(gather_list), group, None, async_op, dst, group_dst)
+
+
+def scatter(
+    tensor: Tensor, scatter_list: Any = None, src: int | None = None, group: Any = None, async_op: bool = False,
+    group_src: int | None = None,
+) -> Given:  # fmt: skip
+    """Inputs on the source only."""
+    return Given(_flat(scatter_list), (tensor,), group, None, async_op, src, group_src)
+
+
+def barrier(group: Any = None, async_op: bool = False, device_ids: Any = None, timeout: Any = None) -> Given:
+    """Nothing but waiting."""
+    return Given((), (), group, None, async_op)
+
+
+Reader = Callable[..., Given]
+
+READERS: dict[str, tuple[str, Reader]] = {
+    "all_reduce": ("all_reduce", all_reduce),
+    "all_reduce_coalesced": ("all_reduce", all_reduce_coalesced),
+    "reduce": ("reduce", reduce),
+    "reduce_scatter": ("reduce_scatter", reduce_scatter_of_list),
+    "reduce_scatter_tensor": ("reduce_scatter", reduce_scatter),
+    "reduce_scatter_single": ("reduce_scatter", reduce_scatter),  # torch 2.13's name of the same
+    "all_gather": ("all_gather", all_gather),
+    "all_gather_into_tensor": ("all_gather", all_gather_into_tensor),
+    "all_gather_single": ("all_gather", all_gather_into_tensor),
+    "all_gather_coalesced": ("all_gather", all_gather_coalesced),
+    "all_to_all": ("all_to_all", all_to_all),
+    "all_to_all_single": ("all_to_all", all_to_all_single),
+    "broadcast": ("broadcast", broadcast),
+    "send": ("send", send),
+    "recv": ("recv", recv),
+    "isend": ("send", isend),
+    "irecv": ("recv", irecv),
+    "gather": ("gather", gather),
+    "scatter": ("scatter", scatter),
+    "barrier": ("barrier", barrier),
+}
+"""Function of torch.distributed -> (what we call it, its reader)."""
+
+
+def f_all_reduce(self: Any, reduceOp: str, group: Any, tag: str = "") -> Given:
+    """Functional: the result is what the call returns."""
+    return Given(_flat(self), (), group, reduceOp, True)
+
+
+def f_all_gather(self: Any, gather_dim: Any = None, group: Any = None, tag: str = "") -> Given:
+    """All ranks' parts, along some dimension."""
+    return Given(_flat(self), (), group, None, True)
+
+
+def f_reduce_scatter(self: Any, reduceOp: str, scatter_dim: Any = None, group: Any = None, tag: str = "") -> Given:
+    """This rank's part, along some dimension."""
+    return Given(_flat(self), (), group, reduceOp, True)
+
+
+def f_all_to_all(self: Tensor, output_split_sizes: Any, input_split_sizes: Any, group: Any, tag: str = "") -> Given:
+    """Split along the first dimension."""
+    return Given(_split(self, input_split_sizes), (), group, None, True)
+
+
+def f_broadcast(self: Tensor, src: int, group: Any, tag: str = "") -> Given:
+    """`src` is a global rank."""
+    return Given((self,), (), group, None, True, src)
+
+
+FUNCTIONAL: dict[str, tuple[str, Reader]] = {
+    "all_reduce": ("all_reduce", f_all_reduce),
+    "all_gather_tensor": ("all_gather", f_all_gather),
+    "all_gather_tensor_autograd": ("all_gather", f_all_gather),
+    "all_gather_single": ("all_gather", f_all_gather),
+    "all_gather_single_autograd": ("all_gather", f_all_gather),
+    "reduce_scatter_tensor": ("reduce_scatter", f_reduce_scatter),
+    "reduce_scatter_tensor_autograd": ("reduce_scatter", f_reduce_scatter),
+    "reduce_scatter_single": ("reduce_scatter", f_reduce_scatter),
+    "reduce_scatter_single_autograd": ("reduce_scatter", f_reduce_scatter),
+    "all_to_all_single": ("all_to_all", f_all_to_all),
+    "all_to_all_single_autograd": ("all_to_all", f_all_to_all),
+    "broadcast": ("broadcast", f_broadcast),
+}
+"""Function of torch.distributed._functional_collectives (DTensor's collectives) -> (what we call it, its reader)."""
