@@ -1,13 +1,18 @@
-"""The reading end of the store: a run directory, whatever state its writers left it in."""
+"""The reading end of the store: a run directory, whatever state its writers left it in.
+
+A job of hundreds of ranks is larger than memory: rows are read rank by rank, and only what a question needs is kept.
+"""
 
 from __future__ import annotations
 
 import fnmatch
-import re
-from collections.abc import Collection, Iterator
+from collections import OrderedDict
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import msgspec
@@ -17,6 +22,7 @@ import pyarrow.compute as pc
 
 from hypocenter.errors import HypocenterError, NoRecordingError, UnknownNameError
 from hypocenter.nouns import Place, Reading, Run, StepRecord
+from hypocenter.record.gather import EVERYTHING, Mask, Want, nothing
 from hypocenter.record.layout import (
     DIAGNOSIS_FILE,
     EVIDENCE_FILE,
@@ -27,31 +33,29 @@ from hypocenter.record.layout import (
     sealed_path,
 )
 from hypocenter.record.place_file import read_place
-from hypocenter.record.salvage import Salvaged, newer_format, salvage, sealed_rows
-from hypocenter.record.schema import READINGS, STEPS, readings_from, steps_from
+from hypocenter.record.rank_files import SCHEMAS, RankRows, parts_of, read_rank
+from hypocenter.record.salvage import newer_format, salvage, sealed_rows
+from hypocenter.record.schema import readings_from, steps_from
 
-_STREAM_NAME = re.compile(r"(events|steps)-(.+)\.arrow")
-_SEALED_NAME = re.compile(r"sealed-(events|steps)-(.+)\.parquet")
-_SCHEMAS = {"events": READINGS, "steps": STEPS}
 _RUN_FILE_AT_MOST_BYTES = 16 << 20
-_NAMED_AT_MOST = 8  # missing ranks that a problem lists by number
+_NAMED_AT_MOST = 8  # missing or damaged ranks that a problem lists by number
+_KEPT_BYTES = 256 << 20  # of tables kept for the next question: a job of many ranks is read again instead
+_READERS = 2  # threads that read ahead: Arrow decodes without the interpreter's lock
+_AHEAD = 3  # ranks read before they are asked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
-    """What one process wrote of one kind: a stream, its sealed form, or both."""
+class _Facts:
+    """What is known of a rank's rows of one kind once all of them were read and checked."""
 
-    kind: str
-    writer: str  # <host>-<pid>
-    stream: Path
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Loaded:
-    """Rows of every rank, by kind and rank, and what is wrong with them."""
-
-    tables: dict[tuple[str, int], pa.Table]
+    n_rows: int
+    sites: frozenset[str]
     problems: tuple[str, ...]
+    writers: tuple[str, ...]
+
+    @property
+    def is_sound(self) -> bool:
+        return not self.problems
 
 
 def open_run(path: Path | str) -> RecordedRun:
@@ -91,11 +95,14 @@ class RecordedRun:
         self.ranks: list[int] = list(folders)
         self._folders = folders
         self._early_problems = problems
+        self._facts: dict[tuple[str, int], _Facts] = {}
+        self._kept: dict[tuple[str, int], pa.Table] = {}
+        self._lock = Lock()
 
     @property
     def problems(self) -> list[str]:
         """What is missing or damaged, one line each; the rest of the recording can be trusted."""
-        return [*self._early_problems, *self._loaded.problems]
+        return [*self._early_problems, *self._late_problems]
 
     @property
     def diagnosis_path(self) -> Path:
@@ -140,14 +147,58 @@ class RecordedRun:
             table = table.filter(pc.field("site").isin(pa.array(matching, pa.string())))
         return readings_from(table)
 
+    def scan(
+        self,
+        where: Mask | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        needs: Sequence[str] = (),
+        ranks: Sequence[int] | None = None,
+    ) -> Iterator[tuple[int, pa.Table]]:
+        """Readings rank by rank, in rising order, as (rank, table): what a job of many ranks is looked at with.
+
+        Only a few ranks are in memory at a time.
+
+        Args:
+            where: which rows to keep: takes a batch of READINGS' columns, gives booleans.
+            columns: to keep, of READINGS and `rank`; all when not given.
+            needs: columns that `where` looks at, beside `columns`.
+            ranks: to read; all when not given.
+        """
+        own = None if columns is None else tuple(name for name in columns if name != "rank")
+        want = Want(where=where, columns=own, needs=tuple(needs))
+        for rank, table in self._ahead("events", want, self.ranks if ranks is None else list(ranks)):
+            yield rank, _with_rank(table, rank) if columns is None or "rank" in columns else table
+
     def step_records(self) -> list[tuple[int, StepRecord]]:
         """Every (rank, step record), rank by rank, in the order they were written."""
-        return [(rank, step) for rank in self.ranks for step in steps_from(self.steps(rank))]
+        return list(self._step_records)
+
+    @cached_property
+    def _step_records(self) -> list[tuple[int, StepRecord]]:
+        found = self._ahead("steps", EVERYTHING, self.ranks)
+        return [(rank, step) for rank, table in found for step in steps_from(table)]
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows the recording holds: readings and step records."""
+        self._know()
+        return sum(facts.n_rows for facts in self._facts.values())
+
+    @property
+    def site_names(self) -> frozenset[str]:
+        """Names of all sites, in no order."""
+        self._know()
+        return frozenset[str]().union(*(facts.sites for facts in self._facts.values()))
 
     def sites(self) -> list[str]:
         """Names of all sites in execution order."""
-        firsts = self.table().group_by("site").aggregate([("order", "min"), ("step", "min")])
-        order = [("order_min", "ascending"), ("step_min", "ascending"), ("site", "ascending")]
+        parts = [
+            table.group_by("site", use_threads=False).aggregate([("order", "min"), ("step", "min")])
+            for _, table in self.scan(columns=("site", "order", "step"))
+        ]
+        firsts = pa.concat_tables(parts).group_by("site").aggregate([("order_min", "min"), ("step_min", "min")])
+        order = [("order_min_min", "ascending"), ("step_min_min", "ascending"), ("site", "ascending")]
         names: list[str] = firsts.sort_by(order)["site"].to_pylist()
         return names
 
@@ -169,11 +220,11 @@ class RecordedRun:
 
         sealed: list[Path] = []
         for folder in self._folders.values():
-            for part in _parts(folder):
+            for part in parts_of(folder):
                 if not part.stream.exists():
                     continue
                 try:
-                    found = salvage(part.stream, _SCHEMAS[part.kind])
+                    found = salvage(part.stream, SCHEMAS[part.kind])
                     if found.table.num_rows <= sealed_rows(sealed_path(part.stream)) or not found.table.num_rows:
                         continue
                     sealed.append(write_sealed(found.table, part.stream, started_ns=found.started_ns))
@@ -196,21 +247,80 @@ class RecordedRun:
                 fix=f"it holds {len(self.ranks)} ranks, {self.ranks[0]} to {self.ranks[-1]}",
             )
         ranks = self.ranks if rank is None else [rank]
-        return pa.concat_tables([_with_rank(self._loaded.tables[kind, r], r) for r in ranks])
+        return pa.concat_tables([_with_rank(table, r) for r, table in self._ahead(kind, EVERYTHING, ranks)])
 
-    @cached_property
-    def _loaded(self) -> _Loaded:
-        tables: dict[tuple[str, int], pa.Table] = {}
+    def _ahead(self, kind: str, want: Want, ranks: Sequence[int]) -> Iterator[tuple[int, pa.Table]]:
+        """Tables of ranks in turn; the next ones are read by threads while the caller looks at one."""
+        if len(ranks) < 2 or all((kind, rank) in self._kept for rank in ranks):
+            yield from ((rank, self._read(kind, rank, want)) for rank in ranks)
+            return
+        with ThreadPoolExecutor(_READERS, thread_name_prefix="hypocenter-read") as pool:
+            waiting: OrderedDict[int, Future[pa.Table]] = OrderedDict()
+            todo = iter(ranks)
+            try:
+                while True:
+                    while len(waiting) < _AHEAD and (rank := next(todo, None)) is not None:
+                        waiting[rank] = pool.submit(self._read, kind, rank, want)
+                    if not waiting:
+                        return
+                    rank, future = waiting.popitem(last=False)
+                    yield rank, future.result()
+            finally:
+                for future in waiting.values():
+                    future.cancel()
+
+    def _read(self, kind: str, rank: int, want: Want) -> pa.Table:
+        """What is wanted of a rank: from memory if it was kept, else from its files."""
+        key = kind, rank
+        with self._lock:
+            kept = self._kept.get(key)
+            facts = self._facts.get(key)
+        if kept is not None:
+            return _taken(kept, want)
+        # All of a file is checked at the first read; a damaged one each time, or fewer columns might give more rows.
+        if facts is not None and facts.is_sound:
+            return read_rank(self._folders[rank], kind, want).table
+        rows = read_rank(self._folders[rank], kind, Want(where=want.where), room_bytes=_KEPT_BYTES)
+        self._remember(key, rows)
+        return rows.table if want.columns is None else rows.table.select(list(want.columns))
+
+    def _remember(self, key: tuple[str, int], rows: RankRows) -> None:
+        with self._lock:
+            self._facts[key] = _Facts(
+                n_rows=rows.n_rows, sites=rows.sites, problems=rows.problems, writers=rows.writers
+            )
+            room = _KEPT_BYTES - sum(table.nbytes for table in self._kept.values())
+            if rows.whole is not None and rows.whole.nbytes <= room:
+                self._kept[key] = rows.whole
+
+    def _know(self) -> None:
+        """Read what has not been read yet, for what it says about the files."""
+        for kind in SCHEMAS:
+            unknown = [rank for rank in self.ranks if (kind, rank) not in self._facts]
+            for _ in self._ahead(kind, Want(where=nothing), unknown):
+                pass
+
+    @property
+    def _late_problems(self) -> list[str]:
+        self._know()
         problems: list[str] = []
-        for rank, folder in self._folders.items():
-            parts, problem = _parts_or_problem(folder)
-            problems += [problem] if problem else []
-            for kind, schema in _SCHEMAS.items():
-                found = sorted((_read(part) for part in parts if part.kind == kind), key=lambda f: f.started_ns)
-                problems += [f.problem for f in found if f.problem]
-                tables[kind, rank] = pa.concat_tables([schema.empty_table(), *(f.table for f in found)])
-            problems += _rank_problems(rank, parts, tables["events", rank].num_rows + tables["steps", rank].num_rows)
-        return _Loaded(tables=tables, problems=tuple(problems))
+        for rank in self.ranks:
+            known = [self._facts[kind, rank] for kind in SCHEMAS]
+            problems += dict.fromkeys(problem for facts in known for problem in facts.problems)
+            problems += _rank_problems(rank, known)
+        return problems
+
+
+def _taken(table: pa.Table, want: Want) -> pa.Table:
+    """What is wanted of a table that is in memory."""
+    if want.where is not None:
+        empty = table.schema.empty_table()
+        table = pa.concat_tables([empty, *(pa.Table.from_batches([_rows(b, want)]) for b in table.to_batches())])
+    return table if want.columns is None else table.select(list(want.columns))
+
+
+def _rows(batch: pa.RecordBatch, want: Want) -> pa.RecordBatch:
+    return batch if want.where is None else batch.filter(want.where(batch))
 
 
 def _with_rank(table: pa.Table, rank: int) -> pa.Table:
@@ -218,51 +328,10 @@ def _with_rank(table: pa.Table, rank: int) -> pa.Table:
     return table.append_column(pa.field("rank", pa.int32(), nullable=False), column)
 
 
-def _parts(folder: Path) -> list[_Part]:
-    found: dict[tuple[str, str], _Part] = {}
-    for path in sorted(folder.iterdir()):
-        match = _STREAM_NAME.fullmatch(path.name) or _SEALED_NAME.fullmatch(path.name)
-        if match:
-            kind, writer = match[1], match[2]
-            found[kind, writer] = _Part(kind=kind, writer=writer, stream=folder / f"{kind}-{writer}.arrow")
-    return list(found.values())
-
-
-def _parts_or_problem(folder: Path) -> tuple[list[_Part], str]:
-    try:
-        return _parts(folder), ""
-    except OSError as error:
-        return [], f"{folder.name} cannot be read: {error.strerror}"
-
-
-def _read(part: _Part) -> Salvaged:
-    """The rows of one part, from whichever of its two files holds more."""
-    schema, sealed = _SCHEMAS[part.kind], sealed_path(part.stream)
-    label = f"{part.stream.parent.name}/"
-    try:
-        found, name = salvage(part.stream, schema), part.stream.name
-        if sealed.exists() and sealed_rows(sealed) > found.table.num_rows:
-            other = salvage(sealed, schema)
-            if other.table.num_rows > found.table.num_rows:
-                found, name = other, sealed.name
-    except FileNotFoundError:
-        found, name = _read_sealed(sealed, schema), sealed.name
-    if not found.problem:
-        return found
-    return Salvaged(table=found.table, started_ns=found.started_ns, problem=f"{label}{name}: {found.problem}")
-
-
-def _read_sealed(path: Path, schema: pa.Schema) -> Salvaged:
-    try:
-        return salvage(path, schema)
-    except FileNotFoundError:
-        return Salvaged(table=schema.empty_table(), problem="vanished while it was read")
-
-
-def _rank_problems(rank: int, parts: list[_Part], n_rows: int) -> list[str]:
-    writers = sorted({part.writer for part in parts})
+def _rank_problems(rank: int, known: Sequence[_Facts]) -> list[str]:
+    writers = sorted({writer for facts in known for writer in facts.writers})
     problems: list[str] = []
-    if not n_rows:
+    if not sum(facts.n_rows for facts in known):
         problems.append(f"rank {rank} recorded nothing that can be read")
     if len(writers) > 1:
         problems.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from hypocenter.errors import CorruptRecordingError
+from hypocenter.record.gather import EVERYTHING, Gathered, Want
 from hypocenter.record.layout import FORMAT, SEALED_SUFFIX
 
 _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # Arrow IPC: continuation mark, then metadata of no bytes
@@ -16,24 +18,56 @@ _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # Arrow IPC: continuation 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Salvaged:
-    """The rows of one file in the columns of its schema."""
+    """What was wanted of one file, and how the file is."""
 
     table: pa.Table
     problem: str = ""  # empty: the file is whole
     started_ns: int = 0  # when its writer opened it, Unix time; 0 when unknown
     is_ended: bool = True  # no writer will add to it
+    n_rows: int = 0  # whole rows in the file, wanted or not
+    sites: frozenset[str] = frozenset()  # that the file names
+    whole: pa.Table | None = None  # all its rows, if they are few and were asked for
 
 
-def salvage(path: Path, schema: pa.Schema) -> Salvaged:
-    """Read a stream or a sealed file as far as it can be trusted.
+@dataclass(slots=True, kw_only=True)
+class _Verdict:
+    """What was found out while the batches of a file were read."""
+
+    problem: str = ""
+    started_ns: int = 0
+    n_rows: int = 0
+
+
+def salvage(path: Path, schema: pa.Schema, want: Want = EVERYTHING, *, room_bytes: int = 0) -> Salvaged:
+    """Read a stream or a sealed file as far as it can be trusted, batch by batch.
+
+    Args:
+        path: the file.
+        schema: columns of its kind.
+        want: rows and columns to keep. With columns given only these are read and checked.
+        room_bytes: give all rows as well when they take no more than this.
 
     Raises:
         FileNotFoundError: it is gone (sealed by another process in the meantime).
         CorruptRecordingError: it was written by a newer Hypocenter.
     """
-    if path.suffix == SEALED_SUFFIX:
-        return _salvage_sealed(path, schema)
-    return _salvage_stream(path, schema)
+    wanted = want.reads
+    part = schema if wanted is None else pa.schema([schema.field(name) for name in wanted])
+    gathered, verdict = Gathered(part, want, room_bytes=room_bytes), _Verdict()
+    is_sealed = path.suffix == SEALED_SUFFIX
+    for batch in (_sealed_batches if is_sealed else _stream_batches)(path, part, verdict, projected=wanted is not None):
+        gathered.add(batch)
+    if is_sealed and verdict.problem:
+        gathered.clear()
+    return Salvaged(
+        table=gathered.table,
+        problem=verdict.problem,
+        started_ns=verdict.started_ns,
+        is_ended=is_sealed or (not verdict.problem and _has_end(path)),
+        n_rows=gathered.n_rows,
+        sites=frozenset(gathered.sites),
+        whole=gathered.whole,
+    )
 
 
 def sealed_rows(path: Path) -> int:
@@ -46,43 +80,48 @@ def sealed_rows(path: Path) -> int:
         return -1
 
 
-def _salvage_stream(path: Path, schema: pa.Schema) -> Salvaged:
-    batches: list[pa.RecordBatch] = []
-    started_ns = 0
+def _stream_batches(path: Path, schema: pa.Schema, verdict: _Verdict, *, projected: bool) -> Iterator[pa.RecordBatch]:
+    """Whole batches up to the end or the first damage; the verdict says what the damage is."""
+    is_open = False
     try:
-        with pa.OSFile(str(path), "rb") as file, ipc.open_stream(file) as reader:
-            started_ns = _started_ns(reader.schema, path)
-            problem = _read_whole_batches(reader, schema, batches)
+        fields = _positions(path, schema) if projected else []
+        options = ipc.IpcReadOptions(use_threads=False, included_fields=fields)
+        with pa.OSFile(str(path), "rb") as file, ipc.open_stream(file, options=options) as reader:
+            verdict.started_ns = _started_ns(reader.schema, path)
+            is_open = True
+            for batch in reader:
+                fitted = _fitted(batch, schema)
+                verdict.n_rows += fitted.num_rows
+                yield fitted
     except (CorruptRecordingError, FileNotFoundError):
         raise
     except Exception as error:  # hostile bytes: any error of Arrow's, of any class, is a verdict on the file
-        problem = f"holds nothing readable ({_first_line(error)})"
-    table = pa.Table.from_batches(batches, schema)
-    return Salvaged(table=table, problem=problem, started_ns=started_ns, is_ended=not problem and _has_end(path))
+        until = f"cut or damaged after {verdict.n_rows:,} rows" if is_open else "holds nothing readable"
+        verdict.problem = f"{until} ({_first_line(error)})"
 
 
-def _read_whole_batches(reader: pa.RecordBatchReader, schema: pa.Schema, batches: list[pa.RecordBatch]) -> str:
-    """Add batches up to the end or the first damage; say what the damage is."""
-    try:
-        batches.extend(_fitted(batch, schema) for batch in reader)
-    except Exception as error:
-        return f"cut or damaged after {sum(b.num_rows for b in batches):,} rows ({_first_line(error)})"
-    return ""
+def _positions(path: Path, schema: pa.Schema) -> Sequence[int]:
+    """Where the wanted columns stand in a stream; one that came later may be missing."""
+    with pa.OSFile(str(path), "rb") as file, ipc.open_stream(file) as reader:
+        found = (reader.schema.get_field_index(name) for name in schema.names)
+        return [at for at in found if at >= 0]
 
 
-def _salvage_sealed(path: Path, schema: pa.Schema) -> Salvaged:
+def _sealed_batches(path: Path, schema: pa.Schema, verdict: _Verdict, *, projected: bool) -> Iterator[pa.RecordBatch]:
     import pyarrow.parquet as pq
 
     try:
         # Not pq.read_table: that goes through pyarrow.dataset, which costs 100 ms to import.
         with pq.ParquetFile(path) as file:
-            started_ns = _started_ns(file.schema_arrow, path)
-            batches = [_fitted(batch, schema) for batch in file.iter_batches()]
-        return Salvaged(table=pa.Table.from_batches(batches, schema), started_ns=started_ns)
+            verdict.started_ns = _started_ns(file.schema_arrow, path)
+            present = set(file.schema_arrow.names)
+            columns = [name for name in schema.names if name in present] if projected else None
+            for batch in file.iter_batches(columns=columns, use_threads=False):
+                yield _fitted(batch, schema)
     except (CorruptRecordingError, FileNotFoundError):
         raise
     except Exception as error:
-        return Salvaged(table=schema.empty_table(), problem=f"cannot be read ({_first_line(error)})")
+        verdict.problem = f"cannot be read ({_first_line(error)})"
 
 
 def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -1,0 +1,113 @@
+"""The files of one rank, and its rows of one kind put together from all of them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from hypocenter.record.gather import Want
+from hypocenter.record.layout import sealed_path
+from hypocenter.record.salvage import Salvaged, salvage, sealed_rows
+from hypocenter.record.schema import READINGS, STEPS
+
+_STREAM_NAME = re.compile(r"(events|steps)-(.+)\.arrow")
+_SEALED_NAME = re.compile(r"sealed-(events|steps)-(.+)\.parquet")
+SCHEMAS = {"events": READINGS, "steps": STEPS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What one process wrote of one kind: a stream, its sealed form, or both."""
+
+    kind: str  # events, steps
+    writer: str  # <host>-<pid>
+    stream: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankRows:
+    """Rows of one kind of one rank, in the order in which they were written."""
+
+    table: pa.Table
+    n_rows: int = 0  # on disk, wanted or not
+    sites: frozenset[str] = frozenset()
+    problems: tuple[str, ...] = ()
+    writers: tuple[str, ...] = ()
+    whole: pa.Table | None = None  # all rows, if they are few
+
+
+def parts_of(folder: Path) -> list[Part]:
+    """What each process wrote to a rank's folder. Raises OSError."""
+    found: dict[tuple[str, str], Part] = {}
+    for path in sorted(folder.iterdir()):
+        match = _STREAM_NAME.fullmatch(path.name) or _SEALED_NAME.fullmatch(path.name)
+        if match:
+            kind, writer = match[1], match[2]
+            found[kind, writer] = Part(kind=kind, writer=writer, stream=folder / f"{kind}-{writer}.arrow")
+    return list(found.values())
+
+
+def read_rank(folder: Path, kind: str, want: Want, *, room_bytes: int = 0) -> RankRows:
+    """Rows of one kind from all files of a rank. What is damaged is said, never raised.
+
+    Args:
+        folder: of the rank.
+        kind: events, steps.
+        want: rows and columns to keep.
+        room_bytes: give all rows as well when they take no more than this.
+
+    Raises:
+        CorruptRecordingError: a file was written by a newer Hypocenter.
+    """
+    try:
+        parts = [part for part in parts_of(folder) if part.kind == kind]
+    except OSError as error:
+        return RankRows(table=_empty(kind, want), problems=(f"{folder.name} cannot be read: {error.strerror}",))
+    found = [(part.writer, _read(part, want, room_bytes)) for part in parts]
+    found.sort(key=lambda pair: pair[1].started_ns)
+    wholes = [one.whole for _, one in found if one.whole is not None]
+    return RankRows(
+        table=pa.concat_tables([_empty(kind, want), *(one.table for _, one in found)]),
+        n_rows=sum(one.n_rows for _, one in found),
+        sites=frozenset[str]().union(*(one.sites for _, one in found)),
+        problems=tuple(one.problem for _, one in found if one.problem),
+        writers=tuple(writer for writer, _ in found),
+        whole=pa.concat_tables([SCHEMAS[kind].empty_table(), *wholes]) if len(wholes) == len(found) else None,
+    )
+
+
+def _empty(kind: str, want: Want) -> pa.Table:
+    empty = SCHEMAS[kind].empty_table()
+    return empty if want.columns is None else empty.select(list(want.columns))
+
+
+def _read(part: Part, want: Want, room_bytes: int) -> Salvaged:
+    """The rows of one part, from whichever of its two files holds more."""
+    schema, sealed = SCHEMAS[part.kind], sealed_path(part.stream)
+    label = f"{part.stream.parent.name}/"
+    try:
+        found, name = salvage(part.stream, schema, want, room_bytes=room_bytes), part.stream.name
+        if sealed.exists() and sealed_rows(sealed) > found.n_rows:
+            other = salvage(sealed, schema, want, room_bytes=room_bytes)
+            if other.n_rows > found.n_rows:
+                found, name = other, sealed.name
+    except FileNotFoundError:
+        found, name = _read_sealed(sealed, want, schema, room_bytes), sealed.name
+    if not found.problem:
+        return found
+    return Salvaged(
+        table=found.table, started_ns=found.started_ns, problem=f"{label}{name}: {found.problem}",
+        n_rows=found.n_rows, sites=found.sites, whole=found.whole,
+    )  # fmt: skip
+
+
+def _read_sealed(path: Path, want: Want, schema: pa.Schema, room_bytes: int) -> Salvaged:
+    try:
+        return salvage(path, schema, want, room_bytes=room_bytes)
+    except FileNotFoundError:
+        empty = schema.empty_table()
+        empty = empty if want.columns is None else empty.select(list(want.columns))
+        return Salvaged(table=empty, problem="vanished while it was read")
