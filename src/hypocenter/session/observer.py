@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -37,6 +37,7 @@ class Context:
     rank: Callable[[], tuple[int, int]]  # (rank, world size)
     place: Callable[[], Place]  # where this rank stands, with its groups
     warn: Callable[[str], None]
+    recomputed: list[Callable[[torch.nn.Module], None]] = field(default_factory=list)  # told of calls inside backward
 
 
 @dataclass(slots=True, kw_only=True)

@@ -84,7 +84,7 @@ class Session:
                 warn=self.warn,
             )
         )
-        self._place = PlaceKeeper(directory, self.warn)
+        self._place = PlaceKeeper(directory, self.warn, self.names)
         self._observers = Observers(
             Context(
                 config=config,
@@ -96,6 +96,7 @@ class Session:
                 rank=self._rank,
                 place=self._place.current,
                 warn=self.warn,
+                recomputed=self._roots.recomputed,
             )
         )
         self._parameter_check = ParameterCheck(self._sentinel, self._failures, self._rank)
@@ -118,6 +119,7 @@ class Session:
     def attach(self) -> None:
         """Start listening."""
         self._undo = [
+            self._place.attach(),
             self._roots.attach(),
             self._scalers.attach(),  # before updates: a hook may only take itself out while it is the last to run
             self._updates.attach(),

@@ -108,6 +108,7 @@ class RootTap:
         self.paused = False
         self._on_root = on_root  # an outermost module that was not seen before
         self._on_begin = on_begin  # an outermost call begins; True: in training, with gradients
+        self.recomputed: list[Callable[[torch.nn.Module], None]] = []  # told of each module called inside backward
         self._fail = fail
         self._mode = LossMode(tape, fail)
         self._current: torch.nn.Module | None = None
@@ -178,6 +179,8 @@ class RootTap:
         if inside_compiled_call() is not None:
             return
         if torch._C._current_graph_task_id() != -1:  # a recompute inside backward, not a call of the program's own
+            for tell in self.recomputed:
+                tell(module)
             return
         if _tracing_state() is not None or _functorch_level() is not None:
             return  # torch.jit.trace and vmap would take what we do for the program's own operations

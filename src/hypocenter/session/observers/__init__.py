@@ -12,6 +12,7 @@ from hypocenter.session.observers.frozen_state import FrozenState
 from hypocenter.session.observers.head import HeadGap
 from hypocenter.session.observers.hyperparameters import Hyperparameters
 from hypocenter.session.observers.loggers import Loggers
+from hypocenter.session.observers.recompute import Recompute
 from hypocenter.session.observers.scaling import Scaling
 from hypocenter.session.observers.schedules import Schedules
 from hypocenter.session.observers.updates import LostUpdates
@@ -20,6 +21,7 @@ OBSERVERS: tuple[type[Observer], ...] = (
     *(Diary, Culprit),
     *(Scaling, Schedules, Autocast, Loggers),  # mixed precision used in a way that breaks it
     *(LostUpdates, FrozenState, Averages, Accumulation, Hyperparameters, HeadGap),  # what low precision rounds away
+    *(Recompute,),  # what becomes of the gradient of a micro-batch
 )
 
 __all__ = ["OBSERVERS", "Context", "Observer"]
