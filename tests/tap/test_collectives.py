@@ -14,6 +14,7 @@ from torch.distributed import isend as isend_imported_before
 
 from hypocenter.tap import collectives
 from hypocenter.tap.collectives import Call, CollectiveTap, Listener
+from hypocenter.tap.names import NameMap
 
 
 class Log(Listener):
@@ -173,6 +174,32 @@ def test_undo_leaves_everything_as_it_was() -> None:
     assert changed != before
     assert state() == before
     assert not hasattr(c10d, "_hypocenter_isend")
+
+
+def test_two_who_listen_share_one_tap_and_are_told_the_site(group: None) -> None:
+    class Reducing(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            dist.all_reduce(x)
+            return x
+
+    class Sites(Log):
+        def before(self, call: Call) -> None:
+            super().before(call)
+            self.events.append(call.site)
+
+    model, names = torch.nn.Sequential(torch.nn.Identity(), Reducing()), NameMap()
+    names.add_root(model)
+    first, second = Sites(), Log()
+    before = dist.all_reduce.__closure__[0].cell_contents  # type: ignore[attr-defined]
+    undos = [collectives.listen(listener, names=names, fail=print) for listener in (first, second)]
+    model(torch.ones(1))
+    dist.all_reduce(torch.ones(1))
+    for undo in undos:
+        undo()
+
+    assert [event for event in first.events if " " not in event] == ["1", ""]
+    assert [call.seq for call in second.calls] == [0, 1]
+    assert dist.all_reduce.__closure__[0].cell_contents is before  # type: ignore[attr-defined]
 
 
 def test_compiled_code_is_left_alone(log: Log) -> None:

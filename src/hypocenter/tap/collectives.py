@@ -23,8 +23,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from hypocenter.tap import call_site
 from hypocenter.tap.collective_calls import FUNCTIONAL, READERS, Given, Reader
 from hypocenter.tap.collective_waits import Waits
+from hypocenter.tap.names import NameMap
 
 Undo = Callable[[], None]
 
@@ -380,3 +382,50 @@ def _replace(module: Any, name: str, make: Callable[[Callable[..., Any]], Callab
             setattr(module, name, original)
 
     return put_back
+
+
+class _Shared:
+    """The one tap of this process, there while somebody listens."""
+
+    tap: CollectiveTap | None = None
+    undo: Undo | None = None
+    n: int = 0
+
+
+def listen(listener: Listener, *, names: NameMap, fail: Callable[[str], None]) -> Undo:
+    """Listen through the one tap of this process, so that each call is read once however many listen.
+
+    Args:
+        listener: told of each call.
+        names: for `call.site`.
+        fail: takes one line of text when a listener had to be taken out.
+
+    Returns:
+        The undo; the last one takes the tap off.
+    """
+    tap = _Shared.tap
+    if tap is None:
+        tap = _Shared.tap = CollectiveTap(locate=lambda: call_site.site(names), fail=fail)
+        _Shared.undo = tap.attach()
+    tap.add(listener)
+    _Shared.n += 1
+    is_over = False
+
+    def undo() -> None:
+        nonlocal is_over
+        if is_over:
+            return
+        is_over = True
+        tap.remove(listener)
+        _Shared.n -= 1
+        if _Shared.n == 0 and _Shared.undo is not None:
+            _Shared.undo()
+            _Shared.tap = _Shared.undo = None
+
+    return undo
+
+
+def forget_results() -> None:
+    """Of the one tap: results that nobody has waited for by now are not told of."""
+    if _Shared.tap is not None:
+        _Shared.tap.forget_results()
