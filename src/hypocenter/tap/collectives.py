@@ -387,9 +387,13 @@ def _replace(module: Any, name: str, make: Callable[[Callable[..., Any]], Callab
 class _Shared:
     """The one tap of this process, there while somebody listens."""
 
-    tap: CollectiveTap | None = None
-    undo: Undo | None = None
-    n: int = 0
+    def __init__(self) -> None:
+        self.tap: CollectiveTap | None = None
+        self.undo: Undo | None = None
+        self.n = 0
+
+
+_shared = _Shared()
 
 
 def listen(listener: Listener, *, names: NameMap, fail: Callable[[str], None]) -> Undo:
@@ -403,12 +407,12 @@ def listen(listener: Listener, *, names: NameMap, fail: Callable[[str], None]) -
     Returns:
         The undo; the last one takes the tap off.
     """
-    tap = _Shared.tap
+    tap = _shared.tap
     if tap is None:
-        tap = _Shared.tap = CollectiveTap(locate=lambda: call_site.site(names), fail=fail)
-        _Shared.undo = tap.attach()
+        tap = _shared.tap = CollectiveTap(locate=lambda: call_site.site(names), fail=fail)
+        _shared.undo = tap.attach()
     tap.add(listener)
-    _Shared.n += 1
+    _shared.n += 1
     is_over = False
 
     def undo() -> None:
@@ -417,15 +421,15 @@ def listen(listener: Listener, *, names: NameMap, fail: Callable[[str], None]) -
             return
         is_over = True
         tap.remove(listener)
-        _Shared.n -= 1
-        if _Shared.n == 0 and _Shared.undo is not None:
-            _Shared.undo()
-            _Shared.tap = _Shared.undo = None
+        _shared.n -= 1
+        if _shared.n == 0 and _shared.undo is not None:
+            _shared.undo()
+            _shared.tap = _shared.undo = None
 
     return undo
 
 
 def forget_results() -> None:
     """Of the one tap: results that nobody has waited for by now are not told of."""
-    if _Shared.tap is not None:
-        _Shared.tap.forget_results()
+    if _shared.tap is not None:
+        _shared.tap.forget_results()
