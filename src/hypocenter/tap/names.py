@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
+
+from hypocenter.tap.numbering import has_numbered_layers, offset_of
 
 _WRAPPERS: dict[tuple[str, str], str] = {
     ("torch", "OptimizedModule"): "_orig_mod",
@@ -81,6 +83,7 @@ def strip(name: str, root: nn.Module | None = None) -> str:
 class _Root:
     module: weakref.ref[nn.Module]
     prefix: str | None  # None: chosen by us
+    is_part: bool = False  # of one model that is spread over ranks: a stage of a pipeline
 
 
 @dataclass(slots=True)
@@ -108,15 +111,19 @@ class NameMap:
         self._is_stale = False
         self._undo: Callable[[], object] | None = None
 
-    def add_root(self, module: nn.Module, prefix: str | None = None) -> None:
+    def add_root(self, module: nn.Module, prefix: str | None = None, *, is_part: bool = False) -> None:
         """Name a model and everything in it. A part of a known root, or a known root again, changes nothing.
 
         Args:
             prefix: in front of all its names; when not given it is "" for the only root that holds parameters, and
                 the class name (`Net`, `Net#2`) for each of several.
+            is_part: it is a stage of a pipeline, and its names are those of the whole model: no prefix, however many
+                stages there are. Stages of Megatron-Core are known by the numbers of their layers.
         """
         self._watch_registrations()
         self._refresh_if_stale()
+        if is_part:
+            self._mark_part(module)
         if _find(self._modules, module) is not None:
             return
         inside = {id(m) for m in module.modules()}
@@ -127,8 +134,20 @@ class NameMap:
                 kept.append(root)
             elif known is not None and unwrap(known) is unwrap(module):
                 prefix = prefix or root.prefix  # the same model, wrapped meanwhile
-        self._roots = [*kept, _Root(weakref.ref(module), prefix or None)]
+        self._roots = [*kept, _Root(weakref.ref(module), prefix or None, is_part)]
         self._invalidate()
+
+    def modules(self) -> list[tuple[str, nn.Module]]:
+        """(first name, module) of everything below the roots, in the models' own order."""
+        self._refresh_if_moved()
+        live = [(entry.names[0], entry.thing()) for entry in self._modules.values()]
+        return [(name, module) for name, module in live if isinstance(module, nn.Module)]
+
+    def _mark_part(self, module: nn.Module) -> None:
+        for root in self._roots:
+            if not root.is_part and root.module() is module:
+                root.is_part = True
+                self._invalidate()
 
     def roots(self) -> list[nn.Module]:
         """The live roots, not unwrapped."""
@@ -208,12 +227,16 @@ class NameMap:
             self._name_all(module, prefix)
 
     def _prefixed(self) -> Iterator[tuple[str, nn.Module]]:
-        roots = [(root.prefix, module) for root in self._roots if (module := root.module()) is not None]
+        roots = [(root, module) for root in self._roots if (module := root.module()) is not None]
         n_holding = sum(_holds_parameters(module) for _, module in roots)
+        parts = _chunks([module for _, module in roots])
         taken: dict[str, int] = {}
-        for given, module in roots:
+        for root, module in roots:
+            if root.prefix is None and (root.is_part or id(module) in parts):
+                yield "", module
+                continue
             is_only = len(roots) == 1 or (n_holding == 1 and _holds_parameters(module))
-            base = given if given is not None else "" if is_only else class_name(unwrap(module))
+            base = root.prefix if root.prefix is not None else "" if is_only else class_name(unwrap(module))
             taken[base] = taken.get(base, 0) + 1
             yield (base if taken[base] == 1 else f"{base}#{taken[base]}"), module
 
@@ -259,10 +282,11 @@ def _walk(module: nn.Module, name: str, above: set[int], n_names: dict[int, int]
         return
     yield name, module
     above.add(id(module))
-    wrapped = wrapped_attribute(module)
+    wrapped, offset = wrapped_attribute(module), offset_of(module)
     for key, child in module._modules.items():
         if child is not None:
-            path = name if key == wrapped else f"{name}.{key}" if name else key
+            shown = str(int(key) + offset) if offset else key
+            path = name if key == wrapped else f"{name}.{shown}" if name else shown
             yield from _walk(child, path, above, n_names)
     above.discard(id(module))
 
@@ -288,6 +312,17 @@ def _first(names: tuple[str, ...]) -> str | None:
 
 def _layout_of(module: nn.Module) -> tuple[int, ...]:
     return tuple(map(id, (*module._modules.values(), *module._parameters.values(), *module._buffers.values())))
+
+
+def _chunks(roots: Sequence[nn.Module]) -> set[int]:
+    """Ids of the roots that are pieces of one model: one class, numbered layers, and no parameter of the same name."""
+    if len(roots) < 2 or len({class_name(unwrap(root)) for root in roots}) > 1:
+        return set()
+    if not all(has_numbered_layers(root) for root in roots):
+        return set()
+    names = [{f"{name}.{key}" for name, module in walk(root) for key in module._parameters} for root in roots]
+    is_disjoint = len(set().union(*names)) == sum(map(len, names))
+    return {id(root) for root in roots} if is_disjoint else set()
 
 
 def _holds_parameters(module: nn.Module) -> bool:

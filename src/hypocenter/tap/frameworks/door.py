@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
 
 from hypocenter.tap.scaled import PlainUpdate, ScaledUpdate
 
@@ -14,7 +13,7 @@ from hypocenter.tap.scaled import PlainUpdate, ScaledUpdate
 class Door:
     """Passed to `attach(door)` of each adapter; `attach` returns the undo."""
 
-    add_root: Callable[[Any], None]  # a module whose parameters and submodules give the names
+    add_root: Callable[..., None]  # a module whose parameters and submodules give the names
     scaled_step: Callable[[ScaledUpdate], AbstractContextManager[None]]  # around the framework's own scaled step
     plain_step: Callable[[PlainUpdate], AbstractContextManager[None]]  # the same where there is no loss scale
     warn: Callable[[str], None]  # said once, on stderr and in run.json

@@ -1,0 +1,52 @@
+"""torch.distributed.pipelining: each stage's module keeps the names that it has in the whole model."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from hypocenter.tap.frameworks.door import Door
+from hypocenter.tap.topology.pipelining import note_stage
+
+needs = "torch.distributed.pipelining.stage"
+
+
+def attach(door: Door) -> Callable[[], None]:
+    """Note each stage before it runs a micro-batch forward; returns the undo."""
+    kind = sys.modules[needs]._PipelineStageBase
+    original = kind.forward_one_chunk
+    known: set[int] = set()
+
+    def note(stage: Any) -> None:
+        if id(stage) not in known:
+            known.add(id(stage))
+            note_stage(stage)
+            door.add_root(stage.submod, is_part=True)
+
+    @functools.wraps(original)
+    def forward_one_chunk(self: Any, *args: Any, **kwargs: Any) -> Any:
+        note(self)
+        return original(self, *args, **kwargs)
+
+    kind.forward_one_chunk = forward_one_chunk
+    running = _running(kind)
+    if running is not None:
+        note(running)
+
+    def undo() -> None:
+        if kind.forward_one_chunk is forward_one_chunk:
+            kind.forward_one_chunk = original
+
+    return undo
+
+
+def _running(kind: type) -> Any:
+    """The stage whose module has just been called: adapters are attached at the first call of a module."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        if isinstance(frame.f_locals.get("self"), kind):
+            return frame.f_locals["self"]
+        frame = frame.f_back
+    return None

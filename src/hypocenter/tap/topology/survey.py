@@ -1,0 +1,73 @@
+"""All sources together: where this rank stands now. Asked at each step, worked out only when something has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from hypocenter.tap.names import NameMap
+from hypocenter.tap.topology import data_parallel, deepspeed, device_mesh, megatron, pipelining
+from hypocenter.tap.topology.device import Device, device_of
+from hypocenter.tap.topology.layers import layer_numbers
+from hypocenter.tap.topology.layout import Layout, is_distributed, merged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What the sources say together."""
+
+    layout: Layout = field(default_factory=Layout)
+    device: Device = field(default_factory=Device)
+    layers: dict[str, int] = field(default_factory=dict[str, int])
+
+
+class Survey:
+    """Asks the sources. Nothing here communicates.
+
+    Args:
+        names: its roots are looked at.
+    """
+
+    def __init__(self, names: NameMap) -> None:
+        self._names = names
+        self._meshes = device_mesh.Meshes()
+        self._key: object = None
+        self._standing = Standing()
+
+    def attach(self) -> Callable[[], None]:
+        """Watch meshes being made; returns the undo."""
+        return self._meshes.attach()
+
+    def standing(self, rank: int, world_size: int) -> Standing:
+        """What is known now."""
+        key = (
+            rank, world_size, is_distributed(), self._names.generation, len(self._meshes.made), megatron.key(),
+            pipelining.key(),
+        )  # fmt: skip
+        if key != self._key:
+            self._standing = self._look(rank, world_size)
+            self._key = key
+        return self._standing
+
+    def _look(self, rank: int, world_size: int) -> Standing:
+        roots = self._names.roots()
+        return Standing(
+            layout=self._layout(roots, rank, world_size) if is_distributed() else Layout(rank=rank),
+            device=device_of(roots),
+            layers=layer_numbers(self._names.modules()),
+        )
+
+    def _layout(self, roots: list[torch.nn.Module], rank: int, world_size: int) -> Layout:
+        of_megatron = megatron.layout(rank)
+        if of_megatron is not None:
+            return merged([of_megatron], rank)
+        told: list[Any] = [
+            device_mesh.layout(self._meshes.made, roots, rank),
+            pipelining.layout(rank),
+            deepspeed.layout(roots, rank),
+            data_parallel.layout(roots, rank, world_size),
+        ]
+        return merged([layout for layout in told if layout is not None], rank)
