@@ -38,6 +38,11 @@ class Output:
         self._owns_run, self._command = owns_run, command
         self._open: tuple[Writer, Sinks] | None = None
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether the recording of this rank had to be given up."""
+        return self._open is not None and bool(self._open[0].broken)
+
     def write(self, rows: Sequence[Reading], record: StepRecord | None) -> None:
         """One step's rows, and its record if it is complete."""
         if self._open is None:

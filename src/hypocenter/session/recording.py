@@ -28,6 +28,7 @@ from hypocenter.session.place import PlaceKeeper
 from hypocenter.session.rank import rank_and_world_size
 from hypocenter.session.replay_rows import ReplayRows
 from hypocenter.session.sentinel import Check, Sentinel, scalar_reading
+from hypocenter.session.whereabouts import WhereaboutsKeeper
 from hypocenter.tap.clock import Clock
 from hypocenter.tap.foreign_scalers import ForeignScalers
 from hypocenter.tap.frameworks.door import Door
@@ -58,6 +59,8 @@ class Session:
         self.tape = Tape(config.keep_mb << 20)
         self._pid = os.getpid()
         self._roots = RootTap(self.tape, on_root=self._on_root, on_begin=self._on_begin, fail=self.warn)
+        self._where = WhereaboutsKeeper(directory, self.clock, self.names, self._rank, self.warn)
+        self._roots.on_end = lambda training: self._where.note("loss" if training else "outside")
         self._updates = UpdateTap(self)
         self._scalers = ForeignScalers(self._updates.scaled_step)
         self._sentinel = Sentinel(self.names, self.clock)
@@ -119,6 +122,7 @@ class Session:
     def attach(self) -> None:
         """Start listening."""
         self._undo = [
+            self._where.attach(),
             self._place.attach(),
             self._roots.attach(),
             self._scalers.attach(),  # before updates: a hook may only take itself out while it is the last to run
@@ -149,6 +153,7 @@ class Session:
         """Check what no update has checked, write the rest, let go. Safe to call twice; nothing in a forked child."""
         if os.getpid() != self._pid or self._undo == []:
             return
+        self._where.end()
         try:
             self._rows += self._observers.at_end()
             self._check_leftovers()
@@ -178,7 +183,7 @@ class Session:
         """Nothing that a replay does may look like training."""
         self.paused = self._roots.paused = True
         try:
-            with self._levels.paused():
+            with self._levels.paused(), self._where.during("replay"):
                 yield
         finally:
             self.paused = self._roots.paused = False
@@ -191,6 +196,7 @@ class Session:
         self._levels.on_root(module)
 
     def _on_begin(self, training: bool) -> None:
+        self._where.note("forward")
         self.clock.recording = training
         if training:
             self._levels.begin_microbatch()
@@ -206,6 +212,7 @@ class Session:
             self.clock.recording = True  # recomputes inside backward belong to this micro-batch
             self.tape.close_microbatch(self.clock.microbatch, self.clock.batch, roots, seeds)
             self._observers.before_backward(roots)
+        self._where.note("backward")
 
     @guarded
     def after_backward(self) -> None:
@@ -217,6 +224,7 @@ class Session:
         batch = self.clock.batch
         self.clock.end_microbatch()
         self.clock.recording = False
+        self._where.note("outside")
         if self.config.stop_after_batch is not None and batch >= self.config.stop_after_batch:
             self._flush(StepRecord(step=self.clock.step, n_microbatches=self.clock.microbatch))
             self.warn(f"stopped after batch {batch}, as asked for")
@@ -306,6 +314,7 @@ class Session:
     def _before(
         self, optimizer: Any, scaled: ScaledUpdate | None, gradients: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()
     ) -> None:
+        self._where.note("check")
         self._roots.reset()
         self._finding = self._parameter_check.read(self._check) or self._finding
         self._step = self.clock.begin_update(id(optimizer))
@@ -346,6 +355,7 @@ class Session:
             scaled=scaled,
         )
         self._rows += self._observers.before_update(self._update)
+        self._where.note("update")
 
     def _act(self, optimizer: Any, plain: PlainUpdate | None = None) -> None:
         """The user's choice of what to do at a step that failed."""
@@ -382,6 +392,7 @@ class Session:
         self.clock.end_update()
         self._check, self._update, self._clip_bad, self._unclipped_norm = None, None, None, None
         self._skipped, self._scale, self._finding = False, None, ""
+        self._where.note("outside")
 
     # rows
 
@@ -425,6 +436,8 @@ class Session:
             rows, self._rows = self._rows, []
             self._place.keep()
             self._output.write(rows, record)
+            if self._output.is_broken:
+                self._where.not_recording()
 
     def _check_leftovers(self) -> None:
         """A loss that was not finite and that no update followed: the program gave up on it, or is about to end."""

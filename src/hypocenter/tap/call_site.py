@@ -20,9 +20,9 @@ _CALLS: frozenset[CodeType] = frozenset(
 )
 
 
-def running_module() -> nn.Module | None:
-    """The innermost module whose call is under way on this thread."""
-    frame: FrameType | None = sys._getframe(1)
+def running_module(frame: FrameType | None = None) -> nn.Module | None:
+    """The innermost module whose call is under way on this thread, or on the one that `frame` is the innermost of."""
+    frame = frame or sys._getframe(1)
     for _ in range(_MAX_FRAMES):
         if frame is None:
             return None

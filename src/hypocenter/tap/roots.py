@@ -109,6 +109,7 @@ class RootTap:
         self._on_root = on_root  # an outermost module that was not seen before
         self._on_begin = on_begin  # an outermost call begins; True: in training, with gradients
         self.recomputed: list[Callable[[torch.nn.Module], None]] = []  # told of each module called inside backward
+        self.on_end: Callable[[bool], None] = lambda _: None  # an outermost call is over; True: in training
         self._fail = fail
         self._mode = LossMode(tape, fail)
         self._current: torch.nn.Module | None = None
@@ -225,6 +226,7 @@ class RootTap:
         if inside_compiled_call() is not None:
             return
         event, self._current, self._event = self._event, None, None
+        self.on_end(event is not None)
         if event is None:
             self._resume_loss_mode()
             return

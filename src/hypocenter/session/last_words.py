@@ -1,0 +1,105 @@
+"""The last words of a process: an exception that nobody caught, and the Python stack when SIGTERM comes.
+
+Hooks are chained, never replaced: what the program, a framework or Python itself does at an exception is done. The
+handler of SIGTERM is faulthandler's, in C: it writes even while the rank is stuck inside a collective, then the signal
+does what it would have done. Where the program handles SIGTERM itself from Python later on, ours is no longer there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import signal
+import sys
+import sysconfig
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+_AT_MOST_CHARACTERS = 600
+
+
+class Told(Protocol):
+    """Takes an exception that nobody caught."""
+
+    def __call__(self, error: BaseException, *, in_thread: bool) -> None: ...
+
+
+class LastWords:
+    """Tells of uncaught exceptions while attached."""
+
+    def __init__(self, tell: Told) -> None:
+        self._tell: Told | None = tell
+        self._stack_fd = -1
+        self._handler: Any = None  # of SIGTERM, as Python knows it, when ours was set
+
+    def attach(self) -> Callable[[], None]:
+        """Chain ourselves in front of the hooks there are; returns the undo."""
+        before, thread_before = sys.excepthook, threading.excepthook
+
+        def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+            self._say(error, in_thread=False)
+            before(kind, error, trace)
+
+        def thread_hook(args: Any) -> None:
+            if args.exc_value is not None and not issubclass(args.exc_type, SystemExit):
+                self._say(args.exc_value, in_thread=True)
+            thread_before(args)
+
+        sys.excepthook, threading.excepthook = hook, thread_hook
+
+        def undo() -> None:
+            self._tell = None  # somebody may have chained in front of us: then we stay, and do nothing
+            if sys.excepthook is hook:
+                sys.excepthook = before
+            if threading.excepthook is thread_hook:
+                threading.excepthook = thread_before
+            self._take_out_handler()
+
+        return undo
+
+    def keep_stack_in(self, opened: Callable[[], int]) -> None:
+        """From here on a SIGTERM leaves its stack at the descriptor that `opened` gives."""
+        if threading.current_thread() is not threading.main_thread() or not hasattr(faulthandler, "register"):
+            return
+        self._stack_fd = opened()
+        self._handler = signal.getsignal(signal.SIGTERM)
+        faulthandler.register(signal.SIGTERM, file=self._stack_fd, all_threads=False, chain=True)
+
+    def _take_out_handler(self) -> None:
+        """Only if the program has set none of its own since: taking ours out would take theirs."""
+        if self._stack_fd >= 0 and signal.getsignal(signal.SIGTERM) is self._handler:
+            faulthandler.unregister(signal.SIGTERM)
+            with contextlib.suppress(OSError):
+                os.close(self._stack_fd)
+            self._stack_fd = -1
+
+    def _say(self, error: BaseException, *, in_thread: bool) -> None:
+        if self._tell is not None:
+            with contextlib.suppress(Exception):  # the exception is the program's; nothing of ours may add to it
+                self._tell(error, in_thread=in_thread)
+
+
+def one_line(error: BaseException) -> str:
+    """What an exception says, on one line, with the line of the program's own code that it came from."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:
+        text = ""
+    place = _place(error.__traceback__)
+    text = text if len(text) <= _AT_MOST_CHARACTERS - len(place) else f"{text[: _AT_MOST_CHARACTERS - len(place)]}…"
+    return f"{text}{place}"
+
+
+def _place(trace: TracebackType | None) -> str:
+    found = ""
+    while trace is not None:
+        name = trace.tb_frame.f_code.co_filename
+        if not name.startswith((*_LIBRARIES, "<")):
+            found = f" ({Path(name).name}:{trace.tb_lineno})"
+        trace = trace.tb_next
+    return found
