@@ -64,9 +64,7 @@ def _be_rank(rank: int, args: argparse.Namespace, port: int) -> None:
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
     except BaseException:
-        import traceback
-
-        traceback.print_exc()
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]  # as Python itself would
         code = 1
     import atexit
 
