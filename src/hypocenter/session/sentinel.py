@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 from hypocenter.nouns import Reading, Summary
 from hypocenter.tap.clock import Clock
-from hypocenter.tap.gradients import is_finite, local, norms, to_host
+from hypocenter.tap.flat_parameters import is_flat, originals, unfolded
+from hypocenter.tap.gradients import is_finite, local, norms, to_host, to_host_with
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.tape import Microbatch
 
@@ -45,6 +46,11 @@ class Sentinel:
         self._clock = clock
         self._alive: dict[int, bool] = {}  # id(parameter) -> its gradient was not zero at the last step
         self._labels: dict[int, tuple[torch.Tensor, str]] = {}
+        self._riders: list[tuple[torch.Tensor, Callable[[Sequence[float]], None]]] = []
+
+    def ride(self, numbers: torch.Tensor, read: Callable[[Sequence[float]], None]) -> None:
+        """Take a float32 vector along in the next transfer of gradients' norms, and give it to `read` then."""
+        self._riders.append((numbers, read))
 
     def gradients(
         self,
@@ -62,9 +68,12 @@ class Sentinel:
             scale: loss scale that the gradients still carry.
             remember: note which gradients are exactly 0, to see at the next step which have died.
         """
-        held = [(p, g) for p, grad in gradients if (g := local(grad)) is not None]
+        held = [pair for p, grad in gradients if (g := local(grad)) is not None for pair in unfolded(p, g)]
         values = [value for microbatch in microbatches for value in microbatch.values]
-        host = to_host([*norms([g for _, g in held]), *values])
+        riders, self._riders = self._riders, []
+        host, told = to_host_with([*norms([g for _, g in held]), *values], [numbers for numbers, _ in riders])
+        for (_, read), numbers in zip(riders, told, strict=True):
+            read(numbers)
         check = Check(losses=host[len(held) :])
         for (parameter, grad), norm in zip(held, host, strict=False):
             name = self.label(parameter)
@@ -114,9 +123,16 @@ class Sentinel:
         self._labels[id(parameter)] = (parameter, name)
         return name
 
+    def labels_of_bad(self, parameter: torch.Tensor) -> list[str]:
+        """The user's names of what is not finite in a parameter: several, when it is a flat one of FSDP1."""
+        values = local(parameter) if is_flat(parameter) else None
+        parts = [] if values is None else unfolded(parameter, values)
+        return [self.label(p) for p, part in parts if not is_finite(part)] or [self.label(parameter)]
+
     def readings(self, check: Check, step: int, parameters: Sequence[torch.Tensor]) -> list[Reading]:
         """One row per local norm: at this level only the number of elements and the sum of squares are known."""
-        sizes = {self.label(p): (p.numel(), tuple(p.shape), str(p.dtype).removeprefix("torch.")) for p in parameters}
+        users = [o for p in parameters for o in ([o for _, o in originals(p)] if is_flat(p) else [p])]
+        sizes = {self.label(p): (p.numel(), tuple(p.shape), str(p.dtype).removeprefix("torch.")) for p in users}
         rows: list[Reading] = []
         for name, norm in check.grad_norms.items():
             n, shape, dtype = sizes.get(name, (0, (), ""))

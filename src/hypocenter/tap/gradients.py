@@ -60,6 +60,29 @@ def to_host(scalars: Sequence[torch.Tensor]) -> list[float]:
     return out
 
 
+def to_host_with(
+    scalars: Sequence[torch.Tensor], vectors: Sequence[torch.Tensor]
+) -> tuple[list[float], list[list[float]]]:
+    """0-d tensors and float32 vectors, of any device: still one transfer per device."""
+    if not vectors:
+        return to_host(scalars), []
+    by_device: dict[torch.device, tuple[list[int], list[int]]] = {}
+    for index, scalar in enumerate(scalars):
+        by_device.setdefault(scalar.device, ([], []))[0].append(index)
+    for index, vector in enumerate(vectors):
+        by_device.setdefault(vector.device, ([], []))[1].append(index)
+    out, told = [0.0] * len(scalars), [list[float]() for _ in vectors]
+    for ones, many in by_device.values():
+        stacked = [torch.stack([scalars[i].reshape(()).float() for i in ones])] if ones else []
+        host: list[float] = torch.cat([*stacked, *(vectors[i] for i in many)]).tolist()
+        for index, value in zip(ones, host, strict=False):
+            out[index] = value
+        start = len(ones)
+        for index in many:
+            told[index] = host[start : (start := start + vectors[index].numel())]
+    return out, told
+
+
 def is_finite(tensor: torch.Tensor) -> bool:
     """Whether every element is finite. Synchronises: only for a tensor that is already under suspicion."""
     return bool(torch.isfinite(tensor).all())
