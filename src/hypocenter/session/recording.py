@@ -85,6 +85,7 @@ class Session:
                 scaled_step=self._updates.scaled_step,
                 plain_step=self._updates.plain_step,
                 warn=self.warn,
+                ride=self._sentinel.ride,
             )
         )
         self._place = PlaceKeeper(directory, self.warn, self.names)
