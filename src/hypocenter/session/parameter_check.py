@@ -61,7 +61,7 @@ class ParameterCheck:
         return all(self._versions.get(id(p)) == version_of(p) for p in parameters)
 
     def _blame(self, bad: list[torch.Tensor], *, must_prove: bool) -> str:
-        labels = [self._sentinel.label(p) for p in bad]
+        labels = [label for p in bad for label in self._sentinel.labels_of_bad(p)]
         found = self._failures.parameter_broke(
             bad, self._optimizer, self._step, self._rank()[0], labels, must_prove=must_prove
         )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
+from hypocenter.tap.flat_parameters import is_flat, originals
 from hypocenter.tap.numbering import has_numbered_layers, offset_of
 
 _WRAPPERS: dict[tuple[str, str], str] = {
@@ -106,6 +107,7 @@ class NameMap:
         self._modules: dict[int, _Names] = {}
         self._params: dict[int, _Names] = {}
         self._buffers: dict[int, _Names] = {}
+        self._originals: dict[int, _Names] = {}  # of FSDP1's flat parameters
         self._layout: list[tuple[weakref.ref[nn.Module], tuple[int, ...]]] = []
         self._unknown: dict[int, weakref.ref[nn.Module | Tensor]] = {}
         self._is_stale = False
@@ -172,8 +174,8 @@ class NameMap:
         return _first(self.param_names(param))
 
     def param_names(self, param: Tensor) -> tuple[str, ...]:
-        """All names of a (tied) parameter."""
-        return self._look_up("_params", param)
+        """All names of a (tied) parameter, also of one that lies in a flat parameter of FSDP1."""
+        return self._look_up("_originals" if id(param) in self._originals else "_params", param)
 
     def buffer_name(self, buffer: Tensor) -> str | None:
         """The first name of a buffer, None when it belongs to no root."""
@@ -221,7 +223,7 @@ class NameMap:
         if not self._is_stale:
             return
         self._is_stale = False
-        self._modules, self._params, self._buffers, self._layout = {}, {}, {}, []
+        self._modules, self._params, self._buffers, self._originals, self._layout = {}, {}, {}, {}, []
         self._unknown.clear()
         for prefix, module in self._prefixed():
             self._name_all(module, prefix)
@@ -249,6 +251,9 @@ class NameMap:
                 for key, thing in things.items():
                     if thing is not None:
                         _add(table, thing, dot + key)
+            for flat in module._parameters.values():
+                for key, original in originals(flat) if flat is not None and is_flat(flat) else ():
+                    _add(self._originals, original, dot + strip(key))
 
     def _watch_registrations(self) -> None:
         if self._undo is not None:

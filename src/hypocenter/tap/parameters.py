@@ -6,7 +6,7 @@ The site is the parameter's name; the ports are `value`, `grad`, and the optimiz
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 from hypocenter.config import Config
 from hypocenter.nouns import Phase, Reading
 from hypocenter.tap.clock import Clock
+from hypocenter.tap.flat_parameters import is_flat, unfolded
 from hypocenter.tap.names import NameMap, class_name
 from hypocenter.tap.reducer import Reducer
 from hypocenter.tap.sites import is_wanted
@@ -74,7 +75,18 @@ def _values(names: NameMap, optimizers: Sequence[Any]) -> Iterator[_Value]:
                 params.setdefault(id(param), ((f"param_groups[{i}].params[{j}]",), param))
                 states.setdefault(id(param), []).append(_state_of(optimizer, param))
     for key, (all_names, param) in params.items():
-        yield from _of_one(all_names, param, states.get(key, []), owners.get(key, ""))
+        for value in _of_one(all_names, param, states.get(key, []), owners.get(key, "")):
+            yield from _unfolded(names, param, value)
+
+
+def _unfolded(names: NameMap, param: Tensor, value: _Value) -> Iterator[_Value]:
+    """Of a flat parameter of FSDP1: the user's parameters in it."""
+    parts = unfolded(param, value.tensor) if is_flat(param) else []
+    if not parts or parts[0][0] is param:
+        yield value
+        return
+    for original, part in parts:
+        yield replace(value, names=names.param_names(original), tensor=part, owner="")
 
 
 def _of_one(names: tuple[str, ...], param: Tensor, states: Sequence[Mapping[str, Any]], owner: str) -> Iterator[_Value]:
