@@ -1,0 +1,23 @@
+"""Rows about what should be equal over ranks: what the observers write and the rules over ranks read.
+
+| phase | site | port | holds |
+| --- | --- | --- | --- |
+| param | parameter | replica | of a parameter, with its placement; call 0: before the update, 1: after the last |
+| grad | parameter | replica.grad | of its gradient as the optimizer sees it; sum of squares, small sketch |
+| optimizer | parameter | replica.KEY | digest of each tensor of its optimizer state, after the update |
+| param | replicas.rewritten | value | how often a parameter was changed between two updates so far (averaging) |
+| param | replicas.unwrapped | value | parameters of the optimizer outside every DDP wrapper, where there is one |
+| optimizer | clip_coef | value | what gradients were multiplied by between backward and the update |
+| data | rng.STREAM | state | digest of a random state before the step's first forward |
+| data | batch.ARGUMENT | digest | digest and shape of a tensor that the model was called with |
+| optimizer | lr.group[N] | value | learning rate of a parameter group after the first |
+"""
+
+from __future__ import annotations
+
+PARAM, GRAD, STATE_PREFIX = "replica", "replica.grad", "replica."
+BEFORE, AFTER = 0, 1  # Reading.call of a parameter's digest
+REWRITTEN, UNWRAPPED = "replicas.rewritten", "replicas.unwrapped"
+CLIP = "clip_coef"
+RNG_PREFIX, RNG_PORT = "rng.", "state"
+BATCH_PREFIX, BATCH_PORT = "batch.", "digest"

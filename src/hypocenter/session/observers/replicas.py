@@ -1,0 +1,243 @@
+"""Digests of what should be equal over ranks: parameters, gradients at the optimizer, optimizer state.
+
+On the steps of config.replicas, and of the parameters once more when the session closes. Nothing is sent to other
+ranks: who reads the recording compares. One transfer per device and occasion.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hypocenter.detect.replica_rows import AFTER, BEFORE, GRAD, PARAM, REWRITTEN, STATE_PREFIX, UNWRAPPED
+from hypocenter.nouns import Phase, Reading, Summary
+from hypocenter.schedule import parse
+from hypocenter.session.observer import Context, Observer, Update
+from hypocenter.session.sentinel import scalar_reading
+from hypocenter.summary.reducers.torch_small_sketch import small_sketches
+from hypocenter.tap.digest import digests, to_host
+from hypocenter.tap.placement import Placements, Wrappers, placement_of_gradient
+
+STATE_EVERY = 10  # of the occasions: optimizer state is twice the parameters, and follows from them
+WITNESS = 1 << 14  # elements of the parameter that tells whether somebody writes between updates: 64 KiB
+_WHOLE_GRADIENTS = ("Float16OptimizerWithFloat16Params", "FP32Optimizer")  # of wrappers (Megatron-Core)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Held:
+    """A parameter to be digested, with what is known of it."""
+
+    name: str
+    parameter: Tensor
+    placement: str
+    module: str
+
+
+class Replicas(Observer):
+    """Writes the digests. Off in a process that is alone."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._is_due = parse(context.config.replicas)
+        self._wrappers = Wrappers()
+        self._occasions: dict[int, int] = {}  # id(optimizer) -> occasions so far
+        self._known: dict[int, list[weakref.ref[Tensor]]] = {}  # id(optimizer) -> its parameters
+        self._last_step: dict[int, int] = {}  # id(optimizer) -> step of its last update
+        self._witness: _Witness | None = None
+        self._placements: tuple[object, Placements] | None = None
+
+    def attach(self) -> Any:
+        """Watch DDP wrappers being made."""
+        return self._wrappers.attach()
+
+    def before_update(self, update: Update) -> None:
+        """Parameters and gradients, on schedule; whether anybody wrote to the witness, always."""
+        if self.context.rank()[1] < 2 or self.context.config.replicas == "never":
+            return
+        if self._witness is not None and self._witness.is_of(update.optimizer):
+            self._witness.look()
+        if not self._is_due(update.step):
+            return
+        held = self._held(update.parameters)
+        self.rows += self._parameter_rows(held, update.step, BEFORE)
+        self.rows += self._gradient_rows(held, update)
+        self.rows += self._facts(held, update)
+
+    def after_update(self, update: Update) -> None:
+        """Optimizer state, on every tenth occasion; remember what to look at when the session closes."""
+        if self.context.rank()[1] < 2 or self.context.config.replicas == "never":
+            return
+        if self._witness is None or not self._witness.is_alive:
+            self._witness = _Witness.chosen(update)
+        if self._witness is not None and self._witness.is_of(update.optimizer):
+            self._witness.remember()
+        key = id(update.optimizer)
+        if self._is_due(update.step) or key not in self._known:
+            self._known[key] = [weakref.ref(p) for p in update.parameters]
+        self._last_step[key] = update.step
+        if not self._is_due(update.step):
+            return
+        n_before = self._occasions.get(key, 0)
+        self._occasions[key] = n_before + 1
+        if n_before % STATE_EVERY == 0 and not update.skipped:
+            self.rows += self._state_rows(update)
+
+    def at_end(self) -> None:
+        """The parameters as they are after the last update."""
+        for key, refs in self._known.items():
+            living = [p for ref in refs if (p := ref()) is not None]
+            if living:
+                self.rows += self._parameter_rows(self._held(living), self._last_step[key], AFTER)
+
+    def _held(self, parameters: Sequence[Tensor]) -> list[_Held]:
+        named = [(self.context.label(p), p) for p in parameters]
+        placements = self._placements_of(named)
+        kinds = self._kinds()
+        return [
+            _Held(name=name, parameter=p, placement=placements.of(name, p), module=kinds.get(id(p), ""))
+            for name, p in named
+        ]
+
+    def _placements_of(self, named: Sequence[tuple[str, Tensor]]) -> Placements:
+        roots = self.context.names.roots()
+        wrappers = self._wrappers.alive(roots)
+        key = (self.context.names.generation, tuple(map(id, wrappers)), tuple(id(p) for _, p in named))
+        if self._placements is None or self._placements[0] != key:
+            self._placements = (key, Placements(named, wrappers, roots))
+        return self._placements[1]
+
+    def _kinds(self) -> dict[int, str]:
+        """Class names of the modules that own parameters, by id of the parameter."""
+        owners = (m for root in self.context.names.roots() for m in root.modules())
+        return {id(p): type(m).__name__ for m in owners for p in m._parameters.values() if p is not None}
+
+    def _parameter_rows(self, held: Sequence[_Held], step: int, call: int) -> list[Reading]:
+        found = to_host(digests([h.parameter for h in held]))
+        return [
+            self._row(h, "param", PARAM, step, h.parameter, digest, call=call)
+            for h, digest in zip(held, found, strict=True)
+            if digest is not None
+        ]
+
+    def _gradient_rows(self, held: Sequence[_Held], update: Update) -> list[Reading]:
+        known = {id(h.parameter): h for h in held}
+        pairs = [(known[id(p)], g) for p, g in update.gradients if id(p) in known]
+        gradients = [g for _, g in pairs]
+        found, sketches = to_host(digests(gradients)), _sketches_to_host(gradients)
+        is_wrapper = not isinstance(update.optimizer, torch.optim.Optimizer)
+        is_reduced = not is_wrapper or type(update.optimizer).__name__ in _WHOLE_GRADIENTS
+        rows: list[Reading] = []
+        for (h, gradient), digest, sketch in zip(pairs, found, sketches, strict=True):
+            if digest is None:
+                continue
+            placement = placement_of_gradient(gradient, h.placement, is_reduced=is_reduced)
+            norm = update.check.grad_norms.get(h.name, 0.0)
+            is_bad = h.name in update.check.bad_params
+            summary = Summary(
+                n=gradient.numel(), n_nan=int(is_bad), sumsq=0.0 if is_bad else norm * norm,
+                sketch=None if is_bad else sketch,
+            )  # fmt: skip
+            rows.append(self._row(h, "grad", GRAD, update.step, gradient, digest, summary=summary, placement=placement))
+        return rows
+
+    def _state_rows(self, update: Update) -> list[Reading]:
+        state: Any = getattr(update.optimizer, "state", {})
+        if not isinstance(state, Mapping):
+            return []
+        tensors: list[tuple[_Held, str, Tensor]] = []
+        for h in self._held(update.parameters):
+            own: Any = state.get(h.parameter)
+            if isinstance(own, Mapping):
+                tensors += [(h, str(k), v) for k, v in own.items() if isinstance(v, Tensor) and v.numel() > 1]
+        found = to_host(digests([t for _, _, t in tensors]))
+        return [
+            self._row(h, "optimizer", STATE_PREFIX + key, update.step, tensor, digest, call=AFTER,
+                      placement=placement_of_gradient(tensor, h.placement, is_reduced=True))
+            for (h, key, tensor), digest in zip(tensors, found, strict=True)
+            if digest is not None
+        ]  # fmt: skip
+
+    def _row(
+        self, held: _Held, phase: Phase, port: str, step: int, tensor: Tensor, digest: int, *, call: int = BEFORE,
+        summary: Summary | None = None, placement: str | None = None,
+    ) -> Reading:  # fmt: skip
+        return Reading(
+            step=step, microbatch=0, phase=phase, site=held.name, port=port, order=self.context.clock.next_order(),
+            call=call, dtype=str(tensor.dtype).removeprefix("torch."), shape=tuple(tensor.shape),
+            summary=summary or Summary(n=tensor.numel()), module=held.module, digest=digest,
+            placement=held.placement if placement is None else placement,
+        )  # fmt: skip
+
+    def _facts(self, held: Sequence[_Held], update: Update) -> list[Reading]:
+        order, step = self.context.clock.next_order, update.step
+        rows: list[Reading] = []
+        if self._witness is not None and (n := self._witness.count()):
+            rows.append(scalar_reading(REWRITTEN, "param", float(n), step, order()))
+        if self._wrappers.alive(self.context.names.roots()):
+            synchronised = self._placements_of([(h.name, h.parameter) for h in held]).synchronised
+            n_outside = sum(id(h.parameter) not in synchronised for h in held)
+            rows.append(scalar_reading(UNWRAPPED, "param", float(n_outside), step, order()))
+        return rows
+
+
+class _Witness:
+    """A small parameter whose bits are compared from the end of one update to the beginning of the next."""
+
+    def __init__(self, optimizer: Any, parameter: Tensor) -> None:
+        self._optimizer = weakref.ref(optimizer)
+        self._parameter = weakref.ref(parameter)
+        self._before: Tensor | None = None
+        self._n_changed: Tensor | None = None
+
+    @classmethod
+    def chosen(cls, update: Update) -> _Witness | None:
+        """The first small parameter that has a gradient; None when there is none."""
+        small = [p for p, _ in update.gradients if 0 < p.numel() <= WITNESS and p.is_floating_point()]
+        return cls(update.optimizer, small[0]) if small else None
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the parameter still exists."""
+        return self._optimizer() is not None and self._parameter() is not None
+
+    def is_of(self, optimizer: Any) -> bool:
+        """Whether it is one of this optimizer's."""
+        return self._optimizer() is optimizer
+
+    def remember(self) -> None:
+        """After an update."""
+        parameter = self._parameter()
+        self._before = digests([parameter])[0] if parameter is not None else None
+
+    def look(self) -> None:
+        """Before the next one."""
+        parameter, before = self._parameter(), self._before
+        now = digests([parameter])[0] if parameter is not None else None
+        if now is None or before is None or now.device != before.device:
+            return
+        changed = now != before
+        self._n_changed = changed.to(torch.int64) if self._n_changed is None else self._n_changed + changed
+        self._before = now
+
+    def count(self) -> int:
+        """How often it was changed between updates. Waits for the device."""
+        return int(self._n_changed) if self._n_changed is not None else 0
+
+
+def _sketches_to_host(tensors: Sequence[Tensor]) -> list[tuple[float, ...] | None]:
+    found = small_sketches(tensors)
+    out: list[tuple[float, ...] | None] = [None] * len(found)
+    by_device: dict[torch.device, list[int]] = {}
+    for index, sketch in enumerate(found):
+        if sketch is not None:
+            by_device.setdefault(sketch.device, []).append(index)
+    for indices in by_device.values():
+        rows: list[list[float]] = torch.stack([s for i in indices if (s := found[i]) is not None]).tolist()
+        for index, row in zip(indices, rows, strict=True):
+            out[index] = tuple(row)
+    return out
