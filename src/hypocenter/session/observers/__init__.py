@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypocenter.session.observer import Context, Observer
 from hypocenter.session.observers.accumulation import Accumulation
+from hypocenter.session.observers.arrivals import Arrivals
 from hypocenter.session.observers.autocast import Autocast
 from hypocenter.session.observers.averages import Averages
 from hypocenter.session.observers.culprit import Culprit
@@ -15,13 +16,14 @@ from hypocenter.session.observers.loggers import Loggers
 from hypocenter.session.observers.recompute import Recompute
 from hypocenter.session.observers.scaling import Scaling
 from hypocenter.session.observers.schedules import Schedules
+from hypocenter.session.observers.token_weights import TokenWeights
 from hypocenter.session.observers.updates import LostUpdates
 
 OBSERVERS: tuple[type[Observer], ...] = (
     *(Diary, Culprit),
     *(Scaling, Schedules, Autocast, Loggers),  # mixed precision used in a way that breaks it
     *(LostUpdates, FrozenState, Averages, Accumulation, Hyperparameters, HeadGap),  # what low precision rounds away
-    *(Recompute,),  # what becomes of the gradient of a micro-batch
+    *(Arrivals, TokenWeights, Recompute),  # what becomes of the gradient of a micro-batch
 )
 
 __all__ = ["OBSERVERS", "Context", "Observer"]

@@ -1,0 +1,200 @@
+"""What a label weighs in a step that is made of several micro-batches. For HC331.
+
+The node of the cross-entropy is looked for in the graph of each loss; what it gives back in backward holds, row by row,
+the weight that the label of that row has in the loss: 1/n each for a mean over n labels, 0 for one that is ignored.
+Nothing that autograd has saved is read (that might start a recompute). Only programs that called backward several times
+in their last step are looked at. Not seen: fused and compiled cross-entropies, losses that are no cross-entropy, steps
+with several of them.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from hypocenter import schedule
+from hypocenter.detect.microbatch_rows import LOSS_SHARE, N_LABELS, SITE, TOKEN_GAP
+from hypocenter.nouns import Reading
+from hypocenter.replay.engine import ReplayImpossible
+from hypocenter.session.observer import Context, Observer, Update
+from hypocenter.session.observers.grid import wide_dtype
+from hypocenter.session.observers.optimizer_rows import number_row
+from hypocenter.tap.gradients import to_host
+from hypocenter.tap.source import user_frame
+
+DENSE = 8  # steps of several micro-batches that are all looked at; then as often as replicas are
+MAX_NODES = 64  # of the graph, from the loss on
+MAX_REPLAYS = 2  # steps whose micro-batches are replayed: one is the first, the other shows that it lasts
+MAX_MICROBATCHES = 16  # of a step that is replayed
+PARAMETERS, MAX_ELEMENTS = 8, 1 << 22  # whose gradients are compared, and elements of each
+SAME_SHARE = 1.01  # largest by smallest: micro-batches that are meant to weigh the same
+UNEVEN = 0.1  # share of the loss that labels of some micro-batches have at the cost of others
+_LOSSES = {"NllLossBackward0": 1, "NllLoss2DBackward0": 1}  # the dimension of classes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Labels:
+    """Cross-entropy of one micro-batch; numbers are labels in all, labels that count, and the sum of their weights."""
+
+    microbatch: int
+    place: tuple[str, int]  # the line that called backward
+    numbers: Tensor
+
+
+class _Weights:
+    """A hook on the node of a cross-entropy."""
+
+    def __init__(self, node: Any, class_dim: int) -> None:
+        self._dim = class_dim
+        self.numbers: Tensor | None = None
+        self._handle = node.register_hook(self._heard)
+
+    def _heard(self, given: Any, _: Any) -> None:
+        try:
+            with torch.no_grad(), _disable_current_modes():
+                gradient = given[0]
+                by_label = gradient.sum(dim=self._dim if gradient.dim() > 1 else 0, dtype=torch.float32)
+                wide = by_label.to(wide_dtype(by_label.device))
+                n_counted = (wide != 0).sum().to(wide.dtype)
+                total = torch.full_like(n_counted, by_label.numel())
+                self.numbers = torch.stack([total, n_counted, wide.sum()])
+        except Exception:  # an unusual gradient must not break the user's backward
+            self.numbers = None
+
+    def remove(self) -> None:
+        """Take the hook off."""
+        self._handle.remove()
+
+
+class TokenWeights(Observer):
+    """Compares the shares that micro-batches have in the loss with the numbers of labels in them."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._due = schedule.parse(context.config.replicas)
+        self._is_several = False
+        self._n_looked = 0
+        self._n_replayed = 0
+        self._hook: _Weights | None = None
+        self._place = ("", 0)
+        self._labels: list[_Labels] = []
+
+    def attach(self) -> Callable[[], None]:
+        """The undo takes off a hook that is on."""
+        return self._let_go
+
+    def _let_go(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+        self._hook = None
+
+    def before_backward(self, roots: Sequence[Tensor]) -> None:
+        """Look for the cross-entropy of this micro-batch."""
+        self._let_go()
+        if not self._is_several or not (self._n_looked < DENSE or self._due(self.context.clock.step)):
+            return
+        if len(roots) == 1 and (node := _cross_entropy(roots[0])) is not None:
+            frame = user_frame(sys._getframe(1))
+            self._place = (frame.f_code.co_filename, frame.f_lineno) if frame is not None else ("", 0)
+            self._hook = _Weights(node, _LOSSES[type(node).__name__])
+
+    def after_backward(self) -> None:
+        """Its weights are known."""
+        hook = self._hook
+        self._let_go()
+        if hook is not None and hook.numbers is not None:
+            self._labels.append(
+                _Labels(microbatch=self.context.clock.microbatch, place=self._place, numbers=hook.numbers)
+            )
+
+    def before_update(self, update: Update) -> None:
+        """Compare."""
+        labels, self._labels = self._labels, []
+        if len(labels) < 2 or len(labels) != len(update.microbatches) or len({each.place for each in labels}) > 1:
+            return
+        self._n_looked += 1
+        host: list[float] = torch.stack([each.numbers.cpu() for each in labels]).flatten().tolist()
+        totals, counts, sums = host[::3], host[1::3], host[2::3]
+        if not _is_uneven(counts, sums):
+            return
+        self._write(update.step, totals, counts, sums)
+        if self._n_replayed < MAX_REPLAYS and len(labels) <= MAX_MICROBATCHES and self.context.config.replay:
+            self._n_replayed += 1
+            factors = [(n / sum(counts)) / (s / sum(sums)) for n, s in zip(counts, sums, strict=True)]
+            gap = self._replayed_gap(update, factors)
+            if gap is not None:
+                self.rows.append(number_row(SITE, TOKEN_GAP, update.step, self.context.clock.next_order(), gap))
+
+    def after_update(self, update: Update) -> None:
+        """Does this program accumulate?"""
+        self._is_several = len(update.microbatches) > 1
+
+    def _write(self, step: int, totals: Sequence[float], counts: Sequence[float], sums: Sequence[float]) -> None:
+        for number, (total, count, weight) in enumerate(zip(totals, counts, sums, strict=True)):
+            order = self.context.clock.next_order
+            rows: list[Reading] = [
+                number_row(SITE, N_LABELS, step, order(), count, call=round(total)),
+                number_row(SITE, LOSS_SHARE, step, order(), weight / sum(sums)),
+            ]
+            self.rows += [replace(row, microbatch=number) for row in rows]
+
+    def _replayed_gap(self, update: Update, factors: Sequence[float]) -> float | None:
+        """Relative difference of the gradient as used to the one with every micro-batch multiplied by its factor."""
+        unique = {id(p): p for root in self.context.names.roots() for p in root.parameters()}
+        able = [p for p in unique.values() if p.requires_grad and p.is_leaf and p.numel() <= MAX_ELEMENTS]
+        parameters = able[:: -(-len(able) // PARAMETERS)] if able else []
+        used: dict[int, Tensor] = {}
+        right: dict[int, Tensor] = {}
+        try:
+            for microbatch, factor in zip(update.microbatches, factors, strict=True):
+                replayed = self.context.replayer.run(microbatch, parameters)
+                for at, gradient in enumerate(replayed.grads):
+                    if gradient is not None:
+                        wide = gradient.to(wide_dtype(gradient.device))
+                        used[at] = used[at] + wide if at in used else wide
+                        right[at] = right[at] + wide * factor if at in right else wide * factor
+        except (ReplayImpossible, RuntimeError):
+            return None
+        if not used:
+            return None
+        sizes = to_host([right[at].square().sum() for at in right])
+        gaps = to_host([(used[at] - right[at]).square().sum() for at in right])
+        gap, size = sum(gaps), sum(sizes)
+        return math.sqrt(gap / size) if size > 0 and math.isfinite(gap) and math.isfinite(size) else None
+
+
+def _is_uneven(counts: Sequence[float], sums: Sequence[float]) -> bool:
+    """Whether micro-batches weigh the same although the numbers of their labels differ much."""
+    shares = [abs(s) for s in sums]
+    if min(counts) < 1 or not all(map(math.isfinite, shares)) or min(shares) <= 0:
+        return False
+    if max(shares) > SAME_SHARE * min(shares):
+        return False
+    excess = sum(abs(s / sum(shares) - n / sum(counts)) for s, n in zip(shares, counts, strict=True)) / 2
+    return excess >= UNEVEN
+
+
+def _cross_entropy(root: Tensor) -> Any:
+    """The only node of a cross-entropy near a loss; None without one, or with several."""
+    found: list[Any] = []
+    seen: set[Any] = set()
+    level = [root.grad_fn] if root.grad_fn is not None else []
+    while level and len(seen) < MAX_NODES:
+        following: list[Any] = []
+        for node in level:
+            if node in seen:
+                continue
+            seen.add(node)
+            if type(node).__name__ in _LOSSES:
+                found.append(node)
+            else:
+                following += [after for after, _ in node.next_functions if after is not None]
+        level = following
+    return found[0] if len(found) == 1 else None
