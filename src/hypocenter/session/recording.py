@@ -16,6 +16,7 @@ from hypocenter.config import Config
 from hypocenter.nouns import Reading, StepRecord
 from hypocenter.record.layout import rank_directory
 from hypocenter.replay.engine import Replayer
+from hypocenter.session.agreement import Council
 from hypocenter.session.failures import Failures
 from hypocenter.session.frameworks import Frameworks
 from hypocenter.session.guard import StopTraining, Warnings, guarded
@@ -85,7 +86,6 @@ class Session:
                 scaled_step=self._updates.scaled_step,
                 plain_step=self._updates.plain_step,
                 warn=self.warn,
-                ride=self._sentinel.ride,
             )
         )
         self._place = PlaceKeeper(directory, self.warn, self.names)
@@ -100,6 +100,8 @@ class Session:
                 rank=self._rank,
                 place=self._place.current,
                 warn=self.warn,
+                ride=self._sentinel.ride,
+                council=self._council,
                 recomputed=self._roots.recomputed,
             )
         )
@@ -161,11 +163,13 @@ class Session:
         finally:
             self._detach()
             self._output.close()
+            self._council.close()
             self.is_off = True
 
     def forked(self) -> None:
         """In a forked child: a DataLoader worker trains nothing."""
         self.is_off = True
+        self._council.forked()
         self._detach()
 
     def _rank(self) -> tuple[int, int]:

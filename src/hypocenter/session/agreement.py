@@ -1,0 +1,327 @@
+"""The council of the ranks: at a step boundary each says whether its step failed; no rank waits for it twice in vain.
+
+The ranks find together in the background (`hypocenter.session.assembly`). From an agreed step on they *meet* at each
+boundary: one all-reduce (MAX) of [failed, suspect, step, -step] over a gloo group of our own, started right after the
+check of the gradients. When some rank's model communicates, so that only all together could do its step again, all wait
+for the answer before the update; otherwise nobody waits, and what the others said is known at the next boundary.
+
+The council closes for good on a rank when a wait exceeds its timeout, when a peer is gone, or when the ranks turn out to
+be at different steps. That is said once; training goes on. Closing because of different steps also leaves a row: phase
+"comm", site "agreement", port "value", the number of steps between the first and the last rank.
+
+For observers, as `context.council` (every call is made by *all* ranks at the same boundary, or it costs each of them a
+timeout and the council; every call returns None when there is no council or it had to close):
+
+    council.is_open                                      whether it can be asked
+    council.gather(value: int) -> list[int] | None       everybody's integer, by rank
+    council.most(values) -> list[int] | None             the largest of each over all ranks
+    council.exchange(tensor, to=, frm=) -> Tensor | None send one tensor, get another one (any dtype, shape and device; on the CPU)
+"""  # noqa: E501
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+
+from hypocenter.nouns import Reading
+from hypocenter.session.assembly import Assembled, Assembly, StepCount, named, silent, start_most
+from hypocenter.session.sentinel import scalar_reading
+from hypocenter.session.wire import receive, send
+
+UNHURRIED = timedelta(hours=12)  # nobody waits for it: a rank may evaluate or save for long
+_LEAKED: list[Any] = []  # groups that a thread may still be working for: ending them would wait for it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meeting:
+    """What the ranks said at one boundary."""
+
+    step: int
+    failed: bool  # some rank's step failed, and it asks for a replay
+    suspect: bool  # some rank saw something that it wants looked at
+
+
+class Council:
+    """What the ranks tell each other. Closed until all have found together, and for good after the first trouble.
+
+    Args:
+        is_wanted: option `agree`.
+        timeout_s: the longest that one wait may last.
+        warn: takes one line of text.
+    """
+
+    def __init__(self, *, is_wanted: bool, timeout_s: float, warn: Callable[[str], None]) -> None:
+        self._is_wanted, self._timeout_s, self._warn = is_wanted, timeout_s, warn
+        self._generation = 0
+        self._job: int | None = None  # id of the default process group that we have assembled for
+        self._assembly: Assembly | None = None
+        self._groups: Assembled | None = None
+        self._steps = StepCount()
+        self._under_way: tuple[Any, torch.Tensor] | None = None
+        self._next_step = 0
+        self._rank, self._world_size = 0, 1
+        self.rows: list[Reading] = []  # taken by the session
+
+    @property
+    def is_open(self) -> bool:
+        """Whether all ranks have found together, and nothing has happened since."""
+        return self._groups is not None
+
+    @property
+    def waits(self) -> bool:
+        """Whether all ranks meet before each update."""
+        return self._groups is not None and self._groups.waits
+
+    # meetings
+
+    def begin(self, step: int, *, failed: bool, suspect: bool = False, communicates: Callable[[], bool]) -> None:
+        """Training is at a boundary: tell the others, without waiting.
+
+        Args:
+            communicates: whether doing a step of this model again takes all ranks. Asked once.
+        """
+        if not self._is_wanted or not self._is_there(communicates):
+            return
+        may_meet = self._steps.arrive(step)
+        if self._groups is None and (not may_meet or not self._has_assembled()):
+            return
+        groups = self._groups
+        if groups is None or not may_meet or step < self._next_step:
+            return
+        if self._under_way is not None and not self._is_read(wait=False):
+            return  # the last one is not over, and nobody waits for it
+        if self._groups is None or step < self._next_step:
+            return
+        tensor = torch.tensor([int(failed), int(suspect), step, -step], dtype=torch.int64, device="cpu")
+        with self._closing("the ranks could not be told of this step"):
+            timeout = timedelta(seconds=self._timeout_s) if groups.waits else UNHURRIED
+            self._under_way = start_most(groups.flags, tensor, timeout), tensor
+
+    def end(self) -> Meeting | None:
+        """What all ranks said at this boundary: waits for it if any model needs all ranks, else None."""
+        if self._groups is None or not self._groups.waits or self._under_way is None:
+            return None
+        _, tensor = self._under_way
+        if not self._is_read(wait=True):
+            return None
+        failed, suspect, step, _ = tensor.tolist()
+        return Meeting(step=step, failed=bool(failed), suspect=bool(suspect))
+
+    def _is_read(self, *, wait: bool) -> bool:
+        """Whether the meeting under way is over. False, and the council closed, if it never will be."""
+        if self._under_way is None or self._groups is None:
+            return False
+        work, tensor = self._under_way
+        if wait:
+            self._wait(work, "agree on this step")
+        elif not work.is_completed():
+            return False
+        if self._groups is None:
+            return False
+        with self._closing("a rank is gone"):
+            work.wait(timedelta(seconds=self._timeout_s))  # it is over: raises if it failed
+            self._under_way = None
+            _, _, last, first = tensor.tolist()
+            self._next_step = last + 1
+            if last != -first and self._groups.waits:
+                self.rows.append(scalar_reading("agreement", "comm", float(last + first), self._steps.passed, 0))
+                self._close(f"the ranks are at different steps, {-first} to {last}")
+        return self._groups is not None
+
+    # talk
+
+    def gather(self, value: int, timeout_s: float | None = None) -> list[int] | None:
+        """Everybody's integer, by rank."""
+        from torch._C._distributed_c10d import AllgatherOptions
+
+        options = AllgatherOptions()
+        options.timeout = self._timeout(timeout_s)
+        mine = torch.tensor([value], dtype=torch.int64, device="cpu")
+        all_of_them = [torch.empty_like(mine) for _ in range(self._world_size)]
+        done = self._said("gather a number", lambda g: g.talk.allgather([all_of_them], [mine], options), timeout_s)
+        return [int(each) for each in all_of_them] if done else None
+
+    def most(self, values: Sequence[int], timeout_s: float | None = None) -> list[int] | None:
+        """The largest of each value over all ranks."""
+        tensor = torch.tensor(values, dtype=torch.int64, device="cpu")
+        timeout = self._timeout(timeout_s)
+        done = self._said("agree on a number", lambda g: start_most(g.talk, tensor, timeout), timeout_s)
+        return tensor.tolist() if done else None
+
+    def exchange(self, tensor: torch.Tensor, *, to: int, frm: int, timeout_s: float | None = None) -> Any:
+        """Send a tensor to one rank and get the one that another sends: a tensor on the CPU, or None."""
+        groups, wait_s = self._groups, self._timeout_s if timeout_s is None else timeout_s
+        if groups is None:
+            return None
+        deadline = time.monotonic() + wait_s
+        with self._closing(f"{named([frm])} sent nothing"):
+            sending = send(groups.talk, tensor, to)
+            received = receive(groups.talk, frm, deadline)
+            for work in sending:
+                work.wait(timedelta(seconds=max(0.001, deadline - time.monotonic())))
+            return received
+        return None
+
+    def _said(self, what: str, start: Callable[[Assembled], Any], timeout_s: float | None) -> bool:
+        if self._groups is None:
+            return False
+        with self._closing(f"the ranks could not {what}"):
+            self._wait(start(self._groups), what, timeout_s)
+        return self._groups is not None
+
+    def _timeout(self, timeout_s: float | None) -> timedelta:
+        return timedelta(seconds=self._timeout_s if timeout_s is None else timeout_s)
+
+    # life
+
+    def close(self) -> None:
+        """The session ends: let go of the groups, but never wait for anybody."""
+        self._is_wanted = False
+        if self._assembly is not None:
+            self._assembly.call_off()
+        self._let_go()
+
+    def forked(self) -> None:
+        """In a forked child: its threads are not here, so nothing may be ended."""
+        self._is_wanted = False
+        _LEAKED.append((self._groups, self._assembly, self._under_way))
+        self._groups = self._assembly = self._under_way = None
+
+    def _is_there(self, communicates: Callable[[], bool]) -> bool:
+        """Whether this is one of many ranks; begins to assemble when that is new, or the job has been set up anew."""
+        distributed = torch.distributed
+        if not distributed.is_available() or not distributed.is_initialized():
+            if self._job is not None:
+                self._adjourn()
+            return False
+        job = id(distributed.distributed_c10d._get_default_group())
+        if job != self._job:
+            self._adjourn()
+            self._job = job
+            self._rank, self._world_size = distributed.get_rank(), distributed.get_world_size()
+            self._assemble(communicates)
+        return self._assembly is not None or self._groups is not None
+
+    def _assemble(self, communicates: Callable[[], bool]) -> None:
+        from torch.distributed import distributed_c10d as c10d
+
+        from hypocenter.session.assembly import MAX_RANKS
+
+        if not 1 < self._world_size <= MAX_RANKS or "fake" in str(torch.distributed.get_backend()):
+            if self._world_size > MAX_RANKS:
+                self._warn(f"more than {MAX_RANKS} ranks: they do not tell each other that a step failed")
+            return
+        self._generation += 1
+        self._steps, self._next_step = StepCount(), 0
+        with self._closing("the job has no store"):
+            assembly = Assembly(
+                c10d._get_default_store(),
+                rank=self._rank,
+                world_size=self._world_size,
+                key=f"agreement/{self._generation}",
+                waits=communicates(),
+                steps=self._steps,
+                timeout_s=self._timeout_s,
+            )
+            assembly.start()
+            self._assembly = assembly
+
+    def _has_assembled(self) -> bool:
+        """Whether the groups are there now. At the step that was proposed the others' answer is a moment away."""
+        assembly = self._assembly
+        if assembly is None or not assembly.over.wait(self._timeout_s):
+            return False
+        self._assembly, self._groups = None, assembly.outcome
+        if self._groups is None:
+            self._say_none(assembly.why_not)
+        else:
+            self._next_step = self._groups.start_step
+        return self._groups is not None
+
+    def _adjourn(self) -> None:
+        """The process group that we have assembled for is gone; another may come."""
+        if self._assembly is not None:
+            self._assembly.call_off()
+        self._let_go()
+        self._job = None
+
+    def _let_go(self) -> None:
+        groups, under_way, assembly = self._groups, self._under_way, self._assembly
+        self._groups = self._under_way = self._assembly = None
+        is_idle = under_way is None or under_way[0].is_completed()
+        if not is_idle or (assembly is not None and not assembly.over.is_set()):
+            _LEAKED.append((groups, under_way, assembly))
+
+    # trouble
+
+    def _wait(self, work: Any, what: str, timeout_s: float | None = None) -> None:
+        """Wait for a work; close after the timeout, and say who has not come as far as that is known by then.
+
+        A rank that has waited for half of the time says so in the store: who has not is missing.
+        """
+        total_s = self._timeout_s if timeout_s is None else timeout_s
+        deadline = time.monotonic() + total_s
+        with contextlib.suppress(RuntimeError):
+            work.wait(timedelta(seconds=total_s / 2))
+        if work.is_completed():
+            return
+        roll = _RollCall(self._groups, self._rank, self._world_size)
+        roll.start()
+        with contextlib.suppress(RuntimeError):
+            work.wait(timedelta(seconds=max(0.001, deadline - 0.2 * total_s - time.monotonic())))
+        if work.is_completed():
+            return
+        roll.ask.set()
+        roll.join(max(0.0, deadline - time.monotonic()))
+        who = f"no word from {named(roll.missing)}" if roll.missing else "it is not known who is missing"
+        self._close(f"the ranks could not {what} within {total_s:g} s: {who}")
+
+    @contextlib.contextmanager
+    def _closing(self, why: str) -> Any:
+        """An error closes the council; it never reaches training."""
+        try:
+            yield
+        except Exception as error:
+            self._close(f"{why}: {str(error).splitlines()[0][:160] if str(error) else type(error).__name__}")
+
+    def _close(self, why: str) -> None:
+        if self._is_wanted and (self._groups is not None or self._assembly is not None):
+            self._say_none(why)
+        self._is_wanted = False
+        _LEAKED.append(self._under_way)
+        self._let_go()
+
+    def _say_none(self, why: str) -> None:
+        self._is_wanted = False
+        self._warn(f"from here on this rank does not ask the others whether a step failed: {why}")
+
+
+def nobody() -> Council:
+    """A council that never opens."""
+    return Council(is_wanted=False, timeout_s=0.0, warn=lambda _: None)
+
+
+class _RollCall(threading.Thread):
+    """Says in the store that this rank waits, and finds out who does not. In a thread: the store may be gone too."""
+
+    def __init__(self, groups: Assembled | None, rank: int, world_size: int) -> None:
+        super().__init__(name="hypocenter-roll-call", daemon=True)
+        self._groups, self._rank, self._world_size = groups, rank, world_size
+        self.ask = threading.Event()
+        self.missing: list[int] = []
+
+    def run(self) -> None:
+        """Say `waits/RANK`; when asked, list who has not."""
+        if self._groups is None:
+            return
+        with contextlib.suppress(Exception):
+            self._groups.store.set(f"waits/{self._rank}", "1")
+            self.ask.wait(60.0)
+            self.missing = silent(self._groups.store, "waits", self._world_size)
