@@ -7,9 +7,10 @@ torch.distributed; per job there are 2 + (number of ranks) small keys below `hyp
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -136,10 +137,8 @@ def own_connection(store: Any, prefix: str) -> Any:
     """A store of our own prefix; where torch can, on a connection that nobody else waits on."""
     from torch.distributed import PrefixStore
 
-    try:
+    with contextlib.suppress(AttributeError, RuntimeError):  # torch before 2.6; a store without clones
         store = store.clone()
-    except (AttributeError, RuntimeError):  # torch before 2.6; a store without clones: short questions only
-        pass
     return PrefixStore(prefix, store)
 
 

@@ -38,6 +38,7 @@ class Context:
     rank: Callable[[], tuple[int, int]]  # (rank, world size)
     place: Callable[[], Place]  # where this rank stands, with its groups
     warn: Callable[[str], None]
+    council: Council = field(default_factory=nobody)  # asks the other ranks: see hypocenter.session.agreement
     ride: Callable[[torch.Tensor, Callable[[Sequence[float]], None]], None] = lambda *_: None
     """Takes a float32 vector to the host with the next check of gradients: no transfer of its own."""
     recomputed: list[Callable[[torch.nn.Module], None]] = field(default_factory=list)  # told of calls inside backward

@@ -89,6 +89,7 @@ class Session:
             )
         )
         self._place = PlaceKeeper(directory, self.warn, self.names)
+        self._council = Council(is_wanted=config.agree, timeout_s=config.agree_timeout_s, warn=self.warn)
         self._observers = Observers(
             Context(
                 config=config,
