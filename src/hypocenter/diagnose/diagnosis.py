@@ -11,7 +11,8 @@ from hypocenter.diagnose.exhibits import Exhibits, load
 from hypocenter.diagnose.fold import Folded, fold
 from hypocenter.diagnose.panels import panels_of
 from hypocenter.diagnose.ranks import together
-from hypocenter.diagnose.rows import Recorded, n_sites, steps_of
+from hypocenter.diagnose.rows import Recorded, extent, steps_of
+from hypocenter.diagnose.shelf import Shelf
 from hypocenter.nouns import Diagnosis, Finding, Place, Status, StepRecord
 
 
@@ -30,17 +31,19 @@ def diagnose(recorded: Recorded, plugins: Sequence[str] = ()) -> Diagnosis:
     checker = engine.Engine(engine.rules(plugins))
     found: list[Finding] = []
     records: dict[tuple[int, int], StepRecord] = {}
-    for step in steps_of(recorded, checker.reads):
+    over_ranks = group_engine.GroupEngine(group_engine.group_rules(plugins))
+    shelf = Shelf()
+    for step in steps_of(recorded, checker.reads, over_ranks.reads, shelf):
         if step.record is not None:
             records[step.rank, step.step] = step.record
         found += checker.feed(step.rank, step.step, step.record, step.readings)
-    over_ranks = group_engine.GroupEngine(group_engine.group_rules(plugins))
-    for panel in panels_of(recorded, records, over_ranks.reads):
+    for panel in panels_of(shelf, records, ranks=recorded.ranks, places=recorded.places):
         found += over_ranks.feed(panel)
+    shelf.close()
     exhibits = together(load(recorded.evidence_files(), recorded.directory))
     folded = fold(exhibits.found, found, records)
     status, why = _status(folded, exhibits, records, recorded)
-    table = recorded.table()
+    n_sites, n_rows = extent(recorded)
     return Diagnosis(
         run=recorded.run.name,
         status=status,
@@ -48,8 +51,8 @@ def diagnose(recorded: Recorded, plugins: Sequence[str] = ()) -> Diagnosis:
         why=why,
         n_steps=len({step for _, step in records}),
         n_ranks=len(recorded.ranks),
-        n_sites=n_sites(table),
-        n_rows=table.num_rows + len(recorded.step_records()),
+        n_sites=n_sites,
+        n_rows=n_rows,
         notes=_notes(recorded, exhibits),
     )
 

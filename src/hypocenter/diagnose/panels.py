@@ -6,75 +6,52 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 from hypocenter.detect.group_engine import GroupReads
 from hypocenter.detect.panel import JobHistory, Panel
+from hypocenter.diagnose.shelf import Shelf
 from hypocenter.nouns import Place, StepRecord
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-
-class RecordedJob(Protocol):
-    """What panels need of an open recording (hypocenter.record.reader)."""
-
-    ranks: list[int]
-
-    @property
-    def places(self) -> Mapping[int, Place]:
-        """Where each rank stands."""
-        ...
-
-    def table(self, rank: int | None = None) -> pa.Table:
-        """Readings as columns."""
-        ...
 
 
 def panels_of(
-    recorded: RecordedJob, records: Mapping[tuple[int, int], StepRecord], reads: Collection[GroupReads]
+    shelf: Shelf,
+    records: Mapping[tuple[int, int], StepRecord],
+    *,
+    ranks: Sequence[int],
+    places: Mapping[int, Place],
 ) -> Iterator[Panel]:
     """One panel for each step that any rank recorded, in rising order. Nothing for a recording of one rank.
 
     Args:
-        recorded: an open recording.
+        shelf: rows that `of_ranks` asked for, of all ranks; it is emptied step by step.
         records: step records by (rank, step).
-        reads: words of `hypocenter.detect.group_engine.GroupReads`.
+        ranks: of the recording.
+        places: where each rank stands.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if len(recorded.ranks) < 2:
+    if len(ranks) < 2:
         return
-    parts = [_filtered(recorded.table(rank), reads) for rank in recorded.ranks]
-    table = pa.concat_tables(parts).sort_by([("step", "ascending"), ("rank", "ascending"), ("order", "ascending")])
     by_step: dict[int, dict[int, StepRecord]] = defaultdict(dict)
     last: dict[int, int] = {}
     for (rank, step), record in records.items():
         by_step[step][rank] = record
         last[rank] = max(step, last.get(rank, step))
     history = JobHistory()
-    runs = pc.run_end_encode(table["step"].combine_chunks()) if table.num_rows else None
-    slices: dict[int, Any] = {}
-    if runs is not None:
-        start = 0
-        for step, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
-            slices[step] = table.slice(start, end - start)
-            start = end
-    for step in sorted(by_step.keys() | slices.keys()):
+    for step in sorted({*by_step, *shelf.steps()}):
         yield Panel(
             step=step,
-            table=slices.get(step, table.slice(0, 0)),
+            table=shelf.take(step),
             records=by_step.get(step, {}),
-            places=recorded.places,
-            ranks=tuple(recorded.ranks),
+            places=places,
+            ranks=tuple(ranks),
             last_steps=last,
             history=history,
         )
 
 
-def _filtered(table: pa.Table, reads: Collection[GroupReads]) -> pa.Table:
+def of_ranks(table: Any, reads: Collection[GroupReads]) -> Any:
+    """Which rows of a table or batch rules over ranks ask for, computed on columns; None: no row."""
     import pyarrow.compute as pc
 
     columns: dict[GroupReads, Callable[[], Any]] = {
@@ -86,7 +63,7 @@ def _filtered(table: pa.Table, reads: Collection[GroupReads]) -> pa.Table:
         "scalar": lambda: pc.and_(pc.equal(table["port"], "value"), pc.equal(table["n"], 1)),
         "misuse": lambda: pc.starts_with(table["site"], "misuse."),
     }
-    mask = None
+    mask: Any = None
     for word in reads:
         mask = columns[word]() if mask is None else pc.or_(mask, columns[word]())
-    return table.slice(0, 0) if mask is None else table.filter(mask)
+    return mask

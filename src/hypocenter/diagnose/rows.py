@@ -7,17 +7,22 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hypocenter.detect.engine import LARGE_HALF, Reads
+from hypocenter.detect.group_engine import GroupReads
 from hypocenter.detect.peaks import NEAR_LIMIT
+from hypocenter.diagnose.panels import of_ranks
+from hypocenter.diagnose.shelf import Shelf
 from hypocenter.nouns import Place, Reading, Run, StepRecord
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_OVER_RANKS = ("replica", "grad_local")  # ports that begin so are for rules over ranks alone
 
 
 class Recorded(Protocol):
@@ -60,22 +65,68 @@ class Step:
     readings: list[Reading] = field(default_factory=list)
 
 
-def steps_of(recorded: Recorded, reads: Collection[Reads]) -> Iterator[Step]:
-    """Rank by rank, the steps in rising order, each with its record and the readings that are asked for."""
+def steps_of(
+    recorded: Recorded, reads: Collection[Reads], aside: Collection[GroupReads] = (), shelf: Shelf | None = None
+) -> Iterator[Step]:
+    """Rank by rank, the steps in rising order, each with its record and the readings that are asked for.
+
+    Args:
+        recorded: an open recording.
+        reads: words of `hypocenter.detect.engine.Reads`.
+        aside: words of `GroupReads`: rows of these are put on the shelf in the same reading of the files.
+        shelf: takes them; not needed for a recording of one rank.
+    """
     from hypocenter.record.schema import readings_from
 
     records: dict[int, list[StepRecord]] = defaultdict(list)
     for rank, record in recorded.step_records():
         records[rank].append(record)
-    for rank in recorded.ranks:
+    shelf = shelf if len(recorded.ranks) > 1 else None
+    for rank, table in scanned(recorded, lambda batch: _wanted(batch, reads, aside if shelf is not None else ())):
+        if shelf is not None:
+            shelf.put(_only(table, of_ranks(table, aside)))
         found: dict[int, Step] = {}
         for record in records[rank]:
             known = found.get(record.step)
             both = record if known is None or known.record is None else _merged(known.record, record)
             found[record.step] = Step(rank=rank, step=record.step, record=both)
-        for reading in readings_from(_filtered(recorded.table(rank), reads)):
+        for reading in readings_from(_only(table, _of_rank(table, reads))):
             found.setdefault(reading.step, Step(rank=rank, step=reading.step)).readings.append(reading)
         yield from (found[step] for step in sorted(found))
+
+
+def scanned(recorded: Recorded, where: Callable[[Any], Any]) -> Iterator[tuple[int, pa.Table]]:
+    """(rank, rows that pass) of each rank: as the files are read where the recording can, else from whole tables.
+
+    Args:
+        where: takes a table or a batch, gives booleans or None for no row.
+    """
+    scan = getattr(recorded, "scan", None)
+    if scan is not None:
+        yield from scan(lambda batch: _mask(batch, where(batch)))
+        return
+    for rank in recorded.ranks:
+        table = recorded.table(rank)
+        yield rank, _only(table, where(table))
+
+
+def _mask(batch: Any, mask: Any) -> Any:
+    import pyarrow as pa
+
+    return pa.repeat(pa.scalar(False), batch.num_rows) if mask is None else mask
+
+
+def _only(table: pa.Table, mask: Any) -> pa.Table:
+    return table.slice(0, 0) if mask is None else table.filter(mask)
+
+
+def _wanted(table: Any, reads: Collection[Reads], aside: Collection[GroupReads]) -> Any:
+    import pyarrow.compute as pc
+
+    own, others = _of_rank(table, reads), of_ranks(table, aside)
+    if own is None or others is None:
+        return others if own is None else own
+    return pc.or_(own, others)
 
 
 def _merged(first: StepRecord, second: StepRecord) -> StepRecord:
@@ -97,20 +148,22 @@ def _finite(value: float | None) -> bool:
     return value is None or math.isfinite(value)
 
 
-def n_sites(table: pa.Table) -> int:
-    """How many different sites the readings name."""
+def extent(recorded: Recorded) -> tuple[int, int]:
+    """(how many different sites the readings name, how many rows there are: readings and step records)."""
     import pyarrow.compute as pc
 
-    return int(pc.count_distinct(table["site"]).as_py())
+    names = getattr(recorded, "site_names", None)
+    if names is not None:
+        return len(names), int(getattr(recorded, "n_rows"))  # noqa: B009
+    table = recorded.table()
+    return int(pc.count_distinct(table["site"]).as_py()), table.num_rows + len(recorded.step_records())
 
 
-def _filtered(table: pa.Table, reads: Collection[Reads]) -> pa.Table:
-    """The rows of which `detect.engine.SELECTS` says yes for at least one word, computed on columns."""
+def _of_rank(table: Any, reads: Collection[Reads]) -> Any:
+    """Which rows `detect.engine.SELECTS` says yes of for at least one word, computed on columns; None: no row."""
     import pyarrow.compute as pc
 
-    if "all" in reads:
-        return table
-    columns = {
+    columns: dict[Reads, Callable[[], Any]] = {
         "nonfinite": lambda: pc.greater(pc.add(pc.add(table["n_nan"], table["n_posinf"]), table["n_neginf"]), 0),
         "scalar": lambda: pc.equal(table["port"], "value"),
         "scaler": lambda: pc.equal(table["phase"], "scaler"),
@@ -122,15 +175,17 @@ def _filtered(table: pa.Table, reads: Collection[Reads]) -> pa.Table:
         ),
         "near-limit": lambda: _near_limit(table),
         "zero": lambda: pc.and_(pc.greater(table["n_hist"], 0), pc.equal(table["n_zero"], table["n_hist"])),
+        "all": lambda: pc.is_valid(table["step"]),
     }
-    mask = None
+    mask: Any = None
     for word in reads:
-        wanted = columns[word]()
-        mask = wanted if mask is None else pc.or_(mask, wanted)
-    return table.slice(0, 0) if mask is None else table.filter(mask)
+        mask = columns[word]() if mask is None else pc.or_(mask, columns[word]())
+    for prefix in _OVER_RANKS if mask is not None else ():
+        mask = pc.and_not(mask, pc.starts_with(table["port"], prefix))
+    return mask
 
 
-def _near_limit(table: pa.Table) -> Any:
+def _near_limit(table: Any) -> Any:
     """Readings within NEAR_BITS of their format's largest number; formats that do not occur cost nothing."""
     import pyarrow.compute as pc
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from operator import attrgetter
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from hypocenter.nouns import Phase, Reading, Source, StepRecord, Summary
+from hypocenter.nouns import Reading, Source, StepRecord, Summary
 
 
 def _required(name: str, kind: pa.DataType) -> pa.Field:
@@ -143,18 +143,27 @@ def readings_from(table: pa.Table | pa.RecordBatch) -> Iterator[Reading]:
         yield from (_reading(row) for row in zip(*rows, strict=True))
 
 
+_OWN_NAMES = tuple(f.name for f in _OWN)
+_SUMMARY_NAMES = tuple(f.name for f in _SUMMARY)
+_N_OWN, _N_SOURCE = len(_OWN), len(_SOURCE)
+_TUPLES = tuple(_OWN_NAMES.index(name) for name in ("shape", "names"))
+_PLACEMENT = _OWN_NAMES.index("placement")
+_HIST, _SKETCH = _SUMMARY_NAMES.index("hist"), _SUMMARY_NAMES.index("sketch")
+
+
 def _reading(row: tuple[Any, ...]) -> Reading:
-    own = dict(zip(READINGS.names, row, strict=True))
-    summary = {f.name: own.pop(f.name) for f in _SUMMARY}
-    summary["hist"] = tuple(summary["hist"])
-    if summary["sketch"] is not None:
-        summary["sketch"] = tuple(summary["sketch"])
-    file, line, text, function = (own.pop(f.name) for f in _SOURCE)
+    """One row; a failed run of many ranks has millions of them."""
+    own, values = list(row[:_N_OWN]), list(row[_N_OWN + _N_SOURCE :])
+    for at in _TUPLES:
+        own[at] = tuple(own[at])
+    own[_PLACEMENT] = own[_PLACEMENT] or ""
+    values[_HIST] = tuple(values[_HIST])
+    if values[_SKETCH] is not None:
+        values[_SKETCH] = tuple(values[_SKETCH])
+    file, line, text, function = row[_N_OWN : _N_OWN + _N_SOURCE]
     source = None if file is None else Source(file=file, line=line or 0, text=text or "", function=function or "")
-    own["shape"], own["names"] = tuple(own["shape"]), tuple(own["names"])
-    own["placement"] = own["placement"] or ""
-    own["phase"] = cast(Phase, own["phase"])
-    return Reading(**own, summary=Summary(**summary), source=source)
+    summary = Summary(**dict(zip(_SUMMARY_NAMES, values, strict=True)))
+    return Reading(**dict(zip(_OWN_NAMES, own, strict=True)), summary=summary, source=source)
 
 
 def steps_from(table: pa.Table | pa.RecordBatch) -> Iterator[StepRecord]:

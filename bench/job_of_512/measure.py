@@ -1,0 +1,57 @@
+"""One command in a process of its own: how long it took, and its peak memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+_CHILD = """
+import json, resource, sys
+from hypocenter.cli import main
+code = main(sys.argv[2:])
+peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+with open(sys.argv[1], "w") as file:
+    json.dump({"code": code, "peak_mib": peak_kib / 1024}, file)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What one command cost and printed."""
+
+    words: str
+    code: int
+    seconds: float
+    peak_mib: float
+    stdout: str
+
+
+def measured(*words: str) -> Measured:
+    """Run `hypocenter WORDS` in a child process."""
+    paths = [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "NO_COLOR": "1"}
+    with tempfile.TemporaryDirectory() as folder:
+        answer = Path(folder, "answer.json")
+        started = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, "-c", _CHILD, str(answer), *words], stdout=subprocess.PIPE, text=True, env=environment,
+            check=True,
+        )  # fmt: skip
+        seconds = time.perf_counter() - started
+        found = json.loads(answer.read_text())
+    return Measured(
+        words=" ".join(words[:1]), code=found["code"], seconds=seconds, peak_mib=found["peak_mib"], stdout=done.stdout
+    )
+
+
+def total(costs: Sequence[Measured]) -> tuple[float, float]:
+    """Seconds together, and the highest peak in MiB: the commands run one after the other."""
+    return sum(cost.seconds for cost in costs), max(cost.peak_mib for cost in costs)
