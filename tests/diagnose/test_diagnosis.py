@@ -17,6 +17,7 @@ from hypocenter.diagnose.diagnosis import diagnose
 from hypocenter.diagnose.evidence import Evidence, OpFacts, Rerun, TensorFacts
 from hypocenter.nouns import Place, Reading, Remedy, Run, Source, StepRecord, Summary
 from hypocenter.record.schema import readings_batch
+from hypocenter.record.whereabouts import Whereabouts
 
 NAN = math.nan
 
@@ -30,6 +31,7 @@ class FakeRecording:
     records: dict[int, list[StepRecord]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     places: dict[int, Place] = field(default_factory=dict)
+    whereabouts: dict[int, Whereabouts] = field(default_factory=dict)
     run: Run = field(default_factory=lambda: Run(format=1, name="0412"))
 
     @property

@@ -4,6 +4,8 @@ A rule is one file in `group_rules/` whose module docstring is its manual page:
 
     @group_rule("HC301", "desync", severity="error", reads=("digest",))
     def check(panel: Panel) -> Iterator[Finding]: ...
+
+One that is about how the ranks ended takes the whole job instead, once: `@end_rule("HC321", ...)` over a Job.
 """
 
 from __future__ import annotations
@@ -14,12 +16,14 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from hypocenter.catalogue import Catalogue
+from hypocenter.detect.job import Job
 from hypocenter.detect.panel import Panel
 from hypocenter.errors import UnknownNameError
 from hypocenter.manual import Manual, parse
 from hypocenter.nouns import KINDS, Finding, Severity
 
 GroupCheck = Callable[[Panel], Iterator[Finding]]
+EndCheck = Callable[[Job], Iterator[Finding]]
 GroupReads = Literal["digest", "comm", "grad", "local", "data", "scalar", "misuse"]
 """Which readings a rule over ranks looks at:
 
@@ -41,8 +45,9 @@ class GroupRule:
     kind: str
     severity: Severity
     reads: tuple[GroupReads, ...]
-    check: GroupCheck
+    check: GroupCheck | None
     manual: Manual
+    end: EndCheck | None = None  # in place of `check`
 
 
 CATALOGUE: Catalogue[GroupRule] = Catalogue("hypocenter.detect.group_rules", "hypocenter.group_rules")
@@ -73,6 +78,21 @@ def group_rule(
     return register
 
 
+def end_rule(code: str, kind: str, *, severity: Severity) -> Callable[[EndCheck], EndCheck]:
+    """Register a function that sees the whole job once, and where each rank was last; arguments as of `group_rule`."""
+    if kind not in KINDS:
+        raise UnknownNameError(f"{kind!r} is not a kind of finding", where=code, fix=f"use one of {', '.join(KINDS)}")
+
+    def register(check: EndCheck) -> EndCheck:
+        module = sys.modules.get(check.__module__)
+        manual = parse((module.__doc__ if module is not None else None) or check.__doc__)
+        made = GroupRule(code=code, kind=kind, severity=severity, reads=(), check=None, end=check, manual=manual)
+        CATALOGUE.register(code, made)
+        return check
+
+    return register
+
+
 def group_rules(plugins: Iterable[str] = ()) -> dict[str, GroupRule]:
     """All rules over ranks by code."""
     CATALOGUE.load(plugins)
@@ -96,10 +116,17 @@ class GroupEngine:
 
     def feed(self, panel: Panel) -> list[Finding]:
         """Check one step. Never raises: a rule that fails is listed as broken and not asked again."""
+        return self._each(lambda rule: rule.check(panel) if rule.check is not None else ())
+
+    def end(self, job: Job) -> list[Finding]:
+        """Check how the ranks ended. Never raises, as `feed`."""
+        return self._each(lambda rule: rule.end(job) if rule.end is not None else ())
+
+    def _each(self, ask: Callable[[GroupRule], Iterable[Finding]]) -> list[Finding]:
         found: list[Finding] = []
         for code, entry in list(self._rules.items()):
             try:
-                found += entry.check(panel)
+                found += ask(entry)
             except Exception as error:  # a stranger's file must not take the others with it
                 CATALOGUE.report(code, error)
                 del self._rules[code]

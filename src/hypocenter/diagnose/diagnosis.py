@@ -9,6 +9,7 @@ from hypocenter.detect import engine, group_engine
 from hypocenter.diagnose import verdicts
 from hypocenter.diagnose.exhibits import Exhibits, load
 from hypocenter.diagnose.fold import Folded, fold
+from hypocenter.diagnose.job_end import job_of
 from hypocenter.diagnose.panels import panels_of
 from hypocenter.diagnose.ranks import together
 from hypocenter.diagnose.rows import Recorded, extent, steps_of
@@ -39,6 +40,7 @@ def diagnose(recorded: Recorded, plugins: Sequence[str] = ()) -> Diagnosis:
         found += checker.feed(step.rank, step.step, step.record, step.readings)
     for panel in panels_of(shelf, records, ranks=recorded.ranks, places=recorded.places):
         found += over_ranks.feed(panel)
+    found += over_ranks.end(job_of(recorded, records))
     shelf.close()
     exhibits = together(load(recorded.evidence_files(), recorded.directory))
     folded = fold(exhibits.found, found, records)

@@ -18,6 +18,7 @@ from hypocenter.detect.peaks import NEAR_LIMIT
 from hypocenter.diagnose.panels import of_ranks
 from hypocenter.diagnose.shelf import Shelf
 from hypocenter.nouns import Place, Reading, Run, StepRecord
+from hypocenter.record.whereabouts import Whereabouts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,6 +41,11 @@ class Recorded(Protocol):
     @property
     def places(self) -> Mapping[int, Place]:
         """Where each rank stands."""
+        ...
+
+    @property
+    def whereabouts(self) -> Mapping[int, Whereabouts]:
+        """Where each rank was last."""
         ...
 
     def table(self, rank: int | None = None) -> pa.Table:

@@ -36,6 +36,7 @@ from hypocenter.record.place_file import read_place
 from hypocenter.record.rank_files import SCHEMAS, RankRows, parts_of, read_rank
 from hypocenter.record.salvage import newer_format, salvage, sealed_rows
 from hypocenter.record.schema import readings_from, steps_from
+from hypocenter.record.whereabouts import Whereabouts, read_whereabouts
 
 _RUN_FILE_AT_MOST_BYTES = 16 << 20
 _NAMED_AT_MOST = 8  # missing or damaged ranks that a problem lists by number
@@ -118,6 +119,12 @@ class RecordedRun:
     def _places(self) -> dict[int, Place]:
         found = ((rank, read_place(folder)) for rank, folder in self._folders.items())
         return {rank: place for rank, place in found if place is not None}
+
+    @cached_property
+    def whereabouts(self) -> dict[int, Whereabouts]:
+        """Where each rank was last, by rank; one that has left no such file, or a broken one, is not there."""
+        found = ((rank, read_whereabouts(folder)) for rank, folder in self._folders.items())
+        return {rank: seen for rank, seen in found if seen is not None}
 
     def table(self, rank: int | None = None) -> pa.Table:
         """Readings of one rank, or of all in rising order, in the order they were written, with a column `rank`."""

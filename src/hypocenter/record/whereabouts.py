@@ -12,8 +12,9 @@ of what precedes it, so a reader never takes a torn one; of two whole slots the 
 
 from __future__ import annotations
 
+import os
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from struct import Struct
 from typing import Any, Literal, get_args
@@ -32,7 +33,7 @@ CALL_STATES: tuple[CallState, ...] = get_args(CallState)
 
 HEAD = Struct(
     "<8sIiiqqqqq64s40s"
-)  # magic, format, rank, world size, pid, start ticks, pid namespace, ns, ns, host, boot
+)  # magic, format, rank, world size, pid, start ticks, pid namespace, start ns, attempt, ...
 SLOT = Struct("<QqqqiBBBxqqq96s144s32s48s64s")
 END = Struct("<Bqq64s640s")  # kind, monotonic and Unix ns, type, text
 BEAT = Struct("<qq")  # monotonic and Unix ns
@@ -44,6 +45,7 @@ HEAD_AT, SLOTS_AT, END_AT, BEAT_AT, LOOK_AT, STACK_AT = 0, (512, 1024), 1536, 25
 MAX_GROUPS = 8  # of which a rank's counts are kept; a rank of a 5-dimensional layout is in about as many
 MAX_STACK_BYTES = 16 << 10
 RAISED, ENDED, IN_THREAD = 1, 2, 3  # kinds of end
+_STACK_WITHIN_NS = 3_000_000_000  # of the last sign of life: a later time is that of a copy of the file
 OWN_SIGTERM, NOT_RECORDING = 1, 2  # flags of a slot
 
 
@@ -83,6 +85,7 @@ class Whereabouts:
     pid_namespace: int
     start_ticks: int  # start of the process in clock ticks since boot (proc(5), stat, field 22); 0: not known
     started_ns: int
+    attempt: int = 0  # of an elastic job
     step: int = 0
     microbatch: int = 0
     phase: WherePhase = "starting"
@@ -96,6 +99,7 @@ class Whereabouts:
     counts: dict[int, int] = field(default_factory=dict)  # crc32 of a group's key -> collectives entered
     exit: Exit | None = None
     stack: str = ""  # Python frames at a SIGTERM, innermost first
+    stack_ns: int = 0  # Unix time of that signal
     own_sigterm: bool = False  # the program handles SIGTERM itself
     not_recording: bool = False  # its streams had to be given up
 
@@ -117,12 +121,18 @@ class Whereabouts:
     @property
     def last_ns(self) -> int:
         """Unix time of the last sign of life of any kind."""
-        return max(self.changed_ns, self.beat_ns, self.exit.ns if self.exit is not None else 0)
+        return self._last()[0]
 
     @property
     def last_mono_ns(self) -> int:
         """The same on the monotonic clock."""
-        return max(self.changed_mono_ns, self.beat_mono_ns, self.exit.mono_ns if self.exit is not None else 0)
+        return self._last()[1]
+
+    def _last(self) -> tuple[int, int]:
+        said = [(self.changed_ns, self.changed_mono_ns), (self.beat_ns, self.beat_mono_ns)]
+        ns, mono_ns = max([*said, (self.exit.ns, self.exit.mono_ns)] if self.exit is not None else said)
+        later_ns = self.stack_ns - ns
+        return (ns + later_ns, mono_ns + later_ns) if 0 < later_ns < _STACK_WITHIN_NS else (ns, mono_ns)
 
 
 def read_whereabouts(folder: Path) -> Whereabouts | None:
@@ -130,7 +140,9 @@ def read_whereabouts(folder: Path) -> Whereabouts | None:
     try:
         with (folder / WHEREABOUTS_FILE).open("rb") as file:
             data = file.read(STACK_AT + MAX_STACK_BYTES)
-        return _decoded(data)
+            changed_ns = os.fstat(file.fileno()).st_mtime_ns
+        found = _decoded(data)
+        return replace(found, stack_ns=changed_ns) if found is not None and found.stack else found
     except (OSError, ValueError, OverflowError):
         return None
 
@@ -162,7 +174,7 @@ def _decoded(data: bytes) -> Whereabouts | None:
     head = _part(data, HEAD, HEAD_AT)
     if head is None or head[0] != MAGIC or head[1] > FORMAT:
         return None
-    _, _, rank, world_size, pid, ticks, namespace, started_ns, _, host, boot = head
+    _, _, rank, world_size, pid, ticks, namespace, started_ns, attempt, host, boot = head
     slots = [slot for at in SLOTS_AT if (slot := _part(data, SLOT, at)) is not None]
     latest = max(slots, key=lambda slot: slot[0], default=None)
     known: dict[str, Any] = _position(latest) if latest is not None else {}
@@ -172,7 +184,7 @@ def _decoded(data: bytes) -> Whereabouts | None:
     end = _part(data, END, END_AT)
     return Whereabouts(
         rank=rank, world_size=world_size, host=_text(host), pid=pid, boot=_text(boot), pid_namespace=namespace,
-        start_ticks=ticks, started_ns=started_ns, beat_mono_ns=beat[0], beat_ns=beat[1],
+        start_ticks=ticks, started_ns=started_ns, attempt=attempt, beat_mono_ns=beat[0], beat_ns=beat[1],
         exit=_exit(end) if end is not None and end[0] in (RAISED, ENDED, IN_THREAD) else None,
         stack=_text(data[STACK_AT:]), **known,
     )  # fmt: skip

@@ -28,6 +28,7 @@ from hypocenter.record.whereabouts import (
     SLOTS_AT,
     STACK_AT,
     WHEREABOUTS_FILE,
+    read_whereabouts,
 )
 
 
@@ -35,10 +36,11 @@ class WhereaboutsFile:
     """The file of this process. Every method may raise OSError; none keeps anything for later.
 
     Args:
-        folder: of the rank; made when it is not there. The file of an earlier attempt is replaced.
+        folder: of the rank; made when it is not there. An earlier attempt's file is kept as `whereabouts-N`.
+        attempt: how often an elastic job was started anew.
     """
 
-    def __init__(self, folder: Path, *, rank: int, world_size: int) -> None:
+    def __init__(self, folder: Path, *, rank: int, world_size: int, attempt: int = 0) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / WHEREABOUTS_FILE
         temporary = folder / f".{WHEREABOUTS_FILE}-{os.getpid()}"
@@ -48,8 +50,11 @@ class WhereaboutsFile:
             host = socket.gethostname().encode("utf-8", "replace")
             self._put(HEAD, HEAD_AT, (
                 MAGIC, FORMAT, rank, world_size, os.getpid(), start_ticks(os.getpid()), pid_namespace(),
-                time.time_ns(), time.monotonic_ns(), host[:64], boot_id().encode()[:40],
+                time.time_ns(), attempt, host[:64], boot_id().encode()[:40],
             ))  # fmt: skip
+            earlier = read_whereabouts(folder)
+            if earlier is not None:
+                self.path.replace(folder / f"{WHEREABOUTS_FILE}-{earlier.attempt}")
             temporary.replace(self.path)
         except BaseException:
             os.close(self._fd)

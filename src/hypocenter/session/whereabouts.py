@@ -185,9 +185,11 @@ class WhereaboutsKeeper(Listener):
         if self._is_over or world_size < 2 or self._pid != os.getpid():
             return False
         try:
-            self._file = WhereaboutsFile(rank_directory(self._directory, rank), rank=rank, world_size=world_size)
+            attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") or 0)
+            folder = rank_directory(self._directory, rank)
+            self._file = WhereaboutsFile(folder, rank=rank, world_size=world_size, attempt=attempt)
             self._words.keep_stack_in(self._file.stack_file)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             self._give_up(error)
             return False
         self._thread = threading.get_ident()

@@ -1,0 +1,192 @@
+"""A rank died, hangs or never came, and the others waited for it.
+
+What it means
+    Every other rank sooner or later waits for the one that is missing, inside a collective; what they say then
+    ("connection closed by peer", a timeout after minutes, a SIGTERM from the launcher) names the messenger. This
+    names the rank that stopped first, where it was last, and who waited for it where.
+
+How it is decided
+    Each rank keeps a small file true while it runs (`whereabouts`): step, phase, last collective of each group,
+    twice a second a sign of life, an exception that nobody caught, the Python stack when SIGTERM comes. It outlives
+    a SIGKILL. An exception of the rank's own (proven), or falling silent while others live on (likely; proven if the
+    process is gone), comes before lost connections, timeouts and SIGTERM, which follow. A rank that ended its
+    program while the others still communicated is named as having left. Who waits for whom: ranks inside the n-th
+    collective of a group, and members of the group that have entered fewer. Collectives that DDP makes in C++ are not
+    seen; then ranks in the backward of a step, and those short of it, are compared.
+
+What to do
+    Look at the missing rank first: its exception is in the finding. Killed without a word: the kernel's log for the
+    out-of-memory killer, the scheduler's for a limit; a crash outside Python: run it with `python -X faulthandler`.
+    Stuck: the line of its own code is told once it has not moved for a second; `hypocenter check` on the running
+    job says for how long. Left early: give all ranks equally many batches, or use `Join`.
+
+When it is wrong
+    Clocks of several machines that differ by more than two seconds can turn the order of two ranks round. Silence of
+    all ranks at once, an exception on all of them, and a rank that lives while others wait for less than a minute
+    (it may save a checkpoint) are only notes. A program that catches an exception and ends by `os._exit` is silent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hypocenter.detect.endings import Ending
+from hypocenter.detect.group_engine import end_rule
+from hypocenter.detect.job import Job
+from hypocenter.detect.loss import Loss, loss_of
+from hypocenter.detect.rank_words import group_text, ranks_text, seconds_text
+from hypocenter.detect.waiting import BACKWARD, Wait
+from hypocenter.nouns import Finding, Phase, Source
+from hypocenter.record.whereabouts import Whereabouts, WherePhase
+
+_PHASES: dict[WherePhase, Phase] = {
+    "forward": "forward", "loss": "loss", "backward": "backward", "check": "grad", "agree": "comm",
+    "update": "optimizer",
+}  # fmt: skip
+_IN_WORDS: dict[WherePhase, str] = {
+    "starting": "starting, before its first step", "outside": "its own code, outside of model, backward and update",
+    "forward": "the forward", "loss": "its loss code", "backward": "the backward", "check": "Hypocenter's check",
+    "agree": "Hypocenter's agreement", "update": "the update", "replay": "a replay by Hypocenter", "off": "its program",
+}  # fmt: skip
+_SAID_AT_MOST = 4  # sentences of waits, and of other ranks' ends
+
+
+@end_rule("HC321", "environment", severity="error")
+def check(job: Job) -> Iterator[Finding]:
+    """Name the rank that the others lost."""
+    loss = loss_of(job)
+    if loss is None or not loss.ranks:
+        return
+    first = loss.ends[loss.ranks[0]]
+    seen = first.seen
+    is_whole = loss.how in ("as a whole", "on all ranks")
+    inside = seen is not None and seen.is_inside and seen.call is not None
+    yield Finding(
+        code="HC321",
+        kind="environment",
+        severity=loss.severity,
+        title=_title(job, loss),
+        step=_step(job, loss),
+        microbatch=seen.microbatch if seen is not None else 0,
+        rank=first.rank,
+        phase=None if seen is None or is_whole else "comm" if inside else _PHASES.get(seen.phase),
+        site=(seen.site or None) if seen is not None and not is_whole else None,
+        op=seen.call.op if inside and seen is not None and seen.call is not None and not is_whole else None,
+        source=_source(seen) if seen is not None and not is_whole else None,
+        cause="rank-lost",
+        why=tuple(_why(job, loss)),
+        then=tuple(_then(loss)),
+        confidence=loss.confidence,
+        count=len(loss.ranks),
+    )
+
+
+def _step(job: Job, loss: Loss) -> int:
+    steps = [seen.step for r in loss.ranks if (seen := loss.ends[r].seen) is not None]
+    return min(steps) if steps else 1 + max(job.last_steps.values(), default=-1)
+
+
+def _title(job: Job, loss: Loss) -> str:
+    who, many = ranks_text(loss.ranks), len(loss.ranks) > 1
+    step = f"step {_step(job, loss)}"
+    seen = loss.ends[loss.ranks[0]].seen
+    kind = seen.exit.type if seen is not None and seen.exit is not None else ""
+    if loss.how == "as a whole":
+        stopped = all(loss.ends[r].how == "stopped" for r in loss.ranks)
+        return f"the job was {'suspended' if stopped else 'killed'} as a whole at {step}"
+    if loss.how == "on all ranks":
+        return f"the program ended by {kind} on all ranks at {step}"
+    waiting = loss.waits[0].waiting if loss.waits else ()
+    return {
+        "raised": f"{who} died of {kind} at {step}",
+        "silent": f"{who} {'were' if many else 'was'} killed or crashed at {step}",
+        "terminated": f"{who} {'were' if many else 'was'} ended by SIGTERM at {step}, before the others",
+        "stopped": f"{who} {'are' if many else 'is'} stopped by a signal at {step}",
+        "left": f"{who} left the job at {step} while others went on",
+        "absent": f"{who} never came",
+        "stuck": f"{who} {'do' if many else 'does'} not go on at {step}"
+        + (f": {ranks_text(waiting)} wait{'' if len(waiting) > 1 else 's'}" if waiting else ""),
+    }[loss.how]
+
+
+def _why(job: Job, loss: Loss) -> Iterator[str]:
+    is_whole = loss.how in ("as a whole", "on all ranks")
+    for rank in loss.ranks[:1] if is_whole else loss.ranks[:_SAID_AT_MOST]:
+        seen = loss.ends[rank].seen
+        if seen is None:
+            yield f"rank {rank} has left no file of where it was"
+            continue
+        if seen.exit is not None and seen.exit.type:
+            where = "a thread of " if seen.exit.in_thread else ""
+            yield f"{where}rank {rank}: {seen.exit.type}: {seen.exit.text}"
+        if not is_whole:
+            yield _last_seen(job, loss, seen)
+            if seen.call is not None and not seen.is_inside:
+                yield (
+                    f"its last collective was {seen.call.op} #{seen.call.seq} of "
+                    f"{group_text(seen.call.ranks, job.places, job.world_size)}, which it {_done(seen)}"
+                )
+        if seen.stack:
+            frames = [line.strip() for line in seen.stack.splitlines() if line.strip().startswith("File")]
+            yield from (f"at SIGTERM rank {rank} was in {frame}" for frame in frames[:1])
+    if loss.how == "silent":
+        yield "no exception and no SIGTERM: SIGKILL (the out-of-memory killer?), a crash outside Python, or os._exit"
+    if loss.how != "on all ranks":
+        yield from (_waiting(job, loss, wait) for wait in loss.waits[:_SAID_AT_MOST])
+
+
+def _last_seen(job: Job, loss: Loss, seen: Whereabouts) -> str:
+    place = f", at {seen.site}" if seen.site else ""
+    line = f" ({seen.line})" if seen.line else ""
+    inside = f", inside {seen.call.op} #{seen.call.seq}" if seen.is_inside and seen.call is not None else ""
+    end = loss.ends[seen.rank]
+    others = [e.at_s for e in loss.ends.values() if e.seen is not None and e.rank not in loss.ranks]
+    before = min(others) - end.at_s if others else 0.0
+    if loss.is_live and end.how != "raised":
+        age = max(0.0, (job.now_ns - seen.changed_ns) / 1e9)
+        when = f", {seconds_text(age)} ago"
+    else:
+        when = f", {seconds_text(before)} before the others ended" if before > 0.001 else ""
+    return f"rank {seen.rank} was last seen in {_IN_WORDS[seen.phase]} of step {seen.step}{inside}{place}{line}{when}"
+
+
+def _done(seen: Whereabouts) -> str:
+    return "was thrown out of" if seen.call is not None and seen.call.state == "failed" else "left"
+
+
+def _waiting(job: Job, loss: Loss, wait: Wait) -> str:
+    waiting, missing = ranks_text(wait.waiting), ranks_text(wait.missing)
+    is_over = not any(loss.ends[r].how in ("running", "stopped") for r in wait.waiting if r in loss.ends)
+    verb = "waited" if is_over else "wait" if len(wait.waiting) > 1 else "waits"
+    steps = {seen.step for r in wait.waiting if r in loss.ends and (seen := loss.ends[r].seen) is not None}
+    step = f" at step {min(steps)}" if steps else ""
+    if wait.op == BACKWARD:
+        return f"{waiting} {verb} in the backward of step {wait.seq} for {missing}, which had not come so far"
+    of = group_text(wait.group, job.places, job.world_size)
+    long = f" for {seconds_text(loss.waited_s)}" if wait is loss.waits[0] and loss.waited_s > 0.1 else ""
+    if wait.op in ("send", "recv"):
+        return f"{waiting} {verb}{long} in {wait.op} #{wait.seq}{step} for {missing}"
+    return f"{waiting} {verb}{long} in {wait.op} #{wait.seq} of {of}{step} for {missing}, which never entered it"
+
+
+def _then(loss: Loss) -> Iterator[str]:
+    if loss.how in ("as a whole", "on all ranks"):
+        return
+    start = loss.ends[loss.ranks[0]]
+    followed: dict[str, list[Ending]] = {}
+    for end in loss.ends.values():
+        if end.rank in loss.ranks or end.how not in ("raised", "lost peer", "terminated"):
+            continue
+        kind = end.seen.exit.type if end.seen is not None and end.seen.exit is not None else "SIGTERM"
+        followed.setdefault(kind, []).append(end)
+    for kind, ends in list(followed.items())[:_SAID_AT_MOST]:
+        first = min(ends, key=lambda end: end.at_s)
+        text = first.seen.exit.text[:160] if first.seen is not None and first.seen.exit is not None else ""
+        later = first.at_s - start.at_s
+        when = f" {seconds_text(later)} later" if later > 0.001 and start.seen is not None else ""
+        yield f"{ranks_text([end.rank for end in ends])} ended by {kind}{when}{f': {text}' if text else ''}"
+
+
+def _source(seen: Whereabouts) -> Source | None:
+    file, _, line = seen.line.rpartition(":")
+    return Source(file=file, line=int(line)) if file and line.isdigit() else None
