@@ -98,6 +98,7 @@ class RecordedRun:
         self._early_problems = problems
         self._facts: dict[tuple[str, int], _Facts] = {}
         self._kept: dict[tuple[str, int], pa.Table] = {}
+        self._room_bytes = _KEPT_BYTES
         self._lock = Lock()
 
     @property
@@ -287,7 +288,7 @@ class RecordedRun:
         # All of a file is checked at the first read; a damaged one each time, or fewer columns might give more rows.
         if facts is not None and facts.is_sound:
             return read_rank(self._folders[rank], kind, want).table
-        rows = read_rank(self._folders[rank], kind, Want(where=want.where), room_bytes=_KEPT_BYTES)
+        rows = read_rank(self._folders[rank], kind, Want(where=want.where), room_bytes=self._room_bytes)
         self._remember(key, rows)
         return rows.table if want.columns is None else rows.table.select(list(want.columns))
 
@@ -296,9 +297,10 @@ class RecordedRun:
             self._facts[key] = _Facts(
                 n_rows=rows.n_rows, sites=rows.sites, problems=rows.problems, writers=rows.writers
             )
-            room = _KEPT_BYTES - sum(table.nbytes for table in self._kept.values())
-            if rows.whole is not None and rows.whole.nbytes <= room:
+            size = rows.whole.nbytes if rows.whole is not None else 0
+            if rows.whole is not None and size <= self._room_bytes:
                 self._kept[key] = rows.whole
+                self._room_bytes -= size
 
     def _know(self) -> None:
         """Read what has not been read yet, for what it says about the files."""
