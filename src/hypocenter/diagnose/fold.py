@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hypocenter.detect.consequence import Episode, episode_of, episodes, is_sick
+from hypocenter.diagnose.before_reduction import LOCATES, led_by_one_rank
 from hypocenter.diagnose.exhibits import Exhibit
 from hypocenter.diagnose.fall import Fall, by_rank, fall_from, first_without_inverse, scale_text, streaks
 from hypocenter.diagnose.numbers import counted
@@ -37,6 +38,11 @@ class Group:
     followers: list[Finding] = field(default_factory=list)
     fall: Fall | None = None  # of the loss scale, that belongs to it
     ruined_from: int | None = None  # step at which the fallen scale broke the parameters
+
+    @property
+    def is_located(self) -> bool:
+        """Whether a replay showed where it started."""
+        return self.exhibit is not None and self.exhibit.is_located
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +75,7 @@ def fold(
         shown = group.exhibit
         if shown is not None and shown.evidence.loss_scale is not None and group.finding.severity == "error":
             group.fall = fall_from(past.get(group.finding.rank, []), group.finding.step)
+    ruled = led_by_one_rank(groups, ruled, lambda finding: Group(finding=finding))
     _take_in_skips(groups)
     _take_in_ruin(groups, past)
     for finding in sorted(ruled, key=lambda f: f.code == FORECAST):  # last: whether it came true is known then
@@ -296,7 +303,7 @@ def _finished(group: Group, spans: Sequence[Episode], records: Mapping[tuple[int
             then=(*finding.then, *dict.fromkeys(then)),
             count=1 + len(group.same),
         ),
-        is_located=(exhibit is not None and exhibit.is_located) or finding.cause != "unknown",
+        is_located=group.is_located or finding.cause != "unknown" or finding.code in LOCATES,
     )
 
 

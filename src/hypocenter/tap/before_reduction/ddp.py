@@ -1,0 +1,141 @@
+"""DistributedDataParallel: local gradients at the end of backward, before the reduced buckets are copied back.
+
+`gradient_as_bucket_view` makes the gradients views of the buckets, which are reduced in place during backward. There
+a hook on each parameter, which runs before DDP's own, reads them: at once where the gradient is such a view already,
+else several together, since the tensor that DDP copies into the bucket stays what it is.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, cast
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from hypocenter.tap.before_reduction import Local, Tell
+
+_HELD_BYTES = 16 << 20  # of gradients that are kept alive to be looked at together
+
+
+class DdpLocals:
+    """Looks at the local gradients of all DDP modules of a program.
+
+    Args:
+        tell: given them once a backward that ends in a reduction.
+        fail: given what went wrong in a hook; nothing more is told then.
+    """
+
+    def __init__(self, tell: Tell, fail: Callable[[Exception], None]) -> None:
+        self._tell, self._fail = tell, fail
+        self._modules: list[weakref.ref[DistributedDataParallel]] = []
+        self._hooked: dict[int, tuple[weakref.ref[Any], list[Any]]] = {}
+        self._roots: list[Any] = []
+        self._held: list[Local] = []
+        self._held_bytes = 0
+        self._is_queued = False
+        self.is_on = True
+
+    def look(self, roots: Iterable[nn.Module]) -> None:
+        """Find the DDP modules in these; to be called when the models have changed."""
+        found = [m for root in roots for m in root.modules() if isinstance(m, DistributedDataParallel)]
+        self._modules = [weakref.ref(m) for m in found]
+        for module in found:
+            if module.gradient_as_bucket_view and id(module) not in self._hooked:
+                handles = [p.register_post_accumulate_grad_hook(self._on_view) for _, p in reduced_by(module)]
+                self._hooked[id(module)] = weakref.ref(module), handles
+
+    def modules(self) -> list[DistributedDataParallel]:
+        """The live ones."""
+        return [module for ref in self._modules if (module := ref()) is not None]
+
+    def before_backward(self, roots: Sequence[torch.Tensor]) -> None:
+        """Backward begins at these: queue a look at its end."""
+        self._is_queued = False
+        self._held, self._held_bytes = [], 0
+        if not self.is_on or not any(m.require_backward_grad_sync for m in self.modules()) or _compiled_autograd():
+            return
+        self._roots = [r.register_hook(self._begun) for r in roots if r.requires_grad and not r.is_leaf]
+
+    def after_backward(self) -> None:
+        """It is over."""
+        for handle in self._roots:
+            handle.remove()
+        self._roots = []
+        self._held, self._held_bytes = [], 0
+
+    def detach(self) -> None:
+        """Take all hooks off."""
+        self.is_on = False
+        self.after_backward()
+        for _, handles in self._hooked.values():
+            for handle in handles:
+                handle.remove()
+        self._hooked.clear()
+
+    def _begun(self, _: torch.Tensor) -> None:
+        if not self._is_queued and self.is_on:
+            self._is_queued = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._ended)  # type: ignore[attr-defined]
+
+    def _ended(self) -> None:
+        if not self.is_on:
+            return
+        try:
+            plain = [
+                Local(p, p.grad)
+                for module in self.modules()
+                if module.require_backward_grad_sync and not module.gradient_as_bucket_view
+                for _, p in reduced_by(module)
+                if p.grad is not None
+            ]
+            if plain or self._held:
+                self._tell([*plain, *self._held])
+        except Exception as error:
+            self._give_up(error)
+        finally:
+            self._held, self._held_bytes = [], 0
+
+    def _on_view(self, parameter: torch.Tensor) -> None:
+        if not self.is_on or parameter.grad is None or not self._is_queued:
+            return
+        try:
+            gradient = parameter.grad
+            if gradient.untyped_storage().nbytes() > gradient.numel() * gradient.element_size():
+                self._tell([Local(parameter, gradient)])  # a part of a bucket: it may be reduced the moment we return
+                return
+            self._held.append(Local(parameter, gradient))
+            self._held_bytes += gradient.numel() * gradient.element_size()
+            if self._held_bytes > _HELD_BYTES:
+                self._tell(self._held)
+                self._held, self._held_bytes = [], 0
+        except Exception as error:
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        self.is_on = False
+        self._fail(error)
+
+
+def reduced_by(module: DistributedDataParallel) -> Iterator[tuple[str, nn.Parameter]]:
+    """(name, parameter) of what DDP reduces: it was told to leave some alone."""
+    ignored = cast("set[str]", getattr(module, "parameters_to_ignore", ()))
+    for name, parameter in module.module.named_parameters():
+        if parameter.requires_grad and name not in ignored:
+            yield name, parameter
+
+
+def is_plain_mean(module: DistributedDataParallel) -> bool:
+    """Whether the reduced gradient is the mean of the local ones in their own format, and nothing else."""
+    is_uneven = getattr(getattr(module, "_join_config", None), "enable", False)
+    has_hook = bool(getattr(module, "_comm_hooks", ())) or getattr(module, "mixed_precision", None) is not None
+    return not (is_uneven or has_hook or getattr(module, "_delay_all_reduce_params", ()))
+
+
+def _compiled_autograd() -> bool:
+    """Whether backward is traced: dynamo is not imported to find out."""
+    module = sys.modules.get("torch._dynamo.compiled_autograd")
+    return bool(getattr(module, "compiled_autograd_enabled", False))

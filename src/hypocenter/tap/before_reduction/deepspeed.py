@@ -1,0 +1,53 @@
+"""DeepSpeed ZeRO 1 to 3: gradients of a bucket, before it is averaged."""
+
+from __future__ import annotations
+
+import importlib
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from hypocenter.tap.before_reduction import Local, Tell, Undo, around
+
+needs = "deepspeed"
+
+_ARRIVE = "reduce_independent_p_g_buckets_and_remove_grads"  # a gradient goes into a bucket
+_STAGES = (
+    ("deepspeed.runtime.zero.stage_1_and_2", "DeepSpeedZeroOptimizer", "reduce_ipg_grads"),
+    (
+        "deepspeed.runtime.zero.stage3",
+        "DeepSpeedZeroOptimizer_Stage3",
+        "_DeepSpeedZeroOptimizer_Stage3__reduce_and_partition_ipg_grads",
+    ),
+)
+
+
+def attach(tell: Tell, warn: Callable[[str], None]) -> Undo:
+    """Note gradients as they go into buckets, and look at them together when a bucket is reduced."""
+    held: weakref.WeakKeyDictionary[Any, list[tuple[Any, Any]]] = weakref.WeakKeyDictionary()
+
+    def arrives(optimizer: Any, param: Any, *_: Any) -> None:
+        get = getattr(optimizer, "get_gradient_for_reduction", None)
+        gradient = get(param) if get is not None else param.grad
+        if gradient is not None:
+            held.setdefault(optimizer, []).append((param, gradient))
+
+    def reduces(optimizer: Any, *_: Any, **__: Any) -> None:
+        pairs = held.pop(optimizer, [])
+        if pairs:
+            tell([Local(param, gradient) for param, gradient in pairs])
+
+    undos: list[Undo] = []
+    for module, name, reduce in _STAGES:
+        with suppress(ImportError, AttributeError):
+            kind = getattr(importlib.import_module(module), name)
+            undos += [around(kind, reduce, reduces), around(kind, _ARRIVE, arrives)]
+    if not undos:
+        raise AttributeError("no optimizer of this version of DeepSpeed is known")
+
+    def undo() -> None:
+        for each in reversed(undos):
+            each()
+
+    return undo

@@ -1,0 +1,20 @@
+"""FSDP2: the whole gradients of a group's parameters, before they are reduced and scattered."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hypocenter.tap.before_reduction import Local, Tell, Undo, around
+
+needs = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
+
+
+def attach(tell: Tell, warn: Callable[[str], None]) -> Undo:
+    """Put a look before `foreach_reduce`."""
+
+    def before(fsdp_params: Sequence[Any], unsharded_grads: Sequence[Any], *_: Any, **__: Any) -> None:
+        tell([Local(p.sharded_param, g, p._param_fqn or "") for p, g in zip(fsdp_params, unsharded_grads, strict=True)])
+
+    return around(importlib.import_module(needs), "foreach_reduce", before)
