@@ -78,6 +78,7 @@ def _wanted(table: pa.Table, keep: frozenset[tuple[str, str]]) -> pa.Array:
     floating = pc.match_substring_regex(table["dtype"], f"^({'|'.join(FLOATING)})")
     inputs = pc.match_substring_regex(table["port"], r"^(in|terms)\[")
     wanted = pc.and_(floating, pc.invert(inputs))
+    wanted = pc.and_not(wanted, pc.starts_with(table["port"], "replica"))  # digests, and the norm that `grad` has
     wanted = pc.and_(wanted, pc.invert(pc.is_in(table["site"], pa.array(SCALARS))))
     wanted = pc.and_(wanted, pc.invert(pc.match_substring_regex(table["op"], UNINITIALISED)))
     of_scaler = pc.and_(pc.equal(table["phase"], "scaler"), pc.equal(table["port"], "value"))  # facts of the diary
