@@ -20,6 +20,7 @@ from hypocenter import __version__
 from hypocenter.diagnose.exhibits import Exhibits, load
 from hypocenter.nouns import Diagnosis, Finding, Run, StepRecord
 from hypocenter.report import page, wording
+from hypocenter.report.few_rows import few_rows
 from hypocenter.report.outline import Recorded, outline
 from hypocenter.report.page.carried import replayed_scales
 from hypocenter.report.page.diary import diary_of
@@ -51,8 +52,8 @@ class Recording(Recorded, Protocol):
 
 def render(recorded: Recording, diagnosis: Diagnosis) -> str:
     """The page as text. It holds every script and style, and forbids the browser to load anything."""
-    table, records = recorded.table(), recorded.step_records()
     first = _first_located(diagnosis.findings)
+    table, records = few_rows(recorded, first), recorded.step_records()
     upstream = upstream_of(first, table) if first else None
     diary = diary_of(table, records)
     exhibits = load(recorded.evidence_files(), recorded.directory) if diary else Exhibits()
