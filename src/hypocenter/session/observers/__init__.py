@@ -12,6 +12,7 @@ from hypocenter.session.observers.diary import Diary
 from hypocenter.session.observers.frozen_state import FrozenState
 from hypocenter.session.observers.head import HeadGap
 from hypocenter.session.observers.hyperparameters import Hyperparameters
+from hypocenter.session.observers.local_gradients import LocalGradients
 from hypocenter.session.observers.loggers import Loggers
 from hypocenter.session.observers.recompute import Recompute
 from hypocenter.session.observers.scaling import Scaling
@@ -21,6 +22,7 @@ from hypocenter.session.observers.updates import LostUpdates
 
 OBSERVERS: tuple[type[Observer], ...] = (
     *(Diary, Culprit),
+    *(LocalGradients,),  # each rank's own part, before it is added to the others'
     *(Scaling, Schedules, Autocast, Loggers),  # mixed precision used in a way that breaks it
     *(LostUpdates, FrozenState, Averages, Accumulation, Hyperparameters, HeadGap),  # what low precision rounds away
     *(Arrivals, TokenWeights, Recompute),  # what becomes of the gradient of a micro-batch
