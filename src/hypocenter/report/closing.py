@@ -9,6 +9,7 @@ from hypocenter.report import wording
 from hypocenter.report.formats import terminal
 from hypocenter.report.outline import Recorded
 from hypocenter.report.overhead import cost
+from hypocenter.report.rank_grid import RankGrid
 from hypocenter.report.screen import Screen
 from hypocenter.report.sparkline import sparkline
 
@@ -16,12 +17,14 @@ _LABEL = 11  # columns of the names before the sparklines
 
 
 def closing(
-    recorded: Recorded, diagnosis: Diagnosis, records: Sequence[StepRecord], screen: Screen, has_unicode: bool = True
-) -> str:
+    recorded: Recorded, diagnosis: Diagnosis, records: Sequence[StepRecord], screen: Screen, has_unicode: bool = True,
+    grid: RankGrid | None = None,
+) -> str:  # fmt: skip
     """The whole text, ready to print."""
     curves = list(_curves(records, screen.width, ascii_only=not has_unicode))
     head = "".join(f"{line}\n" for line in ["", *curves, ""]) if curves else "\n"
-    return head + terminal.render(recorded, diagnosis, screen=screen, closing=(cost(recorded.directory, records),))
+    cost_line = cost(recorded.directory, records)
+    return head + terminal.render(recorded, diagnosis, screen=screen, closing=(cost_line,), grid=grid)
 
 
 def _curves(records: Sequence[StepRecord], width: int, *, ascii_only: bool) -> Iterator[str]:

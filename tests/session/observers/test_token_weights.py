@@ -137,7 +137,7 @@ def test_means_of_means_are_measured_and_said_once(tmp_path, program):
 
     (finding,) = found(tmp_path / "run")
     assert (finding.step, finding.severity, finding.confidence) == (1, "warning", "proven")  # the first tells how many
-    assert "6 times" in finding.title
+    assert "weigh 6 times" in finding.title
     rows = open_run(tmp_path / "run").readings(phase="optimizer")
     assert [r.summary.sum for r in rows if r.port == N_LABELS and r.step == 1] == [8, 48, 48, 16]
 

@@ -20,6 +20,8 @@ from hypocenter.record.reader import open_run
 from hypocenter.report import catalogue
 from hypocenter.report.closing import closing
 from hypocenter.report.formats import terminal
+from hypocenter.report.rank_states import rank_states
+from hypocenter.report.rank_table import grid_of_findings
 from hypocenter.report.screen import can_draw, screen_of, write
 
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")  # worst first
@@ -46,7 +48,9 @@ def command(run: Path, as_json: bool, format_name: str, fail_on: str, notes: boo
     store(run, diagnosis, sys.stderr)
     name = "json" if as_json else format_name
     if name == "terminal":
-        text = terminal.render(recording, diagnosis, screen=screen_of(sys.stdout), notes=notes, seconds=seconds)
+        grid = grid_of_findings(rank_states(recording, diagnosis), diagnosis)
+        screen = screen_of(sys.stdout)
+        text = terminal.render(recording, diagnosis, screen=screen, notes=notes, seconds=seconds, grid=grid)
     else:
         text = catalogue.by_name(name).render(recording, diagnosis)
     write(sys.stdout, text)
@@ -65,7 +69,8 @@ def finish(run_dir: Path, stream: TextIO) -> Diagnosis | None:
         store(run_dir, diagnosis, stream)
         first = recording.ranks[0] if recording.ranks else 0  # one curve: that of the lowest rank
         records = [record for rank, record in recording.step_records() if rank == first]
-        write(stream, closing(recording, diagnosis, records, screen_of(stream), can_draw(stream)))
+        grid = grid_of_findings(rank_states(recording, diagnosis), diagnosis)
+        write(stream, closing(recording, diagnosis, records, screen_of(stream), can_draw(stream), grid))
     except HypocenterError as error:
         write(stream, f"{error}\n")
         return None

@@ -14,8 +14,9 @@ import pyarrow as pa
 
 from hypocenter.errors import ConfigError
 from hypocenter.record.reader import open_run
-from hypocenter.report import diary, frames, rows, sites, values, wording
+from hypocenter.report import diary, frames, rank_table, rows, sites, values, wording
 from hypocenter.report.columns import cut_rows
+from hypocenter.report.rank_states import rank_states
 from hypocenter.report.screen import write
 from hypocenter.report.selection import Selection, select
 from hypocenter.report.spot import spot_of
@@ -33,6 +34,7 @@ MOST_ROWS = 200  # lines on a screen before the rest is counted
 )
 @click.option("--values", "as_values", is_flag=True, help="Every reading, by step.")
 @click.option("--diary", "as_diary", is_flag=True, help="The loss scale: what each step found, and which gradients.")
+@click.option("--ranks", "as_ranks", is_flag=True, help="Every rank: its place, host, first bad and last step.")
 @click.option("--sql", "query", metavar="QUERY", help="Ask the tables `readings` and `steps` (DuckDB).")
 @click.option(
     "--rows", "most", type=click.IntRange(0), default=MOST_ROWS, show_default=True, help="Most lines; 0 for all."
@@ -40,12 +42,14 @@ MOST_ROWS = 200  # lines on a screen before the rest is counted
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; nothing is cut.")
 def command(
     run: Path, site: str, step: int | None, rank: int | None, n_frames: int | None, as_values: bool, as_diary: bool,
-    query: str | None, most: int, as_json: bool,
+    as_ranks: bool, query: str | None, most: int, as_json: bool,
 ) -> None:  # fmt: skip
     """Show what was recorded in RUN: by default its sites, in execution order."""
-    if sum((n_frames is not None, as_values, as_diary, query is not None)) > 1:
+    if sum((n_frames is not None, as_values, as_diary, as_ranks, query is not None)) > 1:
         raise ConfigError(
-            "--frames, --values, --diary and --sql exclude each other", where="hypocenter show", fix="give one of them"
+            "--frames, --values, --diary, --ranks and --sql exclude each other",
+            where="hypocenter show",
+            fix="give one of them",
         )
     recording = open_run(run)
     most = sys.maxsize if as_json or most == 0 else most
@@ -54,6 +58,14 @@ def command(
 
         _emit("sql", rows.as_dicts(sql(recording, query)), rows.in_words, most, as_json)
         _next(run, "--sql", "describe readings")
+        return
+    if as_ranks:
+        from hypocenter.diagnose.diagnosis import diagnose  # loads every rule, which no other view needs
+
+        found = diagnose(recording)
+        lines = rank_table.rank_lines(rank_states(recording, found), found)
+        _emit("ranks", [line for line in lines if rank in (None, line["rank"])], rank_table.in_words, most, as_json)
+        _next(run, "--rank", "0")
         return
     wanted = Selection(site=site, step=step, rank=rank)
     if n_frames is not None:

@@ -53,7 +53,7 @@ def check(window: Window) -> Iterator[Finding]:
         code="HC331",
         kind="config",
         severity="warning",
-        title=f"labels of micro-batch {fewest.microbatch} weigh {times:.3g} times those of micro-batch {most.microbatch}",
+        title=f"labels of micro-batch {fewest.microbatch} weigh {times:.3g} times those of {most.microbatch}",
         step=earlier[0],
         rank=window.rank,
         phase="loss",

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib import resources
@@ -18,14 +18,16 @@ from markupsafe import Markup
 
 from hypocenter import __version__
 from hypocenter.diagnose.exhibits import Exhibits, load
-from hypocenter.nouns import Diagnosis, Finding, Run, StepRecord
+from hypocenter.nouns import Diagnosis, Finding, Place, Run, StepRecord
 from hypocenter.report import page, wording
 from hypocenter.report.few_rows import few_rows
 from hypocenter.report.outline import Recorded, outline
 from hypocenter.report.page.carried import replayed_scales
 from hypocenter.report.page.diary import diary_of
 from hypocenter.report.page.payload import payload
+from hypocenter.report.page.ranks import ranks_of
 from hypocenter.report.page.upstream import Upstream, upstream_of
+from hypocenter.report.rank_states import rank_states
 
 suffix = ".html"
 
@@ -36,6 +38,13 @@ _MOST_CARDS = 50  # a page with more is not read; the rest is counted and found 
 
 class Recording(Recorded, Protocol):
     """What the page needs of an open recording, beside its path and run.json."""
+
+    ranks: list[int]
+
+    @property
+    def places(self) -> Mapping[int, Place]:
+        """Where each rank stands."""
+        ...
 
     def table(self) -> Any:
         """All readings as an Arrow table (record.schema.READINGS, and `rank`)."""
@@ -67,6 +76,7 @@ def render(recorded: Recording, diagnosis: Diagnosis) -> str:
         upstream=upstream,
         upstream_about=_about(upstream, first),
         diary=diary,
+        ranks=ranks_of(rank_states(recorded, diagnosis), diagnosis),
         version=__version__,
         run_dir=wording.clean(str(recorded.directory)),
         recorded=wording.clean(recorded.run.started),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -12,6 +12,8 @@ from rich.text import Text
 from hypocenter.nouns import Diagnosis
 from hypocenter.report.caret import window
 from hypocenter.report.outline import Entry, Excerpt, Outline, Recorded, outline
+from hypocenter.report.rank_grid import RankGrid
+from hypocenter.report.rank_table import drawn
 from hypocenter.report.screen import Screen
 
 suffix = ".txt"
@@ -28,10 +30,12 @@ def render(
     notes: bool = False,
     seconds: float | None = None,
     closing: tuple[str, ...] = (),
+    grid: RankGrid | None = None,
 ) -> str:
-    """All findings, then what is hidden, the summary, the `closing` lines, and the next command to type."""
+    """All findings, the grid of ranks, what is hidden, the summary, the `closing` lines, the next command to type."""
     screen = screen or Screen()
-    lines = _lines(outline(recorded, diagnosis, notes=notes, seconds=seconds), screen.width, closing)
+    ranks = list(drawn(grid, screen.width)) if grid is not None else []
+    lines = _lines(outline(recorded, diagnosis, notes=notes, seconds=seconds), screen.width, ranks, closing)
     return to_text(lines, screen)
 
 
@@ -47,10 +51,12 @@ def to_text(lines: Iterator[Text], screen: Screen) -> str:
     return out.getvalue()
 
 
-def _lines(report: Outline, width: int, closing: tuple[str, ...]) -> Iterator[Text]:
+def _lines(report: Outline, width: int, ranks: Sequence[Text], closing: tuple[str, ...]) -> Iterator[Text]:
     for entry in report.entries:
         yield from _entry(entry, width)
         yield Text()
+    if ranks:
+        yield from (*ranks, Text())
     if report.status != "findings":
         yield from wrapped(Text(), Text(report.verdict, "bold"), width)
     for remark in report.remarks:

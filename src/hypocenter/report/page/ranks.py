@@ -1,0 +1,135 @@
+"""The ranks of a job for the page: tables that need no script, whose cells tell more on hover and focus."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hypocenter.nouns import Diagnosis
+from hypocenter.report import wording
+from hypocenter.report.rank_grid import WORST_FIRST, Cell, details, mark_of, named_ranks, rank_grid, ranks_in_words
+from hypocenter.report.rank_states import RankState
+
+MOST_LINES = 64  # ranks listed one by one below the grid
+_MEANING = {
+    "origin": "it began here",
+    "named": "named by another finding",
+    "bad": "went bad",
+    "lost": "lost",
+    "healthy": "nothing wrong",
+}
+_LEGEND = {
+    **{mark: _MEANING[mark] for mark in ("origin", "named")},
+    "bad": "bad from the first bad step on",
+    "later": "bad later",
+    **{mark: _MEANING[mark] for mark in ("lost", "healthy")},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellView:
+    """One cell: class names, the rank or how many, what it says, and the lines of its tip."""
+
+    classes: str
+    who: str
+    says: str
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockView:
+    """One table."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[CellView | None, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineView:
+    """One rank of the list."""
+
+    mark: str
+    rank: int
+    place: str
+    host: str
+    device: str
+    first_bad_step: str
+    last_step: str
+    says: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RanksView:
+    """Everything the page says about ranks."""
+
+    about: str
+    blocks: tuple[BlockView, ...]
+    legend: tuple[tuple[str, str], ...]  # (class name, meaning)
+    remarks: tuple[str, ...]
+    lines: tuple[LineView, ...]
+    title: str  # of the list
+
+
+def ranks_of(states: Sequence[RankState], diagnosis: Diagnosis) -> RanksView | None:
+    """What to show; None for a recording of one rank."""
+    grid = rank_grid(states, diagnosis)
+    if grid is None:
+        return None
+    first = min((s.first_bad_step for s in states if s.first_bad_step is not None), default=None)
+    blocks = tuple(
+        BlockView(
+            title=block.title,
+            columns=block.columns,
+            rows=tuple(
+                (name, tuple(_cell(c, first, at, len(cells)) for at, c in enumerate(cells)))
+                for name, cells in block.rows
+            ),
+        )
+        for block in grid.blocks
+    )
+    lines, title = _lines(states, diagnosis)
+    used = {mark for block in blocks for _, cells in block.rows for c in cells if c for mark in c.classes.split()}
+    return RanksView(
+        about=grid.about,
+        blocks=blocks,
+        legend=tuple((mark, meaning) for mark, meaning in _LEGEND.items() if mark in used),
+        remarks=grid.remarks,
+        lines=lines,
+        title=title,
+    )
+
+
+def _cell(cell: Cell | None, first: int | None, column: int, n_columns: int) -> CellView | None:
+    if cell is None:
+        return None
+    is_later = cell.step is not None and first is not None and cell.step > first
+    classes = [cell.mark, *(["later"] if is_later else []), *(["from-right"] if 2 * column >= n_columns > 1 else [])]
+    says = "lost" if cell.mark == "lost" else "" if cell.step is None else f"step {cell.step}"
+    who = cell.name or ranks_in_words([s.rank for s in cell.states]).partition(" ")[2]
+    return CellView(classes=" ".join(classes), who=wording.cut_middle(who, 24), says=says, lines=details(cell))
+
+
+def _lines(states: Sequence[RankState], diagnosis: Diagnosis) -> tuple[tuple[LineView, ...], str]:
+    origin, named = named_ranks(diagnosis)
+    marked = [(mark_of(state, origin, named), state) for state in states]
+    title = f"All {len(states):,} ranks"
+    if len(states) > MOST_LINES:
+        telling = sorted(
+            (pair for pair in marked if pair[0] != "healthy"), key=lambda p: (WORST_FIRST.index(p[0]), p[1].rank)
+        )
+        marked = telling[:MOST_LINES]
+        title = f"{len(marked):,} of {len(states):,} ranks: {len(telling):,} named, bad or lost"
+    return tuple(
+        LineView(
+            mark=mark,
+            rank=state.rank,
+            place=wording.coords(state.coords),
+            host=wording.clean(state.host),
+            device=wording.clean(state.device),
+            first_bad_step="" if state.first_bad_step is None else str(state.first_bad_step),
+            last_step="" if state.last_step is None else str(state.last_step),
+            says="" if mark == "healthy" else _MEANING[mark],
+        )
+        for mark, state in marked
+    ), title
