@@ -24,7 +24,7 @@ from hypocenter.nouns import KINDS, Finding, Severity
 
 GroupCheck = Callable[[Panel], Iterator[Finding]]
 EndCheck = Callable[[Job], Iterator[Finding]]
-GroupReads = Literal["digest", "comm", "grad", "local", "data", "scalar", "misuse"]
+GroupReads = Literal["digest", "comm", "grad", "local", "data", "scalar", "misuse", "sdc"]
 """Which readings a rule over ranks looks at:
 
 digest    those that carry a digest
@@ -34,6 +34,7 @@ local     gradients before they were reduced over ranks (phase grad, port grad_l
 data      of phase data: random states and batches
 scalar    loss, grad_norm, lr, loss_scale, clip_coef (one element, port value)
 misuse    facts about how the program trains (site misuse.*)
+sdc       what came of doing micro-batches again (site sdc)
 """
 
 
@@ -48,15 +49,19 @@ class GroupRule:
     check: GroupCheck | None
     manual: Manual
     end: EndCheck | None = None  # in place of `check`
+    is_alone: bool = False  # asked of a recording of one rank too
 
 
 CATALOGUE: Catalogue[GroupRule] = Catalogue("hypocenter.detect.group_rules", "hypocenter.group_rules")
 
 
 def group_rule(
-    code: str, kind: str, *, severity: Severity, reads: tuple[GroupReads, ...]
+    code: str, kind: str, *, severity: Severity, reads: tuple[GroupReads, ...], alone: bool = False
 ) -> Callable[[GroupCheck], GroupCheck]:
     """Register a function as a rule over ranks; arguments as of `hypocenter.detect.engine.rule`.
+
+    Args:
+        alone: it has something to say of a recording of one rank too.
 
     Raises:
         UnknownNameError: a kind or a word in `reads` that nobody knows, or a code that is taken.
@@ -71,7 +76,10 @@ def group_rule(
         module = sys.modules.get(check.__module__)
         manual = parse((module.__doc__ if module is not None else None) or check.__doc__)
         CATALOGUE.register(
-            code, GroupRule(code=code, kind=kind, severity=severity, reads=reads, check=check, manual=manual)
+            code,
+            GroupRule(
+                code=code, kind=kind, severity=severity, reads=reads, check=check, manual=manual, is_alone=alone
+            ),
         )
         return check
 
@@ -104,10 +112,12 @@ class GroupEngine:
 
     Args:
         selected: rules by code; all of the catalogue when not given.
+        n_ranks: of the recording: one alone is asked of those rules only that can say something of it.
     """
 
-    def __init__(self, selected: Mapping[str, GroupRule] | None = None) -> None:
-        self._rules = dict(group_rules() if selected is None else selected)
+    def __init__(self, selected: Mapping[str, GroupRule] | None = None, n_ranks: int = 2) -> None:
+        chosen = group_rules() if selected is None else selected
+        self._rules = {code: entry for code, entry in chosen.items() if n_ranks > 1 or entry.is_alone}
 
     @property
     def reads(self) -> frozenset[GroupReads]:

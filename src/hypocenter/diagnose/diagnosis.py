@@ -32,7 +32,7 @@ def diagnose(recorded: Recorded, plugins: Sequence[str] = ()) -> Diagnosis:
     checker = engine.Engine(engine.rules(plugins))
     found: list[Finding] = []
     records: dict[tuple[int, int], StepRecord] = {}
-    over_ranks = group_engine.GroupEngine(group_engine.group_rules(plugins))
+    over_ranks = group_engine.GroupEngine(group_engine.group_rules(plugins), len(recorded.ranks))
     shelf = Shelf()
     for step in steps_of(recorded, checker.reads, over_ranks.reads, shelf):
         if step.record is not None:

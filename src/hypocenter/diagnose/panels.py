@@ -22,7 +22,7 @@ def panels_of(
     ranks: Sequence[int],
     places: Mapping[int, Place],
 ) -> Iterator[Panel]:
-    """One panel for each step that any rank recorded, in rising order. Nothing for a recording of one rank.
+    """One panel for each step that any rank recorded, in rising order; of one rank alone, if a rule asks for its rows.
 
     Args:
         shelf: rows that `of_ranks` asked for, of all ranks; it is emptied step by step.
@@ -30,7 +30,7 @@ def panels_of(
         ranks: of the recording.
         places: where each rank stands.
     """
-    if len(ranks) < 2:
+    if len(ranks) < 2 and not shelf.steps():
         return
     by_step: dict[int, dict[int, StepRecord]] = defaultdict(dict)
     last: dict[int, int] = {}
@@ -62,6 +62,7 @@ def of_ranks(table: Any, reads: Collection[GroupReads]) -> Any:
         "data": lambda: pc.equal(table["phase"], "data"),
         "scalar": lambda: pc.and_(pc.equal(table["port"], "value"), pc.equal(table["n"], 1)),
         "misuse": lambda: pc.starts_with(table["site"], "misuse."),
+        "sdc": lambda: pc.equal(table["site"], "sdc"),
     }
     mask: Any = None
     for word in reads:

@@ -17,6 +17,7 @@ from hypocenter.session.observers.loggers import Loggers
 from hypocenter.session.observers.recompute import Recompute
 from hypocenter.session.observers.scaling import Scaling
 from hypocenter.session.observers.schedules import Schedules
+from hypocenter.session.observers.sdc import SdcCheck
 from hypocenter.session.observers.token_weights import TokenWeights
 from hypocenter.session.observers.updates import LostUpdates
 
@@ -26,6 +27,7 @@ OBSERVERS: tuple[type[Observer], ...] = (
     *(Scaling, Schedules, Autocast, Loggers),  # mixed precision used in a way that breaks it
     *(LostUpdates, FrozenState, Averages, Accumulation, Hyperparameters, HeadGap),  # what low precision rounds away
     *(Arrivals, TokenWeights, Recompute),  # what becomes of the gradient of a micro-batch
+    SdcCheck,  # whether the device is to blame: the last, for it looks at what the others have found
 )
 
 __all__ = ["OBSERVERS", "Context", "Observer"]

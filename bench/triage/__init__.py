@@ -1,0 +1,1 @@
+"""Random faults of hardware, kernels and software, and what the triage says of them."""

@@ -1,0 +1,73 @@
+"""What was found in each drill against what was done in it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+VERDICTS = {"HC341": "transient", "HC342": "persistent", "HC343": "kernel", "": "none"}
+FRAME = re.compile(r"(<!-- drills -->\n).*?(<!-- end of drills -->)", re.DOTALL)
+
+
+def judged(plan: Any, directory: Path) -> dict[str, Any]:
+    """One drill's plan and its verdict."""
+    from hypocenter.diagnose.diagnosis import diagnose
+    from hypocenter.record.reader import open_run
+
+    diagnosis = diagnose(open_run(directory))
+    found = [f for f in diagnosis.findings if f.code in VERDICTS or f.cause in ("hardware-fault", "kernel-bug")]
+    first = found[0] if found else None
+    code = "" if first is None else first.code if first.code in VERDICTS else _of_cause(first.cause)
+    return {
+        "plan": asdict(plan), "code": code, "rank": None if first is None else first.rank,
+        "step": None if first is None else first.step, "why": [] if first is None else list(first.why),
+        "title": "" if first is None else first.title, "is_right": _is_right(plan, code, first),
+        "n": len(found), "first": diagnosis.findings[0].title if diagnosis.findings else "",
+    }  # fmt: skip
+
+
+def _of_cause(cause: str) -> str:
+    return "HC343" if cause == "kernel-bug" else "HC341"
+
+
+def _is_right(plan: Any, code: str, found: Any) -> bool:
+    from bench.triage.drills import KINDS
+
+    wanted = KINDS[plan.kind]
+    if not wanted:
+        return code == ""
+    if code not in wanted:
+        return False
+    return plan.kind == "kernel" or (found.rank == plan.rank and found.step >= plan.step)
+
+
+def table(results: Sequence[dict[str, Any]]) -> str:
+    """Rows: what was done; columns: what was said."""
+    lines = [
+        "| done | drills | transient | persistent | kernel | none | right |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for kind in dict.fromkeys(r["plan"]["kind"] for r in results):
+        rows = [r for r in results if r["plan"]["kind"] == kind]
+        said = Counter(VERDICTS[r["code"]] for r in rows)
+        columns = [said[name] for name in ("transient", "persistent", "kernel", "none")]
+        right = sum(r["is_right"] for r in rows)
+        lines.append(f"| {kind} | {len(rows)} | {' | '.join(map(str, columns))} | {right} |")
+    wrong = [r for r in results if not r["is_right"]]
+    lines += [
+        f"\nnot right: {r['plan']['kind']} {r['plan']['number']} ({r['plan']['variant']}, bit {r['plan']['bit']}, "
+        f"element {r['plan']['element']}, rank {r['plan']['rank']}, step {r['plan']['step']}): "
+        f"{VERDICTS[r['code']]}, rank {r['rank']}, step {r['step']}; {'; '.join(r['why'])}"
+        for r in wrong[:20]
+    ]
+    return "\n".join(lines)
+
+
+def write(page: Path, text: str, n_ranks: int, n_drills: int) -> None:
+    """Put the table into a page, between its marks."""
+    body = f"Measured by `python -m bench.triage --drills {n_drills} --ranks {n_ranks}`.\n\n{text}\n"
+    page.write_text(FRAME.sub(lambda m: m[1] + body + m[2], page.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,105 @@
+"""The same micro-batch again on the same device: its bits, those of a second time, and each op against float64."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+
+from hypocenter.replay.engine import Replayer
+from hypocenter.replay.triage.bits import Bits, Difference, bits_of, difference
+from hypocenter.replay.triage.ops import OpCheck, OpReport
+from hypocenter.replay.triage.own_state import changed, own_state
+from hypocenter.tap.names import NameMap
+from hypocenter.tap.op_context import OpContext
+from hypocenter.tap.tape import Microbatch
+
+
+@dataclass(slots=True, kw_only=True)
+class Examined:
+    """What came of doing a micro-batch again."""
+
+    microbatch: int
+    again: Bits
+    run: Bits | None = None  # what the run itself computed, as far as it is known
+    second: Bits | None = None  # only when the first did not agree with the run, or there was nothing to agree with
+    check: OpCheck | None = None  # each op against float64
+    state: tuple[str, ...] = ()  # Python state of the program that replays have changed
+    n_bad_inputs: int = 0  # elements of the batch that are not finite
+    seconds: float = 0.0
+
+    @property
+    def ops(self) -> OpReport:
+        """What the check of each op found."""
+        return self.check.report if self.check is not None else OpReport()
+
+    @property
+    def from_run(self) -> Difference:
+        """How the replay differs from the run."""
+        return difference(self.run, self.again) if self.run is not None else Difference()
+
+    @property
+    def noise(self) -> Difference:
+        """How two replays differ: what may differ without anything being wrong."""
+        return difference(self.again, self.second) if self.second is not None else Difference()
+
+
+class Again:
+    """Does micro-batches of the step under way again. The parameters must still be those the step started from."""
+
+    def __init__(self, replayer: Replayer, names: NameMap) -> None:
+        self._replayer, self._names = replayer, names
+
+    def bits(self, microbatch: Microbatch, replayer: Replayer | None = None) -> Bits:
+        """Losses and gradients of a replay.
+
+        Raises:
+            ReplayImpossible: with the reason.
+        """
+        named = [(name, p) for name, p in self._names.parameters() if p.requires_grad]
+        done = (replayer or self._replayer).run(microbatch, [p for _, p in named])
+        return computed(list(done.values), [(n, g) for (n, _), g in zip(named, done.grads, strict=True)])
+
+    def ops(self, microbatch: Microbatch, replayer: Replayer | None = None, *, log: bool = False) -> OpCheck:
+        """Each op of a replay against float64; with the bits of each, if a log is wanted.
+
+        Raises:
+            ReplayImpossible: with the reason.
+        """
+        context = OpContext(self._names.module_name)
+        check = OpCheck(context, log=log)
+        parameters = [p for _, p in self._names.parameters() if p.requires_grad]
+        (replayer or self._replayer).run(microbatch, parameters, mode=check, context=context)
+        return check
+
+    def examine(self, microbatch: Microbatch, run: Bits | None, *, check_ops: bool, log: bool = False) -> Examined:
+        """Do it once; a second time unless the first agrees with the run; ops when asked or when it does not agree.
+
+        Raises:
+            ReplayImpossible: with the reason.
+        """
+        started = time.perf_counter()
+        before = self._state()
+        found = Examined(microbatch=microbatch.number, again=self.bits(microbatch), run=run)
+        agrees = bool(found.from_run.relative) and not found.from_run.names
+        if not agrees:
+            found.second = self.bits(microbatch)
+        if check_ops or not agrees:
+            found.check = self.ops(microbatch, log=log)
+        found.state = changed(before, self._state())
+        found.n_bad_inputs = sum(
+            int((~torch.isfinite(t)).sum()) for t in self._replayer.batch_tensors(microbatch) if t.is_floating_point()
+        )
+        found.seconds = time.perf_counter() - started
+        return found
+
+    def _state(self) -> dict[str, object]:
+        modules = [(name, module) for root in self._names.roots() for name, module in root.named_modules()]
+        return own_state(modules, self._names.parameters())
+
+
+def computed(values: list[torch.Tensor], grads: list[tuple[str, torch.Tensor | None]]) -> Bits:
+    """Bits of losses and gradients; the losses are named `loss`, `loss[1]`, ..."""
+    losses = [(f"loss[{i}]" if i else "loss", v) for i, v in enumerate(values)]
+    return bits_of([*losses, *((name, g) for name, g in grads if g is not None)])

@@ -1,0 +1,74 @@
+"""Expectations of operators that work element by element, and of those that only move values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from hypocenter.replay.triage.expected import Call, Expected, finished
+
+ULPS = 16  # of a result: vector libraries promise one to four
+
+
+def moved(call: Call) -> list[Expected | None]:
+    """Values that are copied, selected, rounded to another format, or compared."""
+    return _each(call, lambda value: torch.zeros((), dtype=torch.float64))
+
+
+def multiplied(call: Call) -> list[Expected | None]:
+    """Results with a small relative error: products, quotients, roots, exponentials."""
+    return _each(call, lambda value: ULPS * call.u * value.abs())
+
+
+def bounded(call: Call) -> list[Expected | None]:
+    """Functions whose error is small against 1: sigmoid, tanh, sine, logarithm."""
+    return _each(call, lambda value: ULPS * call.u * (1.0 + value.abs()))
+
+
+def gated(call: Call) -> list[Expected | None]:
+    """gelu, silu and the like: small against their argument."""
+    return _each(call, lambda value: ULPS * (call.u + call.u_out()) * (call.tensor(0).abs() + value.abs()))
+
+
+def gated_backward(call: Call) -> list[Expected | None]:
+    """Their gradients: small against the incoming gradient times (1 + |x|)."""
+    size = call.tensor(0).abs() * (1.0 + call.tensor(1).abs())
+    return _each(call, lambda value: ULPS * call.u * size + call.u_out() * size)
+
+
+def added(call: Call) -> list[Expected | None]:
+    """Sums of two or three: errors against the magnitudes, since the sum may cancel."""
+    sizes = [_size(v) for v in (*call.args, *call.kwargs.values())]
+    others = torch.ones((), dtype=torch.float64)
+    name = call.func.__name__.partition(".")[0].rstrip("_")
+    if name in ("addcmul", "addcdiv"):
+        product = sizes[1] * sizes[2] if name == "addcmul" else sizes[1] / sizes[2]
+        mass = sizes[0] + product * _size(call.kwargs.get("value", 1.0))
+    elif name == "lerp":
+        mass = sizes[0] + (sizes[0] + sizes[1]) * sizes[2]
+    else:
+        alpha = _size(call.kwargs.get("alpha", call.args[2] if len(call.args) > 2 else 1.0))
+        mass = (sizes[0] + sizes[1]) * torch.maximum(alpha, others)
+    return _each(call, lambda value: (4 * call.u + call.u_out()) * mass, mass)
+
+
+def _size(value: object) -> torch.Tensor:
+    if isinstance(value, torch.Tensor):
+        return value.abs().double()
+    number = float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else 1.0
+    return torch.tensor(abs(number), dtype=torch.float64)
+
+
+def _each(
+    call: Call, error: Callable[[torch.Tensor], torch.Tensor], mass: torch.Tensor | None = None
+) -> list[Expected | None]:
+    found: list[Expected | None] = []
+    for index, value in enumerate(call()):
+        if not isinstance(value, torch.Tensor) or call.out_dtypes[index] is None:
+            found.append(None)
+            continue
+        value = value.double()
+        size = value.abs() if mass is None else mass.expand_as(value)
+        found.append(finished(call, value, error(value), size, index=index))
+    return found

@@ -1,0 +1,107 @@
+"""What an operator should have given, in float64 on the CPU, and how far a healthy device may be from it.
+
+Bounds are worst cases of rounding, not typical errors: a sum of n products may be off by n·u·Σ|x||y| (Higham, Accuracy
+and Stability of Numerical Algorithms, 2nd ed., section 3.1), u the unit roundoff of the format that adds. A healthy
+device in any order of summation stays below; a flipped exponent bit, or a product left out, does not, unless the result
+is itself smaller than its rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from hypocenter.replay.adjudicate import map_tensors
+
+SAFETY = 4.0  # times the worst case: kernels round intermediate results that the bounds do not know of
+UNITS: dict[torch.dtype, float] = {
+    torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8, torch.float32: 2.0**-24, torch.float64: 2.0**-53,
+}  # fmt: skip
+"""Unit roundoff: half of the distance from 1 to the next number (IEEE 754, binary)."""
+U_TF32 = 2.0**-11  # inputs cut to 10 bits of fraction (NVIDIA A100 white paper, 2020)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """The value of one output in float64 on the CPU, its bound, and the largest magnitude on the way to it."""
+
+    value: torch.Tensor
+    bound: torch.Tensor
+    mass: torch.Tensor
+    project: Callable[[torch.Tensor], torch.Tensor] = lambda out: out  # what of the output is compared with `value`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One call of an operator, with its floating tensors in float64 on the CPU."""
+
+    func: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    dtypes: tuple[torch.dtype, ...]  # of its floating tensors, as they were
+    out_dtypes: tuple[torch.dtype | None, ...]  # of its results; None: no floating tensor
+    device: str
+
+    def __call__(self, *, magnitudes: bool = False) -> tuple[Any, ...]:
+        """Execute it in float64: on the values, or on their magnitudes."""
+        args, kwargs = map_tensors(self.args, torch.clone), map_tensors(self.kwargs, torch.clone)
+        if magnitudes:
+            args, kwargs = map_tensors(args, _abs), map_tensors(kwargs, _abs)
+        with torch.no_grad():
+            out = self.func(*args, **kwargs)
+        return tuple(out) if isinstance(out, (tuple, list)) else (out,)
+
+    def tensor(self, position: int) -> torch.Tensor:
+        """An argument that must be a tensor."""
+        value = self.args[position]
+        if not isinstance(value, torch.Tensor):
+            raise NotImplementedError(f"argument {position} is no tensor")
+        return value
+
+    @property
+    def u(self) -> float:
+        """Unit roundoff of what adds: float32 for all narrower formats."""
+        return UNITS[torch.float64] if torch.float64 in self.dtypes else UNITS[torch.float32]
+
+    def u_out(self, index: int = 0) -> float:
+        """Unit roundoff of a result's format."""
+        dtype = self.out_dtypes[index]
+        return UNITS.get(dtype, UNITS[torch.float32]) if dtype is not None else UNITS[torch.float32]
+
+    @property
+    def u_product(self) -> float:
+        """How much narrower than their format the factors of a matmul may be taken, and partial sums stored."""
+        if torch.float64 in self.dtypes:
+            return 0.0
+        is_half = any(dtype in (torch.float16, torch.bfloat16) for dtype in self.dtypes)
+        if self.device == "cpu":
+            precision = torch.get_float32_matmul_precision()
+            return 0.0 if is_half or precision == "highest" else {"high": U_TF32}.get(precision, 2.0**-8)
+        if is_half:
+            return 8 * max(UNITS[d] for d in self.dtypes if d in UNITS)  # split sums kept in the half format
+        return 2 * U_TF32  # cuBLAS and cuDNN may use TF32; whether they did cannot be read everywhere
+
+
+def finished(
+    call: Call, value: torch.Tensor, error: torch.Tensor | float, mass: torch.Tensor | None = None, *, index: int = 0
+) -> Expected:
+    """An expectation from the error of the arithmetic: with safety, and the rounding of the result.
+
+    Args:
+        error: worst case of the arithmetic, without safety.
+        mass: largest magnitude on the way; that of the value when not given.
+        index: of the result.
+    """
+    mass = value.abs() if mass is None else mass
+    dtype = call.out_dtypes[index] or torch.float32
+    info = torch.finfo(dtype)
+    smallest = float(info.tiny) if dtype != torch.float16 else 2.0**-24  # below it results may be taken for zero
+    bound = SAFETY * (error + call.u_out(index) * value.abs() + 4 * smallest)
+    return Expected(value=value, bound=torch.as_tensor(bound, dtype=torch.float64).expand_as(value), mass=mass)
+
+
+def _abs(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.abs() if tensor.is_floating_point() else tensor

@@ -1,0 +1,130 @@
+"""A ring of ranks that hold the same parameters: each does its left neighbour's micro-batch, and tells it what came."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from hypocenter.replay.engine import Replayer, ReplayImpossible
+from hypocenter.replay.triage import log, wire_format
+from hypocenter.replay.triage.again import Again, Examined
+from hypocenter.replay.triage.bits import Bits, Print, difference
+from hypocenter.replay.triage.neighbour import alike, borrowed, parcel
+from hypocenter.replay.triage.wire_format import Answer, Parcel
+from hypocenter.tap.digest import digests, to_host
+from hypocenter.tap.names import NameMap
+from hypocenter.tap.op_context import OpPlace
+from hypocenter.tap.tape import Microbatch, Tape
+
+
+class Asking(Protocol):
+    """What is needed of a council of the ranks (hypocenter.session.agreement)."""
+
+    @property
+    def is_open(self) -> bool: ...
+    def gather(self, value: int, timeout_s: float | None = None) -> list[int] | None: ...
+    def exchange(self, tensor: torch.Tensor, *, to: int, frm: int, timeout_s: float | None = None) -> Any: ...
+
+
+class Notes(Protocol):
+    """Where it is written down (hypocenter.session.sdc_rows.Rows)."""
+
+    def add(self, port: str, summary: Any = None, *, names: Sequence[str] = ()) -> None: ...
+    def difference(self, port: str, found: Any, digest: int, *, by: str = "") -> None: ...
+    def counted(self, port: str, n_checked: int, n_wrong: int) -> None: ...
+    def parting(self, place: OpPlace | None, op: str, here: int, there: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trade:
+    """A micro-batch sent to the right, another one got from the left."""
+
+    microbatch: Microbatch
+    left: int  # global rank whose micro-batch we do
+    right: int  # that does ours
+    theirs: Parcel
+
+
+class Neighbours:
+    """Sends micro-batches round. Every rank of the job has to call `send` and `compare` at the same step."""
+
+    def __init__(
+        self, tape: Tape, replayer: Replayer, names: NameMap, again: Again, council: Asking, timeout_s: float
+    ) -> None:
+        self._tape, self._replayer, self._names, self._again = tape, replayer, names, again
+        self._council, self._timeout_s = council, timeout_s
+
+    def send(self, microbatch: Microbatch) -> Trade | None:
+        """Our micro-batch to the right, the left one's to us; None when there is nobody to trade with."""
+        if not self._council.is_open:
+            return None
+        ring = self._ring()
+        if ring is None:
+            return None
+        rank = torch.distributed.get_rank()
+        at = ring.index(rank)
+        left, right = ring[at - 1], ring[(at + 1) % len(ring)]
+        got = self._council.exchange(wire_format.to_tensor(parcel(self._tape, microbatch)), to=right, frm=left)
+        theirs = wire_format.from_tensor(got, Parcel)
+        if got is None:
+            return None
+        return Trade(microbatch=microbatch, left=left, right=right, theirs=theirs or Parcel(why_not="it was damaged"))
+
+    def compare(self, trade: Trade, own: Examined | None, notes: Notes) -> None:
+        """Do the left one's micro-batch, tell it; write down what the right one made of ours."""
+        sent = wire_format.to_tensor(self._answer(trade))
+        wait_s = self._timeout_s + 3 * (own.seconds if own is not None else 0.0)  # it does the same work
+        got = self._council.exchange(sent, to=trade.left, frm=trade.right, timeout_s=wait_s)
+        answer = wire_format.from_tensor(got, Answer)
+        by = f"rank {trade.right}"
+        if answer is None or own is None or answer.why_not:
+            why = answer.why_not if answer is not None and answer.why_not else "there was no answer"
+            notes.add("neighbour.impossible", names=(by, why))
+            return
+        theirs = Bits(prints={n: Print(digest=d, norm=s) for n, (d, s) in answer.prints.items()})
+        port = "neighbour" if answer.alike == alike() else "neighbour.unlike"
+        notes.difference(port, difference(own.again, theirs), theirs.digest, by=by)
+        notes.counted("neighbour.ops", answer.n_checked, answer.n_wrong)
+        check = own.check
+        if check is None or port != "neighbour":
+            return
+        at = log.parting(check.report.lines, answer.ops)
+        if at is not None:
+            here, there = log.n_moved_from(check.report.lines), log.n_moved_from(answer.ops)
+            notes.parting(check.places.get(at), check.report.lines[at].op, here, there)
+
+    def _answer(self, trade: Trade) -> Answer:
+        try:
+            replayer, microbatch = borrowed(trade.theirs, self._tape, trade.microbatch, self._replayer._paused)
+            bits = self._again.bits(microbatch, replayer)
+            check = self._again.ops(microbatch, replayer, log=True)
+        except ReplayImpossible as error:
+            return Answer(alike=alike(), why_not=str(error))
+        except Exception as error:  # the user's own code runs here
+            return Answer(alike=alike(), why_not=f"it raised {type(error).__name__}: {str(error)[:160]}")
+        return Answer(
+            prints={name: (each.digest, each.norm) for name, each in bits.prints.items()},
+            ops=tuple(check.report.lines),
+            n_wrong=len(check.report.wrong),
+            n_checked=check.report.n_checked,
+            alike=alike(),
+        )
+
+    def _ring(self) -> list[int] | None:
+        """Ranks with the same bits in all parameters and names, in rising order; None for none but this one."""
+        told = self._council.gather(self._parameters())
+        if told is None:
+            return None
+        rank = torch.distributed.get_rank()
+        ring = [number for number, digest in enumerate(told) if digest == told[rank]]
+        return ring if len(ring) > 1 else None
+
+    def _parameters(self) -> int:
+        named = self._names.parameters()
+        total = 0
+        for (name, _), digest in zip(named, to_host(digests([p for _, p in named])), strict=True):
+            total = (total * 0x5851_F42D_4C95_7F2D + (digest or 0) + len(name)) & ((1 << 63) - 1)
+        return total

@@ -1,0 +1,213 @@
+"""Every op of a replayed step against float64 on the CPU, as it runs: which of them no rounding can excuse."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from hypocenter.replay.adjudicate import FLOATS, map_tensors
+from hypocenter.replay.triage.expected import UNITS, Call, Expected
+from hypocenter.replay.triage.families import FAMILIES
+from hypocenter.replay.triage.log import line_of
+from hypocenter.replay.triage.wire_format import OpLine
+from hypocenter.tap.op_context import OpContext, OpPlace
+
+MAX_WRONG = 8  # ops that are kept; the first is the one to blame
+LARGEST = 1 << 28  # bytes of one tensor in float64 that may be made
+SECONDS = 60.0  # of checking in one replay; what comes later is not judged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrongOp:
+    """An op whose result no order of summation and no rounding explains."""
+
+    order: int  # position among all ops of the replay
+    op: str  # aten.mm.default
+    place: OpPlace
+    out: int  # which result
+    index: tuple[int, ...]  # first wrong element of it (of its row sums, for a large product)
+    got: float
+    expected: float
+    bound: float
+    n_wrong: int
+    n: int
+
+
+@dataclass(slots=True, kw_only=True)
+class OpReport:
+    """What the check of a replay found."""
+
+    wrong: list[WrongOp] = field(default_factory=list)
+    n_checked: int = 0
+    n_unknown: int = 0  # operators that nothing is known of
+    n_late: int = 0  # not judged: the time was over, or a tensor too large
+    lines: list[OpLine] = field(default_factory=list)  # every op, when a log was asked for
+
+    @property
+    def is_clean(self) -> bool:
+        """Something was judged and all of it is right."""
+        return self.n_checked > 0 and not self.wrong
+
+
+class OpCheck(TorchDispatchMode):
+    """Judges each op of what runs inside.
+
+    Args:
+        context: knows modules and lines.
+        log: note the bits that go into and come out of each op, to be compared with a neighbour's.
+        seconds: after so much checking no further op is judged.
+    """
+
+    def __init__(self, context: OpContext, *, log: bool = False, seconds: float = SECONDS) -> None:
+        super().__init__()
+        self.context = context
+        self.report = OpReport()
+        self.places: dict[int, OpPlace] = {}  # of logged ops, by their number in the log
+        self._left_s, self._is_logging = seconds, log
+        self._order = 0
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Compiled regions are run eagerly in a replay; nothing of ours may reach their tracing."""
+        return True
+
+    def restart(self) -> None:
+        """The replay starts over."""
+        self.report, self._order = OpReport(), 0
+        self.places.clear()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func.namespace != "aten" or func.is_view:
+            return func(*args, **kwargs)
+        self._order += 1
+        if self._left_s <= 0.0:
+            self.report.n_late += 1
+            return func(*args, **kwargs)
+        mutates = func._schema.is_mutable
+        before = map_tensors((args, kwargs), torch.clone) if mutates else (args, kwargs)
+        out = func(*args, **kwargs)
+        started = time.perf_counter()
+        if self._is_logging and (line := line_of(func, before[0], before[1], out)) is not None:
+            self.places[len(self.report.lines)] = self.context.place(str(func))
+            self.report.lines.append(line)
+        self._check(func, before[0], before[1], out)
+        self._left_s -= time.perf_counter() - started
+        return out
+
+    def _check(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        outputs = tuple(out) if isinstance(out, (tuple, list)) else (out,)
+        if not any(_is_floating(t) for t in outputs):
+            return
+        found = judge(func, args, kwargs, outputs)
+        if found is None:
+            self.report.n_unknown += 1
+            return
+        self.report.n_checked += 1
+        for wrong in found:
+            if len(self.report.wrong) < MAX_WRONG:
+                place = self.context.place(str(func))
+                self.report.wrong.append(_wrong_op(wrong, self._order, str(func), place))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """A result that is off."""
+
+    out: int
+    index: tuple[int, ...]
+    got: float
+    expected: float
+    bound: float
+    n_wrong: int
+    n: int
+
+
+def judge(func: Any, args: Any, kwargs: Any, outputs: Sequence[Any]) -> list[Judged] | None:
+    """Compare results of one op with float64 on the CPU.
+
+    Returns:
+        The results that are off; None when nothing is known of this op or these arguments.
+    """
+    expect = FAMILIES.get(func.__name__.partition(".")[0].rstrip("_")) or FAMILIES.get(func.__name__.partition(".")[0])
+    floating = [t for t in _flat((args, kwargs)) if t.is_floating_point()]
+    dtypes = tuple(t.dtype for t in floating)
+    if expect is None or any(t.layout != torch.strided or t.dtype not in UNITS for t in floating):
+        return None
+    if any(t.numel() * 8 > LARGEST for t in (*floating, *outputs) if isinstance(t, torch.Tensor)):
+        return None
+    call = Call(
+        func=func,
+        args=_wide(args),
+        kwargs=_wide(kwargs),
+        dtypes=dtypes,
+        out_dtypes=tuple(t.dtype if _is_floating(t) else None for t in outputs),
+        device=next((t.device.type for t in floating if t.device.type != "cpu"), "cpu"),
+    )
+    try:
+        expected = expect(call)
+    except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError, AttributeError):
+        return None  # not in float64, or arguments in a way that the bound does not know
+    return [
+        off
+        for index, (output, wanted) in enumerate(zip(outputs, expected, strict=False))
+        if wanted is not None and _is_floating(output) and (off := _compare(index, output, wanted)) is not None
+    ]
+
+
+def _compare(index: int, output: torch.Tensor, wanted: Expected) -> Judged | None:
+    got = wanted.project(output.detach().to("cpu", torch.float64))
+    if got.shape != wanted.value.shape:
+        return None
+    limit = float(torch.finfo(output.dtype).max)
+    wrong = ~((got - wanted.value).abs() <= wanted.bound)
+    fits = (wanted.mass.expand_as(got) * 4.0 < limit) & torch.isfinite(wanted.value) & torch.isfinite(wanted.bound)
+    wrong &= fits
+    n_wrong = int(wrong.sum())
+    if not n_wrong:
+        return None
+    first = tuple(int(i) for i in wrong.nonzero()[0].tolist())
+    return Judged(
+        out=index, index=first, got=float(got[first]), expected=float(wanted.value[first]),
+        bound=float(wanted.bound[first]), n_wrong=n_wrong, n=got.numel(),
+    )  # fmt: skip
+
+
+def _wrong_op(judged: Judged, order: int, op: str, place: OpPlace) -> WrongOp:
+    return WrongOp(
+        order=order, op=op, place=place, out=judged.out, index=judged.index, got=judged.got,
+        expected=judged.expected, bound=judged.bound, n_wrong=judged.n_wrong, n=judged.n,
+    )  # fmt: skip
+
+
+def _is_floating(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype in UNITS and value.layout == torch.strided
+
+
+def _flat(value: Any) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    map_tensors(value, found.append)
+    return found
+
+
+def _wide(value: Any) -> Any:
+    """Floating tensors as float64 on the CPU, all others on the CPU; formats asked for become float64."""
+
+    def widen(tensor: torch.Tensor) -> torch.Tensor:
+        tensor = tensor.detach().to("cpu")
+        return tensor.double() if tensor.is_floating_point() else tensor
+
+    wide = map_tensors(value, widen)
+    cpu = torch.device("cpu")
+
+    def plain(item: Any) -> Any:
+        if isinstance(item, torch.dtype):
+            return torch.float64 if item in FLOATS else item
+        return cpu if isinstance(item, torch.device) else item
+
+    return {k: plain(v) for k, v in wide.items()} if isinstance(wide, dict) else tuple(plain(v) for v in wide)

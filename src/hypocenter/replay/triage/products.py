@@ -1,0 +1,105 @@
+"""Expectations of matrix products, by NumPy: another library than the one under test."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+
+from hypocenter.replay.triage.expected import SAFETY, Call, Expected, finished
+
+MOST_PRODUCTS = 1 << 31  # multiplications done one by one, about a second on a core; above, sums of rows are compared
+
+
+def matmul(call: Call) -> list[Expected | None]:
+    """mm, bmm, mv, dot, matmul."""
+    return [_product(call, call.tensor(0), call.tensor(1))]
+
+
+def addmm(call: Call) -> list[Expected | None]:
+    """beta * self + alpha * (a @ b): addmm, baddbmm, addmv."""
+    beta, alpha = float(call.kwargs.get("beta", 1)), float(call.kwargs.get("alpha", 1))
+    return [_product(call, call.tensor(1), call.tensor(2), beta=beta, alpha=alpha, added=call.tensor(0))]
+
+
+def linear(call: Call) -> list[Expected | None]:
+    """x @ w.T + b, where it is an operator of its own (oneDNN, MPS)."""
+    added = call.args[2] if len(call.args) > 2 and isinstance(call.args[2], torch.Tensor) else None
+    return [_product(call, call.tensor(0), call.tensor(1).mT, added=added)]
+
+
+def _product(
+    call: Call, a: torch.Tensor, b: torch.Tensor, *, beta: float = 1.0, alpha: float = 1.0,
+    added: torch.Tensor | None = None,
+) -> Expected:  # fmt: skip
+    k = a.shape[-1]
+    n_products = a.numel() * (b.shape[-1] if b.dim() > 1 else 1)
+    if n_products > MOST_PRODUCTS and a.dim() > 1 and b.dim() > 1:
+        return _row_sums(call, a, b, beta, alpha, added)
+    value, mass = alpha * _matmul(a, b), abs(alpha) * _matmul(a.abs(), b.abs())
+    rounding = call.u_out() * value.abs()  # the product may be stored before anything is added to it
+    if added is not None and beta != 0.0:
+        value = value + beta * added
+        rounding = rounding + call.u_out() * (beta * added).abs()
+        mass = mass + (beta * added).abs()
+    return finished(call, value, ((k + 4) * call.u + 2 * call.u_product) * mass + rounding, mass)
+
+
+def _row_sums(
+    call: Call, a: torch.Tensor, b: torch.Tensor, beta: float, alpha: float, added: torch.Tensor | None
+) -> Expected:
+    """Sums of rows with random signs (Freivalds, 1977): any one wrong element shows, in n² work instead of n³."""
+    signs = _signs(b.shape[-1])
+    value = alpha * _matmul(a, _matmul(b, signs))
+    mass = abs(alpha) * _matmul(a.abs(), b.abs().sum(-1))
+    if added is not None and beta != 0.0:
+        whole = (beta * added).expand(*value.shape, b.shape[-1])
+        value, mass = value + _matmul(whole, signs), mass + whole.abs().sum(-1)
+    error = ((a.shape[-1] + 8) * call.u + 2 * call.u_product + 2 * call.u_out()) * mass
+    error = error + b.shape[-1] * 2.0**-53 * mass
+    done = finished(call, value, error, mass)
+    return Expected(value=value, bound=done.bound * SAFETY, mass=mass, project=_projection(signs))
+
+
+def _projection(signs: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda out: _matmul(out, signs)
+
+
+def _signs(n: int) -> torch.Tensor:
+    numbers = torch.arange(n, dtype=torch.int64)
+    mixed = (numbers * 0x9E3779B1) ^ (numbers >> 3)  # 2**32 / golden ratio: Fibonacci hashing, Knuth 6.4
+    return 1.0 - 2.0 * ((mixed >> 15) & 1).double()
+
+
+def _matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(_as_array(a.numpy() @ b.numpy()))
+
+
+def _as_array(value: object) -> object:
+    import numpy as np
+
+    return np.asarray(value)
+
+
+def convolution(call: Call) -> list[Expected | None]:
+    """Sums of products over the kernel; algorithms by transformation (Winograd, FFT) get eight times the bound."""
+    weight = call.tensor(1)
+    n = math.prod(weight.shape[1:]) if not call.args[6] else weight.numel()  # transposed: the other dimension
+    mass = call(magnitudes=True)[0]
+    return [finished(call, call()[0], _convolved(call, n) * mass, mass)]
+
+
+def convolution_backward(call: Call) -> list[Expected | None]:
+    """Gradients of input, weight and bias: sums of products over what each does not have."""
+    grad = call.tensor(0)
+    n = max(call.tensor(2).numel(), grad.numel() // max(1, grad.shape[1]))
+    found: list[Expected | None] = []
+    for index, (value, mass) in enumerate(zip(call(), call(magnitudes=True), strict=True)):
+        is_there = isinstance(value, torch.Tensor) and call.out_dtypes[index] is not None
+        found.append(finished(call, value, _convolved(call, n) * mass, mass, index=index) if is_there else None)
+    return found
+
+
+def _convolved(call: Call, n: int) -> float:
+    return (n + 8) * call.u * (1 if call.device == "cpu" else 8) + 2 * call.u_product

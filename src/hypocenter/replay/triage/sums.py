@@ -1,0 +1,169 @@
+"""Expectations of sums, softmax and layer norm, and of their gradients."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from hypocenter.replay.triage.expected import Call, Expected, finished
+
+
+def total(call: Call) -> list[Expected | None]:
+    """sum, mean, nansum, cumsum, pooling, embedding's gradient: n additions of magnitudes."""
+    value, mass = call()[0], call(magnitudes=True)[0]
+    n = max(a.numel() for a in call.args if isinstance(a, torch.Tensor))
+    n = max(1, n // max(1, value.numel())) if call.func.__name__.partition(".")[0] in ("sum", "mean", "nansum") else n
+    error = (n + 8) * call.u * mass + call.u_out() * mass  # a mean may be stored as a sum before it is divided
+    return [finished(call, value, error, mass * n)]
+
+
+def norm(call: Call) -> list[Expected | None]:
+    """Vector norms: all terms of one sign."""
+    value = call()[0]
+    return [finished(call, value, (call.tensor(0).numel() + 16) * call.u * value, call.tensor(0).pow(2).sum() + value)]
+
+
+def losses(call: Call) -> list[Expected | None]:
+    """mse_loss, l1_loss, smooth_l1_loss, huber_loss: of differences, which may cancel."""
+    a, b = call.tensor(0), call.tensor(1)
+    value = call()[0]
+    size = a.abs() + b.abs()
+    terms = torch.maximum(size, size * size)
+    n = terms.numel()
+    mass = terms if value.shape == terms.shape else terms.sum()
+    share = mass / n if value.dim() == 0 and value.shape != terms.shape and _is_mean(call) else mass
+    return [finished(call, value, (n + 16) * (call.u + call.u_out() / (n + 16)) * share, mass)]
+
+
+def loss_backward(call: Call) -> list[Expected | None]:
+    """mse_loss_backward, l1, smooth_l1: the outer gradient times a difference."""
+    grad, a, b = call.tensor(0), call.tensor(1), call.tensor(2)
+    value = call()[0]
+    share = 2.0 / max(1, a.numel()) if _is_mean(call) else 2.0
+    size = grad.abs() * share * (a.abs() + b.abs() + 1.0)
+    return [finished(call, value, 16 * (call.u + call.u_out()) * size, size)]
+
+
+def _is_mean(call: Call) -> bool:
+    return 1 in [v for v in (*call.args, *call.kwargs.values()) if type(v) is int] or not any(
+        type(v) is int for v in (*call.args, *call.kwargs.values())
+    )
+
+
+def nll(call: Call) -> list[Expected | None]:
+    """nll_loss_forward: a mean of picked values."""
+    value, mass = call(), call(magnitudes=True)
+    n = call.tensor(0).shape[0] if call.tensor(0).dim() else 1
+    n = max(n, call.tensor(1).numel())
+    return [
+        finished(call, v, (n + 16) * (call.u + call.u_out(i) / n) * m.abs(), m.abs() * n, index=i)
+        if call.out_dtypes[i] is not None
+        else None
+        for i, (v, m) in enumerate(zip(value, mass, strict=True))
+    ]
+
+
+def softmax(call: Call) -> list[Expected | None]:
+    """Each share is off by the sum's rounding and by that of its exponent, which matters while it is not tiny."""
+    value, n = call()[0], _length(call.tensor(0), call.args[1])
+    return [finished(call, value, (2 * n + 256) * call.u * value + 1e-30, value)]
+
+
+def log_softmax(call: Call) -> list[Expected | None]:
+    """x - max - log Σ exp: absolute errors of each."""
+    x, dim = call.tensor(0), call.args[1]
+    value, n = call()[0], _length(x, dim)
+    size = x.abs() + x.amax(dim, keepdim=True).abs() + 1.0
+    return [finished(call, value, ((n + 32) + 8 * size) * call.u + call.u_out() * size, size)]
+
+
+def softmax_backward(call: Call) -> list[Expected | None]:
+    """y · (g - Σ g·y)."""
+    grad, out, dim = call.tensor(0), call.tensor(1), call.args[2]
+    value = call()[0]
+    size = out.abs() * (grad.abs() + (grad * out).abs().sum(dim, keepdim=True))
+    return [finished(call, value, (_length(out, dim) + 32) * call.u * size + call.u_out() * size, size)]
+
+
+def log_softmax_backward(call: Call) -> list[Expected | None]:
+    """g - exp(y) · Σ g."""
+    grad, out, dim = call.tensor(0), call.tensor(1), call.args[2]
+    value = call()[0]
+    size = grad.abs() + out.exp() * (1 + out.abs()) * grad.abs().sum(dim, keepdim=True)
+    size = torch.where(torch.isneginf(out), grad.abs(), size)
+    return [finished(call, value, (_length(out, dim) + 32) * call.u * size + call.u_out() * size, size)]
+
+
+def layer_norm(call: Call) -> list[Expected | None]:
+    """(x - mean) / std · w + b; mean and 1/std are outputs too, not checked of themselves."""
+    x, shape, weight, bias = call.tensor(0), call.args[1], call.args[2], call.args[3]
+    eps = float(call.args[4])
+    value, mean, rstd = call()[:3]
+    n = math.prod(shape)
+    wide = x.dim() - len(shape)
+    dims = tuple(range(wide, x.dim()))
+    mean = mean.reshape(x.shape[:wide] + (1,) * len(shape)).double()
+    rstd = rstd.reshape(mean.shape).double()
+    var = (1 / (rstd * rstd) - eps).clamp_min(0)
+    gain = weight.abs() if isinstance(weight, torch.Tensor) else torch.ones((), dtype=torch.float64)
+    size = (x.abs() + x.abs().mean(dims, keepdim=True)) * rstd * gain
+    cancelled = 1 + mean * mean / (var + eps)  # what is left of the digits in mean(x²) - mean²
+    added = bias.abs() if isinstance(bias, torch.Tensor) else torch.zeros((), dtype=torch.float64)
+    error = (n + 32) * call.u * size * (1 + cancelled) + 4 * call.u * added + call.u_out() * (size + added)
+    error = torch.where((n + 32) * call.u * cancelled < 0.05, error, torch.inf).expand_as(value)
+    return [finished(call, value, error, size + added), None, None]
+
+
+def layer_norm_backward(call: Call) -> list[Expected | None]:
+    """rstd · (g·w - mean(g·w) - x̂ · mean(g·w·x̂)); Σ g·x̂; Σ g."""
+    grad, x, shape = call.tensor(0), call.tensor(1), call.args[2]
+    wide = x.dim() - len(shape)
+    dims = tuple(range(wide, x.dim()))
+    mean = call.tensor(3).reshape(x.shape[:wide] + (1,) * len(shape))
+    rstd = call.tensor(4).reshape(mean.shape)
+    weight = call.args[5]
+    upstream = grad.abs() * (weight.abs() if isinstance(weight, torch.Tensor) else 1.0)
+    normed = (x.abs() + mean.abs()) * rstd
+    dx = rstd * (upstream + upstream.mean(dims, keepdim=True) + normed * (upstream * normed).mean(dims, keepdim=True))
+    n_rows = max(1, x.numel() // math.prod(shape))
+    over = tuple(range(wide))
+    masses = (dx, (grad.abs() * normed).sum(over) if over else grad.abs() * normed, grad.abs().sum(over))
+    found: list[Expected | None] = []
+    for index, (value, mass) in enumerate(zip(call(), masses, strict=True)):
+        n = math.prod(shape) if index == 0 else n_rows
+        if not isinstance(value, torch.Tensor) or call.out_dtypes[index] is None:
+            found.append(None)
+            continue
+        error = ((n + 32) * call.u + call.u_out(index)) * mass.reshape(value.shape)
+        found.append(finished(call, value, error, mass.reshape(value.shape), index=index))
+    return found
+
+
+def attention(call: Call) -> list[Expected | None]:
+    """Σ softmax(q·k) · v: errors of the scores enter through the exponential."""
+    q, k, v = call.tensor(0), call.tensor(1), call.tensor(2)
+    scale = call.kwargs.get("scale")
+    scale = 1.0 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
+    is_causal = bool(call.args[4]) if len(call.args) > 4 else bool(call.kwargs.get("is_causal", False))
+    if len(call.args) > 3 and float(call.args[3]) > 0.0:
+        raise NotImplementedError("attention with dropout draws random numbers")
+    if k.shape[1] != q.shape[1]:
+        raise NotImplementedError("grouped heads")
+    scores, sizes = q @ k.mT * scale, q.abs() @ k.abs().mT * abs(scale)
+    mask = call.kwargs.get("attn_mask")
+    if isinstance(mask, torch.Tensor):
+        scores = scores + mask if mask.is_floating_point() else scores.masked_fill(~mask, -torch.inf)
+    if is_causal:
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+        scores = scores.masked_fill(~seen, -torch.inf)
+    shares = scores.softmax(-1)
+    value, mass = shares @ v, shares @ v.abs()
+    wrong = ((q.shape[-1] + 32) * call.u + 2 * call.u_product) * sizes.amax(-1, keepdim=True)
+    u_in = max((call.u_out(), call.u))
+    error = (4 * wrong + (2 * k.shape[-2] + 256) * call.u + 4 * u_in + 2 * call.u_product) * mass
+    return [finished(call, value, error, mass), *[None] * (len(call.out_dtypes) - 1)]
+
+
+def _length(tensor: torch.Tensor, dim: int) -> int:
+    return tensor.shape[dim] if tensor.dim() else 1

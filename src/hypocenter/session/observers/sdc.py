@@ -1,0 +1,182 @@
+"""Hardware or software: on a schedule, or on a suspicious step, the same micro-batch is done again and compared.
+
+On the schedule `sdc_check` the bits of each local gradient are taken while backward runs, before any reduction. Before
+the update this rank does its micro-batches again; each op of one of them is compared with float64 on the CPU; and the
+next rank that holds the same parameters does it once more on its own device (the council takes inputs and answers
+there and back). On a suspicious step (loss or gradient not finite, or far above all before) a rank looks for itself
+only: no other is asked to take part in something that it does not expect.
+
+Rows: site `sdc`, phase grad (docs/format.md). The verdicts are made from them: HC341, HC342, HC343.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from hypocenter import schedule
+from hypocenter.replay.engine import ReplayImpossible
+from hypocenter.replay.triage.again import Again, Examined, computed
+from hypocenter.replay.triage.bits import Bits, Print
+from hypocenter.replay.triage.neighbours import Neighbours
+from hypocenter.session.observer import Context, Observer, Update
+from hypocenter.session.sdc_rows import Rows
+from hypocenter.session.sentinel import Check
+from hypocenter.tap import digest
+from hypocenter.tap.gradients import local, norms, to_host
+from hypocenter.tap.tape import Microbatch
+
+MAX_MICROBATCHES = 4  # of a step that are done again
+MAX_SUSPICIONS = 8  # suspicious steps of a run that are looked into
+FAR_OUT = 100.0  # times the largest gradient norm of the last HISTORY steps
+HISTORY = 16  # steps
+MIN_HISTORY = 3  # steps before anything is called far out
+
+
+class SdcCheck(Observer):
+    """Does micro-batches again and writes down what came of it."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._due = schedule.parse(context.config.sdc_check)
+        self._again = Again(context.replayer, context.names)
+        self._neighbours = Neighbours(
+            context.tape, context.replayer, context.names, self._again, context.council, context.config.agree_timeout_s
+        )
+        self._witness: dict[int, list[tuple[str, torch.Tensor, torch.Tensor]]] = {}
+        self._hooks: list[Any] = []
+        self._seen: list[tuple[str, torch.Tensor, torch.Tensor]] = []
+        self._norms: deque[float] = deque(maxlen=HISTORY)
+        self._n_suspicions = 0
+        self._confirm = False  # a suspicious step came before: does a healthy one come out the same again?
+        self._own_grads: tuple[int, Bits] | None = None  # (step, bits) of `.grad` before it was clipped
+        self._done_step = -1
+
+    # what the run computes
+
+    def before_backward(self, roots: Sequence[torch.Tensor]) -> None:
+        """Take the bits of the gradients of this micro-batch as they come, if this step is to be checked."""
+        if self._hooks or not (self._due(self.context.clock.step) or self._confirm):
+            return
+        self._seen = []
+        for name, parameter in self.context.names.parameters():
+            if parameter.requires_grad and parameter.is_leaf:
+                self._hooks.append(parameter.register_hook(self._taker(name)))
+
+    def _taker(self, name: str) -> Any:
+        def take(grad: torch.Tensor) -> None:
+            values = local(grad)
+            if values is not None:
+                found = digest.digests([values])[0]
+                if found is not None:
+                    self._seen.append((name, found, norms([values])[0]))
+
+        return take
+
+    def after_backward(self) -> None:
+        """The hooks come off; what they saw is kept by micro-batch."""
+        if self._hooks:
+            for hook in self._hooks:
+                hook.remove()
+            self._hooks = []
+            self._witness[self.context.clock.microbatch] = self._seen
+            self._seen = []
+
+    def before_clip(self, parameters: Sequence[torch.Tensor], check: Check) -> None:
+        """The gradients as they were accumulated, while they still are."""
+        if self._is_suspicious(check) and self._own_grads is None:
+            self._own_grads = (self.context.clock.step, self._gradients())
+
+    # what comes of doing it again
+
+    def before_update(self, update: Update) -> None:
+        """Do it again, if this step is to be checked or looks wrong."""
+        witness, self._witness = self._witness, {}
+        own, self._own_grads = self._own_grads, None
+        if update.step == self._done_step or not update.microbatches:
+            return
+        self._done_step = update.step
+        is_due, confirm, self._confirm = self._due(update.step), self._confirm, False
+        why = self._suspicion(update, was_clipped=own is not None)
+        if not is_due and not why and not confirm:
+            return
+        if own is None and why and update.scaled is None:
+            own = (update.step, self._gradients())
+        self._confirm = bool(why)
+        self._n_suspicions += bool(why)
+        grads = own[1] if own is not None and self._is_own_gradient(update) else None
+        self._check(update, witness, grads, why or ("schedule" if is_due else "confirm"), ask=is_due)
+
+    def _check(self, update: Update, witness: Any, grads: Bits | None, why: str, *, ask: bool) -> None:
+        microbatches = update.microbatches[:MAX_MICROBATCHES]
+        chosen = microbatches[update.step % len(microbatches)]
+        trade = self._neighbours.send(chosen) if ask else None
+        for microbatch in microbatches:
+            rows = Rows(self.context.clock, update.step, microbatch.number)
+            run = self._run_bits(microbatch, witness.get(microbatch.number), grads)
+            is_chosen = microbatch is chosen
+            found: Examined | None = None
+            try:
+                found = self._again.examine(microbatch, run, check_ops=is_chosen, log=is_chosen and trade is not None)
+                rows.examined(found, why)
+            except ReplayImpossible as error:
+                rows.add("impossible", names=(why, str(error)))
+            except Exception as error:  # the user's own code runs here: anything may come out of it
+                rows.add("impossible", names=(why, f"the replay raised {type(error).__name__}"))
+            if is_chosen and trade is not None:
+                self._neighbours.compare(trade, found, rows)
+            self.rows += rows.made
+
+    def _run_bits(self, microbatch: Microbatch, seen: Any, grads: Bits | None) -> Bits | None:
+        """What the run computed, as far as it is known."""
+        prints: dict[str, Print] = {}
+        if len(microbatch.values) == len(microbatch.roots):
+            prints.update(computed(list(microbatch.values), []).prints)
+        if seen:
+            numbers, sizes = digest.to_host([d for _, d, _ in seen]), to_host([n for _, _, n in seen])
+            once = [name for name, _, _ in seen]
+            prints.update(
+                {
+                    name: Print(digest=number, norm=size)
+                    for (name, _, _), number, size in zip(seen, numbers, sizes, strict=True)
+                    if number is not None and once.count(name) == 1  # in parts, as under reentrant checkpointing
+                }
+            )
+        elif grads is not None:
+            prints.update(grads.prints)
+        return Bits(prints=prints) if prints else None
+
+    def _gradients(self) -> Bits:
+        return computed([], [(name, p.grad) for name, p in self.context.names.parameters()])
+
+    def _is_own_gradient(self, update: Update) -> bool:
+        """Whether `.grad` is just what backward gave: one rank, one micro-batch, no loss scale taken out."""
+        return self.context.rank()[1] == 1 and len(update.microbatches) == 1 and update.scaled is None
+
+    # suspicion
+
+    def _suspicion(self, update: Update, *, was_clipped: bool) -> str:
+        check = update.check
+        norm = check.total_norm
+        why = ""
+        if not check.loss_finite:
+            why = "the loss was not finite"
+        elif check.bad_params:
+            why = "a gradient was not finite"
+        elif self._is_suspicious(check) or was_clipped:
+            why = f"the gradients were {norm / max(self._norms):.3g} times as large as in the steps before"
+        if math.isfinite(norm) and not why:
+            self._norms.append(norm)
+        is_scaling = update.scaled is not None and check.loss_finite  # a scaler finds its scale by overflowing
+        if not self.context.config.replay or is_scaling or self._n_suspicions >= MAX_SUSPICIONS:
+            return ""
+        return why
+
+    def _is_suspicious(self, check: Check) -> bool:
+        if not check.loss_finite or check.bad_params:
+            return True
+        return len(self._norms) >= MIN_HISTORY and check.total_norm > FAR_OUT * max(self._norms)
