@@ -1,8 +1,9 @@
 """Trains a small fp16 model with real DeepSpeed on the CPU: healthy steps, one overflow, healthy steps again.
 
     torchrun --nproc-per-node 2 deepspeed_job.py --stage 2 --blow 3
+    torchrun --nproc-per-node 2 deepspeed_job.py --stage 2 --precision bf16 --plant gradient --at 3
 
-Prints a digest of the parameters' bits (of nothing for stage 3, which scatters them).
+Prints a digest of the parameters' bits (of this rank's parts for stage 3, which scatters them).
 """
 
 import argparse
@@ -20,6 +21,8 @@ from torch import nn
 
 
 class Net(nn.Module):
+    divisor = 1.0  # of what the second block gives
+
     def __init__(self):
         super().__init__()
         self.embed = nn.Linear(8, 16)
@@ -29,8 +32,9 @@ class Net(nn.Module):
 
     def forward(self, x, boost):
         hidden = torch.tanh(self.embed(x))
-        for block in self.blocks:
-            hidden = hidden + torch.tanh(block(hidden))
+        first, second = self.blocks
+        hidden = hidden + torch.tanh(first(hidden))
+        hidden = hidden + torch.tanh(second(hidden)) / torch.full_like(hidden, self.divisor)
         return self.head(hidden).float().pow(2).mean() + (self.gain.float() * boost - boost).mean()
 
 
@@ -48,6 +52,9 @@ def arguments():
     parser.add_argument("--accumulate", type=int, default=1)
     parser.add_argument("--offload", action="store_true", help="optimizer state in host memory")
     parser.add_argument("--precision", choices=("fp16", "bf16"), default="fp16")
+    parser.add_argument("--plant", choices=("gradient", "activation"), help="what gets a NaN on one rank")
+    parser.add_argument("--at", type=int, default=-1, help="step of the plant")
+    parser.add_argument("--on", type=int, default=1, help="rank of the plant")
     parser.add_argument("--local_rank", type=int)
     return parser.parse_args()
 
@@ -68,6 +75,20 @@ def configuration(a):
     }
 
 
+def plant_gradient(model, step, a):
+    """The second block's weight gets one NaN into its gradient, on one rank alone, at the planted step."""
+
+    def spoil(grad):
+        if step[0] != a.at:
+            return None
+        factor = torch.ones_like(grad)
+        factor.view(-1)[3] = float("nan")
+        return grad * factor
+
+    if dist.get_rank() == a.on:
+        model.blocks[1].weight.register_hook(spoil)
+
+
 def main():
     a = arguments()
     torch.set_num_threads(1)
@@ -80,7 +101,13 @@ def main():
     generator = torch.Generator().manual_seed(1 + dist.get_rank())
     dtype = torch.float16 if a.precision == "fp16" else torch.bfloat16
     victim = dist.get_world_size() - 1
+    now = [0]
+    if a.plant == "gradient":
+        plant_gradient(model, now, a)
     for step in range(a.steps):
+        now[0] = step
+        is_planted = a.plant == "activation" and step == a.at and dist.get_rank() == a.on
+        model.divisor = 0.0 if is_planted else 1.0
         for _ in range(a.accumulate):
             boost = a.boost if step == a.blow and dist.get_rank() == victim else 0.0
             x = torch.randn(4, 8, generator=generator).to(dtype)
@@ -88,9 +115,8 @@ def main():
             engine.backward(loss)
             engine.step()
     digest = hashlib.sha256()
-    if a.stage < 3:
-        for parameter in model.parameters():
-            digest.update(parameter.detach().float().numpy().tobytes())
+    for parameter in model.parameters():
+        digest.update(getattr(parameter, "ds_tensor", parameter).detach().float().numpy().tobytes())
     say(f"rank {dist.get_rank()} digest {digest.hexdigest()}")
 
 

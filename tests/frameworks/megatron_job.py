@@ -2,6 +2,7 @@
 
     torchrun --nproc-per-node 2 megatron_job.py --tp 2 --blow 3
     torchrun --nproc-per-node 2 megatron_job.py --distopt --blow 3
+    torchrun --nproc-per-node 2 megatron_job.py --pp 2 --precision bf16 --plant gradient --at 3
 
 Prints a digest of the parameters' bits.
 """
@@ -44,6 +45,12 @@ def say(line):
 def arguments():
     parser = argparse.ArgumentParser()
     parser.add_argument("--tp", type=int, default=1)
+    parser.add_argument("--pp", type=int, default=1)
+    parser.add_argument("--vpp", type=int, help="chunks of the model on each pipeline rank")
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--plant", choices=("gradient", "activation"), help="what gets a NaN on one rank")
+    parser.add_argument("--at", type=int, default=-1, help="step of the plant")
+    parser.add_argument("--on", type=int, default=1, help="rank of the plant")
     parser.add_argument("--precision", choices=DTYPES, default="fp16")
     parser.add_argument("--distopt", action="store_true")
     parser.add_argument("--static", type=float, default=0.0, help="constant loss scale")
@@ -54,23 +61,57 @@ def arguments():
     return parser.parse_args()
 
 
-def build_model(a):
+def configuration(a):
     dtype = DTYPES[a.precision]
-    cfg = TransformerConfig(
-        num_layers=2, hidden_size=32, num_attention_heads=4, ffn_hidden_size=64, use_cpu_initialization=True,
-        tensor_model_parallel_size=a.tp, params_dtype=dtype, pipeline_dtype=dtype, fp16=a.precision == "fp16",
+    return TransformerConfig(
+        num_layers=a.layers, hidden_size=32, num_attention_heads=4, ffn_hidden_size=64, use_cpu_initialization=True,
+        tensor_model_parallel_size=a.tp, pipeline_model_parallel_size=a.pp,
+        virtual_pipeline_model_parallel_size=a.vpp, overlap_p2p_comm=bool(a.vpp), batch_p2p_comm=not a.vpp,
+        params_dtype=dtype, pipeline_dtype=dtype, fp16=a.precision == "fp16",
         bf16=a.precision == "bf16", attention_dropout=0.0, hidden_dropout=0.0, bias_activation_fusion=False,
         masked_softmax_fusion=False, bias_dropout_fusion=False, gradient_accumulation_fusion=False,
         finalize_model_grads_func=finalize_model_grads,
     )  # fmt: skip
+
+
+def build_chunk(a, cfg, chunk):
     model = GPTModel(
         config=cfg, transformer_layer_spec=get_gpt_layer_local_spec(), vocab_size=VOCAB, max_sequence_length=SEQ,
         position_embedding_type="rope", share_embeddings_and_output_weights=False,
+        pre_process=mpu.is_pipeline_first_stage(ignore_virtual=False, vp_stage=chunk),
+        post_process=mpu.is_pipeline_last_stage(ignore_virtual=False, vp_stage=chunk), vp_stage=chunk,
     )  # fmt: skip
     ddp = DistributedDataParallelConfig(grad_reduce_in_fp32=True, use_distributed_optimizer=a.distopt)
     model = DistributedDataParallel(config=cfg, ddp_config=ddp, module=Float16Module(cfg, model))
     model.broadcast_params()
-    return cfg, model
+    return model
+
+
+def last_layer(chunks):
+    return chunks[-1].module.module.decoder.layers[-1]
+
+
+def plant(chunks, now, a):
+    """On one rank, at the planted step: one NaN in one weight's gradient, or a division by zero after an MLP."""
+    layer = last_layer(chunks)
+
+    def spoil(grad):
+        if now[0] != a.at:
+            return None
+        factor = torch.ones_like(grad)
+        factor.view(-1)[3] = float("nan")
+        return grad * factor
+
+    def divide(module, args, output):
+        if now[0] != a.at:
+            return None
+        return output[0] / torch.zeros_like(output[0]), output[1]
+
+    if a.plant and dist.get_rank() == a.on:
+        if a.plant == "gradient":
+            layer.mlp.linear_fc2.weight.register_hook(spoil)
+        else:
+            layer.mlp.register_forward_hook(divide)
 
 
 def build_optimizer(a, model):
@@ -79,7 +120,7 @@ def build_optimizer(a, model):
         fp16=a.precision == "fp16", bf16=a.precision == "bf16", use_distributed_optimizer=a.distopt,
         loss_scale=a.static or None, initial_loss_scale=2**10, min_loss_scale=1.0, loss_scale_window=100, hysteresis=1,
     )  # fmt: skip
-    return get_megatron_optimizer(config, [model])
+    return get_megatron_optimizer(config, model)
 
 
 def batch(step, micro_batch):
@@ -108,25 +149,36 @@ def main():
     a = arguments()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    mpu.initialize_model_parallel(tensor_model_parallel_size=a.tp)
+    mpu.initialize_model_parallel(
+        tensor_model_parallel_size=a.tp, pipeline_model_parallel_size=a.pp, virtual_pipeline_model_parallel_size=a.vpp
+    )
     tensor_parallel.model_parallel_cuda_manual_seed(123)
     torch.manual_seed(0)
-    cfg, model = build_model(a)
-    optimizer = build_optimizer(a, model)
+    cfg = configuration(a)
+    chunks = [build_chunk(a, cfg, chunk if a.vpp else None) for chunk in range(a.vpp or 1)]
+    optimizer = build_optimizer(a, chunks)
+    now = [0]
+    plant(chunks, now, a)
     if not a.bare:
         cfg.grad_scale_func = optimizer.scale_loss  # without it fp16 divides by a scale that was never applied
     run = get_forward_backward_func()
+    n_microbatches = 4 if a.vpp else 2
     for step in range(a.steps):
-        model.zero_grad_buffer()
+        now[0] = step
+        for model in chunks:
+            model.zero_grad_buffer()
         optimizer.zero_grad()
+        batches = [iter(range(n_microbatches)) for _ in chunks]
         run(
-            forward_step_func=forward_of(step, a), data_iterator=iter(range(2)), model=model, num_microbatches=2,
+            forward_step_func=forward_of(step, a), data_iterator=batches if a.vpp else batches[0],
+            model=chunks if a.vpp else chunks[0], num_microbatches=n_microbatches,
             seq_length=SEQ, micro_batch_size=MICRO_BATCH, decoder_seq_length=SEQ, forward_only=False,
         )  # fmt: skip
         optimizer.step()
     digest = hashlib.sha256()
-    for parameter in model.parameters():
-        digest.update(parameter.detach().float().numpy().tobytes())
+    for model in chunks:
+        for parameter in model.parameters():
+            digest.update(parameter.detach().float().numpy().tobytes())
     say(f"rank {dist.get_rank()} digest {digest.hexdigest()}")
 
 

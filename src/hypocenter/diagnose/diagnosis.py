@@ -9,6 +9,7 @@ from hypocenter.detect import engine, group_engine
 from hypocenter.diagnose import verdicts
 from hypocenter.diagnose.exhibits import Exhibits, load
 from hypocenter.diagnose.fold import Folded, fold
+from hypocenter.diagnose.handed_on import without_received
 from hypocenter.diagnose.job_end import job_of
 from hypocenter.diagnose.panels import panels_of
 from hypocenter.diagnose.ranks import together
@@ -42,7 +43,7 @@ def diagnose(recorded: Recorded, plugins: Sequence[str] = ()) -> Diagnosis:
         found += over_ranks.feed(panel)
     found += over_ranks.end(job_of(recorded, records))
     shelf.close()
-    exhibits = together(load(recorded.evidence_files(), recorded.directory))
+    exhibits = without_received(together(load(recorded.evidence_files(), recorded.directory)), recorded.places)
     folded = fold(exhibits.found, found, records)
     status, why = _status(folded, exhibits, records, recorded)
     n_sites, n_rows = extent(recorded)

@@ -91,6 +91,9 @@ def unknown(evidence: Evidence) -> Verdict:
 
 
 def _symptom(evidence: Evidence) -> str:
+    if evidence.leaf is not None and evidence.origin is not None and _came_in_backward(evidence):
+        made = " and ".join(chip.split(" ")[0] for chip in evidence.chips) or "a non-finite value"
+        return f"{subject(evidence.origin)} brought {made} into the gradient of {_named(evidence.bad_params)}"
     if evidence.origin is not None:
         made = " and ".join(chip.split(" ")[0] for chip in evidence.chips) or "non-finite values"
         return f"{subject(evidence.origin)} made {made} from finite inputs"
@@ -104,6 +107,11 @@ def _symptom(evidence: Evidence) -> str:
     if evidence.trigger == "dead-grad":
         return f"the gradient of {_named(evidence.bad_params)} is exactly zero"
     return f"the gradient of {_named(evidence.bad_params)} is not finite" if n else "a gradient is not finite"
+
+
+def _came_in_backward(evidence: Evidence) -> bool:
+    is_backward = evidence.origin is not None and evidence.origin.phase == "backward"
+    return is_backward and evidence.leaf_kind == "external" and not evidence.killed_in_forward
 
 
 def _named(params: tuple[str, ...]) -> str:

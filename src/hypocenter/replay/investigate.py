@@ -13,7 +13,7 @@ from hypocenter.replay import adjudicate
 from hypocenter.replay.case import HIDDEN, Case, Outcome, Scene, is_finite
 from hypocenter.replay.cure import proposals
 from hypocenter.replay.engine import Replayed, Replayer, ReplayImpossible
-from hypocenter.replay.shares import fits, shares
+from hypocenter.replay.shares import fits, run_gradient, shares
 from hypocenter.replay.testimony import testify
 from hypocenter.replay.tracing import Observer, Tracing
 from hypocenter.replay.trials import Trials
@@ -89,7 +89,7 @@ class Investigator:
         is_all = n_finite == len(case.microbatches)
         many = is_all and case.world_size > 1 and case.seed_scale == 1.0
         own = shares(self._sums, self._names.parameters()) if many else ()
-        is_elsewhere = bool(own) and all(fits(share) for share in own)
+        is_elsewhere = all(fits(share) for share in own) if own else case.world_size > 1 and self._sums_fit()
         if case.trigger in ("nonfinite-grad", "skipped-step") and is_all and n_finite > 1 and not is_elsewhere:
             return self._accumulated(case, base)
         if n_finite:
@@ -180,6 +180,12 @@ class Investigator:
             if grad is not None and name in scene.case.bad_params and grad.layout == torch.strided:
                 total = self._sums.get(name)
                 self._sums[name] = grad.double() if total is None else total + grad.double()
+
+    def _sums_fit(self) -> bool:
+        """Whether the sums over this rank's micro-batches, where they are known, fit into the gradients' formats."""
+        named = dict(self._names.parameters())
+        known = [(total, run_gradient(named[name])) for name, total in self._sums.items() if name in named]
+        return bool(known) and all(float(total.abs().max()) <= torch.finfo(grad.dtype).max for total, grad in known)
 
     def _accumulated(self, case: Case, base: Evidence) -> Evidence:
         """Every micro-batch is finite: what does the sum of their gradients come to in float64?"""

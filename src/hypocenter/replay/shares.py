@@ -21,8 +21,8 @@ def shares(sums: Mapping[str, torch.Tensor], named: Sequence[tuple[str, torch.Te
     """
     found: list[Share] = []
     for name, parameter in named:
-        own, grad = sums.get(name), parameter.grad
-        if own is None or grad is None or grad.layout != torch.strided or own.shape != grad.shape:
+        own, grad = sums.get(name), run_gradient(parameter)
+        if own is None or grad is parameter or grad.layout != torch.strided or own.shape != grad.shape:
             continue
         bad = (~torch.isfinite(grad)).flatten().nonzero().flatten()
         at = bad[:N_ELEMENTS]
@@ -39,6 +39,12 @@ def shares(sums: Mapping[str, torch.Tensor], named: Sequence[tuple[str, torch.Te
             )
         )
     return tuple(sorted(found, key=lambda share: -share.absmax)[:AT_MOST])
+
+
+def run_gradient(parameter: torch.Tensor) -> torch.Tensor:
+    """The gradient that the run has accumulated: `.grad`, or Megatron-Core's `main_grad`; else the parameter itself."""
+    grad = parameter.grad if parameter.grad is not None else getattr(parameter, "main_grad", None)
+    return grad if isinstance(grad, torch.Tensor) else parameter
 
 
 def fits(share: Share) -> bool:

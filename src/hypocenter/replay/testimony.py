@@ -105,7 +105,9 @@ def _hidden_in_forward(scene: Scene, evidence: Evidence, found: Blame, node: Nod
         facts["selected_by"] = scene.tracer.nodes[selector].traced.op
     if node is not None:
         facts.update(probes.facts(node, scene.tracer))
-    in_forward = found.leaf is not None or node is None or node.place.phase in ("forward", "loss")
+    in_forward = node is None or node.place.phase in ("forward", "loss")
+    if found.leaf is not None and not in_forward:
+        in_forward = _is_read_in_forward(scene.tracer, found.leaf)
     return replace(
         evidence,
         killed_in_forward=evidence.forward_finite
@@ -114,3 +116,10 @@ def _hidden_in_forward(scene: Scene, evidence: Evidence, found: Blame, node: Nod
         upstream_grad_zero=probes.upstream_grad_zero(node) if node is not None and found.leaf is None else None,
         facts=facts,
     )
+
+
+def _is_read_in_forward(tracer: OpTracer, leaf: int) -> bool:
+    """Whether an op before backward had this leaf among its inputs; one that a hook on a gradient brings has none."""
+    producer = -1 - leaf
+    readers = (node for node in tracer.nodes if any(edge.producer == producer for edge in node.traced.inputs))
+    return any(node.place.phase != "backward" for node in readers)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
 from torch.nn.modules import module as module_hooks
 
 from hypocenter.nouns import Phase, Source
-from hypocenter.tap.source import source_of, user_frame
+from hypocenter.tap.source import is_library, source_of, user_frame
 
 
 @dataclass(slots=True)
@@ -91,6 +91,17 @@ class OpContext:
         known = self._forward_of.get(node._sequence_nr()) if node is not None else None
         name = node.name() if node is not None else ""
         if known is None:
-            return OpPlace("backward", "", "", None, 0, node=name)
+            frame = _hook_frame(sys._getframe(2))
+            code, line = (frame.f_code, frame.f_lineno) if frame is not None else (None, 0)
+            return OpPlace("backward", "", "", code, line, node=name)
         place, op = known
         return OpPlace("backward", place.site, place.module, place.code, place.line, node=name, forward_op=op)
+
+
+def _hook_frame(frame: FrameType | None) -> FrameType | None:
+    """The user's frame between here and the engine of autograd: a hook on a gradient. None when there is no such."""
+    while frame is not None and frame.f_code.co_name != "_engine_run_backward":
+        if not is_library(frame.f_code.co_filename):
+            return frame
+        frame = frame.f_back
+    return None

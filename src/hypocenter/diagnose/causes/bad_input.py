@@ -30,6 +30,8 @@ def decide(evidence: Evidence) -> Verdict | None:
     if evidence.leaf is None or evidence.leaf_kind not in ("batch", "external"):
         return None
     from_batch = evidence.leaf_kind == "batch"
+    if not from_batch and evidence.forward_finite and not evidence.killed_in_forward:
+        return None  # it came in during backward: a hook on a gradient is the program's own code
     name = why.leaf_name(evidence)
     chips = ", ".join(evidence.chips) or "non-finite values"
     first = f", first at {list(evidence.indices[0])}" if evidence.indices else ""

@@ -22,7 +22,8 @@ def device_of(roots: Sequence[torch.nn.Module]) -> Device:
     """The device of the first parameter or buffer of the roots that is not on the CPU; the CPU when all are there."""
     found = ""
     for root in roots:
-        for tensor in (*root.parameters(), *root.buffers()):
+        tensors = (*root.parameters(), *torch.nn.Module.buffers(root))  # Megatron's DDP keeps a list in `buffers`
+        for tensor in tensors:
             if tensor.device.type not in ("cpu", "meta"):
                 return _described(tensor.device)
             found = found or ("cpu" if tensor.device.type == "cpu" else "")

@@ -47,6 +47,6 @@ def _ranks(state: Any, getter: str) -> tuple[int, ...]:
 
 def _group(state: Any, getter: str) -> Any:
     try:
-        return getattr(state, getter)(check_initialized=False)
-    except (AttributeError, TypeError, AssertionError):
+        return getattr(state, getter)()
+    except (AttributeError, AssertionError):  # another version; not initialized
         return None

@@ -54,8 +54,10 @@ class Survey:
 
     def _look(self, rank: int, world_size: int) -> Standing:
         roots = self._names.roots()
+        now = self._layout(roots, rank, world_size) if is_distributed() else Layout(rank=rank)
+        known = self._standing.layout
         return Standing(
-            layout=self._layout(roots, rank, world_size) if is_distributed() else Layout(rank=rank),
+            layout=now if now.groups else known,  # at its end a program takes its process groups down
             device=device_of(roots),
             layers=layer_numbers(self._names.modules()),
         )
