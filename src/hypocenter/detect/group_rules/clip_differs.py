@@ -1,0 +1,99 @@
+"""Ranks scale the same gradient by different factors.
+
+What it means
+    Clipping multiplies gradients by a coefficient that has to be the same on all ranks of a model. Here it is not:
+    replicas drift apart, and shards of one parameter are updated with different strength.
+
+How it is decided
+    Either the gradients that the optimizer sees on two ranks are parallel (their sketches are multiples of each
+    other, with the same factor for all parameters) although their parameters are replicas; or the coefficients
+    themselves, measured as the ratio of gradient norms before and after clipping, differ by more than 1 % within a
+    data-, tensor- or context-parallel group. Not told where the gradients differ in direction too (HC302), nor over
+    pipeline stages, which some programs clip one by one.
+
+What to do
+    Compute one norm for the whole model: squared norms of shards summed over their group, replicated parameters
+    counted once; then clip with the same coefficient on every rank. FSDP2 and DTensor do so in
+    `torch.nn.utils.clip_grad_norm_`; FSDP1 has `model.clip_grad_norm_`. Afterwards copy the weights and the
+    optimizer state from one replica to the others.
+
+When it is wrong
+    Where each rank is meant to clip by itself, as with several independent models in one job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from hypocenter.detect.group_engine import group_rule
+from hypocenter.detect.panel import Panel
+from hypocenter.detect.replica_rows import CLIP
+from hypocenter.detect.replica_track import AXES, Spread, is_last, track
+from hypocenter.detect.replica_verdicts import Verdict, verdicts
+from hypocenter.detect.replica_words import axis_words, values_words
+from hypocenter.nouns import Finding, Remedy
+
+
+@group_rule("HC303", "desync", severity="error", reads=("digest", "scalar", "local"))
+def check(panel: Panel) -> Iterator[Finding]:
+    """With the last step: the first coefficient that is not the same on all ranks."""
+    judged = {verdict.axis: verdict for verdict in verdicts(panel)}
+    known = track(panel)
+    if not is_last(panel):
+        return
+    for axis in AXES:
+        verdict = judged.get(axis)
+        spreads = known.clips.get(axis, [])
+        if verdict is not None and verdict.reason == "clip" and not verdict.is_averaged:
+            yield _of_replicas(verdict, verdict.clip or (spreads[0] if spreads else None))
+        elif verdict is None and spreads and not (axis == "dp" and known.n_rewritten):
+            yield _of_shards(axis, spreads[0])
+
+
+def _of_replicas(verdict: Verdict, spread: Spread | None) -> Finding:
+    first = verdict.differences[0] if verdict.differences else None
+    factors = verdict.factors or {}
+    why = (
+        [f"the gradient of {first.site} has the same direction on all ranks, times {values_words(factors)}"]
+        if factors and first
+        else []
+    )
+    if spread is not None:
+        why.append(f"the coefficient of clipping is {values_words(spread.values)}")
+    if verdict.since is not None and verdict.since >= verdict.first.step:
+        why.append("the parameters are still equal before the update of this step")
+    then = (
+        [f"replicated parameters differ from step {verdict.params_from} on"] if verdict.params_from is not None else []
+    )
+    is_proven = bool(factors) and spread is not None
+    step = min(verdict.first.step, spread.step) if spread is not None else verdict.first.step
+    return _finding(verdict.axis, step, spread.values if spread else factors, why, then, is_proven=is_proven)
+
+
+def _of_shards(axis: str, spread: Spread) -> Finding:
+    why = [f"the coefficient of clipping is {values_words(spread.values)}"]
+    return _finding(axis, spread.step, spread.values, why, [], is_proven=False)
+
+
+def _finding(
+    axis: str, step: int, values: Mapping[int, float], why: list[str], then: list[str], *, is_proven: bool
+) -> Finding:
+    rank, actual = max(values.items(), key=lambda item: item[1])
+    return Finding(
+        code="HC303",
+        kind="desync",
+        severity="error",
+        title=f"{axis_words(axis)} ranks clip the same gradient by different coefficients",
+        step=step,
+        rank=rank,
+        phase="optimizer",
+        site=CLIP,
+        port="value",
+        cause="implementation-mismatch",
+        confidence="proven" if is_proven else "likely",
+        limit=min(values.values()),
+        actual=actual,
+        why=tuple(why),
+        then=tuple(then),
+        remedy=Remedy(action="clip-by-global-norm", text="clip by one norm of the whole model, the same on all ranks"),
+    )

@@ -1,0 +1,82 @@
+"""Random streams that were in step over tensor-parallel ranks no longer are.
+
+What it means
+    Dropout on an activation that every tensor-parallel rank holds a copy of has to draw the same numbers on all of
+    them. From this step on the ranks draw different ones: the copies differ, and so does everything after them.
+
+How it is decided
+    Digests of the random states are compared before the first forward of a step, on the first steps and those of
+    `--replicas`. A stream that was equal over a tensor- or context-parallel group and then is not is reported with
+    the last step at which it was and the rank that differs from the others. An error where replicated parameters
+    went apart after it, a warning where nothing is known of any, a note where they stay equal. Streams that no
+    dropout draws from (Python's, NumPy's, the CPU's beside an accelerator) and data-parallel groups are not judged.
+
+What to do
+    Find what drew a number on one rank only: a data loader or sampler on the first rank, an augmentation, an
+    `if rank == 0`. Give it a `torch.Generator` of its own, or seed all ranks again after it.
+
+When it is wrong
+    Where streams began equal by chance of the same seed and nothing replicated is random.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hypocenter.detect import stream_track
+from hypocenter.detect.group_engine import group_rule
+from hypocenter.detect.panel import Panel
+from hypocenter.detect.replica_track import is_last, track
+from hypocenter.detect.replica_verdicts import verdicts
+from hypocenter.detect.replica_words import axis_words, when_words, who
+from hypocenter.detect.stream_track import Desync
+from hypocenter.nouns import Finding, Remedy, Severity
+
+
+@group_rule("HC304", "desync", severity="error", reads=("digest", "scalar", "local"))
+def check(panel: Panel) -> Iterator[Finding]:
+    """With the last step: the first stream that went apart, along each axis."""
+    known = stream_track.track(panel)
+    judged = {verdict.axis: verdict for verdict in verdicts(panel)}
+    if not is_last(panel):
+        return
+    first: dict[str, Desync] = {}
+    for desync in known.desyncs.values():
+        if known.is_used(desync.stream) and (desync.axis not in first or desync.step < first[desync.axis].step):
+            first[desync.axis] = desync
+    for axis, desync in first.items():
+        verdict = judged.get(axis)
+        is_drifting = verdict is not None and verdict.reason == "streams"
+        has_equal = verdict is None and any(o.step > desync.step and o.n for o in track(panel).of(axis, "param"))
+        then = ()
+        if verdict is not None and is_drifting:
+            what = "gradients" if verdict.first.what == "grad" else "parameters"
+            then = (
+                f"{what} of {verdict.first.n_differ} of {verdict.first.n} replicated parameters differ at step "
+                f"{verdict.first.step}, first {verdict.differences[0].site}",
+            )
+        yield _finding(desync, "error" if is_drifting else "note" if has_equal else "warning", then)
+
+
+def _finding(desync: Desync, severity: Severity, then: tuple[str, ...]) -> Finding:
+    name = desync.stream.removeprefix("rng.")
+    return Finding(
+        code="HC304",
+        kind="desync",
+        severity=severity,
+        title=f"the {name} random stream is no longer the same on {axis_words(desync.axis)} ranks",
+        step=desync.step,
+        rank=desync.odd[0] if desync.odd else desync.ranks[0],
+        phase="data",
+        site=desync.stream,
+        port="state",
+        cause="rng-desync",
+        confidence="likely" if then else "possible",
+        why=(
+            f"{who(desync.ranks, desync.odd)}",
+            f"the state before the first forward was the same on all of them at step {desync.since}; one of them has "
+            f"drawn another amount of random numbers {when_words(desync.since, desync.step)}",
+        ),
+        then=then,
+        remedy=Remedy(action="private-generator", text="give what draws on one rank only a generator of its own"),
+    )

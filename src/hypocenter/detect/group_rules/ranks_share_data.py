@@ -1,0 +1,95 @@
+"""Ranks see the wrong data: data-parallel ranks the same, or tensor-parallel ranks another.
+
+What it means
+    Data-parallel ranks that are all given the same batch do the same work N times: the run is N times slower than
+    it looks, and its real batch N times smaller. Tensor-parallel ranks that are given different tokens compute
+    parts of different things and add them up.
+
+How it is decided
+    Digests of what the model is called with, on the first steps and those of `--replicas`. Shared: all arguments
+    are equal on all ranks of a data-parallel group at each of the steps looked at, at least three, and change from
+    step to step (a single batch that is trained on over and over is a note). Different: whole numbers (token ids)
+    of the same argument and shape are not the same within a tensor-parallel group.
+
+What to do
+    Shared: give the DataLoader a `DistributedSampler` and call `set_epoch`, or make the seed of the data depend on
+    the data-parallel rank. Different: load on the first tensor-parallel rank and broadcast, or seed by the
+    data-parallel rank only.
+
+When it is wrong
+    Shared data can be meant: a debugging run, distillation from one stream, a comparison of replicas. Different
+    tokens can be meant where each tensor-parallel rank is given its part of the sequence by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hypocenter.detect.group_engine import group_rule
+from hypocenter.detect.panel import Panel
+from hypocenter.detect.rank_words import ranks_text
+from hypocenter.detect.replica_track import is_last
+from hypocenter.detect.replica_words import who
+from hypocenter.detect.stream_track import OtherData, SameData, track
+from hypocenter.nouns import Finding, Remedy
+
+AT_LEAST = 3  # steps that were looked at: padding and small data sets make two alike now and then
+
+
+@group_rule("HC305", "data", severity="warning", reads=("digest",))
+def check(panel: Panel) -> Iterator[Finding]:
+    """With the last step: the data of the whole run."""
+    known = track(panel)
+    if not is_last(panel):
+        return
+    for ranks, n_steps in known.n_batches.items():
+        same = [each for each in known.same if each.ranks == ranks]
+        if n_steps >= AT_LEAST and len(same) == n_steps:
+            yield _shared(same)
+            break
+    if known.other and len({each.step for each in known.other}) >= min(AT_LEAST, known.n_tp_batches):
+        yield _different(known.other[0])
+
+
+def _shared(same: list[SameData]) -> Finding:
+    first, n_batches = same[0], len({each.digests for each in same})
+    is_one = n_batches == 1
+    what = "one batch, over and over" if is_one else "the same batches"
+    return Finding(
+        code="HC305",
+        kind="data",
+        severity="note" if is_one else "warning",
+        title=f"data-parallel ranks are all given {what}",
+        step=first.step,
+        rank=first.ranks[0],
+        phase="data",
+        site="batch",
+        cause="data-mismatch",
+        confidence="possible" if is_one else "likely",
+        why=(
+            f"what the model is called with has the same bits on {ranks_text(first.ranks)} at all {len(same)} steps "
+            f"looked at ({n_batches} different)",
+        ),
+        remedy=Remedy(
+            action="distributed-sampler",
+            text="give each rank its own part of the data: a DistributedSampler, or a seed that depends on the rank",
+        ),
+    )
+
+
+def _different(other: OtherData) -> Finding:
+    return Finding(
+        code="HC305",
+        kind="data",
+        severity="error",
+        title=f"tensor-parallel ranks are given different {other.argument.removeprefix('batch.')}",
+        step=other.step,
+        rank=other.odd[0] if other.odd else other.ranks[0],
+        phase="data",
+        site=other.argument,
+        port="digest",
+        cause="data-mismatch",
+        confidence="likely",
+        why=(f"{who(other.ranks, other.odd)}: whole numbers of the same shape",),
+        remedy=Remedy(action="broadcast-data", text="load on one tensor-parallel rank and broadcast to the others"),
+    )

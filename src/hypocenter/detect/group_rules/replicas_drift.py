@@ -1,0 +1,113 @@
+"""Replicas are no longer equal.
+
+What it means
+    A parameter that several ranks hold copies of (over data parallelism, or a norm over tensor parallelism) does
+    not have the same bits on all of them. Each rank now trains a model of its own; checkpoints hold one of them.
+
+How it is decided
+    64-bit digests of the parameters, and of their gradients as the optimizer sees them, are compared on the steps
+    of `--replicas`, over the ranks that the placement of the parameter says are to be equal. The first step, the
+    first parameter and the ranks are told. If gradients agree and only one parameter differs, or one gradient in a
+    single element, once, a bit has flipped after the reduction or one rank alone has written: `hardware-fault` is
+    possible. If they differ from the first recorded step on they were initialised or loaded differently. With two
+    ranks nothing here tells which of them is wrong. Differences of gradients that are no larger than rounding, and
+    replicas that somebody averages between updates, are a note. What HC302, HC303, HC304 or HC306 explains is told
+    there.
+
+What to do
+    Stop, and load a checkpoint from before the step. For one element or one parameter: test the memory of the odd
+    rank's device. Else look for code that only some ranks run: an `if rank == 0` around a write to the model, a
+    state dict loaded on one rank, a seed that differs where a parameter is made.
+
+When it is wrong
+    Where ranks are meant to differ although they began equal and nothing marks them: experts that are all
+    initialised alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hypocenter.detect.group_engine import group_rule
+from hypocenter.detect.panel import Panel
+from hypocenter.detect.rank_words import ranks_text
+from hypocenter.detect.replica_verdicts import Verdict, verdicts
+from hypocenter.detect.replica_words import axis_words, when_words, who
+from hypocenter.nouns import Finding, Remedy, Severity
+
+
+@group_rule("HC301", "desync", severity="error", reads=("digest", "scalar", "local"))
+def check(panel: Panel) -> Iterator[Finding]:
+    """With the last step: what made replicas differ, unless another rule knows."""
+    for verdict in verdicts(panel):
+        if verdict.reason in ("start", "flip", "split", "rounding") and verdict.differences:
+            yield _finding(verdict)
+
+
+def _finding(verdict: Verdict) -> Finding:
+    first = verdict.differences[0]
+    rank = first.odd[0] if first.odd else first.largest if first.largest is not None else first.ranks[-1]
+    is_gradient = verdict.first.what == "grad"
+    is_harmless = verdict.reason == "rounding" or verdict.is_averaged
+    severity: Severity = "note" if is_harmless else "error"
+    return Finding(
+        code="HC301",
+        kind="hardware" if verdict.reason == "flip" and not is_harmless else "desync",
+        severity=severity,
+        title=_title(verdict),
+        step=verdict.first.step,
+        rank=rank,
+        phase="grad" if is_gradient else "param",
+        site=first.site,
+        port="replica.grad" if is_gradient else "replica",
+        param=first.site,
+        cause=_CAUSES[verdict.reason] if not verdict.is_averaged else "replica-drift",
+        confidence="likely" if verdict.reason in ("start", "rounding") or first.kind == "element" else "possible",
+        why=tuple(_why(verdict)),
+        then=tuple(_then(verdict)),
+        remedy=None if is_harmless else Remedy(action="restore-replicas", targets=(first.site,), text=_ADVICE),
+    )
+
+
+_CAUSES = {"start": "init-mismatch", "flip": "hardware-fault", "split": "replica-drift", "rounding": "noise"}
+_ADVICE = "load the last checkpoint from before this step on all ranks"
+
+
+def _title(verdict: Verdict) -> str:
+    first, axis = verdict.differences[0], axis_words(verdict.axis)
+    n = verdict.first.n_differ
+    what = f"{first.site}" if n == 1 else f"{n} parameters"
+    if verdict.reason == "rounding":
+        return f"{axis} replicas of {what} differ by rounding"
+    if verdict.is_averaged:
+        return f"{axis} replicas of {what} differ between averagings"
+    if verdict.reason == "start":
+        return f"{axis} replicas of {what} differ from the first recorded step on"
+    if verdict.first.what == "grad":
+        return f"the reduced gradient of {what} is not the same on all {axis} ranks"
+    return f"{axis} replicas of {what} went apart"
+
+
+def _why(verdict: Verdict) -> Iterator[str]:
+    first = verdict.differences[0]
+    yield f"{who(first.ranks, first.odd)} ({when_words(verdict.since, verdict.first.step)})"
+    if first.largest is not None and not first.odd:
+        yield f"the norm on rank {first.largest} is more than ten times that of the others"
+    if first.change is not None:
+        yield f"the difference is that of one single element, by {first.change:.3g}: a flipped bit looks like this"
+    if verdict.reason == "rounding":
+        yield "their gradients differ by no more than another order of adding up makes"
+    elif verdict.is_averaged:
+        yield "the parameters are changed between updates too: they are averaged, or loaded, from time to time"
+    elif verdict.reason == "flip" and verdict.first.what == "param":
+        yield f"the gradients agree where they were recorded, and only 1 of {verdict.first.n} parameters differs"
+    elif verdict.reason == "split":
+        yield "the gradients agree where they were recorded: something else has written to the parameters"
+    elif verdict.reason == "flip":
+        yield f"{ranks_text(first.ranks)} agree on the other {verdict.first.n - 1} gradients of this step"
+
+
+def _then(verdict: Verdict) -> Iterator[str]:
+    if verdict.params_from is not None:
+        at = f"at the end {verdict.n_params_differ} of {verdict.n_params} differ"
+        yield f"parameters differ from step {verdict.params_from} on; {at}"

@@ -1,0 +1,161 @@
+"""Copies of one tied parameter on different pipeline stages go apart.
+
+What it means
+    The embedding on the first stage and the output layer on the last are one parameter that two ranks hold a copy
+    of. Their gradients have to be added up before each update; here each copy is updated with its own.
+
+How it is decided
+    An embedding and an output layer (by class or name) of one shape on the first and last rank of a pipeline group,
+    both with gradients, whose digests are equal at the first recorded step: two random initialisations are never
+    equal, so they are meant to be one. Or both are marked as shared (Megatron-Core). Reported when their digests, or
+    the digests of their gradients as the optimizer sees them, later differ.
+
+What to do
+    All-reduce the gradient over the group of the two stages before the step (Megatron: `finalize_model_grads` does,
+    if the embedding group exists and both parameters carry `shared_embedding`), and copy one onto the other now.
+
+When it is wrong
+    Where an untied model was made from a tied checkpoint and is meant to train both.
+"""
+
+# pyright: reportAttributeAccessIssue=false
+# (pyarrow.compute makes its functions when it is imported)
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypocenter.detect.group_engine import group_rule
+from hypocenter.detect.panel import Panel
+from hypocenter.detect.replica_rows import GRAD, PARAM
+from hypocenter.detect.replica_track import is_last
+from hypocenter.detect.replica_words import when_words
+from hypocenter.nouns import Finding, Remedy
+
+_ENDS = re.compile(r"embed|wte|lm_head|output_layer|(^|\.)(tok|head|output|decoder|unembed)", re.IGNORECASE)
+_OF_EMBEDDING = re.compile(r"embed|wte|(^|\.)tok", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class _Pair:
+    """Two copies: (rank, site) on the first and on the last stage."""
+
+    first: tuple[int, str]
+    last: tuple[int, str]
+    equal_at: int
+    has_gradients: bool = False
+    apart: tuple[int, str] | None = None  # step, port
+
+
+@dataclass(slots=True)
+class _Known:
+    pairs: list[_Pair] | None = None
+    fed: set[int] = field(default_factory=set[int])
+
+
+@group_rule("HC307", "desync", severity="error", reads=("digest",))
+def check(panel: Panel) -> Iterator[Finding]:
+    """With the last step: pairs that began equal and are not."""
+    known: _Known = panel.history.notes["HC307"].setdefault("known", _Known())
+    rows = _rows(panel)
+    if rows:
+        if known.pairs is None:
+            known.pairs = list(_tied(panel, rows))
+        for pair in known.pairs:
+            _follow(pair, rows, panel.step)
+    if is_last(panel):
+        apart = [p for p in known.pairs or () if p.apart is not None and p.has_gradients]
+        yield from (_finding(pair) for pair in apart[:1])
+
+
+Rows = dict[tuple[int, str, str, int], dict[str, Any]]  # rank, site, port, call
+
+
+def _rows(panel: Panel) -> Rows:
+    """Of parameters and gradients whose names or modules are those of embeddings and output layers."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    groups = panel.groups("pp")
+    if not groups:
+        return {}
+    ends = pa.array(sorted({rank for ranks in groups for rank in (ranks[0], ranks[-1])}), panel.table["rank"].type)
+    table = panel.table.filter(
+        pc.and_(pc.is_in(panel.table["rank"], value_set=ends), pc.is_valid(panel.table["digest"]))
+    )
+    table = table.filter(pc.is_in(table["port"], value_set=pa.array([PARAM, GRAD])))
+    sites = [site for site in table["site"].unique().to_pylist() if _ENDS.search(site)]
+    table = table.filter(
+        pc.or_(
+            pc.is_in(table["site"], value_set=pa.array(sites, pa.string())),
+            pc.match_substring(table["module"], "Embedding"),
+        )
+    )
+    columns = ["rank", "site", "port", "call", "digest", "shape", "module", "placement"]
+    picked: list[dict[str, Any]] = table.select(columns).to_pylist()
+    return {(r["rank"], r["site"], r["port"], r["call"]): r for r in picked}
+
+
+def _tied(panel: Panel, rows: Rows) -> Iterator[_Pair]:
+    for ranks in panel.groups("pp"):
+        on_first = [r for (rank, _, port, call), r in rows.items() if rank == ranks[0] and port == PARAM and call == 0]
+        on_last = [r for (rank, _, port, call), r in rows.items() if rank == ranks[-1] and port == PARAM and call == 0]
+        for a in on_first:
+            for b in on_last:
+                same = a["shape"] == b["shape"] and len(a["shape"]) == 2 and a["digest"] == b["digest"]
+                is_marked = all("pp=R" in (r["placement"] or "").split() for r in (a, b))
+                if same and (is_marked or _is_embedding(a)):
+                    yield _Pair(first=(a["rank"], a["site"]), last=(b["rank"], b["site"]), equal_at=panel.step)
+
+
+def _is_embedding(row: dict[str, Any]) -> bool:
+    return "Embedding" in row["module"] or bool(_OF_EMBEDDING.search(row["site"]))
+
+
+def _follow(pair: _Pair, rows: Rows, step: int) -> None:
+    if pair.apart is not None:
+        return
+    for port, call in ((PARAM, 0), (GRAD, 0), (PARAM, 1)):
+        a, b = rows.get((*pair.first, port, call)), rows.get((*pair.last, port, call))
+        if a is None or b is None:
+            continue
+        pair.has_gradients |= port == GRAD
+        if a["digest"] != b["digest"]:
+            pair.apart = step, port
+            return
+        if port == PARAM:
+            pair.equal_at = step
+
+
+def _finding(pair: _Pair) -> Finding:
+    assert pair.apart is not None
+    step, port = pair.apart
+    (first_rank, first_site), (last_rank, last_site) = pair.first, pair.last
+    is_gradient = port == GRAD
+    shows = "their gradients at the optimizer differ" if is_gradient else "the copies themselves differ"
+    return Finding(
+        code="HC307",
+        kind="desync",
+        severity="error",
+        title=f"tied copies go apart: {first_site} (rank {first_rank}) and {last_site} (rank {last_rank})",
+        step=step,
+        rank=last_rank,
+        phase="grad" if is_gradient else "param",
+        site=last_site,
+        port=port,
+        param=last_site,
+        cause="missing-gradient-sync",
+        confidence="likely",
+        why=(
+            f"both had the same bits at step {pair.equal_at}, on the first and the last pipeline stage",
+            f"{shows} {when_words(pair.equal_at, step)}: nobody adds the two gradients up",
+        ),
+        names=(first_site, last_site),
+        remedy=Remedy(
+            action="reduce-gradients", targets=(first_site, last_site),
+            text="all-reduce the gradient of the tied parameter over the two stages before the step",
+        ),
+    )  # fmt: skip

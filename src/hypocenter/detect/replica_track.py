@@ -1,0 +1,179 @@
+"""What the replicas of a job did, occasion by occasion: gathered from its panels, judged when the last has come."""
+
+# pyright: reportAttributeAccessIssue=false
+# (pyarrow.compute makes its functions when it is imported)
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from hypocenter.detect.panel import Panel
+from hypocenter.detect.replica_columns import Compared, Member, codes, compare, expected_equal
+from hypocenter.detect.replica_kinds import Difference, difference
+from hypocenter.detect.replica_rows import AFTER, CLIP, GRAD, PARAM, REWRITTEN, UNWRAPPED
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+What = Literal["param", "grad", "state"]
+AXES = ("dp", "cp", "tp")
+DETAILS = 64  # values of one occasion that are looked at one by one
+SPREAD = 0.01  # relative, of clip coefficients over ranks: far above the rounding of a norm
+_PLACE_IN_STEP: dict[tuple[What, bool], int] = {("param", False): 0, ("grad", False): 1, ("state", True): 2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Occasion:
+    """One comparison of all replicas along an axis."""
+
+    step: int
+    what: What
+    is_after: bool  # after the update of the step
+    n: int  # parameters compared
+    n_differ: int  # of these, differ in some group
+    differences: tuple[Difference, ...] = ()  # the first DETAILS of them
+    is_local: bool = False  # grad: each rank's is its own gradient before the reduction, bit for bit
+
+    @property
+    def when(self) -> tuple[int, int]:
+        """Order of occasions: parameters before the update, gradients, what is there after it."""
+        return self.step, _PLACE_IN_STEP.get((self.what, self.is_after), 3)
+
+    @property
+    def real(self) -> tuple[Difference, ...]:
+        """Differences beyond rounding."""
+        return tuple(d for d in self.differences if d.kind != "rounding")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """A number that is not the same on the ranks of a group."""
+
+    step: int
+    ranks: tuple[int, ...]
+    values: dict[int, float]
+
+
+@dataclass(slots=True)
+class ReplicaTrack:
+    """What is known so far, by axis."""
+
+    last_fed: int | None = None
+    occasions: dict[str, list[Occasion]] = field(default_factory=dict[str, list[Occasion]])
+    typed: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
+    clips: dict[str, list[Spread]] = field(default_factory=dict[str, list[Spread]])
+    n_rewritten: int = 0
+    n_unwrapped: int | None = None  # parameters outside every DDP wrapper; None: no wrapper
+
+    def of(self, axis: str, what: What) -> list[Occasion]:
+        """The occasions of one kind, in order."""
+        return sorted((o for o in self.occasions.get(axis, ()) if o.what == what), key=lambda o: o.when)
+
+
+def is_last(panel: Panel) -> bool:
+    """Whether this is the last step that any rank completed: what is to be said about the whole run is said here."""
+    return bool(panel.last_steps) and panel.step == max(panel.last_steps.values())
+
+
+def track(panel: Panel) -> ReplicaTrack:
+    """What is known with this panel; each is read once, whichever rule asks first."""
+    notes = panel.history.notes["replicas"]
+    known: ReplicaTrack = notes.setdefault("track", ReplicaTrack())
+    if known.last_fed != panel.step:
+        known.last_fed = panel.step
+        _feed(known, panel)
+    return known
+
+
+def _feed(known: ReplicaTrack, panel: Panel) -> None:
+    import pyarrow.compute as pc
+
+    table = panel.table
+    if not table.num_rows:
+        return
+    is_replica = pc.and_(pc.is_valid(table["digest"]), pc.starts_with(table["port"], PARAM))
+    rows = table.filter(is_replica)
+    for axis in AXES:
+        groups = panel.groups(axis)
+        if not groups:
+            continue
+        _note_clips(known, panel, axis, groups)
+        if rows.num_rows:
+            if axis == "dp" and axis not in known.typed:
+                known.typed[axis] = _typed_by_value(rows, axis, groups)
+            compared = compare(rows, groups, expected_equal(rows, axis, known.typed.get(axis, ())))
+            known.occasions.setdefault(axis, []).extend(_occasions(panel, compared))
+    _note_facts(known, panel)
+
+
+def _typed_by_value(rows: pa.Table, axis: str, groups: Sequence[Sequence[int]]) -> frozenset[str]:
+    """Parameters without a placement that all begin equal on all ranks, matrices among them: replicas by intention."""
+    import pyarrow.compute as pc
+
+    parameters = rows.filter(pc.and_(pc.equal(rows["port"], PARAM), pc.equal(rows["call"], 0)))
+    every = frozenset(parameters["site"].to_pylist())
+    said = expected_equal(parameters, axis)
+    silent = expected_equal(parameters, axis, every) & ~said
+    compared = compare(parameters, groups, silent)
+    has_matrix = bool(pc.any(pc.greater_equal(pc.list_value_length(parameters["shape"]), 2)).as_py())
+    if not len(compared.site) or compared.differs.any() or not has_matrix:
+        return frozenset()
+    return frozenset(compared.sites[i] for i in np.unique(compared.site))
+
+
+def _occasions(panel: Panel, compared: Compared) -> list[Occasion]:
+    names: list[What] = ["param" if p == PARAM else "grad" if p == GRAD else "state" for p in compared.ports]
+    found: list[Occasion] = []
+    for what, call in sorted({(names[p], int(c)) for p, c in zip(compared.port, compared.call, strict=True)}):
+        of_port = np.array([name == what for name in names], dtype=np.bool_)[compared.port]
+        mine = of_port & (compared.call == call)
+        bad = np.flatnonzero(mine & compared.differs)
+        members = {int(e): compared.members(int(e)) for e in bad[:DETAILS]}
+        found.append(
+            Occasion(
+                step=panel.step, what=what, is_after=call == AFTER, n=len(np.unique(compared.site[mine])),
+                n_differ=len(np.unique(compared.site[bad])),
+                differences=tuple(difference(compared.sites[compared.site[e]], m) for e, m in members.items()),
+                is_local=what == "grad" and _is_local(panel, compared, members),
+            )
+        )  # fmt: skip
+    return found
+
+
+def _is_local(panel: Panel, compared: Compared, members: dict[int, list[Member]]) -> bool:
+    """Whether the optimizer sees what each rank had before any reduction (recorded on some steps only)."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not members:
+        return False
+    table = panel.where(port="grad_local")
+    sites = pa.array([compared.sites[compared.site[e]] for e in members])
+    table = table.filter(pc.and_(pc.is_valid(table["digest"]), pc.is_in(table["site"], value_set=sites)))
+    picked: list[dict[str, Any]] = table.select(["rank", "site", "digest"]).to_pylist()
+    local = {(row["rank"], row["site"]): row["digest"] for row in picked}
+    pairs = [(local.get((m.rank, compared.sites[compared.site[e]])), m.digest) for e, ms in members.items() for m in ms]
+    return bool(local) and all(before == after for before, after in pairs)
+
+
+def _note_clips(known: ReplicaTrack, panel: Panel, axis: str, groups: Sequence[tuple[int, ...]]) -> None:
+    table = panel.where(site=CLIP, port="value")
+    values: dict[int, float] = dict(zip(table["rank"].to_pylist(), table["sum"].to_pylist(), strict=True))
+    for ranks in groups:
+        here = {rank: values[rank] for rank in ranks if rank in values}
+        if len(here) > 1 and max(here.values()) > (1 + SPREAD) * min(here.values()):
+            known.clips.setdefault(axis, []).append(Spread(step=panel.step, ranks=ranks, values=here))
+
+
+def _note_facts(known: ReplicaTrack, panel: Panel) -> None:
+    site, sites = codes(panel.table, "site")
+    for name in {REWRITTEN, UNWRAPPED} & set(sites):
+        largest = int(panel.table["sum"].to_numpy()[site == sites.index(name)].max())
+        if name == REWRITTEN:
+            known.n_rewritten = max(known.n_rewritten, largest)
+        else:
+            known.n_unwrapped = max(known.n_unwrapped or 0, largest)

@@ -1,0 +1,121 @@
+"""Why replicas went apart: one verdict per axis of a job, from all of its occasions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from hypocenter.detect import stream_track
+from hypocenter.detect.panel import Panel
+from hypocenter.detect.replica_kinds import Difference, common_factors
+from hypocenter.detect.replica_track import AXES, Occasion, ReplicaTrack, Spread, is_last, track
+
+Reason = Literal["start", "unreduced", "clip", "flip", "split", "rounding", "streams", "rates", "data"]
+"""start      they differ from the first recorded step on
+unreduced  the optimizer sees gradients that nobody has added up
+clip       the same gradients, multiplied by another factor on each rank
+flip       one gradient of one parameter differs in one element, or only one parameter split
+split      the parameters went apart although their gradients agree
+rounding   gradients differ by no more than their rounding
+streams    random streams went apart first (HC304 tells)
+rates      another learning rate, a skipped update (HC306 tells)
+data       tensor-parallel ranks were given other data (HC305 tells)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What happened along one axis, and when."""
+
+    axis: str
+    reason: Reason
+    first: Occasion  # at which it shows
+    since: int | None  # last step whose recorded replicas were equal; None: there is no earlier one
+    differences: tuple[Difference, ...]
+    factors: dict[int, float] | None = None
+    clip: Spread | None = None
+    is_averaged: bool = False  # somebody writes to the parameters between updates: replicas may differ meanwhile
+    params_from: int | None = None  # first step at which parameters differ
+    n_params_differ: int = 0  # at the end
+    n_params: int = 0
+    is_outside_wrapper: bool = False
+
+
+def verdicts(panel: Panel) -> list[Verdict]:
+    """With the last panel of a job: what happened along each axis. Before that nothing."""
+    known = track(panel)
+    streams = stream_track.track(panel)
+    if not is_last(panel):
+        return []
+    notes = panel.history.notes["replicas"]
+    if "verdicts" not in notes:
+        notes["verdicts"] = [v for axis in AXES if (v := _judge(known, streams, axis)) is not None]
+    found: list[Verdict] = notes["verdicts"]
+    return found
+
+
+def _judge(known: ReplicaTrack, streams: stream_track.StreamTrack, axis: str) -> Verdict | None:
+    params = known.of(axis, "param")
+    grads = known.of(axis, "grad")
+    bad_param = next((o for o in params if o.n_differ), None)
+    bad_grad = next((o for o in grads if o.real), None)
+    first = min((o for o in (bad_param, bad_grad) if o is not None), key=lambda o: o.when, default=None)
+    if first is None:
+        return None
+    since = max((o.step for o in params if o.when < first.when and not o.n_differ), default=None)
+    at_same = next((o for o in grads if o.step == first.step and o.real), None)
+    reason = _reason(known, streams, axis, first, since, at_same, grads)
+    shown = at_same if at_same is not None and reason in ("unreduced", "clip") else first
+    last = params[-1] if params else None
+    return Verdict(
+        axis=axis, reason=reason, first=shown, since=since, differences=shown.real or shown.differences,
+        factors=common_factors(shown.differences) if shown.what == "grad" else None,
+        clip=_clip(known, axis, since, first.step), is_averaged=axis == "dp" and known.n_rewritten > 0,
+        params_from=bad_param.step if bad_param is not None else None,
+        n_params_differ=last.n_differ if last is not None else 0, n_params=last.n if last is not None else 0,
+        is_outside_wrapper=axis == "dp" and bool(known.n_unwrapped),
+    )  # fmt: skip
+
+
+def _reason(
+    known: ReplicaTrack, streams: stream_track.StreamTrack, axis: str, first: Occasion, since: int | None,
+    at_same: Occasion | None, grads: Sequence[Occasion],
+) -> Reason:  # fmt: skip
+    if first.what == "param" and since is None and not first.is_after:
+        return "start"
+    if _explained_by_streams(streams, axis, first.step):
+        return "streams"
+    if axis == "tp" and any(o.step <= first.step for o in streams.other):
+        return "data"
+    if first.what == "grad":
+        return _reason_of_gradients(first, grads)
+    if at_same is not None and axis == "dp" and not first.is_after:  # reduced gradients agree whatever parameters do
+        return _reason_of_gradients(at_same, grads)
+    if _clip(known, axis, since, first.step) is not None:
+        return "clip"
+    uneven = [u for u in streams.uneven.values() if u.axis == axis and u.step <= first.step]
+    if any(since is None or u.step >= since for u in uneven):
+        return "rates"
+    if any(o.step <= first.step and o.n_differ and not o.real for o in grads):
+        return "rounding"
+    return "flip" if first.n_differ == 1 < first.n else "split"
+
+
+def _reason_of_gradients(first: Occasion, grads: Sequence[Occasion]) -> Reason:
+    real = first.real
+    if common_factors(first.differences) is not None and 2 * first.n_differ >= first.n:
+        return "clip"
+    later = [o for o in grads if o.step > first.step]
+    is_over = bool(later) and not any(o.real for o in later)
+    if first.n_differ == 1 < first.n and len(real) == 1 and (real[0].kind == "element" or is_over):
+        return "flip"
+    return "unreduced"
+
+
+def _explained_by_streams(streams: stream_track.StreamTrack, axis: str, step: int) -> bool:
+    return any(d.axis == axis and d.step <= step for d in streams.desyncs.values() if streams.is_used(d.stream))
+
+
+def _clip(known: ReplicaTrack, axis: str, since: int | None, step: int) -> Spread | None:
+    return next((s for s in known.clips.get(axis, ()) if (since is None or s.step >= since) and s.step <= step), None)

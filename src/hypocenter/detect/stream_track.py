@@ -1,0 +1,193 @@
+"""Random states, batches, rates and skips over ranks, step by step: gathered from the panels of a job."""
+
+# pyright: reportAttributeAccessIssue=false
+# (pyarrow.compute makes its functions when it is imported)
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from hypocenter.detect.panel import Panel
+from hypocenter.detect.replica_columns import compare
+from hypocenter.detect.replica_rows import BATCH_PORT, BATCH_PREFIX, RNG_PORT, RNG_PREFIX
+from hypocenter.nouns import StepRecord
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+HARMLESS = 1e-6  # relative: learning rates computed in another order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desync:
+    """A random state that was equal over a group of ranks, and no longer is."""
+
+    stream: str
+    axis: str
+    ranks: tuple[int, ...]
+    odd: tuple[int, ...]  # ranks that differ from the majority; () when there is none
+    since: int  # last recorded step at which it was equal
+    step: int  # first at which it was not
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SameData:
+    """A batch that all data-parallel ranks of a group were given."""
+
+    step: int
+    ranks: tuple[int, ...]
+    digests: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherData:
+    """Whole numbers (token ids) that are not the same on all tensor-parallel ranks of a group."""
+
+    step: int
+    ranks: tuple[int, ...]
+    odd: tuple[int, ...]
+    argument: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uneven:
+    """What a step record says that is not the same on all ranks of a group."""
+
+    what: str  # lr, loss_scale, skipped
+    axis: str
+    step: int
+    values: Mapping[int, float]  # by rank
+
+
+@dataclass(slots=True)
+class StreamTrack:
+    """What is known so far."""
+
+    last_fed: int | None = None
+    was_equal: dict[tuple[str, str, tuple[int, ...]], int] = field(
+        default_factory=dict[tuple[str, str, tuple[int, ...]], int]
+    )  # (axis, stream, group) -> last step
+    desyncs: dict[tuple[str, str, tuple[int, ...]], Desync] = field(
+        default_factory=dict[tuple[str, str, tuple[int, ...]], Desync]
+    )
+    device_streams: set[str] = field(default_factory=set[str])  # of accelerators
+    same: list[SameData] = field(default_factory=list[SameData])
+    n_batches: dict[tuple[int, ...], int] = field(default_factory=dict[tuple[int, ...], int])  # group -> steps seen
+    other: list[OtherData] = field(default_factory=list[OtherData])
+    n_tp_batches: int = 0
+    uneven: dict[tuple[str, str], Uneven] = field(default_factory=dict[tuple[str, str], Uneven])
+
+    def is_used(self, stream: str) -> bool:
+        """Whether dropout may draw from a stream: of the CPU only when there is none of an accelerator."""
+        return stream not in _OF_LOADERS and not (stream == _OF_CPU and self.device_streams)
+
+
+_OF_CPU, _OF_LOADERS = "rng.cpu", ("rng.python", "rng.numpy")
+
+
+def track(panel: Panel) -> StreamTrack:
+    """What is known with this panel; each is read once, whichever rule asks first."""
+    known: StreamTrack = panel.history.notes["streams"].setdefault("track", StreamTrack())
+    if known.last_fed != panel.step:
+        known.last_fed = panel.step
+        _note_random_states(known, panel)
+        _note_batches(known, panel)
+        _note_records(known, panel)
+    return known
+
+
+def _note_random_states(known: StreamTrack, panel: Panel) -> None:
+    rows = _data(panel, RNG_PORT, RNG_PREFIX)
+    streams: set[str] = set(rows["site"].unique().to_pylist())
+    known.device_streams |= {s for s in streams - {_OF_CPU, *_OF_LOADERS} if not s.startswith("rng.megatron.")}
+    for axis in ("tp", "cp") if rows.num_rows else ():
+        groups = panel.groups(axis)
+        compared = compare(rows, groups)
+        for entry in range(len(compared.site)):
+            stream = compared.sites[int(compared.site[entry])]
+            ranks = groups[int(compared.group[entry])]
+            key = (axis, stream, ranks)
+            if not compared.differs[entry]:
+                known.was_equal[key] = panel.step
+            elif key in known.was_equal and key not in known.desyncs:
+                digests = {m.rank: m.digest for m in compared.members(entry)}
+                known.desyncs[key] = Desync(
+                    stream=stream, axis=axis, ranks=ranks, odd=odd_ones(digests), since=known.was_equal[key],
+                    step=panel.step,
+                )  # fmt: skip
+
+
+def _note_batches(known: StreamTrack, panel: Panel) -> None:
+    rows = _data(panel, BATCH_PORT, BATCH_PREFIX)
+    if not rows.num_rows:
+        return
+    by_rank: dict[int, dict[str, tuple[int, str, tuple[int, ...]]]] = {}
+    columns = [rows[name].to_pylist() for name in ("rank", "site", "digest", "dtype", "shape")]
+    for rank, site, digest, dtype, shape in zip(*columns, strict=True):
+        by_rank.setdefault(rank, {})[site] = (digest, dtype, tuple(shape))
+    for ranks in panel.groups("dp"):
+        batches = [by_rank.get(rank) for rank in ranks]
+        if all(batches):
+            known.n_batches[ranks] = known.n_batches.get(ranks, 0) + 1
+            if all(batch == batches[0] for batch in batches):
+                digests = tuple(value[0] for value in (batches[0] or {}).values())
+                known.same.append(SameData(step=panel.step, ranks=ranks, digests=digests))
+    for ranks in panel.groups("tp"):
+        _note_other_data(known, panel.step, ranks, by_rank)
+
+
+def _note_other_data(
+    known: StreamTrack, step: int, ranks: Sequence[int],
+    by_rank: Mapping[int, Mapping[str, tuple[int, str, tuple[int, ...]]]],
+) -> None:  # fmt: skip
+    given = [by_rank.get(rank) for rank in ranks]
+    batches = [batch for batch in given if batch]
+    if len(batches) < len(ranks) or any(batch.keys() != batches[0].keys() for batch in batches):
+        return
+    known.n_tp_batches += 1
+    for argument, (_, dtype, shape) in batches[0].items():
+        alike = all(batch[argument][1:] == (dtype, shape) for batch in batches)
+        digests = {rank: batch[argument][0] for rank, batch in zip(ranks, batches, strict=True)}
+        if alike and dtype in ("int64", "int32") and len(set(digests.values())) > 1:
+            known.other.append(
+                OtherData(step=step, ranks=tuple(ranks), odd=odd_ones(digests), argument=argument)
+            )  # fmt: skip
+
+
+_RECORDED: dict[str, Callable[[StepRecord], float | None]] = {
+    "lr": lambda record: record.lr,
+    "loss_scale": lambda record: record.loss_scale,
+    "skipped": lambda record: float(record.skipped),
+}
+
+
+def _note_records(known: StreamTrack, panel: Panel) -> None:
+    for axis in ("dp", "tp", "cp"):
+        for ranks in panel.groups(axis):
+            records = {rank: panel.records[rank] for rank in ranks if rank in panel.records}
+            for what, read in _RECORDED.items():
+                found = {rank: value for rank, record in records.items() if (value := read(record)) is not None}
+                if (what, axis) not in known.uneven and len(found) > 1 and _is_uneven(found):
+                    known.uneven[what, axis] = Uneven(what=what, axis=axis, step=panel.step, values=found)
+
+
+def _is_uneven(values: Mapping[int, float]) -> bool:
+    low, high = min(values.values()), max(values.values())
+    return high - low > HARMLESS * max(abs(low), abs(high))
+
+
+def odd_ones(digests: Mapping[int, int]) -> tuple[int, ...]:
+    """Ranks that differ from what more than half of them have; () when there is no such majority."""
+    usual, n = Counter(digests.values()).most_common(1)[0]
+    return tuple(rank for rank, digest in digests.items() if digest != usual) if 2 * n > len(digests) else ()
+
+
+def _data(panel: Panel, port: str, prefix: str) -> pa.Table:
+    import pyarrow.compute as pc
+
+    table = panel.table
+    wanted = pc.and_(pc.equal(table["port"], port), pc.starts_with(table["site"], prefix))
+    return table.filter(pc.and_(wanted, pc.is_valid(table["digest"])))
