@@ -36,6 +36,7 @@ class TracedOp:
     inputs: tuple[Edge, ...] = ()
     zero_factor: bool = False  # a product whose NaNs all come from a factor that is exactly 0 there
     node: str = ""  # autograd node in backward
+    is_collective: bool = False  # its inputs go to other ranks, its outputs come from them
 
     @property
     def real(self) -> int:

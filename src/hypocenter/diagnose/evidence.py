@@ -147,6 +147,8 @@ class Evidence:
     clip: str = ""  # "clip_grad_norm_" if clipping spread one parameter's NaN to all
     replayed: bool = False
     reproduced: bool = False
+    together: bool = False  # all ranks replayed, because the model communicates
+    received: bool = False  # the bad value came from another rank: `origin` is the collective that brought it
     traced_live: bool = False  # found by live tracing of a later step, because a replay was not possible
     why_not: str = ""  # why there was no replay, or why it did not show the failure again
     forward_finite: bool = True  # loss finite

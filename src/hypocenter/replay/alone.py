@@ -1,4 +1,7 @@
-"""A replay happens on one rank, while the others train: it must not wait for them, and must not send them anything."""
+"""A replay on one rank, while the others train, must not wait for them and must not send them anything.
+
+Where a model needs all its ranks to compute, it is done again on all of them together (`own_groups`), or not at all.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hypocenter.replay.impossible import ReplayImpossible
+from hypocenter.tap.collective_ops import is_collective, is_wrapped
 
 _DATA_PARALLEL = frozenset({
     ("torch", "DistributedDataParallel"), ("torch", "DataParallel"), ("deepspeed", "DeepSpeedEngine"),
@@ -16,8 +20,7 @@ _DATA_PARALLEL = frozenset({
 })  # fmt: skip
 """(top package, class in the MRO) of wrappers around a whole model, which keep it in `module`."""
 
-_SHARDED = frozenset({"FSDPModule", "FullyShardedDataParallel"})  # each call of theirs gathers parameters
-_HARMLESS = frozenset({"wait_tensor"})
+_FSDP2, _FSDP1 = "FSDPModule", "FullyShardedDataParallel"  # each call of theirs gathers parameters
 
 
 def callee(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -32,12 +35,38 @@ def why_not(function: Callable[..., Any]) -> str:
     """Why this cannot be called on one rank alone, or ''."""
     if not isinstance(function, torch.nn.Module) or not is_one_of_many():
         return ""
-    for module in function.modules():
-        if any(kind.__name__ in _SHARDED for kind in type(module).__mro__):
-            return "the parameters are sharded over the ranks (FSDP): a replay on one rank cannot gather them"
+    if is_gathered(function) or _holds(function, _FSDP1):
+        return "the parameters are sharded over the ranks (FSDP): a replay on one rank cannot gather them"
     if any(hasattr(parameter, "ds_tensor") for parameter in function.parameters()):
         return "the parameters are sharded over the ranks (ZeRO stage 3): a replay on one rank cannot gather them"
+    if any(_spans_ranks(parameter) for parameter in function.parameters()):
+        return "the parameters are spread over the ranks (DTensor): a replay on one rank would wait for the others"
     return ""
+
+
+def why_not_together(function: Callable[..., Any]) -> str:
+    """Why this cannot be called again even on all ranks together, or ''."""
+    if not isinstance(function, torch.nn.Module) or not is_one_of_many():
+        return ""
+    if _holds(function, _FSDP1):
+        return "its parameters are flattened and sharded (FSDP1): that state cannot be put back after a replay"
+    if any(hasattr(parameter, "ds_tensor") for parameter in function.parameters()):
+        return "its parameters are sharded by ZeRO stage 3: that state cannot be put back after a replay"
+    return ""
+
+
+def is_gathered(function: Callable[..., Any]) -> bool:
+    """Whether FSDP2 gathers its parameters for each call, and reduces their gradients in backward."""
+    return isinstance(function, torch.nn.Module) and _holds(function, _FSDP2)
+
+
+def _holds(root: torch.nn.Module, kind: str) -> bool:
+    return any(each.__name__ == kind for module in root.modules() for each in type(module).__mro__)
+
+
+def _spans_ranks(parameter: torch.Tensor) -> bool:
+    mesh = getattr(parameter, "device_mesh", None)
+    return mesh is not None and mesh.size() > 1
 
 
 def is_one_of_many() -> bool:
@@ -54,7 +83,9 @@ class NoCollectives(TorchDispatchMode):
     """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.namespace in ("c10d", "_c10d_functional") and not _is_alone(func, args):
+        if is_wrapped(types):
+            return NotImplemented  # a DTensor makes its collectives inside
+        if is_collective(func) and not _is_alone(func, args):
             name = str(func).partition(".")[2].partition(".")[0].rstrip("_")
             raise ReplayImpossible(
                 f"the model itself communicates with other ranks ({name}): a replay on one rank would wait for them"
@@ -64,13 +95,11 @@ class NoCollectives(TorchDispatchMode):
 
 def _is_alone(func: Any, args: Any) -> bool:
     """Whether the group of this collective has one rank only."""
-    if func.__name__.partition(".")[0] in _HARMLESS:
-        return True
     for arg in args:
         try:
             if isinstance(arg, torch.ScriptObject):
                 return torch.distributed.ProcessGroup.unbox(arg).size() == 1
-            if isinstance(arg, str) and func.namespace == "_c10d_functional" and arg not in _REDUCTIONS:
+            if isinstance(arg, str) and func.namespace != "c10d" and arg not in _REDUCTIONS:
                 return torch.distributed.distributed_c10d._resolve_process_group(arg).size() == 1  # type: ignore[arg-type]
         except Exception:
             continue

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from hypocenter.diagnose.evidence import Evidence, Trigger
+from hypocenter.tap.gradients import local
 from hypocenter.tap.tape import Microbatch
 from hypocenter.tap.tracer import Node, OpTracer
 
@@ -84,5 +85,6 @@ class Outcome:
 
 
 def is_finite(tensor: torch.Tensor) -> bool:
-    """Whether every element is finite."""
-    return bool(torch.isfinite(tensor.detach()).all())
+    """Whether every element is finite; of a DTensor, every element that is here."""
+    values = local(tensor)
+    return values is None or bool(torch.isfinite(values).all())

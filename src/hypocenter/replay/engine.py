@@ -1,7 +1,8 @@
 """Does a micro-batch again, in place: same inputs, random state, autocast, flags, buffers; everything restored.
 
 The parameters are still the ones the step started from, because replays happen before the optimizer uses the gradients.
-Gradients are taken with `torch.autograd.grad`, so no `.grad` changes and no accumulation hook (DDP, user) fires.
+Gradients are taken with `torch.autograd.grad`, so no `.grad` changes and no accumulation hook (DDP, user) fires. Where
+all ranks replay together, their collectives go over groups of ours (`own_groups`).
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hypocenter.replay import alone
+from hypocenter.replay import alone, sharded
 from hypocenter.replay.impossible import ReplayImpossible
+from hypocenter.replay.own_groups import OwnCollectives, OwnGroups
+from hypocenter.tap.gradients import local
 from hypocenter.tap.op_context import OpContext
 from hypocenter.tap.state import capture_rng, entered, restore_rng
 from hypocenter.tap.tape import PLACEHOLDERS, Event, Microbatch, Tape
@@ -38,7 +41,8 @@ class Replayed:
 
 
 def _finite(tensor: torch.Tensor) -> bool:
-    return bool(torch.isfinite(tensor.detach()).all())
+    values = local(tensor)  # of a DTensor those that are here: asking for all would be a collective
+    return values is None or bool(torch.isfinite(values).all())
 
 
 class Replayer:
@@ -48,14 +52,29 @@ class Replayer:
         self._tape = tape
         self._paused = paused
         self._accumulate = False  # gradients through .backward(): needed for reentrant checkpointing
+        self._own_groups: OwnGroups | None = None  # while all ranks replay together
+
+    @contextlib.contextmanager
+    def together(self, groups: OwnGroups) -> Generator[None, None, None]:
+        """All ranks replay the same micro-batches in the same order inside this block."""
+        self._own_groups = groups
+        try:
+            yield
+        finally:
+            self._own_groups = None
+
+    def needs_all(self) -> bool:
+        """Whether the modules of this step can compute only on all their ranks together."""
+        return any(alone.why_not(event.function) for event in self._tape.events)
 
     def why_not(self, microbatch: Microbatch) -> str:
         """Why this micro-batch cannot be replayed, or ''."""
         if microbatch.why_not:
             return microbatch.why_not
         events = self._tape.slice(microbatch)
-        sharded = next((why for _, event in events if (why := alone.why_not(event.function))), "")
-        return sharded or self._tape.mutated(events)
+        refuses = alone.why_not if self._own_groups is None else alone.why_not_together
+        why = next((why for _, event in events if (why := refuses(event.function))), "")
+        return why or self._tape.mutated(events)
 
     def computes_in(self, microbatch: Microbatch, dtype: torch.dtype) -> bool:
         """Whether it ran under autocast to a format, or through a module with parameters in it.
@@ -157,7 +176,10 @@ class Replayer:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
             if context is not None:
                 stack.callback(context.attach())
-            if alone.is_one_of_many():
+            stack.enter_context(sharded.put_back(event.function for _, event in events))
+            if self._own_groups is not None:
+                stack.enter_context(OwnCollectives(self._own_groups))
+            elif alone.is_one_of_many():
                 stack.enter_context(alone.NoCollectives())
             if around is not None:
                 stack.enter_context(around)
@@ -173,7 +195,8 @@ class Replayer:
                     (torch.ones_like(root) if seed is None else seed) * seed_scale
                     for root, seed in zip(roots, seeds, strict=True)
                 ]
-            grads = self._gradients(roots, seeds, parameters)
+            is_gathered = any(alone.is_gathered(event.function) for _, event in events)
+            grads = self._gradients(roots, seeds, parameters, accumulate=self._accumulate or is_gathered)
             return Replayed(values=[root.detach() for root in roots], grads=grads)
 
     def run_modules(
@@ -237,10 +260,10 @@ class Replayer:
             slots[slot] = tensor
 
     def _gradients(
-        self, roots: list[torch.Tensor], seeds: list[Any], parameters: Sequence[torch.Tensor]
+        self, roots: list[torch.Tensor], seeds: list[Any], parameters: Sequence[torch.Tensor], *, accumulate: bool
     ) -> list[torch.Tensor | None]:
         wanted = [p for p in parameters if p.requires_grad]
-        if self._accumulate:
+        if accumulate:
             with _isolated_grads(wanted):
                 torch.autograd.backward(roots, seeds)
                 found = [p.grad for p in wanted]

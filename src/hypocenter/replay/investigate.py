@@ -177,7 +177,9 @@ class Investigator:
 
     def _add_up(self, scene: Scene, replayed: Replayed) -> None:
         for (name, _), grad in zip(scene.named, replayed.grads, strict=True):
-            if grad is not None and name in scene.case.bad_params and grad.layout == torch.strided:
+            if grad is None or hasattr(grad, "to_local"):
+                continue  # of a DTensor only a part is here
+            if name in scene.case.bad_params and grad.layout == torch.strided:
                 total = self._sums.get(name)
                 self._sums[name] = grad.double() if total is None else total + grad.double()
 

@@ -43,7 +43,8 @@ class Tracing:
         ):
             for name, tensor in things:
                 with contextlib.suppress(RuntimeError, NotImplementedError):
-                    known.setdefault(tensor.untyped_storage()._cdata, (kind, name.removeprefix("batch")))
+                    values = getattr(tensor, "_local_tensor", tensor)  # of a DTensor
+                    known.setdefault(values.untyped_storage()._cdata, (kind, name.removeprefix("batch")))
 
         def leaf(tensor: torch.Tensor) -> tuple[str, str]:
             try:

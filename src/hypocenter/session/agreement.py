@@ -31,6 +31,8 @@ from typing import Any
 import torch
 
 from hypocenter.nouns import Reading
+from hypocenter.replay.jointly import Table
+from hypocenter.replay.own_groups import OwnGroups
 from hypocenter.session.assembly import Assembled, Assembly, StepCount, named, silent, start_most
 from hypocenter.session.sentinel import scalar_reading
 from hypocenter.session.wire import receive, send
@@ -67,7 +69,8 @@ class Council:
         self._under_way: tuple[Any, torch.Tensor] | None = None
         self._next_step = 0
         self._rank, self._world_size = 0, 1
-        self.rows: list[Reading] = []  # taken by the session
+        self._rows: list[Reading] = []
+        self._n_replays = 0
 
     @property
     def is_open(self) -> bool:
@@ -131,7 +134,7 @@ class Council:
             _, _, last, first = tensor.tolist()
             self._next_step = last + 1
             if last != -first and self._groups.waits:
-                self.rows.append(scalar_reading("agreement", "comm", float(last + first), self._steps.passed, 0))
+                self._rows.append(scalar_reading("agreement", "comm", float(last + first), self._steps.passed, 0))
                 self._close(f"the ranks are at different steps, {-first} to {last}")
         return self._groups is not None
 
@@ -168,6 +171,23 @@ class Council:
                 work.wait(timedelta(seconds=max(0.001, deadline - time.monotonic())))
             return received
         return None
+
+    def table(self) -> Table:
+        """What a replay on all ranks needs."""
+        return Table(most=self.most, groups=self._own_groups)
+
+    def _own_groups(self) -> OwnGroups | None:
+        from torch.distributed import PrefixStore
+
+        if self._groups is None:
+            return None
+        self._n_replays += 1
+        return OwnGroups(PrefixStore(f"replay/{self._n_replays}", self._groups.store), self._timeout_s)
+
+    def take_rows(self) -> list[Reading]:
+        """Rows since the last call."""
+        rows, self._rows = self._rows, []
+        return rows
 
     def _said(self, what: str, start: Callable[[Assembled], Any], timeout_s: float | None) -> bool:
         if self._groups is None:

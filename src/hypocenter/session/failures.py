@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from hypocenter.replay.bundle import write_bundle
 from hypocenter.replay.case import BUDGETS, HIDDEN, Case
 from hypocenter.replay.engine import Replayer
 from hypocenter.replay.investigate import Investigator
+from hypocenter.replay.jointly import Jointly, Table
 from hypocenter.session.live_trace import LiveTrace
 from hypocenter.session.replay_rows import ReplayRows
 from hypocenter.session.scale_memory import ScaleMemory
@@ -33,6 +34,25 @@ MAX_DEAD_REPLAYS = 3  # replays because gradients became exactly zero: often hea
 HISTORY_STEPS = 256  # per site: what a trend before the failure is read from
 MAX_SCALE_REPLAYS = 2  # traced replays of steps that one layer made the scaler skip
 MAX_ACTIVATION_REPLAYS = 3  # replays because a module's output was not finite while the gradients were
+
+
+FAILED: tuple[Trigger, Trigger] = ("nonfinite-loss", "nonfinite-grad")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What is to be done about one step."""
+
+    trigger: Trigger | None  # None: nothing
+    case: Case
+    check: Check
+    facts: dict[str, float | str]
+    asks: bool  # this rank wants a replay
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether loss and gradients were finite here."""
+        return self.check.loss_finite and not self.check.bad_params
 
 
 class Failures:
@@ -52,6 +72,7 @@ class Failures:
         self._config, self._names, self._replayer = config, names, replayer
         self._folder, self._rows, self._live, self._warn = folder, rows, live, warn
         self._investigator = Investigator(replayer, names, after_trace=rows.stop)
+        self._joint = Jointly(replayer, names, rows.stop)
         self._n_replays = self._n_dead = self._n_activation = 0
         self._n_scale = 0
         self._scale_watch = ScaleWatch(config, names, replayer)
@@ -63,7 +84,7 @@ class Failures:
         self.healthy_steps = 0
         self.written: list[Evidence] = []
 
-    def after_check(
+    def decide(
         self,
         check: Check,
         step: int,
@@ -74,29 +95,18 @@ class Failures:
         scale: float | None,
         clip_bad: list[str] | None,
         readings: Sequence[Reading],
-    ) -> str:
-        """Decide on and investigate one step. Returns the evidence's id, or ''."""
+    ) -> Decision:
+        """Whether this step is to be investigated, and what is known of it."""
         self._scales.note(scale, healthy=check.loss_finite and not check.bad_params)
         suspicious = self._newly_nonfinite(readings)
         bad = check.bad_params if clip_bad is None else clip_bad
         trigger, facts = self._trigger(check, step, scale, microbatches, bad, suspicious)
-        is_healthy = check.loss_finite and not check.bad_params
-        if is_healthy and not self.poisoned:
-            lost = self._underflow.look(check, step, scale, microbatches, rank=rank, world_size=world_size)
-            if lost is not None:
-                return self._write(lost, None)
-        if trigger is None:
-            self.healthy_steps += is_healthy
-            return ""
-        if trigger in ("nonfinite-loss", "nonfinite-grad") and (
-            self.poisoned or self._n_replays >= self._config.max_replays
-        ):
-            return ""
-        self._n_replays += 1
+        if trigger in FAILED and (self.poisoned or self._n_replays >= self._config.max_replays):
+            trigger = None
         is_known = trigger == "nonfinite-grad" and "finite_at_scale_1" in facts
         case = Case(
-            id=f"step-{step:06d}-{trigger}",
-            trigger=trigger,
+            id=f"step-{step:06d}-{trigger or FAILED[1]}",
+            trigger=trigger or FAILED[1],
             step=step,
             rank=rank,
             world_size=world_size,
@@ -111,10 +121,49 @@ class Failures:
             clip="clip_grad_norm_" if clip_bad is not None and len(clip_bad) < len(check.bad_params) else "",
             seed_scale=1.0 / scale if is_known and scale is not None else 1.0,
         )
-        found = self._investigate(case, facts)
-        if found and trigger == "nonfinite-grad" and self.written[-1].reproduced:
+        return Decision(
+            trigger=trigger, case=case, check=check, facts=facts, asks=trigger in FAILED and self._config.replay
+        )
+
+    def follow(self, decision: Decision, table: Table | None) -> str:
+        """Investigate what was decided on. Returns the evidence's id, or ''.
+
+        Args:
+            table: where all ranks replay together, because one of them asked for it; None: nobody did.
+        """
+        case, check = decision.case, decision.check
+        if table is not None:
+            return self._jointly(decision, table)
+        if decision.is_healthy and not self.poisoned:
+            lost = self._underflow.look(
+                check, case.step, case.loss_scale, case.microbatches, rank=case.rank, world_size=case.world_size
+            )
+            if lost is not None:
+                return self._write(lost, None)
+        if decision.trigger is None:
+            self.healthy_steps += decision.is_healthy
+            return ""
+        self._n_replays += 1
+        found = self._investigate(case, decision.facts)
+        if found and decision.trigger == "nonfinite-grad" and self.written[-1].reproduced:
             self._scale_watch.explained(check)
         return found
+
+    def _jointly(self, decision: Decision, table: Table) -> str:
+        """All ranks replay. One whose own step was fine writes something only if the value started there."""
+        self._n_replays += decision.trigger is not None
+        case = decision.case
+        base = self._investigator.base(case)
+        outcome = self._joint.investigate(case, base, self._rows.observe, table)
+        is_here = outcome.evidence.reproduced and not outcome.evidence.received
+        if self.poisoned or (decision.trigger is None and not is_here):
+            return ""
+        if outcome.evidence.reproduced:
+            self._live.disarm()
+        elif not outcome.evidence.replayed:
+            self._live.arm(outcome.evidence.why_not)
+        outcome.evidence = replace(outcome.evidence, facts={**outcome.evidence.facts, **decision.facts})
+        return self._write(outcome.evidence, outcome)
 
     def _investigate(self, case: Case, facts: dict[str, float | str]) -> str:
         if not self._config.replay:

@@ -16,7 +16,7 @@ from hypocenter.config import Config
 from hypocenter.nouns import Reading, StepRecord
 from hypocenter.record.layout import rank_directory
 from hypocenter.replay.engine import Replayer
-from hypocenter.session.agreement import Council
+from hypocenter.session.agreement import Council, Meeting
 from hypocenter.session.failures import Failures
 from hypocenter.session.frameworks import Frameworks
 from hypocenter.session.guard import StopTraining, Warnings, guarded
@@ -113,6 +113,7 @@ class Session:
         self._unclipped_norm: float | None = None
         self._check: Check | None = None
         self._update: Update | None = None
+        self._meeting: Meeting | None = None
         self._step = 0
         self._scale: float | None = None
         self._skipped = False
@@ -141,6 +142,7 @@ class Session:
         """Something in Hypocenter failed: let go of everything, say so once."""
         self.is_off = True
         self._detach()
+        self._council.close()
         self.warn(f"switched off after an internal error, training goes on ({reason})")
         if os.environ.get("HYPOCENTER_TRACEBACK") and error is not None:
             import traceback
@@ -335,7 +337,7 @@ class Session:
             self._finding = self._parameter_check.look_back(parameters) or self._finding
         self._rows += self._levels.collect(self._step, [optimizer])
         rank, world_size = self._rank()
-        found = self._failures.after_check(
+        decision = self._failures.decide(
             check,
             self._step,
             self.tape.microbatches,
@@ -345,11 +347,19 @@ class Session:
             clip_bad=self._clip_bad,
             readings=self._rows,
         )
-        self._finding = found or self._finding
-        self._rows += self._replay_rows.collect(self._step)
+        self._council.begin(
+            self._step,
+            failed=decision.asks,
+            suspect=not decision.is_healthy,
+            communicates=self._replayer.needs_all,
+        )
         have = {row.site for row in self._rows if row.phase == "grad"}  # in full, when parameters are due
         self._rows += [r for r in self._sentinel.readings(check, self._step, parameters) if r.site not in have]
         self._rows += self._scalars(check, optimizer, scaled)
+        self._meeting = self._council.end()
+        is_joint = self._meeting is not None and self._meeting.failed
+        self._finding = self._failures.follow(decision, self._council.table() if is_joint else None) or self._finding
+        self._rows += [*self._replay_rows.collect(self._step), *self._council.take_rows()]
         self._check = check
         self._update = Update(
             step=self._step,
@@ -366,7 +376,9 @@ class Session:
     def _act(self, optimizer: Any, plain: PlainUpdate | None = None) -> None:
         """The user's choice of what to do at a step that failed."""
         check = self._check
-        if check is None or (check.loss_finite and not check.bad_params) or self._scale is not None:
+        is_bad_elsewhere = self._meeting is not None and self._meeting.suspect
+        is_fine = check is None or (check.loss_finite and not check.bad_params and not is_bad_elsewhere)
+        if check is None or is_fine or self._scale is not None:
             return
         if self.config.on_finding == "skip":
             if plain is not None:
@@ -456,10 +468,11 @@ class Session:
         if losses and not check.loss_finite:
             self._step = self.clock.step
             rank, world_size = self._rank()
-            self._finding = self._failures.after_check(
+            decision = self._failures.decide(
                 check, self._step, self.tape.microbatches, rank=rank, world_size=world_size, scale=None,
                 clip_bad=self._clip_bad, readings=[],
             )  # fmt: skip
+            self._finding = self._failures.follow(decision, None)
             self._rows += self._replay_rows.collect(self._step)
             self._rows += [scalar_reading("loss", "loss", v, self._step, i) for i, v in enumerate(losses)]
             self._flush(StepRecord(step=self._step, n_microbatches=len(losses), loss=losses[0], finding=self._finding))

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hypocenter.optrace import LITERAL_NEGINF, LITERAL_POSINF, NAN, NEGINF, POSINF, REAL, Edge, TracedOp
+from hypocenter.tap.collective_ops import is_collective, is_wrapped, operands, result_of
 from hypocenter.tap.gradients import local
 from hypocenter.tap.op_context import OpContext, OpPlace
 
@@ -120,14 +121,22 @@ class OpTracer(TorchDispatchMode):
         return tuple(node.traced for node in self.nodes)
 
     def edge_to(self, tensor: torch.Tensor) -> Edge:
-        """Who made this tensor, and what it holds."""
-        return self._edge(tensor)
+        """Who made this tensor (of a DTensor, what is here of it), and what it holds."""
+        return self._edge(getattr(tensor, "_local_tensor", tensor))
+
+    def sent(self) -> list[Edge]:
+        """Values that went to other ranks and were not finite."""
+        return [edge for node in self.nodes if node.traced.is_collective for edge in node.traced.inputs if edge.real]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = str(func)
+        if is_wrapped(types):
+            return NotImplemented  # we want what the wrapper does inside
         if name == "prim.device.default" or func.namespace == "prim":
             return func(*args, **kwargs)
+        if is_collective(func):
+            return self._collective(func, name, args, kwargs)
         read = _flat_tensors(args, kwargs)
         if name == "aten.lift_fresh.default":  # a constant made from Python numbers: its storage is new to us
             self._forget(read)
@@ -139,6 +148,17 @@ class OpTracer(TorchDispatchMode):
         if not written and _is_view(read, outputs):
             return out
         self._add(func, name, args, kwargs, read, edges, outputs, captured)
+        return out
+
+    def _collective(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+        """It is never kept to be executed again: one rank alone would wait for the others."""
+        read = operands(func, args)
+        edges = tuple(self._edge(tensor) for tensor in read)
+        out = func(*args, **kwargs)
+        outputs = tuple(result_of(func, args, out))
+        self._add(None, name, args, kwargs, read, edges, outputs, {})
+        node = self.nodes[-1]
+        node.traced = replace(node.traced, is_collective=True)
         return out
 
     def _add(
@@ -177,7 +197,7 @@ class OpTracer(TorchDispatchMode):
             dtypes=tuple(str(t.dtype).removeprefix("torch.") for t in outputs),
             scalars=tuple(v for v in (*args, *kwargs.values()) if isinstance(v, (int, float))),
         )
-        if self._capture and _is_transition(traced, edges) and self._n_captures < MAX_CAPTURES:
+        if func is not None and self._capture and _is_transition(traced, edges) and self._n_captures < MAX_CAPTURES:
             self._n_captures += 1
             node.func = func
             node.args, node.kwargs = _detached(args, captured), _detached(kwargs, captured)
