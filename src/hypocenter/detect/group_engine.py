@@ -30,7 +30,7 @@ GroupReads = Literal["digest", "comm", "grad", "local", "data", "scalar", "misus
 digest    those that carry a digest
 comm      of phase comm: what went into and came out of collectives
 grad      local norms of gradients as the optimizer sees them (phase grad, port grad)
-local     gradients before they were reduced over ranks (phase grad, port grad_local)
+local     gradients before they were reduced over ranks, and right after (phase grad, port grad_local, grad_reduced)
 data      of phase data: random states and batches
 scalar    loss, grad_norm, lr, loss_scale, clip_coef (one element, port value)
 misuse    facts about how the program trains (site misuse.*)

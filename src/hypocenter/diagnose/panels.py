@@ -58,7 +58,7 @@ def of_ranks(table: Any, reads: Collection[GroupReads]) -> Any:
         "digest": lambda: pc.is_valid(table["digest"]),
         "comm": lambda: pc.equal(table["phase"], "comm"),
         "grad": lambda: pc.and_(pc.equal(table["phase"], "grad"), pc.equal(table["port"], "grad")),
-        "local": lambda: pc.equal(table["port"], "grad_local"),
+        "local": lambda: pc.or_(pc.equal(table["port"], "grad_local"), pc.equal(table["port"], "grad_reduced")),
         "data": lambda: pc.equal(table["phase"], "data"),
         "scalar": lambda: pc.and_(pc.equal(table["port"], "value"), pc.equal(table["n"], 1)),
         "misuse": lambda: pc.starts_with(table["site"], "misuse."),

@@ -23,7 +23,7 @@ from hypocenter.record.whereabouts import Whereabouts
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_OVER_RANKS = ("replica", "grad_local")  # ports that begin so are for rules over ranks alone
+_OVER_RANKS = ("replica", "grad_local", "grad_reduced")  # ports that begin so are for rules over ranks alone
 
 
 class Recorded(Protocol):
