@@ -7,7 +7,7 @@ caught. (A mapped file would be ten times cheaper, but answers a full disk, or a
 
 Layout, little-endian: head at 0, two slots at 512 and 1024 written in turn, the end at 1536, the sign of life at 2560,
 a look at the stack at 2688, and from 4096 on what Python wrote of its stack at a SIGTERM. Each part ends with a CRC-32
-of what precedes it, so a reader never takes a torn one; of two whole slots the one with the higher generation counts.
+of what precedes it, so a reader never takes a torn one; of two whole slots the later one counts.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def _decoded(data: bytes) -> Whereabouts | None:
         return None
     _, _, rank, world_size, pid, ticks, namespace, started_ns, attempt, host, boot = head
     slots = [slot for at in SLOTS_AT if (slot := _part(data, SLOT, at)) is not None]
-    latest = max(slots, key=lambda slot: slot[0], default=None)
+    latest = max(slots, key=lambda slot: (slot[1], slot[0]), default=None)
     known: dict[str, Any] = _position(latest) if latest is not None else {}
     look, beat = _part(data, LOOK, LOOK_AT), _part(data, BEAT, BEAT_AT) or (0, 0)
     if latest is not None and look is not None and look[0] == latest[0]:

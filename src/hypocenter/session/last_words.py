@@ -19,7 +19,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
-_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+_LIBRARIES = (
+    *{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")},
+    str(Path(__file__).resolve().parents[1]),
+)
 _AT_MOST_CHARACTERS = 600
 
 

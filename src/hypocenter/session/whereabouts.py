@@ -43,7 +43,8 @@ from hypocenter.tap.names import NameMap
 from hypocenter.tap.source import user_frame
 
 BEAT_S = 0.5  # between two signs of life
-SLOW_NS = 50_000  # a write that takes longer is one to be sparing with
+SLOW_NS = 50_000  # a write that takes longer is slow
+MANY_SLOW = 3  # slow writes in a row: it is the disk, not the scheduler of a busy machine
 SPARING = 100  # times the cost of a slow write: until the next one
 
 _INDEX = {phase: PHASES.index(phase) for phase in PHASES}
@@ -75,7 +76,7 @@ class WhereaboutsKeeper(Listener):
         self._known: dict[tuple[str, str, str, int | None], tuple[bytes, bytes, bytes, int]] = {}
         self._places: dict[int, int] = {}  # group's key -> its place among the counts
         self._counts = bytearray(COUNT.size * MAX_GROUPS)
-        self._wait_until = 0
+        self._wait_until = self._n_slow = 0
         self._late: tuple[Any, ...] | None = None
 
     # life
@@ -207,13 +208,15 @@ class WhereaboutsKeeper(Listener):
         if now < self._wait_until:
             self._late = fields
             return
+        self._late = None
         try:
             file.slot(fields)
         except OSError as error:
             self._give_up(error)
             return
         cost = time.monotonic_ns() - now
-        if cost > SLOW_NS:
+        self._n_slow = self._n_slow + 1 if cost > SLOW_NS else 0
+        if self._n_slow >= MANY_SLOW:
             self._wait_until = now + SPARING * cost
 
     def _live(self, file: WhereaboutsFile) -> None:

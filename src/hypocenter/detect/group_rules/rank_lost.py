@@ -28,7 +28,9 @@ When it is wrong
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import PurePath
 
 from hypocenter.detect.endings import Ending
 from hypocenter.detect.group_engine import end_rule
@@ -48,6 +50,8 @@ _IN_WORDS: dict[WherePhase, str] = {
     "forward": "the forward", "loss": "its loss code", "backward": "the backward", "check": "Hypocenter's check",
     "agree": "Hypocenter's agreement", "update": "the update", "replay": "a replay by Hypocenter", "off": "its program",
 }  # fmt: skip
+_CUT = re.compile(r"closed|reset|by peer|broken pipe", re.IGNORECASE)
+_LIBRARY = re.compile(r"(site|dist)-packages|/hypocenter/|<frozen|/lib/python3")
 _SAID_AT_MOST = 4  # sentences of waits, and of other ranks' ends
 
 
@@ -99,7 +103,9 @@ def _title(job: Job, loss: Loss) -> str:
     waiting = loss.waits[0].waiting if loss.waits else ()
     return {
         "raised": f"{who} died of {kind} at {step}",
-        "silent": f"{who} {'were' if many else 'was'} killed or crashed at {step}",
+        "silent": f"{who} {'were' if many else 'was'} killed or crashed at {step}"
+        if _was_cut_off(loss)
+        else f"{who} fell silent at {step}",
         "terminated": f"{who} {'were' if many else 'was'} ended by SIGTERM at {step}, before the others",
         "stopped": f"{who} {'are' if many else 'is'} stopped by a signal at {step}",
         "left": f"{who} left the job at {step} while others went on",
@@ -127,17 +133,29 @@ def _why(job: Job, loss: Loss) -> Iterator[str]:
                     f"{group_text(seen.call.ranks, job.places, job.world_size)}, which it {_done(seen)}"
                 )
         if seen.stack:
-            frames = [line.strip() for line in seen.stack.splitlines() if line.strip().startswith("File")]
-            yield from (f"at SIGTERM rank {rank} was in {frame}" for frame in frames[:1])
+            yield from (f"at SIGTERM rank {rank} was in {frame}" for frame in _own_frames(seen.stack)[:1])
     if loss.how == "silent":
-        yield "no exception and no SIGTERM: SIGKILL (the out-of-memory killer?), a crash outside Python, or os._exit"
+        stop = "" if _was_cut_off(loss) else "a stop (SIGSTOP, a frozen machine), "
+        yield f"no exception, no SIGTERM: {stop}SIGKILL (the out-of-memory killer?), a crash outside Python, os._exit"
     if loss.how != "on all ranks":
         yield from (_waiting(job, loss, wait) for wait in loss.waits[:_SAID_AT_MOST])
 
 
+def _was_cut_off(loss: Loss) -> bool:
+    """Whether the others' connections were closed: the process is gone, not only quiet."""
+    ends = (end.seen.exit for end in loss.ends.values() if end.how == "lost peer" and end.seen is not None)
+    return any(end is not None and _CUT.search(end.text) for end in ends)
+
+
+def _own_frames(stack: str) -> list[str]:
+    """Lines of a stack that are not of a library, innermost first."""
+    lines = [line.strip() for line in stack.splitlines() if line.strip().startswith("File")]
+    return [line for line in lines if not _LIBRARY.search(line)]
+
+
 def _last_seen(job: Job, loss: Loss, seen: Whereabouts) -> str:
     place = f", at {seen.site}" if seen.site else ""
-    line = f" ({seen.line})" if seen.line else ""
+    line = f" ({PurePath(seen.line).name})" if seen.line else ""
     inside = f", inside {seen.call.op} #{seen.call.seq}" if seen.is_inside and seen.call is not None else ""
     end = loss.ends[seen.rank]
     others = [e.at_s for e in loss.ends.values() if e.seen is not None and e.rank not in loss.ranks]
@@ -160,10 +178,14 @@ def _waiting(job: Job, loss: Loss, wait: Wait) -> str:
     verb = "waited" if is_over else "wait" if len(wait.waiting) > 1 else "waits"
     steps = {seen.step for r in wait.waiting if r in loss.ends and (seen := loss.ends[r].seen) is not None}
     step = f" at step {min(steps)}" if steps else ""
-    if wait.op == BACKWARD:
-        return f"{waiting} {verb} in the backward of step {wait.seq} for {missing}, which had not come so far"
+    lines = [
+        seen.line for r in wait.waiting if r in loss.ends and (seen := loss.ends[r].seen) is not None and seen.line
+    ]
+    step += f" ({PurePath(lines[0]).name})" if lines else ""
     of = group_text(wait.group, job.places, job.world_size)
     long = f" for {seconds_text(loss.waited_s)}" if wait is loss.waits[0] and loss.waited_s > 0.1 else ""
+    if wait.op == BACKWARD:
+        return f"{waiting} {verb}{long} in the backward{step} for {missing}, which had not come so far"
     if wait.op in ("send", "recv"):
         return f"{waiting} {verb}{long} in {wait.op} #{wait.seq}{step} for {missing}"
     return f"{waiting} {verb}{long} in {wait.op} #{wait.seq} of {of}{step} for {missing}, which never entered it"
