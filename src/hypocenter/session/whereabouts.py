@@ -77,6 +77,7 @@ class WhereaboutsKeeper(Listener):
         self._places: dict[int, int] = {}  # group's key -> its place among the counts
         self._counts = bytearray(COUNT.size * MAX_GROUPS)
         self._wait_until = self._n_slow = 0
+        self._time_ns = time.monotonic_ns
         self._late: tuple[Any, ...] | None = None
 
     # life
@@ -198,7 +199,7 @@ class WhereaboutsKeeper(Listener):
         return True
 
     def _write(self) -> None:
-        file, now = self._file, time.monotonic_ns()
+        file, now = self._file, self._time_ns()
         if file is None or self._is_over:
             return
         step, microbatch, phase, site = self._where
@@ -214,7 +215,7 @@ class WhereaboutsKeeper(Listener):
         except OSError as error:
             self._give_up(error)
             return
-        cost = time.monotonic_ns() - now
+        cost = self._time_ns() - now
         self._n_slow = self._n_slow + 1 if cost > SLOW_NS else 0
         if self._n_slow >= MANY_SLOW:
             self._wait_until = now + SPARING * cost
