@@ -41,6 +41,13 @@ class Verdict:
     n_params: int = 0
     is_outside_wrapper: bool = False
 
+    @property
+    def aftermath(self) -> tuple[str, ...]:
+        """How many parameters differ in the end."""
+        if not self.n_params_differ:
+            return ("at the end all parameters are equal",) if self.n_params else ()
+        return (f"at the end {self.n_params_differ} of {self.n_params} replicated parameters differ",)
+
 
 def verdicts(panel: Panel) -> list[Verdict]:
     """With the last panel of a job: what happened along each axis. Before that nothing."""

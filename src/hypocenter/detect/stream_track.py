@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 HARMLESS = 1e-6  # relative: learning rates computed in another order
+SAME_LOSS = 1e-4  # relative: losses of tensor-parallel ranks, which are as a rule equal to the bit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +80,10 @@ class StreamTrack:
     n_batches: dict[tuple[int, ...], int] = field(default_factory=dict[tuple[int, ...], int])  # group -> steps seen
     other: list[OtherData] = field(default_factory=list[OtherData])
     n_tp_batches: int = 0
+    loss_was_equal: set[tuple[str, tuple[int, ...]]] = field(default_factory=set[tuple[str, tuple[int, ...]]])
+    loss_apart: dict[tuple[str, tuple[int, ...]], int] = field(
+        default_factory=dict[tuple[str, tuple[int, ...]], int]
+    )  # (axis, group) -> first step at which the loss, equal on all ranks before, no longer is
     uneven: dict[tuple[str, str], Uneven] = field(default_factory=dict[tuple[str, str], Uneven])
 
     def is_used(self, stream: str) -> bool:
@@ -168,15 +174,29 @@ def _note_records(known: StreamTrack, panel: Panel) -> None:
     for axis in ("dp", "tp", "cp"):
         for ranks in panel.groups(axis):
             records = {rank: panel.records[rank] for rank in ranks if rank in panel.records}
+            if axis != "dp":
+                _note_losses(known, panel.step, (axis, ranks), [record.loss for record in records.values()])
             for what, read in _RECORDED.items():
                 found = {rank: value for rank, record in records.items() if (value := read(record)) is not None}
                 if (what, axis) not in known.uneven and len(found) > 1 and _is_uneven(found):
                     known.uneven[what, axis] = Uneven(what=what, axis=axis, step=panel.step, values=found)
 
 
-def _is_uneven(values: Mapping[int, float]) -> bool:
+def _note_losses(
+    known: StreamTrack, step: int, key: tuple[str, tuple[int, ...]], losses: Sequence[float | None]
+) -> None:
+    values = [loss for loss in losses if loss is not None and math.isfinite(loss)]
+    if len(values) < max(2, len(losses)):
+        return
+    if not _is_uneven(dict(enumerate(values)), SAME_LOSS):
+        known.loss_was_equal.add(key)
+    elif key in known.loss_was_equal:
+        known.loss_apart.setdefault(key, step)
+
+
+def _is_uneven(values: Mapping[int, float], tolerance: float = HARMLESS) -> bool:
     low, high = min(values.values()), max(values.values())
-    return high - low > HARMLESS * max(abs(low), abs(high))
+    return high - low > tolerance * max(abs(low), abs(high))
 
 
 def odd_ones(digests: Mapping[int, int]) -> tuple[int, ...]:

@@ -62,21 +62,20 @@ def _of_replicas(verdict: Verdict, spread: Spread | None) -> Finding:
         why.append(f"the coefficient of clipping is {values_words(spread.values)}")
     if verdict.since is not None and verdict.since >= verdict.first.step:
         why.append("the parameters are still equal before the update of this step")
-    then = (
-        [f"replicated parameters differ from step {verdict.params_from} on"] if verdict.params_from is not None else []
-    )
     is_proven = bool(factors) and spread is not None
     step = min(verdict.first.step, spread.step) if spread is not None else verdict.first.step
-    return _finding(verdict.axis, step, spread.values if spread else factors, why, then, is_proven=is_proven)
+    return _finding(
+        verdict.axis, step, spread.values if spread else factors, why, verdict.aftermath, is_proven=is_proven
+    )
 
 
 def _of_shards(axis: str, spread: Spread) -> Finding:
     why = [f"the coefficient of clipping is {values_words(spread.values)}"]
-    return _finding(axis, spread.step, spread.values, why, [], is_proven=False)
+    return _finding(axis, spread.step, spread.values, why, (), is_proven=False)
 
 
 def _finding(
-    axis: str, step: int, values: Mapping[int, float], why: list[str], then: list[str], *, is_proven: bool
+    axis: str, step: int, values: Mapping[int, float], why: list[str], then: tuple[str, ...], *, is_proven: bool
 ) -> Finding:
     rank, actual = max(values.items(), key=lambda item: item[1])
     return Finding(
@@ -94,6 +93,6 @@ def _finding(
         limit=min(values.values()),
         actual=actual,
         why=tuple(why),
-        then=tuple(then),
+        then=then,
         remedy=Remedy(action="clip-by-global-norm", text="clip by one norm of the whole model, the same on all ranks"),
     )

@@ -60,7 +60,7 @@ def _finding(verdict: Verdict) -> Finding:
         cause="missing-gradient-sync",
         confidence="proven" if occasion.is_local else "likely",
         why=tuple(_why(verdict)),
-        then=tuple(_then(verdict)),
+        then=verdict.aftermath,
         remedy=None
         if verdict.is_averaged
         else Remedy(action="reduce-gradients", targets=(first.site,), text=_advice(verdict)),
@@ -87,9 +87,3 @@ def _why(verdict: Verdict) -> Iterator[str]:
         yield "there is a DDP wrapper, but the optimizer's parameters are not inside it: a copy is trained"
     if verdict.is_averaged:
         yield "somebody writes to the parameters between updates"
-
-
-def _then(verdict: Verdict) -> Iterator[str]:
-    if verdict.params_from is not None:
-        at = f"at the end {verdict.n_params_differ} of {verdict.n_params} differ"
-        yield f"parameters differ from step {verdict.params_from} on; {at}"

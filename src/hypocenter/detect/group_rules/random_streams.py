@@ -7,8 +7,8 @@ What it means
 How it is decided
     Digests of the random states are compared before the first forward of a step, on the first steps and those of
     `--replicas`. A stream that was equal over a tensor- or context-parallel group and then is not is reported with
-    the last step at which it was and the rank that differs from the others. An error where replicated parameters
-    went apart after it, a warning where nothing is known of any, a note where they stay equal. Streams that no
+    the last step at which it was and the rank that differs from the others. An error where replicated parameters or
+    the loss went apart with it, a warning where nothing is known of them, a note where they stay equal. Streams that no
     dropout draws from (Python's, NumPy's, the CPU's beside an accelerator) and data-parallel groups are not judged.
 
 What to do
@@ -46,16 +46,19 @@ def check(panel: Panel) -> Iterator[Finding]:
             first[desync.axis] = desync
     for axis, desync in first.items():
         verdict = judged.get(axis)
-        is_drifting = verdict is not None and verdict.reason == "streams"
-        has_equal = verdict is None and any(o.step > desync.step and o.n for o in track(panel).of(axis, "param"))
-        then = ()
-        if verdict is not None and is_drifting:
+        then: list[str] = []
+        if verdict is not None and verdict.reason == "streams":
             what = "gradients" if verdict.first.what == "grad" else "parameters"
-            then = (
+            then.append(
                 f"{what} of {verdict.first.n_differ} of {verdict.first.n} replicated parameters differ at step "
-                f"{verdict.first.step}, first {verdict.differences[0].site}",
+                f"{verdict.first.step}, first {verdict.differences[0].site}"
             )
-        yield _finding(desync, "error" if is_drifting else "note" if has_equal else "warning", then)
+        apart = known.loss_apart.get((axis, desync.ranks))
+        if apart is not None and apart >= desync.since:
+            then.append(f"the loss, the same on all of them before, is not from step {apart} on")
+        has_equal = verdict is None and any(o.step > desync.step and o.n for o in track(panel).of(axis, "param"))
+        has_equal = has_equal or (axis, desync.ranks) in known.loss_was_equal
+        yield _finding(desync, "error" if then else "note" if has_equal else "warning", tuple(then))
 
 
 def _finding(desync: Desync, severity: Severity, then: tuple[str, ...]) -> Finding:

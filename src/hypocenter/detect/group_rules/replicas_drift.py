@@ -64,7 +64,7 @@ def _finding(verdict: Verdict) -> Finding:
         cause=_CAUSES[verdict.reason] if not verdict.is_averaged else "replica-drift",
         confidence="likely" if verdict.reason in ("start", "rounding") or first.kind == "element" else "possible",
         why=tuple(_why(verdict)),
-        then=tuple(_then(verdict)),
+        then=verdict.aftermath,
         remedy=None if is_harmless else Remedy(action="restore-replicas", targets=(first.site,), text=_ADVICE),
     )
 
@@ -105,9 +105,3 @@ def _why(verdict: Verdict) -> Iterator[str]:
         yield "the gradients agree where they were recorded: something else has written to the parameters"
     elif verdict.reason == "flip":
         yield f"{ranks_text(first.ranks)} agree on the other {verdict.first.n - 1} gradients of this step"
-
-
-def _then(verdict: Verdict) -> Iterator[str]:
-    if verdict.params_from is not None:
-        at = f"at the end {verdict.n_params_differ} of {verdict.n_params} differ"
-        yield f"parameters differ from step {verdict.params_from} on; {at}"
