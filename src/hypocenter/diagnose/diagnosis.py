@@ -8,6 +8,7 @@ from dataclasses import replace
 from hypocenter.detect import engine, group_engine
 from hypocenter.diagnose import verdicts
 from hypocenter.diagnose.exhibits import Exhibits, load
+from hypocenter.diagnose.faulty_device import with_device
 from hypocenter.diagnose.fold import Folded, fold
 from hypocenter.diagnose.handed_on import without_received
 from hypocenter.diagnose.job_end import job_of
@@ -44,7 +45,7 @@ def diagnose(recorded: Recorded, plugins: Sequence[str] = ()) -> Diagnosis:
     found += over_ranks.end(job_of(recorded, records))
     shelf.close()
     exhibits = without_received(together(load(recorded.evidence_files(), recorded.directory)), recorded.places)
-    folded = fold(exhibits.found, found, records)
+    folded = with_device(fold(exhibits.found, found, records))
     status, why = _status(folded, exhibits, records, recorded)
     n_sites, n_rows = extent(recorded)
     return Diagnosis(

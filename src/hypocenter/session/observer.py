@@ -56,6 +56,7 @@ class Update:
     check: Check  # losses and norms of this step, already on the host
     scaled: ScaledUpdate | None = None  # None: no loss scaler
     skipped: bool = False  # known after the update
+    rows: list[Reading] = field(default_factory=list)  # of the observers that were told of it before this one
 
 
 class Observer:
@@ -144,7 +145,12 @@ class Observers:
 
     def before_update(self, update: Update) -> list[Reading]:
         """Tell all; their rows so far."""
-        self._each(lambda observer: observer.before_update(update))
+
+        def tell(observer: Observer) -> None:
+            observer.before_update(update)
+            update.rows += observer.rows
+
+        self._each(tell)
         return self._collected()
 
     def after_update(self, update: Update) -> list[Reading]:

@@ -19,9 +19,9 @@ _MIX = 0x9E37_79B9_7F4A_7C15  # 2**64 / golden ratio: Knuth, The Art of Computer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Print:
-    """One tensor: digest of its bits and L2 norm in float32."""
+    """One tensor: digest of its bits, None when only the norm is known, and L2 norm in float32."""
 
-    digest: int
+    digest: int | None
     norm: float
 
 
@@ -36,7 +36,7 @@ class Bits:
         """One digest of all, as int64."""
         total = 0
         for name in sorted(self.prints):
-            total = ((total ^ (self.prints[name].digest & _MASK)) * _MIX + len(name)) & _MASK
+            total = ((total ^ ((self.prints[name].digest or 0) & _MASK)) * _MIX + len(name)) & _MASK
         return total - (1 << 64) if total >> 63 else total
 
 
@@ -84,7 +84,7 @@ def difference(a: Bits, b: Bits) -> Difference:
         other = b.prints.get(name)
         if other is None or one.norm == other.norm == 0.0:
             continue
-        if one.digest == other.digest:
+        if _is_same(one, other):
             relative.append(0.0)
             continue
         names.append(name)
@@ -92,3 +92,14 @@ def difference(a: Bits, b: Bits) -> Difference:
         size = abs(one.norm - other.norm) / max(one.norm, other.norm) if is_finite else math.inf
         relative.append(max(size, SMALLEST))
     return Difference(relative=tuple(relative), names=tuple(names))
+
+
+def _is_same(one: Print, other: Print) -> bool:
+    if one.digest is not None and other.digest is not None:
+        return one.digest == other.digest
+    if not (math.isfinite(one.norm) and math.isfinite(other.norm)):
+        return math.isfinite(one.norm) == math.isfinite(other.norm)
+    return abs(one.norm - other.norm) <= NORM_ONLY * max(one.norm, other.norm)
+
+
+NORM_ONLY = 1e-5  # relative: norms that went through a recording, as squares

@@ -106,7 +106,7 @@ class Neighbours:
         except Exception as error:  # the user's own code runs here
             return Answer(alike=alike(), why_not=f"it raised {type(error).__name__}: {str(error)[:160]}")
         return Answer(
-            prints={name: (each.digest, each.norm) for name, each in bits.prints.items()},
+            prints={name: (each.digest, each.norm) for name, each in bits.prints.items() if each.digest is not None},
             ops=tuple(check.report.lines),
             n_wrong=len(check.report.wrong),
             n_checked=check.report.n_checked,

@@ -19,6 +19,8 @@ from typing import Any
 import torch
 
 from hypocenter import schedule
+from hypocenter.detect.local_rows import LOCAL, NORM, RECENT
+from hypocenter.nouns import Reading
 from hypocenter.replay.engine import ReplayImpossible
 from hypocenter.replay.triage.again import Again, Examined, computed
 from hypocenter.replay.triage.bits import Bits, Print
@@ -101,14 +103,14 @@ class SdcCheck(Observer):
             return
         self._done_step = update.step
         is_due, confirm, self._confirm = self._due(update.step), self._confirm, False
-        why = self._suspicion(update, was_clipped=own is not None)
+        why = self._suspicion(update, was_clipped=own is not None) or self._local_suspicion(update)
         if not is_due and not why and not confirm:
             return
         if own is None and why and update.scaled is None:
             own = (update.step, self._gradients())
         self._confirm = bool(why)
         self._n_suspicions += bool(why)
-        grads = own[1] if own is not None and self._is_own_gradient(update) else None
+        grads = own[1] if own is not None and self._is_own_gradient(update) else self._local(update)
         self._check(update, witness, grads, why or ("schedule" if is_due else "confirm"), ask=is_due)
 
     def _check(self, update: Update, witness: Any, grads: Bits | None, why: str, *, ask: bool) -> None:
@@ -171,12 +173,33 @@ class SdcCheck(Observer):
             why = f"the gradients were {norm / max(self._norms):.3g} times as large as in the steps before"
         if math.isfinite(norm) and not why:
             self._norms.append(norm)
-        is_scaling = update.scaled is not None and check.loss_finite  # a scaler finds its scale by overflowing
-        if not self.context.config.replay or is_scaling or self._n_suspicions >= MAX_SUSPICIONS:
+        return why if self._may_look(update) else ""
+
+    def _may_look(self, update: Update) -> bool:
+        is_scaling = update.scaled is not None and update.check.loss_finite  # it finds its scale by overflowing
+        return self.context.config.replay and not is_scaling and self._n_suspicions < MAX_SUSPICIONS
+
+    def _local_suspicion(self, update: Update) -> str:
+        """A local gradient that is not finite, or far above those before, before any reduction."""
+        found = next((r for r in update.rows if r.port == LOCAL and (r.call == RECENT or r.summary.n_nonfinite)), None)
+        if found is None or not self._may_look(update):
             return ""
-        return why
+        what = "not finite" if found.summary.n_nonfinite else "far above those of the steps before"
+        return f"the local gradient of {found.site} was {what}"
+
+    def _local(self, update: Update) -> Bits | None:
+        """Norms of local gradients before the reduction, as far as another observer has written them down."""
+        if len(update.microbatches) != 1 or update.scaled is not None:
+            return None
+        rows = [r for r in update.rows if r.port == LOCAL and r.call == NORM and r.step == update.step]
+        prints = {r.site: Print(digest=r.digest, norm=_norm(r)) for r in rows}
+        return Bits(prints=prints) if prints and len(prints) == len(rows) else None
 
     def _is_suspicious(self, check: Check) -> bool:
         if not check.loss_finite or check.bad_params:
             return True
         return len(self._norms) >= MIN_HISTORY and check.total_norm > FAR_OUT * max(self._norms)
+
+
+def _norm(row: Reading) -> float:
+    return math.inf if row.summary.n_nonfinite else math.sqrt(row.summary.sumsq)
