@@ -1,0 +1,373 @@
+"""Rows of all ranks merged into rows of logical tensors, and the job's gradient norm from local ones.
+
+Of a tensor that is replicated over an axis one copy counts. Shards add up: counts, sums and histograms exactly,
+extremes as extremes. Summands (partial sums) add as values, of which little is known from their summaries: what is
+given then are bounds, and `is_bound` says so. Pipeline stages bring sites of their own.
+"""
+
+from __future__ import annotations
+
+# pyright: reportAttributeAccessIssue=false
+# (pyarrow.compute makes its functions when it is imported)
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hypocenter.diagnose.placements import parsed, standings
+from hypocenter.nouns import Place
+
+Ints = npt.NDArray[np.int64]
+Reals = npt.NDArray[np.float64]
+
+_KEY = ("step", "microbatch", "phase", "site", "port", "call", "op", "dtype", "recompute", "replay")
+_COUNTS = ("n", "n_nan", "n_posinf", "n_neginf", "n_hist", "n_zero", "n_subnormal")
+_OF_SAMPLE = ("n_hist", "n_zero", "n_subnormal")  # nothing is known of these in a sum of tensors
+_LOWEST, _HIGHEST = ("min", "absmin"), ("max", "absmax")
+_SUMS = ("sum", "sumsq")
+_OWN = 1 << 40  # plus a rank: a tensor of its own, a number that no rank has
+_MAY_HOLD_COPIES = ("dp", "cp", "tp")  # over pp and ep tensors differ unless a placement says otherwise
+READS = tuple(dict.fromkeys((*_KEY, "rank", "order", "placement", *_COUNTS, *_LOWEST, *_HIGHEST, *_SUMS)))
+"""Columns that `merged` needs; with histograms also hist_first and hist, with sketches sketch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradNorm:
+    """The L2 norm of the gradients of all logical parameters at one step."""
+
+    step: int
+    norm: float | None  # None when it cannot be told
+    n_parameters: int = 0
+    why_not: str = ""  # why it cannot be told, or why it is only a bound
+    is_lower_bound: bool = False  # shards are missing
+    is_upper_bound: bool = False  # gradients are summands that were not added yet
+
+
+@dataclass(slots=True, kw_only=True)
+class _Rows:
+    """Rows by logical tensor: each with its place among shards, summands and copies."""
+
+    tensor: Ints  # number of the logical row
+    shard: Ints
+    summand: Ints
+    copy: Ints
+    n_shards: Ints
+    n_summands: Ints
+    index: Ints  # row in the table
+
+
+def merged(
+    table: pa.Table,
+    places: Mapping[int, Place],
+    *,
+    histograms: bool = False,
+    sketches: bool = False,
+    are_sketches_of_shards: bool = False,
+) -> pa.Table:
+    """Rows of all ranks as rows of logical tensors.
+
+    Args:
+        table: readings in columns of READS (record.schema.READINGS, and `rank`).
+        places: where ranks stand.
+        histograms: merge `hist_first` and `hist` as well.
+        sketches: merge `sketch` as well.
+        are_sketches_of_shards: sketches of shards were taken at the shard's place in the logical tensor
+            (hypocenter.summary.sketch.Placement) and so add up. Those taken without it do not: they become null.
+
+    Returns:
+        One row per logical tensor in columns of `table` that merge, and
+        `rank` (the lowest that holds a part of it), `n_ranks` (that were merged), `n_shards` (that were there),
+        `n_expected` (that there should be), `is_complete`, `is_bound` (a sum of summands: largest values are upper
+        bounds, counts of non-finite elements lower ones), `replicas_agree`.
+        A row without placement, or of a rank whose place is not known, stays as it is.
+    """
+    rows = _ordered(table, places)
+    copies_start = _starts(rows.tensor, rows.shard, rows.summand)
+    firsts = np.flatnonzero(copies_start)
+    agree = _agreement(table, rows, firsts)
+    counted = _pick(rows, firsts)
+    shards = np.flatnonzero(_starts(counted.tensor, counted.shard))
+    is_sum = _lengths(shards, len(firsts)) > 1
+    values = _added(_columns(table, counted.index), shards, is_sum)
+    of_shard = _pick(counted, shards)
+    tensors = np.flatnonzero(_starts(of_shard.tensor))
+    n_found = _lengths(tensors, len(shards))
+    out = _joined(values, tensors)
+    found: dict[str, Any] = {name: table[name].take(of_shard.index[tensors]) for name in _KEY}
+    found |= {name: _arrow(name, column) for name, column in out.items()}
+    found["order"] = pa.array(np.minimum.reduceat(table["order"].to_numpy()[of_shard.index], tensors))
+    found["rank"] = pa.array(np.minimum.reduceat(table["rank"].to_numpy()[of_shard.index], tensors), pa.int32())
+    found["placement"] = table["placement"].take(of_shard.index[tensors])
+    row_starts = np.flatnonzero(_starts(rows.tensor))
+    n_summands = np.add.reduceat(_lengths(shards, len(firsts)), tensors)
+    expected = of_shard.n_shards[tensors] * of_shard.n_summands[tensors]
+    found["n_ranks"] = pa.array(_lengths(row_starts, len(rows.tensor)))
+    found["n_shards"] = pa.array(n_found)
+    found["n_expected"] = pa.array(of_shard.n_shards[tensors])
+    found["is_complete"] = pa.array(n_summands == expected)
+    found["is_bound"] = pa.array(np.logical_or.reduceat(is_sum | (of_shard.n_summands > 1), tensors))
+    found["replicas_agree"] = pa.array(np.logical_and.reduceat(agree, row_starts))
+    if histograms:
+        found |= _histograms(table, counted.index, firsts_of=_group_of(counted.tensor), is_bound=found["is_bound"])
+    if sketches:
+        found["sketch"] = _sketches(table, counted.index, _group_of(counted.tensor), n_found, are_sketches_of_shards)
+    return pa.table(found)
+
+
+def _ordered(table: pa.Table, places: Mapping[int, Place]) -> _Rows:
+    """The rows by logical tensor, shard, summand and copy."""
+    rank = table["rank"].to_numpy()
+    standing = _standing_columns(table, rank, places)
+    codes = _codes(table, _KEY)
+    # What a rank wrote twice under one key (two optimizers) is two tensors: number the repeats.
+    by_rank = np.lexsort((table["order"].to_numpy(), rank, codes))
+    run_starts = np.flatnonzero(_starts(codes[by_rank], rank[by_rank]))
+    repeat = np.empty(len(codes), np.int64)
+    repeat[by_rank] = np.arange(len(codes)) - np.repeat(run_starts, _lengths(run_starts, len(codes)))
+    tensor = _numbered(codes, repeat, standing["tensor"])
+    index = np.lexsort((rank, standing["copy"], standing["summand"], standing["shard"], tensor))
+    return _Rows(
+        tensor=tensor[index],
+        shard=standing["shard"][index],
+        summand=standing["summand"][index],
+        copy=standing["copy"][index],
+        n_shards=standing["n_shards"][index],
+        n_summands=standing["n_summands"][index],
+        index=index,
+    )
+
+
+def _standing_columns(table: pa.Table, rank: npt.NDArray[Any], places: Mapping[int, Place]) -> dict[str, Ints]:
+    """Per row what its rank holds of the tensor; without placement or place a tensor of its own."""
+    texts = pc.dictionary_encode(pc.fill_null(table["placement"], "").combine_chunks())
+    ranks, rank_code = np.unique(rank, return_inverse=True)
+    names = ("tensor", "shard", "summand", "copy", "n_shards", "n_summands")
+    size = (len(texts.dictionary), len(ranks))
+    known = {name: np.full(size, int(name.startswith("n_")), np.int64) for name in names}
+    known["tensor"][:] = _OWN + ranks.astype(np.int64)
+    for i, text in enumerate(texts.dictionary.to_pylist()):
+        if not text:
+            continue
+        found = standings(text, places, ranks.tolist())
+        for j, one in enumerate(ranks.tolist()):
+            if one in found:
+                for name in names:
+                    known[name][i, j] = getattr(found[one], name)
+    code = texts.indices.to_numpy()
+    return {name: known[name][code, rank_code] for name in names}
+
+
+def _columns(table: pa.Table, index: Ints) -> dict[str, Reals]:
+    """Numbers of the rows, float64 (counts are below 2**53); what is not known is NaN."""
+    names = (*_COUNTS, *_LOWEST, *_HIGHEST, *_SUMS)
+    return {n: pc.fill_null(table[n].cast(pa.float64()), math.nan).to_numpy()[index] for n in names}
+
+
+def _added(values: dict[str, Reals], starts: Ints, is_sum: npt.NDArray[np.bool_]) -> dict[str, Reals]:
+    """Summands added as values: one row per shard."""
+    out: dict[str, Reals] = {}
+    for name, column in values.items():
+        if name == "n" or not is_sum.any():
+            out[name] = column[starts]
+        elif name in _OF_SAMPLE:
+            out[name] = np.where(is_sum, 0.0, column[starts])
+        elif name in _COUNTS:
+            out[name] = np.maximum.reduceat(column, starts)
+        elif name == "absmin":
+            out[name] = np.where(is_sum, np.nan, column[starts])
+        elif name == "sumsq":  # the norm of a sum is at most the sum of the norms
+            out[name] = np.where(is_sum, np.add.reduceat(np.sqrt(column), starts) ** 2, column[starts])
+        else:
+            out[name] = np.add.reduceat(column, starts)
+    return out
+
+
+def _joined(values: dict[str, Reals], starts: Ints) -> dict[str, Reals]:
+    """Shards put together: one row per tensor."""
+    how: dict[str, np.ufunc] = dict.fromkeys(values, np.add)
+    how |= dict.fromkeys(_LOWEST, np.fmin) | dict.fromkeys(_HIGHEST, np.fmax)
+    return {name: how[name].reduceat(column, starts) for name, column in values.items()}
+
+
+def _agreement(table: pa.Table, rows: _Rows, firsts: Ints) -> npt.NDArray[np.bool_]:
+    """Per row whether it equals the copy of its shard that counts: in its sum of squares, and its digest if any."""
+    first_of = np.repeat(rows.index[firsts], _lengths(firsts, len(rows.index)))
+    same = np.ones(len(first_of), np.bool_)
+    for name in ("sumsq", "n_nan", *(("digest",) if "digest" in table.column_names else ())):
+        column = pc.fill_null(table[name], 0).to_numpy()
+        same &= column[rows.index] == column[first_of]
+    return same
+
+
+def _pick(rows: _Rows, at: Ints) -> _Rows:
+    return _Rows(
+        tensor=rows.tensor[at],
+        shard=rows.shard[at],
+        summand=rows.summand[at],
+        copy=rows.copy[at],
+        n_shards=rows.n_shards[at],
+        n_summands=rows.n_summands[at],
+        index=rows.index[at],
+    )
+
+
+def _arrow(name: str, column: Reals) -> pa.Array:
+    if name in _COUNTS:
+        return pa.array(column.astype(np.int64))
+    return pa.array(column, pa.float64(), from_pandas=True)  # NaN is null
+
+
+def _codes(table: pa.Table, names: Sequence[str]) -> Ints:
+    """A number for each row's key."""
+    codes = np.zeros(table.num_rows, np.int64)
+    for name in names:
+        encoded = pc.dictionary_encode(table[name].combine_chunks(), null_encoding="encode")
+        codes = _numbered(codes, encoded.indices.to_numpy())
+    return codes
+
+
+def _numbered(*columns: npt.NDArray[Any]) -> Ints:
+    """A number for each combination."""
+    codes = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        values, inverse = np.unique(column, return_inverse=True)
+        codes = np.unique(codes * len(values) + inverse, return_inverse=True)[1] if len(values) > 1 else codes
+    return codes
+
+
+def _starts(*columns: Ints) -> npt.NDArray[np.bool_]:
+    """Where, in sorted rows, another combination begins."""
+    changes = np.zeros(len(columns[0]), np.bool_)
+    changes[:1] = True
+    for column in columns:
+        changes[1:] |= column[1:] != column[:-1]
+    return changes
+
+
+def _lengths(starts: Ints, n: int) -> Ints:
+    """How many rows each run has of `n` rows together."""
+    return np.diff(np.append(starts, n))
+
+
+def _group_of(tensor: Ints) -> Ints:
+    """Numbers of sorted groups, from 0 without gaps."""
+    return np.cumsum(_starts(tensor)) - 1
+
+
+def _histograms(table: pa.Table, index: Ints, *, firsts_of: Ints, is_bound: pa.Array) -> dict[str, Any]:
+    """`hist_first` and `hist` of each logical tensor; empty where the values are a sum."""
+    taken = table.select(["hist_first", "hist"]).take(pa.array(index)).combine_chunks()
+    lists = taken["hist"].combine_chunks()
+    lengths = pc.list_value_length(lists).to_numpy()
+    group = np.repeat(firsts_of, lengths)
+    inside = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    exponent = np.repeat(taken["hist_first"].to_numpy(), lengths) + inside
+    counts = lists.flatten().to_numpy()
+    n_groups = len(is_bound)
+    first = np.zeros(n_groups, np.int64)
+    hist: list[list[int]] = [[] for _ in range(n_groups)]
+    if len(counts):
+        low, high = np.full(n_groups, np.iinfo(np.int64).max), np.full(n_groups, np.iinfo(np.int64).min)
+        np.minimum.at(low, group, exponent)
+        np.maximum.at(high, group, exponent)
+        sizes = np.where(high >= low, high - low + 1, 0)
+        offsets = np.concatenate([[0], np.cumsum(sizes)])
+        flat = np.zeros(offsets[-1], np.int64)
+        np.add.at(flat, offsets[group] + exponent - low[group], counts)
+        keep = (sizes > 0) & ~is_bound.to_numpy(zero_copy_only=False)
+        first = np.where(keep, low, 0)
+        hist = [flat[offsets[i] : offsets[i + 1]].tolist() if keep[i] else [] for i in range(n_groups)]
+    return {"hist_first": pa.array(first, pa.int32()), "hist": pa.array(hist, pa.list_(pa.int64()))}
+
+
+def _sketches(table: pa.Table, index: Ints, group: Ints, n_shards: Ints, are_of_shards: bool) -> pa.Array:
+    """Sketches are linear: those of summands add up, and those of shards if each was taken at its place."""
+    total: list[npt.NDArray[np.float32] | None] = [None] * len(n_shards)
+    is_known = np.ones(len(n_shards), np.bool_) if are_of_shards else n_shards == 1
+    for at, values in zip(group.tolist(), table["sketch"].take(pa.array(index)).to_pylist(), strict=True):
+        before = total[at]
+        if values is None or (before is not None and len(before) != len(values)):
+            is_known[at] = False
+        elif is_known[at]:
+            one = np.asarray(values, np.float32)
+            total[at] = one if before is None else before + one
+    found = [None if one is None or not ok else one.tolist() for one, ok in zip(total, is_known, strict=True)]
+    return pa.array(found, pa.list_(pa.float32()))
+
+
+def grad_norms(table: pa.Table, places: Mapping[int, Place], port: str = "grad") -> list[GradNorm]:
+    """The L2 norm of the job's gradients, step by step, from the local norms of every rank.
+
+    A parameter that is replicated counts once, shards add up. Parameters that two pipeline stages share under two names
+    count twice.
+
+    Args:
+        table: readings of phase grad in columns of READS; a placement that a row lacks is taken from the rows that have
+            one for the same rank and parameter.
+        places: where ranks stand.
+        port: whose rows to take: what the optimizer sees.
+    """
+    rows = _with_placements(table).filter(_is_norm(table, port))
+    if not rows.num_rows:
+        return []
+    n_ranks = pc.count_distinct(rows["rank"]).as_py()
+    logical = merged(rows, places)
+    columns: list[Any] = [
+        logical[name].to_pylist() for name in ("step", "sumsq", "n_nan", "is_complete", "is_bound", "placement", "rank")
+    ]
+    by_step: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
+    untold: dict[int, str] = {}
+    for step, *rest, placement, rank in zip(*columns, strict=True):
+        by_step[step].append(tuple(rest))
+        if n_ranks > 1 and (axes := _untold(placement or "", places.get(rank))):
+            untold[step] = axes
+    return [_norm(step, by_step[step], untold.get(step, "")) for step in sorted(by_step)]
+
+
+def _untold(placement: str, place: Place | None) -> str:
+    """Axes over which copies and shards cannot be told apart."""
+    if place is None:
+        return "the ranks"
+    known = parsed(placement)
+    axes = [axis for axis in _MAY_HOLD_COPIES if len(place.groups.get(axis, ())) > 1 and axis not in known]
+    return ", ".join(axes) or ("" if known else "the ranks")
+
+
+def _norm(step: int, tensors: Sequence[tuple[Any, ...]], untold: str) -> GradNorm:
+    if untold:
+        return GradNorm(step=step, norm=None, why_not=f"how gradients are placed over {untold} was not recorded")
+    is_bad = any(n_nan for _, n_nan, *_ in tensors)
+    is_cut = not all(is_complete for _, _, is_complete, *_ in tensors)
+    is_bound = any(is_bound for *_, is_bound in tensors)
+    norm = math.nan if is_bad else math.sqrt(math.fsum(sumsq for sumsq, *_ in tensors))
+    if is_cut and is_bound:
+        why = "shards are missing, and gradients are not reduced yet"
+        return GradNorm(step=step, norm=None, n_parameters=len(tensors), why_not=why)
+    why = "shards of some ranks are missing" if is_cut else "gradients are not reduced yet" if is_bound else ""
+    return GradNorm(
+        step=step, norm=norm, n_parameters=len(tensors), why_not=why, is_lower_bound=is_cut, is_upper_bound=is_bound
+    )
+
+
+def _is_norm(table: pa.Table, port: str) -> pa.Array:
+    is_port = pc.and_(pc.equal(table["phase"], "grad"), pc.equal(table["port"], port))
+    return pc.and_(is_port, pc.invert(pc.or_(table["replay"], table["recompute"])))
+
+
+def _with_placements(table: pa.Table) -> pa.Table:
+    """The rows, each with the placement that its rank and site have anywhere."""
+    known = pc.and_(pc.is_valid(table["placement"]), pc.not_equal(table["placement"], ""))
+    if pc.all(known).as_py():
+        return table
+    told = table.filter(known).select(["rank", "site", "placement"])
+    by_site = dict(zip(zip(told["rank"].to_pylist(), told["site"].to_pylist(), strict=True),
+                       told["placement"].to_pylist(), strict=True))  # fmt: skip
+    keys = zip(table["rank"].to_pylist(), table["site"].to_pylist(), table["placement"].to_pylist(), strict=True)
+    filled = pa.array([text or by_site.get((rank, site), "") for rank, site, text in keys], pa.string())
+    return table.set_column(table.schema.get_field_index("placement"), "placement", filled)
