@@ -104,6 +104,7 @@ def _notes(recorded: Recorded, exhibits: Exhibits) -> tuple[str, ...]:
         dict.fromkeys(
             (
                 *recorded.problems,
+                *recorded.attempts,
                 *run.warnings,
                 *ended,
                 *exhibits.notes,

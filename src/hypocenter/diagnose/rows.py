@@ -39,6 +39,11 @@ class Recorded(Protocol):
         ...
 
     @property
+    def attempts(self) -> list[str]:
+        """What is to be said of ranks that were started again."""
+        ...
+
+    @property
     def places(self) -> Mapping[int, Place]:
         """Where each rank stands."""
         ...

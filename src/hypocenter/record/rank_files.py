@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 
+from hypocenter.record import attempts
 from hypocenter.record.gather import Want
 from hypocenter.record.layout import sealed_path
+from hypocenter.record.place_file import read_place
 from hypocenter.record.salvage import Salvaged, salvage, sealed_rows
 from hypocenter.record.schema import READINGS, STEPS
 
@@ -66,9 +69,12 @@ def read_rank(folder: Path, kind: str, want: Want, *, room_bytes: int = 0) -> Ra
         parts = [part for part in parts_of(folder) if part.kind == kind]
     except OSError as error:
         return RankRows(table=_empty(kind, want), problems=(f"{folder.name} cannot be read: {error.strerror}",))
-    found = [(part.writer, _read(part, want, room_bytes)) for part in parts]
-    found.sort(key=lambda pair: pair[1].started_ns)
-    wholes = [one.whole for _, one in found if one.whole is not None]
+    numbers = attempts.numbers_of(read_place(folder)) if len(parts) > 1 else {}
+    cuts = attempts.cuts(numbers, spans_of(folder, numbers)) if numbers else {}
+    wanted = {w: want if step is None else attempts.before(want, step) for w, step in _with_cuts(parts, cuts)}
+    found = [(part.writer, _read(part, wanted[part.writer], room_bytes)) for part in parts]
+    found.sort(key=lambda pair: (numbers.get(pair[0], 0), pair[1].started_ns))
+    wholes = [_cut(one.whole, cuts.get(writer)) for writer, one in found if one.whole is not None]
     return RankRows(
         table=pa.concat_tables([_empty(kind, want), *(one.table for _, one in found)]),
         n_rows=sum(one.n_rows for _, one in found),
@@ -77,6 +83,29 @@ def read_rank(folder: Path, kind: str, want: Want, *, room_bytes: int = 0) -> Ra
         writers=tuple(writer for writer, _ in found),
         whole=pa.concat_tables([SCHEMAS[kind].empty_table(), *wholes]) if len(wholes) == len(found) else None,
     )
+
+
+def spans_of(folder: Path, numbers: Mapping[str, int]) -> dict[str, attempts.Span]:
+    """Writer -> the steps that it completed, of those writers whose attempts have numbers."""
+    found: dict[str, attempts.Span] = {}
+    for part in parts_of(folder):
+        if part.kind == "steps" and part.writer in numbers:
+            steps = _read(part, Want(columns=("step",)), 0).table["step"]
+            if len(steps):
+                first, last = min(steps.to_pylist()), max(steps.to_pylist())
+                found[part.writer] = attempts.Span(number=numbers[part.writer], first=first, last=last)
+    return found
+
+
+def _with_cuts(parts: Sequence[Part], cuts: Mapping[str, int]) -> Iterator[tuple[str, int | None]]:
+    return ((part.writer, cuts.get(part.writer)) for part in parts)
+
+
+def _cut(table: pa.Table, step: int | None) -> pa.Table:
+    if step is None:
+        return table
+    kept = [batch.filter(attempts.is_before(step)(batch)) for batch in table.to_batches()]
+    return pa.Table.from_batches(kept, schema=table.schema)
 
 
 def _empty(kind: str, want: Want) -> pa.Table:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from hypocenter.errors import HypocenterError, NoRecordingError, UnknownNameError
 from hypocenter.nouns import Place, Reading, Run, StepRecord
+from hypocenter.record import attempts
 from hypocenter.record.gather import EVERYTHING, Mask, Want, nothing
 from hypocenter.record.layout import (
     DIAGNOSIS_FILE,
@@ -33,7 +34,7 @@ from hypocenter.record.layout import (
     sealed_path,
 )
 from hypocenter.record.place_file import read_place
-from hypocenter.record.rank_files import SCHEMAS, RankRows, parts_of, read_rank
+from hypocenter.record.rank_files import SCHEMAS, RankRows, parts_of, read_rank, spans_of
 from hypocenter.record.salvage import newer_format, salvage, sealed_rows
 from hypocenter.record.schema import readings_from, steps_from
 from hypocenter.record.whereabouts import Whereabouts, read_whereabouts
@@ -316,8 +317,16 @@ class RecordedRun:
         for rank in self.ranks:
             known = [self._facts[kind, rank] for kind in SCHEMAS]
             problems += dict.fromkeys(problem for facts in known for problem in facts.problems)
-            problems += _rank_problems(rank, known)
+            problems += _rank_problems(rank, known, attempts.numbers_of(self._places.get(rank)))
         return problems
+
+    @property
+    def attempts(self) -> list[str]:
+        """Of a run whose ranks were started again: where each attempt began, and how far the one before had come."""
+        numbers = {rank: known for rank, place in self._places.items() if (known := attempts.numbers_of(place))}
+        found = {rank: spans_of(self._folders[rank], known) for rank, known in numbers.items()}
+        ordered = {r: tuple(sorted(spans.values(), key=lambda s: s.number)) for r, spans in found.items()}
+        return attempts.sentences(ordered)
 
 
 def _taken(table: pa.Table, want: Want) -> pa.Table:
@@ -337,12 +346,12 @@ def _with_rank(table: pa.Table, rank: int) -> pa.Table:
     return table.append_column(pa.field("rank", pa.int32(), nullable=False), column)
 
 
-def _rank_problems(rank: int, known: Sequence[_Facts]) -> list[str]:
+def _rank_problems(rank: int, known: Sequence[_Facts], numbers: Mapping[str, int]) -> list[str]:
     writers = sorted({writer for facts in known for writer in facts.writers})
     problems: list[str] = []
     if not sum(facts.n_rows for facts in known):
         problems.append(f"rank {rank} recorded nothing that can be read")
-    if len(writers) > 1:
+    if len({numbers.get(writer, writer) for writer in writers}) < len(writers) or (len(writers) > 1 and not numbers):
         problems.append(
             f"rank {rank} was written by {len(writers)} processes, its steps may overlap: {', '.join(writers)}"
         )

@@ -28,6 +28,7 @@ from hypocenter.session.parameter_check import ParameterCheck
 from hypocenter.session.place import PlaceKeeper
 from hypocenter.session.rank import rank_and_world_size
 from hypocenter.session.replay_rows import ReplayRows
+from hypocenter.session.resumption import Resumption
 from hypocenter.session.sentinel import Check, Sentinel, scalar_reading
 from hypocenter.session.whereabouts import WhereaboutsKeeper
 from hypocenter.tap.clock import Clock
@@ -89,6 +90,7 @@ class Session:
             )
         )
         self._place = PlaceKeeper(directory, self.warn, self.names)
+        self._resumption = Resumption(self.clock, self.warn)
         self._council = Council(is_wanted=config.agree, timeout_s=config.agree_timeout_s, warn=self.warn)
         self._observers = Observers(
             Context(
@@ -325,6 +327,7 @@ class Session:
         self._where.note("check")
         self._roots.reset()
         self._finding = self._parameter_check.read(self._check) or self._finding
+        self._rows = self._resumption.before_update(optimizer, self._rows)
         self._step = self.clock.begin_update(id(optimizer))
         is_wrapper = not isinstance(optimizer, torch.optim.Optimizer)
         if not gradients:

@@ -24,6 +24,10 @@ class Clock:
         """The optimizer step under way."""
         return self._round + (self._stepped == self._known and bool(self._known))
 
+    def resume_at(self, step: int) -> None:
+        """The step under way is this one. To be called before the first update of a process that was started again."""
+        self._round = step
+
     def next_order(self) -> int:
         """Execution order within the step."""
         self._order += 1
