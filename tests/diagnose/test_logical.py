@@ -287,3 +287,14 @@ def test_counts_agree_with_the_monoid() -> None:
     expected = merge_all(shards)
     same(found, expected)
     assert tuple(found["hist"]) == expected.hist
+
+
+def test_shards_that_are_copies_are_not_counted_twice_in_a_norm() -> None:
+    places = mesh(dp=4)  # hybrid sharding: two copies of two shards
+    rows = [(r, row(Summary(n=2, sumsq=1.0 + r % 2), "dp=S(0)", site=site)) for r in places for site in "ab"]
+
+    (found,) = grad_norms(table_of(rows), places)
+
+    assert found.norm is None
+    assert "hybrid sharding" in found.why_not
+    assert merged(table_of(rows), places)["has_equal_shards"].to_pylist() == [True, True]

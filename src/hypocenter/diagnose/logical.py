@@ -84,7 +84,8 @@ def merged(
         One row per logical tensor in columns of `table` that merge, and
         `rank` (the lowest that holds a part of it), `n_ranks` (that were merged), `n_shards` (that were there),
         `n_expected` (that there should be), `is_complete`, `is_bound` (a sum of summands: largest values are upper
-        bounds, counts of non-finite elements lower ones), `replicas_agree`.
+        bounds, counts of non-finite elements lower ones), `replicas_agree`, `has_equal_shards` (two shards have one and
+        the same norm above 0: they may be copies, as under hybrid sharding, and were counted twice).
         A row without placement, or of a rank whose place is not known, stays as it is.
     """
     rows = _ordered(table, places)
@@ -113,6 +114,7 @@ def merged(
     found["is_complete"] = pa.array(n_summands == expected)
     found["is_bound"] = pa.array(np.logical_or.reduceat(is_sum | (of_shard.n_summands > 1), tensors))
     found["replicas_agree"] = pa.array(np.logical_and.reduceat(agree, row_starts))
+    found["has_equal_shards"] = pa.array(_equal_shards(values["sumsq"], _group_of(of_shard.tensor), len(tensors)))
     if histograms:
         found |= _histograms(table, counted.index, firsts_of=_group_of(counted.tensor), is_bound=found["is_bound"])
     if sketches:
@@ -203,6 +205,14 @@ def _agreement(table: pa.Table, rows: _Rows, firsts: Ints) -> npt.NDArray[np.boo
         column = pc.fill_null(table[name], 0).to_numpy()
         same &= column[rows.index] == column[first_of]
     return same
+
+
+def _equal_shards(sumsq: Reals, group: Ints, n_groups: int) -> npt.NDArray[np.bool_]:
+    """Per tensor whether two of its shards have one and the same norm above 0."""
+    order = np.lexsort((sumsq, group))
+    size, of = sumsq[order], group[order]
+    is_equal = (size[1:] == size[:-1]) & (of[1:] == of[:-1]) & (size[1:] > 0)
+    return np.bincount(of[1:][is_equal], minlength=n_groups) > 0
 
 
 def _pick(rows: _Rows, at: Ints) -> _Rows:
@@ -318,9 +328,11 @@ def grad_norms(table: pa.Table, places: Mapping[int, Place], port: str = "grad")
         return []
     n_ranks = pc.count_distinct(rows["rank"]).as_py()
     logical = merged(rows, places)
-    columns: list[Any] = [
-        logical[name].to_pylist() for name in ("step", "sumsq", "n_nan", "is_complete", "is_bound", "placement", "rank")
-    ]
+    if pc.sum(logical["has_equal_shards"]).as_py() * 2 > logical.num_rows:
+        why = "most shards have equal norms: they are copies (hybrid sharding), and how many was not recorded"
+        return [GradNorm(step=step, norm=None, why_not=why) for step in sorted(set(logical["step"].to_pylist()))]
+    names = ("step", "sumsq", "n_nan", "is_complete", "is_bound", "placement", "rank")
+    columns: list[Any] = [logical[name].to_pylist() for name in names]
     by_step: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
     untold: dict[int, str] = {}
     for step, *rest, placement, rank in zip(*columns, strict=True):
