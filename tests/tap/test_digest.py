@@ -162,3 +162,10 @@ def test_many_packed_as_each_alone() -> None:
 
     assert together == [one(tensor) for tensor in tensors]
     assert len(set(together)) == 300
+
+
+def test_an_expanded_tensor_is_its_values() -> None:
+    small, large = torch.tensor(1.5).expand(32), torch.tensor(1.5).expand(5, 70_000)
+
+    assert one(small) == one(small.clone())
+    assert one(large) == one(large.clone())

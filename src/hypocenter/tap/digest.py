@@ -85,6 +85,7 @@ def _values(tensor: Tensor) -> Tensor | None:
 
 def _words(flat: Tensor) -> Tensor:
     """One contiguous dimension as int64 words; copied where it does not end or start on a word."""
+    flat = flat.contiguous()  # an expanded tensor is still one after reshape(-1)
     per_word = max(1, _WORD // flat.itemsize)
     missing = -flat.numel() % per_word
     if missing:
