@@ -42,6 +42,8 @@ class Exhibit:
     @property
     def is_located(self) -> bool:
         """Whether it says where the failure started, and not only that there was one."""
+        if self.evidence.received:
+            return False  # it says how the value came here
         return self.evidence.origin is not None or self.evidence.leaf is not None or self.verdict.cause != "unknown"
 
     @property

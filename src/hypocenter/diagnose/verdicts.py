@@ -70,6 +70,8 @@ def causes(plugins: Iterable[str] = ()) -> dict[str, Cause]:
 
 def judge(evidence: Evidence, plugins: Iterable[str] = ()) -> Verdict:
     """Name the cause. Never raises: a cause that fails is listed as broken, and no answer is `unknown`."""
+    if evidence.received:
+        return unknown(evidence)  # its cause is on the rank that sent it
     answers: list[tuple[int, int, Verdict]] = []
     for entry in causes(plugins).values():
         try:
@@ -121,7 +123,7 @@ def _named(params: tuple[str, ...]) -> str:
 
 
 def _neither(evidence: Evidence) -> tuple[str, ...]:
-    if evidence.origin is None or evidence.leaf is not None:
+    if evidence.origin is None or evidence.leaf is not None or evidence.received:
         return ()
     if not evidence.float64.ran:
         return (f"it was not executed again in float64: {evidence.float64.why_not or 'no reason recorded'}",)

@@ -180,9 +180,10 @@ def op_facts(tracer: OpTracer, node: Node, *, detailed: bool = True) -> OpFacts:
             else:
                 scalars[name] = str(value).removeprefix("torch.")
     place = node.place
+    is_of_forward = place.phase == "backward" and bool(place.forward_op) and not node.traced.is_collective
     return OpFacts(
         index=node.traced.index,
-        op=place.forward_op if place.phase == "backward" and place.forward_op else node.traced.op,
+        op=place.forward_op if is_of_forward else node.traced.op,
         phase=place.phase,
         site=place.site,
         module=place.module,

@@ -121,7 +121,13 @@ class Jointly:
         if not said[1]:
             return None
         names = tuple(name for (name, _), is_bad in zip(self._names.parameters(), said[3:], strict=True) if is_bad)
-        base = replace(base, replayed=True, forward_finite=not said[2], replayed_bad_params=names)
+        base = replace(
+            base,
+            replayed=True,
+            forward_finite=not said[2],
+            replayed_bad_params=names,
+            bad_params=base.bad_params or names,
+        )
         return self._explained(case, base, tracer, [*(values or grads)], table)
 
     def _explained(

@@ -21,7 +21,7 @@ def explain(base: Evidence, optimizer: torch.optim.Optimizer, parameter: torch.T
     For the Adam family the update m / (sqrt(v) + eps) is recomputed at the bad coordinates in float64, and in the
     state's own format with a representable eps (Kingma & Ba 2015, algorithm 1; bias corrections change no zero).
     """
-    values = parameter.detach()
+    values = _here(parameter)
     bad = ~torch.isfinite(values)
     group = next((g for g in optimizer.param_groups if any(p is parameter for p in g["params"])), {})
     state: dict[str, Any] = dict(optimizer.state.get(parameter, {}))
@@ -33,7 +33,7 @@ def explain(base: Evidence, optimizer: torch.optim.Optimizer, parameter: torch.T
     variance, mean = state.get("exp_avg_sq"), state.get("exp_avg")
     if isinstance(variance, torch.Tensor) and isinstance(mean, torch.Tensor) and "eps" in facts:
         eps = float(group["eps"])
-        v, m = variance.detach()[bad], mean.detach()[bad]
+        v, m = _here(variance)[bad], _here(mean)[bad]
         facts["state_dtype"] = str(variance.dtype).removeprefix("torch.")
         facts["eps_in_dtype"] = float(torch.tensor(eps, dtype=variance.dtype))
         facts["n_v_zero"] = float((v == 0).sum())
@@ -57,6 +57,11 @@ def explain(base: Evidence, optimizer: torch.optim.Optimizer, parameter: torch.T
         )
     where = tuple(tuple(int(i) for i in row) for row in bad.nonzero()[:16].tolist())
     return _with(base, values, name, where, facts, float64, remedies)
+
+
+def _here(tensor: torch.Tensor) -> torch.Tensor:
+    """Of a DTensor what is on this rank: asking for the rest would be a collective."""
+    return getattr(tensor, "_local_tensor", tensor).detach()
 
 
 def _with(

@@ -118,10 +118,9 @@ class _Call:
         if self._is_functional:
             return self._functional(out)
         work = out[-1] if isinstance(out, (tuple, list)) else out
-        if work is not None and hasattr(work, "wait"):
-            work.wait()
-        elif isinstance(work, torch.ScriptObject):
+        if isinstance(work, torch.ScriptObject):
             torch.distributed.Work.unbox(work).wait()
+            out = _with_work(out, _over(work))
         for target in result_of(self._func, self._args, out):
             if self._divide_by:
                 target.div_(self._divide_by)
@@ -186,6 +185,16 @@ class _Call:
         host = tensor.detach().cpu()
         self._staged.append((tensor, host))
         return host
+
+
+def _over(work: Any) -> Any:
+    """A work that is over: gloo's may copy the result anew each time that somebody waits."""
+    kind = getattr(torch._C._distributed_c10d, "FakeWork", None)
+    return work if kind is None else kind().boxed()
+
+
+def _with_work(out: Any, work: Any) -> Any:
+    return (*out[:-1], work) if isinstance(out, (tuple, list)) else work
 
 
 def _mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:

@@ -1,7 +1,7 @@
 """The council of the ranks: at a step boundary each says whether its step failed; no rank waits for it twice in vain.
 
 The ranks find together in the background (`hypocenter.session.assembly`). From an agreed step on they *meet* at each
-boundary: one all-reduce (MAX) of [failed, suspect, step, -step] over a gloo group of our own, started right after the
+boundary: one all-reduce (MAX) of [failed, suspect, poisoned, step, -step] over a gloo group of our own, started right after the
 check of the gradients. When some rank's model communicates, so that only all together could do its step again, all wait
 for the answer before the update; otherwise nobody waits, and what the others said is known at the next boundary.
 
@@ -47,7 +47,8 @@ class Meeting:
 
     step: int
     failed: bool  # some rank's step failed, and it asks for a replay
-    suspect: bool  # some rank saw something that it wants looked at
+    suspect: bool  # some rank's loss or gradients are not finite
+    poisoned: bool  # some rank's parameters are not finite: what follows is a consequence
 
 
 class Council:
@@ -84,7 +85,15 @@ class Council:
 
     # meetings
 
-    def begin(self, step: int, *, failed: bool, suspect: bool = False, communicates: Callable[[], bool]) -> None:
+    def begin(
+        self,
+        step: int,
+        *,
+        failed: bool,
+        communicates: Callable[[], bool],
+        suspect: bool = False,
+        poisoned: bool = False,
+    ) -> None:
         """Training is at a boundary: tell the others, without waiting.
 
         Args:
@@ -102,7 +111,7 @@ class Council:
             return  # the last one is not over, and nobody waits for it
         if self._groups is None or step < self._next_step:
             return
-        tensor = torch.tensor([int(failed), int(suspect), step, -step], dtype=torch.int64, device="cpu")
+        tensor = torch.tensor([int(failed), int(suspect), int(poisoned), step, -step], dtype=torch.int64, device="cpu")
         with self._closing("the ranks could not be told of this step"):
             timeout = timedelta(seconds=self._timeout_s) if groups.waits else UNHURRIED
             self._under_way = start_most(groups.flags, tensor, timeout), tensor
@@ -114,8 +123,8 @@ class Council:
         _, tensor = self._under_way
         if not self._is_read(wait=True):
             return None
-        failed, suspect, step, _ = tensor.tolist()
-        return Meeting(step=step, failed=bool(failed), suspect=bool(suspect))
+        failed, suspect, poisoned, step, _ = tensor.tolist()
+        return Meeting(step=step, failed=bool(failed), suspect=bool(suspect), poisoned=bool(poisoned))
 
     def _is_read(self, *, wait: bool) -> bool:
         """Whether the meeting under way is over. False, and the council closed, if it never will be."""
@@ -131,7 +140,7 @@ class Council:
         with self._closing("a rank is gone"):
             work.wait(timedelta(seconds=self._timeout_s))  # it is over: raises if it failed
             self._under_way = None
-            _, _, last, first = tensor.tolist()
+            *_, last, first = tensor.tolist()
             self._next_step = last + 1
             if last != -first and self._groups.waits:
                 self._rows.append(scalar_reading("agreement", "comm", float(last + first), self._steps.passed, 0))
@@ -309,7 +318,7 @@ class Council:
         try:
             yield
         except Exception as error:
-            self._close(f"{why}: {str(error).splitlines()[0][:160] if str(error) else type(error).__name__}")
+            self._close(f"{why}: {_brief(error)}")
 
     def _close(self, why: str) -> None:
         if self._is_wanted and (self._groups is not None or self._assembly is not None):
@@ -321,6 +330,12 @@ class Council:
     def _say_none(self, why: str) -> None:
         self._is_wanted = False
         self._warn(f"from here on this rank does not ask the others whether a step failed: {why}")
+
+
+def _brief(error: Exception) -> str:
+    """The first sentence, without the path of the source file that gloo puts before it."""
+    text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return text.partition("] ")[2].partition(". ")[0] or text[:120] if text.startswith("[/") else text[:120]
 
 
 def nobody() -> Council:

@@ -17,7 +17,7 @@ from hypocenter.nouns import Reading, StepRecord
 from hypocenter.record.layout import rank_directory
 from hypocenter.replay.engine import Replayer
 from hypocenter.session.agreement import Council, Meeting
-from hypocenter.session.failures import Failures
+from hypocenter.session.failures import Decision, Failures
 from hypocenter.session.frameworks import Frameworks
 from hypocenter.session.guard import StopTraining, Warnings, guarded
 from hypocenter.session.levels import Levels
@@ -354,14 +354,14 @@ class Session:
             self._step,
             failed=decision.asks,
             suspect=not decision.is_healthy,
+            poisoned=self._failures.poisoned,
             communicates=self._replayer.needs_all,
         )
         have = {row.site for row in self._rows if row.phase == "grad"}  # in full, when parameters are due
         self._rows += [r for r in self._sentinel.readings(check, self._step, parameters) if r.site not in have]
         self._rows += self._scalars(check, optimizer, scaled)
         self._meeting = self._council.end()
-        is_joint = self._meeting is not None and self._meeting.failed
-        self._finding = self._failures.follow(decision, self._council.table() if is_joint else None) or self._finding
+        self._finding = self._followed(decision) or self._finding
         self._rows += [*self._replay_rows.collect(self._step), *self._council.take_rows()]
         self._check = check
         self._update = Update(
@@ -375,6 +375,13 @@ class Session:
         )
         self._rows += self._observers.before_update(self._update)
         self._where.note("update")
+
+    def _followed(self, decision: Decision) -> str:
+        """Investigate on this rank, on all ranks if one asks for it, or not at all where it is a consequence."""
+        meeting = self._meeting
+        if meeting is None or not meeting.failed:
+            return self._failures.follow(decision, None)
+        return "" if meeting.poisoned else self._failures.follow(decision, self._council.table())
 
     def _act(self, optimizer: Any, plain: PlainUpdate | None = None) -> None:
         """The user's choice of what to do at a step that failed."""

@@ -133,11 +133,11 @@ class OpTracer(TorchDispatchMode):
         name = str(func)
         if is_wrapped(types):
             return NotImplemented  # we want what the wrapper does inside
-        if name == "prim.device.default" or func.namespace == "prim":
+        if func.namespace in ("prim", "profiler"):
             return func(*args, **kwargs)
         if is_collective(func):
             return self._collective(func, name, args, kwargs)
-        read = _flat_tensors(args, kwargs)
+        read = _flat_tensors(args, {key: value for key, value in kwargs.items() if key != "out"})
         if name == "aten.lift_fresh.default":  # a constant made from Python numbers: its storage is new to us
             self._forget(read)
         edges = tuple(self._edge(t) for t in read)
@@ -145,6 +145,7 @@ class OpTracer(TorchDispatchMode):
         captured = self._before_write(written) if written and self._capture else {}
         out = func(*args, **kwargs)
         outputs = tuple(t for t in (out if isinstance(out, (tuple, list)) else (out,)) if isinstance(t, torch.Tensor))
+        outputs = outputs or tuple(written)  # some that write in place return nothing
         if not written and _is_view(read, outputs):
             return out
         self._add(func, name, args, kwargs, read, edges, outputs, captured)
