@@ -97,8 +97,13 @@ def faults(folder: Path) -> list[Case]:
 
 
 def near_misses(folder: Path) -> list[Case]:
-    """Scripts without any fault: `n*_*.py`."""
-    return [Case(id=path.stem, script=path) for path in sorted(folder.glob("n[0-9]*_*.py"))]
+    """Scripts without any fault: `n*_*.py`; those that say so in their first lines run on two ranks."""
+    return [Case(id=path.stem, script=path, answer=_launch(path)) for path in sorted(folder.glob("n[0-9]*_*.py"))]
+
+
+def _launch(path: Path) -> dict[str, Any]:
+    is_two = "To be run by torchrun with two ranks" in path.read_text(encoding="utf-8")[:400]
+    return {"launch": ["torchrun", "--standalone", "--nproc-per-node", "2"]} if is_two else {}
 
 
 def environment() -> dict[str, str]:
