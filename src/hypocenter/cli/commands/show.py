@@ -20,6 +20,7 @@ from hypocenter.report.rank_states import rank_states
 from hypocenter.report.screen import write
 from hypocenter.report.selection import Selection, select
 from hypocenter.report.spot import spot_of
+from hypocenter.report.whereabouts_table import whereabouts_table
 
 MOST_ROWS = 200  # lines on a screen before the rest is counted
 
@@ -65,6 +66,8 @@ def command(
         found = diagnose(recording)
         lines = rank_table.rank_lines(rank_states(recording, found), found)
         _emit("ranks", [line for line in lines if rank in (None, line["rank"])], rank_table.in_words, most, as_json)
+        if not as_json:
+            write(sys.stdout, "".join(f"{line}\n" for line in whereabouts_table(recording)))
         _next(run, "--rank", "0")
         return
     wanted = Selection(site=site, step=step, rank=rank)

@@ -77,7 +77,7 @@ def check(job: Job) -> Iterator[Finding]:
         site=(seen.site or None) if seen is not None and not is_whole else None,
         op=seen.call.op if inside and seen is not None and seen.call is not None and not is_whole else None,
         source=_source(seen) if seen is not None and not is_whole else None,
-        cause="rank-lost",
+        cause="unknown" if loss.severity == "note" else "rank-lost",
         why=tuple(_why(job, loss)),
         then=tuple(_then(loss)),
         confidence=loss.confidence,
