@@ -122,9 +122,13 @@ class RecordedRun:
         found = ((rank, read_place(folder)) for rank, folder in self._folders.items())
         return {rank: place for rank, place in found if place is not None}
 
-    @cached_property
+    @property
     def whereabouts(self) -> dict[int, Whereabouts]:
         """Where each rank was last, by rank; one that has left no such file, or a broken one, is not there."""
+        return self._whereabouts
+
+    @cached_property
+    def _whereabouts(self) -> dict[int, Whereabouts]:
         found = ((rank, read_whereabouts(folder)) for rank, folder in self._folders.items())
         return {rank: seen for rank, seen in found if seen is not None}
 
