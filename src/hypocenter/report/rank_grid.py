@@ -73,7 +73,7 @@ def rank_grid(states: Sequence[RankState], diagnosis: Diagnosis) -> RankGrid | N
     def cell(members: Iterable[RankState], name: str = "") -> Cell:
         group = tuple(members)
         steps = [s.first_bad_step for s in group if s.first_bad_step is not None]
-        marks = {mark_of(state, origin, named) for state in group}
+        marks: set[Mark] = {mark_of(state, origin, named) for state in group}
         worst = min(marks, key=WORST_FIRST.index)
         return Cell(states=group, mark=worst, step=min(steps, default=None), name=name)
 

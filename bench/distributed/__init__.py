@@ -1,0 +1,1 @@
+"""What recording costs in a job of several ranks, against the same job without it."""
