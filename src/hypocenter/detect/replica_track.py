@@ -66,8 +66,15 @@ class ReplicaTrack:
     occasions: dict[str, list[Occasion]] = field(default_factory=dict[str, list[Occasion]])
     typed: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
     clips: dict[str, list[Spread]] = field(default_factory=dict[str, list[Spread]])
-    n_rewritten: int = 0
+    n_rewritten: dict[int, int] = field(default_factory=dict[int, int])  # by rank, where it is not 0
     n_unwrapped: int | None = None  # parameters outside every DDP wrapper; None: no wrapper
+
+    def is_averaged(self, ranks: Sequence[int]) -> bool:
+        """Whether parameters are changed between updates on all ranks of a group, or all but the one they come from."""
+        n_writing = sum(rank in self.n_rewritten for rank in ranks)
+        if len(ranks) == 2 and n_writing == 1:
+            return max(self.n_rewritten[rank] for rank in ranks if rank in self.n_rewritten) > 1
+        return n_writing >= max(1, len(ranks) - 1)
 
     def of(self, axis: str, what: What) -> list[Occasion]:
         """The occasions of one kind, in order."""
@@ -172,8 +179,10 @@ def _note_clips(known: ReplicaTrack, panel: Panel, axis: str, groups: Sequence[t
 def _note_facts(known: ReplicaTrack, panel: Panel) -> None:
     site, sites = codes(panel.table, "site")
     for name in {REWRITTEN, UNWRAPPED} & set(sites):
-        largest = int(panel.table["sum"].to_numpy()[site == sites.index(name)].max())
+        rows = np.flatnonzero(site == sites.index(name))
+        found = panel.table.select(["rank", "sum"]).take(rows).to_pydict()
+        values = {rank: int(value) for rank, value in zip(found["rank"], found["sum"], strict=True)}
         if name == REWRITTEN:
-            known.n_rewritten = max(known.n_rewritten, largest)
+            known.n_rewritten |= values
         else:
-            known.n_unwrapped = max(known.n_unwrapped or 0, largest)
+            known.n_unwrapped = max(known.n_unwrapped or 0, *values.values())

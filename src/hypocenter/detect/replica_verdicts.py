@@ -36,7 +36,7 @@ class Verdict:
     factors: dict[int, float] | None = None
     clip: Spread | None = None
     is_averaged: bool = False  # somebody writes to the parameters between updates: replicas may differ meanwhile
-    params_from: int | None = None  # first step at which parameters differ
+    writers: tuple[int, ...] = ()  # ranks on which parameters were changed between updates
     n_params_differ: int = 0  # at the end
     n_params: int = 0
     is_outside_wrapper: bool = False
@@ -75,14 +75,21 @@ def _judge(known: ReplicaTrack, streams: stream_track.StreamTrack, axis: str) ->
     reason = _reason(known, streams, axis, first, since, at_same, grads)
     shown = at_same if at_same is not None and reason in ("unreduced", "clip") else first
     last = params[-1] if params else None
+    group = shown.differences[0].ranks if shown.differences else ()
     return Verdict(
-        axis=axis, reason=reason, first=shown, since=since, differences=shown.real or shown.differences,
+        axis=axis,
+        reason=reason,
+        first=shown,
+        since=since,
+        differences=shown.real or shown.differences,
         factors=common_factors(shown.differences) if shown.what == "grad" else None,
-        clip=_clip(known, axis, since, first.step), is_averaged=axis == "dp" and known.n_rewritten > 0,
-        params_from=bad_param.step if bad_param is not None else None,
-        n_params_differ=last.n_differ if last is not None else 0, n_params=last.n if last is not None else 0,
+        clip=_clip(known, axis, since, first.step),
+        is_averaged=axis == "dp" and known.is_averaged(group),
+        writers=tuple(sorted(known.n_rewritten)),
+        n_params_differ=last.n_differ if last is not None else 0,
+        n_params=last.n if last is not None else 0,
         is_outside_wrapper=axis == "dp" and bool(known.n_unwrapped),
-    )  # fmt: skip
+    )
 
 
 def _reason(

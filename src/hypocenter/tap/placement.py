@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hypocenter.tap.topology.data_parallel import note_wrapper
 from hypocenter.tap.topology.device_mesh import axis_of
 
 _EXPERT = re.compile(r"(^|[._])experts?([._]|$)", re.IGNORECASE)
@@ -47,6 +48,7 @@ class Wrappers:
         def made(wrapper: Any, *args: Any, **kwargs: Any) -> None:
             original(wrapper, *args, **kwargs)
             self._made.append(weakref.ref(wrapper))
+            note_wrapper(wrapper)
 
         DistributedDataParallel.__init__ = made  # pyright: ignore[reportAttributeAccessIssue]
 

@@ -46,7 +46,7 @@ def check(panel: Panel) -> Iterator[Finding]:
         spreads = known.clips.get(axis, [])
         if verdict is not None and verdict.reason == "clip" and not verdict.is_averaged:
             yield _of_replicas(verdict, verdict.clip or (spreads[0] if spreads else None))
-        elif verdict is None and spreads and not (axis == "dp" and known.n_rewritten):
+        elif verdict is None and spreads and not (axis == "dp" and known.is_averaged(spreads[0].ranks)):
             yield _of_shards(axis, spreads[0])
 
 

@@ -103,5 +103,8 @@ def _why(verdict: Verdict) -> Iterator[str]:
         yield f"the gradients agree where they were recorded, and only 1 of {verdict.first.n} parameters differs"
     elif verdict.reason == "split":
         yield "the gradients agree where they were recorded: something else has written to the parameters"
+        writers = [rank for rank in verdict.writers if rank in first.ranks]
+        if writers:
+            yield f"between two updates the parameters were changed on {ranks_text(writers)} only"
     elif verdict.reason == "flip":
         yield f"{ranks_text(first.ranks)} agree on the other {verdict.first.n - 1} gradients of this step"

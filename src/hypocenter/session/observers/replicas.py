@@ -7,6 +7,7 @@ ranks: who reads the recording compares. One transfer per device and occasion.
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -49,6 +50,7 @@ class Replicas(Observer):
         self._known: dict[int, list[weakref.ref[Tensor]]] = {}  # id(optimizer) -> its parameters
         self._last_step: dict[int, int] = {}  # id(optimizer) -> step of its last update
         self._witness: _Witness | None = None
+        self._done: tuple[int, set[int]] = (-1, set())  # step, ids of the parameters digested in it
         self._placements: tuple[object, Placements] | None = None
 
     def attach(self) -> Any:
@@ -63,7 +65,11 @@ class Replicas(Observer):
             self._witness.look()
         if not self._is_due(update.step):
             return
-        held = self._held(update.parameters)
+        if self._done[0] != update.step:
+            self._done = (update.step, set())
+        fresh = [p for p in update.parameters if id(p) not in self._done[1]]  # an optimizer inside another has the same
+        self._done[1].update(map(id, fresh))
+        held = self._held(fresh)
         self.rows += self._parameter_rows(held, update.step, BEFORE)
         self.rows += self._gradient_rows(held, update)
         self.rows += self._facts(held, update)
@@ -89,13 +95,17 @@ class Replicas(Observer):
 
     def at_end(self) -> None:
         """The parameters as they are after the last update."""
+        done: set[int] = set()
         for key, refs in self._known.items():
-            living = [p for ref in refs if (p := ref()) is not None]
+            living = [p for ref in refs if (p := ref()) is not None and id(p) not in done]
+            done.update(map(id, living))
             if living:
                 self.rows += self._parameter_rows(self._held(living), self._last_step[key], AFTER)
 
     def _held(self, parameters: Sequence[Tensor]) -> list[_Held]:
-        named = [(self.context.label(p), p) for p in parameters]
+        labelled = [(self.context.label(p), p) for p in parameters]
+        n_named = Counter(name for name, _ in labelled)  # those outside every model are named by their shapes
+        named = [(name, p) for name, p in labelled if n_named[name] == 1]
         placements = self._placements_of(named)
         kinds = self._kinds()
         return [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,9 +13,17 @@ from hypocenter.tap.topology.layout import Layout, modules_of, ranks_of
 _WRAPPERS = frozenset({("torch", "DistributedDataParallel"), ("torch", "FullyShardedDataParallel")})
 
 
+_noted: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+
+
+def note_wrapper(wrapper: torch.nn.Module) -> None:
+    """A wrapper was made. It counts as long as it lives, also when training goes past it to a module of its own."""
+    _noted.add(wrapper)
+
+
 def layout(roots: Sequence[torch.nn.Module], rank: int, world_size: int) -> Layout | None:
     """dp, when a wrapper is seen."""
-    for module in modules_of(roots):
+    for module in [*modules_of(roots), *_noted]:
         if any((kind.__module__.partition(".")[0], kind.__name__) in _WRAPPERS for kind in type(module).__mro__):
             ranks = _ranks(module, world_size)
             if rank in ranks:
