@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
 import textwrap
 import threading
+from multiprocessing.process import BaseProcess
 from types import SimpleNamespace
 
 import pytest
@@ -16,6 +18,8 @@ from hypocenter.record.whereabouts import group_key, read_whereabouts
 from hypocenter.session.whereabouts import WhereaboutsKeeper
 from hypocenter.tap.clock import Clock
 from hypocenter.tap.names import NameMap
+
+torch_spawn = importlib.import_module("torch.multiprocessing.spawn")  # the attribute of that name is a function
 
 
 @pytest.fixture
@@ -149,6 +153,28 @@ def test_hooks_of_others_are_still_called(tmp_path, monkeypatch):
     assert told == [error]
     assert sys.excepthook is theirs
     assert seen_of(tmp_path).exit.type == "KeyError"
+
+
+def fail(*_):
+    raise ValueError("no label")
+
+
+def test_an_exception_that_multiprocessing_catches_is_told(tmp_path, keeper):
+    keeper.note("forward")
+
+    with pytest.raises(ValueError, match="no label"):
+        BaseProcess.run(SimpleNamespace(_target=fail, _args=(), _kwargs={}))
+
+    assert seen_of(tmp_path).exit.text.startswith("no label (test_whereabouts.py:")
+
+
+def test_an_exception_that_torch_spawn_catches_is_told(tmp_path, keeper):
+    keeper.note("forward")
+
+    with pytest.raises(SystemExit):
+        torch_spawn._wrap(fail, 1, (), str(tmp_path / "error"))
+
+    assert seen_of(tmp_path).exit.type == "ValueError"
 
 
 def test_a_forked_child_writes_nothing(tmp_path, keeper):

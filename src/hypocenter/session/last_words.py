@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import functools
+import multiprocessing.process
 import os
 import signal
 import sys
@@ -54,6 +56,7 @@ class LastWords:
             thread_before(args)
 
         sys.excepthook, threading.excepthook = hook, thread_hook
+        no_longer = [_around(owner, name, self._say) for owner, name in _catchers()]
 
         def undo() -> None:
             self._tell = None  # somebody may have chained in front of us: then we stay, and do nothing
@@ -61,6 +64,8 @@ class LastWords:
                 sys.excepthook = before
             if threading.excepthook is thread_hook:
                 threading.excepthook = thread_before
+            for each in no_longer:
+                each()
             self._take_out_handler()
 
         return undo
@@ -85,6 +90,45 @@ class LastWords:
         if self._tell is not None:
             with contextlib.suppress(Exception):  # the exception is the program's; nothing of ours may add to it
                 self._tell(error, in_thread=in_thread)
+
+
+def _catchers() -> list[tuple[Any, str]]:
+    """Functions in which a process started by multiprocessing runs what it was started for, and catches what it raises.
+
+    The second is torch's, of `torch.multiprocessing.spawn`: its first argument is the function to run.
+    """
+    found: list[tuple[Any, str]] = [(multiprocessing.process.BaseProcess, "run")]
+    spawning = sys.modules.get("torch.multiprocessing.spawn")
+    return [*found, (spawning, "_wrap")] if hasattr(spawning, "_wrap") else found
+
+
+def _around(owner: Any, name: str, say: Told) -> Callable[[], None]:
+    """Tell of an exception on its way out, whoever catches it next. Returns the undo."""
+    original = getattr(owner, name)
+
+    def told(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return function(*args, **kwargs)
+            except Exception as error:
+                say(error, in_thread=False)
+                raise
+
+        return run
+
+    @functools.wraps(original)
+    def wrap(function: Callable[..., Any], *args: Any) -> Any:
+        return original(told(function), *args)
+
+    around = wrap if name == "_wrap" else told(original)
+    setattr(owner, name, around)
+
+    def undo() -> None:
+        if getattr(owner, name) is around:
+            setattr(owner, name, original)
+
+    return undo
 
 
 def one_line(error: BaseException) -> str:
