@@ -23,6 +23,7 @@ class JobHistory:
     """What rules over ranks want to remember from one step to the next: by code of the rule, whatever it likes."""
 
     notes: dict[str, dict[Any, Any]] = field(default_factory=lambda: defaultdict(dict))
+    groups: dict[str, list[tuple[int, ...]]] = field(default_factory=dict)  # by axis: places do not change
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,7 @@ class Panel:
     ranks: tuple[int, ...] = ()  # of the whole recording
     last_steps: Mapping[int, int] = field(default_factory=dict)  # by rank: its last completed step in the recording
     history: JobHistory = field(default_factory=JobHistory)
+    asked: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)  # answers of `where`
 
     def coords(self, rank: int) -> Coords:
         """Where a rank stands; empty when that is not known."""
@@ -48,16 +50,23 @@ class Panel:
 
     def groups(self, axis: str) -> list[tuple[int, ...]]:
         """The groups of ranks along an axis of more than one rank, in rising order; [] when there is no such axis."""
-        found = {ranks for place in self.places.values() if len(ranks := tuple(sorted(place.groups.get(axis, ())))) > 1}
-        return sorted(found)
+        known = self.history.groups.get(axis)
+        if known is None:
+            groups = {place.groups.get(axis, ()) for place in self.places.values()}
+            known = self.history.groups[axis] = sorted({tuple(sorted(ranks)) for ranks in groups if len(ranks) > 1})
+        return list(known)
 
     def where(self, **columns: str) -> pa.Table:
         """Rows whose columns have these values: `where(phase="comm", port="out[0]")`."""
         import pyarrow.compute as pc
 
-        table = self.table
-        for name, value in columns.items():
-            table = table.filter(pc.equal(table[name], value))
+        key = tuple(sorted(columns.items()))
+        table = self.asked.get(key)
+        if table is None:
+            table = self.table
+            for name, value in columns.items():
+                table = table.filter(pc.equal(table[name], value))
+            self.asked[key] = table
         return table
 
     def readings(self, table: pa.Table) -> Iterator[tuple[int, Reading]]:

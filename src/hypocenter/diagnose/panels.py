@@ -11,6 +11,7 @@ from typing import Any
 
 from hypocenter.detect.group_engine import GroupReads
 from hypocenter.detect.panel import JobHistory, Panel
+from hypocenter.diagnose.arrow_scalars import arrow
 from hypocenter.diagnose.shelf import Shelf
 from hypocenter.nouns import Place, StepRecord
 
@@ -56,13 +57,15 @@ def of_ranks(table: Any, reads: Collection[GroupReads]) -> Any:
 
     columns: dict[GroupReads, Callable[[], Any]] = {
         "digest": lambda: pc.is_valid(table["digest"]),
-        "comm": lambda: pc.equal(table["phase"], "comm"),
-        "grad": lambda: pc.and_(pc.equal(table["phase"], "grad"), pc.equal(table["port"], "grad")),
-        "local": lambda: pc.or_(pc.equal(table["port"], "grad_local"), pc.equal(table["port"], "grad_reduced")),
-        "data": lambda: pc.equal(table["phase"], "data"),
-        "scalar": lambda: pc.and_(pc.equal(table["port"], "value"), pc.equal(table["n"], 1)),
+        "comm": lambda: pc.equal(table["phase"], arrow("comm")),
+        "grad": lambda: pc.and_(pc.equal(table["phase"], arrow("grad")), pc.equal(table["port"], arrow("grad"))),
+        "local": lambda: pc.or_(
+            pc.equal(table["port"], arrow("grad_local")), pc.equal(table["port"], arrow("grad_reduced"))
+        ),
+        "data": lambda: pc.equal(table["phase"], arrow("data")),
+        "scalar": lambda: pc.and_(pc.equal(table["port"], arrow("value")), pc.equal(table["n"], arrow(1))),
         "misuse": lambda: pc.starts_with(table["site"], "misuse."),
-        "sdc": lambda: pc.equal(table["site"], "sdc"),
+        "sdc": lambda: pc.equal(table["site"], arrow("sdc")),
     }
     mask: Any = None
     for word in reads:

@@ -12,9 +12,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
 from hypocenter.detect.engine import LARGE_HALF, Reads
 from hypocenter.detect.group_engine import GroupReads
 from hypocenter.detect.peaks import NEAR_LIMIT
+from hypocenter.diagnose.arrow_scalars import arrow
 from hypocenter.diagnose.panels import of_ranks
 from hypocenter.diagnose.shelf import Shelf
 from hypocenter.nouns import Place, Reading, Run, StepRecord
@@ -23,6 +26,8 @@ from hypocenter.record.whereabouts import Whereabouts
 if TYPE_CHECKING:
     import pyarrow as pa
 
+MANY_RANKS = 16  # from here on rows that tell nothing new are left out
+FEW_BAD = 4  # gradients that are not finite, of one step of one rank: a rule needs to know whether it is only one
 _OVER_RANKS = ("replica", "grad_local", "grad_reduced")  # ports that begin so are for rules over ranks alone
 
 
@@ -101,9 +106,37 @@ def steps_of(
             known = found.get(record.step)
             both = record if known is None or known.record is None else _merged(known.record, record)
             found[record.step] = Step(rank=rank, step=record.step, record=both)
-        for reading in readings_from(_only(table, _of_rank(table, reads))):
+        own = _only(table, _of_rank(table, reads))
+        if len(recorded.ranks) >= MANY_RANKS:
+            own = _without_repeats(own, {step: at.record.n_bad_grads for step, at in found.items() if at.record})
+        for reading in readings_from(own):
             found.setdefault(reading.step, Step(rank=rank, step=reading.step)).readings.append(reading)
         yield from (found[step] for step in sorted(found))
+
+
+def _without_repeats(table: pa.Table, n_bad: Mapping[int, int]) -> pa.Table:
+    """Without most of the rows that only say of one more gradient's norm that it was not finite.
+
+    After a NaN every gradient of every rank has one at every step. Of steps whose records count them FEW_BAD stay.
+
+    Args:
+        table: the rows for rules over one rank.
+        n_bad: how many gradients the step's record says were not finite.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    is_norm = pc.and_(pc.equal(table["phase"], arrow("grad")), pc.equal(table["port"], arrow("grad")))
+    is_norm = pc.and_(is_norm, pc.equal(table["n_hist"], arrow(0)))
+    at = np.flatnonzero(is_norm.to_numpy(zero_copy_only=False))
+    step = table["step"].to_numpy()[at]
+    order = np.argsort(step, kind="stable")
+    starts = np.flatnonzero(np.diff(step[order], prepend=-1))
+    number = np.arange(len(at)) - np.repeat(starts, np.diff(np.append(starts, len(at))))
+    is_counted = np.array([n_bad.get(int(s), 0) >= FEW_BAD for s in step[order]], dtype=np.bool_)
+    keep = np.ones(table.num_rows, dtype=np.bool_)
+    keep[at[order][(number >= FEW_BAD) & is_counted]] = False
+    return table.filter(pa.array(keep)) if not keep.all() else table
 
 
 def scanned(recorded: Recorded, where: Callable[[Any], Any]) -> Iterator[tuple[int, pa.Table]]:
@@ -175,17 +208,19 @@ def _of_rank(table: Any, reads: Collection[Reads]) -> Any:
     import pyarrow.compute as pc
 
     columns: dict[Reads, Callable[[], Any]] = {
-        "nonfinite": lambda: pc.greater(pc.add(pc.add(table["n_nan"], table["n_posinf"]), table["n_neginf"]), 0),
-        "scalar": lambda: pc.equal(table["port"], "value"),
-        "scaler": lambda: pc.equal(table["phase"], "scaler"),
-        "optimizer": lambda: pc.equal(table["phase"], "optimizer"),
-        "large-half": lambda: pc.and_(pc.equal(table["dtype"], "float16"), pc.greater(table["absmax"], LARGE_HALF)),
+        "nonfinite": lambda: pc.greater(pc.add(pc.add(table["n_nan"], table["n_posinf"]), table["n_neginf"]), arrow(0)),
+        "scalar": lambda: pc.equal(table["port"], arrow("value")),
+        "scaler": lambda: pc.equal(table["phase"], arrow("scaler")),
+        "optimizer": lambda: pc.equal(table["phase"], arrow("optimizer")),
+        "large-half": lambda: pc.and_(
+            pc.equal(table["dtype"], arrow("float16")), pc.greater(table["absmax"], arrow(LARGE_HALF))
+        ),
         "half-grad": lambda: pc.and_(
-            pc.and_(pc.equal(table["dtype"], "float16"), pc.greater(table["n_hist"], 0)),
-            pc.or_(pc.equal(table["phase"], "backward"), pc.equal(table["phase"], "grad")),
+            pc.and_(pc.equal(table["dtype"], arrow("float16")), pc.greater(table["n_hist"], arrow(0))),
+            pc.or_(pc.equal(table["phase"], arrow("backward")), pc.equal(table["phase"], arrow("grad"))),
         ),
         "near-limit": lambda: _near_limit(table),
-        "zero": lambda: pc.and_(pc.greater(table["n_hist"], 0), pc.equal(table["n_zero"], table["n_hist"])),
+        "zero": lambda: pc.and_(pc.greater(table["n_hist"], arrow(0)), pc.equal(table["n_zero"], table["n_hist"])),
         "all": lambda: pc.is_valid(table["step"]),
     }
     mask: Any = None
@@ -200,9 +235,9 @@ def _near_limit(table: Any) -> Any:
     """Readings within NEAR_BITS of their format's largest number; formats that do not occur cost nothing."""
     import pyarrow.compute as pc
 
-    mask: Any = pc.equal(table["dtype"], "")
+    mask: Any = pc.equal(table["dtype"], arrow(""))
     for dtype in pc.unique(table["dtype"]).to_pylist():
         if dtype in NEAR_LIMIT:
-            large = pc.greater(table["absmax"], NEAR_LIMIT[dtype])
-            mask = pc.or_(mask, pc.and_(pc.equal(table["dtype"], dtype), large))
+            large = pc.greater(table["absmax"], arrow(NEAR_LIMIT[dtype]))
+            mask = pc.or_(mask, pc.and_(pc.equal(table["dtype"], arrow(dtype)), large))
     return mask
