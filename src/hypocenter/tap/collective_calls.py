@@ -22,6 +22,7 @@ class Given(NamedTuple):
     is_async: bool = False
     peer: int | None = None  # global rank
     group_peer: int | None = None  # rank in the group
+    dim: int = 0  # along which all ranks' parts lie in one tensor
 
 
 def _flat(tensors: Any) -> tuple[Tensor, ...]:
@@ -183,12 +184,12 @@ def f_all_reduce(self: Any, reduceOp: str, group: Any, tag: str = "") -> Given:
 
 def f_all_gather(self: Any, gather_dim: Any = None, group: Any = None, tag: str = "") -> Given:
     """All ranks' parts, along some dimension."""
-    return Given(_flat(self), (), group, None, True)
+    return Given(_flat(self), (), group, None, True, dim=gather_dim if isinstance(gather_dim, int) else 0)
 
 
 def f_reduce_scatter(self: Any, reduceOp: str, scatter_dim: Any = None, group: Any = None, tag: str = "") -> Given:
     """This rank's part, along some dimension."""
-    return Given(_flat(self), (), group, reduceOp, True)
+    return Given(_flat(self), (), group, reduceOp, True, dim=scatter_dim if isinstance(scatter_dim, int) else 0)
 
 
 def f_all_to_all(self: Tensor, output_split_sizes: Any, input_split_sizes: Any, group: Any, tag: str = "") -> Given:

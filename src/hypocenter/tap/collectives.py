@@ -47,12 +47,13 @@ class Call:
     group       torch's name of the process group; ranks: its global ranks
     seq         n-th call of its group since the tap was attached (send and recv: n-th to or from that peer)
     peer        global rank of the source or destination, if there is one
+    dim         dimension along which all ranks' parts lie, where one tensor holds them
     site        module path where it is called: "" outside of modules, "backward" while gradients are computed
     """  # noqa: E501
 
     __slots__ = (
-        "_locate", "_site", "group", "inputs", "is_async", "is_functional", "op", "outputs", "peer", "ranks", "reduce",
-        "seq", "wants_result",
+        "_locate", "_site", "dim", "group", "inputs", "is_async", "is_functional", "op", "outputs", "peer", "ranks",
+        "reduce", "seq", "wants_result",
     )  # fmt: skip
 
     def __init__(self, op: str, given: Given, group: _Group, *, is_functional: bool, locate: Callable[[], str]) -> None:
@@ -65,6 +66,7 @@ class Call:
         key = (op, self.peer) if op in ("send", "recv") else None
         self.seq = group.counts[key]
         group.counts[key] += 1
+        self.dim = given.dim
         self.wants_result = False  # a listener sets it in `before` to be told of an asynchronous call's result
         self._locate, self._site = locate, None
 
