@@ -7,6 +7,7 @@ from hypocenter.session.observers.accumulation import Accumulation
 from hypocenter.session.observers.arrivals import Arrivals
 from hypocenter.session.observers.autocast import Autocast
 from hypocenter.session.observers.averages import Averages
+from hypocenter.session.observers.collectives import CollectiveValues
 from hypocenter.session.observers.culprit import Culprit
 from hypocenter.session.observers.diary import Diary
 from hypocenter.session.observers.frozen_state import FrozenState
@@ -23,7 +24,7 @@ from hypocenter.session.observers.updates import LostUpdates
 
 OBSERVERS: tuple[type[Observer], ...] = (
     *(Diary, Culprit),
-    *(LocalGradients,),  # each rank's own part, before it is added to the others'
+    *(LocalGradients, CollectiveValues),  # each rank's own part, before it is added to the others'
     *(Scaling, Schedules, Autocast, Loggers),  # mixed precision used in a way that breaks it
     *(LostUpdates, FrozenState, Averages, Accumulation, Hyperparameters, HeadGap),  # what low precision rounds away
     *(Arrivals, TokenWeights, Recompute),  # what becomes of the gradient of a micro-batch
