@@ -1,0 +1,359 @@
+"""Rules over ranks about replicas, on hand-made panels: what must be found and what must stay silent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from hypocenter.detect.group_engine import GroupEngine, group_rules
+from hypocenter.detect.panel import JobHistory, Panel
+from hypocenter.detect.replica_rows import CLIP, GRAD, PARAM, REWRITTEN
+from hypocenter.nouns import Finding, Place, Reading, StepRecord, Summary
+from hypocenter.record.schema import readings_batch
+
+OURS = ("HC301", "HC302", "HC303", "HC304", "HC305", "HC306", "HC307")
+NAMES = ("embed.weight", "norm.weight", "norm.bias", "head.weight")
+SHAPES = {"embed.weight": (30, 8), "norm.weight": (8,), "norm.bias": (8,), "head.weight": (30, 8)}
+Rows = dict[int, list[Reading]]
+
+
+def reading(step: int, phase: str, site: str, port: str, **more: object) -> Reading:
+    return Reading(step=step, microbatch=0, phase=phase, site=site, port=port, order=0, **more)  # type: ignore[arg-type]
+
+
+def scalar(step: int, site: str, value: float, phase: str = "optimizer") -> Reading:
+    return reading(step, phase, site, "value", summary=Summary(n=1, sum=value, sumsq=value * value, absmax=value))
+
+
+def vector(name: str, step: int) -> np.ndarray:
+    """The sketch of a gradient that all ranks would agree on."""
+    return np.random.default_rng([step, *name.encode()]).normal(size=16)
+
+
+def healthy(step: int, n_ranks: int, placement: str = "dp=R") -> Rows:
+    rows: Rows = {rank: [] for rank in range(n_ranks)}
+    for rank in rows:
+        for number, name in enumerate(NAMES):
+            known = {"placement": placement, "shape": SHAPES[name], "dtype": "float32"}
+            rows[rank].append(reading(step, "param", name, PARAM, digest=1000 * step + number, **known))
+            rows[rank].append(gradient(step, name, vector(name, step), placement))
+    return rows
+
+
+def gradient(step: int, name: str, sketch: Sequence[float] | np.ndarray, placement: str = "dp=R") -> Reading:
+    numbers = tuple(float(x) for x in np.asarray(sketch, dtype=np.float32))
+    summary = Summary(n=int(np.prod(SHAPES[name])), sumsq=float(np.sum(np.square(numbers))) / 16, sketch=numbers)
+    return reading(step, "grad", name, GRAD, digest=hash(numbers), summary=summary, placement=placement,
+                   shape=SHAPES[name], dtype="float32")  # fmt: skip
+
+
+def changed(
+    rows: Rows, rank: int, port: str, change: Callable[[Reading], Reading], names: Iterable[str] = NAMES
+) -> Rows:
+    names = tuple(names)
+    mine = [change(r) if r.port == port and r.site in names else r for r in rows[rank]]
+    return rows | {rank: mine}
+
+
+def other(row: Reading) -> Reading:
+    return replace(row, digest=(row.digest or 0) + 17)
+
+
+def times(factor: float) -> Callable[[Reading], Reading]:
+    return lambda row: gradient(row.step, row.site, factor * vector(row.site, row.step), row.placement)
+
+
+def run(
+    steps: dict[int, Rows],
+    groups: dict[str, list[tuple[int, ...]]],
+    records: Callable[[int, int], StepRecord] | None = None,
+) -> list[Finding]:
+    """The findings of a whole job."""
+    n_ranks = len(next(iter(steps.values())))
+    places = {
+        rank: Place(rank=rank, world_size=n_ranks, device="cpu",
+                    groups={axis: next(g for g in found if rank in g) for axis, found in groups.items()})
+        for rank in range(n_ranks)
+    }  # fmt: skip
+    make = records or (lambda rank, step: StepRecord(step=step, loss=1.0, lr=0.1))
+    history, found = JobHistory(), []
+    engine = GroupEngine({code: rule for code, rule in group_rules().items() if code in OURS})
+    for step, rows in sorted(steps.items()):
+        flat = [(rank, row) for rank in rows for row in rows[rank]]
+        table = pa.Table.from_batches([readings_batch([row for _, row in flat])])
+        table = table.append_column("rank", pa.array([rank for rank, _ in flat], pa.int32()))
+        found += engine.feed(
+            Panel(
+                step=step, table=table, records={rank: make(rank, step) for rank in rows}, places=places,
+                ranks=tuple(rows), last_steps=dict.fromkeys(rows, max(steps)), history=history,
+            )
+        )  # fmt: skip
+    return found
+
+
+DP2, DP4 = {"dp": [(0, 1)]}, {"dp": [(0, 1, 2, 3)]}
+
+
+def test_healthy_replicas_are_silent() -> None:
+    assert run({step: healthy(step, 4) for step in (0, 10, 20)}, DP4) == []
+
+
+def test_without_a_known_axis_nothing_is_said() -> None:
+    rows = changed(healthy(10, 2), 1, PARAM, other)
+
+    assert run({0: healthy(0, 2), 10: rows}, {}) == []
+
+
+@pytest.mark.parametrize("placement", ["", "dp=S(0)", "dp=V", "tp=R", "dp=P"])
+def test_what_is_no_replica_may_differ(placement: str) -> None:
+    steps = {s: changed(healthy(s, 2, placement), 1, PARAM, other) for s in (0, 10)}
+
+    assert run(steps, DP2) == []
+
+
+def test_the_odd_rank_of_four_is_named() -> None:
+    rows = changed(healthy(10, 4), 2, PARAM, other, ["norm.bias"])
+
+    (finding,) = run({0: healthy(0, 4), 10: rows, 20: healthy(20, 4)}, DP4)
+
+    assert (finding.code, finding.rank, finding.site, finding.step) == ("HC301", 2, "norm.bias", 10)
+    assert (finding.cause, finding.confidence) == ("hardware-fault", "possible")
+    assert "rank 2 differs from the others" in finding.why[0]
+
+
+def test_with_two_ranks_nobody_can_tell() -> None:
+    rows = changed(healthy(10, 2), 1, PARAM, other)
+
+    (finding,) = run({0: healthy(0, 2), 10: rows}, DP2)
+
+    assert finding.cause == "replica-drift"
+    assert "nothing here tells which" in finding.why[0]
+
+
+def test_different_from_the_start() -> None:
+    steps = {s: changed(healthy(s, 4), 3, PARAM, other) for s in (0, 10)}
+
+    (finding,) = run(steps, DP4)
+
+    assert (finding.code, finding.cause, finding.step, finding.rank) == ("HC301", "init-mismatch", 0, 3)
+
+
+def test_unmarked_replicas_that_began_equal() -> None:
+    rows = changed(healthy(10, 2, ""), 1, GRAD, lambda r: gradient(10, r.site, -vector(r.site, 3), ""))
+
+    (finding,) = run({0: healthy(0, 2, ""), 10: rows}, DP2)
+
+    assert (finding.code, finding.site, finding.step) == ("HC302", "embed.weight", 10)
+
+
+def test_unmarked_vectors_alone_are_no_evidence_of_replicas() -> None:
+    """Norms and biases begin as ones and zeros on every rank, whatever they are."""
+    steps = {0: healthy(0, 2, ""), 10: changed(healthy(10, 2, ""), 1, PARAM, other)}
+    steps = {s: {r: [x for x in rows if len(x.shape) < 2] for r, rows in of.items()} for s, of in steps.items()}
+
+    assert run(steps, DP2) == []
+
+
+def test_gradients_that_differ_on_each_rank_are_not_reduced() -> None:
+    rows = healthy(10, 4)
+    for rank in range(4):
+        rows = changed(rows, rank, GRAD, lambda r, rank=rank: gradient(10, r.site, vector(r.site, 100 + rank)))
+
+    (finding,) = run({0: healthy(0, 4), 10: rows, 20: rows | {}}, DP4)
+
+    assert (finding.code, finding.cause, finding.step) == ("HC302", "missing-gradient-sync", 10)
+    assert finding.confidence == "likely"
+
+
+def test_gradients_that_are_the_local_ones_prove_it() -> None:
+    rows = healthy(10, 2)
+    for rank in range(2):
+        rows = changed(rows, rank, GRAD, lambda r, rank=rank: gradient(10, r.site, vector(r.site, 100 + rank)))
+        rows[rank] += [replace(r, port="grad_local") for r in rows[rank] if r.port == GRAD]
+
+    (finding,) = run({0: healthy(0, 2), 10: rows}, DP2)
+
+    assert (finding.code, finding.confidence) == ("HC302", "proven")
+
+
+def test_averaging_between_updates_is_a_note() -> None:
+    steps = {0: healthy(0, 2)}
+    for step in (10, 20):
+        rows = healthy(step, 2)
+        rows = changed(rows, 1, GRAD, lambda r, s=step: gradient(s, r.site, vector(r.site, 100 + s)))
+        steps[step] = {
+            r: [*rows[r], scalar(step, REWRITTEN, 2.0, "param"), scalar(step, CLIP, 1.0 - r / 2)] for r in rows
+        }
+
+    (finding,) = run(steps, DP2)
+
+    assert (finding.code, finding.severity) == ("HC302", "note")
+
+
+def test_one_element_is_a_flipped_bit() -> None:
+    signs = np.array([1, -1, 1, 1] * 4)
+    flip = lambda r: gradient(10, r.site, vector(r.site, 10) + 0.7 * signs)  # noqa: E731
+    rows = changed(healthy(10, 2), 1, GRAD, flip, ["head.weight"])
+
+    (finding,) = run({0: healthy(0, 2), 10: rows}, DP2)
+
+    assert (finding.code, finding.cause, finding.site, finding.confidence) == (
+        "HC301", "hardware-fault", "head.weight", "likely",
+    )  # fmt: skip
+
+
+def test_rounding_is_silent_and_its_drift_a_note() -> None:
+    rows = changed(healthy(10, 2), 1, GRAD, times(1 + 1e-7))
+    only_gradients = {0: healthy(0, 2), 10: rows}
+
+    assert run(only_gradients, DP2) == []
+    (finding,) = run(only_gradients | {20: changed(healthy(20, 2), 1, PARAM, other)}, DP2)
+    assert (finding.code, finding.severity, finding.cause) == ("HC301", "note", "noise")
+
+
+@pytest.mark.parametrize("axis", ["dp", "tp"])
+def test_one_factor_for_all_is_clipping(axis: str) -> None:
+    placement = f"{axis}=R"
+    rows = changed(healthy(10, 2, placement), 1, GRAD, times(0.25))
+    rows = {r: [*rows[r], scalar(10, CLIP, (1.0, 0.25)[r])] for r in rows}
+
+    (finding,) = run({0: healthy(0, 2, placement), 10: rows}, {axis: [(0, 1)]})
+
+    assert (finding.code, finding.confidence, finding.step) == ("HC303", "proven", 10)
+    assert (finding.limit, finding.actual) == (0.25, 1.0)
+
+
+def test_clipping_of_shards_and_of_stages() -> None:
+    steps = {s: {r: [scalar(s, CLIP, 0.5 if r else 0.07)] for r in range(2)} for s in (0, 1)}
+
+    (finding,) = run(steps, DP2)
+
+    assert (finding.code, finding.step) == ("HC303", 0)
+    assert run(steps, {"pp": [(0, 1)]}) == []
+
+
+def test_clipping_within_rounding_is_silent() -> None:
+    steps = {s: {r: [scalar(s, CLIP, 0.5 * (1 + 1e-4 * r))] for r in range(2)} for s in (0, 1)}
+
+    assert run(steps, DP2) == []
+
+
+def states(step: int, digests: Sequence[int], stream: str = "rng.cpu") -> Rows:
+    return {r: [reading(step, "data", stream, "state", digest=d)] for r, d in enumerate(digests)}
+
+
+def test_random_streams_over_tensor_parallel_ranks() -> None:
+    steps = {0: states(0, [1, 1, 1]), 10: states(10, [2, 5, 2]), 20: states(20, [3, 6, 3])}
+    loss = lambda rank, step: StepRecord(step=step, loss=1.0 + (rank == 1) * (step >= 10))  # noqa: E731
+
+    (finding,) = run(steps, {"tp": [(0, 1, 2)]}, loss)
+
+    assert (finding.code, finding.rank, finding.step, finding.severity) == ("HC304", 1, 10, "error")
+
+
+@pytest.mark.parametrize(
+    ("axis", "stream"), [("dp", "rng.cpu"), ("pp", "rng.cpu"), ("tp", "rng.python"), ("tp", "rng.numpy")]
+)
+def test_random_streams_that_may_differ(axis: str, stream: str) -> None:
+    steps = {0: states(0, [1, 1], stream), 10: states(10, [2, 5], stream)}
+
+    assert run(steps, {axis: [(0, 1)]}) == []
+
+
+def test_the_cpu_stream_does_not_count_beside_a_device() -> None:
+    both = lambda s, a, b: {r: states(s, a)[r] + states(s, b, "rng.cuda")[r] for r in range(2)}  # noqa: E731
+
+    assert run({0: both(0, [1, 1], [7, 7]), 10: both(10, [2, 5], [8, 8])}, {"tp": [(0, 1)]}) == []
+
+
+def test_streams_that_always_differed_and_harmless_ones() -> None:
+    tp = {"tp": [(0, 1)]}
+
+    assert run({0: states(0, [1, 9]), 10: states(10, [2, 5])}, tp) == []
+    (finding,) = run({0: states(0, [1, 1]), 10: states(10, [2, 5])}, tp)
+    assert finding.severity == "note"  # the loss is the same on both after it
+
+
+def batches(step: int, digests: Sequence[int], dtype: str = "int64", argument: str = "in[0]") -> Rows:
+    known = {"shape": (4, 16), "dtype": dtype}
+    return {r: [reading(step, "data", f"batch.{argument}", "digest", digest=d, **known)] for r, d in enumerate(digests)}
+
+
+def test_shared_batches() -> None:
+    (finding,) = run({s: batches(s, [s, s]) for s in (0, 1, 2, 10)}, DP2)
+
+    assert (finding.code, finding.severity, finding.cause) == ("HC305", "warning", "data-mismatch")
+
+
+def test_batches_that_are_equal_by_chance_or_on_purpose() -> None:
+    padding = {s: batches(s, [s, s if s == 2 else -s - 1]) for s in (0, 1, 2)}
+    few = {s: batches(s, [s, s]) for s in (0, 1)}
+    mask_only = {
+        s: {r: batches(s, [s, -s - 1])[r] + batches(s, [7, 7], argument="mask")[r] for r in (0, 1)} for s in (0, 1, 2)
+    }
+
+    assert run(padding, DP2) == run(few, DP2) == run(mask_only, DP2) == []
+    (finding,) = run({s: batches(s, [5, 5]) for s in (0, 1, 2)}, DP2)
+    assert finding.severity == "note"
+
+
+def test_tensor_parallel_ranks_need_the_same_tokens() -> None:
+    tp = {"tp": [(0, 1)]}
+    steps = {s: batches(s, [s, -s - 1]) for s in (0, 1, 2)}
+
+    (finding,) = run(steps, tp)
+
+    assert (finding.code, finding.severity, finding.site) == ("HC305", "error", "batch.in[0]")
+    assert run({s: batches(s, [s, -s - 1], "float32") for s in (0, 1, 2)}, tp) == []  # parts of a sequence
+    assert run({s: batches(s, [s, s]) for s in (0, 1, 2)}, tp) == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "site"),
+    [({"lr": 0.2}, "lr"), ({"skipped": True}, "skipped"), ({"loss_scale": 8.0}, "loss_scale")],
+)
+def test_uneven_steps(wrong: dict[str, float], site: str) -> None:
+    record = StepRecord(step=0, loss=1.0, lr=0.1, loss_scale=16.0)
+    make = lambda rank, step: replace(record, step=step, **(wrong if rank and step == 1 else {}))  # noqa: E731
+
+    (finding,) = run({s: healthy(s, 2) for s in (0, 1, 2)}, DP2, make)
+
+    assert (finding.code, finding.step, finding.site) == ("HC306", 1, site)
+
+
+def stages(
+    step: int,
+    first: int,
+    last: int,
+    names: tuple[str, str] = ("embedding.weight", "lm_head.weight"),
+    grads: bool = True,
+) -> Rows:
+    rows: Rows = {}
+    for rank, (name, digest) in enumerate(zip(names, (first, last), strict=True)):
+        rows[rank] = [reading(step, "param", name, PARAM, digest=digest, shape=(30, 8))]
+        if grads:
+            rows[rank].append(reading(step, "grad", name, GRAD, digest=digest, shape=(30, 8)))
+    return rows
+
+
+def test_tied_copies_over_stages() -> None:
+    (finding,) = run({0: stages(0, 1, 1), 10: stages(10, 2, 3)}, {"pp": [(0, 1)]})
+
+    assert (finding.code, finding.step, finding.param) == ("HC307", 10, "lm_head.weight")
+
+
+def test_untied_or_unused_copies_are_silent() -> None:
+    pp = {"pp": [(0, 1)]}
+    same_seed = {
+        0: stages(0, 1, 1, ("block.0.up.weight", "block.9.up.weight")),
+        10: stages(10, 2, 3, ("block.0.up.weight", "block.9.up.weight")),
+    }
+
+    assert run({0: stages(0, 1, 5), 10: stages(10, 2, 3)}, pp) == []
+    assert run({0: stages(0, 1, 1, grads=False), 10: stages(10, 2, 3, grads=False)}, pp) == []
+    assert run(same_seed, pp) == []
+    assert run({0: stages(0, 1, 1), 10: stages(10, 2, 2)}, pp) == []
