@@ -1,9 +1,11 @@
-"""What the launcher told this process through its environment: its name, the local rank, which attempt this is."""
+"""What the launcher told this process through its environment: which of many it is, and which attempt this is."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 _LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK")
 _NAMES = (
@@ -14,11 +16,50 @@ _NAMES = (
     ("SLURM_PROCID", "srun"),
     ("PMI_RANK", "mpirun"),
 )
+_LARGEST_STEP = (
+    0xFFFFFFF0  # SLURM numbers a batch script and an interactive shell above it (slurm.h: SLURM_BATCH_SCRIPT)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One of several processes that a launcher started side by side.
+
+    `job` is the same for all of them, and for no others at the same time.
+    """
+
+    number: int
+    n_tasks: int
+    job: str
 
 
 def launcher(environ: Mapping[str, str] = os.environ) -> str:
     """The innermost launcher: torchrun under srun is torchrun."""
-    return next((name for variable, name in _NAMES if variable in environ), "")
+    for variable, name in _NAMES:
+        if variable in environ and (name != "srun" or _in_a_step(environ)):
+            return name
+    return ""
+
+
+def rank_and_size(environ: Mapping[str, str] = os.environ) -> tuple[int, int] | None:
+    """(global rank, number of ranks) as the innermost launcher gave them; None when none did."""
+    pairs = [("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE")]
+    if _in_a_step(environ):
+        size = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environ else "SLURM_NTASKS"
+        pairs.insert(1, ("SLURM_PROCID", size))
+    for rank, size in pairs:
+        number = _number(environ, rank)
+        if number is not None:
+            return number, _number(environ, size) or 1
+    return None
+
+
+def task(environ: Mapping[str, str] = os.environ) -> Task | None:
+    """Which of several tasks this is; None for a process that is alone."""
+    known = rank_and_size(environ)
+    if known is None or known[1] < 2:
+        return None
+    return Task(number=known[0], n_tasks=known[1], job=re.sub(r"[^A-Za-z0-9._-]+", "-", _job(environ))[:80])
 
 
 def local_rank(environ: Mapping[str, str] = os.environ) -> int | None:
@@ -33,6 +74,26 @@ def attempt(environ: Mapping[str, str] = os.environ) -> int:
     elastic = _number(environ, "TORCHELASTIC_RESTART_COUNT") or 0
     per_start = 1 + (_number(environ, "TORCHELASTIC_MAX_RESTARTS") or 0)
     return elastic + per_start * (_number(environ, "SLURM_RESTART_COUNT") or 0)
+
+
+def _job(environ: Mapping[str, str]) -> str:
+    elastic = environ.get("TORCHELASTIC_RUN_ID", "none")
+    if "RANK" in environ and elastic != "none":
+        return elastic
+    if "SLURM_JOB_ID" in environ:  # the same when the job is queued again
+        return f"{environ['SLURM_JOB_ID']}.{environ.get('SLURM_STEP_ID', '0')}"
+    for name in ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PBS_JOBID", "LSB_JOBID"):
+        if environ.get(name):
+            return environ[name]
+    is_one_machine = environ.get("LOCAL_WORLD_SIZE", "1") == environ.get("WORLD_SIZE", "")
+    port = environ.get("MASTER_PORT", "0")
+    return f"{port}-{os.getppid()}" if is_one_machine or "MASTER_PORT" not in environ else port
+
+
+def _in_a_step(environ: Mapping[str, str]) -> bool:
+    """Whether srun started this process: a batch script has SLURM_PROCID=0 too, and is no rank."""
+    step = _number(environ, "SLURM_STEP_ID")
+    return "SLURM_PROCID" in environ and step is not None and step < _LARGEST_STEP
 
 
 def _number(environ: Mapping[str, str], name: str) -> int | None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from hypocenter.nouns import Place
 from hypocenter.record.layout import rank_directories
 
 SRC = Path(__file__).resolve().parents[2] / "src"
@@ -104,6 +106,33 @@ if __name__ == "__main__":
     dist.destroy_process_group()
 """
 
+SLURM_TRAIN = """
+import socket
+RANK, SIZE = int(os.environ[RANK_NAME]), int(os.environ[SIZE_NAME])
+
+if __name__ == "__main__":
+    address = f"tcp://127.0.0.1:{os.environ['PORT']}"
+    dist.init_process_group("gloo", init_method=address, rank=RANK, world_size=SIZE)
+    train()
+    gc.collect()
+    dist.barrier()
+    dist.destroy_process_group()
+    sys.exit(int(os.environ.get("EXIT", "0")) if RANK == 1 else 0)
+"""
+FAKE_SRUN = """#!{python}
+# Starts -n tasks with the variables that srun gives them; ends with the largest of their codes.
+import os, subprocess, sys
+n, words = int(sys.argv[2]), sys.argv[3:]
+def variables(task):
+    job = {{"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "0", "SLURM_NTASKS": str(n), "SLURM_STEP_NUM_TASKS": str(n)}}
+    mpi = {{"OMPI_COMM_WORLD_SIZE": str(n), "PMIX_NAMESPACE": "prterun-here-1@1"}}
+    each = {{"SLURM_PROCID": str(task), "SLURM_LOCALID": str(task)}}
+    each_mpi = {{"OMPI_COMM_WORLD_RANK": str(task), "OMPI_COMM_WORLD_LOCAL_RANK": str(task)}}
+    return mpi | each_mpi if sys.argv[0].endswith("mpirun") else job | each
+tasks = [subprocess.Popen(words, env=dict(os.environ) | variables(task)) for task in range(n)]
+sys.exit(max(task.wait() for task in tasks))
+"""
+
 
 def run(folder: Path, program: str, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """`hypocenter run` these words in the folder, with the program as train.py."""
@@ -181,3 +210,70 @@ def test_mp_spawn_records_both_ranks(tmp_path: Path) -> None:
 
     assert done.returncode == 0, done.stderr
     assert n_steps(tmp_path) == {0: 3, 1: 3}
+
+
+def fake_launcher(folder: Path, name: str) -> dict[str, str]:
+    """Put a stand-in for srun or mpirun on PATH; the variables that its jobs need."""
+    path = folder / "bin" / name
+    path.parent.mkdir()
+    path.write_text(FAKE_SRUN.format(python=sys.executable))
+    path.chmod(0o755)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    return {"PATH": f"{path.parent}{os.pathsep}{os.environ['PATH']}", "PORT": str(port)}
+
+
+def program_of(name: str) -> str:
+    rank, size = (
+        ("SLURM_PROCID", "SLURM_NTASKS") if name == "srun" else ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
+    )
+    body = SLURM_TRAIN.replace("RANK_NAME", repr(rank)).replace("SIZE_NAME", repr(size))
+    return TRAIN.partition("if __name__")[0] + body
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["srun", "mpirun"])
+def test_a_launcher_under_hypocenter_run_records_every_task(tmp_path: Path, name: str) -> None:
+    variables = fake_launcher(tmp_path, name)
+
+    done = run(tmp_path, program_of(name), name, "-n", "2", sys.executable, "train.py", EXIT="3", **variables)
+
+    assert done.returncode == 3, done.stderr
+    assert n_steps(tmp_path) == {0: 3, 1: 3}
+    assert [place.launcher for place in places(tmp_path).values()] == [name, name]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["srun", "mpirun"])
+def test_hypocenter_run_in_each_task_shares_one_recording_and_diagnoses_once(tmp_path: Path, name: str) -> None:
+    variables = fake_launcher(tmp_path, name)
+    (tmp_path / "train.py").write_text(program_of(name))
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("HYPOCENTER_")}
+    env = kept | {"PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1", "EXIT": "3"} | variables
+    each = [sys.executable, "-m", "hypocenter", "run", "--out", "r", "train.py"]
+    command = [str(tmp_path / "bin" / name), "-n", "2", *each]
+
+    done = subprocess.run(
+        command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=SECONDS, check=False,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+    assert done.returncode == 3, done.stderr
+    assert n_steps(tmp_path) == {0: 3, 1: 3}
+    assert done.stderr.count("recording to r") == 1
+    assert done.stderr.count("report: hypocenter report") == 1, done.stderr
+    run_json = json.loads((tmp_path / "r" / "run.json").read_text())
+    assert (run_json["world_size"], run_json["status"], run_json["exit_code"]) == (2, "failed", 3)
+    again = subprocess.run(
+        command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=SECONDS, check=False,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert again.returncode == 2, again.stderr  # both tasks refuse: nothing is overwritten
+    assert again.stderr.count("a recording exists there already") == 2
+
+
+def places(folder: Path) -> dict[int, Place]:
+    from hypocenter.record.reader import open_run
+
+    return open_run(folder / "r").places

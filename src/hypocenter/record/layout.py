@@ -18,6 +18,7 @@ RUN_FILE = "run.json"
 DIAGNOSIS_FILE = "diagnosis.json"
 EVIDENCE_FILE = "evidence.json"
 RUNS_FOLDER = "runs"
+MARK_FOLDER = ".job"  # names the job whose tasks share the directory; holds a file for each task that has ended
 STREAM_SUFFIX = ".arrow"
 SEALED_SUFFIX = ".parquet"
 SEALED_PREFIX = "sealed-"
@@ -125,7 +126,7 @@ def _claim(path: Path, force: bool) -> Path:
         return path
     if not path.is_dir():
         raise ExistsError("the run directory exists and is a file", where=str(path), fix="choose another with --out")
-    if not any(path.iterdir()):
+    if not {inside.name for inside in path.iterdir()} - {MARK_FOLDER}:
         return path
     if not is_recording(path):
         raise ExistsError(
@@ -148,6 +149,8 @@ def _claim(path: Path, force: bool) -> Path:
 def _remove_recording(path: Path) -> None:
     for name in (RUN_FILE, DIAGNOSIS_FILE):
         (path / name).unlink(missing_ok=True)
+    if not (path / MARK_FOLDER).is_symlink():
+        shutil.rmtree(path / MARK_FOLDER, ignore_errors=True)
     for folder in rank_directories(path).values():
         if folder.is_symlink():
             folder.unlink()  # what it points to is not ours

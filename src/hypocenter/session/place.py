@@ -9,11 +9,11 @@ from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 
+from hypocenter import launcher
 from hypocenter.nouns import Attempt, Place
 from hypocenter.record.place_file import write_place
 from hypocenter.session.rank import rank_and_world_size
 from hypocenter.tap.names import NameMap
-from hypocenter.tap.topology import launcher
 from hypocenter.tap.topology.survey import Standing, Survey
 
 

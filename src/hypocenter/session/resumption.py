@@ -1,4 +1,4 @@
-"""An attempt that goes on from a checkpoint counts its steps from there, so that it lies over the attempt before it."""
+"""An attempt that goes on from a checkpoint counts its steps from there: it lies over the attempt before it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from hypocenter import launcher
 from hypocenter.nouns import Reading
 from hypocenter.tap.clock import Clock
 from hypocenter.tap.resumed import steps_done
-from hypocenter.tap.topology import launcher
 
 
 class Resumption:

@@ -11,10 +11,12 @@ from typing import Any, TypeVar
 
 import torch
 
+from hypocenter import launcher
 from hypocenter.config import Config, from_json, resolve
 from hypocenter.errors import UnknownNameError
 from hypocenter.record.catalogue import sink_names
-from hypocenter.record.layout import new_run_directory
+from hypocenter.record.layout import RUNS_FOLDER, new_run_directory
+from hypocenter.record.shared_directory import shared_run_directory
 from hypocenter.session.rank import rank_and_world_size
 from hypocenter.session.recording import Session
 from hypocenter.tap.probe import record_probe
@@ -99,13 +101,19 @@ def watch(
 
 def _directory(config: Config) -> Path:
     """One run directory for all ranks: rank 0 makes sure that it is new, the others take the same path."""
-    rank, world_size = rank_and_world_size()
-    if world_size == 1:
-        return new_run_directory(config.out, config.force)
-    job = os.environ.get("TORCHELASTIC_RUN_ID", "none")
-    job = os.environ.get("SLURM_JOB_ID", os.environ.get("MASTER_PORT", "0")) if job == "none" else job
-    path = config.out or str(Path("runs") / f"job-{job}")
-    return new_run_directory(path, config.force) if rank == 0 else Path(path)
+    task = launcher.task()
+    if task is None:
+        rank, world_size = rank_and_world_size()
+        if world_size == 1:
+            return new_run_directory(config.out, config.force)
+        task = launcher.Task(number=rank, n_tasks=world_size, job=os.environ.get("MASTER_PORT", "0"))
+    if task.number > 0:  # `watch` may be called on some ranks only: nobody waits for rank 0
+        return Path(config.out or Path(RUNS_FOLDER) / f"job-{task.job}")
+    return shared_run_directory(config.out, config.force, task, attempt=launcher.attempt(), warn=_say_nothing)
+
+
+def _say_nothing(text: str) -> None:
+    """Only tasks that wait have something to say."""
 
 
 def start_from_env() -> None:

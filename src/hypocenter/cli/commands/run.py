@@ -6,6 +6,7 @@ that reaches into its processes is in `boot`.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ from typing import Any
 import click
 
 import hypocenter
+from hypocenter import launcher
 from hypocenter.cli.child import Ended, StartError, die_by, run_child, signals_held
 from hypocenter.cli.config_options import config_options, given
 from hypocenter.cli.group import did_you_mean
@@ -28,11 +30,13 @@ from hypocenter.errors import UnknownNameError
 from hypocenter.nouns import Severity
 from hypocenter.record.layout import new_run_directory, rank_directories
 from hypocenter.record.run_file import EndStatus, finish_run, start_run
+from hypocenter.record.shared_directory import await_others, note_end, shared_run_directory
 
 SHIM = Path(hypocenter.__file__).with_name("boot") / "shim"
 REACHED_FILE, WARNED_FILE = ".reached", ".warned"  # boot/post_import.py writes them
 SEVERITIES: tuple[Severity, ...] = ("note", "warning", "error")
 NOTHING_TO_READ, CANNOT_TELL = 4, 5
+_OTHERS_S = 10.0  # the first task waits for the others' last rows; SLURM kills a step 30 s after it was told to end
 
 
 class ProgramCommand(click.Command):
@@ -58,20 +62,23 @@ class ProgramCommand(click.Command):
 def command(program: tuple[str, ...], fail_on: Severity | None, **options: Any) -> int:
     """Run PROGRAM and record it. Its output, signals and exit code stay its own.
 
-    PROGRAM is train.py, -m package.module, or a launcher with its arguments: torchrun, accelerate, deepspeed, bash.
+    PROGRAM is train.py, -m package.module, or a launcher with its arguments: torchrun, accelerate, deepspeed, srun,
+    mpirun, bash. As the task of a launcher (srun hypocenter run train.py) it shares one recording with the other tasks.
     """
     config = resolve(flags=given(options))
     _check_sinks(config)
     argv = argv_of(program)
+    task = launcher.task()
     with signals_held() as mask:
-        directory = new_run_directory(config.out, config.force, _name(program)).absolute()
-        _begin(directory, program, config, _versions(argv[0]))
+        directory = _directory(config, program, task).absolute()
+        if task is None or task.number == 0:
+            _begin(directory, program, config, _versions(argv[0]))
         try:
             ended = run_child(argv, environment(os.environ, directory, config), mask)
         except StartError:
             finish_run(directory, "failed", None)
             raise
-    code = _after(directory, ended, fail_on)
+    code = _after(directory, ended, fail_on) if task is None else _after_task(directory, ended, fail_on, task)
     if ended.signal is not None:
         sys.stdout.flush()
         die_by(ended.signal)
@@ -86,6 +93,18 @@ def environment(environ: Mapping[str, str], directory: Path, config: Config) -> 
         "HYPOCENTER_RUN": str(directory),
         "HYPOCENTER_CONFIG": to_json(config),
     }
+
+
+def _directory(config: Config, program: tuple[str, ...], task: launcher.Task | None) -> Path:
+    """A new run directory; for the tasks of a launcher, one for all."""
+    if task is None:
+        return new_run_directory(config.out, config.force, _name(program))
+    warn = functools.partial(_warn_of, task)
+    return shared_run_directory(config.out, config.force, task, attempt=launcher.attempt(), warn=warn)
+
+
+def _warn_of(task: launcher.Task, text: str) -> None:
+    say(f"warning: {text} (task {task.number})")
 
 
 def _program_starts(command: click.Command, args: list[str]) -> int:
@@ -142,10 +161,9 @@ def _versions(executable: str) -> dict[str, str]:
 
 def _after(directory: Path, ended: Ended, fail_on: Severity | None) -> int:
     """Close run.json, show the diagnosis, give the exit code. Never raises: the program's own code is at stake."""
-    status: EndStatus = "finished" if ended.code == 0 else "failed" if ended.signal is None else "killed"
     n_reached = _take_reached(directory)
     try:
-        finish_run(directory, status, ended.code)
+        finish_run(directory, _status(ended), ended.code)
         if not rank_directories(directory):
             _say_nothing_recorded(n_reached)
             return ended.code or (NOTHING_TO_READ if fail_on else 0)
@@ -159,6 +177,21 @@ def _after(directory: Path, ended: Ended, fail_on: Severity | None) -> int:
     if fail_on is None or ended.code:
         return ended.code
     return exit_code(diagnosis, fail_on) if diagnosis is not None else CANNOT_TELL
+
+
+def _after_task(directory: Path, ended: Ended, fail_on: Severity | None, task: launcher.Task) -> int:
+    """The first task speaks for all, when they have ended; the others leave word and give their program's own code."""
+    note_end(directory, task)
+    if task.number > 0:
+        finish_run(directory, _status(ended), ended.code)
+        return ended.code
+    if not await_others(directory, task, _OTHERS_S):
+        say(f"note: not all of {task.n_tasks} tasks have ended: what they record later is not in this diagnosis")
+    return _after(directory, ended, fail_on)
+
+
+def _status(ended: Ended) -> EndStatus:
+    return "finished" if ended.code == 0 else "failed" if ended.signal is None else "killed"
 
 
 def _take_reached(directory: Path) -> int:
