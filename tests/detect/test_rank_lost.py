@@ -289,6 +289,15 @@ def test_clocks_of_several_machines_are_compared_by_unix_time():
     assert one(job(*others(0, 1, 3), died)).rank == 2
 
 
+def test_an_earlier_attempt_is_a_warning():
+    made = job(*others(0, 1, 3), rank(2, exit="ValueError: no label", at=100.9), is_latest=False)
+
+    finding = one(made)
+
+    assert finding.severity == "warning"
+    assert finding.title == "rank 2 died of ValueError at step 7; the job was started anew"
+
+
 # HC322 and HC323
 
 

@@ -32,6 +32,7 @@ class FakeRecording:
     problems: list[str] = field(default_factory=list)
     places: dict[int, Place] = field(default_factory=dict)
     whereabouts: dict[int, Whereabouts] = field(default_factory=dict)
+    earlier_whereabouts: dict[int, dict[int, Whereabouts]] = field(default_factory=dict)
     attempts: list[str] = field(default_factory=list)
     run: Run = field(default_factory=lambda: Run(format=1, name="0412"))
 

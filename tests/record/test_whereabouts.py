@@ -23,6 +23,7 @@ from hypocenter.record.whereabouts import (
     WHEREABOUTS_FILE,
     group_key,
     packed_ranks,
+    read_earlier,
     read_whereabouts,
 )
 from hypocenter.record.whereabouts_file import WhereaboutsFile
@@ -145,7 +146,7 @@ def test_an_earlier_attempt_is_kept_beside(tmp_path):
 
     assert seen is not None
     assert (seen.attempt, seen.world_size, seen.step) == (1, 2, 0)
-    assert (tmp_path / f"{WHEREABOUTS_FILE}-0").exists()
+    assert [(w.attempt, w.step) for w in read_earlier(tmp_path)] == [(1, 0), (0, 9)]
 
 
 def test_the_flag_of_a_lost_recording(tmp_path):

@@ -14,10 +14,12 @@ from hypocenter.record.whereabouts import Whereabouts
 class Job:
     """A job of several ranks, over or not.
 
-    `whereabouts` are of the latest attempt only; a rank that is missing there has left none.
+    `whereabouts` are of one attempt, the latest unless `is_latest` is false. A rank that is missing there left none.
     """
 
     run: Run
+    attempt: int = 0  # of an elastic job
+    is_latest: bool = True
     now_ns: int  # Unix time of looking
     ranks: tuple[int, ...] = ()  # that left a folder
     whereabouts: Mapping[int, Whereabouts] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from hypocenter.diagnose.exhibits import Exhibits, load
 from hypocenter.diagnose.faulty_device import with_device
 from hypocenter.diagnose.fold import Folded, fold
 from hypocenter.diagnose.handed_on import without_received
-from hypocenter.diagnose.job_end import job_of
+from hypocenter.diagnose.job_end import jobs_of
 from hypocenter.diagnose.panels import panels_of
 from hypocenter.diagnose.ranks import together
 from hypocenter.diagnose.rows import Recorded, extent, steps_of
@@ -42,7 +42,8 @@ def diagnose(recorded: Recorded, plugins: Sequence[str] = ()) -> Diagnosis:
         found += checker.feed(step.rank, step.step, step.record, step.readings)
     for panel in panels_of(shelf, records, ranks=recorded.ranks, places=recorded.places):
         found += over_ranks.feed(panel)
-    found += over_ranks.end(job_of(recorded, records))
+    for job in jobs_of(recorded, records):
+        found += over_ranks.end(job)
     shelf.close()
     exhibits = without_received(together(load(recorded.evidence_files(), recorded.directory)), recorded.places)
     folded = with_device(fold(exhibits.found, found, records))

@@ -1,4 +1,4 @@
-"""How a job ended: whereabouts of its latest attempt, and what is known beside them."""
+"""How a job ended: whereabouts of its attempts, and what is known beside them."""
 
 from __future__ import annotations
 
@@ -32,29 +32,50 @@ class RecordedEnd(Protocol):
         ...
 
     @property
+    def earlier_whereabouts(self) -> Mapping[int, Mapping[int, Whereabouts]]:
+        """The same of earlier attempts, by attempt."""
+        ...
+
+    @property
     def problems(self) -> list[str]:
         """What is missing or damaged."""
         ...
 
 
-def job_of(recorded: RecordedEnd, records: Mapping[tuple[int, int], StepRecord]) -> Job:
-    """The job as rules about its end see it.
+def jobs_of(recorded: RecordedEnd, records: Mapping[tuple[int, int], StepRecord]) -> list[Job]:
+    """The job as rules about its end see it: each attempt of an elastic job by itself, the latest last.
 
     Args:
         recorded: an open recording.
         records: step records by (rank, step).
     """
-    found = dict(recorded.whereabouts)
-    latest = max((w.attempt for w in found.values()), default=0)
-    newest = max((w for w in found.values() if w.attempt == latest), key=lambda w: w.started_ns, default=None)
+    attempts: dict[int, dict[int, Whereabouts]] = {}
+    for attempt, found in recorded.earlier_whereabouts.items():
+        attempts.setdefault(attempt, {}).update(found)
+    for rank, seen in recorded.whereabouts.items():
+        attempts.setdefault(seen.attempt, {})[rank] = seen
+    latest = max(attempts, default=0)
+    return [_job(recorded, records, attempts.get(n, {}), n, n == latest) for n in sorted({*attempts, latest})]
+
+
+def _job(
+    recorded: RecordedEnd,
+    records: Mapping[tuple[int, int], StepRecord],
+    whereabouts: Mapping[int, Whereabouts],
+    attempt: int,
+    is_latest: bool,
+) -> Job:
+    newest = max(whereabouts.values(), key=lambda w: w.started_ns, default=None)
     size = newest.world_size if newest is not None else 0
-    found = {rank: w for rank, w in found.items() if w.attempt == latest and rank < size and w.rank == rank}
+    found = {rank: w for rank, w in whereabouts.items() if rank < size and w.rank == rank}
     last: dict[int, int] = {}
     for rank, step in records:
         last[rank] = max(step, last.get(rank, step))
-    recent = [records[rank, step].step_ms for rank, step in list(records)[-_RECENT_STEPS:]]
+    recent = [records[key].step_ms for key in list(records)[-_RECENT_STEPS:]]
     return Job(
         run=recorded.run,
+        attempt=attempt,
+        is_latest=is_latest,
         now_ns=time.time_ns(),
         ranks=tuple(recorded.ranks),
         whereabouts=found,

@@ -58,6 +58,11 @@ class Recorded(Protocol):
         """Where each rank was last."""
         ...
 
+    @property
+    def earlier_whereabouts(self) -> Mapping[int, Mapping[int, Whereabouts]]:
+        """The same of earlier attempts, by attempt."""
+        ...
+
     def table(self, rank: int | None = None) -> pa.Table:
         """Readings as columns."""
         ...

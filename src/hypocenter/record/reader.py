@@ -37,7 +37,7 @@ from hypocenter.record.place_file import read_place
 from hypocenter.record.rank_files import SCHEMAS, RankRows, parts_of, read_rank, spans_of
 from hypocenter.record.salvage import newer_format, salvage, sealed_rows
 from hypocenter.record.schema import readings_from, steps_from
-from hypocenter.record.whereabouts import Whereabouts, read_whereabouts
+from hypocenter.record.whereabouts import Whereabouts, read_earlier, read_whereabouts
 
 _RUN_FILE_AT_MOST_BYTES = 16 << 20
 _NAMED_AT_MOST = 8  # missing or damaged ranks that a problem lists by number
@@ -126,6 +126,15 @@ class RecordedRun:
     def whereabouts(self) -> dict[int, Whereabouts]:
         """Where each rank was last, by rank; one that has left no such file, or a broken one, is not there."""
         return self._whereabouts
+
+    @property
+    def earlier_whereabouts(self) -> dict[int, dict[int, Whereabouts]]:
+        """The same of the earlier attempts of an elastic job, by attempt and rank."""
+        found: dict[int, dict[int, Whereabouts]] = {}
+        for rank, folder in self._folders.items():
+            for seen in read_earlier(folder):
+                found.setdefault(seen.attempt, {})[rank] = seen
+        return found
 
     @cached_property
     def _whereabouts(self) -> dict[int, Whereabouts]:

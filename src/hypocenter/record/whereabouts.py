@@ -135,16 +135,25 @@ class Whereabouts:
         return (ns + later_ns, mono_ns + later_ns) if 0 < later_ns < _STACK_WITHIN_NS else (ns, mono_ns)
 
 
-def read_whereabouts(folder: Path) -> Whereabouts | None:
+def read_whereabouts(folder: Path, name: str = WHEREABOUTS_FILE) -> Whereabouts | None:
     """What the file of a rank folder says; None when there is none, or none that can be trusted."""
     try:
-        with (folder / WHEREABOUTS_FILE).open("rb") as file:
+        with (folder / name).open("rb") as file:
             data = file.read(STACK_AT + MAX_STACK_BYTES)
             changed_ns = os.fstat(file.fileno()).st_mtime_ns
         found = _decoded(data)
         return replace(found, stack_ns=changed_ns) if found is not None and found.stack else found
     except (OSError, ValueError, OverflowError):
         return None
+
+
+def read_earlier(folder: Path) -> list[Whereabouts]:
+    """What the files of earlier attempts say, and this one's if a later attempt never got as far as to write one."""
+    try:
+        names = [path.name for path in folder.iterdir() if path.name.startswith(WHEREABOUTS_FILE)]
+    except OSError:
+        return []
+    return [seen for name in sorted(names) if (seen := read_whereabouts(folder, name)) is not None]
 
 
 def group_key(group: str, ranks: tuple[int, ...]) -> int:

@@ -59,7 +59,7 @@ _SAID_AT_MOST = 4  # sentences of waits, and of other ranks' ends
 def check(job: Job) -> Iterator[Finding]:
     """Name the rank that the others lost."""
     loss = loss_of(job)
-    if loss is None or not loss.ranks:
+    if loss is None or not loss.ranks or (loss.severity == "note" and not job.is_latest):
         return
     first = loss.ends[loss.ranks[0]]
     seen = first.seen
@@ -68,8 +68,8 @@ def check(job: Job) -> Iterator[Finding]:
     yield Finding(
         code="HC321",
         kind="environment",
-        severity=loss.severity,
-        title=_title(job, loss),
+        severity="warning" if loss.severity == "error" and not job.is_latest else loss.severity,
+        title=_title(job, loss) if job.is_latest else f"{_title(job, loss)}; the job was started anew",
         step=_step(job, loss),
         microbatch=seen.microbatch if seen is not None else 0,
         rank=first.rank,

@@ -34,6 +34,8 @@ _OF_RANK = re.compile(
 @end_rule("HC322", "environment", severity="warning")
 def check(job: Job) -> Iterator[Finding]:
     """Say which ranks' recordings are not whole."""
+    if not job.is_latest:
+        return
     said: dict[int, list[str]] = defaultdict(list)
     for problem in job.problems:
         match = _OF_RANK.search(problem)
