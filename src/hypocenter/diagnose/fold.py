@@ -109,12 +109,22 @@ def _place_exhibit(exhibit: Exhibit, groups: list[Group], spans: Sequence[Episod
     leaders = [g for g in groups if episode is not None and g.finding.step in episode and is_sick(g.finding)]
     located = [g for g in leaders if g.exhibit is not None and g.exhibit.is_located]
     is_late = bool(leaders) and finding.step > leaders[0].finding.step
+    unexplained = next((g for g in leaders if not exhibit.is_located and _is_same_symptom(g, finding)), None)
     if located and not exhibit.is_located:
         located[0].followers.append(finding)
+    elif unexplained is not None:
+        unexplained.same.append(finding)
     elif leaders and is_late and finding.cause in ("bad-parameter", "unknown"):
         (located or leaders)[0].followers.append(finding)
     else:
         groups.append(Group(finding=finding, exhibit=exhibit))
+
+
+def _is_same_symptom(group: Group, finding: Finding) -> bool:
+    """Whether another rank shows at the same step what a group cannot explain either."""
+    known = group.finding
+    is_other_rank = known.rank != finding.rank and known.step == finding.step
+    return is_other_rank and (known.code, known.cause, known.site) == (finding.code, finding.cause, finding.site)
 
 
 def _place_finding(finding: Finding, groups: list[Group], spans: Sequence[Episode]) -> None:
