@@ -57,15 +57,12 @@ class Jointly:
         groups = table.groups()
         if groups is None:
             return Outcome(evidence=replace(base, why_not="the ranks could not agree on a replay"))
-        is_idle = False
         try:
             with self._replayer.together(groups):
-                outcome = self._investigate(case, base, observers, table)
-            is_idle = outcome.evidence.replayed
-            return outcome
+                return self._investigate(case, base, observers, replace(table, groups=lambda: groups))
         finally:
             self._after_trace()
-            groups.close(is_idle=is_idle)
+            groups.close()
 
     def _investigate(
         self, case: Case, base: Evidence, observers: Callable[[Microbatch], Observer | None], table: Table
@@ -74,10 +71,14 @@ class Jointly:
         own_why_not = next((why for m in case.microbatches if (why := self._replayer.why_not(m))), "")
         n = len(case.microbatches)
         said = table.most([int(bool(own_why_not)), n, -n, len(parameters), -len(parameters)])
-        if why_not := own_why_not or _why_not(said):
+        if why_not := own_why_not or _why_not(said) or ("" if n else "no micro-batch was recorded in this step"):
             return Outcome(evidence=replace(base, why_not=why_not))
+        assert said is not None
+        is_same_model = said[3] == -said[4]  # pipeline stages hold different parameters: then each names its own
         for microbatch in self._in_order(case.microbatches, table):
-            outcome = self._one(case, replace(base, microbatch=microbatch.number), microbatch, observers, table)
+            outcome = self._one(
+                case, replace(base, microbatch=microbatch.number), microbatch, observers, table, is_same_model
+            )
             if outcome is not None:
                 return outcome
         why_not = "the replay on all ranks was finite: the failure depends on something that is not part of the step"
@@ -98,6 +99,7 @@ class Jointly:
         microbatch: Microbatch,
         observers: Callable[[Microbatch], Observer | None],
         table: Table,
+        is_same_model: bool,
     ) -> Outcome | None:
         """None: it was finite on every rank."""
         tracer: OpTracer | None = None
@@ -110,17 +112,22 @@ class Jointly:
             problem = f"the replay raised {type(error).__name__}: {str(error)[:200]}"
         finally:
             self._after_trace()
+        if problem and (groups := table.groups()) is not None:
+            groups.close()  # who waits for this rank in one of them is told at once
         values = [v for v in replayed.values if not is_finite(v)]
         grads = [g for g in replayed.grads if g is not None and not is_finite(g)]
         bad = [int(g is not None and not is_finite(g)) for g in replayed.grads]
         bad += [0] * (len(self._names.parameters()) - len(bad))
-        said = table.most([int(bool(problem)), int(bool(values or grads)), int(bool(values)), *bad])
+        told = bad if is_same_model else []
+        said = table.most([int(bool(problem)), int(bool(values or grads)), int(bool(values)), *told])
         if said is None or said[0] or tracer is None:
             why_not = problem or ("the ranks lost each other in the replay" if said is None else _OTHERS)
             return Outcome(evidence=replace(base, why_not=why_not))
         if not said[1]:
             return None
-        names = tuple(name for (name, _), is_bad in zip(self._names.parameters(), said[3:], strict=True) if is_bad)
+        names = tuple(
+            name for (name, _), is_bad in zip(self._names.parameters(), said[3:] or bad, strict=True) if is_bad
+        )
         base = replace(
             base,
             replayed=True,
@@ -161,6 +168,4 @@ def _why_not(said: list[int] | None) -> str:
         return "the step cannot be done again on another rank"
     if said[1] != -said[2]:
         return f"the ranks have different numbers of micro-batches ({-said[2]} to {said[1]})"
-    if said[3] != -said[4]:
-        return "the ranks hold different parameters: their replays would not meet"
     return ""

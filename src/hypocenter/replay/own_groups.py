@@ -23,7 +23,6 @@ from hypocenter.tap.collective_ops import is_collective, is_wrapped, result_of
 
 _AVERAGE = "avg"
 _AVG, _PREMUL_SUM = 1, 8  # of c10d::ReduceOp::RedOpType, which gloo does not know
-_KEPT: list[Any] = []  # twins in whose work somebody may still wait: ending them would wait too
 
 
 class OwnGroups:
@@ -59,16 +58,13 @@ class OwnGroups:
             self._twins[name] = (twin, own_name)
         return self._twins[name]
 
-    def close(self, *, is_idle: bool) -> None:
-        """The replay is over.
+    def close(self) -> None:
+        """The replay is over, or broken off here: whoever waits for this rank gets an error at once.
 
-        Args:
-            is_idle: nobody can be waiting in one of the twins.
+        Nothing of ours is under way at this moment, for every collective was waited for, so nothing is waited for now.
         """
         for _, name in self._twins.values():
             torch._C._distributed_c10d._unregister_process_group(name)
-        if not is_idle:
-            _KEPT.append(self._twins)
         self._twins = {}
 
 
@@ -76,7 +72,7 @@ class OwnCollectives(TorchDispatchMode):
     """Sends every collective to the twin of its group, and waits for it.
 
     Raises:
-        ReplayImpossible: in place of a collective that gloo does not know.
+        ReplayImpossible: a collective that gloo does not know, or to which another rank did not come.
     """
 
     def __init__(self, groups: OwnGroups) -> None:
@@ -93,8 +89,11 @@ class OwnCollectives(TorchDispatchMode):
             return NotImplemented
         if not is_collective(func):
             return func(*args, **(kwargs or {}))
-        call = _Call(func, args, kwargs or {}, self._groups)
-        return call.made()
+        try:
+            return _Call(func, args, kwargs or {}, self._groups).made()
+        except RuntimeError as error:
+            name = func.__name__.partition(".")[0].strip("_")
+            raise ReplayImpossible(f"in the replay another rank did not come to its {name}") from error
 
 
 class _Call:

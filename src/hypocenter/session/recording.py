@@ -17,6 +17,7 @@ from hypocenter.nouns import Reading, StepRecord
 from hypocenter.record.layout import rank_directory
 from hypocenter.replay.engine import Replayer
 from hypocenter.session.agreement import Council, Meeting
+from hypocenter.session.communication import Communication
 from hypocenter.session.failures import Decision, Failures
 from hypocenter.session.frameworks import Frameworks
 from hypocenter.session.guard import StopTraining, Warnings, guarded
@@ -91,6 +92,7 @@ class Session:
         )
         self._place = PlaceKeeper(directory, self.warn, self.names)
         self._resumption = Resumption(self.clock, self.warn)
+        self._communication = Communication(self.names, lambda: self._roots.is_inside, self.warn)
         self._council = Council(is_wanted=config.agree, timeout_s=config.agree_timeout_s, warn=self.warn)
         self._observers = Observers(
             Context(
@@ -137,6 +139,7 @@ class Session:
             self._levels.attach(),
             self._frameworks.attach(),
             self._observers.attach(),
+            self._communication.attach(),
             self.names.close,
         ]
 
@@ -355,7 +358,7 @@ class Session:
             failed=decision.asks,
             suspect=not decision.is_healthy,
             poisoned=self._failures.poisoned,
-            communicates=self._replayer.needs_all,
+            communicates=lambda: self._communication.seen() or self._replayer.needs_all(),
         )
         have = {row.site for row in self._rows if row.phase == "grad"}  # in full, when parameters are due
         self._rows += [r for r in self._sentinel.readings(check, self._step, parameters) if r.site not in have]

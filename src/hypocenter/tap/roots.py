@@ -215,6 +215,11 @@ class RootTap:
         )
         self._on_begin(True)
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether an outermost module is being called."""
+        return self._current is not None
+
     def reset(self) -> None:
         """Between outermost calls for certain: forget one that an interrupt cut short."""
         self.suspend_loss_mode()

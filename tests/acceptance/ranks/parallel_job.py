@@ -1,9 +1,11 @@
 """A small model trained in one of several parallel layouts, with a NaN planted on one rank, or none.
 
-    parallel_job.py LAYOUT FAULT [--rank R] [--weights DIR]
+    parallel_job.py LAYOUT FAULT [--rank R] [--weights DIR] [--survive] [--refuse-again]
 
 LAYOUT  ddp, fsdp2, fsdp2-bf16, tp, sp, gpipe, 1f1b, mesh (2x2: FSDP2 over dp, tensor parallel over tp)
 FAULT   none, gradient (one parameter's local gradient at step 3), activation (one value in the forward at step 3)
+--survive       the optimizer replaces gradients that are not finite by 0: training goes on as if nothing had been
+--refuse-again  on rank 1 the model raises when a step is computed for the second time, as a replay does
 """
 
 import argparse
@@ -41,8 +43,12 @@ class Block(nn.Module):
         self.down = nn.Linear(2 * WIDTH, WIDTH)
         self.scale = nn.Parameter(torch.ones(WIDTH))
         self.fault = ""
+        self.calls_left = -1
 
     def forward(self, x):
+        self.calls_left -= 1
+        if self.calls_left == -1:
+            raise RuntimeError("this step has been computed already")
         scale = self.scale
         if self.fault == "gradient":
             scale = PoisonGradient.apply(scale)
@@ -50,6 +56,18 @@ class Block(nn.Module):
         if self.fault == "activation":
             h = torch.log(h - h.detach())  # <- fault: activation
         return x + self.down(h)
+
+
+class Surviving(torch.optim.AdamW):
+    """Replaces what is not finite by 0, after whoever watches steps has seen it."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    grad = getattr(p.grad, "_local_tensor", p.grad)
+                    grad.nan_to_num_(0.0, 0.0, 0.0)
+        return super().step(closure)
 
 
 class Net(nn.Module):
@@ -184,6 +202,8 @@ def main():
     parser.add_argument("fault", choices=("none", "gradient", "activation"))
     parser.add_argument("--rank", type=int, default=1)
     parser.add_argument("--weights")
+    parser.add_argument("--survive", action="store_true")
+    parser.add_argument("--refuse-again", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -192,9 +212,12 @@ def main():
     net = Net()
     faulty = net.blocks[2 if args.rank == 1 or args.layout not in ("gpipe", "1f1b") else 1]
     model, train = LAYOUTS[args.layout](net)
-    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
+    optimizer = (Surviving if args.survive else torch.optim.AdamW)(
+        [p for p in model.parameters() if p.requires_grad], lr=1e-2
+    )
     for step in range(STEPS):
         faulty.fault = args.fault if step == BAD_STEP and rank == args.rank and args.fault != "none" else ""
+        faulty.calls_left = 1 if args.refuse_again and rank == 1 else -1
         loss = train(model, batch_of(args.layout, rank, step), optimizer)
         print(f"rank {rank} step {step} loss {float(loss.detach()):.6f}", flush=True)
     if args.weights:
