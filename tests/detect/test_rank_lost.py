@@ -238,6 +238,7 @@ def test_lost_connections_on_all_ranks_accuse_nobody():
     finding = one(job(*others(*ALL)))
 
     assert finding.severity == "note"
+    assert finding.title == "ranks 0 to 3 lost their connection at step 7, and no rank failed by itself"
 
 
 @pytest.mark.parametrize(("now", "severity"), [(175, None), (190, "note"), (280, "warning")])

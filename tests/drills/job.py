@@ -32,7 +32,7 @@ def main() -> None:
     model: nn.Module = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 8))
     trained = model if args.plain_allreduce else nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    is_victim = rank == args.victim
+    is_victim = rank == args.victim and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
 
     def at(where: str, step: int) -> None:
         if is_victim and (step, where) == (args.step, args.where):

@@ -98,6 +98,8 @@ def _title(job: Job, loss: Loss) -> str:
     if loss.how == "as a whole":
         stopped = all(loss.ends[r].how == "stopped" for r in loss.ranks)
         return f"the job was {'suspended' if stopped else 'killed'} as a whole at {step}"
+    if loss.how == "on all ranks" and loss.ends[loss.ranks[0]].how == "lost peer":
+        return f"{who} lost {'their' if many else 'its'} connection at {step}, and no rank failed by itself"
     if loss.how == "on all ranks":
         return f"the program ended by {kind} on all ranks at {step}"
     waiting = loss.waits[0].waiting if loss.waits else ()
