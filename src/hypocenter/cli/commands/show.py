@@ -18,7 +18,8 @@ from hypocenter.report import diary, frames, rank_table, rows, sites, values, wo
 from hypocenter.report.columns import cut_rows
 from hypocenter.report.rank_states import rank_states
 from hypocenter.report.screen import write
-from hypocenter.report.selection import Selection, select
+from hypocenter.report.selected import first_values, logical, selected
+from hypocenter.report.selection import Selection
 from hypocenter.report.spot import spot_of
 from hypocenter.report.whereabouts_table import whereabouts_table
 
@@ -72,21 +73,21 @@ def command(
         return
     wanted = Selection(site=site, step=step, rank=rank)
     if n_frames is not None:
-        _frames(select(recording.table(), wanted), wanted, n_frames, as_json)
+        _frames(selected(recording, wanted, phases=("forward", "param")), wanted, n_frames, as_json)
         _next(run, "--values", "--site", site or "*")
     elif as_diary:
-        table = select(recording.table(), Selection(step=step, rank=rank))
+        table = selected(recording, Selection(step=step, rank=rank), phases=("scaler",))
         found = diary.stretches(diary.only_of(table, site) if site else table, recording.step_records())
         if not found:
             raise _no_scaler(wanted)
         _emit("diary", found, diary.in_words, most, as_json)
         _next(run, "--site", "loss_scale*", "--values")
     elif as_values:
-        table = values.ordered(select(recording.table(), wanted))
-        _emit("values", table, values.in_words, most, as_json)
+        table, n_rows = first_values(recording, wanted, most)
+        _emit("values", table, values.in_words, most, as_json, n_rows)
         _next(run, "--frames", "21")
     else:
-        lines = sites.site_lines(select(recording.table(), wanted))
+        lines = sites.site_lines(logical(recording, wanted))
         _emit("sites", lines, sites.in_words, most, as_json)
         _next(run, "--site", wording.site_glob(sites.most_telling(lines)), "--values")
 
@@ -100,12 +101,14 @@ def _no_scaler(wanted: Selection) -> ConfigError:
     )
 
 
-def _emit(what: str, found: Any, in_words: Callable[[Any], Iterator[str]], most: int, as_json: bool) -> None:
-    """Print a sequence or an Arrow table of rows, at most `most` of them; as JSON all."""
+def _emit(
+    what: str, found: Any, in_words: Callable[[Any], Iterator[str]], most: int, as_json: bool, n: int | None = None
+) -> None:
+    """Print a sequence or an Arrow table of rows, at most `most` of them and of `n`; as JSON all."""
     if as_json:
         _print_json(what, rows.plain(found))
         return
-    n = len(found)
+    n = len(found) if n is None else n
     shown = found.slice(0, most) if isinstance(found, pa.Table) else found[:most]
     write(sys.stdout, "".join(f"{line}\n" for line in in_words(shown)))
     write(
