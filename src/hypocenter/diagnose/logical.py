@@ -11,7 +11,7 @@ from __future__ import annotations
 # (pyarrow.compute makes its functions when it is imported)
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hypocenter.diagnose.placements import parsed, standings
+from hypocenter.diagnose.shelf import Shelf
 from hypocenter.nouns import Place
 
 Ints = npt.NDArray[np.int64]
@@ -372,14 +373,44 @@ def _is_norm(table: pa.Table, port: str) -> pa.Array:
     return pc.and_(is_port, pc.invert(pc.or_(table["replay"], table["recompute"])))
 
 
-def _with_placements(table: pa.Table) -> pa.Table:
-    """The rows, each with the placement that its rank and site have anywhere."""
-    known = pc.and_(pc.is_valid(table["placement"]), pc.not_equal(table["placement"], ""))
-    if pc.all(known).as_py():
+def _with_placements(table: pa.Table, known: dict[tuple[int, str], str] | None = None) -> pa.Table:
+    """The rows, each with the placement that its rank and site have anywhere.
+
+    Args:
+        known: placements by rank and site, from rows seen before; those of `table` are added.
+    """
+    known = {} if known is None else known
+    has_own = pc.fill_null(pc.not_equal(table["placement"], ""), False)
+    if pc.all(has_own).as_py():
         return table
-    told = table.filter(known).select(["rank", "site", "placement"])
-    by_site = dict(zip(zip(told["rank"].to_pylist(), told["site"].to_pylist(), strict=True),
-                       told["placement"].to_pylist(), strict=True))  # fmt: skip
-    keys = zip(table["rank"].to_pylist(), table["site"].to_pylist(), table["placement"].to_pylist(), strict=True)
-    filled = pa.array([text or by_site.get((rank, site), "") for rank, site, text in keys], pa.string())
-    return table.set_column(table.schema.get_field_index("placement"), "placement", filled)
+    code = _codes(table, ("rank", "site"))
+    at = np.unique(code[has_own.to_numpy()], return_index=True)[1]
+    rows = table.select(["rank", "site", "placement"])
+    names: list[Any] = [rows.filter(has_own).take(pa.array(at))[name].to_pylist() for name in rows.column_names]
+    known.update(zip(zip(names[0], names[1], strict=True), names[2], strict=True))
+    firsts = np.unique(code, return_index=True)[1]
+    keys: list[Any] = [rows.take(pa.array(firsts))[name].to_pylist() for name in ("rank", "site")]
+    texts = [known.get(key, "") for key in zip(*keys, strict=True)]
+    filled = pa.array(texts, pa.string()).take(pa.array(code))
+    column = pc.if_else(has_own, table["placement"], filled)
+    return table.set_column(table.schema.get_field_index("placement"), "placement", column)
+
+
+def logical_steps(tables: Iterable[tuple[int, pa.Table]], places: Mapping[int, Place]) -> Iterator[pa.Table]:
+    """Rows of all ranks, that come rank by rank, merged step by step (`merged`).
+
+    A row without placement has that which its rank and site had at an earlier step or in another row of the step.
+
+    Args:
+        tables: (rank, rows in columns of READS), ranks rising.
+        places: where ranks stand.
+    """
+    shelf, known = Shelf(), dict[tuple[int, str], str]()
+    for _, table in tables:
+        shelf.put(table)
+    steps = shelf.steps()
+    for step in steps:
+        yield merged(_with_placements(shelf.take(step), known), places)
+    if not steps:
+        yield merged(shelf.take(0), places)
+    shelf.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 # pyright: reportAttributeAccessIssue=false
 # (pyarrow.compute makes its functions when it is imported)
 import fnmatch
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -48,15 +49,24 @@ def _equal(table: pa.Table, name: str, value: int) -> pa.Table:
     return chosen
 
 
-def _of_site(table: pa.Table, pattern: str) -> pa.Table:
-    sites = [str(name) for name in pc.unique(table["site"]).to_pylist()]
-    found = [name for name in sites if fnmatch.fnmatchcase(name, pattern) or name == pattern]
-    found = found or [name for name in sites if pattern in name]
+def matching_sites(names: Collection[str], pattern: str) -> list[str]:
+    """The sites that a glob, or a name that is found anywhere in a site's name, means.
+
+    Raises:
+        UnknownNameError: there is none; names what is near.
+    """
+    found = [name for name in names if fnmatch.fnmatchcase(name, pattern) or name == pattern]
+    found = found or [name for name in names if pattern in name]
     if not found:
         raise UnknownNameError(
             f"no site matches {pattern!r}",
             where="--site",
-            why=f"{len(sites)} sites were recorded here",
-            fix=nearest(pattern, sites).replace("hypocenter list", "hypocenter show RUN"),
+            why=f"{len(names)} sites were recorded here",
+            fix=nearest(pattern, list(names)).replace("hypocenter list", "hypocenter show RUN"),
         )
+    return found
+
+
+def _of_site(table: pa.Table, pattern: str) -> pa.Table:
+    found = matching_sites([str(name) for name in pc.unique(table["site"]).to_pylist()], pattern)
     return table.filter(pc.is_in(table["site"], pa.array(found, pa.string())))
