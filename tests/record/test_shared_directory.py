@@ -45,6 +45,17 @@ def test_every_task_refuses_a_directory_that_holds_another_recording(tmp_path):
             shared(out, number)
 
 
+def test_a_second_run_of_the_same_job_is_refused_by_every_task(tmp_path):
+    out = shared(tmp_path / "run", 0)
+    recorded(out)
+    for number in (0, 1):
+        note_end(out, task(number))
+
+    for number in (0, 1):
+        with pytest.raises(ExistsError):
+            shared(out, number)
+
+
 def test_with_force_the_others_wait_until_the_old_recording_is_gone(tmp_path):
     out = tmp_path / "run"
     shared(out, 0, job="76.0")

@@ -83,8 +83,8 @@ def _follows(path: Path, force: bool, task: Task, wait_s: float) -> bool:
     until = time.monotonic() + wait_s
     while True:
         is_taken = is_recording(path)  # before the mark: the first task leaves its mark before it records
-        if _mark(path) == task.job:
-            return True
+        if _mark(path) == task.job and not (path / MARK_FOLDER / f"ended-{task.number}").exists():
+            return True  # a task that has ended there already was of an earlier run of the same job
         if is_taken and not force:
             raise ExistsError(
                 "a recording exists there already",
