@@ -7,7 +7,7 @@ import socket
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -85,7 +85,7 @@ def in_turn(ranks: Worker, n_pairs: int) -> list[tuple[dict[str, Any], dict[str,
 
 
 @contextmanager
-def job(world_size: int, size: str, folder: Path) -> Iterator[Worker]:
+def job(world_size: int, size: str, folder: Path) -> Generator[Worker, None, None]:
     """Start all ranks; what is asked of the job goes through rank 0. They end with the block."""
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")]),

@@ -30,7 +30,8 @@ def test_the_fault_is_real(case: casebook.Case) -> None:
 
     losses, grads, step = printed(done.stdout, "loss"), printed(done.stdout, "grad"), case.answer["step"]
     assert all(is_finite(losses[s]) and is_finite(grads[s]) for s in range(step)), done.stdout
-    assert losses[step - 1] < losses[0]
+    if step:  # what is built in wrongly is there from the first step on
+        assert losses[step - 1] < losses[0]
     felt = case.answer["felt"]
     if felt == "loss":
         assert not is_finite(losses[step])

@@ -97,6 +97,12 @@ def test_data_parallel_alone_takes_several_ranks_to_a_row():
     assert lines[2].split()[2:] == [".", "!1"]  # an error makes a rank bad at its step
 
 
+def test_stages_alone_stand_side_by_side():
+    lines = text_of(job(pp=4, bad={2: 1}), blaming(2))
+
+    assert lines[1].split() == ["pp", "0-3", ".", ".", ">1", "."]
+
+
 @pytest.mark.parametrize(
     ("recorded", "diagnosis"),
     [

@@ -16,6 +16,8 @@ all is well writes none of them. `microbatch` is the micro-batch that a row is a
     site `micro-batches`, port `loss_share`  the weight that the micro-batch has in the loss, by that of all of the step
     site `micro-batches`, port `token_gap`  gradient as used against the one in which every label weighs the same, by
                                           replay: norm of the difference by the norm of the latter
+    site `label_weight`, port `value`     with context parallelism: the weights of all labels of this rank in the loss
+                                          of the step, added up; 1 for a mean over them
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from __future__ import annotations
 SITE = "micro-batches"
 RECOMPUTE_ZEROS, RECOMPUTE_GAP, RECOMPUTE_IN = "recompute_zeros", "recompute_gap", "recompute_in"
 NOT_ADDED = "not_added"
-N_LABELS, LOSS_SHARE, TOKEN_GAP = "n_labels", "loss_share", "token_gap"
+N_LABELS, LOSS_SHARE, TOKEN_GAP, LABEL_WEIGHT = "n_labels", "loss_share", "token_gap", "label_weight"
 
 GAP = 0.02
 """Relative. Kernels that add in no fixed order differ by up to 0.004 in bfloat16; dropout of 1 % differs by 0.14."""

@@ -181,11 +181,11 @@ def _laid_out(states: Sequence[RankState], cell: Callable[..., Cell]) -> tuple[t
             merged.append(axis)
     if not kept:
         return _by_host(states, "", cell)
-    block_axes = [axis for axis in _BLOCKS if axis in kept]
+    block_axes = [axis for axis in _BLOCKS if axis in kept and len(kept) > 1]  # alone it is a row like another
     blocks: list[Block] = []
     for value in _values(placed, block_axes):
         inside = [s for s in placed if _key(s.coords, block_axes) == value]
-        blocks.append(_block(inside, kept, _named(_BLOCKS, kept, value), cell))
+        blocks.append(_block(inside, kept, _named(block_axes, kept, value), cell))
     remarks = [f"each cell is all ranks along {' and '.join(merged)}"] if merged else []
     if len(placed) < len(states):
         ranks = {state.rank for state in placed}
@@ -196,6 +196,8 @@ def _laid_out(states: Sequence[RankState], cell: Callable[..., Cell]) -> tuple[t
 
 def _block(states: Sequence[RankState], kept: Sequence[str], title: str, cell: Callable[..., Cell]) -> Block:
     row_axes, column_axes = [a for a in _ROWS if a in kept], [a for a in _COLUMNS if a in kept]
+    if len(kept) == 1 and not column_axes:
+        row_axes = list(kept)
     if not column_axes:  # one after the other, several in a row
         rows = [
             (_span(some, row_axes), tuple(cell(group) for group in some))

@@ -1,10 +1,10 @@
-"""What a label weighs in a step that is made of several micro-batches. For HC331.
+"""What a label weighs in a step that is made of several micro-batches, or of several ranks. For HC331 and HC333.
 
 The node of the cross-entropy is looked for in the graph of each loss; what it gives back in backward holds, row by row,
 the weight that the label of that row has in the loss: 1/n each for a mean over n labels, 0 for one that is ignored.
-Nothing that autograd has saved is read (that might start a recompute). Only programs that called backward several times
-in their last step are looked at. Not seen: fused and compiled cross-entropies, losses that are no cross-entropy, steps
-with several of them.
+Nothing that autograd has saved is read (that might start a recompute). Looked at are programs that called backward
+several times in their last step, and those with context parallelism. Not seen: fused and compiled cross-entropies,
+losses that are no cross-entropy, steps with several of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from hypocenter import schedule
-from hypocenter.detect.microbatch_rows import LOSS_SHARE, N_LABELS, SITE, TOKEN_GAP
+from hypocenter.detect.microbatch_rows import LABEL_WEIGHT, LOSS_SHARE, N_LABELS, SITE, TOKEN_GAP
 from hypocenter.nouns import Reading
 from hypocenter.replay.engine import ReplayImpossible
 from hypocenter.session.observer import Context, Observer, Update
@@ -98,12 +98,17 @@ class TokenWeights(Observer):
     def before_backward(self, roots: Sequence[Tensor]) -> None:
         """Look for the cross-entropy of this micro-batch."""
         self._let_go()
-        if not self._is_several or not (self._n_looked < DENSE or self._due(self.context.clock.step)):
+        step = self.context.clock.step
+        if not (self._is_several and self._n_looked < DENSE) and not (self._is_wanted() and self._due(step)):
             return
         if len(roots) == 1 and (node := _cross_entropy(roots[0])) is not None:
             frame = user_frame(sys._getframe(1))
             self._place = (frame.f_code.co_filename, frame.f_lineno) if frame is not None else ("", 0)
             self._hook = _Weights(node, _LOSSES[type(node).__name__])
+
+    def _is_wanted(self) -> bool:
+        """Whether there are several micro-batches, or several ranks to a sequence."""
+        return self._is_several or len(self.context.place().groups.get("cp", ())) > 1
 
     def after_backward(self) -> None:
         """Its weights are known."""
@@ -117,6 +122,8 @@ class TokenWeights(Observer):
     def before_update(self, update: Update) -> None:
         """Compare."""
         labels, self._labels = self._labels, []
+        if labels and len(labels) == len(update.microbatches) and len(self.context.place().groups.get("cp", ())) > 1:
+            self._write_whole(update, labels)
         if len(labels) < 2 or len(labels) != len(update.microbatches) or len({each.place for each in labels}) > 1:
             return
         self._n_looked += 1
@@ -135,6 +142,14 @@ class TokenWeights(Observer):
     def after_update(self, update: Update) -> None:
         """Does this program accumulate?"""
         self._is_several = len(update.microbatches) > 1
+
+    def _write_whole(self, update: Update, labels: Sequence[_Labels]) -> None:
+        """The weights of all labels of this rank together: 1 for a mean over them."""
+        scale = update.scaled.state.scale if update.scaled is not None else 1.0
+        whole = -float(sum(each.numbers.cpu()[2] for each in labels)) / (scale or 1.0)
+        if math.isfinite(whole):
+            order = self.context.clock.next_order()
+            self.rows.append(number_row(LABEL_WEIGHT, "value", update.step, order, whole))
 
     def _write(self, step: int, totals: Sequence[float], counts: Sequence[float], sums: Sequence[float]) -> None:
         for number, (total, count, weight) in enumerate(zip(totals, counts, sums, strict=True)):
