@@ -26,7 +26,7 @@ def complaints(job: Job, diagnosis: Mapping[str, Any], codes: Sequence[str]) -> 
         yield f"{len(nonfinite)} findings of one NaN: {[(f['code'], f['step'], f['rank']) for f in nonfinite[:8]]}"
     if "HC313" in codes and not any(f["rank"] == faults.nan_rank for f in named):
         yield f"rank {faults.nan_rank} is not blamed for the NaN"
-    drifted = [f for f in alarms if f["kind"] == "desync" and faults.drift_param in (f["param"], f["site"])]
+    drifted = [f for f in alarms if f["code"] == "HC301" and faults.drift_param in (f["param"], f["site"])]
     if "HC301" in codes and not any(f["step"] == faults.drift_step and f["rank"] == faults.drift_rank for f in drifted):
         yield f"rank {faults.drift_rank} is not said to have drifted at step {faults.drift_step}"
     told = "; ".join([*diagnosis["notes"], *(" ".join((f["title"], *f["why"])) for f in findings)])
@@ -36,7 +36,7 @@ def complaints(job: Job, diagnosis: Mapping[str, Any], codes: Sequence[str]) -> 
         yield f"rank {faults.cut_rank} is not said to be cut"
     blamed = {faults.nan_rank, faults.drift_rank, faults.missing_rank, faults.cut_rank}
     for finding in alarms:
-        if finding["kind"] == "desync" and finding["rank"] not in blamed:
+        if finding["kind"] != "nonfinite" and finding["rank"] not in blamed:
             yield f"rank {finding['rank']} is accused: {finding['code']} {finding['title']}"
     longest = max((len(text) for f in findings for text in (*f["why"], *f["then"])), default=0)
     if longest > 400:

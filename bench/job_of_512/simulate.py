@@ -109,8 +109,7 @@ def _norm_row(
 ) -> Reading:
     shape = parameter.local_shape(job.tp)
     summary = Summary(n=math.prod(shape), sumsq=0.0 if is_bad else norm * norm, n_nan=int(is_bad))
-    return row("grad", parameter.name, port, dtype="bfloat16", shape=shape, summary=summary,
-               placement=parameter.placement())  # fmt: skip
+    return row("grad", parameter.name, port, dtype="bfloat16", shape=shape, summary=summary)
 
 
 def _is_nan(job: Job, parameter: Parameter, rank: int, step: int) -> bool:

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hypocenter.diagnose.logical import grad_norms, merged
+from hypocenter.diagnose.logical import grad_norms, logical_steps, merged
 from hypocenter.diagnose.placements import parsed, standings
 from hypocenter.nouns import Coords, Place, Reading, Summary, replace
 from hypocenter.record.schema import readings_batch
@@ -252,7 +253,7 @@ def test_the_norm_counts_copies_once_and_adds_shards() -> None:
 def test_a_placement_is_taken_from_the_row_that_has_it() -> None:
     places = mesh(dp=2)
     rows = [(r, row(Summary(n=2, sumsq=4.0), "", step=step)) for r in places for step in (0, 1)]
-    rows += [(r, row(Summary(n=2), "dp=R", port="replica", phase="param")) for r in places]
+    rows += [(r, row(Summary(n=2), "dp=R", port="replica.grad")) for r in places]
 
     assert [norm.norm for norm in grad_norms(table_of(rows), places)] == [2.0, 2.0]
 
@@ -298,3 +299,17 @@ def test_shards_that_are_copies_are_not_counted_twice_in_a_norm() -> None:
     assert found.norm is None
     assert "hybrid sharding" in found.why_not
     assert merged(table_of(rows), places)["has_equal_shards"].to_pylist() == [True, True]
+
+
+def test_a_step_without_digests_is_placed_as_the_steps_before_and_local_gradients_are_not() -> None:
+    places = mesh(dp=2)
+    rows = [(r, row(Summary(n=2), "dp=R", port="replica.grad")) for r in places]
+    rows += [(r, row(Summary(n=2), "", step=step, port=port, order=1))
+             for step in (0, 1) for port in ("grad", "grad_local") for r in places]  # fmt: skip
+    by_rank = [(r, table_of([one for one in rows if one[0] == r])) for r in places]
+
+    found = list(logical_steps(by_rank, places))
+
+    assert [t["step"].unique().to_pylist() for t in found] == [[0], [1]]
+    assert [t.filter(pc.equal(t["port"], "grad"))["n_ranks"].to_pylist() for t in found] == [[2], [2]]
+    assert [t.filter(pc.equal(t["port"], "grad_local"))["n_ranks"].to_pylist() for t in found] == [[1, 1], [1, 1]]

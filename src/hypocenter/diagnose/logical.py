@@ -26,12 +26,14 @@ from hypocenter.nouns import Place
 
 Ints = npt.NDArray[np.int64]
 Reals = npt.NDArray[np.float64]
+_Of = tuple[int, str, str]  # rank, site, "grad" or "param"
 
 _KEY = ("step", "microbatch", "phase", "site", "port", "call", "op", "dtype", "recompute", "replay")
 _COUNTS = ("n", "n_nan", "n_posinf", "n_neginf", "n_hist", "n_zero", "n_subnormal")
 _OF_SAMPLE = ("n_hist", "n_zero", "n_subnormal")  # nothing is known of these in a sum of tensors
 _LOWEST, _HIGHEST = ("min", "absmin"), ("max", "absmax")
 _SUMS = ("sum", "sumsq")
+_OF_GRAD = ("grad", "replica.grad")  # ports of gradients as the optimizer sees them
 _OWN = 1 << 40  # plus a rank: a tensor of its own, a number that no rank has
 _MAY_HOLD_COPIES = ("dp", "cp", "tp")  # over pp and ep tensors differ unless a placement says otherwise
 READS = tuple(dict.fromkeys((*_KEY, "rank", "order", "placement", *_COUNTS, *_LOWEST, *_HIGHEST, *_SUMS)))
@@ -322,7 +324,7 @@ def grad_norms(table: pa.Table, places: Mapping[int, Place], port: str = "grad")
         table: readings of phase grad in columns of READS; a placement that a row lacks is taken from the rows that have
             one for the same rank and parameter.
         places: where ranks stand.
-        port: whose rows to take: what the optimizer sees.
+        port: whose rows to take.
     """
     rows = _with_placements(table).filter(_is_norm(table, port))
     if not rows.num_rows:
@@ -373,25 +375,32 @@ def _is_norm(table: pa.Table, port: str) -> pa.Array:
     return pc.and_(is_port, pc.invert(pc.or_(table["replay"], table["recompute"])))
 
 
-def _with_placements(table: pa.Table, known: dict[tuple[int, str], str] | None = None) -> pa.Table:
-    """The rows, each with the placement that its rank and site have anywhere.
+def _with_placements(table: pa.Table, known: dict[_Of, str] | None = None) -> pa.Table:
+    """The rows; those of parameters and of gradients as the optimizer sees them each with the placement known of it.
+
+    Digests carry placements, and are written on a schedule; norms are written at each step and carry none. A gradient
+    before its reduction is placed as nothing else is, and stays without.
 
     Args:
-        known: placements by rank and site, from rows seen before; those of `table` are added.
+        known: placements from rows seen before; those of `table` are added.
     """
     known = {} if known is None else known
     has_own = pc.fill_null(pc.not_equal(table["placement"], ""), False)
     if pc.all(has_own).as_py():
         return table
-    code = _codes(table, ("rank", "site"))
-    at = np.unique(code[has_own.to_numpy()], return_index=True)[1]
-    rows = table.select(["rank", "site", "placement"])
-    names: list[Any] = [rows.filter(has_own).take(pa.array(at))[name].to_pylist() for name in rows.column_names]
-    known.update(zip(zip(names[0], names[1], strict=True), names[2], strict=True))
-    firsts = np.unique(code, return_index=True)[1]
-    keys: list[Any] = [rows.take(pa.array(firsts))[name].to_pylist() for name in ("rank", "site")]
-    texts = [known.get(key, "") for key in zip(*keys, strict=True)]
-    filled = pa.array(texts, pa.string()).take(pa.array(code))
+    is_grad = pc.is_in(table["port"], value_set=pa.array(_OF_GRAD))
+    is_param = pc.and_(pc.equal(table["phase"], "param"), pc.invert(is_grad))
+    kind = pc.if_else(is_grad, pa.scalar("grad"), pc.if_else(is_param, pa.scalar("param"), pa.scalar("")))
+    keys = pa.table({"rank": table["rank"], "site": table["site"], "kind": kind})
+    code = _codes(keys, keys.column_names)
+    told, at = np.unique(code, return_index=True)
+    last = np.full(len(told), -1)
+    own = np.flatnonzero(has_own.to_numpy())
+    last[code[own]] = own
+    of = [(row["rank"], row["site"], row["kind"]) for row in keys.take(pa.array(at)).to_pylist()]
+    texts = table["placement"].take(pa.array(np.maximum(last, 0))).to_pylist()
+    known.update({key: text for key, text, i in zip(of, texts, last, strict=True) if i >= 0 and key[2]})
+    filled = pa.array([known.get(key, "") for key in of], pa.string()).take(pa.array(code))
     column = pc.if_else(has_own, table["placement"], filled)
     return table.set_column(table.schema.get_field_index("placement"), "placement", column)
 
@@ -405,7 +414,7 @@ def logical_steps(tables: Iterable[tuple[int, pa.Table]], places: Mapping[int, P
         tables: (rank, rows in columns of READS), ranks rising.
         places: where ranks stand.
     """
-    shelf, known = Shelf(), dict[tuple[int, str], str]()
+    shelf, known = Shelf(), dict[_Of, str]()
     for _, table in tables:
         shelf.put(table)
     steps = shelf.steps()
