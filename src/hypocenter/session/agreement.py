@@ -12,7 +12,8 @@ be at different steps. That is said once; training goes on. Closing because of d
 For observers, as `context.council` (every call is made by *all* ranks at the same boundary, or it costs each of them a
 timeout and the council; every call returns None when there is no council or it had to close):
 
-    council.is_open                                      whether it can be asked
+    council.is_open                                      whether it is known here
+    council.meets_at(step)                               whether it can be asked, by all ranks, at this step
     council.gather(value: int) -> list[int] | None       everybody's integer, by rank
     council.most(values) -> list[int] | None             the largest of each over all ranks
     council.exchange(tensor, to=, frm=) -> Tensor | None send one tensor, get another one (any dtype, shape and device; on the CPU)
@@ -77,6 +78,10 @@ class Council:
     def is_open(self) -> bool:
         """Whether all ranks have found together, and nothing has happened since."""
         return self._groups is not None
+
+    def meets_at(self, step: int) -> bool:
+        """Whether it is open on all ranks at this step's boundary: one may hear of it some steps before they meet."""
+        return self._groups is not None and step >= self._groups.start_step
 
     @property
     def waits(self) -> bool:
@@ -297,20 +302,23 @@ class Council:
         """
         total_s = self._timeout_s if timeout_s is None else timeout_s
         deadline = time.monotonic() + total_s
-        with contextlib.suppress(RuntimeError):
-            work.wait(timedelta(seconds=total_s / 2))
-        if work.is_completed():
+        lost = _failure_of(work, total_s / 2)
+        if work.is_completed() and lost is None:
             return
         roll = _RollCall(self._groups, self._rank, self._world_size)
         roll.start()
-        with contextlib.suppress(RuntimeError):
-            work.wait(timedelta(seconds=max(0.001, deadline - 0.2 * total_s - time.monotonic())))
-        if work.is_completed():
-            return
+        if lost is None:
+            lost = _failure_of(work, max(0.001, deadline - 0.2 * total_s - time.monotonic()))
+            if work.is_completed() and lost is None:
+                return
+        else:
+            time.sleep(min(1.0, 0.2 * total_s))  # the others are told at about the same time: let them say so
         roll.ask.set()
         roll.join(max(0.0, deadline - time.monotonic()))
         who = f"no word from {named(roll.missing)}" if roll.missing else "it is not known who is missing"
-        self._close(f"the ranks could not {what} within {total_s:g} s: {who}")
+        is_gone = lost is not None and work.is_completed()
+        why = f"a rank is gone ({_brief(lost)})" if is_gone else f"the ranks could not {what} within {total_s:g} s"
+        self._close(f"{why}: {who}")
 
     @contextlib.contextmanager
     def _closing(self, why: str) -> Any:
@@ -332,7 +340,16 @@ class Council:
         self._warn(f"from here on this rank does not ask the others whether a step failed: {why}")
 
 
-def _brief(error: Exception) -> str:
+def _failure_of(work: Any, wait_s: float) -> Exception | None:
+    """Wait; what went wrong, if anything. Of a wait that was too short, that."""
+    try:
+        work.wait(timedelta(seconds=wait_s))
+    except RuntimeError as error:
+        return error if work.is_completed() else None
+    return None
+
+
+def _brief(error: Exception | None) -> str:
     """The first sentence, without the path of the source file that gloo puts before it."""
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
     return text.partition("] ")[2].partition(". ")[0] or text[:120] if text.startswith("[/") else text[:120]

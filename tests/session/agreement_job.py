@@ -1,0 +1,89 @@
+"""Ranks that meet at step boundaries while something goes wrong: the council alone, without a session.
+
+agreement_job.py CASE      prints one line of JSON per rank: opened, is_open, longest_s, warnings, meetings, rows
+"""
+
+import gc
+import json
+import os
+import signal
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+from hypocenter.session.agreement import Council
+
+TIMEOUT_S = 3.0
+STEPS, BAD_STEP = 120, 60
+case = sys.argv[1]
+
+
+def couple():
+    """What training does: every step needs every rank."""
+    if case in ("stop", "kill", "uneven", "raises"):
+        return
+    dist.all_reduce(torch.ones(4))
+
+
+def lose(rank, step):
+    if rank == 1 and step == BAD_STEP and case in ("stop", "kill"):
+        os.kill(os.getpid(), signal.SIGSTOP if case == "stop" else signal.SIGKILL)
+
+
+def main():
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank, size = dist.get_rank(), dist.get_world_size()
+    warnings, meetings, longest_s, opened, talk = [], 0, 0.0, None, None
+    is_wanted, timeout_s = not (case == "absent" and rank == 1), TIMEOUT_S / 6 if case == "absent" else TIMEOUT_S
+    council = Council(is_wanted=is_wanted, timeout_s=timeout_s, warn=warnings.append)
+    for step in range(STEPS):
+        couple()
+        time.sleep(0.005)
+        if case == "reinit" and step == BAD_STEP:
+            dist.barrier()
+            dist.destroy_process_group()
+            council.begin(step, failed=False, communicates=lambda: True)  # nobody is there: nothing happens
+            os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) + 1)
+            dist.init_process_group("gloo")
+        lose(rank, step)
+        if case == "uneven" and rank == 1 and step % 2:
+            continue
+        started = time.perf_counter()
+        council.begin(step, failed=rank == 1 and step % 10 == 7, communicates=lambda: case != "lazy")
+        meeting = council.end()
+        longest_s = max(longest_s, time.perf_counter() - started)
+        if meeting is not None:
+            meetings += 1
+            assert meeting.failed == (step % 10 == 7) or case == "uneven", meeting
+            assert meeting.step == step or case == "uneven"
+        opened = step if opened is None and council.is_open else opened
+        if case == "talk" and step == STEPS - 1:
+            tensor = torch.full((2, rank + 1), float(rank), dtype=torch.bfloat16)
+            got = council.exchange(tensor, to=(rank + 1) % size, frm=(rank - 1) % size)
+            talk = [
+                council.gather(10 * rank),
+                council.most([rank, -rank]),
+                str(got.dtype),
+                list(got.shape),
+                got.tolist(),
+            ]
+        if case == "fork" and step == BAD_STEP and (pid := os.fork()) == 0:
+            council.forked()
+            council.begin(step, failed=False, communicates=lambda: True)
+            os._exit(0 if not council.is_open else 1)
+        elif case == "fork" and step == BAD_STEP:
+            assert os.waitpid(pid, 0)[1] == 0
+    told = {"rank": rank, "opened": opened, "is_open": council.is_open, "longest_s": longest_s, "warnings": warnings,
+            "meetings": meetings, "rows": [r.summary.max for r in council.take_rows()], "talk": talk}  # fmt: skip
+    print("\n" + json.dumps(told), flush=True)
+    council.close()
+    if case not in ("stop", "kill"):
+        gc.collect()
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+main()
