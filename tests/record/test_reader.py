@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.ipc
 import pyarrow.parquet as pq
 import pytest
@@ -430,3 +431,57 @@ def test_any_bytes_as_run_file_give_a_run_or_an_error_of_ours(tmp_path: Path, da
 
     with suppress(HypocenterError):  # a newer format, by chance
         assert open_run(tmp_path).ranks == [0]
+
+
+# --- many ranks
+
+
+def test_a_scan_gives_wanted_rows_and_columns_of_each_rank_in_turn(tmp_path: Path) -> None:
+    for rank in range(5):
+        record(tmp_path, range(rank + 1), rank=rank, world_size=5, seal=rank % 2 == 0)
+    run = open_run(tmp_path)
+
+    def late(batch: pa.RecordBatch) -> pa.Array:
+        return pa.compute.greater(batch["step"], 1)
+
+    for _ in range(2):  # read from the files, then with what is known of them
+        found = list(run.scan(late, columns=("site", "rank"), needs=("step",)))
+        assert [rank for rank, _ in found] == [0, 1, 2, 3, 4]
+        assert [table.num_rows for _, table in found] == [0, 0, 2, 4, 6]
+        assert [table.column_names for _, table in found] == [["site", "rank"]] * 5
+        assert found[4][1].to_pylist() == [{"site": s, "rank": 4} for s in "bababa"]
+    assert [rank for rank, _ in run.scan(ranks=[3, 1])] == [3, 1]
+
+
+def test_what_does_not_fit_in_memory_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for rank in range(4):
+        record(tmp_path, range(3), rank=rank, world_size=4)
+    expected = open_run(tmp_path)
+    monkeypatch.setattr("hypocenter.record.reader._KEPT_BYTES", 1)
+    run = open_run(tmp_path)
+
+    assert run.table().equals(expected.table())
+    assert run.steps().equals(expected.steps())
+    assert [t.column("site").to_pylist() for _, t in run.scan(columns=["site"])] == [["b", "a"] * 3] * 4
+    assert (run.n_rows, run.site_names, run.problems) == (4 * 9, {"a", "b"}, [])
+    assert run.sites() == ["a", "b"]
+
+
+def test_fewer_columns_never_give_more_rows_of_a_damaged_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hypocenter.record.reader._KEPT_BYTES", 1)
+    for rank in range(2):
+        record(tmp_path, range(3), rank=rank, world_size=2)
+    sealed = next(rank_directory(tmp_path, 1).glob("sealed-events-*"))
+    data = bytearray(sealed.read_bytes())
+    with pq.ParquetFile(sealed) as file:
+        column = file.metadata.row_group(0).column(READINGS.get_field_index("sumsq"))
+    data[column.data_page_offset] ^= 0xFF
+    sealed.write_bytes(data)
+    run = open_run(tmp_path)
+
+    whole = run.table(1).num_rows
+    few = [table.num_rows for _, table in run.scan(columns=["site"])]
+
+    assert few == [6, whole]
+    assert whole == 0
+    assert len(run.problems) == 1
