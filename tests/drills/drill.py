@@ -34,6 +34,7 @@ JOB = Path(__file__).with_name("job.py")
 KINDS = ("kill", "stop", "scheduler", "raise", "leave", "full-disk", "slow-disk")
 N_RANKS = 4
 USER_TIMEOUT_S = 4.0  # of the job's own process group: how long a survivor waits for a stopped rank
+AGREE_S = 3.0  # agree_timeout_s: the longest that a rank may wait on Hypocenter
 LEEWAY_S = 5.0  # tear-down of a survivor on a busy machine: traceback, sealing, interpreter
 PLACES = ("data", "forward", "backward", "update")
 
@@ -104,14 +105,14 @@ class Drill:
         return self.is_named and self.is_readable and not self.n_stuck
 
 
-def run_drill(kind: str, seed: int, folder: Path, *, config: dict[str, Any] | None = None) -> Drill:
+def run_drill(kind: str, seed: int, folder: Path, *, style: str = "", config: dict[str, Any] | None = None) -> Drill:
     """One drill; the moment, the victim and the way of communicating follow from the seed."""
     chance = random.Random(f"{kind}-{seed}")
     drill = Drill(kind=kind, seed=seed, victim=chance.randrange(N_RANKS))
-    out = folder / f"{kind}-{seed}"
+    out = folder / f"{kind}-{style or 'any'}-{seed}"
     arguments = ["--steps", "400", "--pace", "0.01", "--timeout", str(60 if kind == "scheduler" else USER_TIMEOUT_S)]
-    if chance.random() < 0.5:
-        arguments.append("--plain-allreduce")
+    drawn = chance.random()  # drawn also when the style is given, so that the rest follows from the seed alone
+    arguments += ["--style", style or ("plain" if drawn < 0.5 else "ddp")]
     from_outside = kind in ("kill", "stop", "scheduler")
     if not from_outside:
         step = chance.randrange(3, 30) if kind != "full-disk" else chance.randrange(8, 16)
@@ -207,6 +208,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("kinds", nargs="*", default=KINDS)
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--style", choices=("ddp", "plain", "inside"), default="", help="all drills in this style")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args(argv)
     folder = args.out or Path(tempfile.mkdtemp(prefix="drills-"))
@@ -215,7 +217,7 @@ def main(argv: Sequence[str]) -> int:
     for kind in args.kinds or KINDS:
         drills: list[Drill] = []
         for seed in range(args.seed, args.seed + args.runs):
-            drill = run_drill(kind, seed, folder)
+            drill = run_drill(kind, seed, folder, style=args.style, config={"agree_timeout_s": AGREE_S})
             drills.append(drill)
             if not drill.is_right:
                 wrong += 1

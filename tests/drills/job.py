@@ -1,6 +1,9 @@
 """The job of the drills: a small model on gloo ranks, one of which does something at a given step and place.
 
-    job.py [--steps 12] [--victim 2 --act raise --step 5 --where forward] [--timeout 5] [--plain-allreduce]
+    job.py [--steps 12] [--victim 2 --act raise --step 5 --where forward] [--timeout 5] [--style ddp]
+
+Styles: ddp; plain (all-reduces of the gradients by hand); inside (an all-reduce in the model's forward: then the ranks
+meet before each update).
 
 Acts: raise (an exception), kill (SIGKILL), stop (SIGSTOP), leave (ends early, as with uneven data), late (sleeps),
 slow-disk (each write of its recording takes a while), full-disk (its recording meets a full disk). Places: data,
@@ -29,8 +32,9 @@ def main() -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=args.timeout))
     rank = dist.get_rank()
     torch.manual_seed(0)
-    model: nn.Module = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 8))
-    trained = model if args.plain_allreduce else nn.parallel.DistributedDataParallel(model)
+    middle = Centred() if args.style == "inside" else nn.Tanh()
+    model = nn.Sequential(nn.Linear(16, 32), middle, nn.Linear(32, 8))
+    trained = nn.parallel.DistributedDataParallel(model) if args.style == "ddp" else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     is_victim = rank == args.victim and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
 
@@ -52,7 +56,7 @@ def main() -> None:
         at("data", step)
         loss = trained(torch.randn(4, 16)).square().mean()
         loss.backward()
-        if args.plain_allreduce:
+        if args.style != "ddp":
             for parameter in model.parameters():
                 dist.all_reduce(parameter.grad)
         optimizer.step()
@@ -63,6 +67,15 @@ def main() -> None:
     gc.collect()
     dist.barrier()
     dist.destroy_process_group()
+
+
+class Centred(nn.Module):
+    """Takes the mean over all ranks away, as a module that communicates."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        total = x.detach().mean(0)
+        dist.all_reduce(total)
+        return x - total / dist.get_world_size()
 
 
 def say(what: str) -> None:
@@ -120,7 +133,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--where", default="data")
     parser.add_argument("--timeout", type=float, default=5.0)
     parser.add_argument("--pace", type=float, default=0.0)
-    parser.add_argument("--plain-allreduce", action="store_true")
+    parser.add_argument("--style", choices=("ddp", "plain", "inside"), default="ddp")
     return parser.parse_args()
 
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from drill import JOB, LEEWAY_S, USER_TIMEOUT_S, run_drill
+from drill import AGREE_S, JOB, LEEWAY_S, USER_TIMEOUT_S, run_drill
 from launch import diagnosed, environment, launch
 
 slow = pytest.mark.slow
@@ -14,13 +14,25 @@ slow = pytest.mark.slow
 
 @pytest.mark.parametrize("kind", ["kill", "raise", pytest.param("stop", marks=slow), pytest.param("leave", marks=slow)])
 def test_the_rank_that_was_lost_is_named_and_nobody_hangs(tmp_path, kind):
-    drill = run_drill(kind, 0, tmp_path)
+    drill = run_drill(kind, 0, tmp_path, config={"agree_timeout_s": AGREE_S})
 
+    assert_nobody_hangs(drill)
+
+
+@slow
+@pytest.mark.parametrize("kind", ["kill", "stop"])
+def test_ranks_that_meet_before_each_update_wait_no_longer_than_agreed(tmp_path, kind):
+    drill = run_drill(kind, 1, tmp_path, style="inside", config={"agree_timeout_s": AGREE_S})
+
+    assert_nobody_hangs(drill)
+
+
+def assert_nobody_hangs(drill):
     assert drill.is_named, drill.diagnosis["findings"]
     assert drill.is_readable, (drill.steps, drill.recorded)
     assert drill.n_stuck == 0, drill.exits
-    assert drill.to_error_s < (USER_TIMEOUT_S if kind == "stop" else 0) + LEEWAY_S
-    assert drill.wait_s < LEEWAY_S
+    assert drill.to_error_s < (USER_TIMEOUT_S if drill.kind == "stop" else 0) + AGREE_S + LEEWAY_S
+    assert drill.wait_s < AGREE_S + LEEWAY_S
 
 
 @pytest.mark.parametrize("kind", ["full-disk", pytest.param("slow-disk", marks=slow)])
@@ -62,7 +74,7 @@ def test_a_healthy_twin_accuses_nobody(tmp_path):
 
 def test_the_collective_and_who_never_entered_it_are_told(tmp_path):
     ended = launch(
-        JOB, "--plain-allreduce", "--victim", "1", "--act", "raise", "--where", "data", n=3, out=tmp_path / "run"
+        JOB, "--style", "plain", "--victim", "1", "--act", "raise", "--where", "data", n=3, out=tmp_path / "run"
     )
     (lost,) = [f for f in ended.diagnosis["findings"] if f["code"] == "HC321"]
 
