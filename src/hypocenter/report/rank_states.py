@@ -49,12 +49,13 @@ def rank_states(recorded: RecordedRanks, diagnosis: Diagnosis) -> tuple[RankStat
     A missing rank's coordinates come from the groups in which the others name it.
     """
     world = recorded.run.world_size if recorded.run.world_size <= MOST_RANKS else 0
-    ranks = sorted({*range(world), *recorded.ranks})
+    left = set(recorded.ranks)
+    ranks = sorted({*range(world), *left})
     bad, last = _bad_and_last(recorded.step_records())
     for finding in diagnosis.findings:
         if finding.severity == "error":
             bad[finding.rank] = min(finding.step, bad.get(finding.rank, finding.step))
-    lost = {f.rank for f in diagnosis.findings if f.cause == "rank-lost"} | (set(ranks) - set(recorded.ranks))
+    lost = {f.rank for f in diagnosis.findings if f.cause == "rank-lost"} | (set(ranks) - left)
     places = recorded.places
     told = _told_by_others(places.values()) if set(ranks) - set(places) else {}
     return tuple(
@@ -65,7 +66,7 @@ def rank_states(recorded: RecordedRanks, diagnosis: Diagnosis) -> tuple[RankStat
             device=places[rank].device if rank in places else "",
             first_bad_step=bad.get(rank),
             last_step=last.get(rank),
-            is_recorded=rank in recorded.ranks,
+            is_recorded=rank in left,
             is_lost=rank in lost,
         )
         for rank in ranks
