@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.tap.collective_ops import is_collective, is_wrapped, result_of
 
+_c10d: Any = getattr(torch._C, "_distributed_c10d", None)  # None where torch was built without it
 _AVERAGE = "avg"
 _AVG, _PREMUL_SUM = 1, 8  # of c10d::ReduceOp::RedOpType, which gloo does not know
 
@@ -49,12 +50,12 @@ class OwnGroups:
             store = PrefixStore(key, self._store)
             rank, size = group.rank(), group.size()
             gloo = ProcessGroupGloo(store, rank, size, timeout=self._timeout)
-            twin = ProcessGroup(store, rank, size)
+            twin: Any = ProcessGroup(store, rank, size)
             twin._register_backend(torch.device("cpu"), ProcessGroup.BackendType.GLOO, gloo)
             twin._set_default_backend(ProcessGroup.BackendType.GLOO)
             own_name = f"hypocenter-{id(self)}-{key}"
             twin._set_group_name(own_name)
-            torch._C._distributed_c10d._register_process_group(own_name, twin)
+            _c10d._register_process_group(own_name, twin)
             self._twins[name] = (twin, own_name)
         return self._twins[name]
 
@@ -64,7 +65,7 @@ class OwnGroups:
         Nothing of ours is under way at this moment, for every collective was waited for, so nothing is waited for now.
         """
         for _, name in self._twins.values():
-            torch._C._distributed_c10d._unregister_process_group(name)
+            _c10d._unregister_process_group(name)
         self._twins = {}
 
 
@@ -153,7 +154,7 @@ class _Call:
             self._divide_by = 1
             return "sum"
         try:
-            group = torch._C._distributed_c10d._resolve_process_group(value)
+            group = _c10d._resolve_process_group(value)
         except Exception:  # the name of something else: an operation
             return value
         return self._twin(group)[1]
@@ -188,7 +189,7 @@ class _Call:
 
 def _over(work: Any) -> Any:
     """A work that is over: gloo's may copy the result anew each time that somebody waits."""
-    kind = getattr(torch._C._distributed_c10d, "FakeWork", None)
+    kind = getattr(_c10d, "FakeWork", None)
     return work if kind is None else kind().boxed()
 
 

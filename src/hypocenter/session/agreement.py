@@ -140,7 +140,7 @@ class Council:
             self._wait(work, "agree on this step")
         elif not work.is_completed():
             return False
-        if self._groups is None:
+        if not self.is_open:
             return False
         with self._closing("a rank is gone"):
             work.wait(timedelta(seconds=self._timeout_s))  # it is over: raises if it failed
@@ -150,7 +150,7 @@ class Council:
             if last != -first and self._groups.waits:
                 self._rows.append(scalar_reading("agreement", "comm", float(last + first), self._steps.passed, 0))
                 self._close(f"the ranks are at different steps, {-first} to {last}")
-        return self._groups is not None
+        return self.is_open
 
     # talk
 
@@ -208,7 +208,7 @@ class Council:
             return False
         with self._closing(f"the ranks could not {what}"):
             self._wait(start(self._groups), what, timeout_s)
-        return self._groups is not None
+        return self.is_open
 
     def _timeout(self, timeout_s: float | None) -> timedelta:
         return timedelta(seconds=self._timeout_s if timeout_s is None else timeout_s)

@@ -164,7 +164,7 @@ def start_most(group: Any, tensor: torch.Tensor, timeout: timedelta) -> Any:
     """The same, only begun: the work."""
     from torch.distributed import AllreduceOptions, ReduceOp
 
-    options = AllreduceOptions()
+    options: Any = AllreduceOptions()
     options.reduceOp = ReduceOp.MAX
     options.timeout = timeout
     return group.allreduce([tensor], options)
