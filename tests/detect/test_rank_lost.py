@@ -112,6 +112,16 @@ def test_who_waits_for_whom_in_which_collective():
     assert "its last collective was all_reduce.sum #40 of all ranks, which it left" in finding.why
 
 
+def test_a_rank_that_is_killed_inside_the_collective_of_the_others():
+    failed = inside(41, state="failed", entered=100, left=101)
+    waiting = [rank(n, exit=f"RuntimeError: {CLOSED}", at=101, call=failed) for n in (0, 1, 3)]
+
+    finding = one(job(*waiting, rank(2, phase="backward", call=inside(41))))
+
+    assert (finding.rank, finding.phase, finding.op) == (2, "comm", "all_reduce.sum")
+    assert "ranks 0, 1, 3 were inside the same one" in finding.why
+
+
 def test_sigterm_of_the_launcher_follows_silence():
     shot = [rank(n, beat=103, stack='  File "/a/train.py", line 9 in main') for n in (0, 1, 3)]
 
@@ -311,7 +321,7 @@ def test_a_recording_that_stops_early():
 
 
 def test_a_damaged_file_is_a_note_and_a_whole_recording_nothing():
-    problem = "rank-00001/events-h-1.arrow: cut in the middle of a batch"
+    problem = "rank-00001/events-h-1.arrow: cut or damaged after 120 rows (invalid flatbuffers message)"
 
     (finding,) = recording_short.check(job(rank(1), problems=(problem,)))
 

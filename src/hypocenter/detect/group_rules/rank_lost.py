@@ -37,7 +37,7 @@ from hypocenter.detect.group_engine import end_rule
 from hypocenter.detect.job import Job
 from hypocenter.detect.loss import Loss, loss_of
 from hypocenter.detect.rank_words import group_text, ranks_text, seconds_text
-from hypocenter.detect.waiting import BACKWARD, Wait
+from hypocenter.detect.waiting import BACKWARD, Wait, is_waiting
 from hypocenter.nouns import Finding, Phase, Source
 from hypocenter.record.whereabouts import Whereabouts, WherePhase
 
@@ -129,7 +129,9 @@ def _why(job: Job, loss: Loss) -> Iterator[str]:
             yield f"{where}rank {rank}: {seen.exit.type}: {seen.exit.text}"
         if not is_whole:
             yield _last_seen(job, loss, seen)
-            if seen.call is not None and not seen.is_inside:
+            if seen.is_inside and (beside := _beside(loss, seen)):
+                yield f"{ranks_text(beside)} {'were' if len(beside) > 1 else 'was'} inside the same one"
+            elif seen.call is not None and not seen.is_inside:
                 yield (
                     f"its last collective was {seen.call.op} #{seen.call.seq} of "
                     f"{group_text(seen.call.ranks, job.places, job.world_size)}, which it {_done(seen)}"
@@ -168,6 +170,18 @@ def _last_seen(job: Job, loss: Loss, seen: Whereabouts) -> str:
     else:
         when = f", {seconds_text(before)} before the others ended" if before > 0.001 else ""
     return f"rank {seen.rank} was last seen in {_IN_WORDS[seen.phase]} of step {seen.step}{inside}{place}{line}{when}"
+
+
+def _beside(loss: Loss, seen: Whereabouts) -> list[int]:
+    """Ranks that are, or were when they gave up, in the collective that a lost rank is in."""
+    there = [
+        e.seen for e in loss.ends.values() if e.seen is not None and e.rank not in loss.ranks and is_waiting(e.seen)
+    ]
+    mine = seen.call
+    return [] if mine is None else [
+        w.rank for w in there
+        if w.call is not None and (w.call.group, w.call.ranks, w.call.seq) == (mine.group, mine.ranks, mine.seq)
+    ]  # fmt: skip
 
 
 def _done(seen: Whereabouts) -> str:

@@ -26,9 +26,7 @@ from hypocenter.detect.group_engine import end_rule
 from hypocenter.detect.job import Job
 from hypocenter.nouns import Finding
 
-_OF_RANK = re.compile(
-    r"\brank[- ]0*(\d+)\b.*(cannot be read|damaged|truncated|cut|corrupt|vanished|not a |nothing that)"
-)
+_OF_RANK = re.compile(r"\brank[- ]0*(\d+)\b.*(cannot be read|damaged|vanished|nothing (that|readable))")
 
 
 @end_rule("HC322", "environment", severity="warning")
