@@ -357,3 +357,13 @@ def test_untied_or_unused_copies_are_silent() -> None:
     assert run({0: stages(0, 1, 1, grads=False), 10: stages(10, 2, 3, grads=False)}, pp) == []
     assert run(same_seed, pp) == []
     assert run({0: stages(0, 1, 1), 10: stages(10, 2, 2)}, pp) == []
+
+
+@pytest.mark.parametrize("skipped", [True, False])
+def test_values_that_are_not_finite_are_not_compared(skipped: bool) -> None:
+    bad = lambda r: replace(other(r), summary=Summary(n=8, n_nan=8))  # noqa: E731
+    steps = {0: healthy(0, 2), 10: changed(healthy(10, 2), 1, GRAD, bad), 20: healthy(20, 2)}
+    steps[20] = steps[20] if skipped else changed(steps[20], 1, PARAM, other)
+    make = lambda rank, step: StepRecord(step=step, loss=1.0, n_bad_grads=step == 10, skipped=skipped and step == 10)  # noqa: E731
+
+    assert run(steps, DP2, make) == []

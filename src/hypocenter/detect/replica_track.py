@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -67,6 +68,7 @@ class ReplicaTrack:
     typed: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
     clips: dict[str, list[Spread]] = field(default_factory=dict[str, list[Spread]])
     n_rewritten: dict[int, int] = field(default_factory=dict[int, int])  # by rank, where it is not 0
+    ruined_from: int | None = None  # first step whose gradients were not finite and that was not skipped
     n_unwrapped: int | None = None  # parameters outside every DDP wrapper; None: no wrapper
 
     def is_averaged(self, ranks: Sequence[int]) -> bool:
@@ -77,8 +79,10 @@ class ReplicaTrack:
         return n_writing >= max(1, len(ranks) - 1)
 
     def of(self, axis: str, what: What) -> list[Occasion]:
-        """The occasions of one kind, in order."""
-        return sorted((o for o in self.occasions.get(axis, ()) if o.what == what), key=lambda o: o.when)
+        """The occasions of one kind, in order; none from where values were not finite: NaN has many bit patterns."""
+        end = (math.inf, 0) if self.ruined_from is None else (self.ruined_from, _PLACE_IN_STEP["grad", False])
+        known = (o for o in self.occasions.get(axis, ()) if o.what == what and o.when < end)
+        return sorted(known, key=lambda o: o.when)
 
 
 def is_last(panel: Panel) -> bool:
@@ -99,11 +103,13 @@ def track(panel: Panel) -> ReplicaTrack:
 def _feed(known: ReplicaTrack, panel: Panel) -> None:
     import pyarrow.compute as pc
 
+    if known.ruined_from is None and any(r.n_bad_grads and not r.skipped for r in panel.records.values()):
+        known.ruined_from = panel.step
     table = panel.table
     if not table.num_rows:
         return
     is_replica = pc.and_(pc.is_valid(table["digest"]), pc.starts_with(table["port"], PARAM))
-    rows = table.filter(is_replica)
+    rows = table.filter(pc.and_(is_replica, pc.equal(table["n_nan"], 0)))
     for axis in AXES:
         groups = panel.groups(axis)
         if not groups:
