@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import subprocess
 import sys
 import textwrap
 import threading
+import time
 from multiprocessing.process import BaseProcess
 from types import SimpleNamespace
 
@@ -237,6 +239,42 @@ def test_a_handler_of_the_program_set_before_is_still_called(tmp_path):
     )  # fmt: skip
 
     assert (done.returncode, done.stdout) == (3, "saved\n")
+
+
+def test_a_handler_of_the_program_set_later_stays_its_own(tmp_path):
+    script = textwrap.dedent(SCRIPT).replace(
+        "keeper.attach()",
+        "undo = keeper.attach()",
+    )
+    act = "signal.signal(signal.SIGTERM, lambda *_: print('saved')); undo(); os.kill(os.getpid(), signal.SIGTERM)"
+    (tmp_path / "script.py").write_text(script.format(act=act))
+
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "script.py"), str(tmp_path)],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+    assert (done.returncode, done.stdout) == (0, "saved\n")
+
+
+def test_letting_go_in_a_forked_child_never_waits_for_the_thread(tmp_path, keeper):
+    keeper.note("forward")
+    with keeper._stop._cond:  # as if the thread were just about to wait
+        pid = os.fork()
+        if pid == 0:
+            keeper._let_go()
+            os._exit(7)
+        for _ in range(500):
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                break
+            time.sleep(0.01)
+        else:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+    assert done == pid
+    assert os.waitstatus_to_exitcode(status) == 7
 
 
 def test_an_exception_is_told_with_its_line(tmp_path):

@@ -261,7 +261,10 @@ class WhereaboutsKeeper(Listener):
                 self._file.end(kind, name, text)
 
     def _let_go(self) -> None:
-        if self._file is not None and not self._is_over and self._pid == os.getpid() and not self._has_exit:
+        if self._pid != os.getpid():  # in a forked child a lock of the thread, which is not there, may be held for good
+            self._is_over = True
+            return
+        if self._file is not None and not self._is_over and not self._has_exit:
             self.note("off")
         self._is_over = True
         self._stop.set()
