@@ -99,7 +99,7 @@ class TokenWeights(Observer):
         """Look for the cross-entropy of this micro-batch."""
         self._let_go()
         step = self.context.clock.step
-        if not (self._is_several and self._n_looked < DENSE) and not (self._is_wanted() and self._due(step)):
+        if not (self._is_several and self._n_looked < DENSE) and not (self._due(step) and self._is_wanted()):
             return
         if len(roots) == 1 and (node := _cross_entropy(roots[0])) is not None:
             frame = user_frame(sys._getframe(1))
