@@ -363,7 +363,11 @@ class Session:
         have = {row.site for row in self._rows if row.phase == "grad"}  # in full, when parameters are due
         self._rows += [r for r in self._sentinel.readings(check, self._step, parameters) if r.site not in have]
         self._rows += self._scalars(check, optimizer, scaled)
-        self._meeting = self._council.end()
+        if self._council.waits:
+            with self._where.during("agree"):
+                self._meeting = self._council.end()
+        else:
+            self._meeting = self._council.end()
         self._finding = self._followed(decision) or self._finding
         self._rows += [*self._replay_rows.collect(self._step), *self._council.take_rows()]
         self._check = check
