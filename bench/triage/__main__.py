@@ -26,13 +26,19 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", type=Path, help="folder for the recordings")
+    parser.add_argument("--into", type=Path, help="file of results: those of this run are added to it")
     parser.add_argument("--write", type=Path, help="page to put the table into")
     args = parser.parse_args()
     started = time.perf_counter()
     results = drill(args.drills, tuple(filter(None, args.kinds.split(","))), args.ranks, args.seed, args.keep)
+    seconds = time.perf_counter() - started
+    if args.into is not None:
+        before = json.loads(args.into.read_text(encoding="utf-8")) if args.into.exists() else []
+        results = [*before, *results]
+        args.into.write_text(json.dumps(results), encoding="utf-8")
     text = table(results)
     print(text)
-    print(f"{len(results)} drills on {args.ranks} ranks in {time.perf_counter() - started:.0f} s")
+    print(f"{len(results)} drills on {args.ranks} ranks in {seconds:.0f} s")
     if args.write:
         write(args.write, text, args.ranks, args.drills)
     return 0
@@ -40,9 +46,14 @@ def main() -> int:
 
 def drill(n: int, kinds: tuple[str, ...], n_ranks: int, seed: int, keep: Path | None = None) -> list[dict[str, Any]]:
     """Fork the ranks, run all drills, read what was found in each."""
+    import gc
+
     import torch
 
+    import bench.triage.drills  # noqa: F401 - once, before the fork
+
     torch.set_num_threads(1)
+    gc.freeze()
     with tempfile.TemporaryDirectory() as scratch, socket.socket() as free:
         folder = keep or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
@@ -78,8 +89,6 @@ def _fork(rank: int, n_ranks: int, port: int, folder: Path, n: int, kinds: tuple
 
 
 def _rank(rank: int, n_ranks: int, port: int, folder: Path, n: int, kinds: tuple[str, ...], seed: int) -> None:
-    import gc
-
     import torch.distributed as dist
 
     from bench.triage.drills import KINDS, plan, run
@@ -94,7 +103,6 @@ def _rank(rank: int, n_ranks: int, port: int, folder: Path, n: int, kinds: tuple
         (folder / name).mkdir(exist_ok=True) if rank == 0 else None
         dist.barrier()
         run(each, folder / name)
-        gc.collect()
         dist.barrier()
         dist.destroy_process_group()
     mine = [judged(each, folder / f"{each.kind}-{each.number:03d}") for each in plans[rank::n_ranks]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,16 +18,17 @@ from bench.triage import faulty
 from hypocenter.config import Config
 from hypocenter.session.recording import Session
 
-STEPS = 8
+STEPS = 7
 KINDS = {
     "transient-product": ("HC341",),
     "transient-gradient": ("HC341",),
+    "transient-unasked": ("HC341",),
     "persistent": ("HC342",),
     "kernel": ("HC343",),
     "software": (),
     "healthy": (),
 }
-"""Kinds of drills, and the verdict each should end with."""
+"""Kinds of drills, and the verdict each should end with. Unasked: no schedule, the step itself looks suspicious."""
 SOFTWARE = ("overflow", "nan-in-batch", "log-of-zero", "learning-rate", "counter")
 
 
@@ -58,17 +60,19 @@ def plan(kind: str, number: int, seed: int, n_ranks: int) -> Plan:
         "healthy": ("dropout", "plain", "noise"),
     }.get(kind, ("dropout", "plain"))  # fmt: skip
     chosen = chance.choice(variant)
+    step = chance.randrange(3, STEPS - 1)
+    bit = {"kernel": chance.randrange(17, 32), "transient-unasked": 30}.get(kind, chance.randrange(32))
     return Plan(
         kind=kind,
         number=number,
         seed=chance.randrange(1 << 30),
         rank=chance.randrange(n_ranks),
-        step=chance.randrange(3, STEPS - 1),
+        step=step if kind != "transient-unasked" else STEPS - 2,
         element=chance.randrange(1 << 20),
-        bit=chance.randrange(17, 32) if kind == "kernel" else chance.randrange(32),
-        product=chance.randrange(6),
+        bit=bit,
+        product=3 + chance.randrange(5) if kind == "transient-unasked" else chance.randrange(6),  # 3: those of backward
         variant=chosen,
-        schedule="every=1",
+        schedule="never" if kind == "transient-unasked" else f"1,{step}-{step + 1}",
         width=chance.choice((16, 24, 33)),
         has_norm=chance.random() < 0.5,
         optimizer=chance.choice(("SGD", "AdamW")),
@@ -113,13 +117,21 @@ def run(plan: Plan, directory: Path) -> None:
     model = nn.parallel.DistributedDataParallel(net)
     rate = 1e12 if plan.variant == "learning-rate" else 0.01
     optimizer = getattr(torch.optim, plan.optimizer)(model.parameters(), lr=0.01)
-    config = Config(sdc_check=plan.schedule, out=str(directory), cure="off", replicas="never", collectives="never")
+    config = Config(
+        sdc_check=plan.schedule,
+        out=str(directory),
+        cure="off",
+        replicas="never",
+        collectives="never",
+        agree_timeout_s=60.0,
+    )
     session = Session(config, directory, owns_run=True)
     session.names.add_root(model)
     session.attach()
     batches = torch.Generator().manual_seed(plan.seed + 1 + rank)
+    has_effect = True
     try:
-        with _device(plan, rank, net) as at_step:
+        with _device(plan, rank, net) as (at_step, fault):
             for step in range(STEPS):
                 x, y = torch.randn(16, 12, generator=batches), torch.randn(16, 2, generator=batches)
                 is_bad = step >= plan.step
@@ -130,36 +142,64 @@ def run(plan: Plan, directory: Path) -> None:
                 net.is_bad = is_bad
                 if is_bad:
                     optimizer.param_groups[0]["lr"] = rate
-                at_step(step)
                 x = x.half() if plan.is_half else x
+                if step == plan.step and isinstance(fault, faulty.Transient):
+                    with session._replaying():  # nothing of it looks like training
+                        has_effect = _has_effect(fault, net, x, y, far_out=plan.schedule == "never")
+                at_step(step)
                 loss = (model(x).float() - y).pow(2).mean()
                 loss.backward()
                 optimizer.step()
                 optimizer.zero_grad()
     finally:
         session.close()
+    if not has_effect:
+        (directory / "without-effect").touch()
+
+
+def _has_effect(fault: faulty.Transient, net: nn.Module, x: torch.Tensor, y: torch.Tensor, *, far_out: bool) -> bool:
+    """Whether the flip would change any bit of any gradient, or falls where a mask or a ReLU hides it.
+
+    Args:
+        far_out: only what makes gradients a thousand times as large counts.
+    """
+    grads: list[tuple[torch.Tensor, ...]] = []
+    for is_hit in (False, True):
+        copied, state = copy.deepcopy(net), torch.get_rng_state()
+        if is_hit:
+            fault.arm()
+        loss = (copied(x).float() - y).pow(2).mean()
+        grads.append((loss.detach(), *torch.autograd.grad(loss, list(copied.parameters()))))
+        fault.left = -1
+        torch.set_rng_state(state)
+    if far_out:
+        before, after = (
+            float(torch.linalg.vector_norm(torch.cat([g.flatten() for g in one[1:]]).double())) for one in grads
+        )
+        return not after <= 1000.0 * before
+    return any(a.numpy().tobytes() != b.numpy().tobytes() for a, b in zip(*grads, strict=True))
 
 
 @contextlib.contextmanager
 def _device(plan: Plan, rank: int, net: nn.Module) -> Any:
-    """The device of this rank; gives a function to call at the beginning of each step."""
+    """The device of this rank; gives a function to call at the beginning of each step, and its fault."""
     is_hit = rank == plan.rank
     if plan.kind == "transient-gradient":
-        yield _gradient(plan, net) if is_hit else _nothing
+        yield (_gradient(plan, net) if is_hit else _nothing), None
         return
     fault: Any = None
-    if plan.kind == "transient-product" and is_hit:
+    if plan.kind in ("transient-product", "transient-unasked") and is_hit:
         fault = faulty.Transient(element=plan.element, bit=plan.bit, n=plan.product)
     elif plan.kind == "persistent" and is_hit:
         fault = faulty.Persistent(element=plan.element, bit=plan.bit)
     if fault is not None:
         with faulty.faulty(fault):
-            yield lambda step: fault.arm() if step == plan.step else None
+            yield (lambda step: fault.arm() if step == plan.step else None), fault
     elif plan.kind == "kernel":
         with faulty.faulty(_kernel(plan)):
-            yield _nothing
+            yield _nothing, None
     else:
-        yield _nothing
+        yield _nothing, None
 
 
 def _gradient(plan: Plan, net: nn.Module) -> Callable[[int], None]:

@@ -21,11 +21,13 @@ def judged(plan: Any, directory: Path) -> dict[str, Any]:
     diagnosis = diagnose(open_run(directory))
     found = [f for f in diagnosis.findings if f.code in VERDICTS or f.cause in ("hardware-fault", "kernel-bug")]
     first = found[0] if found else None
+    has_effect = not (directory / "without-effect").exists()
     code = "" if first is None else first.code if first.code in VERDICTS else _of_cause(first.cause)
+    is_right = _is_right(plan, code, first) if has_effect else code == ""
     return {
         "plan": asdict(plan), "code": code, "rank": None if first is None else first.rank,
         "step": None if first is None else first.step, "why": [] if first is None else list(first.why),
-        "title": "" if first is None else first.title, "is_right": _is_right(plan, code, first),
+        "title": "" if first is None else first.title, "is_right": is_right, "has_effect": has_effect,
         "n": len(found), "first": diagnosis.findings[0].title if diagnosis.findings else "",
     }  # fmt: skip
 
@@ -48,15 +50,16 @@ def _is_right(plan: Any, code: str, found: Any) -> bool:
 def table(results: Sequence[dict[str, Any]]) -> str:
     """Rows: what was done; columns: what was said."""
     lines = [
-        "| done | drills | transient | persistent | kernel | none | right |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| done | drills | without effect | transient | persistent | kernel | none | right |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for kind in dict.fromkeys(r["plan"]["kind"] for r in results):
         rows = [r for r in results if r["plan"]["kind"] == kind]
         said = Counter(VERDICTS[r["code"]] for r in rows)
         columns = [said[name] for name in ("transient", "persistent", "kernel", "none")]
         right = sum(r["is_right"] for r in rows)
-        lines.append(f"| {kind} | {len(rows)} | {' | '.join(map(str, columns))} | {right} |")
+        harmless = sum(not r["has_effect"] for r in rows)
+        lines.append(f"| {kind} | {len(rows)} | {harmless} | {' | '.join(map(str, columns))} | {right} |")
     wrong = [r for r in results if not r["is_right"]]
     lines += [
         f"\nnot right: {r['plan']['kind']} {r['plan']['number']} ({r['plan']['variant']}, bit {r['plan']['bit']}, "

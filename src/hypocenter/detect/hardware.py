@@ -21,6 +21,7 @@ from hypocenter.nouns import Confidence, Finding, Phase, Place, Reading, Source
 Kind = Literal["transient", "persistent", "kernel"]
 NOISE = 10.0  # times what two replays differ by: less than that between run and replay is noise too
 LEAST = 1e-6  # relative difference of norms that is looked at where two replays differ: about 16 ulps of float32
+MOVED = 2  # elements: one wrong place is another one when the rows are moved
 ROUNDING = 1e-4  # largest relative difference of norms that other summation orders make in float32
 
 
@@ -295,17 +296,17 @@ def _at_odds(checks: Sequence[Checked]) -> Iterator[Ruling]:
         (other,) = suspects - {rank}
         why = (
             f"rank {rank} and rank {other} come to other bits for the same micro-batch",
-            f"on rank {rank} {n:g} elements of products change when rows are moved by one, on rank {other} none do",
+            f"on rank {rank} {n:g} more elements of products change when rows are moved by one than on rank {other}",
         )
         yield Ruling(kind="persistent", check=replace(check, rank=rank), confidence="likely", why=why)
 
 
 def _vote(check: Checked) -> dict[int, float]:
-    """The one of two ranks whose products depend on where a row stands, if only one's do."""
+    """The one of two ranks whose products depend more on where a row stands; some do on a healthy device too."""
     here, there = check.moved
-    if check.neighbour < 0 or bool(here) == bool(there):
+    if check.neighbour < 0 or abs(here - there) < MOVED:
         return {}
-    return {check.rank: here} if here else {check.neighbour: there}
+    return {check.rank: here - there} if here > there else {check.neighbour: there - here}
 
 
 def _one_each(checks: Sequence[Checked]) -> list[Checked]:

@@ -95,14 +95,14 @@ def steps_of(
         recorded: an open recording.
         reads: words of `hypocenter.detect.engine.Reads`.
         aside: words of `GroupReads`: rows of these are put on the shelf in the same reading of the files.
-        shelf: takes them; not needed for a recording of one rank.
+        shelf: takes them; not needed for a recording of one rank, unless `aside` asks for rows of it.
     """
     from hypocenter.record.schema import readings_from
 
     records: dict[int, list[StepRecord]] = defaultdict(list)
     for rank, record in recorded.step_records():
         records[rank].append(record)
-    shelf = shelf if len(recorded.ranks) > 1 else None
+    shelf = shelf if len(recorded.ranks) > 1 or aside else None
     for rank, table in scanned(recorded, lambda batch: _wanted(batch, reads, aside if shelf is not None else ())):
         if shelf is not None:
             shelf.put(_only(table, of_ranks(table, aside)))

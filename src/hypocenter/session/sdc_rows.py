@@ -1,4 +1,4 @@
-"""What a check for silent data corruption leaves in the recording: rows of phase grad at the site `sdc`."""
+"""What a check for silent data corruption leaves in the recording: rows of phase comm at the site `sdc`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Rows:
         """One row."""
         self.made.append(
             Reading(
-                step=self._step, microbatch=self._microbatch, phase="grad", site=SITE, port=port,
+                step=self._step, microbatch=self._microbatch, phase="comm", site=SITE, port=port,
                 order=self._clock.next_order(), summary=summary or Summary(), names=tuple(names), digest=digest,
                 op=op, module=module, source=source,
             )

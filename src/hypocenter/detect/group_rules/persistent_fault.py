@@ -8,8 +8,8 @@ How it is decided
     An op of the replay is off from float64 on the CPU by more than any order of summation and any rounding can
     explain, and a neighbour that did the same micro-batch has no such op (proven), or no other rank has one in its
     own (likely). Below what rounding explains bits decide: with three ranks or more that hold the same parameters,
-    the one that disagrees with all its neighbours while they agree with each other; with two, the one whose products
-    change when rows are moved by one.
+    the one that disagrees with all its neighbours while they agree with each other; with two, the one where
+    more elements of products change when rows are moved by one.
 
 What to do
     Take the host out, run the vendor's diagnostics, replace the device. Go back to a checkpoint from before the

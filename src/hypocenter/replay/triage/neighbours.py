@@ -23,8 +23,7 @@ from hypocenter.tap.tape import Microbatch, Tape
 class Asking(Protocol):
     """What is needed of a council of the ranks (hypocenter.session.agreement)."""
 
-    @property
-    def is_open(self) -> bool: ...
+    def meets_at(self, step: int) -> bool: ...
     def gather(self, value: int, timeout_s: float | None = None) -> list[int] | None: ...
     def exchange(self, tensor: torch.Tensor, *, to: int, frm: int, timeout_s: float | None = None) -> Any: ...
 
@@ -57,11 +56,16 @@ class Neighbours:
         self._tape, self._replayer, self._names, self._again = tape, replayer, names, again
         self._council, self._timeout_s = council, timeout_s
 
-    def send(self, microbatch: Microbatch) -> Trade | None:
-        """Our micro-batch to the right, the left one's to us; None when there is nobody to trade with."""
-        if not self._council.is_open:
+    def send(self, step: int, microbatch: Microbatch, *, takes_part: bool = True) -> Trade | None:
+        """Our micro-batch to the right, the left one's to us; None when there is nobody to trade with.
+
+        Args:
+            step: the one under way, the same on all ranks.
+            takes_part: False where the step has failed. The others are told: all ranks call this or none.
+        """
+        if not self._council.meets_at(step):
             return None
-        ring = self._ring()
+        ring = self._ring(takes_part)
         if ring is None:
             return None
         rank = torch.distributed.get_rank()
@@ -89,7 +93,7 @@ class Neighbours:
         notes.difference(port, difference(own.again, theirs), theirs.digest, by=by)
         notes.counted("neighbour.ops", answer.n_checked, answer.n_wrong)
         check = own.check
-        if check is None or port != "neighbour":
+        if check is None or port != "neighbour" or theirs.digest == own.again.digest:
             return
         at = log.parting(check.report.lines, answer.ops)
         if at is not None:
@@ -113,10 +117,10 @@ class Neighbours:
             alike=alike(),
         )
 
-    def _ring(self) -> list[int] | None:
+    def _ring(self, takes_part: bool) -> list[int] | None:
         """Ranks with the same bits in all parameters and names, in rising order; None for none but this one."""
-        told = self._council.gather(self._parameters())
-        if told is None:
+        told = self._council.gather(self._parameters() if takes_part else ABSENT)
+        if told is None or not takes_part:
             return None
         rank = torch.distributed.get_rank()
         ring = [number for number, digest in enumerate(told) if digest == told[rank]]
@@ -127,4 +131,7 @@ class Neighbours:
         total = 0
         for (name, _), digest in zip(named, to_host(digests([p for _, p in named])), strict=True):
             total = (total * 0x5851_F42D_4C95_7F2D + (digest or 0) + len(name)) & ((1 << 63) - 1)
-        return total
+        return total  # never negative
+
+
+ABSENT = -1  # in place of the digest of the parameters

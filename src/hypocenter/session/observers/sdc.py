@@ -6,7 +6,7 @@ next rank that holds the same parameters does it once more on its own device (th
 there and back). On a suspicious step (loss or gradient not finite, or far above all before) a rank looks for itself
 only: no other is asked to take part in something that it does not expect.
 
-Rows: site `sdc`, phase grad (docs/format.md). The verdicts are made from them: HC341, HC342, HC343.
+Rows: site `sdc`, phase comm (docs/format.md). The verdicts are made from them: HC341, HC342, HC343.
 """
 
 from __future__ import annotations
@@ -116,7 +116,8 @@ class SdcCheck(Observer):
     def _check(self, update: Update, witness: Any, grads: Bits | None, why: str, *, ask: bool) -> None:
         microbatches = update.microbatches[:MAX_MICROBATCHES]
         chosen = microbatches[update.step % len(microbatches)]
-        trade = self._neighbours.send(chosen) if ask else None
+        is_fine = update.check.loss_finite and not update.check.bad_params
+        trade = self._neighbours.send(update.step, chosen, takes_part=is_fine) if ask else None
         for microbatch in microbatches:
             rows = Rows(self.context.clock, update.step, microbatch.number)
             run = self._run_bits(microbatch, witness.get(microbatch.number), grads)

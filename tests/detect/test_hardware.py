@@ -1,0 +1,110 @@
+"""What the checks of all ranks say together: verdicts, and reasons to say nothing."""
+
+from dataclasses import replace
+
+import pytest
+
+from hypocenter.detect.hardware import Checked, WrongOp, rulings
+
+WRONG = WrongOp(op="aten.mm.default", site="2", module="Linear", phase="forward", source=None, index="[0]", n_wrong="1")
+
+
+def same(rank, **more):
+    """A check that came to the run's bits, all ops right."""
+    return Checked(rank=rank, step=5, microbatch=0, run=1, again=1, n_compared=7, n_equal=7, n_ops=20, **more)
+
+
+def once(rank, **more):
+    """One whose run had other bits in one gradient."""
+    check = replace(same(rank), run=9, second=1, differ=("2.weight",), n_equal=6, largest=0.5)
+    return replace(check, **more)
+
+
+def wrong(rank, **more):
+    """One that comes to the same wrong bits again."""
+    return replace(same(rank), n_wrong=1, wrong=[WRONG], **more)
+
+
+def by(rank, check, **more):
+    """Done again by a neighbour, with the same bits unless said otherwise."""
+    return replace(check, neighbour=rank, theirs=check.again, theirs_ops=20, **more)
+
+
+def other(rank, check, **more):
+    return replace(by(rank, check), theirs=77, theirs_differ=("2.weight",), theirs_largest=1e-7, **more)
+
+
+def said(*checks, faithful=False):
+    return [(r.kind, r.check.rank, r.confidence) for r in rulings(checks, lambda rank: faithful)]
+
+
+def test_healthy_ranks_are_silent():
+    assert said(by(1, same(0)), by(0, same(1))) == []
+
+
+def test_other_bits_in_one_gradient_of_one_rank_are_a_transient_fault():
+    assert said(same(0), once(1)) == [("transient", 1, "proven")]
+
+
+def test_when_all_differ_another_step_must_show_that_replays_are_faithful():
+    all_differ = once(1, n_equal=0, differ=("loss", "0.weight"))
+
+    assert said(same(0), all_differ) == []
+    assert said(same(0), all_differ, faithful=True) == [("transient", 1, "likely")]
+    assert said(same(0), by(0, all_differ), faithful=True) == [("transient", 1, "proven")]
+
+
+@pytest.mark.parametrize(
+    "why_not",
+    [
+        {"state": ("net.n_calls",)},
+        {"n_ops": 0},
+        {"second": 2, "noise": 0.4},  # two replays differ by nearly as much
+        {"second": 2, "noise": 1e-12, "largest": 1e-8},  # within a few ulps of where replays differ
+    ],
+)
+def test_reasons_to_say_nothing(why_not):
+    assert said(same(0), once(1, **why_not), faithful=True) == []
+
+
+def test_many_ranks_at_once_are_the_program():
+    assert said(once(0), once(1), faithful=True) == []
+    assert said(once(0), once(1), same(2), same(3), same(4), faithful=True) != []
+
+
+def test_an_op_wrong_on_one_rank_alone_is_its_device():
+    assert said(same(0), wrong(1), same(2)) == [("persistent", 1, "likely")]
+    assert said(same(0), other(0, wrong(1))) == [("persistent", 1, "proven")]
+
+
+def test_an_op_wrong_everywhere_is_the_kernel():
+    assert said(wrong(0), wrong(1)) == [("kernel", 0, "likely")]
+    assert said(by(1, wrong(0)), wrong(1)) == [("kernel", 0, "proven")]
+
+
+def test_the_same_wrong_bits_at_a_neighbour_are_the_kernel():
+    assert said(same(0), by(0, wrong(1))) == [("kernel", 1, "proven")]
+
+
+def test_one_rank_alone_cannot_tell():
+    assert said(wrong(0)) == [("kernel", 0, "possible")]
+
+
+def test_three_ranks_outvote_the_one_whose_low_bits_differ():
+    ring = [by(1, same(0)), other(2, same(1)), other(0, same(2))]
+
+    assert said(*ring) == [("persistent", 2, "proven")]
+
+
+def test_two_ranks_at_odds_need_a_vote():
+    undecided = [other(1, same(0)), other(0, same(1))]
+    moved = [replace(undecided[0], moved=(0.0, 3.0)), replace(undecided[1], moved=(3.0, 0.0))]
+
+    assert said(*undecided) == []
+    assert said(*moved) == [("persistent", 1, "likely")]
+
+
+def test_neighbours_that_are_not_alike_may_round_otherwise():
+    ring = [by(1, same(0)), other(2, same(1), is_alike=False), other(0, same(2), is_alike=False)]
+
+    assert said(*ring) == []
