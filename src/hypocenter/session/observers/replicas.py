@@ -139,8 +139,7 @@ class Replicas(Observer):
         pairs = [(known[id(p)], g) for p, g in update.gradients if id(p) in known]
         gradients = [g for _, g in pairs]
         found, sketches = to_host(digests(gradients)), _sketches_to_host(gradients)
-        is_wrapper = not isinstance(update.optimizer, torch.optim.Optimizer)
-        is_reduced = not is_wrapper or type(update.optimizer).__name__ in _WHOLE_GRADIENTS
+        is_reduced = _sees_whole_gradients(update.optimizer)
         rows: list[Reading] = []
         for (h, gradient), digest, sketch in zip(pairs, found, sketches, strict=True):
             if digest is None:
@@ -237,6 +236,14 @@ class _Witness:
     def count(self) -> int:
         """How often it was changed between updates. Waits for the device."""
         return int(self._n_changed) if self._n_changed is not None else 0
+
+
+def _sees_whole_gradients(optimizer: Any) -> bool:
+    """Whether what the optimizer is given is reduced, and the whole of what the parameter is here."""
+    if isinstance(optimizer, torch.optim.Optimizer):
+        return True
+    chained = getattr(optimizer, "chained_optimizers", None) or [optimizer]
+    return all(type(each).__name__ in _WHOLE_GRADIENTS for each in chained)
 
 
 def _sketches_to_host(tensors: Sequence[Tensor]) -> list[tuple[float, ...] | None]:
