@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def drill(n: int, kinds: tuple[str, ...], n_ranks: int, seed: int, keep: Path | 
 
     import torch
 
-    import bench.triage.drills  # noqa: F401 - once, before the fork
+    import_module("bench.triage.drills")  # once, before the fork
 
     torch.set_num_threads(1)
     gc.freeze()

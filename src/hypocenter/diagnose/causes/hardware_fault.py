@@ -11,8 +11,9 @@ How it is decided
     numbers, and those that may add in any order, are not judged.
 
 What to do
-    Note the rank and device, take the node out and run its vendor's diagnostics; look at ECC counters. If
-    several devices do it, suspect the kernel or a missing synchronisation instead.
+    Note the rank and device, drain the host and run its vendor's diagnostics; look at ECC counters. If several
+    devices do it, suspect the kernel or a missing synchronisation instead. `--sdc-check every=1000` does micro-batches
+    again on a schedule, here and on a neighbour's device (HC341 to HC343).
 
 When it is wrong
     When another stream wrote to the inputs while the operation ran, so that what was captured is not what was
@@ -45,7 +46,7 @@ def decide(evidence: Evidence) -> Verdict | None:
         confidence="proven" if again.finite else "likely",
         title=f"{subject(origin)} gave another result the second time",
         why=(f"in the run it was {was}; executed again on the same device and inputs it is {now}",),
-        advice="take this device out and test it; look at its ECC counters",
+        advice="drain this host and run the vendor's diagnostics; look at the device's ECC counters",
     )
 
 

@@ -11,7 +11,8 @@ How it is decided
 
 What to do
     Report it with the standalone script of the bundle; use another kernel (another backend, deterministic or
-    math-only mode) or another version of the library until it is mended.
+    math-only mode) or another version of the library until it is mended. Whether it is the kernel or this device
+    alone tells a neighbour: HC342 and HC343.
 
 When it is wrong
     When the device adds in a narrower format by documented choice (reduced-precision accumulation): that is a

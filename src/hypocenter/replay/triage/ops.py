@@ -19,7 +19,7 @@ from hypocenter.tap.op_context import OpContext, OpPlace
 
 MAX_WRONG = 8  # ops that are kept; the first is the one to blame
 LARGEST = 1 << 28  # bytes of one tensor in float64 that may be made
-SECONDS = 60.0  # of checking in one replay; what comes later is not judged
+SECONDS = 20.0  # of checking in one replay; what comes later is not judged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
