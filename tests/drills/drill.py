@@ -113,19 +113,13 @@ def run_drill(kind: str, seed: int, folder: Path, *, style: str = "", config: di
     arguments = ["--steps", "400", "--pace", "0.01", "--timeout", str(60 if kind == "scheduler" else USER_TIMEOUT_S)]
     drawn = chance.random()  # drawn also when the style is given, so that the rest follows from the seed alone
     arguments += ["--style", style or ("plain" if drawn < 0.5 else "ddp")]
-    from_outside = kind in ("kill", "stop", "scheduler")
+    from_outside = kind in ("kill", "stop", "scheduler") and style != "inside"
     if not from_outside:
         step = chance.randrange(3, 30) if kind != "full-disk" else chance.randrange(8, 16)
-        arguments += [
-            "--victim",
-            str(drill.victim),
-            "--act",
-            kind,
-            "--step",
-            str(step),
-            "--where",
-            chance.choice(PLACES),
-        ]
+        where = chance.choice(PLACES)
+        if style == "inside":  # when the ranks have found together, and where the others then wait for Hypocenter
+            step, where = 40 + step, chance.choice((where, "before-update"))
+        arguments += ["--victim", str(drill.victim), "--act", kind, "--step", str(step), "--where", where]
         if kind == "leave":
             arguments[-1] = "data"
         if kind.endswith("-disk"):
@@ -135,12 +129,15 @@ def run_drill(kind: str, seed: int, folder: Path, *, style: str = "", config: di
     job = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(), start_new_session=True
     )
+    has_begun = False
     try:
-        _follow(job, drill, out, wait_s=chance.uniform(0.0, 1.2) if from_outside else None)
+        has_begun = _follow(job, drill, out, wait_s=chance.uniform(0.0, 1.2) if from_outside else None)
     finally:
         if job.poll() is None:
             os.killpg(job.pid, signal.SIGKILL)
             job.wait()
+    if not has_begun:  # somebody else has taken the port
+        return run_drill(kind, seed, folder / "again", style=style, config=config)
     from hypocenter.record.reader import open_run
 
     recording = open_run(out)
@@ -150,8 +147,8 @@ def run_drill(kind: str, seed: int, folder: Path, *, style: str = "", config: di
     return drill
 
 
-def _follow(job: subprocess.Popen[str], drill: Drill, out: Path, *, wait_s: float | None) -> None:
-    """Read what the ranks say, act when it is time, until all have ended."""
+def _follow(job: subprocess.Popen[str], drill: Drill, out: Path, *, wait_s: float | None) -> bool:
+    """Read what the ranks say, act when it is time, until all have ended. False if they never began."""
     pids: dict[int, int] = {}
     begun = threading.Event()
     lines: list[str] = []
@@ -184,7 +181,7 @@ def _follow(job: subprocess.Popen[str], drill: Drill, out: Path, *, wait_s: floa
         reader.start()
     if wait_s is not None:
         if not begun.wait(90):
-            raise RuntimeError(f"the ranks never began: {''.join(lines)[-2000:]}")
+            return False
         time.sleep(wait_s)
         drill.act_s = time.monotonic()
         os.kill(pids[drill.victim], signal.SIGKILL if drill.kind == "kill" else signal.SIGSTOP)
@@ -200,6 +197,7 @@ def _follow(job: subprocess.Popen[str], drill: Drill, out: Path, *, wait_s: floa
     for reader in readers:
         reader.join()
     drill.stderr = "".join(lines)
+    return begun.is_set()
 
 
 def main(argv: Sequence[str]) -> int:

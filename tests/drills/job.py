@@ -7,8 +7,8 @@ meet before each update).
 
 Acts: raise (an exception), kill (SIGKILL), stop (SIGSTOP), leave (ends early, as with uneven data), late (sleeps),
 slow-disk (each write of its recording takes a while), full-disk (its recording meets a full disk). Places: data,
-forward, backward, update. Without --victim nothing happens. Says `rank R step S` on stdout after each step, and on
-stderr `rank R error T` when an exception reaches it and `rank R acts T` before the victim's act (T: monotonic seconds).
+forward, backward, before-update, update. Without --victim nothing happens. Says `rank R step S` on stdout after each
+step, and on stderr `rank R error T` when an exception reaches it and `rank R acts T` before the victim's act (T: monotonic seconds).
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ def main() -> None:
         if args.style != "ddp":
             for parameter in model.parameters():
                 dist.all_reduce(parameter.grad)
+        at("before-update", step)
         optimizer.step()
         optimizer.zero_grad()
         time.sleep(args.pace)

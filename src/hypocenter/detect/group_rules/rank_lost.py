@@ -51,6 +51,7 @@ _IN_WORDS: dict[WherePhase, str] = {
     "agree": "Hypocenter's agreement", "update": "the update", "replay": "a replay by Hypocenter", "off": "its program",
 }  # fmt: skip
 _CUT = re.compile(r"closed|reset|by peer|broken pipe", re.IGNORECASE)
+_TIMEOUT = re.compile(r"timed? ?out|timeout", re.IGNORECASE)
 _LIBRARY = re.compile(r"(site|dist)-packages|/hypocenter/|<frozen|/lib/python3")
 _SAID_AT_MOST = 4  # sentences of waits, and of other ranks' ends
 
@@ -148,7 +149,8 @@ def _why(job: Job, loss: Loss) -> Iterator[str]:
 def _was_cut_off(loss: Loss) -> bool:
     """Whether the others' connections were closed: the process is gone, not only quiet."""
     ends = (end.seen.exit for end in loss.ends.values() if end.how == "lost peer" and end.seen is not None)
-    return any(end is not None and _CUT.search(end.text) for end in ends)
+    said = [end.text for end in ends if end is not None]  # who was patient is told, whom it then cut off is not
+    return any(_CUT.search(text) for text in said) and not any(_TIMEOUT.search(text) for text in said)
 
 
 def _own_frames(stack: str) -> list[str]:
