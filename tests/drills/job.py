@@ -8,7 +8,8 @@ meet before each update).
 Acts: raise (an exception), kill (SIGKILL), stop (SIGSTOP), leave (ends early, as with uneven data), late (sleeps),
 slow-disk (each write of its recording takes a while), full-disk (its recording meets a full disk). Places: data,
 forward, backward, before-update, update. Without --victim nothing happens. Says `rank R step S` on stdout after each
-step, and on stderr `rank R error T` when an exception reaches it and `rank R acts T` before the victim's act (T: monotonic seconds).
+step, and on stderr `rank R error T` when an exception reaches it and `rank R acts T` before the victim's act (T:
+monotonic seconds).
 """
 
 from __future__ import annotations
