@@ -26,7 +26,10 @@ from hypocenter.tap.placement import Placements, Wrappers, placement_of_gradient
 
 STATE_EVERY = 10  # of the occasions: optimizer state is twice the parameters, and follows from them
 WITNESS = 1 << 14  # elements of the parameter that tells whether somebody writes between updates: 64 KiB
-_WHOLE_GRADIENTS = ("Float16OptimizerWithFloat16Params", "FP32Optimizer")  # of wrappers (Megatron-Core)
+_WHOLE_GRADIENTS = (
+    *("Float16OptimizerWithFloat16Params", "FP32Optimizer"),  # Megatron-Core
+    *("FP16_Optimizer", "FP16_UnfusedOptimizer"),  # DeepSpeed without ZeRO
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
