@@ -12,7 +12,6 @@ from hypocenter.record.place_file import write_place
 from hypocenter.record.reader import RecordedRun, open_run
 from hypocenter.record.run_file import start_run
 from hypocenter.record.writer import Writer
-from hypocenter.report import values
 from hypocenter.report.selected import first_values, logical, selected
 from hypocenter.report.selection import Selection, select
 from hypocenter.report.sites import site_lines
@@ -62,7 +61,8 @@ def test_the_first_values_are_those_of_all_in_order(job: RecordedRun, most: int)
 
     table, n_rows = first_values(job, wanted, most)
 
-    everything = values.ordered(select(job.table(), wanted))
+    keys = [(name, "ascending") for name in ("step", "microbatch", "rank", "order")]
+    everything = select(job.table(), wanted).sort_by(keys)
     assert n_rows == everything.num_rows == 18
     assert table.to_pylist() == everything.slice(0, most).to_pylist()
 

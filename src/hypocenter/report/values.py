@@ -12,12 +12,6 @@ from hypocenter.report import wording
 from hypocenter.report.columns import aligned
 
 
-def ordered(table: pa.Table) -> pa.Table:
-    """The rows by step, micro-batch, rank and execution order."""
-    keys = [(name, "ascending") for name in ("step", "microbatch", "rank", "order")]
-    return table.sort_by(keys)
-
-
 def in_words(table: pa.Table) -> Iterator[str]:
     """A heading and one line per reading."""
     rows: list[tuple[str, ...]] = [
