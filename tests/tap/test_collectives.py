@@ -202,6 +202,22 @@ def test_two_who_listen_share_one_tap_and_are_told_the_site(group: None) -> None
     assert dist.all_reduce.__closure__[0].cell_contents is before  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+def test_coalesced_results_are_told_when_they_are_there(log: Log, is_async: bool) -> None:
+    from torch.distributed.distributed_c10d import _coalescing_manager
+
+    tensors = [torch.ones(2), torch.ones(3)]
+    with _coalescing_manager(None, async_ops=is_async) as manager:
+        for tensor in tensors:
+            dist.all_reduce(tensor, async_op=is_async)
+        assert "done all_reduce" not in log.events
+    if is_async:
+        assert "done all_reduce" not in log.events
+        manager.wait()
+
+    assert log.events.count("done all_reduce") == 2
+
+
 def test_compiled_code_is_left_alone(log: Log) -> None:
     @torch.compile(fullgraph=True, backend="eager")
     def step(x: torch.Tensor) -> torch.Tensor:

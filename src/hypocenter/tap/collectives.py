@@ -11,12 +11,13 @@ Not seen: reductions that C++ makes (DDP's buckets without a Python hook), graph
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import threading
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from types import CodeType, FunctionType
 from typing import Any, cast
 
@@ -151,6 +152,8 @@ class CollectiveTap:
             if function is not None:
                 undos.append(_enter(function, functools.partial(self._watched, op, reader)))
         undos.append(_enter(c10d.batch_isend_irecv, self._batched))
+        if hasattr(c10d, "_coalescing_manager"):
+            undos.append(_enter(c10d._coalescing_manager, self._coalesced))
         for name, (op, reader) in FUNCTIONAL.items():
             if hasattr(functional, name):
                 undos.append(_replace(functional, name, functools.partial(self._functional, op, reader)))
@@ -227,6 +230,32 @@ class CollectiveTap:
 
         return batch
 
+    def _coalesced(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """torch's coalescing manager: what is called inside is made when it is left (`cm.wait()` if asynchronous)."""
+        manager = contextlib.contextmanager(original)
+
+        def coalescing(*args: Any, **kwargs: Any) -> Generator[Any, None, None]:
+            if torch.compiler.is_compiling() or not self._is_on or getattr(self._inside, "n", 0):
+                with manager(*args, **kwargs) as made:
+                    yield made
+                return
+            held: list[Call] = []
+            before, self._inside.batch = getattr(self._inside, "batch", None), held
+            try:
+                with manager(*args, **kwargs) as made:
+                    yield made
+            finally:
+                self._inside.batch = before
+            works = [work for work in getattr(made, "works", ()) if work is not None]
+            if before is not None:
+                before += held  # batch_isend_irecv waits for them
+            elif held and works:
+                self._waits.after_work(works, lambda: self._all_done(held))
+            elif held:
+                self._all_done(held)
+
+        return coalescing
+
     def _begin(
         self, op: str, reader: Reader, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_functional: bool
     ) -> Call | None:
@@ -245,14 +274,14 @@ class CollectiveTap:
         self._tell("after", call)
         if call.is_functional:
             self._end_functional(call, result)
-        elif not call.is_async and not _is_coalescing(call):
-            self._tell("done", call)
-        elif call.wants_result:
+        elif _is_coalescing(call):
             held = getattr(self._inside, "batch", None)
-            if hasattr(result, "wait") and not _is_coalescing(call):
-                self._waits.after_work([result], lambda: self._tell("done", call))
-            elif held is not None:
+            if held is not None and call.wants_result:
                 held.append(call)
+        elif not call.is_async:
+            self._tell("done", call)
+        elif call.wants_result and hasattr(result, "wait"):
+            self._waits.after_work([result], lambda: self._tell("done", call))
 
     def _end_functional(self, call: Call, result: Any) -> None:
         if not call.wants_result:
