@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from hypocenter.replay.triage.ops import OpCheck, judge
 from hypocenter.tap.op_context import OpContext
@@ -157,3 +158,32 @@ def test_the_check_of_a_step_judges_forward_and_backward():
 
     assert check.report.is_clean
     assert check.report.n_checked > 12
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, "autocast"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: (nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), (4, 12, 32)),
+        lambda: (
+            nn.Sequential(nn.Conv2d(3, 8, 3), nn.SiLU(), nn.Conv2d(8, 8, 3, groups=2), nn.AvgPool2d(2)),
+            (4, 3, 16, 16),
+        ),
+        lambda: (nn.Sequential(nn.ConvTranspose1d(4, 6, 3, stride=2), nn.GELU(), nn.Conv1d(6, 2, 3)), (8, 4, 33)),
+        lambda: (nn.Sequential(nn.Linear(16, 64), nn.LayerNorm(64), nn.Softplus(), nn.Linear(64, 3)), (64, 16)),
+    ],
+)
+def test_healthy_layers_pass_in_every_format(make, dtype):
+    torch.manual_seed(0)
+    layer, shape = make()
+    x = torch.randn(*shape)
+    if isinstance(dtype, torch.dtype):
+        layer, x = layer.to(dtype), x.to(dtype)
+
+    with OpCheck(OpContext(lambda module: None)) as check:
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "autocast"):
+            out = layer(x.requires_grad_())
+        (out.float().square().mean() * 1e-2).backward()
+
+    assert check.report.wrong == []
+    assert check.report.n_checked > 10

@@ -67,16 +67,24 @@ class Call:
         return UNITS[torch.float64] if torch.float64 in self.dtypes else UNITS[torch.float32]
 
     def u_out(self, index: int = 0) -> float:
-        """Unit roundoff of a result's format."""
-        dtype = self.out_dtypes[index]
-        return UNITS.get(dtype, UNITS[torch.float32]) if dtype is not None else UNITS[torch.float32]
+        """Unit roundoff of a result's format, or of the widest steps among the inputs': some is left in those."""
+        return max(UNITS.get(dtype, 0.0) for dtype in (self.out_dtypes[index] or torch.float32, *self.dtypes))
+
+    @property
+    def is_half(self) -> bool:
+        """Whether anything is in a 16-bit format: partial results may be too."""
+        return torch.float16 in self.dtypes or torch.bfloat16 in self.dtypes
+
+    def underflow(self, n: int) -> float:
+        """What n partial results in float16 may lose below its smallest numbers."""
+        return n * 2.0**-25 if torch.float16 in self.dtypes else 0.0
 
     @property
     def u_product(self) -> float:
         """How much narrower than their format the factors of a matmul may be taken, and partial sums stored."""
         if torch.float64 in self.dtypes:
             return 0.0
-        is_half = any(dtype in (torch.float16, torch.bfloat16) for dtype in self.dtypes)
+        is_half = self.is_half
         if self.device == "cpu":
             precision = torch.get_float32_matmul_precision()
             return 0.0 if is_half or precision == "highest" else {"high": U_TF32}.get(precision, 2.0**-8)

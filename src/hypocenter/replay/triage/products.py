@@ -43,7 +43,7 @@ def _product(
         value = value + beta * added
         rounding = rounding + call.u_out() * (beta * added).abs()
         mass = mass + (beta * added).abs()
-    return finished(call, value, ((k + 4) * call.u + 2 * call.u_product) * mass + rounding, mass)
+    return finished(call, value, ((k + 4) * call.u + 2 * call.u_product) * mass + rounding + call.underflow(k), mass)
 
 
 def _row_sums(
@@ -84,7 +84,7 @@ def convolution(call: Call) -> list[Expected | None]:
     weight = call.tensor(1)
     n = math.prod(weight.shape[1:]) if not call.args[6] else weight.numel()  # transposed: the other dimension
     mass = call(magnitudes=True)[0]
-    return [finished(call, call()[0], _convolved(call, n) * mass, mass)]
+    return [finished(call, call()[0], _convolved(call, n) * mass + call.underflow(n), mass)]
 
 
 def convolution_backward(call: Call) -> list[Expected | None]:
@@ -94,9 +94,11 @@ def convolution_backward(call: Call) -> list[Expected | None]:
     found: list[Expected | None] = []
     for index, (value, mass) in enumerate(zip(call(), call(magnitudes=True), strict=True)):
         is_there = isinstance(value, torch.Tensor) and call.out_dtypes[index] is not None
-        found.append(finished(call, value, _convolved(call, n) * mass, mass, index=index) if is_there else None)
+        error = _convolved(call, n) * mass + call.underflow(n) if is_there else 0.0
+        found.append(finished(call, value, error, mass, index=index) if is_there else None)
     return found
 
 
 def _convolved(call: Call, n: int) -> float:
-    return (n + 8) * call.u * (1 if call.device == "cpu" else 8) + 2 * call.u_product
+    u = call.u_out() if call.is_half else call.u  # some CPUs add up samples in the 16-bit format
+    return (n + 8) * u * (1 if call.device == "cpu" else 8) + 2 * call.u_product

@@ -14,7 +14,9 @@ def total(call: Call) -> list[Expected | None]:
     value, mass = call()[0], call(magnitudes=True)[0]
     n = max(a.numel() for a in call.args if isinstance(a, torch.Tensor))
     n = max(1, n // max(1, value.numel())) if call.func.__name__.partition(".")[0] in ("sum", "mean", "nansum") else n
-    error = (n + 8) * call.u * mass + call.u_out() * mass  # a mean may be stored as a sum before it is divided
+    error = (
+        (n + 8) * call.u * mass + call.u_out() * mass + call.underflow(n)
+    )  # a mean may be stored as a sum before it is divided
     return [finished(call, value, error, mass * n)]
 
 
@@ -135,7 +137,7 @@ def layer_norm_backward(call: Call) -> list[Expected | None]:
         if not isinstance(value, torch.Tensor) or call.out_dtypes[index] is None:
             found.append(None)
             continue
-        error = ((n + 32) * call.u + call.u_out(index)) * mass.reshape(value.shape)
+        error = ((n + 32) * call.u + 4 * call.u_out(index)) * mass.reshape(value.shape) + call.underflow(n)
         found.append(finished(call, value, error, mass.reshape(value.shape), index=index))
     return found
 
