@@ -159,3 +159,34 @@ def test_two_models_and_one_backward_with_a_retained_graph():
 
     for p, one, two in zip(parameters, *grads, strict=True):
         assert torch.equal(p.grad, one + two)
+
+
+class Stage(nn.Module):
+    """Takes its input as a stage of Megatron-Core does: not as an argument."""
+
+    def __init__(self):
+        super().__init__()
+        self.input_tensor = None
+        self.linear = nn.Linear(4, 2)
+
+    def forward(self):
+        return self.linear(self.input_tensor)
+
+
+def test_each_micro_batch_is_done_again_with_the_input_that_was_put_into_the_module():
+    stage, inputs = Stage(), [torch.randn(3, 4, requires_grad=True) for _ in range(2)]
+    with Harness() as harness:
+        losses = []
+        for received in inputs:
+            stage.input_tensor = received
+            loss = stage().square().mean()
+            loss.backward()
+            losses.append(loss.detach())
+        sent_back = [received.grad.clone() for received in inputs]
+
+        done = [harness.replayer.run(m, list(stage.parameters())) for m in harness.tape.microbatches]
+
+    assert [replayed.values[0].item() for replayed in done] == [loss.item() for loss in losses]
+    assert stage.input_tensor is inputs[1]
+    assert all(torch.equal(received.grad, grad) for received, grad in zip(inputs, sent_back, strict=True))
+    assert harness.failures == []

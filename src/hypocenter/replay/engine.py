@@ -19,6 +19,7 @@ from hypocenter.replay import alone, sharded
 from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.replay.own_groups import OwnCollectives, OwnGroups
 from hypocenter.tap.gradients import local
+from hypocenter.tap.handed_in import handed_in
 from hypocenter.tap.op_context import OpContext
 from hypocenter.tap.state import capture_rng, entered, restore_rng
 from hypocenter.tap.tape import PLACEHOLDERS, Event, Microbatch, Tape
@@ -254,7 +255,7 @@ class Replayer:
         if float32_at is not None and event.code is not None and (event.code.co_filename, event.line) == float32_at:
             args, kwargs = replace_tensors(args, _widened), replace_tensors(kwargs, _widened)
             ambient = replace(ambient, autocast=tuple((kind, False, dtype) for kind, _, dtype in ambient.autocast))
-        with entered(ambient):
+        with entered(ambient), handed_in(event.handed):
             result = alone.callee(event.function)(*args, **kwargs)
         for slot, (_, tensor) in zip(event.slots, tensors(result), strict=False):
             slots[slot] = tensor

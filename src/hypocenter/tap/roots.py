@@ -20,6 +20,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.overrides import TorchFunctionMode, _len_torch_function_stack, _pop_mode, _push_mode
 
 from hypocenter.tap.compile_guard import inside_compiled_call, never_compile, silence_global_hook_warning
+from hypocenter.tap.handed_in import held_by, holders_in
 from hypocenter.tap.source import user_frame
 from hypocenter.tap.state import capture_ambient, capture_rng
 from hypocenter.tap.tape import Event, Tape, version_of
@@ -117,6 +118,7 @@ class RootTap:
         self._entry_versions: list[tuple[torch.Tensor, int]] = []
         self._handles: dict[int, Any] = {}
         self._buffers: dict[int, _Buffers] = {}
+        self._holders: dict[int, list[torch.nn.Module]] = {}  # of inputs that come in attributes
         self._undone = False
 
     def attach(self) -> Callable[[], None]:
@@ -199,6 +201,7 @@ class RootTap:
                 hook = StaysHere(self._leave)
                 self._handles[key] = module.register_forward_hook(hook, with_kwargs=True, always_call=True)
             self._buffers[key] = _Buffers(module)
+            self._holders[key] = holders_in(module)
             self._on_root(module)
         self._current = module
         if not torch.is_grad_enabled():
@@ -212,6 +215,7 @@ class RootTap:
             rng=capture_rng(),
             training=module.training,
             buffers=self._buffers[key].before(),
+            handed=held_by(self._holders.get(key, ())),
         )
         self._on_begin(True)
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from hypocenter.tap.handed_in import Held
 from hypocenter.tap.state import Ambient, RngState
 from hypocenter.tap.tree import replace_tensors, tensors
 
@@ -69,6 +70,7 @@ class Event:
     buffers: list[tuple[torch.nn.Module, str, torch.Tensor]] = field(
         default_factory=list
     )  # mutated ones, before the call
+    handed: list[Held] = field(default_factory=list)  # inputs that were put into modules before the call
     code: CodeType | None = None  # where the user's code called it
     line: int = 0
     slots: list[int] = field(default_factory=list)  # numbers of the tensors it returned, in tree order
