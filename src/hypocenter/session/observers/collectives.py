@@ -65,7 +65,7 @@ class CollectiveValues(Observer, Listener):
         if not self._is_listening and context.config.collectives != "never" and context.rank()[1] > 1:
             self._unlisten = collectives.listen(self, names=context.names, fail=context.warn)
             self._is_listening = True
-            self._is_on = self._is_due(context.clock.step)
+            self._is_on = self._is_due(context.clock.step) and not context.tape.microbatches
 
     def before_backward(self, roots: Sequence[torch.Tensor]) -> None:
         """After the check of this step nothing is the program's own: a replay makes the same calls."""
@@ -80,10 +80,10 @@ class CollectiveValues(Observer, Listener):
         """Read what goes in."""
         if not self._is_on or self._is_over or call.op in _WITHOUT_VALUES or len(call.ranks) < 2:
             return
-        if torch._C._current_graph_task_id() == -1 and not self.context.clock.recording and not self._in_step():
-            return
         key = (call.op, call.reduce, call.group, call.peer)
         number, self._counts[key] = self._counts[key], self._counts[key] + 1
+        if torch._C._current_graph_task_id() == -1 and not self.context.clock.recording and not self._in_step():
+            return  # but counted: a later stage receives before its first forward what an earlier one sent after its
         if sum(self._counts.values()) > PER_STEP:
             return
         self._numbers[id(call)] = call, number
