@@ -367,3 +367,21 @@ def test_values_that_are_not_finite_are_not_compared(skipped: bool) -> None:
     make = lambda rank, step: StepRecord(step=step, loss=1.0, n_bad_grads=step == 10, skipped=skipped and step == 10)  # noqa: E731
 
     assert run(steps, DP2, make) == []
+
+
+def test_plain_parameters_beside_tensor_parallel_ones() -> None:
+    """What torch's tensor parallelism leaves as it is, is the same on all ranks; by hand anything goes."""
+    tp = {"tp": [(0, 1)]}
+
+    def job(placement_of_head: str, of_others: str = "") -> dict[int, Rows]:
+        steps = {0: healthy(0, 2, of_others), 10: changed(healthy(10, 2, of_others), 1, PARAM, other, NAMES[:3])}
+        place = lambda r: replace(r, placement=placement_of_head)  # noqa: E731
+        return {
+            s: {rank: [place(r) if r.site == "head.weight" else r for r in of[rank]] for rank in of}
+            for s, of in steps.items()
+        }
+
+    (finding,) = run(job("tp=S(0)"), tp)
+    assert (finding.code, finding.site) == ("HC301", "embed.weight")
+    assert run(job(""), tp) == []
+    assert run(job("tp=S(0)", "dp=V"), tp) == []

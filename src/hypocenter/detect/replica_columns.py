@@ -105,7 +105,8 @@ def expected_equal(table: pa.Table, axis: str, sites_by_value: Collection[str] =
     is_replica = np.array([word == "R" for word in said], dtype=np.bool_)[placement]
     if not sites_by_value:
         return is_replica
-    is_silent = np.array([word == "" for word in said], dtype=np.bool_)[placement]
+    own = ["=V" in text for text in texts]  # an expert's, whatever the axis
+    is_silent = np.array([w == "" and not v for w, v in zip(said, own, strict=True)], dtype=np.bool_)[placement]
     site, sites = codes(table, "site")
     is_typed = np.array([name in sites_by_value for name in sites], dtype=np.bool_)[site]
     return is_replica | (is_silent & is_typed)

@@ -116,11 +116,18 @@ def _feed(known: ReplicaTrack, panel: Panel) -> None:
             continue
         _note_clips(known, panel, axis, groups)
         if rows.num_rows:
-            if axis == "dp" and axis not in known.typed:
-                known.typed[axis] = _typed_by_value(rows, axis, groups)
+            if axis not in known.typed:
+                known.typed[axis] = _typed_by_value(rows, axis, groups) if _may_type(rows, axis) else frozenset()
             compared = compare(rows, groups, expected_equal(rows, axis, known.typed.get(axis, ())))
             known.occasions.setdefault(axis, []).extend(_occasions(panel, compared))
     _note_facts(known, panel)
+
+
+def _may_type(rows: pa.Table, axis: str) -> bool:
+    """Over data parallelism always; over tensor parallelism beside parameters whose placement on that axis is known."""
+    if axis != "tp":
+        return axis == "dp"
+    return any("tp=" in text for text in codes(rows, "placement")[1])
 
 
 def _typed_by_value(rows: pa.Table, axis: str, groups: Sequence[Sequence[int]]) -> frozenset[str]:
