@@ -113,7 +113,7 @@ class Place:
     launcher: str = ""  # torchrun, srun, deepspeed, accelerate, mpirun, ""
     coords: Coords = field(default_factory=Coords)
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)  # axis -> global ranks of this rank's group
-    source: str = ""  # what told the layout: "DeviceMesh", "megatron", "deepspeed", "data parallel", ""
+    source: str = ""  # what told the layout: "DeviceMesh", "Megatron-Core", "DeepSpeed", "data parallel", ..., ""
     layers: dict[str, int] = field(default_factory=dict)  # module path -> the layer number it carries, if any
     attempts: tuple[Attempt, ...] = ()
 

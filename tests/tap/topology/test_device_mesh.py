@@ -14,7 +14,8 @@ from hypocenter.tap.topology.layout import Layout, merged
     [
         ("dp", "dp"), ("dp_replicate", "dp"), ("dp_shard", "dp"), ("dp_shard_in_ep", "dp"), ("fsdp", "dp"),
         ("ddp", "dp"), ("data_parallel", "dp"), ("replicate", "dp"), ("batch", "dp"), ("TP", "tp"), ("tensor", "tp"),
-        ("model", "tp"), ("pipeline", "pp"), ("context_parallel", "cp"), ("sp", "cp"), ("sequence_parallel", "cp"), ("ep", "ep"),
+        ("model", "tp"), ("pipeline", "pp"), ("context_parallel", "cp"), ("sp", "cp"), ("sequence_parallel", "cp"),
+        ("ep", "ep"),
         ("dp_cp", ""), ("dp_shard_cp", ""), ("world", ""), ("x", ""),
     ],
 )  # fmt: skip
