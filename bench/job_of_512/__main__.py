@@ -42,7 +42,7 @@ def _read(job: Job, run: Path) -> int:
     print(costs[0].stdout)
     print(f"{job.ranks:,} ranks (dp {job.dp} x pp {job.pp} x tp {job.tp}), {diagnosis['n_rows']:,} rows")
     for cost in costs:
-        print(f"{cost.words:8} {cost.seconds:7.1f} s  {cost.peak_mib:7.0f} MiB")
+        print(f"{cost.words:8} {cost.seconds:7.1f} s  {cost.cpu_s:7.1f} s of processor  {cost.peak_mib:7.0f} MiB")
     seconds, peak_mib = total(costs)
     wrong = list(complaints(job, diagnosis, list(group_engine.group_rules())))
     if seconds > MOST_SECONDS or peak_mib > MOST_MIB:

@@ -17,9 +17,10 @@ _CHILD = """
 import json, resource, sys
 from hypocenter.cli import main
 code = main(sys.argv[2:])
-peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+used = resource.getrusage(resource.RUSAGE_SELF)
+cost = {"peak_mib": used.ru_maxrss / 1024, "cpu_s": used.ru_utime + used.ru_stime}
 with open(sys.argv[1], "w") as file:
-    json.dump({"code": code, "peak_mib": peak_kib / 1024}, file)
+    json.dump({"code": code, **cost}, file)
 """
 
 
@@ -30,6 +31,7 @@ class Measured:
     words: str
     code: int
     seconds: float
+    cpu_s: float  # of all its threads
     peak_mib: float
     stdout: str
 
@@ -48,8 +50,9 @@ def measured(*words: str) -> Measured:
         seconds = time.perf_counter() - started
         found = json.loads(answer.read_text())
     return Measured(
-        words=" ".join(words[:1]), code=found["code"], seconds=seconds, peak_mib=found["peak_mib"], stdout=done.stdout
-    )
+        words=" ".join(words[:1]), code=found["code"], seconds=seconds, cpu_s=found["cpu_s"],
+        peak_mib=found["peak_mib"], stdout=done.stdout,
+    )  # fmt: skip
 
 
 def total(costs: Sequence[Measured]) -> tuple[float, float]:
