@@ -36,6 +36,7 @@ class Verdict:
     factors: dict[int, float] | None = None
     clip: Spread | None = None
     is_averaged: bool = False  # somebody writes to the parameters between updates: replicas may differ meanwhile
+    is_assumed: bool = False  # nothing but equal values at the start says that these are tensor-parallel replicas
     writers: tuple[int, ...] = ()  # ranks on which parameters were changed between updates
     n_params_differ: int = 0  # at the end
     n_params: int = 0
@@ -85,6 +86,7 @@ def _judge(known: ReplicaTrack, streams: stream_track.StreamTrack, axis: str) ->
         factors=common_factors(shown.differences) if shown.what == "grad" else None,
         clip=_clip(known, axis, since, first.step),
         is_averaged=axis == "dp" and known.is_averaged(group),
+        is_assumed=axis == "tp" and all(d.site in known.typed.get(axis, ()) for d in shown.differences),
         writers=tuple(sorted(known.n_rewritten)),
         n_params_differ=last.n_differ if last is not None else 0,
         n_params=last.n if last is not None else 0,

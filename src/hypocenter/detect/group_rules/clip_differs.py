@@ -44,7 +44,7 @@ def check(panel: Panel) -> Iterator[Finding]:
     for axis in AXES:
         verdict = judged.get(axis)
         spreads = known.clips.get(axis, [])
-        if verdict is not None and verdict.reason == "clip" and not verdict.is_averaged:
+        if verdict is not None and verdict.reason == "clip" and not (verdict.is_averaged or verdict.is_assumed):
             yield _of_replicas(verdict, verdict.clip or (spreads[0] if spreads else None))
         elif verdict is None and spreads and not (axis == "dp" and known.is_averaged(spreads[0].ranks)):
             yield _of_shards(axis, spreads[0])

@@ -8,7 +8,8 @@ How it is decided
     The gradients that the optimizer sees differ between ranks on which the parameter is a replica, by more than
     rounding, in more than one element, and not by one common factor (that is HC303). Where the gradient before any
     reduction was recorded too and has the same bits, that is said. A single parameter that differs at one step only
-    is no missing reduction (HC301). A note where the parameters are averaged between updates, as in local SGD.
+    is no missing reduction (HC301). A note where the parameters are averaged between updates, as in local SGD, and over
+    tensor parallelism where nothing but their equal start says that they are replicas.
 
 What to do
     Data parallel: call the model through its DDP wrapper, wrap again after moving or copying the model, leave
@@ -49,7 +50,7 @@ def _finding(verdict: Verdict) -> Finding:
     return Finding(
         code="HC302",
         kind="desync",
-        severity="note" if verdict.is_averaged else "error",
+        severity="note" if verdict.is_averaged or verdict.is_assumed else "error",
         title=title,
         step=occasion.step,
         rank=first.odd[0] if first.odd else first.ranks[0],
@@ -58,7 +59,7 @@ def _finding(verdict: Verdict) -> Finding:
         port="replica.grad",
         param=first.site,
         cause="missing-gradient-sync",
-        confidence="proven" if occasion.is_local else "likely",
+        confidence="possible" if verdict.is_assumed else "proven" if occasion.is_local else "likely",
         why=tuple(_why(verdict)),
         then=verdict.aftermath,
         remedy=None
@@ -85,5 +86,7 @@ def _why(verdict: Verdict) -> Iterator[str]:
         yield f"it began {when_words(since, verdict.first.step)}: parameters are equal at step {since}"
     if verdict.is_outside_wrapper:
         yield "there is a DDP wrapper, but the optimizer's parameters are not inside it: a copy is trained"
+    if verdict.is_assumed:
+        yield "no mark says that they are replicas: they began equal, and other parameters are tensor-parallel"
     if verdict.is_averaged:
         yield "somebody writes to the parameters between updates"

@@ -48,7 +48,7 @@ def _finding(verdict: Verdict) -> Finding:
     first = verdict.differences[0]
     rank = first.odd[0] if first.odd else first.largest if first.largest is not None else first.ranks[-1]
     is_gradient = verdict.first.what == "grad"
-    is_harmless = verdict.reason == "rounding" or verdict.is_averaged
+    is_harmless = verdict.reason == "rounding" or verdict.is_averaged or verdict.is_assumed
     severity: Severity = "note" if is_harmless else "error"
     return Finding(
         code="HC301",
