@@ -77,9 +77,7 @@ def group_rule(
         manual = parse((module.__doc__ if module is not None else None) or check.__doc__)
         CATALOGUE.register(
             code,
-            GroupRule(
-                code=code, kind=kind, severity=severity, reads=reads, check=check, manual=manual, is_alone=alone
-            ),
+            GroupRule(code=code, kind=kind, severity=severity, reads=reads, check=check, manual=manual, is_alone=alone),
         )
         return check
 
