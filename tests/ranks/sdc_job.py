@@ -16,7 +16,7 @@ def main():
     model = nn.parallel.DistributedDataParallel(net)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     torch.manual_seed(10 + rank)
-    for _ in range(8):
+    for _ in range(12):
         for _ in range(2):
             x, y = torch.randn(12, 6), torch.randint(0, 2, (12,))
             with torch.autocast("cpu", torch.bfloat16):
@@ -26,7 +26,7 @@ def main():
         optimizer.step()
         optimizer.zero_grad()
     bits = sum(int(p.detach().view(torch.int32).long().sum()) for p in model.parameters())
-    print(f"rank {rank} bits {bits}", flush=True)
+    print(f"rank {rank} bits {bits};", flush=True)
 
 
 main()
