@@ -7,6 +7,7 @@ from hypocenter.session.observers.accumulation import Accumulation
 from hypocenter.session.observers.arrivals import Arrivals
 from hypocenter.session.observers.autocast import Autocast
 from hypocenter.session.observers.averages import Averages
+from hypocenter.session.observers.clipping import Clipping
 from hypocenter.session.observers.collectives import CollectiveValues
 from hypocenter.session.observers.culprit import Culprit
 from hypocenter.session.observers.diary import Diary
@@ -16,9 +17,11 @@ from hypocenter.session.observers.hyperparameters import Hyperparameters
 from hypocenter.session.observers.local_gradients import LocalGradients
 from hypocenter.session.observers.loggers import Loggers
 from hypocenter.session.observers.recompute import Recompute
+from hypocenter.session.observers.replicas import Replicas
 from hypocenter.session.observers.scaling import Scaling
 from hypocenter.session.observers.schedules import Schedules
 from hypocenter.session.observers.sdc import SdcCheck
+from hypocenter.session.observers.streams import Streams
 from hypocenter.session.observers.token_weights import TokenWeights
 from hypocenter.session.observers.updates import LostUpdates
 
@@ -28,6 +31,7 @@ OBSERVERS: tuple[type[Observer], ...] = (
     *(Scaling, Schedules, Autocast, Loggers),  # mixed precision used in a way that breaks it
     *(LostUpdates, FrozenState, Averages, Accumulation, Hyperparameters, HeadGap),  # what low precision rounds away
     *(Arrivals, TokenWeights, Recompute),  # what becomes of the gradient of a micro-batch
+    *(Replicas, Streams, Clipping),  # what should be equal over ranks
     SdcCheck,  # whether the device is to blame: the last, for it looks at what the others have found
 )
 

@@ -19,6 +19,7 @@ from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.sentinel import Check, scalar_reading
 from hypocenter.tap.gradients import local, norms, to_host
 
+AT_LEAST = 2  # parameters: the ratio of a single one may be anything's (a reduction by hand)
 SPREAD = 1e-4  # relative, of the ratios of single parameters in float32: rounding of one multiplication and two norms
 SPREAD_LOW = 1e-2  # with gradients in a half-precision format, whose rounding is up to 2**-8 per element
 
@@ -78,7 +79,7 @@ def _common_ratio(before: Mapping[str, float], after: Mapping[str, float], sprea
     """The ratio of norms that all parameters share; None when they do not, or nothing is known."""
     pairs = [(before[name], norm) for name, norm in after.items() if before.get(name)]
     ratios = sorted(b / a for a, b in pairs if math.isfinite(a) and math.isfinite(b) and b > 0)
-    if not ratios or len(ratios) < len(pairs):
+    if len(ratios) < AT_LEAST or len(ratios) < len(pairs):
         return None
     middle = ratios[len(ratios) // 2]
     return middle if ratios[-1] - ratios[0] <= spread * middle else None
