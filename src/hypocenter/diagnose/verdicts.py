@@ -93,6 +93,8 @@ def unknown(evidence: Evidence) -> Verdict:
 
 
 def _symptom(evidence: Evidence) -> str:
+    if evidence.received and evidence.origin is not None:
+        return f"a value that was not finite came from another rank ({evidence.origin.op})"
     if evidence.leaf is not None and evidence.origin is not None and _came_in_backward(evidence):
         made = " and ".join(chip.split(" ")[0] for chip in evidence.chips) or "a non-finite value"
         return f"{subject(evidence.origin)} brought {made} into the gradient of {_named(evidence.bad_params)}"

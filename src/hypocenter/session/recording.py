@@ -30,6 +30,7 @@ from hypocenter.session.place import PlaceKeeper
 from hypocenter.session.rank import rank_and_world_size
 from hypocenter.session.replay_rows import ReplayRows
 from hypocenter.session.resumption import Resumption
+from hypocenter.session.scalars import learning_rate, scalar_rows
 from hypocenter.session.sentinel import Check, Sentinel, scalar_reading
 from hypocenter.session.whereabouts import WhereaboutsKeeper
 from hypocenter.tap.clock import Clock
@@ -362,7 +363,11 @@ class Session:
         )
         have = {row.site for row in self._rows if row.phase == "grad"}  # in full, when parameters are due
         self._rows += [r for r in self._sentinel.readings(check, self._step, parameters) if r.site not in have]
-        self._rows += self._scalars(check, optimizer, scaled)
+        state = None if scaled is None else scaled.state
+        self._rows += scalar_rows(
+            check, self._step, scale=self._scale, norm=self._unclipped_norm, optimizer=optimizer, scaler=state,
+            next_order=self.clock.next_order,
+        )  # fmt: skip
         if self._council.waits:
             with self._where.during("agree"):
                 self._meeting = self._council.end()
@@ -431,23 +436,6 @@ class Session:
 
     # rows
 
-    def _scalars(self, check: Check, optimizer: Any, scaled: ScaledUpdate | None) -> list[Reading]:
-        scale = self._scale or 1.0
-        rows = [
-            scalar_reading("loss", "loss", loss / scale, self._step, self.clock.next_order(), number)
-            for number, loss in enumerate(check.losses)
-        ]
-        rows.append(
-            scalar_reading("grad_norm", "grad", self._unclipped_norm or 0.0, self._step, self.clock.next_order())
-        )
-        lr = _learning_rate(optimizer)
-        if lr is not None:
-            rows.append(scalar_reading("lr", "optimizer", lr, self._step, self.clock.next_order()))
-        if scaled is not None:
-            order, kind = self.clock.next_order(), scaled.state.kind
-            rows.append(scalar_reading("loss_scale", "scaler", scaled.state.scale, self._step, order, module=kind))
-        return rows
-
     def _record(self, optimizer: torch.optim.Optimizer, check: Check) -> StepRecord:
         now = time.perf_counter()
         record = StepRecord(
@@ -456,7 +444,7 @@ class Session:
             loss=sum(check.losses) / len(check.losses) / (self._scale or 1.0) if check.losses else None,
             grad_norm=self._unclipped_norm,
             loss_scale=self._scale,
-            lr=_learning_rate(optimizer),
+            lr=learning_rate(optimizer),
             skipped=self._skipped,
             step_ms=1000.0 * (now - self._step_started),
             tap_ms=1000.0 * self._tap_s,
@@ -503,10 +491,3 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 def _scale_left_in(scaled: ScaledUpdate | None) -> float:
     return 1.0 if scaled is None or scaled.is_unscaled else scaled.state.scale or 1.0
-
-
-def _learning_rate(optimizer: torch.optim.Optimizer) -> float | None:
-    value = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None
-    if isinstance(value, (int, float)):
-        return float(value)
-    return float(value) if isinstance(value, torch.Tensor) and value.numel() == 1 else None
