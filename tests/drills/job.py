@@ -33,6 +33,7 @@ def main() -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=args.timeout))
     rank = dist.get_rank()
     torch.manual_seed(0)
+    data = torch.Generator().manual_seed(rank)
     middle = Centred() if args.style == "inside" else nn.Tanh()
     model = nn.Sequential(nn.Linear(16, 32), middle, nn.Linear(32, 8))
     trained = nn.parallel.DistributedDataParallel(model) if args.style == "ddp" else model
@@ -55,7 +56,7 @@ def main() -> None:
     for step in range(args.steps):
         now[0] = step
         at("data", step)
-        loss = trained(torch.randn(4, 16)).square().mean()
+        loss = trained(torch.randn(4, 16, generator=data)).square().mean()
         loss.backward()
         if args.style != "ddp":
             for parameter in model.parameters():

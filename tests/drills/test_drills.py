@@ -68,7 +68,7 @@ def test_a_healthy_twin_accuses_nobody(tmp_path):
 
     assert ended.code == 0, ended.stderr
     assert [f for f in ended.diagnosis["findings"] if f["code"].startswith("HC32")] == []
-    assert ended.diagnosis["status"] == "healthy"
+    assert ended.diagnosis["status"] == "healthy", ended.diagnosis["findings"]
     assert (tmp_path / "run" / "rank-00001" / "whereabouts").stat().st_size == 4096
 
 
