@@ -49,7 +49,7 @@ def test_what_every_rank_has_and_is_summed_is_named_once():
 
     (found,) = check(panel_of(rows((0, 1, 2, 3)), places, history=history))
 
-    assert (found.param, found.actual, found.severity, found.confidence) == ("router.weight", 4.0, "warning", "likely")
+    assert (found.param, found.actual, found.severity, found.confidence) == ("router.weight", 4.0, "note", "possible")
     assert list(check(panel_of(rows((0, 1, 2, 3)), places, step=1, history=history))) == []
 
 

@@ -147,8 +147,22 @@ def tp(net, mesh=None, sequence=False):
 
 
 def sp(net):
-    """The batch stands for the sequence: norms and residuals work on a shard of it."""
-    return tp(net, sequence=True)
+    """The batch stands for the sequence: norms and residuals work on a shard of it, so their gradients are summed."""
+    from torch.distributed.tensor import DTensor
+
+    model, _ = tp(net, sequence=True)
+    replicated = [p for p in model.parameters() if not isinstance(p, DTensor)]
+
+    def train(model, x, optimizer):
+        loss = model(x).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        for p in replicated:
+            dist.all_reduce(p.grad)
+        optimizer.step()
+        return loss
+
+    return model, train
 
 
 def mesh(net):

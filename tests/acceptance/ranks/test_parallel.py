@@ -50,7 +50,7 @@ def are_bit_identical(ours, plain):
 
 
 def blamed(ended):
-    """The one alarm; that replicas have gone apart since is true where the optimizer of one rank made other gradients."""
+    """The one alarm. That replicas have gone apart since is true where one rank's optimizer made other gradients."""
     first, *others = ended.alarms
     assert all(f["code"] == "HC301" and f["step"] > first["step"] for f in others), others
     return first

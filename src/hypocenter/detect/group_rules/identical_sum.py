@@ -16,8 +16,8 @@ What to do
     Leave the all-reduce out, divide by the size of the group, or mark the parameter as replicated, not partial.
 
 When it is wrong
-    When the loss, or the coefficient of the auxiliary loss, has been divided by the size of the group beforehand; then
-    the sum is right, if needless.
+    It is a note because the program may mean it: when the loss, the coefficient of the auxiliary loss, or the gradient
+    itself has been divided by the size of the group beforehand, the sum is right, if needless.
 """
 
 # pyright: reportAttributeAccessIssue=false
@@ -38,7 +38,7 @@ _SUM = "all_reduce.sum"
 _DATA = ("dp",)  # equal gradients there are equal data, which is another rule's business
 
 
-@group_rule(CODE, "config", severity="warning", reads=("comm", "digest"))
+@group_rule(CODE, "config", severity="note", reads=("comm", "digest"))
 def check(panel: Panel) -> Iterator[Finding]:
     """Fire at the first step at which it is seen, once for each parameter; those of one step are one finding."""
     said = panel.history.notes[CODE]
@@ -117,7 +117,7 @@ def _finding(panel: Panel, group: tuple[int, ...], axis: str, names: list[str]) 
     return Finding(
         code=CODE,
         kind="config",
-        severity="warning",
+        severity="note",
         title=f"the gradient of {names[0]}{others} is {n} times what every rank of {axis} already had",
         step=panel.step,
         rank=group[0],
@@ -135,7 +135,7 @@ def _finding(panel: Panel, group: tuple[int, ...], axis: str, names: list[str]) 
             "what came out is, bit for bit, the gradient that the optimizer is given: nothing divided it",
             *((f"the same for {', '.join(names[1:9])}",) if len(names) > 1 else ()),
         ),
-        confidence="likely",
+        confidence="possible",
         remedy=Remedy(
             action="no-sum",
             targets=tuple(names[:8]),
