@@ -8,6 +8,8 @@ from hypocenter.errors import ExistsError
 from hypocenter.launcher import Task
 from hypocenter.record.run_file import start_run
 from hypocenter.record.shared_directory import await_others, note_end, shared_run_directory
+from hypocenter.record.whereabouts import read_whereabouts
+from hypocenter.record.whereabouts_file import WhereaboutsFile
 
 
 def task(number, job="77.0", n=2):
@@ -96,3 +98,22 @@ def test_the_first_task_waits_for_the_end_of_the_others(tmp_path):
     assert not await_others(out, task(0), 0.0)
     note_end(out, task(1))
     assert await_others(out, task(0), 0.0)
+
+
+def test_the_first_task_takes_a_directory_in_which_others_have_only_said_where_they_are(tmp_path):
+    out = tmp_path / "run"
+    early = WhereaboutsFile(out / "rank-00001", rank=1, world_size=2)
+    early.close()
+
+    assert shared(out, 0) == out
+
+    assert read_whereabouts(out / "rank-00001") is not None
+
+
+def test_a_recording_of_which_only_streams_are_left_is_not_taken_for_that(tmp_path):
+    out = tmp_path / "run"
+    WhereaboutsFile(out / "rank-00001", rank=1, world_size=2).close()
+    (out / "rank-00001" / "events-host-1.arrow").touch()
+
+    with pytest.raises(ExistsError):
+        shared(out, 0)

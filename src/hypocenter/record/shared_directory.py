@@ -13,7 +13,15 @@ from pathlib import Path
 
 from hypocenter.errors import ExistsError
 from hypocenter.launcher import Task
-from hypocenter.record.layout import MARK_FOLDER, RUNS_FOLDER, is_recording, new_run_directory
+from hypocenter.record.layout import (
+    MARK_FOLDER,
+    RUN_FILE,
+    RUNS_FOLDER,
+    is_recording,
+    new_run_directory,
+    rank_directories,
+)
+from hypocenter.record.whereabouts import WHEREABOUTS_FILE
 
 _MARK = "id"
 WAIT_S = 60.0  # for the first task: nodes of a job may start that far apart
@@ -68,7 +76,8 @@ def await_others(directory: Path, task: Task, wait_s: float) -> bool:
 
 
 def _claimed(path: Path, force: bool, task: Task) -> Path:
-    new_run_directory(str(path), force)
+    if not _has_only_whereabouts(path):
+        new_run_directory(str(path), force)
     folder = path / MARK_FOLDER
     folder.mkdir(exist_ok=True)
     for old in folder.iterdir():
@@ -77,6 +86,16 @@ def _claimed(path: Path, force: bool, task: Task) -> Path:
     temporary.write_text(task.job, encoding="ascii")
     temporary.replace(folder / _MARK)
     return path
+
+
+def _has_only_whereabouts(path: Path) -> bool:
+    """Whether other tasks of a job that begins have said where they are, and nobody has recorded anything yet."""
+    if not path.is_dir() or (path / RUN_FILE).exists():
+        return False
+    folders = rank_directories(path)
+    if not folders or {p.name for p in path.iterdir()} != {folder.name for folder in folders.values()}:
+        return False
+    return all(p.name.lstrip(".").startswith(WHEREABOUTS_FILE) for folder in folders.values() for p in folder.iterdir())
 
 
 def _follows(path: Path, force: bool, task: Task, wait_s: float) -> bool:
