@@ -91,8 +91,9 @@ def train(mode):
         return
     net = built(mode, world)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    replica = {"tp-unnamed": 0, "mesh": rank // 2}.get(mode, rank)  # tensor-parallel ranks share their batches
     for step in range(2):
-        x = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(10 * step + rank))
+        x = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(10 * step + replica))
         optimizer.zero_grad()
         net(x).square().mean().backward()
         optimizer.step()

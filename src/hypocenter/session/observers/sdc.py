@@ -199,7 +199,8 @@ class SdcCheck(Observer):
     def _is_suspicious(self, check: Check) -> bool:
         if not check.loss_finite or check.bad_params:
             return True
-        return len(self._norms) >= MIN_HISTORY and check.total_norm > FAR_OUT * max(self._norms)
+        largest = max(self._norms, default=0.0)  # 0: nothing has been trained so far, which says nothing of the future
+        return largest > 0.0 and len(self._norms) >= MIN_HISTORY and check.total_norm > FAR_OUT * largest
 
 
 def _norm(row: Reading) -> float:
