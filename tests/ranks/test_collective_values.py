@@ -64,7 +64,7 @@ def test_healthy_collectives_are_not_accused(tmp_path: Path, op: str) -> None:
 
 def test_results_are_bit_identical_with_everything_watched(tmp_path: Path) -> None:
     def sums(ended: Ended) -> list[str]:
-        return sorted(line for line in ended.stdout.split("rank ") if "sum" in line)
+        return sorted(line.strip() for line in ended.stdout.split("rank ") if "sum" in line)
 
     watched = run(tmp_path, "async", "none", 0)
     plain = launch(JOB, "async", "none", "0")

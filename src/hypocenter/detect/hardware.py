@@ -267,7 +267,7 @@ def _transient(checks: Sequence[Checked], faithful: Callable[[int], bool]) -> It
         )
         yield Ruling(
             kind="transient", check=check, why=tuple(why),
-            confidence="proven" if check.neighbour_agrees or (partly and not check.is_noisy) else "likely",
+            confidence="likely" if check.neighbour_agrees or (partly and not check.is_noisy) else "possible",
         )  # fmt: skip
 
 

@@ -120,3 +120,38 @@ def test_a_program_that_counts_its_calls_accuses_no_device(tmp_path):
 
     assert rows(tmp_path / "run", "state")
     assert [f for f in findings(tmp_path / "run") if f.cause in ("hardware-fault", "kernel-bug")] == []
+
+
+def test_gradients_that_the_program_changes_accuse_no_device(tmp_path):
+    def scaled(net):
+        for p in net.parameters():
+            p.grad.data.mul_(0.3)
+
+    def noisy(net):
+        for p in net.parameters():
+            p.grad.add_(torch.randn_like(p.grad) * 1e-3)
+
+    def halved(p):
+        p.grad.mul_(0.5)
+
+    def train_with(change, hook, out):
+        torch.manual_seed(0)
+        net = Net()
+        for p in net.parameters() if hook else ():
+            p.register_post_accumulate_grad_hook(halved)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.001)
+        with hypocenter.watch(net, optimizer, out=out, cure="off"):
+            for step in range(24):
+                x = torch.randn(16, 6)
+                target = x.sum(-1, keepdim=True) * (1e4 if step == 21 else 1.0)
+                optimizer.zero_grad()
+                (net(x) - target).square().mean().backward()
+                change(net)
+                optimizer.step()
+        return diagnose(open_run(out))
+
+    cases = {"scaled": (scaled, False), "noisy": (noisy, False), "hook": (lambda net: None, True)}
+    for name, (change, hook) in cases.items():
+        found = train_with(change, hook, tmp_path / name)
+
+        assert found.status == "healthy", (name, found.findings)

@@ -55,7 +55,7 @@ class SdcCheck(Observer):
         self._norms: deque[float] = deque(maxlen=HISTORY)
         self._n_suspicions = 0
         self._confirm = False  # a suspicious step came before: does a healthy one come out the same again?
-        self._own_grads: tuple[int, Bits] | None = None  # (step, bits) of `.grad` before it was clipped
+        self._was_far_out = False  # the gradients, before they were clipped
         self._done_step = -1
 
     # what the run computes
@@ -89,29 +89,25 @@ class SdcCheck(Observer):
             self._seen = []
 
     def before_clip(self, parameters: Sequence[torch.Tensor], check: Check) -> None:
-        """The gradients as they were accumulated, while they still are."""
-        if self._is_suspicious(check) and self._own_grads is None:
-            self._own_grads = (self.context.clock.step, self._gradients())
+        """Clipping will hide how large the gradients are."""
+        self._was_far_out = self._was_far_out or self._is_suspicious(check)
 
     # what comes of doing it again
 
     def before_update(self, update: Update) -> None:
         """Do it again, if this step is to be checked or looks wrong."""
         witness, self._witness = self._witness, {}
-        own, self._own_grads = self._own_grads, None
+        was_far_out, self._was_far_out = self._was_far_out, False
         if update.step == self._done_step or not update.microbatches:
             return
         self._done_step = update.step
         is_due, confirm, self._confirm = self._due(update.step), self._confirm, False
-        why = self._suspicion(update, was_clipped=own is not None) or self._local_suspicion(update)
+        why = self._suspicion(update, was_far_out=was_far_out) or self._local_suspicion(update)
         if not is_due and not why and not confirm:
             return
-        if own is None and why and update.scaled is None:
-            own = (update.step, self._gradients())
         self._confirm = bool(why)
         self._n_suspicions += bool(why)
-        grads = own[1] if own is not None and self._is_own_gradient(update) else self._local(update)
-        self._check(update, witness, grads, why or ("schedule" if is_due else "confirm"), ask=is_due)
+        self._check(update, witness, self._local(update), why or ("schedule" if is_due else "confirm"), ask=is_due)
 
     def _check(self, update: Update, witness: Any, grads: Bits | None, why: str, *, ask: bool) -> None:
         microbatches = update.microbatches[:MAX_MICROBATCHES]
@@ -153,16 +149,9 @@ class SdcCheck(Observer):
             prints.update(grads.prints)
         return Bits(prints=prints) if prints else None
 
-    def _gradients(self) -> Bits:
-        return computed([], [(name, p.grad) for name, p in self.context.names.parameters()])
-
-    def _is_own_gradient(self, update: Update) -> bool:
-        """Whether `.grad` is just what backward gave: one rank, one micro-batch, no loss scale taken out."""
-        return self.context.rank()[1] == 1 and len(update.microbatches) == 1 and update.scaled is None
-
     # suspicion
 
-    def _suspicion(self, update: Update, *, was_clipped: bool) -> str:
+    def _suspicion(self, update: Update, *, was_far_out: bool) -> str:
         check = update.check
         norm = check.total_norm
         why = ""
@@ -170,7 +159,7 @@ class SdcCheck(Observer):
             why = "the loss was not finite"
         elif check.bad_params:
             why = "a gradient was not finite"
-        elif self._is_suspicious(check) or was_clipped:
+        elif self._is_suspicious(check) or was_far_out:
             why = f"the gradients were {norm / max(self._norms):.3g} times as large as in the steps before"
         if math.isfinite(norm) and not why:
             self._norms.append(norm)
@@ -189,12 +178,21 @@ class SdcCheck(Observer):
         return f"the local gradient of {found.site} was {what}"
 
     def _local(self, update: Update) -> Bits | None:
-        """Norms of local gradients before the reduction, as far as another observer has written them down."""
-        if len(update.microbatches) != 1 or update.scaled is not None:
+        """Norms of local gradients before the reduction, as far as another observer has written them down.
+
+        What is in `.grad` at an update would not do: programs scale it, add noise to it, clip it by hand.
+        """
+        if len(update.microbatches) != 1 or update.scaled is not None or self._is_changed_by_hooks():
             return None
         rows = [r for r in update.rows if r.port == LOCAL and r.call == NORM and r.step == update.step]
         prints = {r.site: Print(digest=r.digest, norm=_norm(r)) for r in rows}
         return Bits(prints=prints) if prints and len(prints) == len(rows) else None
+
+    def _is_changed_by_hooks(self) -> bool:
+        """Whether the program has hooks that see gradients after they are accumulated: a replay does not call them."""
+        tables = (getattr(p, "_post_accumulate_grad_hooks", None) or {} for _, p in self.context.names.parameters())
+        hooks = (getattr(hook, "__func__", hook) for table in tables for hook in table.values())
+        return any(not getattr(hook, "__module__", "").startswith("hypocenter.") for hook in hooks)
 
     def _is_suspicious(self, check: Check) -> bool:
         if not check.loss_finite or check.bad_params:
