@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from hypocenter.errors import HypocenterError, NoRecordingError, UnknownNameError
 from hypocenter.nouns import Place, Reading, Run, StepRecord
 from hypocenter.record import attempts
+from hypocenter.record.facts_file import Facts, read_facts
 from hypocenter.record.gather import EVERYTHING, Mask, Want, nothing
 from hypocenter.record.layout import (
     DIAGNOSIS_FILE,
@@ -121,6 +122,11 @@ class RecordedRun:
     def _places(self) -> dict[int, Place]:
         found = ((rank, read_place(folder)) for rank, folder in self._folders.items())
         return {rank: place for rank, place in found if place is not None}
+
+    def facts(self, rank: int | None = None) -> Facts | None:
+        """What the program of a rank is made of; of the lowest rank when none is given. None when it left none."""
+        folder = self._folders.get(self.ranks[0] if rank is None else rank)
+        return read_facts(folder) if folder is not None else None
 
     @property
     def whereabouts(self) -> dict[int, Whereabouts]:

@@ -1,0 +1,194 @@
+"""The vocabulary of comparing two runs, as frozen dataclasses: what crosses a folder boundary is made of these."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from hypocenter.nouns import Confidence, Phase, Source
+
+Verdict = Literal["same", "diverged", "cannot-tell"]
+Depth = Literal["summary", "sketch", "tensor"]
+RowVerdict = Literal["equal", "within-noise", "differs", "cannot-tell"]
+Side = Literal["baseline", "candidate"]
+FloorSource = Literal["repeats", "calibration", "assumed", "none"]
+
+STAGES: tuple[Phase, ...] = ("data", "param", "optimizer", "forward", "loss", "backward", "comm", "grad", "scaler")
+"""Phases of one step in the order in which a difference travels. Parameters and optimizer state are those that the step
+starts from: what its update makes of them is in the rows of the next step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spot:
+    """A place where values are observed in one run: what a reading's phase, site and port say, without step."""
+
+    phase: Phase
+    site: str
+    port: str
+    call: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteCard:
+    """What a matcher may know of a spot: everything from the first step that recorded it."""
+
+    spot: Spot
+    order: int  # rank in execution order among the spots of its run, from 0
+    module: str = ""  # class of the module
+    dtype: str = ""
+    shape: tuple[int, ...] = ()  # of the logical tensor
+    names: tuple[str, ...] = ()  # all names of a shared module or parameter
+    n: int = 0
+    sumsq: float = 0.0
+    absmax: float = 0.0
+    hist_first: int = 0
+    hist: tuple[int, ...] = ()
+    sketch: tuple[float, ...] | None = None
+    digest: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How the tensor of a pair lies on one side against the other.
+
+    kind:
+        identity      the same tensor
+        transposed    a matrix against its transpose
+        padded        the candidate (or baseline) has more rows or columns at the end of `dim`
+        concatenated  the parts of the other side, one after another along `dim` (gate and up)
+        interleaved   as concatenated, but group by group: `groups` times (parts[0]/groups, parts[1]/groups, ...) (QKV
+                      by query group)
+    """
+
+    kind: Literal["identity", "transposed", "padded", "concatenated", "interleaved"] = "identity"
+    dim: int = 0
+    sizes: tuple[int, ...] = ()  # of the parts along dim
+    groups: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """Spots that are the same value in both runs. One against one, or the parts of a fused one in order.
+
+    No spot is in two pairs.
+    """
+
+    baseline: tuple[Spot, ...]
+    candidate: tuple[Spot, ...]
+    by: str  # name of the matcher: manual, exact, renamed, structure, value
+    layout: Layout = field(default_factory=Layout)
+    why: str = ""  # what the matcher went by: "rule hf-megatron: self_attn.q_proj -> self_attention.linear_qkv"
+    certainty: float = 1.0  # 0..1; below 1 for structure and value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matching:
+    """All spots of two runs: paired, or left over. Nothing matched is never "equal"."""
+
+    pairs: tuple[Pair, ...] = ()
+    unmatched_baseline: tuple[SiteCard, ...] = ()
+    unmatched_candidate: tuple[SiteCard, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Floor:
+    """How far two good runs are apart at one spot."""
+
+    relative: float  # of the L2 norm, or of the scalar
+    source: FloorSource = "none"
+    n_samples: int = 0  # repeats or perturbed replays it was measured on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distance:
+    """How far baseline and candidate are apart in one row, by what both hold."""
+
+    depth: Depth
+    relative: float  # ‖candidate - baseline‖ / ‖baseline‖; at depth summary: a lower bound, from norms and extremes
+    low: float = 0.0  # interval of the estimate: of a sketch its own error bar, of tensors twice the value itself
+    high: float = 0.0
+    cosine: float | None = None
+    scale: float | None = None  # ⟨candidate, baseline⟩ / ⟨baseline, baseline⟩
+    details: dict[str, float] = field(default_factory=dict)  # depth tensor: max_abs, max_rel, ulp_p50, ulp_max, ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowComparison:
+    """One pair at one step and micro-batch."""
+
+    pair: Pair
+    step: int
+    microbatch: int
+    order: int  # in the baseline's execution order, over the whole step
+    distance: Distance | None  # None: nothing that both sides hold can be compared
+    floor: Floor
+    verdict: RowVerdict
+    dtypes: tuple[str, str] = ("", "")
+    shapes: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divergence:
+    """The first place, in execution order, whose inputs agree and whose output does not."""
+
+    step: int
+    microbatch: int
+    phase: Phase
+    site: str  # in the baseline's names; of code between modules, the module whose own code it is
+    port: str
+    candidate_site: str
+    error: float  # relative
+    floor: float
+    source: Source | None = None
+    between: tuple[str, str] | None = None  # last output that agrees, first input that does not: code between modules
+    inputs_agree: bool | None = None  # None: inputs were not recorded
+    row: RowComparison | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """A hypothesis about a difference, and how much of it it explains."""
+
+    name: str  # "norm-eps", "scale-factor", ...: the file in compare/fits
+    cause: str  # of the closed vocabulary: config-mismatch, precision-mismatch, ...
+    explained: float  # 0..1: 1 - ‖residual‖² / ‖difference‖², or 1 for what is a fact (an attribute that differs)
+    confidence: Confidence
+    text: str  # one line: "eps is 1e-05 in the baseline and 1e-03 in the candidate"
+    values: dict[str, Any] = field(default_factory=dict)
+    fix: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amplification:
+    """By how much a module makes a relative error grow: output's over input's."""
+
+    site: str
+    phase: Phase
+    factor: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """The answer of `hypocenter diff`. Serialised as `hypocenter.comparison/1`."""
+
+    schema: str = "hypocenter.comparison/1"
+    baseline: str = ""
+    candidate: str = ""
+    status: Verdict = "cannot-tell"
+    sentence: str = ""
+    first: Divergence | None = None
+    cause: str | None = None  # of the closed vocabulary
+    fit: Fit | None = None  # the best accepted one
+    confidence: Confidence = "possible"
+    why: tuple[str, ...] = ()
+    rows: tuple[RowComparison, ...] = ()  # the worst row of each pair, in execution order
+    matching: Matching = field(default_factory=Matching)
+    amplifications: tuple[Amplification, ...] = ()
+    floor_source: FloorSource = "none"
+    budget: float = 1.0  # an error counts from budget × floor on
+    depth: Depth | None = None  # the deepest that was used
+    n_steps: int = 0
+    n_rows: int = 0
+    n_differ: int = 0
+    notes: tuple[str, ...] = ()
