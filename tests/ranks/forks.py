@@ -5,7 +5,8 @@
 Each child gets what torchrun would give it (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT) and runs the script
 as `__main__`. With --out each is recorded as under `hypocenter run`. The parent prints `rank N pid P` lines on its
 stderr, so that a test can signal one rank, waits for all, and exits with the worst code (128 + N for signal N). Unlike
-torchrun it lets the others go on when one dies, for at most --grace seconds; then they are killed.
+torchrun it lets the others go on when one dies, for at most --grace seconds; then they are killed. So are ranks that
+were stopped (SIGSTOP), once no other is left to wait for.
 """
 
 from __future__ import annotations
@@ -76,20 +77,22 @@ def _be_rank(rank: int, args: argparse.Namespace, port: int) -> None:
 
 def _wait(children: dict[int, int], grace_s: float) -> int:
     worst, first_end = 0, None
-    living = dict(children)
+    living, stopped = dict(children), set[int]()
     while living:
-        pid, status = os.waitpid(-1, os.WNOHANG)
-        if pid:
+        pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
+        if pid and os.WIFSTOPPED(status):
+            stopped.add(pid)
+        elif pid:
             code = os.waitstatus_to_exitcode(status)
             code = code if code >= 0 else 128 - code
             print(f"rank {living.pop(pid)} exit {code}", file=sys.stderr, flush=True)
             worst = max(worst, code)
             first_end = first_end or time.monotonic()
-            continue
-        if first_end is not None and time.monotonic() - first_end > grace_s:
-            for left in living:
-                os.kill(left, signal.SIGKILL)
-        time.sleep(0.01)
+        else:
+            if stopped >= living.keys() or (first_end is not None and time.monotonic() - first_end > grace_s):
+                for left in living:
+                    os.kill(left, signal.SIGKILL)
+            time.sleep(0.01)
     return worst
 
 
