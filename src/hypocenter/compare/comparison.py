@@ -54,15 +54,23 @@ class Layout:
     kind:
         identity      the same tensor
         transposed    a matrix against its transpose
-        padded        the candidate (or baseline) has more rows or columns at the end of `dim`
+        padded        one side has more rows or columns at the end of `dim`: `sizes[0]` is what both have
         concatenated  the parts of the other side, one after another along `dim` (gate and up)
         interleaved   as concatenated, but group by group: `groups` times (parts[0]/groups, parts[1]/groups, ...) (QKV
-                      by query group)
+                      by query group); `groups` 0: how many is not known, only what no order changes can be compared
+        swapped       the first two dimensions change places: (sequence, batch, hidden) against (batch, sequence, hidden)
+        reshaped      the same elements in the same row-major order, in another shape: (batch * sequence, hidden)
+        copies        each part of the one side is by itself the same value as the other side (what q, k and v take in)
+
+    `dim` counts from 0 in the whole (fused) tensor, `swapped` taken back.
     """
 
-    kind: Literal["identity", "transposed", "padded", "concatenated", "interleaved"] = "identity"
+    kind: Literal[
+        "identity", "transposed", "padded", "concatenated", "interleaved", "swapped", "reshaped", "copies"
+    ] = "identity"
     dim: int = 0
     sizes: tuple[int, ...] = ()  # of the parts along dim
+    swapped: bool = False  # the first two dimensions change places too: true with kind "swapped", may be with others
     groups: int = 1
 
 
