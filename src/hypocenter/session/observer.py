@@ -10,6 +10,7 @@ import contextlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -42,6 +43,7 @@ class Context:
     ride: Callable[[torch.Tensor, Callable[[Sequence[float]], None]], None] = lambda *_: None
     """Takes a float32 vector to the host with the next check of gradients: no transfer of its own."""
     recomputed: list[Callable[[torch.nn.Module], None]] = field(default_factory=list)  # told of calls inside backward
+    directory: Path | None = None  # of the run; None: nowhere to write
 
 
 @dataclass(slots=True, kw_only=True)

@@ -109,6 +109,7 @@ class Session:
                 ride=self._sentinel.ride,
                 council=self._council,
                 recomputed=self._roots.recomputed,
+                directory=directory,
             )
         )
         self._parameter_check = ParameterCheck(self._sentinel, self._failures, self._rank)

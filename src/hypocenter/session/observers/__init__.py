@@ -11,6 +11,7 @@ from hypocenter.session.observers.clipping import Clipping
 from hypocenter.session.observers.collectives import CollectiveValues
 from hypocenter.session.observers.culprit import Culprit
 from hypocenter.session.observers.diary import Diary
+from hypocenter.session.observers.facts import FactsKeeper
 from hypocenter.session.observers.frozen_state import FrozenState
 from hypocenter.session.observers.head import HeadGap
 from hypocenter.session.observers.hyperparameters import Hyperparameters
@@ -26,7 +27,7 @@ from hypocenter.session.observers.token_weights import TokenWeights
 from hypocenter.session.observers.updates import LostUpdates
 
 OBSERVERS: tuple[type[Observer], ...] = (
-    *(Diary, Culprit),
+    *(Diary, Culprit, FactsKeeper),
     *(LocalGradients, CollectiveValues),  # each rank's own part, before it is added to the others'
     *(Scaling, Schedules, Autocast, Loggers),  # mixed precision used in a way that breaks it
     *(LostUpdates, FrozenState, Averages, Accumulation, Hyperparameters, HeadGap),  # what low precision rounds away
