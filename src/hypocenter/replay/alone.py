@@ -12,6 +12,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hypocenter.replay.impossible import ReplayImpossible
+from hypocenter.replay.whole import fsdp1, zero3
+from hypocenter.replay.whole import model as sharding
 from hypocenter.tap.collective_ops import is_collective, is_wrapped
 
 _DATA_PARALLEL = frozenset({
@@ -20,7 +22,7 @@ _DATA_PARALLEL = frozenset({
 })  # fmt: skip
 """(top package, class in the MRO) of wrappers around a whole model, which keep it in `module`."""
 
-_FSDP2, _FSDP1 = "FSDPModule", "FullyShardedDataParallel"  # each call of theirs gathers parameters
+_FSDP2 = "FSDPModule"  # each call gathers parameters
 
 
 def callee(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -35,9 +37,9 @@ def why_not(function: Callable[..., Any]) -> str:
     """Why this cannot be called on one rank alone, or ''."""
     if not isinstance(function, torch.nn.Module) or not is_one_of_many():
         return ""
-    if is_gathered(function) or _holds(function, _FSDP1):
+    if is_gathered(function) or fsdp1.is_sharded(function):
         return "the parameters are sharded over the ranks (FSDP): a replay on one rank cannot gather them"
-    if any(hasattr(parameter, "ds_tensor") for parameter in function.parameters()):
+    if zero3.is_sharded(function):
         return "the parameters are sharded over the ranks (ZeRO stage 3): a replay on one rank cannot gather them"
     if any(_spans_ranks(parameter) for parameter in function.parameters()):
         return "the parameters are spread over the ranks (DTensor): a replay on one rank would wait for the others"
@@ -48,11 +50,7 @@ def why_not_together(function: Callable[..., Any]) -> str:
     """Why this cannot be called again even on all ranks together, or ''."""
     if not isinstance(function, torch.nn.Module) or not is_one_of_many():
         return ""
-    if _holds(function, _FSDP1):
-        return "its parameters are flattened and sharded (FSDP1): that state cannot be put back after a replay"
-    if any(hasattr(parameter, "ds_tensor") for parameter in function.parameters()):
-        return "its parameters are sharded by ZeRO stage 3: that state cannot be put back after a replay"
-    return ""
+    return sharding.why_not(function)
 
 
 def is_gathered(function: Callable[..., Any]) -> bool:

@@ -13,13 +13,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from hypocenter.replay import alone, sharded
 from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.replay.own_groups import OwnCollectives, OwnGroups
+from hypocenter.replay.whole import model as sharding
+from hypocenter.replay.whole.model import Whole
 from hypocenter.tap.gradients import local
 from hypocenter.tap.handed_in import handed_in
+from hypocenter.tap.names import NameMap
 from hypocenter.tap.op_context import OpContext
 from hypocenter.tap.state import capture_rng, entered, restore_rng
 from hypocenter.tap.tape import PLACEHOLDERS, Event, Microbatch, Tape
@@ -54,15 +57,25 @@ class Replayer:
         self._paused = paused
         self._accumulate = False  # gradients through .backward(): needed for reentrant checkpointing
         self._own_groups: OwnGroups | None = None  # while all ranks replay together
+        self._whole: Whole | None = None
 
     @contextlib.contextmanager
-    def together(self, groups: OwnGroups) -> Generator[None, None, None]:
-        """All ranks replay the same micro-batches in the same order inside this block."""
-        self._own_groups = groups
+    def together(self, groups: OwnGroups) -> Generator[Whole, None, None]:
+        """All ranks replay the same micro-batches in the same order inside this block.
+
+        Gives what stands for sharded parameters in it; to be used once the ranks agree on it.
+        """
+        modules = [event.module for event in self._tape.events if event.module is not None]
+        self._own_groups, self._whole = groups, Whole([m for m in modules if not sharding.why_not(m)])
         try:
-            yield
+            yield self._whole
         finally:
-            self._own_groups = None
+            self._own_groups = self._whole = None
+
+    def parameters(self, names: NameMap) -> list[tuple[str, torch.nn.Parameter]]:
+        """Those whose gradients a replay gives, by name: of sharded ones the full tensors that stand for them."""
+        named = names.parameters()
+        return named if self._whole is None else self._whole.parameters(named, names.module_name)
 
     def needs_all(self) -> bool:
         """Whether the modules of this step can compute only on all their ranks together."""
@@ -174,6 +187,8 @@ class Replayer:
             stack.callback(restore_rng, rng)
             stack.enter_context(self._paused())
             stack.enter_context(_modules_as_they_were(event for _, event in events))
+            if self._whole is not None:
+                stack.enter_context(self._whole.in_place())
             stack.enter_context(torch.compiler.set_stance("force_eager"))
             if context is not None:
                 stack.callback(context.attach())
@@ -186,6 +201,8 @@ class Replayer:
                 stack.enter_context(around)
             if mode is not None:
                 stack.enter_context(mode)
+            if self._whole is not None:
+                stack.enter_context(self._whole.on_demand(getattr(mode, "keep_captured", _nobody)))
             slots: dict[int, torch.Tensor] = {}
             for _, event in events:
                 self._do(event, slots, context, rows, float32_at)
@@ -197,7 +214,8 @@ class Replayer:
                     for root, seed in zip(roots, seeds, strict=True)
                 ]
             is_gathered = any(alone.is_gathered(event.function) for _, event in events)
-            grads = self._gradients(roots, seeds, parameters, accumulate=self._accumulate or is_gathered)
+            accumulate = self._accumulate or is_gathered or bool(self._whole)
+            grads = self._gradients(roots, seeds, parameters, accumulate=accumulate)
             return Replayed(values=[root.detach() for root in roots], grads=grads)
 
     def run_modules(
@@ -242,6 +260,8 @@ class Replayer:
             number = PLACEHOLDERS.number(tensor)
             if number is not None:
                 return slots[number]
+            if self._whole is not None:
+                tensor = self._whole.tensor(tensor)
             if rows is not None and _has_rows(tensor, rows[0]):
                 return tensor.detach().index_select(0, rows[1].to(tensor.device)).requires_grad_(tensor.requires_grad)
             return tensor
@@ -265,13 +285,18 @@ class Replayer:
     ) -> list[torch.Tensor | None]:
         wanted = [p for p in parameters if p.requires_grad]
         if accumulate:
-            with _isolated_grads(wanted):
+            full = [p for p in wanted if self._whole is not None and self._whole.made(p)]
+            with _isolated_grads(wanted), _only_bad_ones_kept(full):
                 torch.autograd.backward(roots, seeds)
                 found = [p.grad for p in wanted]
         else:
             found = list(torch.autograd.grad(roots, wanted, seeds, allow_unused=True))
         by_id = {id(p): g for p, g in zip(wanted, found, strict=True)}
         return [by_id.get(id(p)) for p in parameters]
+
+
+def _nobody(_: set[int]) -> None:
+    """Nobody has to be told."""
 
 
 class _FormatsSeen(TorchDispatchMode):
@@ -320,6 +345,21 @@ def _modules_as_they_were(events: Iterator[Event]) -> Generator[None, None, None
             owner._buffers[key] = now
         for module, flag in flags:
             module.training = flag
+
+
+@contextlib.contextmanager
+def _only_bad_ones_kept(parameters: Sequence[torch.Tensor]) -> Generator[None, None, None]:
+    """Full gradients of a sharded model may not fit together: finite ones go as soon as they are there."""
+
+    def look(parameter: torch.Tensor) -> None:
+        with _disable_current_modes():
+            if parameter.grad is not None and _finite(parameter.grad):
+                parameter.grad = None
+
+    with contextlib.ExitStack() as undo:
+        for parameter in parameters:
+            undo.callback(parameter.register_post_accumulate_grad_hook(look).remove)
+        yield
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.replay.own_groups import OwnGroups
 from hypocenter.replay.testimony import testify
 from hypocenter.replay.tracing import Observer, Tracing
+from hypocenter.replay.whole.model import Whole
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.tape import Microbatch
 from hypocenter.tap.tracer import OpTracer
@@ -58,23 +59,29 @@ class Jointly:
         if groups is None:
             return Outcome(evidence=replace(base, why_not="the ranks could not agree on a replay"))
         try:
-            with self._replayer.together(groups):
-                return self._investigate(case, base, observers, replace(table, groups=lambda: groups))
+            with self._replayer.together(groups) as whole:
+                return self._investigate(case, base, observers, replace(table, groups=lambda: groups), whole)
         finally:
             self._after_trace()
             groups.close()
 
     def _investigate(
-        self, case: Case, base: Evidence, observers: Callable[[Microbatch], Observer | None], table: Table
+        self,
+        case: Case,
+        base: Evidence,
+        observers: Callable[[Microbatch], Observer | None],
+        table: Table,
+        whole: Whole,
     ) -> Outcome:
-        parameters = self._names.parameters()
+        parameters = self._parameters()
         own_why_not = next((why for m in case.microbatches if (why := self._replayer.why_not(m))), "")
         n = len(case.microbatches)
-        said = table.most([int(bool(own_why_not)), n, -n, len(parameters), -len(parameters)])
+        said = table.most([int(bool(own_why_not)), n, -n, len(parameters), -len(parameters), -whole.limit_bytes])
         if why_not := own_why_not or _why_not(said) or ("" if n else "no micro-batch was recorded in this step"):
             return Outcome(evidence=replace(base, why_not=why_not))
         assert said is not None
         is_same_model = said[3] == -said[4]  # pipeline stages hold different parameters: then each names its own
+        whole.agree(table.groups(), -said[5])
         for microbatch in self._in_order(case.microbatches, table):
             outcome = self._one(
                 case, replace(base, microbatch=microbatch.number), microbatch, observers, table, is_same_model
@@ -117,7 +124,7 @@ class Jointly:
         values = [v for v in replayed.values if not is_finite(v)]
         grads = [g for g in replayed.grads if g is not None and not is_finite(g)]
         bad = [int(g is not None and not is_finite(g)) for g in replayed.grads]
-        bad += [0] * (len(self._names.parameters()) - len(bad))
+        bad += [0] * (len(self._parameters()) - len(bad))
         told = bad if is_same_model else []
         said = table.most([int(bool(problem)), int(bool(values or grads)), int(bool(values)), *told])
         if said is None or said[0] or tracer is None:
@@ -125,9 +132,7 @@ class Jointly:
             return Outcome(evidence=replace(base, why_not=why_not))
         if not said[1]:
             return None
-        names = tuple(
-            name for (name, _), is_bad in zip(self._names.parameters(), said[3:] or bad, strict=True) if is_bad
-        )
+        names = tuple(name for (name, _), is_bad in zip(self._parameters(), said[3:] or bad, strict=True) if is_bad)
         base = replace(
             base,
             replayed=True,
@@ -136,6 +141,9 @@ class Jointly:
             bad_params=base.bad_params or names,
         )
         return self._explained(case, base, tracer, [*(values or grads)], table)
+
+    def _parameters(self) -> list[tuple[str, torch.nn.Parameter]]:
+        return self._replayer.parameters(self._names)
 
     def _explained(
         self, case: Case, base: Evidence, tracer: OpTracer, bad: list[torch.Tensor], table: Table
@@ -147,7 +155,7 @@ class Jointly:
         located = table.most([int(found is not None and not is_received)])
         if found is None:
             return Outcome(evidence=replace(base, why_not="on this rank everything that it sends is finite"))
-        scene = Scene(case=case, named=self._names.parameters(), tracer=tracer, microbatch=None)
+        scene = Scene(case=case, named=self._parameters(), tracer=tracer, microbatch=None)
         evidence, node, _ = testify(scene, base, found)
         if is_received and located is not None and located[0]:
             return Outcome(evidence=replace(evidence, received=True, why_not="the value came from another rank"))

@@ -26,7 +26,7 @@ class Tracing:
     def run(self, microbatch: Microbatch, observe: Observer | None = None, **how: Any) -> tuple[OpTracer, Replayed]:
         """Forward, loss and backward; `how` as in `Replayer.run`."""
         tracer = self._tracer(microbatch, observe)
-        parameters = [p for _, p in self._names.parameters()]
+        parameters = [p for _, p in self._replayer.parameters(self._names)]
         return tracer, self._replayer.run(microbatch, parameters, mode=tracer, context=tracer.context, **how)
 
     def run_modules(self, microbatch: Microbatch, observe: Observer | None) -> tuple[OpTracer, list[torch.Tensor]]:
@@ -37,7 +37,7 @@ class Tracing:
     def _tracer(self, microbatch: Microbatch, observe: Observer | None) -> OpTracer:
         known: dict[int, tuple[str, str]] = {}
         for kind, things in (
-            ("param", self._names.parameters()),
+            ("param", self._replayer.parameters(self._names)),
             ("buffer", self._names.buffers()),
             ("batch", self._replayer.named_inputs(microbatch)),
         ):

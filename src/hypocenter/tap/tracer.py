@@ -19,6 +19,7 @@ from hypocenter.optrace import LITERAL_NEGINF, LITERAL_POSINF, NAN, NEGINF, POSI
 from hypocenter.tap.collective_ops import is_collective, is_wrapped, operands, result_of
 from hypocenter.tap.gradients import local
 from hypocenter.tap.op_context import OpContext, OpPlace
+from hypocenter.tap.tree import replace_tensors
 
 _SIGN_FLIPS = frozenset({"neg", "mul", "div", "sub", "rsub", "neg_", "mul_", "div_", "sub_"})
 UNDEFINED = frozenset(
@@ -115,6 +116,19 @@ class OpTracer(TorchDispatchMode):
         self.leaves.clear()
         self._written.clear()
         self._n_captures = 0
+
+    def keep_captured(self, storages: set[int]) -> None:
+        """The values of these storages are about to be taken away: copy what is captured of them."""
+
+        def kept(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor.clone() if _storage_key(tensor) in storages else tensor
+
+        for node in self.nodes:
+            if node.func is not None:
+                node.args, node.kwargs = replace_tensors(node.args, kept), replace_tensors(node.kwargs, kept)
+        for leaf in self.leaves:
+            if leaf.tensor is not None:
+                leaf.tensor = kept(leaf.tensor)
 
     def trace(self) -> tuple[TracedOp, ...]:
         """The ops as plain data, for the blame walk."""

@@ -2,7 +2,8 @@
 
     parallel_job.py LAYOUT FAULT [--rank R] [--weights DIR] [--survive] [--refuse-again]
 
-LAYOUT  ddp, fsdp2, fsdp2-bf16, tp, sp, gpipe, 1f1b, mesh (2x2: FSDP2 over dp, tensor parallel over tp)
+LAYOUT  ddp, fsdp1, fsdp1-flat, fsdp1-bf16, fsdp2, fsdp2-bf16, tp, sp, gpipe, 1f1b,
+        mesh (2x2: FSDP2 over dp, tensor parallel over tp)
 FAULT   none, gradient (one parameter's local gradient at step 3), activation (one value in the forward at step 3)
 --survive       the optimizer replaces gradients that are not finite by 0: training goes on as if nothing had been
 --refuse-again  on rank 1 the model raises when a step is computed for the second time, as a replay does
@@ -132,6 +133,27 @@ def fsdp2_bf16(net):
     return fsdp2(net, policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32))
 
 
+def fsdp1(net, *, keep_names=True, **more):
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    def wrap(module):
+        return FullyShardedDataParallel(module, device_id=torch.device("cpu"), use_orig_params=keep_names, **more)
+
+    for i, block in enumerate(net.blocks):
+        net.blocks[i] = wrap(block)
+    return plain(wrap(net))
+
+
+def fsdp1_flat(net):
+    return fsdp1(net, keep_names=False)
+
+
+def fsdp1_bf16(net):
+    from torch.distributed.fsdp import MixedPrecision
+
+    return fsdp1(net, mixed_precision=MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32))
+
+
 def tp(net, mesh=None, sequence=False):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard
@@ -196,7 +218,8 @@ def pipeline(net, schedule):
 
 
 LAYOUTS = {
-    "ddp": ddp, "fsdp2": fsdp2, "fsdp2-bf16": fsdp2_bf16, "tp": tp, "sp": sp, "mesh": mesh,
+    "ddp": ddp, "fsdp1": fsdp1, "fsdp1-flat": fsdp1_flat, "fsdp1-bf16": fsdp1_bf16,
+    "fsdp2": fsdp2, "fsdp2-bf16": fsdp2_bf16, "tp": tp, "sp": sp, "mesh": mesh,
     "gpipe": lambda net: pipeline(net, "gpipe"), "1f1b": lambda net: pipeline(net, "1f1b"),
 }  # fmt: skip
 
