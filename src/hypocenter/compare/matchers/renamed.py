@@ -1,0 +1,198 @@
+"""Spots whose names say the same in two namings: wrapper prefixes and the rule tables of `compare/naming`."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from hypocenter.compare.comparison import Layout, Pair, Side, SiteCard
+from hypocenter.compare.naming.canonical import Naming, is_vocabulary, naming_of
+from hypocenter.compare.naming.wrappers import template
+from hypocenter.compare.pairing.chain import Task, matcher
+from hypocenter.compare.pairing.fusing import FUSED, Fusion, Order, fused_layout, order_by_sketch
+from hypocenter.compare.pairing.heads import head_sizes, n_groups
+from hypocenter.compare.pairing.layouts import is_parameter
+from hypocenter.compare.pairing.ports import canonical_port, pair_ports
+
+Cards = dict[str, list[SiteCard]]
+
+
+@matcher("renamed", order=30)
+def pair(task: Task) -> Iterator[Pair]:
+    """Bring both runs into canonical names; pair what then has the same, then fused with split, then shared names."""
+    run = _Run(
+        task=task,
+        baseline=naming_of(task.all_baseline),
+        candidate=naming_of(task.all_candidate),
+        heads=tuple(head_sizes((*task.all_baseline, *task.all_candidate), task.baseline_facts, task.candidate_facts)),
+    )
+    ours, theirs = _by_role(run.baseline, task.baseline), _by_role(run.candidate, task.candidate)
+    for role in [name for name in ours if name in theirs]:
+        for found in _same_role(run, role, ours[role], theirs[role]):
+            _take(ours[role], found.baseline)
+            _take(theirs[role], found.candidate)
+            yield found
+    for found in [*_fused(run, ours, theirs, "baseline"), *_fused(run, theirs, ours, "candidate")]:
+        for cards in (*ours.values(), *theirs.values()):
+            _take(cards, (*found.baseline, *found.candidate))
+        yield found
+    yield from _shared(run, ours, theirs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    task: Task
+    baseline: Naming
+    candidate: Naming
+    heads: tuple[int, ...]
+
+    def why(self, ours: str, theirs: str) -> str:
+        a, b = template(self.baseline.path(ours)), template(self.candidate.path(theirs))
+        if a == b:
+            return "same name without wrappers"
+        return f"rule {self.baseline.name} - {self.candidate.name}: {a} is {b}"
+
+
+def _by_role(naming: Naming, cards: Sequence[SiteCard]) -> Cards:
+    found: Cards = defaultdict(list)
+    for card in cards:
+        kind = "parameter " if is_parameter(card) else "module "
+        found[kind + naming.role(card).name].append(card)
+    return dict(found)
+
+
+def _take(cards: list[SiteCard], spots: Sequence[object]) -> None:
+    taken = set(spots)
+    cards[:] = [card for card in cards if card.spot not in taken]
+
+
+def _same_role(run: _Run, role: str, ours: Sequence[SiteCard], theirs: Sequence[SiteCard]) -> Iterator[Pair]:
+    name = role.partition(" ")[2]
+    for found in pair_ports(ours, theirs, padding=is_vocabulary(name)):
+        why = run.why(found.baseline.spot.site, found.candidate.spot.site)
+        yield Pair(
+            baseline=(found.baseline.spot,),
+            candidate=(found.candidate.spot,),
+            by="renamed",
+            layout=_told_apart(run, name, found.baseline, found.layout),
+            why=f"{why}; {found.why}" if found.why else why,
+        )
+
+
+def _told_apart(run: _Run, name: str, card: SiteCard, layout: Layout) -> Layout:
+    """When batch and sequence are equally long only the naming tells which comes first."""
+    square = len(card.shape) >= 3 and card.shape[0] == card.shape[1]
+    if not square or is_parameter(card) or layout.kind not in ("identity", "padded"):
+        return layout
+    if run.baseline.is_sequence_first(name) == run.candidate.is_sequence_first(name):
+        return layout
+    return replace(layout, kind="swapped" if layout.kind == "identity" else layout.kind, swapped=True)
+
+
+def _fused(run: _Run, wholes: Cards, parts: Cards, side: Side) -> Iterator[Pair]:
+    """Pair fused modules of one side (`side`) with the parts that the other side has."""
+    naming = run.baseline if side == "baseline" else run.candidate
+    fusions: dict[str, Fusion] = {}
+    for role in sorted(wholes, key=lambda name: not name.startswith("parameter ")):  # weights tell the order
+        for ending, pieces in FUSED:
+            stem, leaf = _stem(role, ending)
+            if stem is None:
+                continue
+            names = [f"{stem}{piece}{leaf}" for piece in pieces]
+            if not all(parts.get(name) for name in names) or (len(pieces) == 1 and _has_gate(parts, stem, leaf)):
+                continue
+            module = f"{stem}{ending}".partition(" ")[2]
+            for whole, split in _aligned(wholes[role], [parts[name] for name in names]):
+                fusion = _fusion(run, naming, module, whole, split, fusions)
+                yield from _fused_pair(run, whole, split, fusion, side)
+
+
+def _stem(role: str, ending: str) -> tuple[str | None, str]:
+    """A role that is a fused module, or a parameter of one, as (what comes before, what comes after)."""
+    head, dot, leaf = role.rpartition(".") if role.startswith("parameter ") else (role, "", "")
+    if head.endswith((f".{ending}", f" {ending}")):
+        return head[: -len(ending)], dot + leaf
+    return None, ""
+
+
+def _has_gate(parts: Cards, stem: str, leaf: str) -> bool:
+    return bool(parts.get(f"{stem}gate{leaf}"))
+
+
+def _aligned(
+    wholes: Sequence[SiteCard], pieces: Sequence[Sequence[SiteCard]]
+) -> Iterator[tuple[SiteCard, list[SiteCard]]]:
+    """Each spot of a fused module with the spots of the same port and call of its parts."""
+    tables = [{_key(card): card for card in cards} for cards in pieces]
+    for whole in wholes:
+        split = [table.get(_key(whole)) for table in tables]
+        if all(split):
+            yield whole, [card for card in split if card]
+
+
+def _key(card: SiteCard) -> tuple[str, str, int]:
+    return card.spot.phase, canonical_port(card.spot.port), card.spot.call
+
+
+def _fusion(
+    run: _Run, naming: Naming, module: str, whole: SiteCard, split: Sequence[SiteCard], known: dict[str, Fusion]
+) -> Fusion:
+    """How the parts lie in a fused module: from its weight's sketch, else as the table says. Decided once a module."""
+    seen = order_by_sketch(whole, split) if whole.spot.phase == "param" else None
+    if module in known and seen is None:
+        return known[module]
+    told = naming.table.fused.get(template(module), "concatenated") if naming.table else "concatenated"
+    order: Order = seen or ("interleaved" if told == "interleaved" else "concatenated")
+    dim = 0 if is_parameter(whole) else -1
+    sizes = tuple(card.shape[dim] if card.shape else 0 for card in split)
+    facts = (run.task.baseline_facts, run.task.candidate_facts)
+    groups = sizes[0] if module.endswith("gate_up") else n_groups(sizes, run.heads, *facts)
+    why = "as the weights' sketches show" if seen else f"as {naming.name} does"
+    fusion = Fusion(order=order, groups=groups if order == "interleaved" else 1, why=f"{order} {why}")
+    if is_parameter(whole) or canonical_port(whole.spot.port).endswith("out[0]"):
+        known[module] = fusion
+    return fusion
+
+
+def _fused_pair(run: _Run, whole: SiteCard, split: Sequence[SiteCard], fusion: Fusion, side: Side) -> Iterator[Pair]:
+    enters = canonical_port(whole.spot.port).partition("[")[0].endswith("in")
+    layout = _copies(whole, split) if enters else fused_layout(whole, split, fusion)
+    if layout is None:
+        return
+    one, many = (whole.spot,), tuple(card.spot for card in split)
+    ours, theirs = (one, many) if side == "baseline" else (many, one)
+    why = run.why(ours[0].site, theirs[0].site)
+    if len(split) == 1:
+        layout = Layout(kind="swapped" if layout.swapped else "identity", swapped=layout.swapped)
+    elif not enters:
+        why = f"{why}; {fusion.why}"
+    yield Pair(baseline=ours, candidate=theirs, by="renamed", layout=layout, why=why)
+
+
+def _copies(whole: SiteCard, split: Sequence[SiteCard]) -> Layout | None:
+    from hypocenter.compare.pairing.layouts import layout_of
+
+    layouts = {layout_of(whole, part) for part in split}
+    if len(layouts) != 1 or None in layouts:
+        return None
+    return Layout(kind="copies", swapped=any(layout.swapped for layout in layouts if layout))
+
+
+def _shared(run: _Run, ours: Cards, theirs: Cards) -> Iterator[Pair]:
+    """Pair shared parameters that each side files under another of their names."""
+    by_alias: dict[tuple[str, str], list[SiteCard]] = defaultdict(list)
+    for cards in theirs.values():
+        for card in cards:
+            for alias in {*run.candidate.aliases(card), run.candidate.role(card).name}:
+                by_alias[(alias, card.spot.port)].append(card)
+    taken: set[SiteCard] = set()
+    for cards in ours.values():
+        for card in cards:
+            names = {*run.baseline.aliases(card), run.baseline.role(card).name}
+            found = {other for name in names for other in by_alias.get((name, card.spot.port), ())} - taken
+            for match in pair_ports([card], list(found)) if len(found) == 1 else []:
+                taken.add(match.candidate)
+                why = f"{run.why(card.spot.site, match.candidate.spot.site)}; a shared one has several names"
+                spots = (card.spot,), (match.candidate.spot,)
+                yield Pair(baseline=spots[0], candidate=spots[1], by="renamed", layout=match.layout, why=why)

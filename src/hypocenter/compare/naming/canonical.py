@@ -1,0 +1,111 @@
+"""Which naming a run speaks, and its sites in canonical names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from hypocenter.compare.comparison import SiteCard
+from hypocenter.compare.naming.tables import Table, tables
+from hypocenter.compare.naming.wrappers import unwrapped
+from hypocenter.compare.pairing.layouts import is_parameter
+from hypocenter.compare.pairing.ports import direction
+
+_LEAST_KNOWN = 3  # sites a table must know before it is believed
+_VOCABULARY = re.compile(r"^(|embed\.tokens(\.weight)?|head(\.weight|\.bias)?)$")
+_VOCABULARY_NAMES = re.compile(
+    r"(^|\.)(embed_tokens|word_embeddings|tok_embeddings|wte|shared|embed_in|lm_head|output_layer|embed_out)(\.\w+)?$"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    """What a spot is, whatever it is called: the canonical module or parameter that it belongs to."""
+
+    name: str
+    known: bool  # by the table; otherwise the name is the site's own, without wrappers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Naming:
+    """The naming that one run speaks."""
+
+    table: Table | None
+    prefix: str = ""  # in front of all its names
+
+    @property
+    def name(self) -> str:
+        """Of the table, or "own" when none knows these names."""
+        return self.table.name if self.table else "own"
+
+    def path(self, site: str) -> str:
+        """The site as the table writes it."""
+        plain = unwrapped(site)
+        return plain[len(self.prefix) :] if plain.startswith(self.prefix) else plain
+
+    def role(self, card: SiteCard) -> Role:
+        """The canonical name of what a spot belongs to."""
+        path = self.path(card.spot.site)
+        found = self._known(path, card)
+        return Role(name=path if found is None else found, known=found is not None)
+
+    def aliases(self, card: SiteCard) -> list[str]:
+        """Canonical names of the other names of a shared module or parameter."""
+        if not self.table:
+            return [self.path(name) for name in card.names]
+        known = (self._known(self.path(name), card) for name in card.names)
+        return [name for name in known if name is not None]
+
+    def is_sequence_first(self, name: str) -> bool:
+        """Whether the activations of a canonical module are (sequence, batch, ...)."""
+        return bool(self.table) and self.table.is_sequence_first(name)
+
+    def _known(self, path: str, card: SiteCard) -> str | None:
+        if self.table is None:
+            return None
+        if is_parameter(card):
+            return self.table.parameter(path)
+        return self.table.observed(path, direction(card.spot.port), card.module)
+
+
+def naming_of(cards: Iterable[SiteCard]) -> Naming:
+    """The naming that knows most of these sites; own names when none knows at least three."""
+    seen = dict.fromkeys((unwrapped(card.spot.site), is_parameter(card)) for card in cards)
+    sites = [(site, parameter) for site, parameter in seen if site]
+    best, most = Naming(table=None), _LEAST_KNOWN - 1
+    for table in tables().values():
+        for prefix in _prefixes(table, [site for site, _ in sites]):
+            known = sum(
+                _knows(table, site[len(prefix) :], parameter) for site, parameter in sites if site.startswith(prefix)
+            )
+            if known > most:
+                best, most = Naming(table=table, prefix=prefix), known
+    return best
+
+
+def is_vocabulary(name: str) -> bool:
+    """Whether a canonical module or parameter has a dimension that is the vocabulary, which may be padded."""
+    return bool(_VOCABULARY.match(name))
+
+
+def sounds_like_vocabulary(site: str) -> bool:
+    """As `is_vocabulary`, for a name of any naming."""
+    return bool(_VOCABULARY_NAMES.search(site)) or not site
+
+
+def _knows(table: Table, path: str, parameter: bool) -> bool:
+    return (table.parameter(path) if parameter else table.module(path)) is not None
+
+
+def _prefixes(table: Table, sites: Sequence[str]) -> list[str]:
+    """What may stand in front: what the table says, and the first one or two parts that many sites share."""
+    heads: dict[str, int] = {}
+    for site in sites:
+        parts = site.split(".")
+        for n in (1, 2):
+            if len(parts) > n:
+                head = ".".join(parts[:n]) + "."
+                heads[head] = heads.get(head, 0) + 1
+    common = [head for head, n in sorted(heads.items()) if 2 * n > len(sites)]
+    return list(dict.fromkeys([*table.prefixes, *common]))

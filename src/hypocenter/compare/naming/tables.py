@@ -1,0 +1,113 @@
+"""Rule tables: one TOML file = the naming of one model library, turned into canonical names that all share.
+
+The canonical names: `embed.tokens`, `layers.{}`, `layers.{}.norm_1`, `layers.{}.attn.q|k|v|qkv|out`, `layers.{}.norm_2`,
+`layers.{}.mlp.gate|up|gate_up|down`, `norm`, `head`. In a table `{}` stands for a number.
+
+    prefixes          what may stand in front of every name
+    [sites]           modules, by path
+    [layers] [layer]  paths of layers, and of what is in each of them, relative to it
+    [ports]           ports of a module that belong elsewhere: the `out` of the trunk is the `out` of the decoder
+    [fused]           how the parts lie in a fused module: concatenated or interleaved
+    [parameters]      parameters that do not stand in the module they belong to; [leaves] other names for weight and bias
+    [swallowed]       modules that begin with a norm when their class says so: their `in` is the norm's
+    sequence_first    canonical modules whose activations are (sequence, batch, ...); `layers.{}.` is all inside layers
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import msgspec
+
+from hypocenter.compare.naming.wrappers import numbers, template
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """One naming. Paths and canonical names hold `{}` for numbers."""
+
+    name: str = ""
+    about: str = ""
+    prefixes: tuple[str, ...] = ("",)
+    sites: dict[str, str] = field(default_factory=dict[str, str])
+    layers: dict[str, str] = field(default_factory=dict[str, str])
+    layer: dict[str, str] = field(default_factory=dict[str, str])
+    ports: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
+    fused: dict[str, str] = field(default_factory=dict[str, str])
+    parameters: dict[str, str] = field(default_factory=dict[str, str])
+    leaves: dict[str, str] = field(default_factory=dict[str, str])
+    swallowed: dict[str, str] = field(default_factory=dict[str, str])
+    sequence_first: tuple[str, ...] = ()
+
+    def module(self, path: str) -> str | None:
+        """The canonical name of a module; None when the table does not know it."""
+        return self._filled(_modules(self.name), path)
+
+    def parameter(self, path: str) -> str | None:
+        """The canonical name of a parameter; None when the table does not know its module."""
+        known = self._filled(self.parameters, path)
+        if known is not None:
+            return known
+        module, _, leaf = path.rpartition(".")
+        owner = self.module(module)
+        return None if owner is None else f"{owner}.{self.leaves.get(leaf, leaf)}".lstrip(".")
+
+    def observed(self, path: str, direction: str, kind: str) -> str | None:
+        """The canonical module to which a port of a module belongs.
+
+        Args:
+            path: of the module.
+            direction: `in`, `out`, `grad_in` or `grad_out`.
+            kind: class of the module.
+        """
+        side = direction.removeprefix("grad_")
+        if side == "in" and "norm" in kind.lower():
+            norm = self._filled(self.swallowed, path)
+            if norm is not None:
+                return norm
+        elsewhere = self.ports.get(template(path), {}).get(side)
+        return self.module(path) if elsewhere is None else elsewhere
+
+    def is_sequence_first(self, canonical: str) -> bool:
+        """Whether activations of this module are (sequence, batch, ...)."""
+        name = template(canonical)
+        return any(name == start or (start.endswith(".") and name.startswith(start)) for start in self.sequence_first)
+
+    @staticmethod
+    def _filled(known: dict[str, str], path: str) -> str | None:
+        name = known.get(template(path))
+        if name is None or "{}" not in name:
+            return name
+        return name.format(*numbers(path))
+
+
+@cache
+def tables() -> dict[str, Table]:
+    """All rule tables of this folder, by name."""
+    found: dict[str, Table] = {}
+    for file in sorted(resources.files(__package__).iterdir(), key=lambda entry: entry.name):
+        if file.name.endswith(".toml"):
+            name = file.name.removesuffix(".toml").replace("_", "-")
+            values: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
+            found[name] = msgspec.convert({**values, "name": name}, type=Table)
+    return found
+
+
+@cache
+def _modules(name: str) -> dict[str, str]:
+    """Path of every module that a table knows, with `{}` for numbers, and its canonical name."""
+    table = tables()[name]
+    paths = dict(table.sites)
+    for where, canonical in table.layers.items():
+        for inside, role in table.layer.items():
+            paths[f"{where}.{inside}".rstrip(".")] = f"{canonical}.{role}".rstrip(".")
+    return paths

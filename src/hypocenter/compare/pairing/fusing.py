@@ -1,0 +1,82 @@
+"""Fused against split: one module that holds what are several on the other side (QKV, KV, gate and up)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from hypocenter.compare.comparison import Layout, SiteCard
+from hypocenter.compare.pairing.layouts import is_parameter, swapped
+
+Order = Literal["concatenated", "interleaved"]
+
+FUSED: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("attn.qkv", ("attn.q", "attn.k", "attn.v")),
+    ("attn.kv", ("attn.k", "attn.v")),
+    ("cross.kv", ("cross.k", "cross.v")),
+    ("gate_up", ("gate", "up")),
+    ("gate_up", ("up",)),  # no gate: what a naming calls by one name either way
+)
+"""Canonical endings of a fused module and of its parts, in the order in which they lie in it."""
+
+_SAME_SUM = 1e-4  # relative, of sums of squares: parts that hold the same values as the whole agree to float32 rounding
+_ONE_AFTER_ANOTHER, _IN_GROUPS = (
+    0.8,
+    0.6,
+)  # share of the first part found at the front of the whole; 1/groups if interleaved
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fusion:
+    """How the parts lie in a fused module, and how that is known."""
+
+    order: Order
+    groups: int  # 0: not known
+    why: str
+
+
+def fused_layout(whole: SiteCard, parts: Sequence[SiteCard], fusion: Fusion) -> Layout | None:
+    """The layout of a fused tensor against its parts; None when their shapes do not add up."""
+    if is_parameter(whole):
+        return _along(whole.shape, [part.shape for part in parts], 0, fusion)
+    return _along(whole.shape, [part.shape for part in parts], len(whole.shape) - 1, fusion)
+
+
+def _along(whole: tuple[int, ...], parts: Sequence[tuple[int, ...]], dim: int, fusion: Fusion) -> Layout | None:
+    if not whole or any(len(part) != len(whole) for part in parts):
+        return None
+    for turned in (False, True):
+        if turned and (len(whole) < 2 or swapped(whole) == whole):
+            continue
+        shape = swapped(whole) if turned else whole
+        rest = {part[:dim] + part[dim + 1 :] for part in parts}
+        if rest == {shape[:dim] + shape[dim + 1 :]} and sum(part[dim] for part in parts) == shape[dim]:
+            sizes = tuple(part[dim] for part in parts)
+            return Layout(
+                kind=fusion.order,
+                dim=dim,
+                sizes=sizes,
+                groups=fusion.groups if fusion.order == "interleaved" else 1,
+                swapped=turned,
+            )
+    return None
+
+
+def order_by_sketch(whole: SiteCard, parts: Sequence[SiteCard]) -> Order | None:
+    """How the parts of a fused weight lie in it, from sketches; None when they cannot tell.
+
+    The inner product of the whole's sketch with the first part's estimates how much of that part lies at the front of
+    the whole: all of it when the parts come one after another, 1/groups when they are interleaved.
+    """
+    first = parts[0]
+    if whole.sketch is None or first.sketch is None or not first.sumsq or whole.shape[1:] != first.shape[1:]:
+        return None
+    if len(whole.shape) != 2 or not math.isclose(whole.sumsq, sum(part.sumsq for part in parts), rel_tol=_SAME_SUM):
+        return None
+    inner = math.fsum(x * y for x, y in zip(whole.sketch, first.sketch, strict=True))
+    share = inner / math.fsum(x * x for x in first.sketch)
+    if share > _ONE_AFTER_ANOTHER:
+        return "concatenated"
+    return "interleaved" if share < _IN_GROUPS else None
