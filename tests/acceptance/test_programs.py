@@ -32,7 +32,7 @@ def test_the_fault_is_real(case: casebook.Case) -> None:
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("case", PROGRAMS, ids=by_id)
 def test_step_and_microbatch_are_right(case: casebook.Case, level: str, tmp_path: Path) -> None:
-    outcome = casebook.run(case, tmp_path / "run", level=level)
+    outcome = casebook.run(case, tmp_path / "run", level=level, is_started=level == "sentinel")
 
     assert casebook.mismatches(case, outcome) == [], (outcome.first, outcome.stderr)
     assert outcome.exit_code == 0, outcome.stderr

@@ -14,6 +14,7 @@ LAYER = "encoder.block.0.layer.1.DenseReluDense"
 STEP = 5
 SAMPLE = (3 * STEP + 2) % 8  # where the example puts its rare word
 COMMON = {
+    "preload": ["transformers", "transformers.models.t5.modeling_t5", "transformers.models.mt5.modeling_mt5"],
     "step": STEP,
     "samples": [SAMPLE],
     "phase": ["forward"],
@@ -45,7 +46,7 @@ def test_output_projection(model: str, precision: str, tmp_path: Path) -> None:
     """`wo` overflows: a Linear, so that module hooks could name it too."""
     case = overflow(model, precision)
 
-    outcome = casebook.run(case, tmp_path / "run")
+    outcome = casebook.run(case, tmp_path / "run", is_started=True)
 
     assert casebook.mismatches(case, outcome) == [], (outcome.first, outcome.stderr)
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "processes"))
+
+import warm
+
 FORKS = Path(__file__).with_name("forks.py")
 
 
@@ -44,14 +47,16 @@ def launch(
     out: Path | None = None,
     config: dict[str, Any] | None = None,
     timeout: float = 120,
+    preload: tuple[str, ...] = (),
 ) -> Ended:
-    """Run `script` on `n` forked ranks; recorded to `out` and diagnosed when given, else plain."""
+    """Run `script` on `n` forked ranks; recorded to `out` and diagnosed when given, else plain.
+
+    `preload` names modules beside torch that the script imports: once for all launches that name them.
+    """
     command = [sys.executable, str(FORKS), "--nproc-per-node", str(n)]
     if out is not None:
         command += ["--out", str(out), "--config", json.dumps(config or {})]
-    done = subprocess.run(
-        [*command, str(script), *args], capture_output=True, text=True, timeout=timeout, env=environment(), check=False
-    )
+    done = warm.run([*command, str(script), *args], timeout=timeout, env=environment(), preload=preload)
     return Ended(
         code=done.returncode, stdout=done.stdout, stderr=done.stderr, run=out,
         diagnosis=diagnosed(out) if out is not None and out.is_dir() else {},

@@ -1,0 +1,207 @@
+"""A Python that has imported torch and Hypocenter already, and forks a child for each program that it is asked to run.
+
+    python tests/processes/server.py [MODULE ...]
+
+Imports are what a short run mostly consists of: 2 to 4 s of it, of `hypocenter run` under torchrun 10. Requests come
+on stdin, one JSON object a line (argv, env, cwd, stdout, stderr: the last two are files); the answers on stdout are
+`ready`, then for each request its process id and its exit code (-N for signal N). Understood, and run here, are
+
+    python SCRIPT ...                                   the script as `__main__`
+    python -m hypocenter run ... PROGRAM ...            our command, PROGRAM then in a fork too
+    torchrun --standalone --nproc-per-node N SCRIPT ... ranks by fork, the first that fails ends the others
+
+and any other command becomes what it names, by exec. Everything of a process but its imports is as it would be:
+arguments, environment, folder, streams, `__main__`, signals, the way of ending. MODULEs are imported beforehand too.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import random
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+SOON = (  # what nearly every program imports, or Hypocenter in it
+    "torch", "torch._dynamo", "torch.distributed.device_mesh", "torch.distributed.fsdp", "torch.distributed.tensor",
+    "torch.optim.swa_utils", "hypocenter.session", "hypocenter.cli", "hypocenter.cli.commands.run",
+    "hypocenter.cli.commands.check", "hypocenter.boot.post_import", "hypocenter.record.seal",
+    "hypocenter.summary.reductions", "pyarrow.parquet", "safetensors.torch",
+)  # fmt: skip
+CATALOGUES = ("hypocenter.detect.rules", "hypocenter.detect.group_rules", "hypocenter.diagnose.causes")
+PATIENCE_S = 10.0  # between SIGTERM and SIGKILL to the ranks that are left; torchrun waits 30
+POSIX_SPAWN = os.posix_spawn
+PORTS = range(20000, 32000)  # below those that Linux gives to whoever asks for any (ip_local_port_range: 32768...)
+
+
+class Become(BaseException):
+    """Raised in a forked child, so that the frames it came from are gone before it runs a program of its own."""
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
+        super().__init__(argv)
+        self.argv, self.env = list(argv), dict(env)
+
+
+def main() -> None:
+    _prepare(sys.argv[1:])
+    _answer("ready")
+    while line := sys.stdin.readline():
+        request = json.loads(line)
+        pid = os.fork()
+        if pid == 0:
+            break
+        _answer(pid)
+        _answer(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    else:
+        return
+    _take_over(request)
+    _be(request["argv"], request["env"])
+
+
+def _prepare(more: Sequence[str]) -> None:
+    for name in (*SOON, *more):
+        importlib.import_module(name)
+    for name in CATALOGUES:
+        for info in pkgutil.iter_modules(importlib.import_module(name).__path__):
+            importlib.import_module(f"{name}.{info.name}")
+    sys.modules["torch"].set_num_threads(1)
+    gc.collect()
+    gc.freeze()  # a collection in a child would copy every page
+
+
+def _answer(word: object) -> None:
+    sys.stdout.write(f"{word}\n")
+    sys.stdout.flush()
+
+
+def _take_over(request: dict[str, Any]) -> None:
+    """Streams, folder, and a process group of its own, so that it can be ended with all its children."""
+    os.setsid()
+    os.chdir(request["cwd"])
+    files = (os.devnull, request["stdout"], request["stderr"])
+    for number, (name, flags) in enumerate(zip(files, (os.O_RDONLY, os.O_WRONLY, os.O_WRONLY), strict=True)):
+        opened = os.open(name, flags)
+        os.dup2(opened, number)
+        os.close(opened)
+    os.posix_spawn = _spawn
+
+
+def _be(argv: Sequence[str], env: Mapping[str, str]) -> None:
+    while True:
+        try:
+            return _run(list(argv), env)
+        except Become as next_:
+            argv, env = next_.argv, next_.env
+
+
+def _run(argv: list[str], env: Mapping[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(env)
+    if not is_understood(argv):
+        os.execve(argv[0], argv, dict(env))
+    if Path(argv[0]).name == "torchrun":
+        _be_agent(argv)
+    elif argv[1] == "-m":
+        from hypocenter.cli import main
+
+        sys.exit(main(argv[3:]))
+    else:
+        _run_script(argv[1:])
+
+
+def is_understood(argv: Sequence[str]) -> bool:
+    """Whether a command is one of the three of the module's text."""
+    if argv[0] == sys.executable:
+        return argv[1:4] == ["-m", "hypocenter", "run"] or "".join(argv[1:2]).endswith(".py")
+    return Path(argv[0]).name == "torchrun" and argv[1:3] == ["--standalone", "--nproc-per-node"]
+
+
+def _run_script(argv: list[str]) -> None:
+    script = Path(argv[0])
+    sys.argv = argv
+    added = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    if os.environ.get("HYPOCENTER_RUN"):
+        from hypocenter.boot.post_import import arm
+
+        added = added[1:]  # the shim takes itself off the path
+        arm()  # and does this: torch is there, so that the session starts at once
+    sys.path[:] = [str(script.resolve().parent), *dict.fromkeys([*added, *sys.path[1:]])]
+    module = ModuleType("__main__")
+    module.__file__, module.__builtins__ = str(script), __builtins__  # type: ignore[attr-defined]
+    sys.modules["__main__"] = module
+    exec(compile(script.read_bytes(), str(script), "exec"), module.__dict__)
+
+
+def _spawn(
+    path: str, argv: Sequence[str], env: Mapping[str, str], *, setsigmask: Any = (), setsigdef: Any = (), **others: Any
+) -> int:
+    """In place of `os.posix_spawn`, where `hypocenter run` starts its program."""
+    if others or not is_understood(argv):
+        return POSIX_SPAWN(path, list(argv), env, setsigmask=setsigmask, setsigdef=setsigdef, **others)
+    pid = os.fork()
+    if pid:
+        return pid
+    for number in setsigdef:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, setsigmask)
+    raise Become(argv, env)
+
+
+def _be_agent(argv: list[str]) -> NoReturn:
+    n_ranks, script = int(argv[3]), argv[4:]
+    port = _free_port()
+    living: dict[int, int] = {}
+    for rank in range(n_ranks):
+        pid = os.fork()
+        if pid == 0:
+            raise Become([sys.executable, *script], dict(os.environ) | _of_rank(rank, n_ranks, port))
+        living[pid] = rank
+    worst, deadline_s = 0, None
+    while living:
+        pid, status = os.waitpid(-1, os.WNOHANG if deadline_s else 0)
+        code = os.waitstatus_to_exitcode(status) if living.pop(pid, None) is not None else 0
+        if code and not worst:
+            worst, deadline_s = 1, time.monotonic() + PATIENCE_S  # torchrun's own code, whatever the rank's
+            sys.stderr.write(f"failed (exitcode: {code})\n")
+            _signal(living, signal.SIGTERM)
+        elif deadline_s and not pid:
+            time.sleep(0.01)
+            if time.monotonic() > deadline_s:
+                _signal(living, signal.SIGKILL)
+    sys.exit(worst)
+
+
+def _of_rank(rank: int, n_ranks: int, port: int) -> dict[str, str]:
+    """What torchrun gives a rank. The store is rank 0's, not the agent's."""
+    numbers = {"RANK": rank, "LOCAL_RANK": rank, "ROLE_RANK": rank, "GROUP_RANK": 0, "GROUP_WORLD_SIZE": 1}
+    sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), n_ranks)
+    elastic = {"TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_MAX_RESTARTS": 0, "TORCHELASTIC_RUN_ID": f"fork-{port}"}
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return {name: str(value) for name, value in (numbers | sizes | elastic | place).items()}
+
+
+def _free_port() -> int:
+    chance = random.Random()  # of this process: the workers of a test run must not agree
+    while True:
+        port = chance.choice(PORTS)
+        with socket.socket() as asked:
+            if asked.connect_ex(("127.0.0.1", port)):
+                return port
+
+
+def _signal(pids: Mapping[int, int], number: int) -> None:
+    for pid in pids:
+        os.kill(pid, number)  # not yet waited for, so that the number is still theirs
+
+
+if __name__ == "__main__":
+    main()

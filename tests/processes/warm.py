@@ -1,0 +1,91 @@
+"""Run programs in forks of a Python that has imported torch already: the imports are paid once a test process.
+
+`run(argv, ...)` is `subprocess.run(argv, capture_output=True, text=True, ...)` for the commands that
+`tests/processes/server.py` understands, and for all others too, only not faster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+SERVER = Path(__file__).with_name("server.py")
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+START_S = 120.0  # for the imports, on a machine under load
+_servers: dict[tuple[str, ...], subprocess.Popen[bytes]] = {}
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    timeout: float,
+    cwd: Path | None = None,
+    preload: tuple[str, ...] = (),
+) -> subprocess.CompletedProcess[str]:
+    """The command in a fork, its output captured. `preload` names what the server is to import beside torch.
+
+    Raises:
+        subprocess.TimeoutExpired: it ran longer than `timeout` seconds, and was ended with all its children.
+    """
+    server = _server(preload)
+    with tempfile.TemporaryDirectory(prefix="warm-") as name:
+        out, err = Path(name, "out"), Path(name, "err")
+        out.touch()
+        err.touch()
+        request = {
+            "argv": [str(word) for word in argv], "env": dict(env), "cwd": str(cwd or Path.cwd()),
+            "stdout": str(out), "stderr": str(err),
+        }  # fmt: skip
+        assert server.stdin is not None
+        server.stdin.write(json.dumps(request).encode() + b"\n")
+        pid = int(_line(server, timeout))
+        try:
+            code = int(_line(server, timeout))
+        except TimeoutError:
+            _end(pid)
+            _line(server, timeout)
+            raise subprocess.TimeoutExpired(list(argv), timeout, _text(out), _text(err)) from None
+        return subprocess.CompletedProcess(list(argv), code, _text(out), _text(err))
+
+
+def _server(preload: tuple[str, ...]) -> subprocess.Popen[bytes]:
+    """The running server of this process that has these modules; it ends when its stdin does, so with us."""
+    server = _servers.get(preload)
+    if server is None or server.poll() is not None:
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("HYPOCENTER_")}
+        env = kept | {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        server = _servers[preload] = subprocess.Popen(
+            [sys.executable, str(SERVER), *preload], env=env, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert _line(server, START_S) == "ready"
+    return server
+
+
+def _line(server: subprocess.Popen[bytes], timeout_s: float) -> str:
+    lines = server.stdout  # without a buffer, so that what is waiting is seen
+    assert lines is not None
+    with selectors.DefaultSelector() as selector:
+        selector.register(lines, selectors.EVENT_READ)
+        if not selector.select(timeout_s):
+            raise TimeoutError(f"no answer of the server in {timeout_s:g} s")
+    line = lines.readline().decode().strip()
+    assert line, "the server has ended"
+    return line
+
+
+def _end(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace")
