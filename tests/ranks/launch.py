@@ -12,7 +12,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "processes"))
 
-import warm
+import warm  # noqa: E402
 
 FORKS = Path(__file__).with_name("forks.py")
 
