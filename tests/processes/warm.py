@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
@@ -58,7 +59,7 @@ def run(
 
 
 def _server(preload: tuple[str, ...]) -> subprocess.Popen[bytes]:
-    """The running server of this process that has these modules; it ends when its stdin does, so with us."""
+    """The running server of this process that has these modules. It ends when its stdin does: also if we are killed."""
     server = _servers.get(preload)
     if server is None or server.poll() is not None:
         kept = {key: value for key, value in os.environ.items() if not key.startswith("HYPOCENTER_")}
@@ -67,7 +68,14 @@ def _server(preload: tuple[str, ...]) -> subprocess.Popen[bytes]:
             [sys.executable, str(SERVER), *preload], env=env, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         assert _line(server, START_S) == "ready"
+        atexit.register(_close, server)
     return server
+
+
+def _close(server: subprocess.Popen[bytes]) -> None:
+    assert server.stdin is not None
+    server.stdin.close()
+    server.wait()
 
 
 def _line(server: subprocess.Popen[bytes], timeout_s: float) -> str:
