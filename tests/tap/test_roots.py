@@ -5,6 +5,7 @@ import io
 
 import torch
 from torch import nn
+from torch.overrides import _len_torch_function_stack
 
 from hypocenter.tap.roots import RootTap
 from hypocenter.tap.tape import Tape
@@ -48,3 +49,35 @@ def test_a_pickled_module_loads_and_runs():
     assert b"hypocenter" not in file.getvalue()
     loaded = torch.load(file, weights_only=False)
     assert torch.equal(loaded(torch.ones(1, 2)), model(torch.ones(1, 2)))
+
+
+def test_after_backward_no_mode_stays_in_the_way_of_what_follows():
+    tape = Tape(1 << 20)
+    tap = RootTap(tape, on_root=lambda _: None, on_begin=lambda _: None, fail=print)
+    undo, backward = tap.attach(), torch.autograd.backward
+
+    def suspended(*args: object, **kwargs: object) -> None:
+        tap.suspend_loss_mode()
+        backward(*args, **kwargs)
+
+    torch.autograd.backward = suspended
+    try:
+        nn.Linear(2, 2)(torch.ones(1, 2)).sum().backward()
+        tap.drop_idle_loss_mode()
+    finally:
+        torch.autograd.backward = backward
+        undo()
+
+    assert _len_torch_function_stack() == 0
+
+
+def test_a_mode_that_still_listens_stays():
+    tap = RootTap(Tape(1 << 20), on_root=lambda _: None, on_begin=lambda _: None, fail=print)
+    undo = tap.attach()
+
+    nn.Linear(2, 2)(torch.ones(1, 2))
+    tap.drop_idle_loss_mode()
+
+    n_modes = _len_torch_function_stack()
+    undo()
+    assert n_modes == 1

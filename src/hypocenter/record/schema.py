@@ -57,6 +57,9 @@ _SUMMARY = (
 READINGS = pa.schema([*_OWN, *_SOURCE, *_SUMMARY])
 """Columns of a stream of readings: a Reading with its summary and source laid flat."""
 
+_EXACT = frozenset(f.name for f in READINGS if not pa.types.is_floating(f.type) and f.name not in ("step", "sketch"))
+_LISTS = frozenset(f.name for f in READINGS if pa.types.is_list(f.type))
+
 STEPS = pa.schema(
     [
         _required("step", pa.int64()),
@@ -70,23 +73,56 @@ STEPS = pa.schema(
 )
 """Columns of a stream of steps: a StepRecord."""
 
+_STEP = pa.struct(list(STEPS))
+_STEPS_REQUIRED = tuple(field.name for field in STEPS if not field.nullable)
+
 
 Build = Callable[[pa.Field, Sequence[Any]], pa.Array]
 
+KEPT_ROWS = 1 << 12  # of a batch whose columns are kept for the next one
 
-def readings_batch(readings: Sequence[Reading]) -> pa.RecordBatch:
+
+class LastColumns:
+    """Builds columns; what has the same values as in the batch before, as most columns have from step to step, once.
+
+    Not for floats, among which equal ones may differ (0.0 and -0.0).
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Sequence[Any], pa.Array]] = {}
+
+    def __call__(self, field: pa.Field, values: Sequence[Any]) -> pa.Array:
+        """As `column`."""
+        if field.name not in _EXACT or len(values) > KEPT_ROWS:
+            return column(field, values)
+        known = self._known.get(field.name)
+        if known is not None and known[0] == values:
+            return known[1]
+        array = column(field, values)
+        self._known[field.name] = values, array
+        return array
+
+
+def readings_batch(readings: Sequence[Reading], build: Build | None = None) -> pa.RecordBatch:
     """Lay readings out in columns.
+
+    Args:
+        build: of a column: `LastColumns()` kept by who writes many batches.
 
     Raises:
         Exception: of whatever kind pyarrow or Python raises for a value that its column cannot hold;
             `repaired_readings_batch` then stores what can be stored.
     """
-    return _readings_batch(readings, column)
+    return _readings_batch(readings, build or column)
 
 
 def steps_batch(steps: Sequence[StepRecord]) -> pa.RecordBatch:
     """Lay step records out in columns; raises as `readings_batch` does."""
-    return _steps_batch(steps, column)
+    rows = [{name: getattr(step, name) for name in STEPS.names} for step in steps]
+    for name in _STEPS_REQUIRED:
+        if any(row[name] is None for row in rows):
+            raise ValueError(f"column {name} has no value in some row")
+    return pa.RecordBatch.from_struct_array(pa.array(rows, _STEP))  # of one row: a call per column costs more
 
 
 def _steps_batch(steps: Sequence[StepRecord], build: Build) -> pa.RecordBatch:
@@ -94,16 +130,24 @@ def _steps_batch(steps: Sequence[StepRecord], build: Build) -> pa.RecordBatch:
 
 
 def _readings_batch(readings: Sequence[Reading], build: Build) -> pa.RecordBatch:
-    sources, summaries = [r.source for r in readings], [r.summary for r in readings]
+    summaries = _attribute("summary", readings)
     columns = [
         *(_attribute(field.name, readings) for field in _OWN),
+        *_source_columns(_attribute("source", readings)),
+        *(_attribute(field.name, summaries) for field in _SUMMARY),
+    ]
+    return _batch(READINGS, columns, build)
+
+
+def _source_columns(sources: Sequence[Source | None]) -> list[list[Any]]:
+    if sources.count(None) == len(sources):  # the usual case: only traced rows have lines
+        return [list(sources)] * len(_SOURCE)
+    return [
         [None if s is None else s.file for s in sources],
         [None if s is None else s.line for s in sources],
         [None if s is None else s.text for s in sources],
         [None if s is None else s.function for s in sources],
-        *(_attribute(field.name, summaries) for field in _SUMMARY),
     ]
-    return _batch(READINGS, columns, build)
 
 
 def _attribute(name: str, rows: Sequence[Any]) -> list[Any]:
@@ -117,7 +161,7 @@ def _batch(schema: pa.Schema, columns: Sequence[Sequence[Any]], build: Build) ->
 
 def column(field: pa.Field, values: Sequence[Any]) -> pa.Array:
     """One column of one batch; raises when a value does not fit."""
-    if pa.types.is_list(field.type):
+    if field.name in _LISTS:
         array = _list_column(field, values)
     else:
         array = pa.array(values, field.type)

@@ -15,6 +15,7 @@ from pyarrow import ipc
 from hypocenter.record.layout import sealed_path
 
 _LARGEST_WRITE = 1 << 30  # bytes; Linux writes at most 2**31 - 4096 in one call
+_BUFFER_BYTES = 1 << 16  # most batches fit in
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
 
 
@@ -56,9 +57,9 @@ class Stream:
         codec = "lz4" if pa.Codec.is_available("lz4") else None
         # Threads of Arrow's own would compete with the training process for its cores.
         options = ipc.IpcWriteOptions(compression=codec, use_threads=False)
-        self._encoder = ipc.new_stream(
-            pa.PythonFile(self._pieces, mode="w"), schema.with_metadata(metadata), options=options
-        )
+        # Arrow writes a hundred small pieces a batch: they are put together before Python sees them.
+        self._together = pa.BufferedOutputStream(pa.PythonFile(self._pieces, mode="w"), _BUFFER_BYTES)
+        self._encoder = ipc.new_stream(self._together, schema.with_metadata(metadata), options=options)
 
     def append(self, batch: pa.RecordBatch) -> None:
         """Add one batch and hand it to the operating system; on failure the file is cut back to whole batches."""
@@ -80,6 +81,7 @@ class Stream:
             os.close(fd)
 
     def _flush(self) -> None:
+        self._together.flush()
         data = memoryview(self._pieces.take())
         done = 0
         try:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from hypocenter.nouns import Reading, StepRecord
 from hypocenter.record.layout import FORMAT, STREAM_SUFFIX, rank_directory
 from hypocenter.record.repair import repaired_readings_batch, repaired_steps_batch
-from hypocenter.record.schema import READINGS, STEPS, readings_batch, steps_batch
+from hypocenter.record.schema import READINGS, STEPS, LastColumns, readings_batch, steps_batch
 from hypocenter.record.stream import Stream
 
 Row = TypeVar("Row", Reading, StepRecord)
@@ -49,6 +49,7 @@ class Writer:
         self._mended = False
         self._events: Stream | None = None
         self._steps: Stream | None = None
+        self._columns = LastColumns()
 
     @property
     def bytes_written(self) -> int:
@@ -89,7 +90,7 @@ class Writer:
 
     def _append(self, readings: Sequence[Reading], step: StepRecord | None) -> None:
         if len(readings):
-            batch = self._batch(readings, readings_batch, repaired_readings_batch)
+            batch = self._batch(readings, lambda rows: readings_batch(rows, self._columns), repaired_readings_batch)
             self._events = self._events or self._open("events", READINGS)
             self._events.append(batch)
         if step is not None:

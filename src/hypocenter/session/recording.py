@@ -249,6 +249,7 @@ class Session:
     @guarded
     def before_clip(self, parameters: list[torch.Tensor]) -> None:
         """Clipping spreads one NaN to all gradients: note who had it."""
+        self._roots.drop_idle_loss_mode()
         with self._timed():
             held = [(p, p.grad) for p in parameters if p.grad is not None]
             before = self._sentinel.gradients(held, (), remember=False)
@@ -261,6 +262,7 @@ class Session:
     @guarded
     def before_unscale(self, unscaling: Unscaling) -> None:
         """The user takes the loss scale out of the gradients."""
+        self._roots.drop_idle_loss_mode()
         with self._timed():
             self._observers.before_unscale(unscaling)
 
@@ -273,6 +275,7 @@ class Session:
     @guarded
     def before_scaled_step(self, update: ScaledUpdate) -> None:
         """A loss scaler steps: gradients are scaled unless the user has unscaled them."""
+        self._roots.drop_idle_loss_mode()
         self._scale = update.state.scale
         with self._timed():
             self._before(update.optimizer, update)

@@ -6,23 +6,27 @@ from collections.abc import Sequence
 
 import torch
 
+_PLAIN_TYPES = frozenset((torch.Tensor, torch.nn.Parameter))  # which have nothing to unwrap
+
 
 def local(tensor: torch.Tensor) -> torch.Tensor | None:
     """The dense values that are on this rank: the local shard of a DTensor, the values of a sparse tensor.
 
-    None for what has no values here (meta tensors, empty ones, unknown layouts).
+    None for what has no values here (meta tensors, empty ones, unknown layouts). To be read only: what needs no
+    gradient comes back as it is.
     """
-    if hasattr(tensor, "to_local"):
-        tensor = tensor.to_local()  # type: ignore[operator]
-    if hasattr(tensor, "wait") and type(tensor).__name__ == "AsyncCollectiveTensor":
-        tensor = tensor.wait()  # type: ignore[operator]
-    if tensor.layout == torch.sparse_coo:
+    if type(tensor) not in _PLAIN_TYPES:
+        if hasattr(tensor, "to_local"):
+            tensor = tensor.to_local()  # type: ignore[operator]
+        if hasattr(tensor, "wait") and type(tensor).__name__ == "AsyncCollectiveTensor":
+            tensor = tensor.wait()  # type: ignore[operator]
+    if tensor.layout is not torch.strided:
+        if tensor.layout is not torch.sparse_coo:
+            return None
         tensor = tensor._values()
-    elif tensor.layout != torch.strided:
+    if tensor.is_meta or tensor.numel() == 0 or not (tensor.is_floating_point() or tensor.is_complex()):
         return None
-    if tensor.device.type == "meta" or tensor.numel() == 0 or not (tensor.is_floating_point() or tensor.is_complex()):
-        return None
-    return tensor.detach()
+    return tensor.detach() if tensor.requires_grad else tensor
 
 
 def norms(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -31,33 +35,44 @@ def norms(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     A norm may overflow to inf although every element is finite (above 1.8e19 each, sqrt of float32's largest): a
     non-finite norm is a reason to look, not a verdict.
     """
+    kinds = {(tensor.device, tensor.dtype) for tensor in tensors}
+    if len(kinds) == 1:
+        return _norms_of_one_kind(list(tensors), tensors[0].dtype)
     groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
     for index, tensor in enumerate(tensors):
         groups.setdefault((tensor.device, tensor.dtype), []).append(index)
     out: list[torch.Tensor | None] = [None] * len(tensors)
     for (_, dtype), indices in groups.items():
-        group = [tensors[i] for i in indices]
-        if dtype in (torch.float32, torch.bfloat16, torch.float16):
-            results = torch._foreach_norm(group, 2, dtype=torch.float32)
-        else:
-            results = [torch.linalg.vector_norm(t.float() if dtype.itemsize == 1 else t).float() for t in group]
+        results = _norms_of_one_kind([tensors[i] for i in indices], dtype)
         for index, result in zip(indices, results, strict=True):
             out[index] = result
     return [norm for norm in out if norm is not None]
 
 
+def _norms_of_one_kind(group: list[torch.Tensor], dtype: torch.dtype) -> list[torch.Tensor]:
+    if dtype in (torch.float32, torch.bfloat16, torch.float16):
+        return list(torch._foreach_norm(group, 2, dtype=torch.float32))
+    return [torch.linalg.vector_norm(t.float() if dtype.itemsize == 1 else t).float() for t in group]
+
+
 def to_host(scalars: Sequence[torch.Tensor]) -> list[float]:
     """0-d tensors of any device as floats: one transfer per device."""
+    if len({scalar.device for scalar in scalars}) == 1:
+        return torch.stack([_as_scalar(scalar) for scalar in scalars]).tolist()
     by_device: dict[torch.device, list[int]] = {}
     for index, scalar in enumerate(scalars):
         by_device.setdefault(scalar.device, []).append(index)
     out = [0.0] * len(scalars)
     for indices in by_device.values():
-        for index, value in zip(
-            indices, torch.stack([scalars[i].reshape(()).float() for i in indices]).tolist(), strict=True
-        ):
+        for index, value in zip(indices, torch.stack([_as_scalar(scalars[i]) for i in indices]).tolist(), strict=True):
             out[index] = value
     return out
+
+
+def _as_scalar(scalar: torch.Tensor) -> torch.Tensor:
+    if scalar.dim() == 0 and scalar.dtype is torch.float32:
+        return scalar
+    return scalar.reshape(()).float()
 
 
 def to_host_with(
@@ -73,7 +88,7 @@ def to_host_with(
         by_device.setdefault(vector.device, ([], []))[1].append(index)
     out, told = [0.0] * len(scalars), [list[float]() for _ in vectors]
     for ones, many in by_device.values():
-        stacked = [torch.stack([scalars[i].reshape(()).float() for i in ones])] if ones else []
+        stacked = [torch.stack([_as_scalar(scalars[i]) for i in ones])] if ones else []
         host: list[float] = torch.cat([*stacked, *(vectors[i] for i in many)]).tolist()
         for index, value in zip(ones, host, strict=False):
             out[index] = value

@@ -262,6 +262,15 @@ class RootTap:
                 if other is not self._mode:
                     _push_mode(other)
 
+    def drop_idle_loss_mode(self) -> None:
+        """Take out a mode that `Tensor.backward` has put back: it notes nothing, but all operators would go through it.
+
+        torch takes a mode off the stack for the time of its own call and puts it back after it; what `before_backward`
+        takes out inside such a call comes back with its end.
+        """
+        if not self._mode.active:
+            self.suspend_loss_mode()
+
     def suspend_loss_mode(self) -> None:
         """Take the mode out of the stack. Inside one of its own calls it is not there: then it only goes quiet."""
         if not self._mode.active and not _len_torch_function_stack():
