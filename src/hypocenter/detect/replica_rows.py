@@ -9,7 +9,8 @@
 | param | replicas.unwrapped | value | parameters of the optimizer outside every DDP wrapper, where there is one |
 | optimizer | clip_coef | value | what gradients were multiplied by between backward and the update |
 | data | rng.STREAM | state | digest of a random state before the step's first forward |
-| data | batch.ARGUMENT | digest | digest and shape of a tensor that the model was called with |
+| data | batch.ARGUMENT | digest | digest and shape of a tensor that the model was called with, for each micro-batch |
+| data | batch.loss[N] | digest | of the N-th integer tensor that only code after the model used (labels) |
 | optimizer | lr.group[N] | value | learning rate of a parameter group after the first |
 """
 
@@ -21,3 +22,4 @@ REWRITTEN, UNWRAPPED = "replicas.rewritten", "replicas.unwrapped"
 CLIP = "clip_coef"
 RNG_PREFIX, RNG_PORT = "rng.", "state"
 BATCH_PREFIX, BATCH_PORT = "batch.", "digest"
+BATCH_LOSS = "batch.loss["

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from hypocenter.detect.panel import Panel
 from hypocenter.detect.replica_columns import compare
-from hypocenter.detect.replica_rows import BATCH_PORT, BATCH_PREFIX, RNG_PORT, RNG_PREFIX
+from hypocenter.detect.replica_rows import BATCH_LOSS, BATCH_PORT, BATCH_PREFIX, RNG_PORT, RNG_PREFIX
 from hypocenter.nouns import StepRecord
 
 if TYPE_CHECKING:
@@ -155,6 +155,8 @@ def _note_other_data(
         return
     known.n_tp_batches += 1
     for argument, (_, dtype, shape) in batches[0].items():
+        if argument.startswith(BATCH_LOSS):
+            continue  # code of the user's may have cut labels to a rank's part of the vocabulary
         alike = all(batch[argument][1:] == (dtype, shape) for batch in batches)
         digests = {rank: batch[argument][0] for rank, batch in zip(ranks, batches, strict=True)}
         if alike and dtype in ("int64", "int32") and len(set(digests.values())) > 1:
@@ -210,4 +212,5 @@ def _data(panel: Panel, port: str, prefix: str) -> pa.Table:
 
     table = panel.table
     wanted = pc.and_(pc.equal(table["port"], port), pc.starts_with(table["site"], prefix))
-    return table.filter(pc.and_(wanted, pc.is_valid(table["digest"])))
+    is_first = pc.equal(table["microbatch"], 0)  # the others are for comparing runs
+    return table.filter(pc.and_(pc.and_(wanted, is_first), pc.is_valid(table["digest"])))

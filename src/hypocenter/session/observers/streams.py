@@ -1,61 +1,137 @@
-"""What is to be the same on some ranks and another on others: random states, the batch, learning rates.
+"""What training starts from: the batch of each micro-batch, random states, learning rates of further groups.
 
-On the steps of config.replicas and the first few: digests of the random states before the step's first forward and of
-the tensors that the model was called with there (the tape has kept both); learning rates of further parameter groups.
+Digests of the integer tensors that the model and the loss code were given are taken at every step, in any process: they
+say whether two runs saw the same data in the same order. Digests of everything else that the model was called with and
+of the random states before the step's first forward follow on the first few steps, and in a job of several ranks also
+on those of config.replicas. A digest of a batch reaches the host with the next check of gradients.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
-from hypocenter.detect.replica_rows import BATCH_PORT, BATCH_PREFIX, RNG_PORT, RNG_PREFIX
+from hypocenter.detect.replica_rows import BATCH_LOSS, BATCH_PORT, BATCH_PREFIX, RNG_PORT, RNG_PREFIX
 from hypocenter.nouns import Reading, Summary
 from hypocenter.schedule import parse
 from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.sentinel import scalar_reading
 from hypocenter.tap.digest import digests, to_host
+from hypocenter.tap.host_digest import host_digest
 from hypocenter.tap.state import RngState
 from hypocenter.tap.tape import PLACEHOLDERS, Event, version_of
 from hypocenter.tap.tree import tensors
 
-FIRST = 3  # steps from the start that are looked at whatever the schedule: ranks that share data do so from there
+FIRST = 3  # steps from the start that are looked at in full: ranks that share data do so from there
 WHOLE = 1 << 20  # elements of an input up to which all are read; of a larger one of floats this many at a stride
 AT_MOST = 16  # tensors of one batch
+MAX_SENT = 1024  # micro-batches between two updates; a program that never updates must not pile digests up
 _MEGATRON = "megatron.core.tensor_parallel.random"
+_SHIFTS = (0, 16, 32, 48)  # a digest travels as four numbers below 2**16, which float32 holds exactly
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """A tensor whose digest is under way."""
+
+    name: str
+    microbatch: int
+    order: int
+    dtype: str
+    shape: tuple[int, ...]
+    n: int
 
 
 class Streams(Observer):
-    """Writes the digests. Off in a process that is alone."""
+    """Writes the digests."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._is_due = parse(context.config.replicas)
-        self._done_step = -1  # of this step the first forward has been looked at
+        self._done_step = -1  # of this step the random states have been looked at
+        self._n_events = 0  # of the tape, that belong to earlier micro-batches
+        self._n_sent = 0
+        self._arrived: list[tuple[_Asked, int]] = []
+
+    def before_backward(self, roots: Sequence[Tensor]) -> None:
+        """A micro-batch is complete: start on its digests."""
+        events = self.context.tape.events
+        start = self._n_events if self._n_events <= len(events) else 0
+        self._n_events = len(events)
+        clock = self.context.clock
+        first = next((i for i in range(start, len(events)) if events[i].module is not None), None)
+        if first is None:
+            return
+        is_full = clock.step < FIRST or self._is_wanted_over_ranks(clock.step)
+        given = list(_batch(events[first], is_full=is_full))
+        given += _of_loss_code(events[first + 1 :], {id(tensor) for _, tensor, _ in given})
+        if given and self._n_sent < MAX_SENT:
+            self._n_sent += 1
+            self._send(given)
+
+    def _send(self, given: Sequence[tuple[str, Tensor, Tensor]]) -> None:
+        elsewhere: list[tuple[_Asked, Tensor]] = []
+        for name, whole, values in given:
+            asked = self._asked(name, whole)
+            digest = host_digest(values)
+            if digest is not None:
+                self._arrived.append((asked, digest))
+            else:
+                elsewhere.append((asked, values))
+        if elsewhere:
+            with _disable_current_modes():
+                self._start(elsewhere)
+
+    def _start(self, elsewhere: Sequence[tuple[_Asked, Tensor]]) -> None:
+        by_device: dict[torch.device, list[tuple[_Asked, Tensor]]] = {}
+        for (asked, _), digest in zip(elsewhere, digests([values for _, values in elsewhere]), strict=True):
+            if digest is not None:
+                by_device.setdefault(digest.device, []).append((asked, digest))
+        for device, found in by_device.items():
+            parts = (torch.stack([digest for _, digest in found])[:, None] >> _shifts_on(device)) & 0xFFFF
+            self.context.ride(parts.float().reshape(-1), _Reader([asked for asked, _ in found], self._arrived))
+
+    def _asked(self, name: str, whole: Tensor) -> _Asked:
+        clock = self.context.clock
+        return _Asked(
+            name=name, microbatch=clock.microbatch, order=clock.next_order(), n=whole.numel(),
+            dtype=str(whole.dtype).removeprefix("torch."), shape=tuple(whole.shape),
+        )  # fmt: skip
 
     def before_update(self, update: Update) -> None:
-        """What the first forward of the step started from; learning rates."""
-        if self.context.config.replicas == "never" or self.context.rank()[1] < 2:
-            return
-        if not (update.step < FIRST or self._is_due(update.step)):
-            return
-        self._rates(update)
+        """What has arrived; what the first forward of the step started from; learning rates."""
+        self._n_events = self._n_sent = 0
+        arrived = self._arrived[:]
+        self._arrived.clear()
+        for asked, digest in arrived:
+            self._add_batch(asked, digest, update.step)
+        is_over_ranks = self._is_wanted_over_ranks(update.step)
+        if is_over_ranks:
+            self._rates(update)
         event = next((e for e in self.context.tape.events if e.module is not None), None)
-        if update.step == self._done_step or event is None:
+        if update.step == self._done_step or event is None or not (update.step < FIRST or is_over_ranks):
             return
         self._done_step = update.step
         states = dict(_random_states(event.rng)) if event.rng is not None else {}
-        batch = list(_batch(event))
-        found = to_host(digests([*states.values(), *(t for _, t in batch)]))
-        for name, digest in zip(states, found, strict=False):
-            self._add(RNG_PREFIX + name, RNG_PORT, update.step, digest)
-        for (name, tensor), digest in zip(batch, found[len(states) :], strict=True):
-            self._add(BATCH_PREFIX + name, BATCH_PORT, update.step, digest, tensor)
+        for name, digest in zip(states, to_host(digests([*states.values()])), strict=True):
+            if digest is not None:
+                self.rows.append(
+                    Reading(step=update.step, microbatch=0, phase="data", site=RNG_PREFIX + name, port=RNG_PORT,
+                            order=self.context.clock.next_order(), summary=Summary(n=1), digest=digest)
+                )  # fmt: skip
+
+    def _is_wanted_over_ranks(self, step: int) -> bool:
+        if self.context.config.replicas == "never" or self.context.rank()[1] < 2:
+            return False
+        return step < FIRST or self._is_due(step)
 
     def _rates(self, update: Update) -> None:
         groups: Any = getattr(update.optimizer, "param_groups", ())
@@ -65,17 +141,26 @@ class Streams(Observer):
                 order = self.context.clock.next_order()
                 self.rows.append(scalar_reading(f"lr.group[{index}]", "optimizer", float(rate), update.step, order))
 
-    def _add(self, site: str, port: str, step: int, digest: int | None, tensor: Tensor | None = None) -> None:
-        if digest is None:
-            return
-        shape = tuple(tensor.shape) if tensor is not None else ()
-        dtype = str(tensor.dtype).removeprefix("torch.") if tensor is not None else ""
-        n = tensor.numel() if tensor is not None else 1
-        order = self.context.clock.next_order()
+    def _add_batch(self, asked: _Asked, digest: int, step: int) -> None:
         self.rows.append(
-            Reading(step=step, microbatch=0, phase="data", site=site, port=port, order=order, dtype=dtype, shape=shape,
-                    summary=Summary(n=n), digest=digest)
+            Reading(step=step, microbatch=asked.microbatch, phase="data", site=BATCH_PREFIX + asked.name,
+                    port=BATCH_PORT, order=asked.order, dtype=asked.dtype, shape=asked.shape,
+                    summary=Summary(n=asked.n), digest=digest)
         )  # fmt: skip
+
+
+class _Reader:
+    """Puts digests together again when they have arrived. Holds no tensor."""
+
+    def __init__(self, asked: Sequence[_Asked], arrived: list[tuple[_Asked, int]]) -> None:
+        self._asked, self._arrived = asked, arrived
+
+    def __call__(self, numbers: Sequence[float]) -> None:
+        n = len(_SHIFTS)
+        for index, asked in enumerate(self._asked):
+            parts = numbers[n * index : n * (index + 1)]
+            word = sum(int(part) << shift for part, shift in zip(parts, _SHIFTS, strict=True))
+            self._arrived.append((asked, word - (1 << 64) if word >> 63 else word))
 
 
 def _random_states(rng: RngState) -> Iterator[tuple[str, Tensor]]:
@@ -92,7 +177,8 @@ def _random_states(rng: RngState) -> Iterator[tuple[str, Tensor]]:
 
 
 def _numbers(words: Any, rest: Any) -> Tensor:
-    mixed = np.concatenate([np.asarray(words, dtype=np.int64), [hash(rest)]])  # of floats and ints: not salted
+    rest = 0 if rest is None else hash(rest)  # of floats and ints: not salted; of None it is an address before 3.12
+    mixed = np.concatenate([np.asarray(words, dtype=np.int64), [rest]])
     return torch.from_numpy(mixed)
 
 
@@ -104,8 +190,12 @@ def _megatron_states() -> Iterator[tuple[str, Tensor]]:
             yield f"megatron.{name}", state
 
 
-def _batch(event: Event) -> Iterator[tuple[str, Tensor]]:
-    """(argument, values) of what the outermost module was called with; not what was changed in place meanwhile."""
+def _batch(event: Event, *, is_full: bool) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """(argument, tensor, values to digest) of what a module was called with; not what was changed in place meanwhile.
+
+    Args:
+        is_full: also tensors of floats.
+    """
     versions = {id(e.tensor): e.version for e in event.externals}
     named = [(f"in[{i}]", arg) for i, arg in enumerate(event.args)] + list(event.kwargs.items())
     given = [(f"{name}{suffix}", t) for name, value in named for suffix, t in tensors(value)]
@@ -113,9 +203,31 @@ def _batch(event: Event) -> Iterator[tuple[str, Tensor]]:
         is_input = PLACEHOLDERS.number(tensor) is None and not isinstance(tensor, torch.nn.Parameter)
         if not is_input or versions.get(id(tensor), version_of(tensor)) != version_of(tensor):
             continue
+        if not is_full and (tensor.is_floating_point() or tensor.is_complex()):
+            continue
         values = _looked_at(tensor)
         if values is not None:
-            yield name, values
+            yield name, tensor, values
+
+
+def _of_loss_code(events: Sequence[Event], known: set[int]) -> list[tuple[str, Tensor, Tensor]]:
+    """Integer tensors that code after the model used first: labels. `loss[n]` in the order of their first use."""
+    found: list[tuple[str, Tensor, Tensor]] = []
+    for event in events:
+        for external in event.externals if event.module is None else ():
+            tensor = external.tensor
+            if id(tensor) in known or tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+                continue
+            known.add(id(tensor))
+            values = _looked_at(tensor) if external.version == version_of(tensor) else None
+            if values is not None and tensor.numel() > 1 and len(found) < AT_MOST:
+                found.append((f"{BATCH_LOSS.removeprefix(BATCH_PREFIX)}{len(found)}]", tensor, values))
+    return found
+
+
+@functools.lru_cache(maxsize=16)
+def _shifts_on(device: torch.device) -> Tensor:
+    return torch.tensor(_SHIFTS, device=device)
 
 
 def _looked_at(tensor: Tensor) -> Tensor | None:
