@@ -8,6 +8,7 @@ on those of config.replicas. A digest of a batch reaches the host with the next 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -75,7 +76,9 @@ class Streams(Observer):
         given += _of_loss_code(events[first + 1 :], {id(tensor) for _, tensor, _ in given})
         if given and self._n_sent < MAX_SENT:
             self._n_sent += 1
-            self._send(given)
+            is_seen = torch._C._len_torch_dispatch_stack()  # by a mode that records every operation
+            with _disable_current_modes() if is_seen else contextlib.nullcontext():
+                self._send(given)
 
     def _send(self, given: Sequence[tuple[str, Tensor, Tensor]]) -> None:
         elsewhere: list[tuple[_Asked, Tensor]] = []
@@ -87,8 +90,7 @@ class Streams(Observer):
             else:
                 elsewhere.append((asked, values))
         if elsewhere:
-            with _disable_current_modes():
-                self._start(elsewhere)
+            self._start(elsewhere)
 
     def _start(self, elsewhere: Sequence[tuple[_Asked, Tensor]]) -> None:
         by_device: dict[torch.device, list[tuple[_Asked, Tensor]]] = {}
