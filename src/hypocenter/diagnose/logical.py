@@ -326,7 +326,7 @@ def grad_norms(table: pa.Table, places: Mapping[int, Place], port: str = "grad")
         places: where ranks stand.
         port: whose rows to take.
     """
-    rows = _with_placements(table).filter(_is_norm(table, port))
+    rows = with_placements(table).filter(_is_norm(table, port))
     if not rows.num_rows:
         return []
     n_ranks = pc.count_distinct(rows["rank"]).as_py()
@@ -375,7 +375,7 @@ def _is_norm(table: pa.Table, port: str) -> pa.Array:
     return pc.and_(is_port, pc.invert(pc.or_(table["replay"], table["recompute"])))
 
 
-def _with_placements(table: pa.Table, known: dict[_Of, str] | None = None) -> pa.Table:
+def with_placements(table: pa.Table, known: dict[_Of, str] | None = None) -> pa.Table:
     """The rows; those of parameters and of gradients as the optimizer sees them each with the placement known of it.
 
     Digests carry placements, and are written on a schedule; norms are written at each step and carry none. A gradient
@@ -419,7 +419,7 @@ def logical_steps(tables: Iterable[tuple[int, pa.Table]], places: Mapping[int, P
         shelf.put(table)
     steps = shelf.steps()
     for step in steps:
-        yield merged(_with_placements(shelf.take(step), known), places)
+        yield merged(with_placements(shelf.take(step), known), places)
     if not steps:
         yield merged(shelf.take(0), places)
     shelf.close()

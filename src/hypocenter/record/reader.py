@@ -38,6 +38,7 @@ from hypocenter.record.place_file import read_place
 from hypocenter.record.rank_files import SCHEMAS, RankRows, parts_of, read_rank, spans_of
 from hypocenter.record.salvage import newer_format, salvage, sealed_rows
 from hypocenter.record.schema import readings_from, steps_from
+from hypocenter.record.step_stream import StepStream, only_file
 from hypocenter.record.whereabouts import Whereabouts, read_earlier, read_whereabouts
 
 _RUN_FILE_AT_MOST_BYTES = 16 << 20
@@ -197,6 +198,11 @@ class RecordedRun:
         want = Want(where=where, columns=own, needs=tuple(needs))
         for rank, table in self._ahead("events", want, self.ranks if ranks is None else list(ranks)):
             yield rank, _with_rank(table, rank) if columns is None or "rank" in columns else table
+
+    def stream(self, rank: int, columns: Sequence[str]) -> StepStream | None:
+        """Readings of one rank batch by batch; None when they are not in one file: then ask `scan`."""
+        path = only_file(self._folders[rank]) if rank in self._folders else None
+        return StepStream(path, columns) if path is not None else None
 
     def step_records(self) -> list[tuple[int, StepRecord]]:
         """Every (rank, step record), rank by rank, in the order they were written."""

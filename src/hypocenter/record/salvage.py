@@ -30,7 +30,7 @@ class Salvaged:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Verdict:
+class Verdict:
     """What was found out while the batches of a file were read."""
 
     problem: str = ""
@@ -53,9 +53,9 @@ def salvage(path: Path, schema: pa.Schema, want: Want = EVERYTHING, *, room_byte
     """
     wanted = want.reads
     part = schema if wanted is None else pa.schema([schema.field(name) for name in wanted])
-    gathered, verdict = Gathered(part, want, room_bytes=room_bytes), _Verdict()
+    gathered, verdict = Gathered(part, want, room_bytes=room_bytes), Verdict()
     is_sealed = path.suffix == SEALED_SUFFIX
-    for batch in (_sealed_batches if is_sealed else _stream_batches)(path, part, verdict, projected=wanted is not None):
+    for batch in (sealed_batches if is_sealed else stream_batches)(path, part, verdict, projected=wanted is not None):
         gathered.add(batch)
     if is_sealed and verdict.problem:
         gathered.clear()
@@ -80,7 +80,7 @@ def sealed_rows(path: Path) -> int:
         return -1
 
 
-def _stream_batches(path: Path, schema: pa.Schema, verdict: _Verdict, *, projected: bool) -> Iterator[pa.RecordBatch]:
+def stream_batches(path: Path, schema: pa.Schema, verdict: Verdict, *, projected: bool) -> Iterator[pa.RecordBatch]:
     """Whole batches up to the end or the first damage; the verdict says what the damage is."""
     is_open = False
     try:
@@ -107,7 +107,8 @@ def _positions(path: Path, schema: pa.Schema) -> Sequence[int]:
         return [at for at in found if at >= 0]
 
 
-def _sealed_batches(path: Path, schema: pa.Schema, verdict: _Verdict, *, projected: bool) -> Iterator[pa.RecordBatch]:
+def sealed_batches(path: Path, schema: pa.Schema, verdict: Verdict, *, projected: bool) -> Iterator[pa.RecordBatch]:
+    """Batches of a sealed file; the verdict says what is wrong with it, and then none of them can be trusted."""
     import pyarrow.parquet as pq
 
     try:

@@ -1,0 +1,146 @@
+"""Rows of two runs at one step, put side by side: the n-th row of one is the n-th of the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hypocenter.compare.comparison import Pair, Side, Spot
+from hypocenter.compare.execution import stage_of
+from hypocenter.compare.rows import Flags, Ints, Reals, StepRows
+from hypocenter.compare.spots import Spots
+
+_MOST_LANES, _MOST_MICROBATCHES = 1 << 20, 1 << 20  # ranks and micro-batches of a step: a key of three in 63 bits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aligned:
+    """Paired rows of a step in the order in which a difference travels: STAGES, then the baseline's execution order."""
+
+    step: int
+    candidate_step: int
+    pair: Ints  # number of the pair
+    stage: Ints
+    baseline: StepRows
+    candidate: StepRows
+
+    def __len__(self) -> int:
+        return len(self.pair)
+
+
+class PairIndex:
+    """Which pair a spot of one side belongs to.
+
+    Args:
+        pairs: of both sides.
+        side: the one to look from.
+        spots: numbers of this side's spots; grows while the recording is read.
+    """
+
+    def __init__(self, pairs: Sequence[Pair], side: Side, spots: Spots) -> None:
+        self._spots = spots
+        self._of: dict[Spot, tuple[int, int]] = {}
+        self.n_parts = np.array([len(getattr(pair, side)) for pair in pairs], np.int64)
+        for number, pair in enumerate(pairs):
+            for part, spot in enumerate(getattr(pair, side)):
+                self._of[spot] = (number, part)
+        self._pair = np.empty(0, np.int64)
+
+    def pairs_of(self, spot: Ints) -> Ints:
+        """For numbers of spots the numbers of their pairs; -1 for one that has none."""
+        if len(self._pair) < len(self._spots.known):
+            new = self._spots.known[len(self._pair) :]
+            more = np.fromiter((self._of.get(one, (-1, 0))[0] for one in new), np.int64, len(new))
+            self._pair = np.concatenate([self._pair, more])
+        return self._pair[spot]
+
+
+class Aligner:
+    """Puts steps of two runs side by side.
+
+    Args:
+        pairs: of the matching.
+        baseline, candidate: numbers of the spots of both runs.
+    """
+
+    def __init__(self, pairs: Sequence[Pair], baseline: Spots, candidate: Spots) -> None:
+        self.pairs = pairs
+        self._stage = np.array([stage_of(pair.baseline[0]) for pair in pairs], np.int64)
+        self._sides = PairIndex(pairs, "baseline", baseline), PairIndex(pairs, "candidate", candidate)
+
+    def align(self, baseline: StepRows, candidate: StepRows) -> Aligned:
+        """The rows that both sides have at this step. Of a pair of fused and split tensors the parts are added up."""
+        lanes_differ = int(baseline.lane.max(initial=0)) != int(candidate.lane.max(initial=0))
+        left, left_pair = _of_pairs(baseline, self._sides[0], without_lanes=lanes_differ)
+        right, right_pair = _of_pairs(candidate, self._sides[1], without_lanes=lanes_differ)
+        _, mine, other = np.intersect1d(_keys(left, left_pair), _keys(right, right_pair), return_indices=True)
+        stage = self._stage[left_pair[mine]] if len(mine) else np.empty(0, np.int64)
+        order = np.lexsort((left.lane[mine], left.order[mine], stage))
+        mine, other = mine[order], other[order]
+        return Aligned(
+            step=baseline.step, candidate_step=candidate.step, pair=left_pair[mine], stage=stage[order],
+            baseline=left.take(mine), candidate=right.take(other),
+        )  # fmt: skip
+
+
+def _keys(rows: StepRows, pair: Ints) -> Ints:
+    return (pair * _MOST_MICROBATCHES + rows.microbatch) * _MOST_LANES + rows.lane
+
+
+def _of_pairs(rows: StepRows, index: PairIndex, *, without_lanes: bool) -> tuple[StepRows, Ints]:
+    """The rows that have a pair, one for each pair, micro-batch and lane; with the numbers of the pairs."""
+    pair = index.pairs_of(rows.spot)
+    mine = pair >= 0
+    if without_lanes:  # other ranks on the other side: only what is one tensor over all ranks has a counterpart
+        several = np.unique(pair[mine & (rows.lane > 0)])
+        mine &= ~np.isin(pair, several)
+    at = np.flatnonzero(mine)
+    rows, pair = rows.take(at), pair[at]
+    if (index.n_parts[pair] == 1).all():
+        return rows, pair
+    return _joined(rows, pair, index.n_parts[pair] > 1, index.n_parts)
+
+
+def _joined(rows: StepRows, pair: Ints, is_part: Flags, n_parts: Ints) -> tuple[StepRows, Ints]:
+    """Parts of a fused tensor as one row; where a part is missing there is no row."""
+    single, parts = np.flatnonzero(~is_part), np.flatnonzero(is_part)
+    keys = _keys(rows, pair)[parts]
+    parts = parts[np.argsort(keys, kind="stable")]
+    keys = np.sort(keys)
+    starts = np.flatnonzero(np.concatenate([[True], np.diff(keys) != 0]))
+    complete = np.diff(np.append(starts, len(keys))) == n_parts[pair[parts[starts]]]
+    whole = _added(rows.take(parts), starts)
+    first = parts[starts]
+    return _stacked(rows.take(single), whole.take(np.flatnonzero(complete))), np.concatenate(
+        [pair[single], pair[first[complete]]]
+    )
+
+
+def _added(rows: StepRows, starts: Ints) -> StepRows:
+    """Runs of rows each added up to one: a tensor put together from parts."""
+    firsts = rows.take(starts)
+    values: dict[str, Reals] = {}
+    for name, column in rows.values.items():
+        how = np.fmin if name == "min" else np.fmax if name in ("max", "absmax") else np.add
+        values[name] = how.reduceat(column, starts)
+    return replace(
+        firsts, values=values, counts={n: np.add.reduceat(c, starts) for n, c in rows.counts.items()},
+        has_digest=np.zeros(len(starts), np.bool_), sketch=None, sketched=np.empty(0, np.int64),
+        is_bound=np.logical_or.reduceat(rows.is_bound, starts),
+        literal_inf=np.logical_or.reduceat(rows.literal_inf, starts),
+    )  # fmt: skip
+
+
+def _stacked(upper: StepRows, lower: StepRows) -> StepRows:
+    """Rows of one below those of the other; the lower ones have no sketches."""
+    both = {
+        name: np.concatenate([getattr(upper, name), getattr(lower, name)])
+        for name in ("spot", "microbatch", "lane", "order", "dtype", "digest", "has_digest", "literal_inf", "is_bound",
+                     "calibration")
+    }  # fmt: skip
+    return replace(
+        upper, **both, counts={n: np.concatenate([c, lower.counts[n]]) for n, c in upper.counts.items()},
+        values={n: np.concatenate([c, lower.values[n]]) for n, c in upper.values.items()},
+    )  # fmt: skip

@@ -1,0 +1,183 @@
+"""Blame is local: the first place, in execution order, whose inputs agree and whose output does not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hypocenter.compare.comparison import Divergence, Pair
+from hypocenter.compare.inputs import Inputs, inputs_of
+from hypocenter.compare.judged import Judged
+from hypocenter.compare.rows import Flags
+from hypocenter.compare.verdict import CANNOT_TELL
+from hypocenter.nouns import Phase
+
+JUMP = 3.0  # an output's error in units of its noise against the largest of its inputs: below it, it was handed on
+_MOST_TRIED = 400  # rows of a step that are looked at: what no input explains is among the first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blame:
+    """What was found in a step."""
+
+    divergence: Divergence
+    is_gradual: bool = False  # its inputs are nearly as far apart: errors built up, nobody in particular is to blame
+    excess: float = 0.0  # error in units of noise
+
+
+def blame(judged: Judged, before: Judged | None, *, is_start: bool) -> Blame | None:
+    """The culprit of a step in which something differs; None when what differs only hands on what nobody can judge.
+
+    Args:
+        judged: the step.
+        before: the step compared before it.
+        is_start: it is the first step of the baseline: parameters come from initialisation or a checkpoint.
+    """
+    gradual: Blame | None = None
+    for at in np.flatnonzero(judged.differs)[:_MOST_TRIED].tolist():
+        found = _judge(judged, at, before, is_start)
+        if found is not None and not found.is_gradual:
+            return found
+        gradual = gradual or found
+    return gradual
+
+
+def _judge(judged: Judged, at: int, before: Judged | None, is_start: bool) -> Blame | None:
+    phase = judged.spots[at].phase
+    if phase in ("param", "optimizer") and not is_start:
+        return _of_update(judged, at, before)
+    at = _producer(judged, at)
+    inputs = inputs_of(judged, at)
+    if (judged.differs & inputs.rows).any():
+        return None
+    row = judged.row(at)
+    doubtful = inputs.rows & (judged.verdicts == CANNOT_TELL)
+    largest = float(judged.excess[inputs.rows].max(initial=0.0))
+    excess = float(judged.excess[at])
+    divergence = Divergence(
+        step=row.step, microbatch=row.microbatch, phase=_phase(judged, at), site=inputs.owner,
+        port=judged.spots[at].port, candidate_site=_candidate_site(row.pair, inputs.owner), error=_error(judged, at),
+        floor=row.floor.relative, between=_between(judged, at, inputs),
+        inputs_agree=None if doubtful.any() or not _has_inputs(judged, at, inputs) else True, row=row,
+    )  # fmt: skip
+    return Blame(divergence=divergence, is_gradual=excess < JUMP * largest, excess=excess)
+
+
+def _phase(judged: Judged, at: int) -> Phase:
+    spot = judged.spots[at]
+    if spot.phase == "forward" and spot.site == "":
+        if spot.port.startswith("in"):
+            return "data"
+        if "loss" in spot.port and judged.aligned.baseline.counts["n"][at] == 1:
+            return "loss"
+    return spot.phase
+
+
+def _error(judged: Judged, at: int) -> float:
+    return float(judged.distances.relative[at])
+
+
+def _has_inputs(judged: Judged, at: int, inputs: Inputs) -> bool:
+    phase = judged.spots[at].phase
+    if phase in ("data", "param", "optimizer", "scaler") or (phase == "forward" and judged.spots[at].site == ""):
+        return True
+    return bool((inputs.rows & (judged.phase != "param")).any())
+
+
+def _producer(judged: Judged, at: int) -> int:
+    """The row of the same values that is somebody's output, when this one is an input of the next.
+
+    In backward the gradient of a tensor is seen at its consumer (grad_in) and at its producer (grad_out) in no order.
+    """
+    spot = judged.spots[at]
+    if spot.phase != "backward":
+        return at
+    rows = judged.aligned.baseline
+    same = (judged.phase == "backward") & judged.differs & (rows.microbatch == rows.microbatch[at])
+    same &= (rows.lane == rows.lane[at]) & np.char.startswith(judged.port, "grad_in")
+    for name in ("sum", "sumsq", "absmax"):
+        same &= rows.values[name] == rows.values[name][at]
+    same &= rows.counts["n"] == rows.counts["n"][at]
+    found = [i for i in np.flatnonzero(same).tolist() if _has_own_gradient(judged, i)]
+    if not found:
+        return at
+    return _common(judged, found)
+
+
+def _has_own_gradient(judged: Judged, at: int) -> bool:
+    """Whether the module's own output gradients were compared, and agree."""
+    spot = judged.spots[at]
+    own = (judged.site == spot.site) & (judged.call == spot.call) & np.char.startswith(judged.port, "grad_out")
+    own &= judged.phase == "backward"
+    return bool(own.any()) and not bool((own & judged.differs).any())
+
+
+def _common(judged: Judged, rows: list[int]) -> int:
+    """Of the consumers of one tensor the innermost that holds all others that are not around it."""
+    sites = [judged.spots[i].site for i in rows]
+    leaves = [i for i, site in zip(rows, sites, strict=True) if not any(_is_in(other, site) for other in sites)]
+    if len(leaves) == 1:
+        return leaves[0]
+    shared = [i for i in rows if all(_is_in(judged.spots[leaf].site, judged.spots[i].site) for leaf in leaves)]
+    around = [i for i in shared if i not in leaves]
+    return max(around, key=lambda i: len(judged.spots[i].site)) if around else leaves[0]
+
+
+def _is_in(site: str, outer: str) -> bool:
+    return site != outer and (outer == "" or site.startswith(f"{outer}."))
+
+
+def _between(judged: Judged, at: int, inputs: Inputs) -> tuple[str, str] | None:
+    if not inputs.is_between:
+        return None
+    rows = inputs.rows & (judged.phase == judged.spots[at].phase)
+    if judged.spots[at].phase == "loss":
+        rows = inputs.rows
+    last = np.flatnonzero(rows)
+    if not len(last):
+        return None
+    order = judged.aligned.baseline.order
+    before = int(last[np.argmax(order[last])])
+    return _name(judged, before), _name(judged, at)
+
+
+def _name(judged: Judged, at: int) -> str:
+    spot = judged.spots[at]
+    return f"{spot.site} {spot.port}".strip()
+
+
+def _candidate_site(pair: Pair, owner: str) -> str:
+    """The candidate's name of the place: of the pair's spot; of its surroundings as many levels out as the baseline's."""
+    mine, other = pair.baseline[0].site, pair.candidate[0].site
+    if mine == owner or not mine.startswith(owner):
+        return other
+    up = mine[len(owner) :].strip(".").count(".") + 1 if owner else mine.count(".") + 1
+    parts = other.split(".")
+    return ".".join(parts[: max(0, len(parts) - up)])
+
+
+def _of_update(judged: Judged, at: int, before: Judged | None) -> Blame | None:
+    """A parameter or a state that the update of the step before made different."""
+    row, spot = judged.row(at), judged.spots[at]
+    excess = float(judged.excess[at])
+    step, agree, largest = row.step, None, 0.0
+    if before is not None:
+        step = before.aligned.step
+        own = _of_parameter(before, spot.site)
+        if (before.differs & own).any() or (before.verdicts[own] == CANNOT_TELL).any():
+            return None
+        agree = True if (own & (before.phase == "grad")).any() else None
+        largest = float(before.excess[own].max(initial=0.0))
+    divergence = Divergence(
+        step=step, microbatch=row.microbatch, phase="optimizer", site=spot.site, port=spot.port,
+        candidate_site=row.pair.candidate[0].site, error=_error(judged, at), floor=row.floor.relative,
+        inputs_agree=agree, row=row,
+    )  # fmt: skip
+    return Blame(divergence=divergence, is_gradual=excess < JUMP * largest, excess=excess)
+
+
+def _of_parameter(before: Judged, site: str) -> Flags:
+    """Rows of the step before that a parameter's update used."""
+    is_own = (before.site == site) & np.isin(before.phase, ("param", "grad", "optimizer"))
+    return is_own | (before.phase == "optimizer") & np.isin(before.site, ("lr", "clip_coef"))

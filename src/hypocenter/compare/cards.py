@@ -1,0 +1,151 @@
+"""SiteCards of a run: what a matcher may know of each spot, from the first step that recorded it."""
+
+from __future__ import annotations
+
+# pyright: reportAttributeAccessIssue=false
+# (pyarrow.compute makes its functions when it is imported)
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hypocenter.compare.comparison import SiteCard, Spot
+from hypocenter.compare.execution import stage_of
+from hypocenter.compare.rows import is_compared
+from hypocenter.compare.spots import KEY, Spots
+from hypocenter.diagnose import logical
+from hypocenter.record.reader import RecordedRun
+
+_TOLD = ("order", "module", "dtype", "shape", "names", "n", "sumsq", "absmax", "hist_first", "hist", "sketch", "digest")
+_READ = ("step", *KEY, *_TOLD, "op", "recompute", "replay", "microbatch", "placement")
+_SEEN = ("step", *KEY, "op", "recompute", "replay")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deck:
+    """The cards of a run, and at which step each spot was first seen."""
+
+    cards: tuple[SiteCard, ...]
+    steps: dict[Spot, int]
+
+
+def deck(run: RecordedRun) -> Deck:
+    """Cards of all spots that are compared, in execution order (`SiteCard.order` counts them)."""
+    firsts = _first_steps(run)
+    wanted = pa.array(sorted(set(firsts.values())), pa.int64())
+
+    def is_first(batch: pa.RecordBatch) -> pa.Array:
+        return pc.and_(pc.is_in(batch["step"], wanted), is_compared(batch))
+
+    found: dict[Spot, dict[str, Any]] = {}
+    columns = tuple(dict.fromkeys((*_READ, *(logical.READS if len(run.ranks) > 1 else ()))))
+    for _, table in _tables(run, columns, is_first, int(wanted[-1].as_py()) if len(wanted) else -1):
+        whole = table
+        if len(run.ranks) > 1:
+            continue
+        _collect(whole, firsts, found)
+    if len(run.ranks) > 1:
+        _collect(_of_all_ranks(run, columns, is_first), firsts, found)
+    ordered = sorted(found, key=lambda spot: (stage_of(spot), found[spot]["order"], firsts[spot], spot.port))
+    cards = [_card(spot, found[spot], order) for order, spot in enumerate(ordered)]
+    return Deck(cards=tuple(cards), steps=firsts)
+
+
+def cards(run: RecordedRun) -> tuple[SiteCard, ...]:
+    """The cards alone."""
+    return deck(run).cards
+
+
+def _of_all_ranks(run: RecordedRun, columns: Sequence[str], where: Any) -> pa.Table:
+    """Rows of all ranks as logical ones, with what merging drops taken from the lowest rank that has it."""
+    tables = [table for _, table in run.scan(where, columns=(*columns, "rank"))]
+    table = logical.with_placements(pa.concat_tables(tables))
+    joined = logical.merged(table, run.places, histograms=True, sketches=True)
+    told: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in table.select([*KEY, "rank", "module", "shape", "names", "digest", "n"]).to_pylist():
+        told.setdefault(tuple(row[name] for name in (*KEY, "rank")), row)
+    rows = joined.select([*KEY, "rank", "n"]).to_pylist()
+    of = [told[tuple(row[name] for name in (*KEY, "rank"))] for row in rows]
+    joined = joined.append_column("module", pa.array([row["module"] for row in of], pa.string()))
+    joined = joined.append_column("names", pa.array([row["names"] for row in of], pa.list_(pa.string())))
+    shapes = [_logical_shape(row["shape"], row["n"], one["n"]) for row, one in zip(of, rows, strict=True)]
+    joined = joined.append_column("shape", pa.array(shapes, pa.list_(pa.int64())))
+    return joined.append_column("digest", pa.nulls(joined.num_rows, pa.int64()))
+
+
+def _logical_shape(shape: Sequence[int], n_own: int, n_all: int) -> list[int]:
+    """The shape of the shard when it is the whole tensor; else only the number of elements is known."""
+    return list(shape) if n_own == n_all else [n_all]
+
+
+def _tables(run: RecordedRun, columns: Sequence[str], where: Any, last_step: int) -> Iterator[tuple[int, pa.Table]]:
+    stream = run.stream(run.ranks[0], columns) if len(run.ranks) == 1 else None
+    if stream is None:
+        yield from run.scan(where, columns=columns) if len(run.ranks) == 1 else ()
+        return
+    kept: list[pa.RecordBatch] = []
+    for batch in stream:
+        rows = batch.filter(where(batch))
+        kept += [rows] if rows.num_rows else []
+    if kept:
+        yield run.ranks[0], pa.Table.from_batches(kept)
+
+
+def _first_steps(run: RecordedRun) -> dict[Spot, int]:
+    """Each spot and the first step that has it."""
+    spots, firsts = Spots(), dict[int, int]()
+    before: list[pa.Array] = []
+    for batch in _seen(run):
+        keys = [batch[name] for name in KEY]
+        if len(before) == len(keys) and all(a.equals(b) for a, b in zip(before, keys, strict=True)):
+            continue
+        before = keys
+        number = spots.numbers(batch)
+        step = batch["step"].to_numpy()
+        order = np.lexsort((step, number))
+        at = order[np.unique(number[order], return_index=True)[1]]
+        for one, first in zip(number[at].tolist(), step[at].tolist(), strict=True):
+            firsts[one] = min(firsts.get(one, first), first)
+    return {spots.known[number]: step for number, step in firsts.items()}
+
+
+def _seen(run: RecordedRun) -> Iterator[pa.RecordBatch]:
+    for rank in run.ranks:
+        stream = run.stream(rank, _SEEN)
+        batches = stream if stream is not None else _scanned(run, rank)
+        for batch in batches:
+            rows = batch.filter(is_compared(batch))
+            if rows.num_rows:
+                yield rows
+
+
+def _scanned(run: RecordedRun, rank: int) -> Iterator[pa.RecordBatch]:
+    for _, table in run.scan(columns=_SEEN, ranks=[rank]):
+        yield from table.to_batches()
+
+
+def _collect(table: pa.Table, firsts: dict[Spot, int], found: dict[Spot, dict[str, Any]]) -> None:
+    """Of each spot its row of the first step and micro-batch."""
+    for batch in table.to_batches():
+        spots = Spots()
+        number = spots.numbers(batch)
+        due = np.array([firsts.get(spot, -1) for spot in spots.known], np.int64)
+        mine = np.flatnonzero(batch["step"].to_numpy() == due[number])
+        order = mine[np.lexsort((batch["microbatch"].to_numpy()[mine], number[mine]))]
+        at = order[np.unique(number[order], return_index=True)[1]]
+        rows = batch.select([*_TOLD, "op"]).take(pa.array(at)).to_pylist()
+        for one, row in zip(number[at].tolist(), rows, strict=True):
+            found.setdefault(spots.known[one], row)
+
+
+def _card(spot: Spot, row: dict[str, Any], order: int) -> SiteCard:
+    sketch = row["sketch"]
+    card = SiteCard(
+        spot=spot, order=order, module=row["module"], dtype=row["dtype"], shape=tuple(row["shape"]),
+        names=tuple(row["names"]), n=row["n"], sumsq=row["sumsq"], absmax=row["absmax"],
+        hist_first=row["hist_first"], hist=tuple(row["hist"]), digest=row["digest"],
+    )  # fmt: skip
+    return card if sketch is None else replace(card, sketch=tuple(sketch))

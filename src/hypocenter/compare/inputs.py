@@ -1,0 +1,136 @@
+"""What a row of a step was computed from: the rows that must agree for it to be the place where a difference begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from hypocenter.compare.judged import Judged
+from hypocenter.compare.rows import Flags
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """The rows that a row was computed from."""
+
+    rows: Flags
+    before: Flags | None = None  # rows of the step before; of a parameter
+    owner: str = ""  # the module whose code computed it
+    is_between: bool = False  # by the owner's own code, between two calls
+
+
+def inputs_of(judged: Judged, at: int) -> Inputs:
+    """The inputs of row `at` within its step."""
+    find = _BY_PHASE.get(judged.spots[at].phase, _everything_before)
+    return find(judged, at)
+
+
+def enclosing(judged: Judged, site: str) -> str:
+    """The nearest module around a site that was called in this step; the root when none was."""
+    called = set(judged.site[judged.phase == "forward"].tolist())
+    while site:
+        site = site.rpartition(".")[0]
+        if site in called:
+            return site
+    return site
+
+
+def module_of(judged: Judged, parameter: str) -> str:
+    """The module that a parameter belongs to."""
+    return parameter.rpartition(".")[0]
+
+
+def _forward(judged: Judged, at: int) -> Inputs:
+    spot, order = judged.spots[at], judged.aligned.baseline.order
+    here = _of_same_batch(judged, at) & (judged.phase == "forward")
+    is_output = spot.port.startswith("out")
+    owner = spot.site if is_output else enclosing(judged, spot.site)
+    if not is_output and spot.site == "":
+        return Inputs(rows=judged.phase == "data", owner="")
+    entered = here & (judged.site == owner) & _starts_with(judged, "in")
+    if is_output:
+        entered &= judged.call == spot.call
+    else:
+        entered &= order < order[at]
+    first = int(order[entered].min()) if entered.any() else -1
+    if not is_output and entered.any():  # the latest call of the owner
+        latest = judged.call[entered].max()
+        entered &= judged.call == latest
+        first = int(order[entered].min())
+    inside = here & (order >= first) & (order < order[at])
+    inside &= entered | (_starts_with(judged, "out") & (judged.site != spot.site) | _is_inside(judged, owner))
+    return Inputs(
+        rows=(inside | entered | _parameters(judged, owner)) & _not(at, len(judged)), owner=owner,
+        is_between=not is_output,
+    )  # fmt: skip
+
+
+def _loss(judged: Judged, at: int) -> Inputs:
+    here = _of_same_batch(judged, at) & ((judged.phase == "forward") | (judged.phase == "data"))
+    return Inputs(rows=here, owner="", is_between=True)
+
+
+def _backward(judged: Judged, at: int) -> Inputs:
+    spot = judged.spots[at]
+    here = _of_same_batch(judged, at)
+    upstream = here & np.isin(judged.phase, ("forward", "loss"))
+    earlier = here & (judged.phase == "backward") & (judged.aligned.baseline.order < judged.aligned.baseline.order[at])
+    if not spot.port.startswith("grad_in"):
+        return Inputs(
+            rows=upstream | earlier, owner=enclosing(judged, spot.site), is_between=True,
+        )  # fmt: skip
+    own = here & (judged.phase == "backward") & (judged.site == spot.site) & (judged.call == spot.call)
+    own &= _starts_with(judged, "grad_out")
+    return Inputs(rows=own | upstream | earlier | _parameters(judged, spot.site), owner=spot.site)
+
+
+def _gradient(judged: Judged, at: int) -> Inputs:
+    spot = judged.spots[at]
+    if spot.site == "grad_norm":
+        return Inputs(rows=(judged.phase == "grad") & _not(at, len(judged)), owner="", is_between=True)
+    owner = module_of(judged, spot.site)
+    of_module = (judged.site == owner) & np.isin(judged.phase, ("forward", "backward"))
+    rows = of_module & (_starts_with(judged, "in") | _starts_with(judged, "grad_out"))
+    if not of_module.any():
+        rows = np.isin(judged.phase, ("forward", "loss", "backward"))
+    own = (judged.phase == "param") & (judged.site == spot.site)
+    return Inputs(rows=rows | own | (judged.phase == "loss"), owner=owner)
+
+
+def _everything_before(judged: Judged, at: int) -> Inputs:
+    return Inputs(rows=np.arange(len(judged)) < at, owner=judged.spots[at].site)
+
+
+def _nothing(judged: Judged, at: int) -> Inputs:
+    return Inputs(rows=np.zeros(len(judged), np.bool_), owner=judged.spots[at].site)
+
+
+_BY_PHASE: dict[str, Callable[[Judged, int], Inputs]] = {
+    "data": _nothing, "param": _nothing, "optimizer": _nothing, "forward": _forward, "loss": _loss,
+    "backward": _backward, "grad": _gradient, "scaler": _nothing,
+}  # fmt: skip
+
+
+def _of_same_batch(judged: Judged, at: int) -> Flags:
+    rows = judged.aligned.baseline
+    return (rows.microbatch == rows.microbatch[at]) & (rows.lane == rows.lane[at])
+
+
+def _starts_with(judged: Judged, word: str) -> Flags:
+    return np.char.startswith(judged.port, word)
+
+
+def _is_inside(judged: Judged, owner: str) -> Flags:
+    return np.char.startswith(judged.site, f"{owner}." if owner else "")
+
+
+def _parameters(judged: Judged, owner: str) -> Flags:
+    return (judged.phase == "param") & _is_inside(judged, owner)
+
+
+def _not(at: int, n: int) -> Flags:
+    rows = np.ones(n, np.bool_)
+    rows[at] = False
+    return rows

@@ -1,0 +1,80 @@
+"""One step of two runs, compared and judged: what blame is searched in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from hypocenter.compare.aligned import Aligned
+from hypocenter.compare.comparison import Pair, RowComparison, Spot
+from hypocenter.compare.distances.columns import Distances
+from hypocenter.compare.noise import Floors
+from hypocenter.compare.rows import Flags, Reals
+from hypocenter.compare.verdict import DIFFERS, limits, word
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """Rows of a step in the order in which a difference travels, with distances, floors and verdicts."""
+
+    pairs: Sequence[Pair]
+    aligned: Aligned
+    distances: Distances
+    floors: Floors
+    verdicts: npt.NDArray[np.int8]
+    budget: float
+
+    def __len__(self) -> int:
+        return len(self.verdicts)
+
+    @cached_property
+    def spots(self) -> list[Spot]:
+        """The baseline's spot of each row."""
+        return [self.pairs[pair].baseline[0] for pair in self.aligned.pair.tolist()]
+
+    @cached_property
+    def phase(self) -> npt.NDArray[np.str_]:
+        """Phase of each row."""
+        return np.array([spot.phase for spot in self.spots], np.str_)
+
+    @cached_property
+    def site(self) -> npt.NDArray[np.str_]:
+        """Site of each row, in the baseline's names."""
+        return np.array([spot.site for spot in self.spots], np.str_)
+
+    @cached_property
+    def port(self) -> npt.NDArray[np.str_]:
+        """Port of each row."""
+        return np.array([spot.port for spot in self.spots], np.str_)
+
+    @cached_property
+    def call(self) -> npt.NDArray[np.int64]:
+        """Call of each row."""
+        return np.array([spot.call for spot in self.spots], np.int64)
+
+    @cached_property
+    def differs(self) -> Flags:
+        """Which rows differ."""
+        return self.verdicts == DIFFERS
+
+    @cached_property
+    def excess(self) -> Reals:
+        """Error of each row in units of what is still noise there; 0 of equal rows."""
+        agrees_to, _ = limits(self.floors, self.budget)
+        with np.errstate(all="ignore"):
+            found = np.where(self.distances.is_equal, 0.0, self.distances.relative / agrees_to)
+        return np.nan_to_num(found, nan=0.0, posinf=np.inf)
+
+    def row(self, at: int) -> RowComparison:
+        """One row as a noun."""
+        a = self.aligned
+        return RowComparison(
+            pair=self.pairs[int(a.pair[at])], step=a.step, microbatch=int(a.baseline.microbatch[at]),
+            order=int(a.baseline.order[at]), distance=self.distances.row(at), floor=self.floors.row(at),
+            verdict=word(int(self.verdicts[at])),
+            dtypes=(str(a.baseline.dtype[at]), str(a.candidate.dtype[at])),
+        )  # fmt: skip

@@ -1,0 +1,127 @@
+"""The noise floor: how far two good runs are apart, spot by spot. Measured where it can be, else assumed per dtype.
+
+Measured is the largest distance seen so far at the spot between the baseline and its repeats, or between a step and its
+perturbed replays (`run --calibrate`); never below what one rounding does, and never below the median of the same phase:
+a few samples may be close by chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from hypocenter.compare.comparison import Floor, FloorSource, SiteCard
+from hypocenter.compare.distances.columns import NONE, Distances
+from hypocenter.compare.execution import stage_of
+from hypocenter.compare.rows import Ints, Reals
+
+# eps of each format: distance from 1 to the next number
+_EPS = {
+    "float64": 2.0**-52, "complex128": 2.0**-52, "float32": 2.0**-23, "complex64": 2.0**-23, "float16": 2.0**-10,
+    "bfloat16": 2.0**-7, "float8_e4m3fn": 2.0**-3, "float8_e4m3fnuz": 2.0**-3, "float8_e5m2": 2.0**-2,
+    "float8_e5m2fnuz": 2.0**-2,
+}  # fmt: skip
+# What two good runs on different devices are apart by at most before it looks wrong, at depth of a few layers:
+# rounding of float32 adds up over sums (2**3 eps); that of a short format is hidden by accumulation in float32.
+_ASSUMED = {"float64": 2.0**-46, "complex128": 2.0**-46, "float32": 2.0**-20, "complex64": 2.0**-20}
+_OF_INTEGERS = 2.0**-12  # indices that a router picks may flip here and there
+ZONE = 64.0  # times an assumed floor: below it nobody can tell
+_ROUNDING = 0.25  # of eps: relative L2 error of rounding each element once (eps / sqrt(12), about)
+_SOURCES: tuple[FloorSource, ...] = ("none", "assumed", "calibration", "repeats")
+NO_FLOOR, ASSUMED, CALIBRATION, REPEATS = range(4)
+
+
+def source_word(code: int) -> FloorSource:
+    """The source of a floor as it is written."""
+    return _SOURCES[code]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Floors:
+    """Of each pair of rows its floor."""
+
+    relative: Reals
+    source: npt.NDArray[np.int8]
+    n_samples: Ints
+
+    def row(self, at: int) -> Floor:
+        """One of them."""
+        source = _SOURCES[int(self.source[at])]
+        return Floor(relative=float(self.relative[at]), source=source, n_samples=int(self.n_samples[at]))
+
+
+class Noise:
+    """What is known of the floors of all pairs; grows while the recordings are read.
+
+    Args:
+        cards: of the baseline's spots, one for each pair (the first of a fused one), in the order of the pairs.
+        is_exact: pairs of what a program is given or told: data, learning rate. These have no noise.
+    """
+
+    def __init__(self, cards: Sequence[SiteCard], is_exact: npt.NDArray[np.bool_]) -> None:
+        n = len(cards)
+        self._stage = np.array([stage_of(card.spot) for card in cards], np.int64)
+        self._assumed, self._rounding = _by_dtype(cards)
+        self._exact = is_exact
+        self._measured = np.zeros(n)
+        self._n_samples = np.zeros(n, np.int64)
+        self._source = np.full(n, ASSUMED, np.int8)
+        self.has_measured = False  # something that is not zero
+
+    def learn(self, pair: Ints, distances: Distances, source: int) -> None:
+        """Take distances between two good runs at one step: `source` is CALIBRATION or REPEATS."""
+        known = (distances.depth != NONE) & np.isfinite(distances.relative)
+        pair, relative = pair[known], distances.relative[known]
+        if not len(pair):
+            return
+        self.has_measured |= bool((relative > 0).any())
+        np.maximum.at(self._measured, pair, relative)
+        seen, counts = np.unique(pair, return_counts=True)
+        self._n_samples[seen] += counts
+        self._source[seen] = np.maximum(self._source[seen], source)
+
+    def of(self, pair: Ints) -> Floors:
+        """Floors of pairs as far as is known by now."""
+        if not self.has_measured:
+            return self._floors(pair, np.full(len(pair), ASSUMED, np.int8), self._assumed[pair])
+        typical = np.zeros(int(self._stage.max(initial=0)) + 1)
+        for stage in np.unique(self._stage):
+            of_stage = self._measured[(self._stage == stage) & (self._n_samples > 0)]
+            typical[stage] = np.median(of_stage) if len(of_stage) else 0.0
+        floor = np.maximum(np.maximum(self._measured, typical[self._stage]), self._rounding)[pair]
+        source = self._source[pair]
+        return self._floors(pair, source, np.where(source == ASSUMED, self._assumed[pair], floor))
+
+    def _floors(self, pair: Ints, source: npt.NDArray[np.int8], relative: Reals) -> Floors:
+        exact = self._exact[pair]
+        return Floors(
+            relative=np.where(exact, _EPS["float32"], relative),
+            source=np.where(exact, NO_FLOOR, source).astype(np.int8),
+            n_samples=np.where(exact | (source == ASSUMED), 0, self._n_samples[pair]),
+        )
+
+    @property
+    def source(self) -> FloorSource:
+        """Where most floors come from."""
+        if not self.has_measured:
+            return "assumed"
+        return _SOURCES[int(self._source.max(initial=ASSUMED))]
+
+
+def _by_dtype(cards: Sequence[SiteCard]) -> tuple[Reals, Reals]:
+    """Assumed floors and roundings: of parameters by their own dtype, of what is computed by the coarsest until then."""
+    coarsest, assumed, rounding = 0.0, np.zeros(len(cards)), np.zeros(len(cards))
+    order = sorted(range(len(cards)), key=lambda i: (stage_of(cards[i].spot), cards[i].order))
+    for i in order:
+        card = cards[i]
+        eps = _EPS.get(card.dtype, 0.0)
+        own = _ASSUMED.get(card.dtype, eps) if eps else _OF_INTEGERS
+        if card.spot.phase in ("forward", "backward") and eps:
+            coarsest = max(coarsest, own)
+        is_computed = card.spot.phase not in ("data", "param", "optimizer") and eps
+        assumed[i] = max(own, coarsest) if is_computed else own
+        rounding[i] = _ROUNDING * eps
+    return assumed, rounding

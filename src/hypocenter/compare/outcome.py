@@ -1,0 +1,86 @@
+"""From what was found to the answer: status, sentence, why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hypocenter.compare.blame import Blame
+from hypocenter.compare.comparison import Comparison, Depth, FloorSource, Matching, RowComparison, Verdict
+from hypocenter.compare.distances.columns import NONE, SKETCH
+from hypocenter.compare.judged import Judged
+from hypocenter.compare.options import Options
+from hypocenter.compare.verdict import CANNOT_TELL, DIFFERS, EQUAL
+from hypocenter.compare.words import sentence, whys
+from hypocenter.record.reader import RecordedRun
+
+_FEW = 0.5  # of the smaller run's spots: with fewer pairs nothing is called the same
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts over all steps."""
+
+    n_steps: int = 0
+    n_rows: int = 0
+    n_equal: int = 0
+    n_differ: int = 0
+    n_doubtful: int = 0  # between an assumed floor and what certainly differs, or beyond what an estimate can tell
+    n_incomparable: int = 0  # nothing that both sides hold
+    deepest: int = NONE
+    shift: int = 0
+    floor_source: FloorSource = "none"
+    problems: list[str] = field(default_factory=list[str])
+
+    def take(self, judged: Judged) -> None:
+        """Count the rows of a step."""
+        self.n_steps += 1
+        self.n_rows += len(judged)
+        counts = np.bincount(judged.verdicts, minlength=4)
+        n_incomparable = int((judged.distances.depth == NONE).sum())
+        self.n_equal += int(counts[EQUAL])
+        self.n_differ += int(counts[DIFFERS])
+        self.n_incomparable += n_incomparable
+        self.n_doubtful += int(counts[CANNOT_TELL]) - n_incomparable
+        self.deepest = max(self.deepest, int(judged.distances.depth.max(initial=NONE)))
+
+
+def outcome(
+    baseline: RecordedRun, candidate: RecordedRun, *, matching: Matching, rows: Sequence[RowComparison], tally: Tally,
+    blame: Blame | None, scene: Judged | None, before: Judged | None, options: Options,
+) -> Comparison:  # fmt: skip
+    """The answer."""
+    status = _status(matching, tally, blame)
+    depths: dict[int, Depth] = {1: "summary", SKETCH: "sketch"}
+    found = Comparison(
+        baseline=str(baseline.directory), candidate=str(candidate.directory), status=status,
+        first=blame.divergence if blame is not None else None, rows=tuple(rows), matching=matching,
+        floor_source=tally.floor_source, budget=options.budget, depth=depths.get(tally.deepest),
+        n_steps=tally.n_steps, n_rows=tally.n_rows, n_differ=tally.n_differ, notes=_notes(tally, matching),
+        cause="unknown" if status == "diverged" else None,
+    )  # fmt: skip
+    from dataclasses import replace
+
+    return replace(found, sentence=sentence(found, blame), why=whys(found, blame, tally.n_doubtful))
+
+
+def _status(matching: Matching, tally: Tally, blame: Blame | None) -> Verdict:
+    if not tally.n_rows or tally.n_incomparable * 2 > tally.n_rows:
+        return "cannot-tell"
+    if blame is not None and not (blame.is_gradual and tally.floor_source == "assumed"):
+        return "diverged"
+    if tally.n_differ or tally.n_doubtful:
+        return "cannot-tell"
+    n_smaller = len(matching.pairs) + min(len(matching.unmatched_baseline), len(matching.unmatched_candidate))
+    return "same" if len(matching.pairs) >= _FEW * n_smaller else "cannot-tell"
+
+
+def _notes(tally: Tally, matching: Matching) -> tuple[str, ...]:
+    notes = [*matching.notes, *tally.problems]
+    if tally.shift:
+        notes.append(f"step s of the baseline is compared with step s{tally.shift:+d} of the candidate")
+    if tally.n_incomparable:
+        notes.append(f"{tally.n_incomparable:,} of {tally.n_rows:,} rows hold nothing that can be compared")
+    return tuple(notes)

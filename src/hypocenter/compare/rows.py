@@ -1,0 +1,266 @@
+"""The rows of a recording step by step, as columns of numbers: what distances are taken of.
+
+A run of one process is streamed: a step is in memory at a time. Rows of several ranks are merged into logical tensors
+first (diagnose.logical); a tensor that every rank has of its own keeps its rank as `lane`.
+"""
+
+from __future__ import annotations
+
+# pyright: reportAttributeAccessIssue=false
+# (pyarrow.compute makes its functions when it is imported)
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hypocenter.compare.spots import KEY, Spots
+from hypocenter.diagnose import logical
+from hypocenter.diagnose.shelf import Shelf
+from hypocenter.record.reader import RecordedRun
+
+Ints = npt.NDArray[np.int64]
+Reals = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+Sketches = npt.NDArray[np.float32]
+
+CALIBRATION = "calibrate["  # how `op` of a perturbed replay's rows begins
+SKETCH_LENGTH = 256  # numbers of a sketch (summary.sketch: K * K)
+_COUNTS = ("n", "n_nan", "n_posinf", "n_neginf")
+_VALUES = ("min", "max", "absmax", "sum", "sumsq")
+_SAME = ("phase", "site", "port", "call", "microbatch", "dtype", "op", "recompute", "replay", "literal_inf")
+COLUMNS = ("step", *_SAME, "order", *_COUNTS, *_VALUES, "digest", "sketch")
+_NOT_OF_THE_PROGRAM = ("misuse.", "rng.", "replicas.", "sdc", "micro-batches", "label_weight", "loss_scale.")
+_NOT_VALUES = (
+    "replica", "n_labels", "loss_share", "token_gap", "not_added", "recompute_gap", "recompute_in", "recompute_zeros",
+    "scaled_grad",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRows:
+    """One step of one run. Columns of equal length; rows in execution order."""
+
+    step: int
+    spot: Ints  # number of the spot (Spots)
+    microbatch: Ints
+    lane: Ints  # rank, of a tensor that every rank has of its own; else 0
+    order: Ints
+    dtype: npt.NDArray[np.object_]
+    counts: dict[str, Ints]
+    values: dict[str, Reals]  # NaN: none
+    digest: Ints
+    has_digest: Flags
+    literal_inf: Flags
+    is_bound: Flags  # a sum of parts whose values are not known: only bounds
+    sketch: Sketches | None = None  # of the rows `sketched`, one a row
+    sketched: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    calibration: Ints = field(default_factory=lambda: np.empty(0, np.int64))  # of a perturbed replay: which; else -1
+
+    def __len__(self) -> int:
+        return len(self.spot)
+
+    @property
+    def own(self) -> StepRows:
+        """Rows of the run itself."""
+        return self.take(np.flatnonzero(self.calibration < 0)) if self.has_calibration else self
+
+    @property
+    def calibrations(self) -> list[StepRows]:
+        """Rows of each perturbed replay."""
+        numbers = np.unique(self.calibration[self.calibration >= 0]) if self.has_calibration else []
+        return [self.take(np.flatnonzero(self.calibration == number)) for number in numbers]
+
+    @property
+    def has_calibration(self) -> bool:
+        """Whether rows of perturbed replays are among these."""
+        return bool((self.calibration >= 0).any())
+
+    def take(self, at: Ints) -> StepRows:
+        """The rows of these numbers."""
+        place = np.full(len(self), -1, np.int64)
+        place[self.sketched] = np.arange(len(self.sketched))
+        wanted = place[at]
+        held = np.flatnonzero(wanted >= 0)
+        return StepRows(
+            step=self.step, spot=self.spot[at], microbatch=self.microbatch[at], lane=self.lane[at],
+            order=self.order[at], dtype=self.dtype[at], counts={n: c[at] for n, c in self.counts.items()},
+            values={n: c[at] for n, c in self.values.items()}, digest=self.digest[at],
+            has_digest=self.has_digest[at], literal_inf=self.literal_inf[at], is_bound=self.is_bound[at],
+            sketch=None if self.sketch is None else self.sketch[wanted[held]], sketched=held,
+            calibration=self.calibration[at],
+        )  # fmt: skip
+
+
+class RunRows:
+    """All rows of a recording that are compared, step by step in rising order.
+
+    Args:
+        run: the recording.
+        spots: gets the spots that are seen.
+    """
+
+    def __init__(self, run: RecordedRun, spots: Spots) -> None:
+        self.spots = spots
+        self.problems: list[str] = []
+        self.n_rows = 0
+        self._run = run
+        self._keys: list[pa.Array] = []  # of the step before: most steps have the same rows
+        self._codes: tuple[Ints, Ints, npt.NDArray[np.object_]] | None = None
+
+    def batches(self) -> Iterator[tuple[int, pa.Table]]:
+        """(step, its rows in COLUMNS and `lane`), steps rising; without rows that are not compared."""
+        stream = self._run.stream(self._run.ranks[0], COLUMNS) if len(self._run.ranks) == 1 else None
+        if stream is not None and self._rises():
+            for step, table in _by_step(stream):
+                if (kept := _compared(table)).num_rows:
+                    yield step, kept
+            self.problems += [stream.problem] if stream.problem else []
+            return
+        yield from self._merged()
+
+    def __iter__(self) -> Iterator[StepRows]:
+        for step, table in self.batches():
+            self.n_rows += table.num_rows
+            yield self.columns(step, table)
+
+    def columns(self, step: int, table: pa.Table) -> StepRows:
+        """Rows of a step as columns of numbers."""
+        batch = _one_batch(table)
+        spot, microbatch, dtype = self._coded(batch)
+        sketch, sketched = _sketches(batch["sketch"])
+        digest = batch["digest"]
+        lane = batch["lane"].to_numpy().astype(np.int64) if "lane" in batch.schema.names else np.zeros_like(spot)
+        is_bound = _flags(batch["is_bound"]) if "is_bound" in batch.schema.names else np.zeros(len(spot), np.bool_)
+        return StepRows(
+            step=step, spot=spot, microbatch=microbatch, lane=lane, order=batch["order"].to_numpy(), dtype=dtype,
+            counts={name: batch[name].to_numpy() for name in _COUNTS},
+            values={name: _reals(batch[name]) for name in _VALUES},
+            digest=pc.fill_null(digest, 0).to_numpy() if digest.null_count else digest.to_numpy(),
+            has_digest=_flags(digest.is_valid()), literal_inf=_flags(batch["literal_inf"]), is_bound=is_bound,
+            sketch=sketch, sketched=sketched, calibration=_calibrations(batch["op"]),
+        )  # fmt: skip
+
+    def _coded(self, batch: pa.RecordBatch) -> tuple[Ints, Ints, npt.NDArray[np.object_]]:
+        keys = [batch[name] for name in (*KEY, "microbatch", "dtype")]
+        if self._codes is None or not all(new.equals(old) for new, old in zip(keys, self._keys, strict=True)):
+            microbatch = batch["microbatch"].to_numpy().astype(np.int64)
+            dtype = np.array(batch["dtype"].to_pylist(), np.object_)
+            self._keys, self._codes = keys, (self.spots.numbers(batch), microbatch, dtype)
+        return self._codes
+
+    def _rises(self) -> bool:
+        """Whether steps were written in rising order; a recording of on-finding steps need not be."""
+        stream = self._run.stream(self._run.ranks[0], ("step",))
+        last = -1
+        for batch in stream or ():
+            step = batch["step"].to_numpy()
+            if len(step) and (step[0] < last or (np.diff(step) < 0).any()):
+                return False
+            last = int(step[-1]) if len(step) else last
+        return True
+
+    def _merged(self) -> Iterator[tuple[int, pa.Table]]:
+        columns = tuple(dict.fromkeys((*COLUMNS, *logical.READS)))
+        shelf = Shelf()
+        for _, table in self._run.scan(is_compared, columns=columns):
+            shelf.put(table)
+        one_rank = len(self._run.ranks) == 1
+        places = self._run.places
+        for step in shelf.steps():
+            table = shelf.take(step)
+            yield step, table if one_rank else _logical(table, places)
+        shelf.close()
+        self.problems += self._run.problems
+
+
+def _logical(table: pa.Table, places: dict[int, logical.Place]) -> pa.Table:
+    """Rows of all ranks as rows of logical tensors; those that stay several get lanes."""
+    joined = logical.merged(logical.with_placements(table), places, sketches=True)
+    keys = pa.table({name: joined[name] for name in ("phase", "site", "port", "call", "microbatch", "op")})
+    found = keys.append_column("at", pa.array(np.arange(joined.num_rows)))
+    several = found.group_by(keys.column_names).aggregate([("at", "list"), ("at", "count")])
+    lane = np.zeros(joined.num_rows, np.int64)
+    rank = joined["rank"].to_numpy()
+    for at, n in zip(several["at_list"].to_pylist(), several["at_count"].to_pylist(), strict=True):
+        if n > 1:
+            lane[at] = rank[at]
+    nothing = pa.nulls(joined.num_rows, pa.int64())
+    flags = pa.array(np.zeros(joined.num_rows, np.bool_))
+    return (
+        joined.append_column("lane", pa.array(lane))
+        .append_column("digest", nothing)
+        .append_column("literal_inf", flags)
+    )
+
+
+def _by_step(batches: Iterator[pa.RecordBatch] | Sequence[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:
+    """Rows cut into steps; steps rise."""
+    waiting: list[pa.RecordBatch] = []
+    current: int | None = None
+    for batch in batches:
+        step = batch["step"].to_numpy()
+        starts = [0, *(np.flatnonzero(np.diff(step)) + 1).tolist()] if len(step) else []
+        for start, stop in zip(starts, [*starts[1:], len(step)], strict=True):
+            if current is not None and step[start] != current:
+                yield current, pa.Table.from_batches(waiting)
+                waiting = []
+            current = int(step[start])
+            waiting.append(batch.slice(start, stop - start))
+    if current is not None and waiting:
+        yield current, pa.Table.from_batches(waiting)
+
+
+def is_compared(batch: pa.RecordBatch) -> pa.Array:
+    """Which rows are values of the program: no recompute, no single operators, nothing that Hypocenter measured."""
+    is_ours = pc.equal(batch["recompute"], True)
+    is_calibration = pc.starts_with(batch["op"], CALIBRATION)
+    is_other_op = pc.and_(pc.not_equal(batch["op"], ""), pc.invert(is_calibration))
+    is_replay = pc.and_(batch["replay"], pc.invert(is_calibration))
+    is_ours = pc.or_(is_ours, pc.or_(is_other_op, is_replay))
+    for start in _NOT_OF_THE_PROGRAM:
+        is_ours = pc.or_(is_ours, pc.starts_with(batch["site"], start))
+    for start in _NOT_VALUES:
+        is_ours = pc.or_(is_ours, pc.starts_with(batch["port"], start))
+    return pc.invert(is_ours)
+
+
+def _compared(table: pa.Table) -> pa.Table:
+    keep = pa.chunked_array([is_compared(batch) for batch in table.to_batches()])
+    return table if pc.all(keep).as_py() else table.filter(keep)
+
+
+def _one_batch(table: pa.Table) -> pa.RecordBatch:
+    batches = table.to_batches()
+    return batches[0] if len(batches) == 1 else table.combine_chunks().to_batches()[0]
+
+
+def _reals(column: pa.Array) -> Reals:
+    return pc.fill_null(column, float("nan")).to_numpy() if column.null_count else column.to_numpy()
+
+
+def _flags(column: pa.Array) -> Flags:
+    return column.to_numpy(zero_copy_only=False)
+
+
+def _sketches(column: pa.Array) -> tuple[Sketches | None, Ints]:
+    """The sketches of the rows that have one of the usual length, and which rows these are."""
+    if column.null_count == len(column):
+        return None, np.empty(0, np.int64)
+    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
+    held = np.flatnonzero(lengths == SKETCH_LENGTH)
+    flat = column.take(pa.array(held)).flatten().to_numpy()
+    return flat.reshape(len(held), SKETCH_LENGTH), held
+
+
+def _calibrations(op: pa.Array) -> Ints:
+    """Which perturbed replay each row is of, -1: of the run itself."""
+    found = np.full(len(op), -1, np.int64)
+    if pc.any(pc.not_equal(op, "")).as_py():
+        for i, text in enumerate(op.to_pylist()):
+            number = text[len(CALIBRATION) : -1]
+            if text.startswith(CALIBRATION) and number.isdigit():
+                found[i] = int(number)
+    return found

@@ -1,0 +1,29 @@
+"""Which step of the candidate stands against which of the baseline: by number, or shifted when that fits better."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_MOST_SHIFT = 3  # steps tried both ways: counting from 1, a warm-up step that is not counted
+_ENOUGH = 2  # equal losses that say more than chance
+
+Losses = dict[int, float]
+
+
+def shift_of(baseline: Losses, candidate: Losses, steps: tuple[Sequence[int], Sequence[int]]) -> int:
+    """What to add to a step of the baseline for the candidate's.
+
+    Args:
+        baseline, candidate: loss of each step, as far as it is known.
+        steps: the recorded steps of both, rising.
+    """
+    mine, other = steps
+    if mine and other and not set(mine) & set(other):
+        return other[0] - mine[0]
+    counts = {shift: _n_equal(baseline, candidate, shift) for shift in range(-_MOST_SHIFT, _MOST_SHIFT + 1)}
+    best = max(counts, key=lambda shift: (counts[shift], -abs(shift)))
+    return best if counts[0] == 0 and counts[best] >= _ENOUGH else 0
+
+
+def _n_equal(baseline: Losses, candidate: Losses, shift: int) -> int:
+    return sum(loss == candidate.get(step + shift) for step, loss in baseline.items())
