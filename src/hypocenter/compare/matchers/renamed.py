@@ -12,7 +12,7 @@ from hypocenter.compare.naming.wrappers import template
 from hypocenter.compare.pairing.chain import Task, matcher
 from hypocenter.compare.pairing.fusing import FUSED, Fusion, Order, fused_layout, order_by_sketch
 from hypocenter.compare.pairing.heads import head_sizes, n_groups
-from hypocenter.compare.pairing.layouts import is_parameter
+from hypocenter.compare.pairing.layouts import is_parameter, layout_of
 from hypocenter.compare.pairing.ports import canonical_port, pair_ports
 
 Cards = dict[str, list[SiteCard]]
@@ -57,8 +57,8 @@ class _Run:
 def _by_role(naming: Naming, cards: Sequence[SiteCard]) -> Cards:
     found: Cards = defaultdict(list)
     for card in cards:
-        kind = "parameter " if is_parameter(card) else "module "
-        found[kind + naming.role(card).name].append(card)
+        kind = "parameter" if is_parameter(card) else "batch" if card.spot.phase == "data" else "module"
+        found[f"{kind} {naming.role(card).name}"].append(card)
     return dict(found)
 
 
@@ -157,7 +157,8 @@ def _fusion(
 
 def _fused_pair(run: _Run, whole: SiteCard, split: Sequence[SiteCard], fusion: Fusion, side: Side) -> Iterator[Pair]:
     enters = canonical_port(whole.spot.port).partition("[")[0].endswith("in")
-    layout = _copies(whole, split) if enters else fused_layout(whole, split, fusion)
+    scalar = not whole.shape  # an optimizer's step count
+    layout = _copies(whole, split) if enters or scalar else fused_layout(whole, split, fusion)
     if layout is None:
         return
     one, many = (whole.spot,), tuple(card.spot for card in split)
@@ -165,14 +166,12 @@ def _fused_pair(run: _Run, whole: SiteCard, split: Sequence[SiteCard], fusion: F
     why = run.why(ours[0].site, theirs[0].site)
     if len(split) == 1:
         layout = Layout(kind="swapped" if layout.swapped else "identity", swapped=layout.swapped)
-    elif not enters:
+    elif layout.kind != "copies":
         why = f"{why}; {fusion.why}"
     yield Pair(baseline=ours, candidate=theirs, by="renamed", layout=layout, why=why)
 
 
 def _copies(whole: SiteCard, split: Sequence[SiteCard]) -> Layout | None:
-    from hypocenter.compare.pairing.layouts import layout_of
-
     layouts = {layout_of(whole, part) for part in split}
     if len(layouts) != 1 or None in layouts:
         return None

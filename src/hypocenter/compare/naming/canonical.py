@@ -10,7 +10,7 @@ from hypocenter.compare.comparison import SiteCard
 from hypocenter.compare.naming.tables import Table, tables
 from hypocenter.compare.naming.wrappers import unwrapped
 from hypocenter.compare.pairing.layouts import is_parameter
-from hypocenter.compare.pairing.ports import direction
+from hypocenter.compare.pairing.ports import canonical_port, direction
 
 _LEAST_KNOWN = 3  # sites a table must know before it is believed
 _VOCABULARY = re.compile(r"^(|embed\.tokens(\.weight)?|head(\.weight|\.bias)?)$")
@@ -46,6 +46,8 @@ class Naming:
 
     def role(self, card: SiteCard) -> Role:
         """The canonical name of what a spot belongs to."""
+        if card.spot.phase == "data":
+            return Role(name=canonical_port(_as_port(card.spot.site)), known=True)
         path = self.path(card.spot.site)
         found = self._known(path, card)
         return Role(name=path if found is None else found, known=found is not None)
@@ -92,6 +94,12 @@ def is_vocabulary(name: str) -> bool:
 def sounds_like_vocabulary(site: str) -> bool:
     """As `is_vocabulary`, for a name of any naming."""
     return bool(_VOCABULARY_NAMES.search(site)) or not site
+
+
+def _as_port(site: str) -> str:
+    """What is digested of a batch as the port that takes it in: `batch.input_ids` is `in[input_ids]`."""
+    name = site.removeprefix("batch.")
+    return name if name.startswith("in[") else f"in[{name}]"
 
 
 def _knows(table: Table, path: str, parameter: bool) -> bool:

@@ -1,14 +1,15 @@
 """Rule tables: one TOML file = the naming of one model library, turned into canonical names that all share.
 
-The canonical names: `embed.tokens`, `layers.{}`, `layers.{}.norm_1`, `layers.{}.attn.q|k|v|qkv|out`, `layers.{}.norm_2`,
-`layers.{}.mlp.gate|up|gate_up|down`, `norm`, `head`. In a table `{}` stands for a number.
+The canonical names: `embed.tokens`, `layers.{}`, `layers.{}.norm_1`, `layers.{}.attn.q|k|v|qkv|out`,
+`layers.{}.norm_2`, `layers.{}.mlp.gate|up|gate_up|down`, `norm`, `head`. In a table `{}` stands for a number.
 
     prefixes          what may stand in front of every name
     [sites]           modules, by path
     [layers] [layer]  paths of layers, and of what is in each of them, relative to it
     [ports]           ports of a module that belong elsewhere: the `out` of the trunk is the `out` of the decoder
     [fused]           how the parts lie in a fused module: concatenated or interleaved
-    [parameters]      parameters that do not stand in the module they belong to; [leaves] other names for weight and bias
+    [parameters]      parameters that do not stand in the module they belong to
+    [leaves]          other names for weight and bias
     [swallowed]       modules that begin with a norm when their class says so: their `in` is the norm's
     sequence_first    canonical modules whose activations are (sequence, batch, ...); `layers.{}.` is all inside layers
 """

@@ -48,7 +48,7 @@ def n_groups(sizes: tuple[int, ...], heads: Iterable[int], *facts: Facts | None)
 
 
 def _shown(votes: Counter[int], card: SiteCard) -> None:
-    """Tensors that keep heads apart: cached keys (batch, groups, sequence, head), inputs of the core attention, angles."""
+    """Count what keeps heads apart: cached keys (batch, groups, sequence, head), what core attention takes, angles."""
     shape, port, site = card.shape, card.spot.port, card.spot.site
     if len(shape) == 4 and ("past_key_value" in port or "core_attention" in site or "inner_attention" in site):
         _vote(votes, shape[-1], 10)

@@ -88,7 +88,7 @@ def _by_shape(
     for key, a in shapes[0].items():
         b = shapes[1].get(key)
         layout = b and layout_of(a, b)
-        if b and layout and a in left[0] and b in left[1] and len(a.shape) > 1:
+        if b and layout and a in left[0] and b in left[1] and len(a.shape) != 1:
             pairs.append(_pair(a, b, layout, "{} is {}, the only one of that shape"))
     return pairs
 

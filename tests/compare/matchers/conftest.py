@@ -1,0 +1,6 @@
+"""The package `networks` is imported from the folder above."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
