@@ -148,7 +148,7 @@ def _name(judged: Judged, at: int) -> str:
 
 
 def _candidate_site(pair: Pair, owner: str) -> str:
-    """The candidate's name of the place: of the pair's spot; of its surroundings as many levels out as the baseline's."""
+    """The candidate's name of the place: the pair's spot, or what is as many levels around it as in the baseline."""
     mine, other = pair.baseline[0].site, pair.candidate[0].site
     if mine == owner or not mine.startswith(owner):
         return other

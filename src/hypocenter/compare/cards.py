@@ -31,6 +31,11 @@ class Deck:
     cards: tuple[SiteCard, ...]
     steps: dict[Spot, int]
 
+    @property
+    def by_spot(self) -> dict[Spot, SiteCard]:
+        """The cards by their spots."""
+        return {card.spot: card for card in self.cards}
+
 
 def deck(run: RecordedRun) -> Deck:
     """Cards of all spots that are compared, in execution order (`SiteCard.order` counts them)."""
@@ -108,7 +113,7 @@ def _first_steps(run: RecordedRun) -> dict[Spot, int]:
         order = np.lexsort((step, number))
         at = order[np.unique(number[order], return_index=True)[1]]
         for one, first in zip(number[at].tolist(), step[at].tolist(), strict=True):
-            firsts[one] = min(firsts.get(one, first), first)
+            firsts[one] = min(int(first), firsts.get(one, int(first)))
     return {spots.known[number]: step for number, step in firsts.items()}
 
 

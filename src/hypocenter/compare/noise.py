@@ -112,7 +112,7 @@ class Noise:
 
 
 def _by_dtype(cards: Sequence[SiteCard]) -> tuple[Reals, Reals]:
-    """Assumed floors and roundings: of parameters by their own dtype, of what is computed by the coarsest until then."""
+    """Assumed floors and roundings: parameters by their own dtype, what is computed by the coarsest until then."""
     coarsest, assumed, rounding = 0.0, np.zeros(len(cards)), np.zeros(len(cards))
     order = sorted(range(len(cards)), key=lambda i: (stage_of(cards[i].spot), cards[i].order))
     for i in order:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from hypocenter.compare.blame import Blame
-from hypocenter.compare.comparison import Comparison, Depth, FloorSource, Matching, RowComparison, Verdict
+from hypocenter.compare.comparison import Comparison, Depth, Fit, FloorSource, Matching, RowComparison, Verdict
 from hypocenter.compare.distances.columns import NONE, SKETCH
 from hypocenter.compare.judged import Judged
 from hypocenter.compare.options import Options
@@ -48,22 +48,36 @@ class Tally:
 
 
 def outcome(
-    baseline: RecordedRun, candidate: RecordedRun, *, matching: Matching, rows: Sequence[RowComparison], tally: Tally,
-    blame: Blame | None, scene: Judged | None, before: Judged | None, options: Options,
+    runs: tuple[RecordedRun, RecordedRun], *, matching: Matching, rows: Sequence[RowComparison], tally: Tally,
+    blame: Blame | None, options: Options,
 ) -> Comparison:  # fmt: skip
     """The answer."""
     status = _status(matching, tally, blame)
     depths: dict[int, Depth] = {1: "summary", SKETCH: "sketch"}
     found = Comparison(
-        baseline=str(baseline.directory), candidate=str(candidate.directory), status=status,
+        baseline=str(runs[0].directory), candidate=str(runs[1].directory), status=status,
         first=blame.divergence if blame is not None else None, rows=tuple(rows), matching=matching,
         floor_source=tally.floor_source, budget=options.budget, depth=depths.get(tally.deepest),
         n_steps=tally.n_steps, n_rows=tally.n_rows, n_differ=tally.n_differ, notes=_notes(tally, matching),
-        cause="unknown" if status == "diverged" else None,
+        cause=_plain_cause(blame) if status == "diverged" else None,
     )  # fmt: skip
-    from dataclasses import replace
-
     return replace(found, sentence=sentence(found, blame), why=whys(found, blame, tally.n_doubtful))
+
+
+def with_fit(found: Comparison, fits: Sequence[Fit]) -> Comparison:
+    """The answer with the best of the fits that explain its first difference."""
+    if not fits:
+        return found
+    best = fits[0]
+    why = (f"{best.text} (explains {best.explained:.0%} of the difference)", *found.why)
+    cause = best.cause if found.status == "diverged" or best.cause == "rng-desync" else found.cause
+    return replace(found, fit=best, cause=cause, confidence=best.confidence, why=why)
+
+
+def _plain_cause(blame: Blame | None) -> str:
+    """What the place alone says."""
+    phase = blame.divergence.phase if blame is not None else ""
+    return {"data": "data-mismatch", "param": "init-mismatch"}.get(phase, "unknown")
 
 
 def _status(matching: Matching, tally: Tally, blame: Blame | None) -> Verdict:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 # pyright: reportAttributeAccessIssue=false
 # (pyarrow.compute makes its functions when it is imported)
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -196,7 +196,7 @@ def _logical(table: pa.Table, places: dict[int, logical.Place]) -> pa.Table:
     )
 
 
-def _by_step(batches: Iterator[pa.RecordBatch] | Sequence[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:
+def _by_step(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:
     """Rows cut into steps; steps rise."""
     waiting: list[pa.RecordBatch] = []
     current: int | None = None

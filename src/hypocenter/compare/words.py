@@ -56,8 +56,7 @@ def _spot_text(first: Divergence) -> str:
 
 def _how_same(found: Comparison) -> str:
     if all(row.verdict == "equal" for row in found.rows):
-        how = "equal to the bit" if found.depth != "summary" else "equal in every statistic"
-        return how
+        return "equal to the bit" if found.depth != "summary" else "equal in every statistic"
     worst = max(found.rows, key=_times_floor)
     spot = worst.pair.baseline[0]
     error = worst.distance.relative if worst.distance is not None else math.nan
@@ -113,7 +112,8 @@ def _of_first(first: Divergence) -> Iterator[str]:
     elif first.phase == "optimizer" and first.row is not None and first.row.pair.baseline[0].phase == "param":
         yield f"the parameter agreed before step {first.step}, and its gradient agreed: the update differs"
     elif first.between is not None:
-        yield f"{first.between[0]} agrees, {first.between[1]} does not: the code between them is {place(first.site)}'s own"
+        last, then = first.between
+        yield f"{last} agrees, {then} does not: the code between them is {place(first.site)}'s own"
     elif first.inputs_agree:
         yield f"all that was recorded of what {place(first.site)} was given agrees within noise, what it gives does not"
     if first.inputs_agree is None:

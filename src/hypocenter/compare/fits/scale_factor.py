@@ -1,0 +1,73 @@
+"""The candidate's values are the baseline's times one number: a scale that one of the two leaves out.
+
+Decided from the sketches (or from a scalar): alpha = ⟨candidate, baseline⟩ / ⟨baseline, baseline⟩ leaves a residual of
+less than a tenth of the difference. The number is named when it is one that programs divide or multiply by: powers of
+two, the size of an axis of ranks, the number of micro-batches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from hypocenter.compare.case import Case, PairedRow
+from hypocenter.compare.comparison import Fit
+from hypocenter.compare.fitting import fit
+
+_CLOSE = 1e-3  # relative: a known quantity is named when the factor is this near to it
+_ONE = 1e-6  # a factor this near to 1 is no factor
+
+
+@fit("scale-factor")
+def scale_factor(case: Case) -> Fit | None:
+    """One factor between both sides of the first difference."""
+    row = case.row
+    distance = row.comparison.distance if row is not None else None
+    if row is None or distance is None or distance.scale is None or abs(distance.scale - 1.0) < _ONE:
+        return None
+    explained = _explained(row, distance.scale)
+    if explained is None:
+        return None
+    alpha = distance.scale
+    known = next((name for value, name in _known(case) if math.isclose(alpha, value, rel_tol=_CLOSE)), "")
+    is_scalar = row.baseline.n == 1  # any two numbers are apart by a factor: only a known one says something
+    if is_scalar and not known:
+        return None
+    named = f" = {known}" if known else ""
+    return Fit(
+        name="scale-factor", cause="implementation-mismatch", explained=explained,
+        confidence="likely" if known else "possible", values={"factor": alpha, "known": known},
+        text=f"the candidate's values are the baseline's times {alpha:.6g}{named}",
+        fix="look for a division or multiplication by this number on one side only",
+    )  # fmt: skip
+
+
+def _explained(row: PairedRow, alpha: float) -> float | None:
+    """1 - ‖candidate - alpha baseline‖² / ‖candidate - baseline‖², from the sketches; 1 of scalars."""
+    if row.baseline.n == 1 and row.candidate.n == 1:
+        return 1.0
+    a, b = row.baseline.sketch, row.candidate.sketch
+    if a is None or b is None:
+        return None
+    a, b = a.astype(float), b.astype(float)
+    difference = float(((b - a) ** 2).sum())
+    return 1.0 - float(((b - alpha * a) ** 2).sum()) / difference if difference else None
+
+
+def _known(case: Case) -> Iterator[tuple[float, str]]:
+    """Numbers that programs scale by, and their inverses."""
+    quantities: list[tuple[float, str]] = []
+    for run, records, places in zip(case.runs, case.records, case.places, strict=True):
+        batches = {record.n_microbatches for record in records.values()} - {0, 1}
+        quantities += [(float(n), "the number of micro-batches") for n in sorted(batches)]
+        for axis in ("tp", "dp", "cp", "ep", "pp"):
+            sizes = {len(place.groups.get(axis, ())) for place in places.values()} - {0, 1}
+            quantities += [(float(n), f"the size of {axis}") for n in sorted(sizes)]
+        quantities += [(float(run.world_size), "the number of ranks")] if run.world_size > 1 else []
+    for value, name in quantities:
+        yield value, name
+        yield 1.0 / value, f"1 / {name}"
+    for exponent in (*range(-3, 4), 8, -8, 16, -16):
+        if exponent:
+            yield 2.0**exponent, f"2^{exponent}"
+    yield -1.0, "a change of sign"

@@ -1,0 +1,113 @@
+"""Both recordings step by step: aligned, measured against what is noise by then, judged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hypocenter.compare.aligned import Aligner
+from hypocenter.compare.cards import Deck
+from hypocenter.compare.comparison import Pair, SiteCard, Spot
+from hypocenter.compare.distances.columns import distances
+from hypocenter.compare.execution import is_of_update
+from hypocenter.compare.judged import Judged
+from hypocenter.compare.noise import CALIBRATION, REPEATS, Noise
+from hypocenter.compare.options import Options
+from hypocenter.compare.rows import RunRows, StepRows
+from hypocenter.compare.spots import Spots
+from hypocenter.compare.verdict import row_verdicts
+from hypocenter.record.reader import RecordedRun
+
+
+@dataclass(kw_only=True)
+class Walk:
+    """A way through two recordings; `noise` and `problems` are complete once all steps were taken.
+
+    Args:
+        runs: baseline and candidate.
+        decks: of both.
+        pairs: to compare.
+        shift: what to add to a step of the baseline for the candidate's.
+        options: noise runs, budget, steps.
+    """
+
+    runs: tuple[RecordedRun, RecordedRun]
+    decks: tuple[Deck, Deck]
+    pairs: Sequence[Pair]
+    shift: int
+    options: Options
+    problems: list[str] = field(default_factory=list[str])
+
+    def __post_init__(self) -> None:
+        of = self.decks[0].by_spot
+        first: list[SiteCard] = [of[pair.baseline[0]] for pair in self.pairs]
+        self.noise = Noise(first, np.array([_is_exact(card.spot) for card in first], np.bool_))
+
+    def __iter__(self) -> Iterator[Judged]:
+        if not self.pairs:
+            return
+        rows = [RunRows(run, Spots()) for run in (*self.runs, *self.options.noise)]
+        apart = Aligner(self.pairs, rows[0].spots, rows[1].spots)
+        selves = [Pair(baseline=pair.baseline, candidate=pair.baseline, by="exact") for pair in self.pairs]
+        twins = [Pair(baseline=pair.candidate, candidate=pair.candidate, by="exact") for pair in self.pairs]
+        repeats = [Aligner(selves, rows[0].spots, run.spots) for run in rows[2:]]
+        own = Aligner(selves, rows[0].spots, rows[0].spots), Aligner(twins, rows[1].spots, rows[1].spots)
+        alike = np.array([pair.layout.kind in ("identity", "padded") for pair in self.pairs], np.bool_)
+        wanted = self.options.is_wanted
+        for mine, theirs, others in together(rows, self.shift):
+            if wanted is not None and not wanted(mine.step):
+                continue
+            for aligner, repeat in zip(repeats, others, strict=True):
+                if repeat is not None:
+                    self._learn(aligner, mine.own, repeat.own, REPEATS)
+            for aligner, side in zip(own, (mine, theirs), strict=True):
+                for perturbed in side.calibrations:
+                    self._learn(aligner, side.own, perturbed, CALIBRATION)
+            aligned = apart.align(mine.own, theirs.own)
+            found = distances(aligned.baseline, aligned.candidate, same_shape=alike[aligned.pair])
+            floors = self.noise.of(aligned.pair)
+            yield Judged(
+                pairs=self.pairs, aligned=aligned, distances=found, floors=floors, budget=self.options.budget,
+                verdicts=row_verdicts(found, floors, self.options.budget),
+            )  # fmt: skip
+        self.problems += [problem for run in rows for problem in run.problems]
+
+    def _learn(self, aligner: Aligner, baseline: StepRows, other: StepRows, source: int) -> None:
+        aligned = aligner.align(baseline, other)
+        self.noise.learn(aligned.pair, distances(aligned.baseline, aligned.candidate), source)
+
+
+def together(runs: Sequence[RunRows], shift: int) -> Iterator[tuple[StepRows, StepRows, list[StepRows | None]]]:
+    """Steps that the first two runs both have; with those of the others, None where one lacks it.
+
+    Args:
+        runs: baseline, candidate, repeats of the baseline.
+        shift: what to add to a step of the baseline for the candidate's.
+    """
+    streams = [iter(run) for run in runs]
+    shifts = [0, shift, *[0] * (len(runs) - 2)]
+    heads = [next(stream, None) for stream in streams]
+    while True:
+        mine, theirs = heads[0], heads[1]
+        if mine is None or theirs is None:
+            return
+        wanted = max(mine.step, theirs.step - shift)
+        for i, stream in enumerate(streams):
+            head = heads[i]
+            while head is not None and head.step - shifts[i] < wanted:
+                head = next(stream, None)
+            heads[i] = head
+        mine, theirs = heads[0], heads[1]
+        if mine is not None and theirs is not None and mine.step == theirs.step - shift:
+            rest = [head if head is not None and head.step == mine.step else None for head in heads[2:]]
+            yield mine, theirs, rest
+            heads[0] = next(streams[0], None)
+
+
+def _is_exact(spot: Spot) -> bool:
+    """What a program is given or told has no noise."""
+    is_batch = spot.phase == "data" or (spot.phase == "forward" and spot.site == "" and spot.port.startswith("in"))
+    is_rate = spot.phase == "optimizer" and spot.site != "clip_coef" and is_of_update(spot.site)
+    return is_batch or is_rate
