@@ -13,11 +13,15 @@ ULPS = 16  # of a result: vector libraries promise one to four
 
 def moved(call: Call) -> list[Expected | None]:
     """Values that are copied, selected, rounded to another format, or compared."""
+    if call.kwargs.get("reduce") is not None:
+        raise NotImplementedError("scatter that adds or multiplies")
     return _each(call, lambda value: torch.zeros((), dtype=torch.float64))
 
 
 def multiplied(call: Call) -> list[Expected | None]:
     """Results with a small relative error: products, quotients, roots, exponentials."""
+    if call.kwargs.get("rounding_mode") is not None:
+        raise NotImplementedError("a quotient next to an integer may be rounded either way")
     return _each(call, lambda value: ULPS * call.u * value.abs())
 
 
@@ -28,13 +32,15 @@ def bounded(call: Call) -> list[Expected | None]:
 
 def gated(call: Call) -> list[Expected | None]:
     """gelu, silu and the like: small against their argument."""
-    return _each(call, lambda value: ULPS * (call.u + call.u_out()) * (call.tensor(0).abs() + value.abs()))
+    x = call.tensor(0).abs()
+    return _each(call, lambda value: ULPS * (call.u + call.u_out()) * (x + value.abs()), inner=8 * x)
 
 
 def gated_backward(call: Call) -> list[Expected | None]:
     """Their gradients: small against the incoming gradient times (1 + |x|)."""
-    size = call.tensor(0).abs() * (1.0 + call.tensor(1).abs())
-    return _each(call, lambda value: ULPS * call.u * size + call.u_out() * size)
+    grad, x = call.tensor(0).abs(), call.tensor(1).abs()
+    size = grad * (1.0 + x)
+    return _each(call, lambda value: ULPS * call.u * size + call.u_out() * size, inner=(1.0 + grad) * (1.0 + x * x))
 
 
 def added(call: Call) -> list[Expected | None]:
@@ -42,15 +48,19 @@ def added(call: Call) -> list[Expected | None]:
     sizes = [_size(v) for v in (*call.args, *call.kwargs.values())]
     others = torch.ones((), dtype=torch.float64)
     name = call.func.__name__.partition(".")[0].rstrip("_")
+    inner, lost = None, 0.0
     if name in ("addcmul", "addcdiv"):
-        product = sizes[1] * sizes[2] if name == "addcmul" else sizes[1] / sizes[2]
-        mass = sizes[0] + product * _size(call.kwargs.get("value", 1.0))
+        factor, value = sizes[2] if name == "addcmul" else 1.0 / sizes[2], _size(call.kwargs.get("value", 1.0))
+        mass = sizes[0] + sizes[1] * factor * value
+        inner = mass + sizes[1] * torch.maximum(factor, value)  # in any order
+        lost = call.tiny * (factor + value)
     elif name == "lerp":
         mass = sizes[0] + (sizes[0] + sizes[1]) * sizes[2]
+        inner = sizes[0] + sizes[1]
     else:
         alpha = _size(call.kwargs.get("alpha", call.args[2] if len(call.args) > 2 else 1.0))
         mass = (sizes[0] + sizes[1]) * torch.maximum(alpha, others)
-    return _each(call, lambda value: (4 * call.u + call.u_out()) * mass, mass)
+    return _each(call, lambda value: (4 * call.u + call.u_out()) * mass + lost, mass, inner)
 
 
 def _size(value: object) -> torch.Tensor:
@@ -61,7 +71,10 @@ def _size(value: object) -> torch.Tensor:
 
 
 def _each(
-    call: Call, error: Callable[[torch.Tensor], torch.Tensor], mass: torch.Tensor | None = None
+    call: Call,
+    error: Callable[[torch.Tensor], torch.Tensor],
+    mass: torch.Tensor | None = None,
+    inner: torch.Tensor | None = None,
 ) -> list[Expected | None]:
     found: list[Expected | None] = []
     for index, value in enumerate(call()):
@@ -70,5 +83,5 @@ def _each(
             continue
         value = value.double()
         size = value.abs() if mass is None else mass.expand_as(value)
-        found.append(finished(call, value, error(value), size, index=index))
+        found.append(finished(call, value, error(value), size, index=index, inner=inner))
     return found

@@ -3,7 +3,8 @@
 Bounds are worst cases of rounding, not typical errors: a sum of n products may be off by n·u·Σ|x||y| (Higham, Accuracy
 and Stability of Numerical Algorithms, 2nd ed., section 3.1), u the unit roundoff of the format that adds. A healthy
 device in any order of summation stays below; a flipped exponent bit, or a product left out, does not, unless the result
-is itself smaller than its rounding.
+is itself smaller than its rounding. What overflows on the way to a result of ordinary size (the squares in a layer
+norm) is no fault either, nor is what vanishes there.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ U_TF32 = 2.0**-11  # inputs cut to 10 bits of fraction (NVIDIA A100 white paper,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """The value of one output in float64 on the CPU, its bound, and the largest magnitude on the way to it."""
+    """The value of one output in float64 on the CPU, its bound, and the largest magnitudes on the way to it."""
 
     value: torch.Tensor
     bound: torch.Tensor
-    mass: torch.Tensor
+    mass: torch.Tensor  # of what may be held in the format of the output
+    inner: torch.Tensor  # of what is held in the format that adds: float32 for all narrower ones
     project: Callable[[torch.Tensor], torch.Tensor] = lambda out: out  # what of the output is compared with `value`
 
 
@@ -76,8 +78,16 @@ class Call:
         return torch.float16 in self.dtypes or torch.bfloat16 in self.dtypes
 
     def underflow(self, n: int) -> float:
-        """What n partial results in float16 may lose below its smallest numbers."""
-        return n * 2.0**-25 if torch.float16 in self.dtypes else 0.0
+        """What n products may lose below the smallest numbers of their format, when factors or results vanish."""
+        tensors = (t for t in (*self.args, *self.kwargs.values()) if isinstance(t, torch.Tensor) and t.numel())
+        largest = max((float(t.abs().max()) for t in tensors if t.is_floating_point()), default=0.0)
+        half = n * 2.0**-25 if torch.float16 in self.dtypes else 0.0
+        return half + n * self.tiny * (1.0 + largest)
+
+    @property
+    def tiny(self) -> float:
+        """The smallest normal number of what adds: below it a partial result may be taken for zero."""
+        return float(torch.finfo(torch.float64 if torch.float64 in self.dtypes else torch.float32).tiny)
 
     @property
     def u_product(self) -> float:
@@ -94,7 +104,13 @@ class Call:
 
 
 def finished(
-    call: Call, value: torch.Tensor, error: torch.Tensor | float, mass: torch.Tensor | None = None, *, index: int = 0
+    call: Call,
+    value: torch.Tensor,
+    error: torch.Tensor | float,
+    mass: torch.Tensor | None = None,
+    *,
+    index: int = 0,
+    inner: torch.Tensor | None = None,
 ) -> Expected:
     """An expectation from the error of the arithmetic: with safety, and the rounding of the result.
 
@@ -102,13 +118,15 @@ def finished(
         error: worst case of the arithmetic, without safety.
         mass: largest magnitude on the way; that of the value when not given.
         index: of the result.
+        inner: largest magnitude among what never leaves the kernel, where it may be larger than `mass`.
     """
     mass = value.abs() if mass is None else mass
     dtype = call.out_dtypes[index] or torch.float32
     info = torch.finfo(dtype)
     smallest = float(info.tiny) if dtype != torch.float16 else 2.0**-24  # below it results may be taken for zero
     bound = SAFETY * (error + call.u_out(index) * value.abs() + 4 * smallest)
-    return Expected(value=value, bound=torch.as_tensor(bound, dtype=torch.float64).expand_as(value), mass=mass)
+    bound = torch.as_tensor(bound, dtype=torch.float64).expand_as(value)
+    return Expected(value=value, bound=bound, mass=mass, inner=mass if inner is None else inner)
 
 
 def _abs(tensor: torch.Tensor) -> torch.Tensor:

@@ -164,10 +164,11 @@ def _compare(index: int, output: torch.Tensor, wanted: Expected) -> Judged | Non
     got = wanted.project(output.detach().to("cpu", torch.float64))
     if got.shape != wanted.value.shape:
         return None
-    limit = float(torch.finfo(output.dtype).max)
     wrong = ~((got - wanted.value).abs() <= wanted.bound)
-    fits = (wanted.mass.expand_as(got) * 4.0 < limit) & torch.isfinite(wanted.value) & torch.isfinite(wanted.bound)
-    wrong &= fits
+    wrong &= torch.isfinite(wanted.value) & torch.isfinite(wanted.bound)
+    inner = torch.promote_types(output.dtype, torch.float32)
+    for held, dtype in ((wanted.mass, output.dtype), (wanted.inner, inner)):
+        wrong &= held.expand_as(got) * 4.0 < torch.finfo(dtype).max
     n_wrong = int(wrong.sum())
     if not n_wrong:
         return None

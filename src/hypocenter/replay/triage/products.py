@@ -59,7 +59,7 @@ def _row_sums(
     error = ((a.shape[-1] + 8) * call.u + 2 * call.u_product + 2 * call.u_out()) * mass
     error = error + b.shape[-1] * 2.0**-53 * mass
     done = finished(call, value, error, mass)
-    return Expected(value=value, bound=done.bound * SAFETY, mass=mass, project=_projection(signs))
+    return Expected(value=value, bound=done.bound * SAFETY, mass=mass, inner=mass, project=_projection(signs))
 
 
 def _projection(signs: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:

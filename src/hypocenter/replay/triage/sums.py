@@ -21,9 +21,13 @@ def total(call: Call) -> list[Expected | None]:
 
 
 def norm(call: Call) -> list[Expected | None]:
-    """Vector norms: all terms of one sign."""
-    value = call()[0]
-    return [finished(call, value, (call.tensor(0).numel() + 16) * call.u * value, call.tensor(0).pow(2).sum() + value)]
+    """Vector norms: all terms of one sign; the squares of small numbers vanish."""
+    order = call.args[1] if len(call.args) > 1 else call.kwargs.get("ord", 2)
+    if order not in (1, 2, math.inf):
+        raise NotImplementedError("powers other than squares")
+    value, x = call()[0], call.tensor(0)
+    lost = math.sqrt(x.numel() * call.tiny) if order == 2 else 0.0
+    return [finished(call, value, (x.numel() + 16) * call.u * value + lost, value, inner=x.pow(2).sum() + value)]
 
 
 def losses(call: Call) -> list[Expected | None]:
@@ -44,7 +48,7 @@ def loss_backward(call: Call) -> list[Expected | None]:
     value = call()[0]
     share = 2.0 / max(1, a.numel()) if _is_mean(call) else 2.0
     size = grad.abs() * share * (a.abs() + b.abs() + 1.0)
-    return [finished(call, value, 16 * (call.u + call.u_out()) * size, size)]
+    return [finished(call, value, 16 * (call.u + call.u_out()) * size, torch.maximum(size, a.abs() + b.abs()))]
 
 
 def _is_mean(call: Call) -> bool:
@@ -84,17 +88,21 @@ def softmax_backward(call: Call) -> list[Expected | None]:
     """y · (g - Σ g·y)."""
     grad, out, dim = call.tensor(0), call.tensor(1), call.args[2]
     value = call()[0]
-    size = out.abs() * (grad.abs() + (grad * out).abs().sum(dim, keepdim=True))
-    return [finished(call, value, (_length(out, dim) + 32) * call.u * size + call.u_out() * size, size)]
+    terms = grad.abs() + (grad * out).abs().sum(dim, keepdim=True)
+    size = out.abs() * terms
+    error = (_length(out, dim) + 32) * call.u * size + call.u_out() * size
+    return [finished(call, value, error, size, inner=terms)]
 
 
 def log_softmax_backward(call: Call) -> list[Expected | None]:
     """g - exp(y) · Σ g."""
     grad, out, dim = call.tensor(0), call.tensor(1), call.args[2]
     value = call()[0]
-    size = grad.abs() + out.exp() * (1 + out.abs()) * grad.abs().sum(dim, keepdim=True)
+    terms = grad.abs().sum(dim, keepdim=True).expand_as(grad)
+    size = grad.abs() + out.exp() * (1 + out.abs()) * terms
     size = torch.where(torch.isneginf(out), grad.abs(), size)
-    return [finished(call, value, (_length(out, dim) + 32) * call.u * size + call.u_out() * size, size)]
+    error = (_length(out, dim) + 32) * call.u * size + call.u_out() * size + call.tiny * terms
+    return [finished(call, value, error, size, inner=terms)]
 
 
 def layer_norm(call: Call) -> list[Expected | None]:
@@ -113,8 +121,10 @@ def layer_norm(call: Call) -> list[Expected | None]:
     cancelled = 1 + mean * mean / (var + eps)  # what is left of the digits in mean(x²) - mean²
     added = bias.abs() if isinstance(bias, torch.Tensor) else torch.zeros((), dtype=torch.float64)
     error = (n + 32) * call.u * size * (1 + cancelled) + 4 * call.u * added + call.u_out() * (size + added)
+    error = error + call.tiny * (size / (var + eps) + 4 * rstd.clamp_min(1.0) * gain)  # squares, products that vanish
     error = torch.where((n + 32) * call.u * cancelled < 0.05, error, torch.inf).expand_as(value)
-    return [finished(call, value, error, size + added), None, None]
+    squares = n * (x.abs().amax(dims, keepdim=True) + mean.abs()).pow(2)
+    return [finished(call, value, error, size + added, inner=squares + size + added), None, None]
 
 
 def layer_norm_backward(call: Call) -> list[Expected | None]:
@@ -126,19 +136,28 @@ def layer_norm_backward(call: Call) -> list[Expected | None]:
     rstd = call.tensor(4).reshape(mean.shape)
     weight = call.args[5]
     upstream = grad.abs() * (weight.abs() if isinstance(weight, torch.Tensor) else 1.0)
-    normed = (x.abs() + mean.abs()) * rstd
+    reach, factor = x.abs() + mean.abs(), rstd.clamp_min(1.0)
+    normed = reach * rstd
     dx = rstd * (upstream + upstream.mean(dims, keepdim=True) + normed * (upstream * normed).mean(dims, keepdim=True))
+
+    def over_rows(terms: torch.Tensor) -> torch.Tensor:
+        return terms.sum(tuple(range(wide))) if wide else terms
+
+    masses = dx, over_rows(grad.abs() * normed), over_rows(grad.abs())
+    # some kernels multiply Σ g·w·x by rstd three times, then by x: on the way that may overflow, or vanish
+    sums = (torch.maximum(upstream, grad.abs()) * (1.0 + reach)).sum(dims, keepdim=True)
+    inner = dx + sums * factor.pow(3), masses[1], masses[2]
+    lost = 8 * call.tiny * factor.pow(3) * reach, 4 * call.tiny * over_rows(grad.abs() * factor), torch.zeros(())
     n_rows = max(1, x.numel() // math.prod(shape))
-    over = tuple(range(wide))
-    masses = (dx, (grad.abs() * normed).sum(over) if over else grad.abs() * normed, grad.abs().sum(over))
     found: list[Expected | None] = []
-    for index, (value, mass) in enumerate(zip(call(), masses, strict=True)):
+    for index, value in enumerate(call()):
         n = math.prod(shape) if index == 0 else n_rows
         if not isinstance(value, torch.Tensor) or call.out_dtypes[index] is None:
             found.append(None)
             continue
-        error = ((n + 32) * call.u + 4 * call.u_out(index)) * mass.reshape(value.shape) + call.underflow(n)
-        found.append(finished(call, value, error, mass.reshape(value.shape), index=index))
+        mass = masses[index].reshape(value.shape)
+        error = ((n + 32) * call.u + 4 * call.u_out(index)) * mass + call.underflow(n) + lost[index]
+        found.append(finished(call, value, error, mass, index=index, inner=inner[index].reshape(value.shape)))
     return found
 
 
@@ -164,7 +183,11 @@ def attention(call: Call) -> list[Expected | None]:
     wrong = ((q.shape[-1] + 32) * call.u + 2 * call.u_product) * sizes.amax(-1, keepdim=True)
     u_in = max((call.u_out(), call.u))
     error = (4 * wrong + (2 * k.shape[-2] + 256) * call.u + 4 * u_in + 2 * call.u_product) * mass
-    return [finished(call, value, error, mass), *[None] * (len(call.out_dtypes) - 1)]
+    largest, terms = v.abs().amax(-2, keepdim=True), v.abs().sum(-2, keepdim=True)
+    error = torch.where(wrong < 0.5, error, largest)  # exp(2 · 0.5) - 1 < 4 · 0.5; beyond it any share may be any other
+    error = error + (1e-30 + call.underflow(k.shape[-2])) * largest  # shares that vanish
+    inner = terms + sizes.amax(-1, keepdim=True) * max(1.0, 1.0 / max(abs(scale), 1e-30))
+    return [finished(call, value, error, mass, inner=inner), *[None] * (len(call.out_dtypes) - 1)]
 
 
 def _length(tensor: torch.Tensor, dim: int) -> int:
