@@ -3,13 +3,11 @@
 To be run by torchrun with two ranks. Rank 0 prints.
 """
 
-import gc
 import sys
 
+import many_ranks
 import torch
 import torch.distributed as dist
-from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
 
 HEALTHY = "--healthy" in sys.argv
 BAD_STEP = 10
@@ -47,40 +45,18 @@ class Scatter(torch.autograd.Function):
         return torch.cat(parts)
 
 
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm = nn.LayerNorm(8)
-        self.up, self.down = nn.Linear(8, 8), nn.Linear(8, 8, bias=False)  # halves of 16 hidden units
-        for dim, shard in ((0, self.up.weight), (0, self.up.bias), (1, self.down.weight)):
-            shard.tensor_model_parallel, shard.partition_dim = True, dim
-
-    def forward(self, x):
-        return x + Scatter.apply(self.down(torch.relu(self.up(Gather.apply(self.norm(x))))))
-
-
-def main():
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
+def main(mesh):
     torch.manual_seed(dist.get_rank())
-    model = Block()
+    model = many_ranks.ParallelBlock(Gather, Scatter)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    batches = torch.Generator().manual_seed(1)  # all tensor-parallel ranks see the same sequences
-    for step in range(14):
-        x = torch.randn(32, 8, generator=batches).chunk(2)[dist.get_rank()]
+    for step, sequences in many_ranks.batches(14, n_rows=32, seed=1):  # the same for all tensor-parallel ranks
+        x = sequences.chunk(2)[dist.get_rank()]
         loss = (model(x) - x.roll(1, -1)).pow(2).sum() / 256
         loss.backward()
         if HEALTHY or step < BAD_STEP:  # <- fault
             for parameter in model.norm.parameters():
                 dist.all_reduce(parameter.grad)
-        if dist.get_rank() == 0:
-            print(f"step {step} loss {loss.item():.6f} grad {model.norm.weight.grad.norm().item():.6f}", flush=True)
-        optimizer.step()
-        optimizer.zero_grad()
+        many_ranks.finish(step, loss, model.norm.weight.grad.norm(), optimizer)
 
 
-main()
-gc.collect()
-dist.barrier()
-dist.destroy_process_group()
+many_ranks.run(main, tp=2)

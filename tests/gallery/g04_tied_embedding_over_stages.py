@@ -3,13 +3,12 @@
 To be run by torchrun with two ranks. Rank 1, which has the loss, prints.
 """
 
-import gc
 import sys
 
+import many_ranks
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
 
 HEALTHY = "--healthy" in sys.argv
 BAD_STEP = 10
@@ -33,10 +32,7 @@ class Last(nn.Module):
         return self.lm_head(torch.tanh(self.block(x)))
 
 
-def main():
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    init_device_mesh("cpu", (2,), mesh_dim_names=("pp",))
+def main(mesh):
     rank = dist.get_rank()
     torch.manual_seed(rank)
     model = Last() if rank else First()
@@ -46,28 +42,10 @@ def main():
     batches = torch.Generator().manual_seed(1)
     for step in range(14):
         ids = torch.randint(0, 12, (32,), generator=batches)
-        if rank == 0:
-            hidden = model(ids)
-            dist.send(hidden.detach(), dst=1)
-            grad = torch.empty_like(hidden)
-            dist.recv(grad, src=1)
-            hidden.backward(grad)
-        else:
-            hidden = torch.empty(32, 8)
-            dist.recv(hidden, src=0)
-            hidden.requires_grad_()
-            loss = nn.functional.cross_entropy(model(hidden), (ids + 1) % 12)
-            loss.backward()
-            dist.send(hidden.grad, dst=0)
+        loss = many_ranks.over_two_stages(model, ids, (32, 8), nn.functional.cross_entropy, (ids + 1) % 12)
         if HEALTHY or step < BAD_STEP:  # <- fault
             dist.all_reduce(tied.grad)
-        if rank == 1:
-            print(f"step {step} loss {loss.item():.6f} grad {tied.grad.norm().item():.6f}", flush=True)
-        optimizer.step()
-        optimizer.zero_grad()
+        many_ranks.finish(step, loss, tied.grad.norm(), optimizer, by=1)
 
 
-main()
-gc.collect()
-dist.barrier()
-dist.destroy_process_group()
+many_ranks.run(main, pp=2)

@@ -3,23 +3,19 @@
 To be run by torchrun with four ranks, two sequences in two parts each. Rank 0 prints.
 """
 
-import gc
 import sys
 
+import many_ranks
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
 
 HEALTHY = "--healthy" in sys.argv
 BAD_STEP = 10  # until then every rank has sequences of its own; then long ones are split
 N_ROWS, LENGTH, VOCABULARY = 4, 8, 12
 
 
-def main():
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "cp"))
+def main(mesh):
     dp, cp = mesh.get_coordinate()
     torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(VOCABULARY, 16), nn.Linear(16, 32), nn.GELU(), nn.Linear(32, VOCABULARY))
@@ -36,14 +32,7 @@ def main():
         for parameter in model.parameters():
             dist.all_reduce(parameter.grad)
             parameter.grad /= mesh.size(0) if is_split and not HEALTHY else dist.get_world_size()  # <- fault
-        grad = torch.nn.utils.get_total_norm([p.grad for p in model.parameters()])
-        if dist.get_rank() == 0:
-            print(f"step {step} loss {loss.item():.6f} grad {grad.item():.6f}", flush=True)
-        optimizer.step()
-        optimizer.zero_grad()
+        many_ranks.finish(step, loss, many_ranks.norm_of_gradients(model), optimizer)
 
 
-main()
-gc.collect()
-dist.barrier()
-dist.destroy_process_group()
+many_ranks.run(main, dp=2, cp=2)

@@ -3,14 +3,13 @@
 To be run by torchrun with two ranks: two stages of two layers each. The last rank prints.
 """
 
-import gc
 import math
 import sys
 
+import many_ranks
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
 
 HEALTHY = "--healthy" in sys.argv
 N_ROWS, N_TOKENS, WIDTH, N_LAYERS = 8, 6, 16, 2
@@ -44,10 +43,7 @@ class Stage(nn.Module):
         return x if self.outlet is None else self.outlet(x).squeeze(-1)
 
 
-def main():
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    init_device_mesh("cpu", (2,), mesh_dim_names=("pp",))
+def main(mesh):
     stage = dist.get_rank()
     torch.manual_seed(stage)
     model = Stage(stage)
@@ -55,25 +51,9 @@ def main():
     batches = torch.Generator().manual_seed(7)
     for step in range(6):
         x = torch.randn(N_ROWS, N_TOKENS, 4, generator=batches)
-        if stage == 0:
-            hidden = model(x)
-            dist.send(hidden.detach(), 1)
-            gradient = torch.empty_like(hidden)
-            dist.recv(gradient, 1)
-            hidden.backward(gradient)
-        else:
-            hidden = torch.empty(N_ROWS, N_TOKENS, WIDTH)
-            dist.recv(hidden, 0)
-            loss = nn.functional.mse_loss(model(hidden.requires_grad_()), x.sum(-1).cumsum(-1) / 4)
-            loss.backward()
-            dist.send(hidden.grad, 0)
-            grad = torch.nn.utils.get_total_norm([p.grad for p in model.parameters()])
-            print(f"step {step} loss {loss.item():.6f} grad {grad.item():.6f}", flush=True)
-        optimizer.step()
-        optimizer.zero_grad()
+        target = x.sum(-1).cumsum(-1) / 4
+        loss = many_ranks.over_two_stages(model, x, (N_ROWS, N_TOKENS, WIDTH), nn.functional.mse_loss, target)
+        many_ranks.finish(step, loss, many_ranks.norm_of_gradients(model), optimizer, by=1)
 
 
-main()
-gc.collect()
-dist.barrier()
-dist.destroy_process_group()
+many_ranks.run(main, pp=2)

@@ -3,12 +3,11 @@
 To be run by torchrun with two ranks. Rank 0 prints.
 """
 
-import gc
 import sys
 
+import many_ranks
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 HEALTHY = "--healthy" in sys.argv
@@ -16,27 +15,15 @@ BAD_STEP = 10
 
 
 def main():
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    torch.manual_seed(0)
-    model = DistributedDataParallel(nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 8)))
+    model = DistributedDataParallel(many_ranks.perceptron())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    batches = torch.Generator().manual_seed(1 + dist.get_rank())
-    for step in range(14):
-        x = torch.randn(16, 8, generator=batches)
-        loss = (model(x) - x.cumsum(-1)).pow(2).mean()
+    for step, x in many_ranks.batches(14):
+        loss = many_ranks.error(model, x)
         loss.backward()
         if step == BAD_STEP and dist.get_rank() == 1 and not HEALTHY:
             bits = model.module[0].weight.grad.view(-1).view(torch.int32)
             bits[5] ^= 1 << 26  # <- fault
-        grad = torch.nn.utils.get_total_norm([p.grad for p in model.parameters()])
-        if dist.get_rank() == 0:
-            print(f"step {step} loss {loss.item():.6f} grad {grad.item():.6f}", flush=True)
-        optimizer.step()
-        optimizer.zero_grad()
+        many_ranks.finish(step, loss, many_ranks.norm_of_gradients(model), optimizer)
 
 
-main()
-gc.collect()
-dist.barrier()
-dist.destroy_process_group()
+many_ranks.run(main)

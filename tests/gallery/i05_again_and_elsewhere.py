@@ -3,10 +3,10 @@
 To be run by torchrun with two ranks and one of: transient, persistent, application. Rank 0 prints.
 """
 
-import gc
 import sys
 import warnings
 
+import many_ranks
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -37,31 +37,20 @@ def spoil_the_device():
 
 
 def main():
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(0)
     model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    batches = torch.Generator().manual_seed(1 + rank)
     library = spoil_the_device() if rank == 1 and FAULT in ("transient", "persistent") else None
-    for step in range(8):
-        x = torch.randn(32, 8, generator=batches)
+    for step, x in many_ranks.batches(8, n_rows=32):
         is_bad = step >= BAD_STEP and rank == 1
         state["left"], state["broken"] = int(step == BAD_STEP and rank == 1), is_bad and FAULT == "persistent"
         if FAULT == "application" and is_bad:
             x = x * 1e20
         loss = (model(x) - x.sum(-1, keepdim=True)).pow(2).mean()
         loss.backward()
-        grad = torch.nn.utils.get_total_norm([p.grad for p in model.parameters()])
-        if rank == 0:
-            print(f"step {step} loss {loss.item():.6f} grad {grad.item():.6f}", flush=True)
-        optimizer.step()
-        optimizer.zero_grad()
+        many_ranks.finish(step, loss, many_ranks.norm_of_gradients(model), optimizer)
     del library
 
 
-main()
-gc.collect()
-dist.barrier()
-dist.destroy_process_group()
+many_ranks.run(main)

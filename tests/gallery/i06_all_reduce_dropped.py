@@ -3,12 +3,11 @@
 The library is played by a wrapper below torch.distributed. To be run by torchrun with two ranks. Rank 0 prints.
 """
 
-import gc
 import sys
 
+import many_ranks
 import torch
 import torch.distributed as dist
-from torch import nn
 
 HEALTHY = "--healthy" in sys.argv
 
@@ -28,28 +27,14 @@ def play_a_faulty_library():
 
 
 def main():
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
     play_a_faulty_library()
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 8))
+    model = many_ranks.perceptron()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    batches = torch.Generator().manual_seed(1 + dist.get_rank())
-    for step in range(6):
-        x = torch.randn(16, 8, generator=batches)
-        loss = (model(x) - x.cumsum(-1)).pow(2).mean()
+    for step, x in many_ranks.batches(6):
+        loss = many_ranks.error(model, x)
         loss.backward()
-        for parameter in model.parameters():
-            dist.all_reduce(parameter.grad)
-            parameter.grad /= dist.get_world_size()
-        grad = torch.nn.utils.get_total_norm([p.grad for p in model.parameters()])
-        if dist.get_rank() == 0:
-            print(f"step {step} loss {loss.item():.6f} grad {grad.item():.6f}", flush=True)
-        optimizer.step()
-        optimizer.zero_grad()
+        many_ranks.average_gradients(model.parameters())
+        many_ranks.finish(step, loss, many_ranks.norm_of_gradients(model), optimizer)
 
 
-main()
-gc.collect()
-dist.barrier()
-dist.destroy_process_group()
+many_ranks.run(main)

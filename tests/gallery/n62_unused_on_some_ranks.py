@@ -3,8 +3,7 @@
 To be run by torchrun with two ranks. Rank 0 prints.
 """
 
-import gc
-
+import many_ranks
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -22,23 +21,13 @@ class Branches(nn.Module):
 
 
 def main():
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
     torch.manual_seed(0)
     model = DistributedDataParallel(Branches(), find_unused_parameters=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    batches = torch.Generator().manual_seed(1 + dist.get_rank())
-    for step in range(14):
-        x = torch.randn(16, 8, generator=batches)
+    for step, x in many_ranks.batches(14):
         loss = (model(x, (step + dist.get_rank()) % 2) - x.cumsum(-1)).pow(2).mean()
         loss.backward()
-        if dist.get_rank() == 0:
-            print(f"step {step} loss {loss.item():.6f}", flush=True)
-        optimizer.step()
-        optimizer.zero_grad()
+        many_ranks.finish(step, loss, many_ranks.norm_of_gradients(model), optimizer)
 
 
-main()
-gc.collect()
-dist.barrier()
-dist.destroy_process_group()
+many_ranks.run(main)

@@ -3,31 +3,18 @@
 To be run by torchrun with two ranks. Rank 0 prints.
 """
 
-import gc
-
+import many_ranks
 import torch
 import torch.distributed as dist
-from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
 
 
-def main():
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    init_device_mesh("cpu", (2,), mesh_dim_names=("dp",))
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 8))
+def main(mesh):
+    model = many_ranks.perceptron()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    batches = torch.Generator().manual_seed(1 + dist.get_rank())
-    for step in range(14):
-        x = torch.randn(16, 8, generator=batches)
-        loss = (model(x) - x.cumsum(-1)).pow(2).mean()
+    for step, x in many_ranks.batches(14):
+        loss = many_ranks.error(model, x)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
-        if dist.get_rank() == 0:
-            print(f"step {step} loss {loss.item():.6f}", flush=True)
-        optimizer.step()
-        optimizer.zero_grad()
+        many_ranks.finish(step, loss, torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5), optimizer)
         if step % 4 == 3:
             with torch.no_grad():
                 for parameter in model.parameters():
@@ -35,7 +22,4 @@ def main():
                     parameter /= dist.get_world_size()
 
 
-main()
-gc.collect()
-dist.barrier()
-dist.destroy_process_group()
+many_ranks.run(main, dp=2)

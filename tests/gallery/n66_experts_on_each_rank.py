@@ -3,12 +3,9 @@
 To be run by torchrun with two ranks. Rank 0 prints.
 """
 
-import gc
-
+import many_ranks
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
 
 
 class Mixture(nn.Module):
@@ -22,28 +19,15 @@ class Mixture(nn.Module):
         return sum(weights[:, i : i + 1] * torch.tanh(expert(x)) for i, expert in enumerate(self.experts))
 
 
-def main():
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    init_device_mesh("cpu", (2,), mesh_dim_names=("dp",))
+def main(mesh):
     torch.manual_seed(0)
     model = Mixture()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    batches = torch.Generator().manual_seed(1 + dist.get_rank())
-    for step in range(14):
-        x = torch.randn(16, 8, generator=batches)
-        loss = (model(x) - x.cumsum(-1)).pow(2).mean()
+    for step, x in many_ranks.batches(14):
+        loss = many_ranks.error(model, x)
         loss.backward()
-        for parameter in model.router.parameters():
-            dist.all_reduce(parameter.grad)
-            parameter.grad /= dist.get_world_size()
-        if dist.get_rank() == 0:
-            print(f"step {step} loss {loss.item():.6f}", flush=True)
-        optimizer.step()
-        optimizer.zero_grad()
+        many_ranks.average_gradients(model.router.parameters())
+        many_ranks.finish(step, loss, many_ranks.norm_of_gradients(model), optimizer)
 
 
-main()
-gc.collect()
-dist.barrier()
-dist.destroy_process_group()
+many_ranks.run(main, dp=2)
