@@ -66,7 +66,11 @@ class Replayer:
         Gives what stands for sharded parameters in it; to be used once the ranks agree on it.
         """
         modules = [event.module for event in self._tape.events if event.module is not None]
-        self._own_groups, self._whole = groups, Whole([m for m in modules if not sharding.why_not(m)])
+        self._own_groups, self._whole = groups, Whole([])
+        try:
+            self._whole = Whole([m for m in modules if not sharding.why_not(m)])
+        except Exception as error:  # another version of the framework: the other ranks are still to be told
+            self._whole.why_not = f"its parameters cannot be made whole ({type(error).__name__}: {str(error)[:200]})"
         try:
             yield self._whole
         finally:
@@ -86,6 +90,8 @@ class Replayer:
         if microbatch.why_not:
             return microbatch.why_not
         events = self._tape.slice(microbatch)
+        if self._whole is not None and self._whole.why_not:
+            return self._whole.why_not
         refuses = alone.why_not if self._own_groups is None else alone.why_not_together
         why = next((why for _, event in events if (why := refuses(event.function))), "")
         return why or self._tape.mutated(events)

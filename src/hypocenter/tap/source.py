@@ -17,6 +17,7 @@ _SKIPPED = (
     str(Path(torch.__file__).resolve().parent) + os.sep,
     str(Path(__file__).resolve().parents[1]) + os.sep,
 )
+_SKIPPED_PARTS = (f"{os.sep}deepspeed{os.sep}runtime{os.sep}",)  # what ZeRO-3 has put in place of F.linear
 _SKIPPED_FILES = frozenset({contextlib.__file__, functools.__file__})
 _known: dict[str, bool] = {}
 
@@ -26,6 +27,7 @@ def is_library(filename: str) -> bool:
     known = _known.get(filename)
     if known is None:
         known = filename.startswith((*_SKIPPED, "<frozen", "<eval_with_key")) or filename in _SKIPPED_FILES
+        known = known or any(part in filename for part in _SKIPPED_PARTS)
         _known[filename] = known
     return known
 

@@ -1,7 +1,7 @@
 """Gathers parts over groups of our own, when an operation first reads them, and lets the oldest go for the newest.
 
-Every rank must come to the same gatherings in the same order: each piece carries the number of its part, and the replay
-ends where those differ.
+Every rank must come to the same gatherings in the same order: before each they tell each other the number of the part,
+and the replay ends where those differ.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from hypocenter.replay.whole.part import Part
 from hypocenter.tap.collective_ops import is_wrapped
 
 SHARE_OF_FREE_MEMORY = 0.25  # what gathered parameters may take; activations and gradients need the rest
-_NUMBER_BYTES = 8  # of an int64, in front of each piece
 _UNKNOWN_FREE_BYTES = 1 << 30  # where the device does not tell
 
 
@@ -29,7 +28,7 @@ class Gathering:
     Args:
         parts: the same ones in the same order on all ranks.
         groups: of our own; None: every part is whole here.
-        limit_bytes: that all together may take, the same on all ranks; the one in use may take more.
+        limit_bytes: that all together may take, the same on all ranks; those that one operation reads may take more.
     """
 
     def __init__(self, parts: Sequence[Part], groups: OwnGroups | None, limit_bytes: int) -> None:
@@ -76,17 +75,24 @@ class Gathering:
         """All pieces behind each other, on the host."""
         if self._groups is None:
             raise ReplayImpossible("the parameters are sharded over the ranks: a replay on one rank cannot gather them")
-        label = torch.tensor([number], dtype=torch.int64, device="cpu").view(torch.uint8)
-        mine = torch.cat([label, shard.cpu().contiguous().view(torch.uint8)])
         twin, _ = self._groups.twin(part.group)
-        pieces = [torch.empty_like(mine) for _ in range(part.group.size())]
+        mine = shard.cpu().contiguous()
         try:
-            twin.allgather([pieces], [mine]).wait()
+            label = torch.tensor([number, mine.numel()], dtype=torch.int64, device="cpu")
+            if any(not each.equal(label) for each in _all_gathered(twin, label, part.group.size())):
+                raise ReplayImpossible("the ranks use their parameters in different orders")
+            return _all_gathered(twin, mine.view(torch.uint8), part.group.size()).flatten().view(shard.dtype)
+        except ReplayImpossible:
+            raise
         except RuntimeError as error:
             raise ReplayImpossible("in the replay another rank did not come to gather a parameter") from error
-        if any(not torch.equal(piece[:_NUMBER_BYTES], label) for piece in pieces):
-            raise ReplayImpossible("the ranks use their parameters in different orders")
-        return torch.cat([piece[_NUMBER_BYTES:] for piece in pieces]).view(shard.dtype)
+
+
+def _all_gathered(twin: Any, mine: torch.Tensor, n_ranks: int) -> torch.Tensor:
+    """Row by row what each rank has."""
+    rows = torch.empty((n_ranks, mine.numel()), dtype=mine.dtype, device="cpu")
+    twin.allgather([list(rows)], [mine]).wait()
+    return rows
 
 
 class OnDemand(TorchDispatchMode):
@@ -116,9 +122,9 @@ class OnDemand(TorchDispatchMode):
 
 
 def limit_bytes(parts: Sequence[Part]) -> int:
-    """What gathered parameters may take on this rank."""
-    device = next((each.tensor.device for part in parts for each in part.stand_ins), torch.device("cpu"))
-    return int(SHARE_OF_FREE_MEMORY * _free_bytes(device))
+    """What gathered parameters may take on this rank: no part may be larger."""
+    devices = {each.tensor.device for part in parts for each in part.stand_ins} | {torch.device("cpu")}
+    return int(SHARE_OF_FREE_MEMORY * min(_free_bytes(device) for device in devices))
 
 
 def _free_bytes(device: torch.device) -> int:

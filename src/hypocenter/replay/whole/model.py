@@ -34,6 +34,7 @@ class Whole:
 
     Attributes:
         limit_bytes: how much gathered ones may take on this rank.
+        why_not: why they cannot be used here, or ''.
     """
 
     def __init__(self, roots: Iterable[torch.nn.Module]) -> None:
@@ -45,6 +46,10 @@ class Whole:
         self._made = {id(s.tensor) for s in self._stand_ins()}
         self._gathering: Gathering | None = None
         self.limit_bytes = limit_bytes(self._parts) if self._parts else 0
+        largest = max((part.n_bytes for part in self._parts), default=0)
+        self.why_not = (
+            "" if largest <= self.limit_bytes else f"a parameter of {largest >> 20} MiB does not fit here whole"
+        )
 
     def __bool__(self) -> bool:
         """Whether anything is sharded."""
