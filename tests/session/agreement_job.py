@@ -48,6 +48,10 @@ def main():
             council.begin(step, failed=False, communicates=lambda: True)  # nobody is there: nothing happens
             os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) + 1)
             dist.init_process_group("gloo")
+        if case == "restarted" and step == BAD_STEP:  # torchrun's store is the same one after a restart
+            council.close()
+            os.environ["TORCHELASTIC_RESTART_COUNT"] = "1"
+            council = Council(is_wanted=True, timeout_s=timeout_s, warn=warnings.append)
         lose(rank, step)
         if case == "uneven" and rank == 1 and step % 2:
             continue

@@ -73,7 +73,7 @@ def test_there_is_no_council_when_a_rank_takes_no_part():
     assert all("did not say within" in line and "rank 1" in line for line in ranks[0]["warnings"])
 
 
-@pytest.mark.parametrize("case", ["fork", "reinit"])
+@pytest.mark.parametrize("case", ["fork", "reinit", "restarted"])
 def test_it_survives(case):
     ranks = said(case)
 

@@ -31,6 +31,7 @@ from typing import Any
 
 import torch
 
+from hypocenter import launcher
 from hypocenter.nouns import Reading
 from hypocenter.replay.jointly import Table
 from hypocenter.replay.own_groups import OwnGroups
@@ -259,7 +260,7 @@ class Council:
                 c10d._get_default_store(),
                 rank=self._rank,
                 world_size=self._world_size,
-                key=f"agreement/{self._generation}",
+                key=f"agreement/{launcher.attempt()}/{self._generation}",  # torchrun keeps its store over restarts
                 waits=communicates(),
                 steps=self._steps,
                 timeout_s=self._timeout_s,
