@@ -16,12 +16,16 @@ from hypocenter.compare.judged import Judged
 from hypocenter.compare.matching import match
 from hypocenter.compare.options import Options
 from hypocenter.compare.outcome import Tally, outcome, with_fit
+from hypocenter.compare.source import source_of
 from hypocenter.compare.step_alignment import shift_of
 from hypocenter.compare.walk import Walk
 from hypocenter.compare.worst import Worst
 from hypocenter.record.reader import RecordedRun
 
 _MOST_STEPS_BLAMED = 100  # steps with differences that nobody is to blame for; later ones are no clearer
+
+
+Shapes = tuple[tuple[int, ...], tuple[int, ...]]  # of baseline and candidate
 
 
 @dataclass(slots=True)
@@ -70,9 +74,21 @@ def compare_runs(baseline: RecordedRun, candidate: RecordedRun, *, options: Opti
         course.take(judged)
     course.tally.floor_source = walk.noise.source
     course.tally.problems = walk.problems
-    rows = course.worst.rows(_shapes(matching.pairs, decks))
+    shapes = _shapes(matching.pairs, decks)
+    if course.found is not None:
+        course.found = _with_facts(course.found, matching.pairs, shapes, baseline)
+    rows = course.worst.rows(shapes)
     found = outcome(runs, matching=matching, rows=rows, tally=course.tally, blame=course.found, options=options)
     return _explained(found, walk, course)
+
+
+def _with_facts(found: Blame, pairs: Sequence[Pair], shapes: Sequence[Shapes], baseline: RecordedRun) -> Blame:
+    """The blame with shapes of its row and the line at which its module's code begins."""
+    first = found.divergence
+    row = first.row
+    if row is not None:
+        row = replace(row, shapes=shapes[list(pairs).index(row.pair)])
+    return replace(found, divergence=replace(first, row=row, source=source_of(baseline.facts(), first.site)))
 
 
 def _explained(found: Comparison, walk: Walk, course: _Course) -> Comparison:
@@ -113,6 +129,6 @@ def _of_sites(matching: Matching, pattern: str) -> Matching:
     return replace(matching, pairs=tuple(pairs))
 
 
-def _shapes(pairs: Sequence[Pair], decks: tuple[Deck, Deck]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+def _shapes(pairs: Sequence[Pair], decks: tuple[Deck, Deck]) -> list[Shapes]:
     mine, other = (deck.by_spot for deck in decks)
     return [(mine[pair.baseline[0]].shape, other[pair.candidate[0]].shape) for pair in pairs]

@@ -1,0 +1,118 @@
+"""`hypocenter diff BASELINE CANDIDATE`: the first place where two runs that should match do not, beyond the noise."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from pathlib import Path
+
+import click
+
+from hypocenter import schedule
+from hypocenter.compare.comparison import Comparison
+from hypocenter.compare.engine import compare_runs
+from hypocenter.compare.options import Options
+from hypocenter.compare.pairing.manual_map import ManualMap
+from hypocenter.compare.verdict import BUDGET
+from hypocenter.errors import ConfigError
+from hypocenter.record.reader import open_run
+from hypocenter.report import wording
+from hypocenter.report.comparison import catalogue, terminal
+from hypocenter.report.screen import screen_of, write
+
+EXIT = {"same": 0, "diverged": 1, "cannot-tell": 5}
+_BUDGET = re.compile(r"(?:floor)?\s*[×x*]?\s*([0-9.eE+-]+)")
+
+
+@click.command("diff")
+@click.argument("baseline", type=click.Path(path_type=Path))
+@click.argument("candidate", type=click.Path(path_type=Path))
+@click.option(
+    "--noise", "noise", multiple=True, type=click.Path(path_type=Path), metavar="RUN",
+    help="A repeat of the baseline, to measure the noise floor; may be repeated.",
+)  # fmt: skip
+@click.option(
+    "--budget", default=f"floor×{BUDGET:g}", show_default=True, metavar="NUMBER",
+    help="An error counts from this many times the noise floor on: 4, or floor×4.",
+)  # fmt: skip
+@click.option(
+    "--map", "map_file", type=click.Path(path_type=Path), metavar="FILE", help="Pairs of sites that win (TOML)."
+)
+@click.option("--write-map", type=click.Path(path_type=Path), metavar="FILE", help="Write the pairs found to FILE.")
+@click.option("--steps", metavar="SCHEDULE", help="Only these steps of the baseline: 0,5-8,100-120 or every=N.")
+@click.option("--site", default="", metavar="GLOB", help="Only sites of the baseline that match, such as '*.attn.*'.")
+@click.option("--plugin", "plugins", multiple=True, metavar="FILE", help="A file with more fits or matchers.")
+@click.option("--rows", type=click.IntRange(0), default=terminal.ROWS, show_default=True, help="Rows shown; 0 for all.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (same as --format json); nothing is cut.")
+@click.option("--format", "format_name", default="terminal", metavar="NAME", help="terminal, json, markdown, github.")
+def command(
+    baseline: Path, candidate: Path, noise: tuple[Path, ...], budget: str, map_file: Path | None,
+    write_map: Path | None, steps: str | None, site: str, plugins: tuple[str, ...], rows: int, as_json: bool,
+    format_name: str,
+) -> int:  # fmt: skip
+    """Name the first place, in execution order, where CANDIDATE leaves BASELINE by more than the noise floor.
+
+    Exit code: 0 the same, 1 diverged, 4 nothing to read, 5 cannot tell.
+    """
+    name = "json" if as_json else format_name
+    render = catalogue.by_name(name)
+    options = Options(
+        noise=[open_run(path) for path in noise], budget=budget_of(budget), site=site, plugins=plugins,
+        map=_read_map(map_file), is_wanted=schedule.parse(steps) if steps is not None else None,
+    )  # fmt: skip
+    found = compare_runs(open_run(baseline), open_run(candidate), options=options)
+    if name == "terminal":
+        write(sys.stdout, terminal.render(found, screen_of(sys.stdout), rows))
+    else:
+        write(sys.stdout, render(found))
+    if write_map is not None:
+        _write_map(write_map, found)
+    if name == "terminal":
+        _next(baseline, candidate, found, has_noise=bool(noise))
+    return EXIT[found.status]
+
+
+def budget_of(text: str) -> float:
+    """How often the noise floor an error may be: of `4`, `floor×4`, `floor x 4` or `floor*4` the 4.
+
+    Raises:
+        ConfigError: it is none of these, or not above 0.
+    """
+    match = _BUDGET.fullmatch(text.strip())
+    try:
+        value = float(match[1]) if match else math.nan
+    except ValueError:
+        value = math.nan
+    if not 0.0 < value < math.inf:
+        raise ConfigError(
+            f"a budget of {text!r}", where="--budget", why="it is how often the noise floor an error may be",
+            fix="such as 4, or floor×4",
+        )  # fmt: skip
+    return value
+
+
+def _read_map(path: Path | None) -> ManualMap | None:
+    if path is None:
+        return None
+    from hypocenter.compare.pairing.map_file import read_map
+
+    return read_map(path)
+
+
+def _write_map(path: Path, found: Comparison) -> None:
+    from hypocenter.compare.pairing.map_file import write_map
+
+    write_map(path, found.matching)
+    write(sys.stderr, f"wrote {path}\n")
+
+
+def _next(baseline: Path, candidate: Path, found: Comparison, *, has_noise: bool) -> None:
+    if found.first is not None and found.status == "diverged":
+        site = found.first.row.pair.candidate[0].site if found.first.row is not None else found.first.candidate_site
+        words = ("show", str(candidate), "--site", wording.site_glob(site), "--step", str(found.first.step), "--values")
+    elif not has_noise and found.status == "cannot-tell" and found.n_rows:
+        words = ("diff", str(baseline), str(candidate), "--noise", "RUN")
+    else:
+        words = ("diff", str(baseline), str(candidate), "--json")
+    write(sys.stderr, f"next: {wording.command(*words)}\n")
