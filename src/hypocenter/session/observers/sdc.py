@@ -24,7 +24,7 @@ from hypocenter.nouns import Reading
 from hypocenter.replay.engine import ReplayImpossible
 from hypocenter.replay.triage.again import Again, Examined, computed
 from hypocenter.replay.triage.bits import Bits, Print
-from hypocenter.replay.triage.neighbours import Neighbours
+from hypocenter.replay.triage.ring import Ring
 from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.sdc_rows import Rows
 from hypocenter.session.sentinel import Check
@@ -46,7 +46,7 @@ class SdcCheck(Observer):
         super().__init__(context)
         self._due = schedule.parse(context.config.sdc_check)
         self._again = Again(context.replayer, context.names)
-        self._neighbours = Neighbours(
+        self._ring = Ring(
             context.tape, context.replayer, context.names, self._again, context.council, context.config.agree_timeout_s
         )
         self._witness: dict[int, list[tuple[str, torch.Tensor, torch.Tensor]]] = {}
@@ -113,7 +113,7 @@ class SdcCheck(Observer):
         microbatches = update.microbatches[:MAX_MICROBATCHES]
         chosen = microbatches[update.step % len(microbatches)]
         is_fine = update.check.loss_finite and not update.check.bad_params
-        trade = self._neighbours.send(update.step, chosen, takes_part=is_fine) if ask else None
+        trade = self._ring.send(update.step, chosen, takes_part=is_fine) if ask else None
         for microbatch in microbatches:
             rows = Rows(self.context.clock, update.step, microbatch.number)
             run = self._run_bits(microbatch, witness.get(microbatch.number), grads)
@@ -127,7 +127,7 @@ class SdcCheck(Observer):
             except Exception as error:  # the user's own code runs here: anything may come out of it
                 rows.add("impossible", names=(why, f"the replay raised {type(error).__name__}"))
             if is_chosen and trade is not None:
-                self._neighbours.compare(trade, found, rows)
+                self._ring.compare(trade, found, rows)
             self.rows += rows.made
 
     def _run_bits(self, microbatch: Microbatch, seen: Any, grads: Bits | None) -> Bits | None:

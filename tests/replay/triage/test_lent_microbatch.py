@@ -11,7 +11,7 @@ from hypocenter.replay.engine import Replayer, ReplayImpossible
 from hypocenter.replay.triage import wire_format
 from hypocenter.replay.triage.again import Again
 from hypocenter.replay.triage.bits import difference
-from hypocenter.replay.triage.neighbour import borrowed, parcel
+from hypocenter.replay.triage.lent_microbatch import borrowed, parcel
 from hypocenter.replay.triage.wire_format import Answer, Parcel
 from hypocenter.session.recording import Session
 

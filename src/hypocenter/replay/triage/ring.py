@@ -12,7 +12,7 @@ from hypocenter.replay.engine import Replayer, ReplayImpossible
 from hypocenter.replay.triage import log, wire_format
 from hypocenter.replay.triage.again import Again, Examined
 from hypocenter.replay.triage.bits import Bits, Print, difference
-from hypocenter.replay.triage.neighbour import alike, borrowed, parcel
+from hypocenter.replay.triage.lent_microbatch import alike, borrowed, parcel
 from hypocenter.replay.triage.wire_format import Answer, Parcel
 from hypocenter.tap.digest import digests, to_host
 from hypocenter.tap.names import NameMap
@@ -47,7 +47,7 @@ class Trade:
     theirs: Parcel
 
 
-class Neighbours:
+class Ring:
     """Sends micro-batches round. Every rank of the job has to call `send` and `compare` at the same step."""
 
     def __init__(
