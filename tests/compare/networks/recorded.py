@@ -19,7 +19,7 @@ def record(model: torch.nn.Module, loss_of: Callable[[torch.Tensor], torch.Tenso
     options = {"level": "modules", "sketch": True, "param_schedule": "every=1", "replay": False}
     with hypocenter.watch(model, optimizer, out=out, **options):
         for _ in range(2):
-            loss = loss_of(torch.randint(0, 128, (2, 12), generator=numbers))
+            loss = loss_of(torch.randint(0, 128, (2, 10), generator=numbers))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypocenter.compare.comparison import SiteCard
 from hypocenter.compare.naming.tables import Table, tables
@@ -33,6 +33,7 @@ class Naming:
 
     table: Table | None
     prefix: str = ""  # in front of all its names
+    swallowing: frozenset[str] = frozenset()  # paths of modules that hold a norm and the linear after it in one
 
     @property
     def name(self) -> str:
@@ -64,15 +65,16 @@ class Naming:
         return bool(self.table) and self.table.is_sequence_first(name)
 
     def _known(self, path: str, card: SiteCard) -> str | None:
-        if self.table is None:
+        if self.table is None or card.module.startswith("Identity"):  # Megatron's IdentityOp stands where nothing is
             return None
         if is_parameter(card):
             return self.table.parameter(path)
-        return self.table.observed(path, direction(card.spot.port), card.module)
+        return self.table.observed(path, direction(card.spot.port).removeprefix("grad_"), self.swallowing)
 
 
 def naming_of(cards: Iterable[SiteCard]) -> Naming:
     """The naming that knows most of these sites; own names when none knows at least three."""
+    cards = list(cards)
     seen = dict.fromkeys((unwrapped(card.spot.site), is_parameter(card)) for card in cards)
     sites = [(site, parameter) for site, parameter in seen if site]
     best, most = Naming(table=None), _LEAST_KNOWN - 1
@@ -83,7 +85,16 @@ def naming_of(cards: Iterable[SiteCard]) -> Naming:
             )
             if known > most:
                 best, most = Naming(table=table, prefix=prefix), known
-    return best
+    return replace(best, swallowing=_swallowing(best, cards))
+
+
+def _swallowing(naming: Naming, cards: Iterable[SiteCard]) -> frozenset[str]:
+    table = naming.table
+    if table is None or not table.swallowed:
+        return frozenset()
+    paths = {(naming.path(card.spot.site), card.module) for card in cards}
+    found = {path for path, kind in paths if table.swallows(path, kind)}
+    return frozenset(path.rpartition(".")[0] if "layer_norm_" in path else path for path in found)
 
 
 def is_vocabulary(name: str) -> bool:

@@ -62,21 +62,27 @@ class Table:
         owner = self.module(module)
         return None if owner is None else f"{owner}.{self.leaves.get(leaf, leaf)}".lstrip(".")
 
-    def observed(self, path: str, direction: str, kind: str) -> str | None:
-        """The canonical module to which a port of a module belongs.
+    def observed(self, path: str, side: str, swallowing: frozenset[str]) -> str | None:
+        """The canonical module to which a port of a module belongs; None when to none that others have.
 
         Args:
             path: of the module.
-            direction: `in`, `out`, `grad_in` or `grad_out`.
-            kind: class of the module.
+            side: `in` or `out`.
+            swallowing: paths of the modules that begin with a norm.
         """
-        side = direction.removeprefix("grad_")
-        if side == "in" and "norm" in kind.lower():
-            norm = self._filled(self.swallowed, path)
-            if norm is not None:
-                return norm
+        if side == "in" and path in swallowing:
+            return self._filled(self.swallowed, path)
+        if side == "in" and any(inner.rpartition(".")[0] == path for inner in swallowing):
+            return None  # what goes into it has not been through the norm, which elsewhere stands in front of it
         elsewhere = self.ports.get(template(path), {}).get(side)
         return self.module(path) if elsewhere is None else elsewhere
+
+    def swallows(self, path: str, kind: str) -> bool:
+        """Whether a module of this path and class, or the module of a parameter of this path, begins with a norm."""
+        module, _, leaf = path.rpartition(".")
+        if leaf.startswith("layer_norm_"):
+            return template(module) in self.swallowed
+        return template(path) in self.swallowed and "norm" in kind.lower()
 
     def is_sequence_first(self, canonical: str) -> bool:
         """Whether activations of this module are (sequence, batch, ...)."""
