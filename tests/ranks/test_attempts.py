@@ -1,7 +1,5 @@
 """A job that is started again makes another attempt in the same recording."""
 
-import contextlib
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -40,22 +38,15 @@ def test_a_later_attempt_takes_over_the_steps_that_it_did_again(tmp_path, monkey
 @pytest.mark.slow
 def test_torchrun_restarts_a_job_in_the_same_recording(tmp_path):
     torchrun = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", "2"]
-    command = [*torchrun, "--max-restarts", "1", str(JOB), str(tmp_path), "--fail-at", "6"]
+    job = [*torchrun, "--max-restarts", "1", str(JOB), str(tmp_path), "--fail-at", "6"]
+    # torch 2.13 keeps one store over restarts, and gloo then meets the addresses of the ranks before: half of all
+    # restarts fail or hang, without Hypocenter too
+    own_store = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
-    done = None
-    for _ in range(3):  # torch's own rendezvous after a restart fails or hangs now and then, without Hypocenter too
-        shutil.rmtree(tmp_path, ignore_errors=True)
-        tmp_path.mkdir()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            done = subprocess.run(
-                [sys.executable, "-m", "hypocenter", "run", "--out", str(tmp_path / "run"), *command],
-                env=environment(), capture_output=True, text=True, timeout=60, check=False,
-            )  # fmt: skip
-            if "connectFullMesh failed" not in done.stderr:
-                break
-            done = None
-    if done is None:
-        pytest.skip("torch could not bring the restarted ranks together three times")
+    done = subprocess.run(
+        [sys.executable, "-m", "hypocenter", "run", "--out", str(tmp_path / "run"), *job],
+        env=environment() | own_store, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
 
     assert done.returncode == 0, done.stderr
     run = open_run(tmp_path / "run")
