@@ -146,6 +146,8 @@ def run(plan: Plan, directory: Path) -> None:
                 if step == plan.step and isinstance(fault, faulty.Transient):
                     with session._replaying():  # nothing of it looks like training
                         has_effect = _has_effect(fault, net, x, y, far_out=plan.schedule == "never")
+                if step == 1:
+                    _until_the_ranks_know_each_other(session)
                 at_step(step)
                 loss = (model(x).float() - y).pow(2).mean()
                 loss.backward()
@@ -155,6 +157,13 @@ def run(plan: Plan, directory: Path) -> None:
         session.close()
     if not has_effect:
         (directory / "without-effect").touch()
+
+
+def _until_the_ranks_know_each_other(session: Session) -> None:
+    """Jobs train for hours: a drill of 7 steps shall not end before the ranks have found together in the background."""
+    assembly = session._council._assembly
+    if assembly is not None and not assembly.over.wait(120.0):
+        raise RuntimeError("the ranks have not found together")
 
 
 def _has_effect(fault: faulty.Transient, net: nn.Module, x: torch.Tensor, y: torch.Tensor, *, far_out: bool) -> bool:

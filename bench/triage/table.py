@@ -14,7 +14,8 @@ FRAME = re.compile(r"(<!-- drills -->\n).*?(<!-- end of drills -->)", re.DOTALL)
 
 
 def judged(plan: Any, directory: Path) -> dict[str, Any]:
-    """One drill's plan and its verdict."""
+    """One drill's plan and its verdict. Right is a drill of which nothing was said that is not so."""
+    from bench.triage.drills import KINDS
     from hypocenter.diagnose.diagnosis import diagnose
     from hypocenter.record.reader import open_run
 
@@ -23,7 +24,7 @@ def judged(plan: Any, directory: Path) -> dict[str, Any]:
     first = found[0] if found else None
     has_effect = not (directory / "without-effect").exists()
     code = "" if first is None else first.code if first.code in VERDICTS else _of_cause(first.cause)
-    is_right = _is_right(plan, code, first) if has_effect else code == ""
+    is_right = all(_is_right(plan, f) for f in found) and bool(found) == (has_effect and bool(KINDS[plan.kind]))
     return {
         "plan": asdict(plan), "code": code, "rank": None if first is None else first.rank,
         "step": None if first is None else first.step, "why": [] if first is None else list(first.why),
@@ -36,15 +37,15 @@ def _of_cause(cause: str) -> str:
     return "HC343" if cause == "kernel-bug" else "HC341"
 
 
-def _is_right(plan: Any, code: str, found: Any) -> bool:
-    from bench.triage.drills import KINDS
-
-    wanted = KINDS[plan.kind]
-    if not wanted:
-        return code == ""
-    if code not in wanted:
+def _is_right(plan: Any, found: Any) -> bool:
+    """Whether one finding is true: its kind, and which rank it accuses of which step."""
+    code = found.code if found.code in VERDICTS else _of_cause(found.cause)
+    if code not in KINDS[plan.kind]:
         return False
-    return plan.kind == "kernel" or (found.rank == plan.rank and found.step >= plan.step)
+    if plan.kind == "kernel":
+        return True
+    is_in_time = found.step == plan.step if code == "HC341" else found.step >= plan.step
+    return found.rank == plan.rank and is_in_time
 
 
 def table(results: Sequence[dict[str, Any]]) -> str:
