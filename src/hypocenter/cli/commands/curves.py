@@ -1,0 +1,97 @@
+"""`hypocenter curves BASELINE CANDIDATE`: does the loss of one training follow another's, within the noise?"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from hypocenter.compare.curves.catalogue import read_curve
+from hypocenter.compare.curves.compare import compare_curves
+from hypocenter.compare.curves.comparison import CurveComparison, Limits
+from hypocenter.compare.curves.schema import to_json
+from hypocenter.errors import ConfigError, ExistsError, HypocenterError
+from hypocenter.report.curves import picture, screen_text
+from hypocenter.report.screen import can_draw, screen_of, write
+
+EXIT = {"accepted": 0, "departed": 1, "cannot-tell": 5}
+_NUMBERS = {name: type(getattr(Limits(), name)) for name in Limits.__dataclass_fields__}
+
+
+@click.command("curves")
+@click.argument("baseline", type=click.Path(path_type=Path))
+@click.argument("candidate", type=click.Path(path_type=Path))
+@click.option(
+    "--noise", "noise", multiple=True, type=click.Path(path_type=Path), metavar="RUN",
+    help="A repeat of the baseline, from which its own error is measured; may be repeated.",
+)  # fmt: skip
+@click.option("--kind", metavar="NAME", help="Kind of the logs; told by their content if not given.")
+@click.option("--offset", type=int, help="Add N to the candidate's steps; found out if not given.", metavar="N")
+@click.option(
+    "--limit", "limits", multiple=True, metavar="NAME=VALUE", help="Change a limit: loss=0.05, frozen_loss=0.001, …"
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (hypocenter.curves/1).")
+@click.option("--plot", type=click.Path(path_type=Path), metavar="OUT.svg", help="Write a chart.")
+@click.option("--force", is_flag=True, help="Overwrite OUT.svg if it exists.")
+def command(
+    baseline: Path, candidate: Path, noise: tuple[Path, ...], kind: str | None, offset: int | None,
+    limits: tuple[str, ...], as_json: bool, plot: Path | None, force: bool,
+) -> int:  # fmt: skip
+    """Compare the loss, gradient norm and learning rate of CANDIDATE with those of BASELINE, step by step.
+
+    Each is a run directory or a log: trainer_state.json, Megatron-LM or MindFormers text, TensorBoard events, W&B
+    offline files, CSV, JSON Lines. Exit code: 0 accepted, 1 departed, 4 nothing to read, 5 cannot tell.
+    """
+    if plot is not None and plot.exists() and not force:
+        raise ExistsError("the chart exists already", where=str(plot), fix="give --force or another name")
+    found = compare_logs(baseline, candidate, noise, kind=kind, offset=offset, limits=limits)
+    if as_json:
+        write(sys.stdout, to_json(found))
+    else:
+        write(sys.stdout, screen_text.render(found, screen_of(sys.stdout), can_draw=can_draw(sys.stdout)))
+    if plot is not None:
+        _store(plot, found)
+    return EXIT[found.status]
+
+
+def compare_logs(
+    baseline: Path, candidate: Path, noise: tuple[Path, ...] = (), *, kind: str | None = None,
+    offset: int | None = None, limits: tuple[str, ...] = (),
+) -> CurveComparison:  # fmt: skip
+    """Read the logs and compare them; what `hypocenter diff --curves` calls too.
+
+    Args:
+        limits: NAME=VALUE of fields of Limits.
+    """
+    allowed = limits_of(limits)
+    repeats = [read_curve(path, kind=kind) for path in noise]
+    return compare_curves(
+        read_curve(baseline, kind=kind), read_curve(candidate, kind=kind), repeats, limits=allowed, offset=offset
+    )
+
+
+def limits_of(words: tuple[str, ...]) -> Limits:
+    """Limits with some of them changed. Raises ConfigError for a name or number that is none."""
+    changed: dict[str, float] = {}
+    for word in words:
+        name, _, text = word.partition("=")
+        name = name.strip().replace("-", "_")
+        try:
+            if name not in _NUMBERS:
+                raise KeyError(name)
+            changed[name] = _NUMBERS[name](text)
+            if not 0 < changed[name] < float("inf"):
+                raise ValueError(text)
+        except (KeyError, ValueError) as error:
+            why = f"there are {', '.join(_NUMBERS)}" if isinstance(error, KeyError) else "it needs a number above 0"
+            raise ConfigError(f"no limit can be {word!r}", where="--limit", why=why, fix="--limit loss=0.05") from error
+    return replace(Limits(), **changed)  # type: ignore[arg-type]
+
+
+def _store(plot: Path, found: CurveComparison) -> None:
+    try:
+        plot.write_text(picture.document(found), encoding="utf-8")
+    except OSError as error:
+        raise HypocenterError("the chart was not written", where=str(plot), why=error.strerror or str(error)) from error

@@ -1,0 +1,209 @@
+"""The acceptance rules: each a named check with its limit and what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from hypocenter.compare.curves.comparison import Check, CheckStatus, Limits, Schedule
+from hypocenter.compare.curves.curve import Values
+from hypocenter.compare.curves.drift import grows
+from hypocenter.compare.curves.evidence import Evidence
+from hypocenter.compare.curves.statistics import running_mean
+from hypocenter.compare.curves.swing import ENOUGH
+
+_STAYS = 3  # steps in a row that are not finite: what no loss scaler's skipped step explains
+_OUTSIDE = 0.05  # of all windows that may be beyond the floor of repeats
+_LEAN = 3.9  # standard errors: one in ten thousand
+_SMALL_SHARE = 0.1  # of the tolerance: a lean that nobody minds
+_TYPICAL, _NEARLY_ALL = 50.0, 99.0  # percentiles
+
+
+def not_finite(found: Evidence) -> Check:
+    """The candidate's loss stays finite where the baseline's is."""
+    whole = found.whole
+    bad = ~np.isfinite(whole.candidate) & np.isfinite(whole.baseline)
+    broken = np.flatnonzero(bad)
+    if not len(broken):
+        return Check(name="finite", status="pass", limit=0, actual=0, text="the loss is finite wherever the other is")
+    first = int(broken[0])
+    for at in broken:
+        if bad[at : at + _STAYS].all():
+            first = int(at)
+            stays = f"the candidate's loss is not finite from step {whole.steps[first]:,} on"
+            return Check(
+                name="finite", status="fail", limit=0, actual=len(broken), step=int(whole.steps[first]), text=stays
+            )
+    text = f"the candidate's loss is not finite at {len(broken)} step(s), first at {whole.steps[first]:,}"
+    return Check(
+        name="finite", status="cannot-tell", limit=0, actual=len(broken), step=int(whole.steps[first]), text=text
+    )
+
+
+def sustained(found: Evidence) -> Check:
+    """No stretch of the curve whose mean is beyond the noise."""
+    name = "sustained" if found.name == "loss" else "grad-norm"
+    what = "the loss" if found.name == "loss" else "the grad norm"
+    if found.apart is None:
+        source = "the repeats' noise" if found.source == "repeats" else "the baseline's own unrest"
+        text = f"{what} is nowhere apart for {found.lasting} logged steps beyond {source}"
+        return Check(name=name, status="pass", limit=found.typical_floor, actual=_largest_mean(found), text=text)
+    apart = found.apart
+    steps = found.pair.steps
+    to_end = apart.ends >= len(steps) - 1
+    text = f"{what} is apart from step {steps[apart.begins]:,} {'on' if to_end else f'to {steps[apart.ends]:,}'}"
+    return Check(
+        name=name, status="fail", limit=apart.floor, actual=abs(apart.gap), step=int(steps[apart.begins]), text=text
+    )
+
+
+def inside_floor(found: Evidence) -> Check:
+    """Nearly all windows are within what repeats of the baseline differ by."""
+    if found.source != "repeats":
+        text = "no repeats of the baseline were given: its own error is not known"
+        return Check(name="noise-floor", status="skipped", text=text, decides=False)
+    means = np.abs(_means(found))
+    outside = float(np.mean(means > found.floor))
+    text = f"{1 - outside:.1%} of the windows of {found.window} logged steps are within the baseline's own error"
+    return Check(
+        name="noise-floor", status="pass" if outside <= _OUTSIDE else "cannot-tell", limit=_OUTSIDE, actual=outside,
+        text=text,
+    )  # fmt: skip
+
+
+def swings(found: Evidence, limits: Limits) -> Check:
+    """The difference swings around zero."""
+    swing = found.swing
+    text = (
+        f"{swing.share_above:.0%} of the differences are above zero, {swing.n_crossings:,} crossings, "
+        f"mean {swing.mean.value:+.2g} ± {swing.mean.error:.1g}"
+    )
+    mean = abs(swing.mean.value)
+    leans = mean > swing.mean.beyond(limits.chance) and (abs(swing.lean) > _LEAN or mean > found.typical_floor)
+    small = mean <= max(_small(found), float(found.noise.least.mean()))
+    status: CheckStatus = "pass"
+    if not small and (leans or swing.n_effective < ENOUGH):
+        status = "pass" if _repeats_lean(found) else "cannot-tell"
+        text += ", as the repeats do" if status == "pass" else ""
+    if not small and swing.n_effective < ENOUGH and status == "cannot-tell":
+        text += f"; worth only {swing.n_effective:.0f} independent ones"
+    return Check(name="around-zero", status=status, limit=_LEAN, actual=abs(swing.lean), text=text)
+
+
+def below_limit(found: Evidence, limits: Limits) -> Check:
+    """A step's difference stays below the limit."""
+    actual = found.percentile(_NEARLY_ALL)
+    worst = int(np.argmax(np.abs(found.difference)))
+    text = f"99 % of the steps differ by at most {actual:.3g}; the most is {found.difference[worst]:+.3g}"
+    fine = actual <= limits.loss
+    if not fine and found.source == "repeats":
+        theirs = max(float(np.nanpercentile(np.abs(one), _NEARLY_ALL)) for one in found.noise.samples)
+        text += f" (the baseline's own repeats: {theirs:.3g})"
+    return Check(
+        name="loss-limit", status="pass" if fine else "cannot-tell", limit=limits.loss, actual=actual,
+        step=int(found.pair.steps[worst]), text=text, decides=found.source != "repeats",
+    )  # fmt: skip
+
+
+def late(found: Evidence, limits: Limits) -> Check:
+    """The last third is not apart, and does not go apart."""
+    late = found.late
+    gap = abs(late.gap)
+    apart = gap > found.late_floor
+    if found.source != "repeats":
+        apart = apart and gap > float(found.sieve[-len(found.sieve) // 3 :].mean())
+    growing = grows(late, limits.chance)
+    text = f"mean of the last third {late.gap:+.3g} ± {late.gap_error:.1g}"
+    if growing:
+        text += f", growing by {late.slope:+.3g} per 1,000 steps"
+    return Check(
+        name="late-drift", status="fail" if apart else "pass", limit=found.late_floor, actual=gap,
+        step=int(found.pair.steps[-len(found.pair.steps) // 3]), text=text,
+    )  # fmt: skip
+
+
+def at_the_end(found: Evidence, limits: Limits) -> Check:
+    """The last tenth differs by less than one per cent of the loss."""
+    share = found.late.end_share
+    fine = share < limits.end_share
+    text = f"mean of the last tenth {found.late.end_gap:+.3g}, {share:.2%} of the loss"
+    inside = found.source == "repeats" and abs(found.late.end_gap) <= _end_floor(found)
+    return Check(
+        name="end", status="pass" if fine else "cannot-tell", limit=limits.end_share, actual=share, text=text,
+        decides=not inside,
+    )  # fmt: skip
+
+
+def frozen(found: Evidence, limit: float, least_steps: int) -> Check:
+    """At learning rate 0, the differences of forward (loss) or backward (grad norm) alone."""
+    values = np.abs(found.difference)
+    if found.name == "grad_norm":
+        values = np.abs(np.exp(found.pair.candidate) - np.exp(found.pair.baseline))
+    typical, worst = float(np.percentile(values, _TYPICAL)), int(np.argmax(values))
+    most = float(np.percentile(values, _NEARLY_ALL))
+    status: CheckStatus = "pass" if most <= limit else "fail" if typical > limit else "cannot-tell"
+    text = f"at learning rate 0, half of the steps differ by at most {typical:.3g}, 99 % by {most:.3g}"
+    if len(values) < least_steps:
+        text += f"; {len(values):,} steps of the {least_steps:,} that the limit is meant for"
+    return Check(
+        name=f"frozen-{found.name.replace('_', '-')}", status=status, limit=limit, actual=most,
+        step=int(found.pair.steps[worst]), text=text,
+    )  # fmt: skip
+
+
+def schedule(found: Schedule, same_kind: bool) -> Check:
+    """The learning rates are the same."""
+    shift = found.values.get("steps", 0.0)
+    if found.kind == "not-compared":
+        return Check(name="learning-rate", status="skipped", text=found.text, decides=False)
+    if found.kind == "shifted" and abs(shift) == 1 and not same_kind:
+        text = found.text + ": the two kinds of log print the rate before and after the update"
+        return Check(name="learning-rate", status="pass", text=text, limit=1, actual=abs(shift))
+    return Check(
+        name="learning-rate", status="pass" if found.kind == "same" else "fail", text=found.text, step=found.step
+    )
+
+
+def length(n_steps: int, limits: Limits) -> Check:
+    """The runs are as long as the limit is meant for."""
+    enough = n_steps >= limits.long_steps
+    text = f"{n_steps:,} steps; the loss limit is meant over {limits.long_steps:,}"
+    return Check(
+        name="length", status="pass" if enough else "skipped", limit=limits.long_steps, actual=n_steps, text=text,
+        decides=False,
+    )  # fmt: skip
+
+
+def of_loss(found: Evidence, limits: Limits) -> Iterator[Check]:
+    """All rules about the loss of a run that learns."""
+    yield not_finite(found)
+    yield sustained(found)
+    yield inside_floor(found)
+    yield swings(found, limits)
+    yield below_limit(found, limits)
+    yield late(found, limits)
+    yield at_the_end(found, limits)
+
+
+def _means(found: Evidence) -> Values:
+    return running_mean(found.difference, found.window)
+
+
+def _largest_mean(found: Evidence) -> float:
+    return float(np.abs(_means(found)).max())
+
+
+def _small(found: Evidence) -> float:
+    return _SMALL_SHARE * float(found.tolerance.mean())
+
+
+def _repeats_lean(found: Evidence) -> bool:
+    if found.source != "repeats":
+        return False
+    own = max(abs(float(np.nanmean(one))) for one in found.noise.samples)
+    return abs(found.swing.mean.value) <= 2 * own
+
+
+def _end_floor(found: Evidence) -> float:
+    return float(found.floor[-max(len(found.floor) // 10, 1) :].mean())

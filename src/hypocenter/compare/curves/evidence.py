@@ -1,0 +1,131 @@
+"""Everything the acceptance rules look at, computed once from two curves and the repeats of the baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hypocenter.compare.curves.align import Aligned, align
+from hypocenter.compare.curves.comparison import Late, Limits, NoiseSource
+from hypocenter.compare.curves.curve import Curve, Series, Values
+from hypocenter.compare.curves.departure import Apart, first_apart, lasting_for, window_for
+from hypocenter.compare.curves.drift import late_floor, late_of
+from hypocenter.compare.curves.noise import Noise, floor_of, least_difference, measured, memory, within
+from hypocenter.compare.curves.swing import Swing, swing_of
+
+FEWEST = 20  # aligned steps from which anything is said of a curve
+MANY = 300  # aligned steps from which the baseline's own unrest tells its slow wandering well enough to go by
+_GROSS_SHARE = 0.1  # of the loss; with fewer steps and no repeats only a difference beyond it is one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Evidence:
+    """Of one quantity: the difference, its noise, and what was found in it. `pair` holds finite values only."""
+
+    name: str
+    whole: Aligned  # with what is not finite
+    pair: Aligned
+    difference: Values
+    noise: Noise
+    window: int
+    lasting: int  # points for which a difference has to last before it is one
+    floor: Values  # of running means; shorter than the difference by window - 1
+    apart: Apart | None
+    swing: Swing
+    late: Late
+    late_floor: float
+    tolerance: Values  # differences that nobody minds, at each step
+    sieve: Values  # differences that are none as long as the noise was not measured
+
+    @property
+    def source(self) -> NoiseSource:
+        """Where the floor comes from."""
+        return self.noise.source
+
+    @property
+    def typical_floor(self) -> float:
+        """The median floor of a window's mean."""
+        return float(np.median(self.floor))
+
+    def percentile(self, percent: float) -> float:
+        """Of the size of a step's difference."""
+        return float(np.percentile(np.abs(self.difference), percent))
+
+
+def gather(
+    name: str, baseline: Curve, candidate: Curve, noise: Sequence[Curve], limits: Limits, offset: int
+) -> Evidence | None:
+    """Evidence about one quantity; None if not both have it at twenty steps. `grad_norm` is compared by its logarithm:
+    a factor is a difference, and noise is proportional to it."""
+    left, right = baseline.series.get(name), candidate.series.get(name)
+    if left is None or right is None:
+        return None
+    whole = align(left, right, offset=offset)
+    pair = _logarithms(whole.finite()) if name == "grad_norm" else whole.finite()
+    if len(pair.steps) < FEWEST:
+        return None
+    difference = pair.candidate - pair.baseline
+    least = least_difference(pair.steps, pair.baseline, _print(left, right, pair))
+    samples = [_sample(left, curve.series[name], right, pair, offset) for curve in noise if name in curve.series]
+    known = measured(samples, least) or within(pair.baseline, least)
+    window = window_for(len(pair.steps))
+    floor = floor_of(known, window, limits.chance)
+    lasting = lasting_for(len(pair.steps), window, memory(known))
+    guessed = known.source != "repeats"
+    tolerance = _tolerance(name, pair.baseline, limits)
+    sieve = tolerance
+    if len(pair.steps) < MANY:
+        gross = np.full(len(tolerance), np.log(2.0)) if name == "grad_norm" else _GROSS_SHARE * np.abs(pair.baseline)
+        sieve = np.maximum(tolerance, gross)
+    late = late_of(pair.steps, pair.baseline, difference)
+    return Evidence(
+        name=name, whole=whole, pair=pair, difference=difference, noise=known, window=window, lasting=lasting,
+        floor=floor,
+        apart=first_apart(
+            difference, floor, window, lasting, tolerance=sieve if guessed else None,
+            chance=limits.chance if guessed else None,
+        ),
+        swing=swing_of(difference), late=late, late_floor=late_floor(late, known, limits.chance), tolerance=tolerance,
+        sieve=sieve,
+    )  # fmt: skip
+
+
+def _logarithms(pair: Aligned) -> Aligned:
+    kept = (pair.baseline > 0) & (pair.candidate > 0)
+    return Aligned(
+        steps=pair.steps[kept], baseline=np.log(pair.baseline[kept]), candidate=np.log(pair.candidate[kept]),
+        notes=pair.notes, is_mixed=pair.is_mixed,
+    )  # fmt: skip
+
+
+def _print(left: Series, right: Series, pair: Aligned) -> float:
+    quantum = max(left.quantum, right.quantum)
+    if left.name != "grad_norm":
+        return quantum
+    return quantum / max(float(np.exp(np.median(pair.baseline))), quantum) if quantum else 0.0
+
+
+def _tolerance(name: str, baseline: Values, limits: Limits) -> Values:
+    """The absolute limit for losses of a language model; a share of the loss where that is less."""
+    if name == "grad_norm":
+        return np.full(len(baseline), np.log1p(limits.grad_norm_share))
+    return np.minimum(limits.loss, limits.end_share * np.abs(baseline))
+
+
+def _sample(baseline: Series, repeat: Series, candidate: Series, pair: Aligned, offset: int) -> Values:
+    """A repeat's difference from the baseline, put on the aligned steps just as the baseline was."""
+    both = align(baseline, repeat).finite()
+    if baseline.name == "grad_norm":
+        both = _logarithms(both)
+    apart = Series(
+        name=baseline.name, steps=both.steps, values=both.candidate - both.baseline, is_mean=baseline.is_mean
+    )
+    out = np.full(len(pair.steps), np.nan)
+    if len(apart.steps) == 0:
+        return out
+    moved = align(apart, candidate, offset=offset)
+    _, at, of = np.intersect1d(pair.steps, moved.steps, assume_unique=True, return_indices=True)
+    out[at] = moved.baseline[of]
+    return out

@@ -1,0 +1,93 @@
+"""How far two good runs are apart: measured on repeats of the baseline, else guessed from its own unrest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hypocenter.compare.curves.comparison import NoiseSource
+from hypocenter.compare.curves.curve import Steps, Values
+from hypocenter.compare.curves.statistics import memory_of, running_mean, running_median, t_quantile
+
+_NEIGHBOURHOOD = 0.25  # of all steps, to each side: where the noise is taken to be of one size
+_TREND = 1 / 3  # of all steps: the window over which a single curve is smoothed to see its unrest
+_CAUTION = 3.0  # a floor that was not measured counts three times: what is slow was taken for trend
+_EXACT = 1e-7  # relative; below it a difference is float32's rounding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Noise:
+    """What is known of differences that mean nothing, at the aligned steps."""
+
+    source: NoiseSource
+    samples: tuple[Values, ...]  # differences of good runs from the baseline, at all aligned steps, NaN where missing
+    least: Values  # differences that print and rounding make at a step
+
+
+def measured(repeats: list[Values], least: Values) -> Noise | None:
+    """Noise from repeats of the baseline: their differences from it. None if they say nothing: too short, identical."""
+    usable = [one for one in repeats if _tells(one)]
+    return Noise(source="repeats", samples=tuple(usable), least=least) if usable else None
+
+
+def within(baseline: Values, least: Values) -> Noise:
+    """A guess from one curve: what stays when its trend is taken off, as if both runs had seen other batches.
+
+    Two runs that see the same batches are closer than that, so it is a coarse sieve; but no proof of equality either.
+    """
+    window = max(5, int(len(baseline) * _TREND)) | 1
+    unrest = baseline - running_median(baseline, window)
+    return Noise(source="within-curve", samples=(np.sqrt(2.0) * unrest,), least=least)
+
+
+def _tells(difference: Values) -> bool:
+    finite = difference[np.isfinite(difference)]
+    return len(finite) >= max(8, len(difference) // 2) and bool(np.any(finite != 0.0))
+
+
+def floor_of(noise: Noise, window: int, chance: float) -> Values:
+    """What the mean of `window` differences stays below, at each step (of the window's end), if there is only noise.
+
+    Student's t with the root mean square of the noise's own window means in the neighbourhood, and as many degrees of
+    freedom as there are independent windows: a single short repeat gives a floor far above itself, honestly.
+    """
+    n = len(noise.least)
+    half = max(window, int(n * _NEIGHBOURHOOD))
+    squares, freedom = np.zeros(n - window + 1), np.zeros(n - window + 1)
+    for sample in noise.samples:
+        means = running_mean(_filled(sample), window)
+        ends = np.arange(len(means))
+        low, high = np.maximum(ends - half, 0), np.minimum(ends + half + 1, len(means))
+        total = np.cumsum(np.concatenate(([0.0], means**2)))
+        squares += (total[high] - total[low]) / (high - low)
+        freedom += np.maximum((high - low + window - 1) / max(window, memory_of(_filled(sample))), 1.0)
+    spread = np.sqrt(squares / len(noise.samples))
+    caution = _CAUTION if noise.source == "within-curve" else 1.0
+    factors = {k: t_quantile(chance, float(k)) for k in np.unique(np.round(freedom))}
+    factor = np.array([factors[k] for k in np.round(freedom)])
+    return caution * factor * spread + running_mean(noise.least, window)
+
+
+def least_difference(steps: Steps, baseline: Values, quanta: float) -> Values:
+    """What printing (half a unit of the last decimal on each side) and float32 make of equal values."""
+    return np.full(len(steps), quanta) + _EXACT * np.abs(baseline)
+
+
+def _filled(sample: Values) -> Values:
+    """A sample with its missing steps interpolated."""
+    missing = ~np.isfinite(sample)
+    if not missing.any():
+        return sample
+    at = np.arange(len(sample))
+    return np.interp(at, at[~missing], sample[~missing])
+
+
+def memory(noise: Noise) -> float:
+    """Steps after which the noise has forgotten: the longest of the samples' autocorrelation times."""
+    return max(memory_of(sample) for sample in filled(noise))
+
+
+def filled(noise: Noise) -> tuple[Values, ...]:
+    """The samples with their missing steps interpolated."""
+    return tuple(_filled(sample) for sample in noise.samples)

@@ -1,0 +1,1 @@
+"""In: a CurveComparison. Out: the screen of `hypocenter curves`, and a chart as SVG."""

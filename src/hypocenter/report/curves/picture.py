@@ -1,0 +1,124 @@
+"""Two charts, one above the other: both losses, and their difference within the noise floor. Stands alone as SVG."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from xml.sax.saxutils import escape
+
+from hypocenter.compare.curves.comparison import CurveComparison
+from hypocenter.report import wording
+
+WIDTH, HEIGHT = 760, 330  # pixels
+_LEFT, _RIGHT, _TOP = 70, 12, 40
+_UPPER, _LOWER, _GAP = 130, 100, 24  # heights of the two charts and what is between
+
+STYLE = """
+svg.curves { --bg: #ffffff; --fg: #1b1f24; --mute: #57606a; --line: #d8dee4; --base: #57606a; --cand: #1f6f8b;
+  --bad: #c42b24; --band: #1f6f8b22; font: 11px system-ui, "DejaVu Sans", sans-serif; color-scheme: light dark; }
+@media (prefers-color-scheme: dark) { svg.curves { --bg: #0f1216; --fg: #e6e8eb; --mute: #9aa4af; --line: #2b3138;
+  --base: #9aa4af; --cand: #7cc0ea; --bad: #ff6b63; --band: #7cc0ea22; } }
+.curves .bg { fill: var(--bg); } .curves text { fill: var(--fg); } .curves .mute { fill: var(--mute); }
+.curves .end { text-anchor: end; } .curves .grid { stroke: var(--line); } .curves path { fill: none; }
+.curves .base { stroke: var(--base); } .curves .cand { stroke: var(--cand); } .curves path.band { fill: var(--band); }
+.curves .mark { stroke: var(--bad); stroke-dasharray: 3 3; } .curves text.bad { fill: var(--bad); }
+""".strip()
+
+
+def document(found: CurveComparison) -> str:
+    """The chart as an SVG file."""
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + inline(found, with_style=True) + "\n"
+
+
+def inline(found: CurveComparison, *, with_style: bool = False) -> str:
+    """The chart as an element for an HTML page, which has to bring STYLE itself unless `with_style`."""
+    style = f"<style>{STYLE}</style>" if with_style else ""
+    title = escape(wording.clean(found.sentence, 300))
+    parts = "".join(_parts(found))
+    return (
+        f'<svg class="curves" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
+        f'height="{HEIGHT}" role="img">{style}<title>{title}</title>'
+        f'<rect class="bg" width="{WIDTH}" height="{HEIGHT}"/>{parts}</svg>'
+    )
+
+
+def _parts(found: CurveComparison) -> Iterator[str]:
+    track = found.track
+    yield f'<text x="{_LEFT}" y="18">{escape(wording.cut_middle(wording.clean(found.sentence, 300), 110))}</text>'
+    if not track.steps:
+        yield f'<text class="mute" x="{_LEFT}" y="{_TOP + 20}">nothing to draw</text>'
+        return
+    top, below = _TOP, _TOP + _UPPER + _GAP
+    upper = _span([*track.baseline, *track.candidate])
+    yield from _frame(top, _UPPER, upper, "loss")
+    yield f'<path class="base" d="{_path(track.steps, track.baseline, upper, top, _UPPER)}"/>'
+    yield f'<path class="cand" d="{_path(track.steps, track.candidate, upper, top, _UPPER)}"/>'
+    floor = [value or 0.0 for value in track.floor]
+    shown = [min(f, 3 * _largest(track.difference) + 1e-12) for f in floor]  # a huge floor must not flatten the line
+    lower = _span([*track.difference, *shown, *(-f for f in shown)])
+    yield from _frame(below, _LOWER, lower, "difference")
+    yield f'<path class="band" d="{_band(track.steps, shown, lower, below)}"/>'
+    zero = _y(0.0, lower, below, _LOWER)
+    yield f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{zero}" y2="{zero}"/>'
+    yield f'<path class="cand" d="{_path(track.steps, track.difference, lower, below, _LOWER)}"/>'
+    yield from _marks(found, below)
+    foot = below + _LOWER + 16
+    yield f'<text class="mute" x="{_LEFT}" y="{foot}">step {track.steps[0]:,}</text>'
+    yield f'<text class="mute end" x="{WIDTH - _RIGHT}" y="{foot}">step {track.steps[-1]:,}</text>'
+    legend = "grey: baseline, blue: candidate, band: what noise stays below"
+    yield f'<text class="mute" x="{_LEFT + 150}" y="{foot}">{legend}</text>'
+
+
+def _marks(found: CurveComparison, below: int) -> Iterator[str]:
+    if found.departure is None:
+        return
+    steps = found.track.steps
+    x = _x(min(max(found.departure.step, steps[0]), steps[-1]), steps)
+    yield f'<line class="mark" x1="{x}" x2="{x}" y1="{_TOP}" y2="{below + _LOWER}"/>'
+    anchor = "end" if x > WIDTH / 2 else "start"
+    yield f'<text class="bad" text-anchor="{anchor}" x="{x}" y="{_TOP - 4}">step {found.departure.step:,}</text>'
+
+
+def _frame(top: int, height: int, span: tuple[float, float], name: str) -> Iterator[str]:
+    for value, y in ((span[1], top), (span[0], top + height)):
+        yield f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y}" y2="{y}"/>'
+        yield f'<text class="mute end" x="{_LEFT - 6}" y="{y + 4}">{value:.3g}</text>'
+    yield f'<text class="mute end" x="{_LEFT - 6}" y="{top + height // 2}">{name}</text>'
+
+
+def _largest(values: Sequence[float | None]) -> float:
+    return max((abs(v) for v in values if v is not None and math.isfinite(v)), default=0.0)
+
+
+def _span(values: Sequence[float | None]) -> tuple[float, float]:
+    finite = [v for v in values if v is not None and math.isfinite(v)]
+    low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
+    return (low, high) if high > low else (low - 0.5, high + 0.5)
+
+
+def _x(step: int, steps: Sequence[int]) -> float:
+    wide = max(steps[-1] - steps[0], 1)
+    return round(_LEFT + (WIDTH - _LEFT - _RIGHT) * (step - steps[0]) / wide, 1)
+
+
+def _y(value: float, span: tuple[float, float], top: int, height: int) -> float:
+    return round(top + height * (span[1] - value) / (span[1] - span[0]), 1)
+
+
+def _path(
+    steps: Sequence[int], values: Sequence[float | None], span: tuple[float, float], top: int, height: int
+) -> str:
+    pen, out = "M", list[str]()
+    for step, value in zip(steps, values, strict=True):
+        if value is None or not math.isfinite(value):
+            pen = "M"
+            continue
+        out.append(f"{pen}{_x(step, steps)} {_y(value, span, top, height)}")
+        pen = "L"
+    return "".join(out)
+
+
+def _band(steps: Sequence[int], floor: Sequence[float], span: tuple[float, float], top: int) -> str:
+    over = [f"{_x(s, steps)} {_y(f, span, top, _LOWER)}" for s, f in zip(steps, floor, strict=True)]
+    under = [f"{_x(s, steps)} {_y(-f, span, top, _LOWER)}" for s, f in zip(steps, floor, strict=True)]
+    return "M" + "L".join([*over, *reversed(under)]) + "Z"
