@@ -144,7 +144,7 @@ def run(plan: Plan, directory: Path) -> None:
                     optimizer.param_groups[0]["lr"] = rate
                 x = x.half() if plan.is_half else x
                 if step == plan.step and isinstance(fault, faulty.Transient):
-                    with session._replaying():  # nothing of it looks like training
+                    with session.replaying():  # nothing of it looks like training
                         has_effect = _has_effect(fault, net, x, y, far_out=plan.schedule == "never")
                 if step == 1:
                     _until_the_ranks_know_each_other(session)
@@ -161,7 +161,7 @@ def run(plan: Plan, directory: Path) -> None:
 
 def _until_the_ranks_know_each_other(session: Session) -> None:
     """Jobs train for hours: a drill of 7 steps shall not end before the ranks have found together in the background."""
-    assembly = session._council._assembly
+    assembly = session.parts.council._assembly
     if assembly is not None and not assembly.over.wait(120.0):
         raise RuntimeError("the ranks have not found together")
 

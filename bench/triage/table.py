@@ -21,10 +21,10 @@ def judged(plan: Any, directory: Path) -> dict[str, Any]:
 
     diagnosis = diagnose(open_run(directory))
     found = [f for f in diagnosis.findings if f.code in VERDICTS or f.cause in ("hardware-fault", "kernel-bug")]
-    first = found[0] if found else None
+    first, wanted = found[0] if found else None, KINDS[plan.kind]
     has_effect = not (directory / "without-effect").exists()
     code = "" if first is None else first.code if first.code in VERDICTS else _of_cause(first.cause)
-    is_right = all(_is_right(plan, f) for f in found) and bool(found) == (has_effect and bool(KINDS[plan.kind]))
+    is_right = all(_is_right(plan, f, wanted) for f in found) and bool(found) == bool(has_effect and wanted)
     return {
         "plan": asdict(plan), "code": code, "rank": None if first is None else first.rank,
         "step": None if first is None else first.step, "why": [] if first is None else list(first.why),
@@ -37,10 +37,10 @@ def _of_cause(cause: str) -> str:
     return "HC343" if cause == "kernel-bug" else "HC341"
 
 
-def _is_right(plan: Any, found: Any) -> bool:
+def _is_right(plan: Any, found: Any, wanted: tuple[str, ...]) -> bool:
     """Whether one finding is true: its kind, and which rank it accuses of which step."""
     code = found.code if found.code in VERDICTS else _of_cause(found.cause)
-    if code not in KINDS[plan.kind]:
+    if code not in wanted:
         return False
     if plan.kind == "kernel":
         return True
