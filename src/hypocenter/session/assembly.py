@@ -8,6 +8,7 @@ torch.distributed; per job there are 2 + (number of ranks) small keys below `hyp
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Sequence
@@ -101,7 +102,8 @@ class Assembly(threading.Thread):
         if not self._all_are_here():
             return None
         waits = bool(store.check(["everyone"]))
-        groups = [side_group(store, name, self._rank, self._world_size, timeout) for name in ("flags", "talk")]
+        rank, size, devices = self._rank, self._world_size, _devices()
+        groups = [side_group(store, name, rank, size, timeout, devices) for name in ("flags", "talk")]
         start = self._start_step(groups[0], timeout)
         if start is None:
             self.why_not = "the ranks found no step to begin at"
@@ -142,11 +144,36 @@ def own_connection(store: Any, prefix: str) -> Any:
     return PrefixStore(prefix, store)
 
 
-def side_group(store: Any, name: str, rank: int, world_size: int, timeout: timedelta) -> Any:
-    """A gloo group that torch.distributed does not know of. Blocks until all are connected, at most `timeout`."""
+def side_group(
+    store: Any, name: str, rank: int, world_size: int, timeout: timedelta, devices: Sequence[Any] = ()
+) -> Any:
+    """A gloo group that torch.distributed does not know of. Blocks until all are connected, at most `timeout`.
+
+    Args:
+        devices: gloo's, shared by several groups. Each has a thread that looks a hundred times a second whether
+            anything has come, and so costs CPU time also where nothing is sent. None: the group makes its own.
+    """
     from torch.distributed import PrefixStore, ProcessGroupGloo
 
-    return ProcessGroupGloo(PrefixStore(name, store), rank, world_size, timeout=timeout)
+    if not devices:
+        return ProcessGroupGloo(PrefixStore(name, store), rank, world_size, timeout=timeout)
+    make: Any = ProcessGroupGloo
+    options = make._Options()
+    options._timeout, options._devices, options._threads = timeout, list(devices), 2 * len(devices)  # as torch has them
+    return make(PrefixStore(name, store), rank, world_size, options)
+
+
+def _devices() -> list[Any]:
+    """Those that torch would make for a group by itself; none where this torch does not show how."""
+    from torch.distributed import ProcessGroupGloo
+
+    make: Any = ProcessGroupGloo
+    interfaces = os.environ.get("GLOO_SOCKET_IFNAME", "")
+    if not hasattr(make, "_Options") or not hasattr(make, "create_default_device"):
+        return []
+    if interfaces:
+        return [make.create_device(interface=interface) for interface in interfaces.split(",")]
+    return [make.create_default_device()]
 
 
 def most(group: Any, values: Sequence[int], timeout: timedelta) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -35,7 +36,7 @@ class Check:
     @property
     def total_norm(self) -> float:
         """L2 norm over all parameters of this optimizer."""
-        return math.sqrt(sum(norm * norm for norm in self.grad_norms.values()))
+        return math.sqrt(sum([norm * norm for norm in self.grad_norms.values()]))
 
 
 class Sentinel:
@@ -74,9 +75,15 @@ class Sentinel:
         host, told = to_host_with([*norms([g for _, g in held]), *values], [numbers for numbers, _ in riders])
         for (_, read), numbers in zip(riders, told, strict=True):
             read(numbers)
+        found = host[: len(held)]
         check = Check(losses=host[len(held) :])
-        for (parameter, grad), norm in zip(held, host, strict=False):
-            name = self.label(parameter)
+        names = [self.label(parameter) for parameter, _ in held]
+        if found and min(found) > 0.0 and math.isfinite(sum(found)):  # a NaN makes the sum one
+            check.grad_norms = dict(zip(names, found if scale == 1.0 else [n / scale for n in found], strict=True))
+            if remember:
+                self._alive.update(dict.fromkeys([id(parameter) for parameter, _ in held], True))
+            return check
+        for (parameter, grad), name, norm in zip(held, names, found, strict=True):
             if not math.isfinite(norm):
                 if not is_finite(grad):
                     check.bad_params.append(name)
@@ -132,7 +139,7 @@ class Sentinel:
     def readings(self, check: Check, step: int, parameters: Sequence[torch.Tensor]) -> list[Reading]:
         """One row per local norm: at this level only the number of elements and the sum of squares are known."""
         users = [o for p in parameters for o in ([o for _, o in originals(p)] if is_flat(p) else [p])]
-        sizes = {self.label(p): (p.numel(), tuple(p.shape), str(p.dtype).removeprefix("torch.")) for p in users}
+        sizes = {self.label(p): _described(p.shape, p.dtype) for p in users}
         rows: list[Reading] = []
         for name, norm in check.grad_norms.items():
             n, shape, dtype = sizes.get(name, (0, (), ""))
@@ -151,6 +158,12 @@ class Sentinel:
                 )
             )
         return rows
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _described(shape: torch.Size, dtype: torch.dtype) -> tuple[int, tuple[int, ...], str]:
+    """Number of elements, shape and format as rows have them; the same objects each time."""
+    return shape.numel(), tuple(shape), str(dtype).removeprefix("torch.")
 
 
 def scalar_reading(

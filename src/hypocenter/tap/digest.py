@@ -26,6 +26,7 @@ SMALL = 1 << 11  # words; smaller tensors are packed together, for a kernel call
 PACK = 1 << 17  # words in one pack: temporaries of 1 MiB
 _WORD = 8  # bytes
 POWER = 0x5851_F42D_4C95_7F2D  # multiplier of Knuth's MMIX generator; odd
+_ALL_BITS = (1 << 64) - 1
 LENGTH = 0x1405_7B7E_F767_814F  # its increment; odd
 
 
@@ -103,6 +104,8 @@ def _integer(itemsize: int) -> torch.dtype:
 
 
 def _large(values: Tensor) -> Tensor:
+    if values.device.type == "cpu":
+        return torch.tensor(_on_host(_blocks(values)), dtype=torch.int64, device="cpu")
     low, high = _keys(values.device)
     total: Tensor | None = None
     for block in _blocks(values):
@@ -111,6 +114,22 @@ def _large(values: Tensor) -> Tensor:
             total = _add_rows(total, part, low, high)
     assert total is not None
     return total
+
+
+def _on_host(blocks: Iterator[Tensor]) -> int:
+    """The same by NumPy, whose loops over integers take half the time of torch's on a CPU."""
+    low, high = (keys.numpy() for keys in _keys(torch.device("cpu")))
+    upper = np.empty(ROW, np.int64)
+    total = 0
+    for block in blocks:
+        words = block.numpy()
+        for first in range(0, len(words), ROW):
+            row = words[first : first + ROW]
+            n = len(row)
+            np.right_shift(row, 32, out=upper[:n])
+            value = int(np.einsum("i,i->", row, low[:n])) + int(np.einsum("i,i->", upper[:n], high[:n]))
+            total = (total * POWER + value) & _ALL_BITS
+    return _signed(total)
 
 
 def _add_rows(total: Tensor | None, words: Tensor, low: Tensor, high: Tensor) -> Tensor:
@@ -125,11 +144,7 @@ def _add_rows(total: Tensor | None, words: Tensor, low: Tensor, high: Tensor) ->
     for first in range(0, words.numel(), ROW):
         row = words[first : first + ROW]
         n = row.numel()
-        upper = row >> 32
-        if row.device.type == "cpu":
-            value = torch.dot(row, low[:n]) + torch.dot(upper, high[:n])  # no product is written out
-        else:
-            value = (row * low[:n]).sum() + (upper * high[:n]).sum()
+        value = (row * low[:n]).sum() + ((row >> 32) * high[:n]).sum()
         total = value if total is None else total * _signed(POWER) + value
     return total if total is not None else words.new_zeros(())
 
@@ -239,5 +254,5 @@ def _splitmix(numbers: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> np.ndarra
 
 
 def _signed(number: int) -> int:
-    number &= (1 << 64) - 1
+    number &= _ALL_BITS
     return number - (1 << 64) if number >> 63 else number

@@ -9,6 +9,7 @@ of the reduced ones where they should be the plain mean, so that the reduction i
 from __future__ import annotations
 
 import math
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,14 +30,24 @@ from hypocenter.tap.gradients import local, norms
 from hypocenter.tap.names import strip
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
+class _What:
+    """What does not change from step to step, and of what."""
+
+    parameter: weakref.ref[torch.Tensor]
+    size: torch.Size
+    kind: torch.dtype
+    label: str
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(slots=True)
 class _Seen:
     """One gradient that was looked at."""
 
-    name: str
-    n: int
-    shape: tuple[int, ...]
-    dtype: str
+    what: _What
     microbatch: int
     port: str = LOCAL
     norm: float = 0.0
@@ -54,6 +65,7 @@ class LocalGradients(Observer):
         self._adapters: Adapters | None = None
         self._exact = Exact()
         self._seen: list[_Seen] = []
+        self._whats: dict[int, _What] = {}  # by id of the parameter, where it is one of the model's own
         self._history: dict[str, deque[float]] = {}
         self._generation = -1
         self._is_armed = False  # from a backward on until the check: what a replay reduces is not the run's
@@ -95,7 +107,7 @@ class LocalGradients(Observer):
         reduced: list[Local] = []
         for module in self._ddp.modules():
             if module.require_backward_grad_sync and is_plain_mean(module):
-                reduced += [Local(p, p.grad) for _, p in reduced_by(module) if p.grad is not None]
+                reduced += [Local(p, p.grad) for p in reduced_by(module) if p.grad is not None]
         if reduced:
             self._look(reduced, REDUCED)
 
@@ -106,9 +118,9 @@ class LocalGradients(Observer):
         if not seen:
             return
         scale = update.scaled.state.scale if update.scaled is not None else 1.0
-        facts = self._exact.drain()
+        facts, is_due = self._exact.drain(), self._replicas(update.step)
         for each in seen:
-            self._note(each, update.step, scale or 1.0, facts)
+            self._note(each, update.step, scale or 1.0, facts, is_due=is_due)
 
     def _tell(self, locals_: Sequence[Local]) -> None:
         """Called by adapters, inside the user's backward: must never raise."""
@@ -135,15 +147,15 @@ class LocalGradients(Observer):
             held = [(each, values) for each in locals_ if (values := local(each.gradient)) is not None]
             if not held:
                 return
-            seen = [self._described(each, values, port) for each, values in held]
-            step = self.context.clock.step
+            step, microbatch = self.context.clock.step, self.context.clock.microbatch
+            seen = [_Seen(self._described(each, values), microbatch, port) for each, values in held]
             if self._collectives(step) or (port == LOCAL and self._replicas(step)):
                 tickets = self._exact.add([values for _, values in held])
                 for each, ticket in zip(seen, tickets, strict=True):
                     each.exact = ticket
             self._seen += seen
-            by_device: dict[torch.device, list[int]] = {}
             found = norms([values for _, values in held])
+            by_device: dict[torch.device, list[int]] = {}
             for index, norm in enumerate(found):
                 by_device.setdefault(norm.device, []).append(index)
             for indices in by_device.values():
@@ -157,38 +169,53 @@ class LocalGradients(Observer):
 
         return read
 
-    def _described(self, each: Local, values: torch.Tensor, port: str) -> _Seen:
-        return _Seen(
-            name=strip(each.name) if each.name else self.context.label(each.parameter),
-            n=values.numel(), shape=tuple(values.shape), dtype=str(values.dtype).removeprefix("torch."),
-            microbatch=self.context.clock.microbatch, port=port,
+    def _described(self, each: Local, values: torch.Tensor) -> _What:
+        key = id(each.parameter)
+        label = each.name or self.context.label(each.parameter)
+        known = self._whats.get(key)
+        if (
+            known is not None and known.parameter() is each.parameter and known.label == label
+            and known.size == values.shape and known.kind is values.dtype
+        ):  # fmt: skip
+            return known
+        what = _What(
+            weakref.ref(each.parameter), values.shape, values.dtype, label, strip(label) if each.name else label,
+            tuple(values.shape), str(values.dtype).removeprefix("torch."),
         )  # fmt: skip
+        if not each.name:
+            self._whats[key] = what
+        return what
 
     def _note(
-        self, seen: _Seen, step: int, scale: float, facts: Sequence[tuple[int | None, tuple[float, ...]]]
-    ) -> None:
+        self, seen: _Seen, step: int, scale: float, facts: Sequence[tuple[int | None, tuple[float, ...]]], *,
+        is_due: bool,
+    ) -> None:  # fmt: skip
         norm = seen.norm / scale
         is_bad, recent = not math.isfinite(norm), 0.0
         is_out = False
         if seen.port == LOCAL:
-            past = self._history.setdefault(seen.name, deque(maxlen=REMEMBERED))
+            past = self._history.setdefault(seen.what.name, deque(maxlen=REMEMBERED))
             recent = max(past, default=0.0)
             is_out = len(past) >= ENOUGH and 0.0 < recent * NOTED < norm
             if not is_bad:
                 past.append(norm)
+        if not (is_bad or is_out or is_due or seen.exact is not None):
+            return
         digest, sketch = facts[seen.exact] if seen.exact is not None else (None, ())
-        if is_bad or is_out or digest is not None or self._replicas(step):
+        if is_bad or is_out or digest is not None or is_due:
             unscaled = tuple(value / scale for value in sketch) if all(map(math.isfinite, sketch)) else ()
             summary = Summary(
-                n=seen.n, n_nan=int(math.isnan(norm)), n_posinf=int(math.isinf(norm)),
+                n=seen.what.size.numel(), n_nan=int(math.isnan(norm)), n_posinf=int(math.isinf(norm)),
                 sumsq=0.0 if is_bad else norm * norm, sketch=unscaled or None,
             )  # fmt: skip
             self.rows.append(self._row(seen, step, summary, NORM, digest))
         if is_out:
-            self.rows.append(self._row(seen, step, Summary(n=seen.n, sumsq=recent * recent), RECENT, None))
+            summary = Summary(n=seen.what.size.numel(), sumsq=recent * recent)
+            self.rows.append(self._row(seen, step, summary, RECENT, None))
 
     def _row(self, seen: _Seen, step: int, summary: Summary, call: int, digest: int | None) -> Reading:
         return Reading(
-            step=step, microbatch=seen.microbatch, phase="grad", site=seen.name, port=seen.port, call=call,
-            order=self.context.clock.next_order(), dtype=seen.dtype, shape=seen.shape, summary=summary, digest=digest,
+            step=step, microbatch=seen.microbatch, phase="grad", site=seen.what.name, port=seen.port, call=call,
+            order=self.context.clock.next_order(), dtype=seen.what.dtype, shape=seen.what.shape, summary=summary,
+            digest=digest,
         )  # fmt: skip

@@ -22,9 +22,11 @@ from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.sentinel import scalar_reading
 from hypocenter.summary.reducers.torch_small_sketch import small_sketches
 from hypocenter.tap.digest import digests, to_host
+from hypocenter.tap.gradients import local
 from hypocenter.tap.placement import Placements, Wrappers, placement_of_gradient
 
 STATE_EVERY = 10  # of the occasions: optimizer state is twice the parameters, and follows from them
+_INTEGER = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # of as many bytes
 WITNESS = 1 << 14  # elements of the parameter that tells whether somebody writes between updates: 64 KiB
 _WHOLE_GRADIENTS = (
     *("Float16OptimizerWithFloat16Params", "FP32Optimizer"),  # Megatron-Core
@@ -223,18 +225,23 @@ class _Witness:
 
     def remember(self) -> None:
         """After an update."""
-        parameter = self._parameter()
-        self._before = digests([parameter])[0] if parameter is not None else None
+        bits = self._bits()
+        self._before = bits.clone() if bits is not None else None
 
     def look(self) -> None:
         """Before the next one."""
-        parameter, before = self._parameter(), self._before
-        now = digests([parameter])[0] if parameter is not None else None
-        if now is None or before is None or now.device != before.device:
+        now, before = self._bits(), self._before
+        if now is None or before is None or now.device != before.device or now.shape != before.shape:
             return
-        changed = now != before
+        changed = (now != before).any()
         self._n_changed = changed.to(torch.int64) if self._n_changed is None else self._n_changed + changed
-        self._before = now
+        self._before = now.clone()
+
+    def _bits(self) -> Tensor | None:
+        """What is here of it, as integers: a NaN is equal to itself."""
+        parameter = self._parameter()
+        values = local(parameter) if parameter is not None else None
+        return values.view(_INTEGER[values.itemsize]) if values is not None and values.itemsize in _INTEGER else None
 
     def count(self) -> int:
         """How often it was changed between updates. Waits for the device."""

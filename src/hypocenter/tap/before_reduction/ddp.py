@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
 import torch
@@ -45,7 +45,7 @@ class DdpLocals:
         self._modules = [weakref.ref(m) for m in found]
         for module in found:
             if module.gradient_as_bucket_view and id(module) not in self._hooked:
-                handles = [p.register_post_accumulate_grad_hook(self._on_view) for _, p in reduced_by(module)]
+                handles = [p.register_post_accumulate_grad_hook(self._on_view) for p in reduced_by(module)]
                 self._hooked[id(module)] = weakref.ref(module), handles
 
     def modules(self) -> list[DistributedDataParallel]:
@@ -89,7 +89,7 @@ class DdpLocals:
                 Local(p, p.grad)
                 for module in self.modules()
                 if module.require_backward_grad_sync and not module.gradient_as_bucket_view
-                for _, p in reduced_by(module)
+                for p in reduced_by(module)
                 if p.grad is not None
             ]
             if plain or self._held:
@@ -120,12 +120,13 @@ class DdpLocals:
         self._fail(error)
 
 
-def reduced_by(module: DistributedDataParallel) -> Iterator[tuple[str, nn.Parameter]]:
-    """(name, parameter) of what DDP reduces: it was told to leave some alone."""
-    ignored = cast("set[str]", getattr(module, "parameters_to_ignore", ()))
-    for name, parameter in module.module.named_parameters():
-        if parameter.requires_grad and name not in ignored:
-            yield name, parameter
+def reduced_by(module: DistributedDataParallel) -> list[nn.Parameter]:
+    """What DDP reduces: it was told to leave some alone. From its own list, which it makes once."""
+    own = cast("list[nn.Parameter] | None", getattr(module, "_module_parameters", None))
+    if own is None:  # another version of torch
+        ignored = cast("set[str]", getattr(module, "parameters_to_ignore", ()))
+        own = [parameter for name, parameter in module.module.named_parameters() if name not in ignored]
+    return [parameter for parameter in own if parameter.requires_grad]
 
 
 def is_plain_mean(module: DistributedDataParallel) -> bool:
