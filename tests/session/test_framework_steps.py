@@ -50,7 +50,7 @@ class Mastered:
 
     def step(self):
         update = PlainUpdate(optimizer=self, gradients=[(p, p.grad) for p in self.params])
-        with start._current[-1]._updates.plain_step(update):
+        with start._current[-1].parts.updates.plain_step(update):
             for param, master in zip(self.params, self.masters, strict=True):
                 master.grad = param.grad.float()
             self.optimizer.step()

@@ -52,12 +52,12 @@ def test_a_neighbour_comes_to_the_same_bits(tmp_path):
     theirs, ours = step(net, 1, tmp_path), step(net, 2, tmp_path)
 
     replayer, microbatch = borrowed(sent(theirs), ours.tape, ours.tape.microbatches[0], paused)
-    elsewhere = Again(ours._replayer, ours.names).bits(microbatch, replayer)
+    elsewhere = Again(ours.parts.replayer, ours.names).bits(microbatch, replayer)
 
     at_home = Again(Replayer(theirs.tape, paused), theirs.names).bits(theirs.tape.microbatches[0])
     assert difference(at_home, elsewhere).names == ()
     assert len(difference(at_home, elsewhere).relative) > 4
-    own = Again(ours._replayer, ours.names).bits(ours.tape.microbatches[0])
+    own = Again(ours.parts.replayer, ours.names).bits(ours.tape.microbatches[0])
     assert own.digest != at_home.digest
 
 

@@ -328,7 +328,7 @@ def test_one_transfer_a_healthy_step_and_none_per_tensor(tmp_path, monkeypatch):
 def test_nothing_of_a_step_is_kept_in_memory_after_it(tmp_path):
     held: list[Diary] = []
     with hypocenter.watch(out=tmp_path / "run", replay=False) as handle:
-        held += [o for o in handle._session._observers._all if isinstance(o, Diary)]
+        held += [o for o in handle._session.parts.observers._all if isinstance(o, Diary)]
         train(unscale=True, bad_steps=(5,))
 
     (diary,) = held

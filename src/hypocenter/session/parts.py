@@ -1,0 +1,136 @@
+"""Everything that a session consists of, made and attached in the order in which one needs the other."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from hypocenter.config import Config
+from hypocenter.record.layout import rank_directory
+from hypocenter.replay.engine import Replayer
+from hypocenter.session.agreement import Council
+from hypocenter.session.communication import Communication
+from hypocenter.session.failures import Failures
+from hypocenter.session.frameworks import Frameworks
+from hypocenter.session.guard import Warnings
+from hypocenter.session.levels import Levels
+from hypocenter.session.live_trace import LiveTrace
+from hypocenter.session.observer import Context, Observers
+from hypocenter.session.output import Output
+from hypocenter.session.parameter_check import ParameterCheck
+from hypocenter.session.place import PlaceKeeper
+from hypocenter.session.rank import rank_and_world_size
+from hypocenter.session.replay_rows import ReplayRows
+from hypocenter.session.resumption import Resumption
+from hypocenter.session.sentinel import Sentinel
+from hypocenter.session.whereabouts import WhereaboutsKeeper
+from hypocenter.tap.clock import Clock
+from hypocenter.tap.foreign_scalers import ForeignScalers
+from hypocenter.tap.frameworks.door import Door
+from hypocenter.tap.names import NameMap
+from hypocenter.tap.roots import RootTap
+from hypocenter.tap.tape import Tape
+from hypocenter.tap.updates import UpdateListener, UpdateTap
+
+
+class Listener(UpdateListener, Protocol):
+    """Who is told of what happens in training (the session)."""
+
+    def on_root(self, module: torch.nn.Module) -> None: ...
+    def on_begin(self, training: bool) -> None: ...
+    def replaying(self) -> contextlib.AbstractContextManager[None]: ...
+
+
+class Parts:
+    """The parts of one session, not attached yet.
+
+    Args:
+        config: frozen options.
+        directory: the run directory.
+        owns_run: whether run.json is ours to write (`watch`) or the launcher's (`hypocenter run`).
+        listener: who is told of module calls, backward and updates.
+    """
+
+    def __init__(
+        self, config: Config, directory: Path, listener: Listener, *, owns_run: bool, command: tuple[str, ...]
+    ) -> None:
+        self.config = config
+        self.warn = Warnings()
+        self.names = NameMap()
+        self.clock = Clock()
+        self.tape = Tape(config.keep_mb << 20)
+        self.roots = RootTap(self.tape, on_root=listener.on_root, on_begin=listener.on_begin, fail=self.warn)
+        self.where = WhereaboutsKeeper(directory, self.clock, self.names, self.rank, self.warn)
+        self.roots.on_end = lambda training: self.where.note("loss" if training else "outside")
+        self.updates = UpdateTap(listener)
+        self.scalers = ForeignScalers(self.updates.scaled_step)
+        self.sentinel = Sentinel(self.names, self.clock)
+        self.levels = Levels(
+            config, self.names, self.clock, self.warn, lambda: rank_directory(directory, self.rank()[0])
+        )
+        self.replay_rows = ReplayRows(config, self.names, self.warn)
+        self.live_trace = LiveTrace(self.names, self.warn)
+        self.replayer = Replayer(self.tape, listener.replaying)
+        self.failures = Failures(
+            config,
+            self.names,
+            self.replayer,
+            folder=lambda: rank_directory(directory, self.rank()[0]) / "bundles",
+            rows=self.replay_rows,
+            live=self.live_trace,
+            warn=self.warn,
+        )
+        self.frameworks = Frameworks(
+            Door(
+                add_root=self.names.add_root,
+                scaled_step=self.updates.scaled_step,
+                plain_step=self.updates.plain_step,
+                warn=self.warn,
+            )
+        )
+        self.place = PlaceKeeper(directory, self.warn, self.names)
+        self.resumption = Resumption(self.clock, self.warn)
+        self.communication = Communication(self.names, lambda: self.roots.is_inside, self.warn)
+        self.council = Council(is_wanted=config.agree, timeout_s=config.agree_timeout_s, warn=self.warn)
+        self.observers = Observers(
+            Context(
+                config=config,
+                names=self.names,
+                clock=self.clock,
+                tape=self.tape,
+                replayer=self.replayer,
+                label=self.sentinel.label,
+                rank=self.rank,
+                place=self.place.current,
+                warn=self.warn,
+                ride=self.sentinel.ride,
+                council=self.council,
+                recomputed=self.roots.recomputed,
+                directory=directory,
+            )
+        )
+        self.parameter_check = ParameterCheck(self.sentinel, self.failures, self.rank)
+        self.output = Output(config, directory, self.rank, self.warn, owns_run=owns_run, command=command)
+
+    def attach(self) -> list[Callable[[], None]]:
+        """Start listening; what takes each part off again, in the order in which they came on."""
+        return [
+            self.where.attach(),
+            self.place.attach(),
+            self.roots.attach(),
+            self.scalers.attach(),  # before updates: a hook may only take itself out while it is the last to run
+            self.updates.attach(),
+            self.levels.attach(),
+            self.frameworks.attach(),
+            self.observers.attach(),
+            self.communication.attach(),
+            self.names.close,
+        ]
+
+    def rank(self) -> tuple[int, int]:
+        """This rank, and how many there are."""
+        return rank_and_world_size()
