@@ -119,7 +119,7 @@ def test_the_diary_is_left_out_of_its_baseline_and_comes_back(tmp_path: Path) ->
     assert baseline is not None
 
     with baseline(workload, tmp_path):
-        kinds = [type(observer) for observer in _current[-1]._observers._all]
+        kinds = [type(observer) for observer in _current[-1].parts.observers._all]
 
     assert Diary not in kinds
     assert Diary in observers.OBSERVERS
