@@ -14,7 +14,6 @@ LAYER = "encoder.block.0.layer.1.DenseReluDense"
 STEP = 5
 SAMPLE = (3 * STEP + 2) % 8  # where the example puts its rare word
 COMMON = {
-    "preload": ["transformers", "transformers.models.t5.modeling_t5", "transformers.models.mt5.modeling_mt5"],
     "step": STEP,
     "samples": [SAMPLE],
     "phase": ["forward"],

@@ -1,13 +1,19 @@
 """Real training jobs in processes of their own, and what their recordings hold."""
 
+import functools
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "processes"))
+
+import warm
 
 from hypocenter.detect.diary import Entry, entry_of
 from hypocenter.diagnose.diagnosis import diagnose
@@ -47,28 +53,48 @@ def _environment() -> dict[str, str]:
 
 @pytest.fixture
 def launch(tmp_path):
-    """Run a script of this folder under torchrun, plain or recorded."""
+    """Run a script of this folder on some ranks, plain or under `hypocenter run`, in forks that need no imports."""
 
-    def run(script: str, *args: str, n_ranks: int = 2, record: bool = True) -> Recording | list[str]:
-        torchrun = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", str(n_ranks)]
-        recorder = [sys.executable, "-m", "hypocenter", "run", "--out", "run"] if record else []
-        done = subprocess.run(
-            [*recorder, *torchrun, str(HERE / script), *args],
-            cwd=tmp_path, env=_environment(), capture_output=True, text=True, timeout=SECONDS, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
-        digests = sorted(re.findall(r"(rank \d+) digest ([0-9a-f]{64})", done.stdout))
-        assert len(digests) == n_ranks
-        if not record:
-            return [digest for _, digest in digests]
-        recorded = open_run(tmp_path / "run")
-        steps = list(steps_of(recorded, {"scaler"}))
-        entries = {(s.rank, s.step): entry_of(s.readings) for s in steps}
-        return Recording(
-            records={(s.rank, s.step): s.record for s in steps if s.record is not None},
-            entries={key: entry for key, entry in entries.items() if entry is not None},
-            diagnosis=diagnose(recorded),
-            digests=[digest for _, digest in digests],
+    def started(command: list[str]) -> subprocess.CompletedProcess[str]:
+        return warm.run(command, cwd=tmp_path, env=_environment(), timeout=SECONDS)
+
+    return functools.partial(_recording, started, tmp_path)
+
+
+@pytest.fixture
+def torchrun(tmp_path):
+    """The same with the real torchrun, and ranks that import all for themselves."""
+
+    def started(command: list[str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command, cwd=tmp_path, env=_environment(), capture_output=True, text=True, timeout=SECONDS, check=False
         )
 
-    return run
+    return functools.partial(_recording, started, tmp_path)
+
+
+def _recording(
+    start: Callable[[list[str]], subprocess.CompletedProcess[str]],
+    folder: Path,
+    script: str,
+    *args: str,
+    n_ranks: int = 2,
+    record: bool = True,
+) -> Recording | list[str]:
+    launcher = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", str(n_ranks)]
+    recorder = [sys.executable, "-m", "hypocenter", "run", "--out", "run"] if record else []
+    done = start([*recorder, *launcher, str(HERE / script), *args])
+    assert done.returncode == 0, done.stdout + done.stderr
+    digests = sorted(re.findall(r"(rank \d+) digest ([0-9a-f]{64})", done.stdout))
+    assert len(digests) == n_ranks
+    if not record:
+        return [digest for _, digest in digests]
+    recorded = open_run(folder / "run")
+    steps = list(steps_of(recorded, {"scaler"}))
+    entries = {(s.rank, s.step): entry_of(s.readings) for s in steps}
+    return Recording(
+        records={(s.rank, s.step): s.record for s in steps if s.record is not None},
+        entries={key: entry for key, entry in entries.items() if entry is not None},
+        diagnosis=diagnose(recorded),
+        digests=[digest for _, digest in digests],
+    )

@@ -7,21 +7,15 @@
 Prints a digest of the parameters' bits.
 """
 
-# ruff: noqa: E402
-# the shim must come before megatron
-
 import argparse
 import atexit
 import gc
 import hashlib
 import os
 
-import megatron_cpu_shim as shim
+import megatron_ready  # noqa: F401 - first: it makes Megatron run on the CPU
 import torch
 import torch.distributed as dist
-
-shim.install()
-
 from megatron.core import parallel_state as mpu
 from megatron.core import tensor_parallel
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
@@ -31,8 +25,6 @@ from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.pipeline_parallel.schedules import get_forward_backward_func
 from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
-
-shim.after_import()
 
 VOCAB, SEQ, MICRO_BATCH = 64, 8, 2
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}

@@ -17,11 +17,11 @@ def scales(recording, rank=0):
     return [entry.scale for (r, _), entry in sorted(recording.entries.items()) if r == rank]
 
 
-def test_zero_2_shows_scale_skip_and_culprit_on_each_rank_and_changes_no_bit(launch):
+def test_zero_2_shows_scale_skip_and_culprit_on_each_rank_and_changes_no_bit(launch, torchrun):
     args = (JOB, "--stage", "2", "--accumulate", "2", "--blow", "3")
 
     plain = launch(*args, record=False)
-    seen = launch(*args)
+    seen = torchrun(*args)
 
     assert seen.digests == plain
     assert [r.n_microbatches for r in seen.records.values()] == [2] * 12  # one update per boundary, six on each rank
@@ -35,9 +35,11 @@ def test_zero_2_shows_scale_skip_and_culprit_on_each_rank_and_changes_no_bit(lau
     assert alarms(seen.diagnosis) == []  # the scale was too high once, and has come down
 
 
-def test_zero_3_is_never_replayed_on_one_rank_alone(launch):
+def test_zero_3_names_the_op_that_overflows_without_a_scale_too(launch):
     seen = launch(JOB, "--stage", "3", "--blow", "3", "--boost", "1e6")
 
+    (found,) = alarms(seen.diagnosis)
+    assert (found.step, found.rank, found.cause, found.param) == (3, 1, "format-overflow", "gain")
     assert seen.skipped() == BOTH
     assert seen.culprits(0, 3) == seen.culprits(1, 3) == ["gain"]
     assert scales(seen) == [256.0, 256.0, 256.0, 512.0, 256.0, 256.0]

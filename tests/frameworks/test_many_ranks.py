@@ -26,6 +26,7 @@ SECONDS = 300
 class Ran:
     digests: list[str]  # of each rank's parameters
     diagnosis: dict[str, Any]
+    said: str  # on stderr
     run: RecordedRun | None
 
     @property
@@ -45,7 +46,12 @@ def job(tmp_path, monkeypatch):
         assert ended.code == 0, ended.stdout + ended.stderr
         digests = sorted(re.findall(r"rank \d+ digest [0-9a-f]{64}", ended.stdout))
         assert len(digests) == 2
-        return Ran(digests=digests, diagnosis=ended.diagnosis, run=open_run(out) if out is not None else None)
+        return Ran(
+            digests=digests,
+            diagnosis=ended.diagnosis,
+            said=ended.stderr,
+            run=open_run(out) if out is not None else None,
+        )
 
     return run
 
@@ -140,6 +146,28 @@ def test_deepspeed_a_division_by_zero_is_named(job, stage):
     assert "torch.full_like(hidden, self.divisor)" in found["source"]["text"]
 
 
+def test_zero_3_trains_on_after_a_replay_as_if_nothing_had_been(job):
+    args = ("deepspeed_job.py", "--stage", "3", "--accumulate", "2", "--plant", "activation", "--at", "3")
+
+    plain, seen = job(*args, record=False), job(*args)  # in float16: DeepSpeed skips the update
+
+    assert seen.digests == plain.digests
+    (found,) = seen.alarms
+    assert (found["step"], place_of(found), found["op"]) == (3, (1, {"dp": 1}), "aten.div.Tensor")
+
+
+def test_zero_3_a_replay_that_breaks_off_on_one_rank_harms_nobody(job):
+    args = ("deepspeed_job.py", "--stage", "3", "--plant", "activation", "--at", "3", "--on", "0", "--refuse-again")
+
+    plain, seen = job(*args, record=False), job(*args)
+
+    assert "the replay raised RuntimeError: this step has been computed already" in seen.said
+    assert "another rank did not come to gather a parameter" in seen.said
+    assert seen.digests == plain.digests
+    (found,) = seen.alarms
+    assert (found["step"], found["rank"]) == (3, 0)
+
+
 @pytest.mark.parametrize("stage", ["1", "2", "3"])
 def test_deepspeed_a_healthy_twin_is_silent_and_no_bit_changes(job, stage):
     args = ("deepspeed_job.py", "--stage", stage, "--precision", "bf16")
@@ -161,8 +189,8 @@ def test_deepspeed_a_healthy_twin_is_silent_and_no_bit_changes(job, stage):
         ("deepspeed_job.py", ("--stage", "2"), "blocks.1.weight"),
     ],
 )
-def test_the_same_is_named_under_torchrun(launch, script, args, param):
-    seen = launch(script, *args, "--precision", "bf16", "--plant", "gradient", "--at", "3")
+def test_the_same_is_named_under_torchrun(torchrun, script, args, param):
+    seen = torchrun(script, *args, "--precision", "bf16", "--plant", "gradient", "--at", "3")
 
     (found,) = [f for f in seen.diagnosis.findings if f.severity in ("error", "warning")]
     assert (found.step, found.rank, found.param, found.op) == (3, 1, param, "aten.copy_.default")

@@ -6,7 +6,7 @@ Keys of an answer: `title`, `reference`, `level`, `felt` (how a plain run shows 
 source file's name, when it is not the script), `line_text` (part of that line), `check_line` (false: no source line is
 expected), `mentions` (words that the finding's texts must hold), `script` (when not `<id>.py`), `args`, `crashes` (the
 script ends with an error of its own), `launch` (what stands before the script: ["torchrun", "--standalone",
-"--nproc-per-node", "2"]; such a script prints from rank 0 only), `preload` (modules beside torch that it imports).
+"--nproc-per-node", "2"]; such a script prints from rank 0 only).
 
 Scripts run in forks of a Python that has torch already (tests/processes), or on demand in processes of their own.
 """
@@ -58,11 +58,6 @@ class Case:
         own = Path(sys.executable).parent / launcher  # of the environment that runs the tests
         launch = [str(own) if own.is_file() else launcher, *flags] if launcher else []
         return [*launch, str(self.script), *self.answer.get("args", [])]
-
-    @property
-    def preload(self) -> tuple[str, ...]:
-        """What is imported once for all scripts that name the same."""
-        return tuple(self.answer.get("preload", ()))
 
     @property
     def fault_line(self) -> int | None:
@@ -132,7 +127,7 @@ def environment() -> dict[str, str]:
 def run_plain(case: Case, *flags: str) -> subprocess.CompletedProcess[str]:
     """The script alone, without Hypocenter."""
     command = [*([] if "launch" in case.answer else [sys.executable]), *case.program, *flags]
-    return warm.run(command, timeout=SECONDS, env=environment(), preload=case.preload)
+    return warm.run(command, timeout=SECONDS, env=environment())
 
 
 def printed(text: str, key: str) -> dict[int, float]:
@@ -162,7 +157,7 @@ def run(case: Case, out: Path, *flags: str, level: str | None = None, is_started
             command, capture_output=True, text=True, timeout=SECONDS, env=environment(), cwd=out.parent, check=False
         )
     else:
-        done = warm.run(command, timeout=SECONDS, env=environment(), cwd=out.parent, preload=case.preload)
+        done = warm.run(command, timeout=SECONDS, env=environment(), cwd=out.parent)
     path = out / "diagnosis.json"
     diagnosis = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
     return Outcome(exit_code=done.returncode, diagnosis=diagnosis, stdout=done.stdout, stderr=done.stderr)

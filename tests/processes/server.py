@@ -1,6 +1,6 @@
 """A Python that has imported torch and Hypocenter already, and forks a child for each program that it is asked to run.
 
-    python tests/processes/server.py [MODULE ...]
+    python tests/processes/server.py [FOLDER | MODULE ...]
 
 Imports are what a short run mostly consists of: 2 to 4 s of it, of `hypocenter run` under torchrun 10. Requests come
 on stdin, one JSON object a line (argv, env, cwd, stdout, stderr: the last two are files); the answers on stdout are
@@ -11,7 +11,8 @@ on stdin, one JSON object a line (argv, env, cwd, stdout, stderr: the last two a
     torchrun --standalone --nproc-per-node N SCRIPT ... ranks by fork, the first that fails ends the others
 
 and any other command becomes what it names, by exec. Everything of a process but its imports is as it would be:
-arguments, environment, folder, streams, `__main__`, signals, the way of ending. MODULEs are imported beforehand too.
+arguments, environment, folder, streams, `__main__`, signals, the way of ending. MODULEs are imported beforehand too,
+also from FOLDERs.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import signal
 import socket
 import sys
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -52,7 +54,9 @@ class Become(BaseException):
 
 
 def main() -> None:
-    _prepare(sys.argv[1:])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of packages that miss others
+        _prepare(sys.argv[1:])
     _answer("ready")
     while line := sys.stdin.readline():
         request = json.loads(line)
@@ -68,7 +72,8 @@ def main() -> None:
 
 
 def _prepare(more: Sequence[str]) -> None:
-    for name in (*SOON, *more):
+    sys.path += [folder for folder in more if "/" in folder]
+    for name in (*SOON, *(name for name in more if "/" not in name)):
         importlib.import_module(name)
     for name in CATALOGUES:
         for info in pkgutil.iter_modules(importlib.import_module(name).__path__):

@@ -1,15 +1,18 @@
 """Run programs in forks of a Python that has imported torch already: the imports are paid once a test process.
 
 `run(argv, ...)` is `subprocess.run(argv, capture_output=True, text=True, ...)` for the commands that
-`tests/processes/server.py` understands, and for all others too, only not faster.
+`tests/processes/server.py` understands, and for all others too, only not faster. Each set of heavy packages that
+scripts import has a server of its own: none sees a package that it would not have loaded itself.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import json
 import os
+import re
 import selectors
 import signal
 import subprocess
@@ -20,6 +23,8 @@ from pathlib import Path
 
 SERVER = Path(__file__).with_name("server.py")
 SOURCE = Path(__file__).resolve().parents[2] / "src"
+HEAVY = {name: (name,) for name in ("accelerate", "deepspeed", "lightning", "megatron_ready")}
+HEAVY["transformers"] = ("transformers", "transformers.modeling_utils")  # by itself it imports next to nothing
 START_S = 120.0  # for the imports, on a machine under load
 _servers: dict[tuple[str, ...], subprocess.Popen[bytes]] = {}
 
@@ -30,14 +35,13 @@ def run(
     env: Mapping[str, str],
     timeout: float,
     cwd: Path | None = None,
-    preload: tuple[str, ...] = (),
 ) -> subprocess.CompletedProcess[str]:
-    """The command in a fork, its output captured. `preload` names what the server is to import beside torch.
+    """The command in a fork, its output captured.
 
     Raises:
         subprocess.TimeoutExpired: it ran longer than `timeout` seconds, and was ended with all its children.
     """
-    server = _server(preload)
+    server = _server(_imported(tuple(str(word) for word in argv)))
     with tempfile.TemporaryDirectory(prefix="warm-") as name:
         out, err = Path(name, "out"), Path(name, "err")
         out.touch()
@@ -58,12 +62,24 @@ def run(
         return subprocess.CompletedProcess(list(argv), code, _text(out), _text(err))
 
 
+@functools.cache
+def _imported(argv: tuple[str, ...]) -> tuple[str, ...]:
+    """Heavy packages that the scripts of a command import at their top, and the folders of those beside a script."""
+    scripts = [Path(word) for word in argv if word.endswith(".py") and Path(word).is_file()]
+    names = {
+        name for script in scripts for name in HEAVY
+        if re.search(rf"^(import|from) {name}\b", script.read_text(encoding="utf-8"), re.MULTILINE)
+    }  # fmt: skip
+    beside = {str(script.parent) for script in scripts for name in names if script.with_name(f"{name}.py").is_file()}
+    return (*sorted(beside), *(module for name in sorted(names) for module in HEAVY[name]))
+
+
 def _server(preload: tuple[str, ...]) -> subprocess.Popen[bytes]:
     """The running server of this process that has these modules. It ends when its stdin does: also if we are killed."""
     server = _servers.get(preload)
     if server is None or server.poll() is not None:
         kept = {key: value for key, value in os.environ.items() if not key.startswith("HYPOCENTER_")}
-        env = kept | {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        env = kept | {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "DS_ACCELERATOR": "cpu"}
         server = _servers[preload] = subprocess.Popen(
             [sys.executable, str(SERVER), *preload], env=env, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )

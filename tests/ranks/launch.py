@@ -47,16 +47,12 @@ def launch(
     out: Path | None = None,
     config: dict[str, Any] | None = None,
     timeout: float = 120,
-    preload: tuple[str, ...] = (),
 ) -> Ended:
-    """Run `script` on `n` forked ranks; recorded to `out` and diagnosed when given, else plain.
-
-    `preload` names modules beside torch that the script imports: once for all launches that name them.
-    """
+    """Run `script` on `n` forked ranks; recorded to `out` and diagnosed when given, else plain."""
     command = [sys.executable, str(FORKS), "--nproc-per-node", str(n)]
     if out is not None:
         command += ["--out", str(out), "--config", json.dumps(config or {})]
-    done = warm.run([*command, str(script), *args], timeout=timeout, env=environment(), preload=preload)
+    done = warm.run([*command, str(script), *args], timeout=timeout, env=environment())
     return Ended(
         code=done.returncode, stdout=done.stdout, stderr=done.stderr, run=out,
         diagnosis=diagnosed(out) if out is not None and out.is_dir() else {},
