@@ -6,12 +6,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hypocenter.compare.common_factor import CommonFactor, common_factor
 from hypocenter.compare.comparison import Divergence, Pair
+from hypocenter.compare.execution import is_of_update
 from hypocenter.compare.inputs import Inputs, inputs_of
 from hypocenter.compare.judged import Judged
+from hypocenter.compare.randomness import draws_random_numbers
 from hypocenter.compare.rows import Flags
 from hypocenter.compare.verdict import CANNOT_TELL
 from hypocenter.nouns import Phase
+from hypocenter.record.facts_file import Facts
 
 JUMP = 3.0  # an output's error in units of its noise against the largest of its inputs: below it, it was handed on
 _MOST_TRIED = 400  # rows of a step that are looked at: what no input explains is among the first
@@ -22,31 +26,41 @@ class Blame:
     """What was found in a step."""
 
     divergence: Divergence
+    is_random: bool = False  # random numbers are drawn there: nothing after it can be compared
+    common_factor: CommonFactor | None = None  # all gradients differ by it
     is_gradual: bool = False  # its inputs are nearly as far apart: errors built up, nobody in particular is to blame
     excess: float = 0.0  # error in units of noise
 
 
-def blame(judged: Judged, before: Judged | None, *, is_start: bool) -> Blame | None:
+def blame(
+    judged: Judged, before: Judged | None, *, is_start: bool, facts: tuple[Facts | None, Facts | None] = (None, None)
+) -> Blame | None:
     """The culprit of a step in which something differs; None when what differs only hands on what nobody can judge.
 
     Args:
         judged: the step.
         before: the step compared before it.
         is_start: it is the first step of the baseline: parameters come from initialisation or a checkpoint.
+        facts: what both programs are made of; tells of dropout.
     """
     gradual: Blame | None = None
     for at in np.flatnonzero(judged.differs)[:_MOST_TRIED].tolist():
-        found = _judge(judged, at, before, is_start)
+        found = _judge(judged, at, before, is_start, facts)
         if found is not None and not found.is_gradual:
             return found
         gradual = gradual or found
     return gradual
 
 
-def _judge(judged: Judged, at: int, before: Judged | None, is_start: bool) -> Blame | None:
+def _judge(
+    judged: Judged, at: int, before: Judged | None, is_start: bool, facts: tuple[Facts | None, Facts | None]
+) -> Blame | None:
     phase = judged.spots[at].phase
-    if phase in ("param", "optimizer") and not is_start:
+    if phase in ("param", "optimizer") and not is_start and not is_of_update(judged.spots[at].site):
         return _of_update(judged, at, before)
+    shared = common_factor(judged) if phase == "grad" else None
+    if shared is not None and shared.outliers:
+        at, shared = shared.outliers[0], None
     at = _producer(judged, at)
     inputs = inputs_of(judged, at)
     if (judged.differs & inputs.rows).any():
@@ -61,7 +75,10 @@ def _judge(judged: Judged, at: int, before: Judged | None, is_start: bool) -> Bl
         floor=row.floor.relative, between=_between(judged, at, inputs),
         inputs_agree=None if doubtful.any() or not _has_inputs(judged, at, inputs) else True, row=row,
     )  # fmt: skip
-    return Blame(divergence=divergence, is_gradual=excess < JUMP * largest, excess=excess)
+    return Blame(
+        divergence=divergence, is_gradual=excess < JUMP * largest, excess=excess, common_factor=shared,
+        is_random=draws_random_numbers(judged, at, inputs, facts),
+    )  # fmt: skip
 
 
 def _phase(judged: Judged, at: int) -> Phase:
@@ -131,10 +148,10 @@ def _is_in(site: str, outer: str) -> bool:
 def _between(judged: Judged, at: int, inputs: Inputs) -> tuple[str, str] | None:
     if not inputs.is_between:
         return None
-    rows = inputs.rows & (judged.phase == judged.spots[at].phase)
-    if judged.spots[at].phase == "loss":
-        rows = inputs.rows
-    last = np.flatnonzero(rows)
+    phase = "forward" if judged.spots[at].phase == "loss" else judged.spots[at].phase
+    rows = inputs.rows & (judged.phase == phase)
+    gives = rows & np.char.startswith(judged.port, "out" if phase == "forward" else "grad_in")
+    last = np.flatnonzero(gives if gives.any() else rows)
     if not len(last):
         return None
     order = judged.aligned.baseline.order

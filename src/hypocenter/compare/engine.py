@@ -6,6 +6,7 @@ import fnmatch
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from hypocenter.compare.amplification import amplifications
 from hypocenter.compare.blame import Blame, blame
 from hypocenter.compare.cards import Deck, deck
 from hypocenter.compare.case import PairedRow
@@ -18,8 +19,10 @@ from hypocenter.compare.options import Options
 from hypocenter.compare.outcome import Tally, outcome, with_fit
 from hypocenter.compare.source import source_of
 from hypocenter.compare.step_alignment import shift_of
+from hypocenter.compare.verdict import CANNOT_TELL
 from hypocenter.compare.walk import Walk
 from hypocenter.compare.worst import Worst
+from hypocenter.record.facts_file import Facts
 from hypocenter.record.reader import RecordedRun
 
 _MOST_STEPS_BLAMED = 100  # steps with differences that nobody is to blame for; later ones are no clearer
@@ -34,21 +37,25 @@ class _Course:
 
     worst: Worst
     tally: Tally
+    facts: tuple[Facts | None, Facts | None]
     before: Judged | None = None
     found: Blame | None = None
     scene: Judged | None = None  # the step of the blame
     scene_before: Judged | None = None
+    unclear: Judged | None = None  # the last step with differences, else the first with doubts
     n_blamed: int = 0
 
     def take(self, judged: Judged) -> None:
         """Look at the next step; the first culprit stays."""
         self.tally.take(judged)
+        if (self.unclear is None and (judged.verdicts == CANNOT_TELL).any()) or judged.differs.any():
+            self.unclear = judged
         self.worst.take(judged)
         if self.found is not None and not self.found.is_gradual:
             return
         if judged.differs.any() and self.n_blamed < _MOST_STEPS_BLAMED:
             self.n_blamed += 1
-            found = blame(judged, self.before, is_start=self.before is None)
+            found = blame(judged, self.before, is_start=self.before is None, facts=self.facts)
             if found is not None and (self.found is None or not found.is_gradual):
                 self.found, self.scene, self.scene_before = found, judged, self.before
         self.before = judged
@@ -69,7 +76,9 @@ def compare_runs(baseline: RecordedRun, candidate: RecordedRun, *, options: Opti
     runs, decks = (baseline, candidate), (deck(baseline), deck(candidate))
     matching = _of_sites(options.matching or _matched(runs, decks, options), options.site)
     walk = Walk(runs=runs, decks=decks, pairs=matching.pairs, shift=_shift(runs), options=options)
-    course = _Course(worst=Worst(matching.pairs), tally=Tally(shift=walk.shift))
+    course = _Course(
+        worst=Worst(matching.pairs), tally=Tally(shift=walk.shift), facts=(baseline.facts(), candidate.facts())
+    )
     for judged in walk:
         course.take(judged)
     course.tally.floor_source = walk.noise.source
@@ -79,6 +88,8 @@ def compare_runs(baseline: RecordedRun, candidate: RecordedRun, *, options: Opti
         course.found = _with_facts(course.found, matching.pairs, shapes, baseline)
     rows = course.worst.rows(shapes)
     found = outcome(runs, matching=matching, rows=rows, tally=course.tally, blame=course.found, options=options)
+    if course.unclear is not None and (course.found is None or course.found.is_gradual):
+        found = replace(found, amplifications=amplifications(course.unclear))
     return _explained(found, walk, course)
 
 

@@ -96,7 +96,7 @@ def _gradient(judged: Judged, at: int) -> Inputs:
     if not of_module.any():
         rows = np.isin(judged.phase, ("forward", "loss", "backward"))
     own = (judged.phase == "param") & (judged.site == spot.site)
-    return Inputs(rows=rows | own | (judged.phase == "loss"), owner=owner)
+    return Inputs(rows=rows | own | (judged.phase == "loss"), owner=spot.site)
 
 
 def _everything_before(judged: Judged, at: int) -> Inputs:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -27,6 +27,8 @@ class Judged:
     floors: Floors
     verdicts: npt.NDArray[np.int8]
     budget: float
+    negligible: Flags | None = None  # rows of parameters whose gradients are rounding: they say nothing
+    modules: Mapping[int, str] = field(default_factory=dict[int, str])  # classes of pairs' modules
 
     def __len__(self) -> int:
         return len(self.verdicts)

@@ -29,6 +29,7 @@ class Tally:
     n_differ: int = 0
     n_doubtful: int = 0  # between an assumed floor and what certainly differs, or beyond what an estimate can tell
     n_incomparable: int = 0  # nothing that both sides hold
+    n_negligible: int = 0  # of parameters whose gradients are rounding
     deepest: int = NONE
     shift: int = 0
     floor_source: FloorSource = "none"
@@ -43,7 +44,9 @@ class Tally:
         self.n_equal += int(counts[EQUAL])
         self.n_differ += int(counts[DIFFERS])
         self.n_incomparable += n_incomparable
-        self.n_doubtful += int(counts[CANNOT_TELL]) - n_incomparable
+        n_negligible = int(judged.negligible.sum()) if judged.negligible is not None else 0
+        self.n_negligible += n_negligible
+        self.n_doubtful += int(counts[CANNOT_TELL]) - n_incomparable - n_negligible
         self.deepest = max(self.deepest, int(judged.distances.depth.max(initial=NONE)))
 
 
@@ -59,7 +62,7 @@ def outcome(
         first=blame.divergence if blame is not None else None, rows=tuple(rows), matching=matching,
         floor_source=tally.floor_source, budget=options.budget, depth=depths.get(tally.deepest),
         n_steps=tally.n_steps, n_rows=tally.n_rows, n_differ=tally.n_differ, notes=_notes(tally, matching),
-        cause=_plain_cause(blame) if status == "diverged" else None,
+        cause=_plain_cause(blame) if blame is not None and (status == "diverged" or blame.is_random) else None,
     )  # fmt: skip
     return replace(found, sentence=sentence(found, blame), why=whys(found, blame, tally.n_doubtful))
 
@@ -69,19 +72,24 @@ def with_fit(found: Comparison, fits: Sequence[Fit]) -> Comparison:
     if not fits:
         return found
     best = fits[0]
+    if best.confidence == "possible" and found.cause not in (None, "unknown"):
+        return found  # the place says more
     why = (f"{best.text} (explains {best.explained:.0%} of the difference)", *found.why)
-    cause = best.cause if found.status == "diverged" or best.cause == "rng-desync" else found.cause
+    cause = best.cause if found.status == "diverged" or found.cause is not None else None
     return replace(found, fit=best, cause=cause, confidence=best.confidence, why=why)
 
 
-def _plain_cause(blame: Blame | None) -> str:
+def _plain_cause(blame: Blame) -> str:
     """What the place alone says."""
-    phase = blame.divergence.phase if blame is not None else ""
-    return {"data": "data-mismatch", "param": "init-mismatch"}.get(phase, "unknown")
+    if blame.is_random:
+        return "rng-desync"
+    return {"data": "data-mismatch", "param": "init-mismatch"}.get(blame.divergence.phase, "unknown")
 
 
 def _status(matching: Matching, tally: Tally, blame: Blame | None) -> Verdict:
     if not tally.n_rows or tally.n_incomparable * 2 > tally.n_rows:
+        return "cannot-tell"
+    if blame is not None and blame.is_random:
         return "cannot-tell"
     if blame is not None and not (blame.is_gradual and tally.floor_source == "assumed"):
         return "diverged"
@@ -97,4 +105,9 @@ def _notes(tally: Tally, matching: Matching) -> tuple[str, ...]:
         notes.append(f"step s of the baseline is compared with step s{tally.shift:+d} of the candidate")
     if tally.n_incomparable:
         notes.append(f"{tally.n_incomparable:,} of {tally.n_rows:,} rows hold nothing that can be compared")
+    if tally.n_negligible:
+        notes.append(
+            f"{tally.n_negligible:,} rows are of parameters whose gradient is nothing but rounding (such as the bias "
+            "of attention keys): they are not judged"
+        )
     return tuple(notes)

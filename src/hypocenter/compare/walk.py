@@ -13,6 +13,7 @@ from hypocenter.compare.comparison import Pair, SiteCard, Spot
 from hypocenter.compare.distances.columns import distances
 from hypocenter.compare.execution import is_of_update
 from hypocenter.compare.judged import Judged
+from hypocenter.compare.negligible import Negligible
 from hypocenter.compare.noise import CALIBRATION, REPEATS, Noise
 from hypocenter.compare.options import Options
 from hypocenter.compare.rows import RunRows, StepRows
@@ -42,8 +43,8 @@ class Walk:
 
     def __post_init__(self) -> None:
         of = self.decks[0].by_spot
-        first: list[SiteCard] = [of[pair.baseline[0]] for pair in self.pairs]
-        self.noise = Noise(first, np.array([_is_exact(card.spot) for card in first], np.bool_))
+        self._cards: list[SiteCard] = [of[pair.baseline[0]] for pair in self.pairs]
+        self.noise = Noise(self._cards, np.array([_is_exact(card.spot) for card in self._cards], np.bool_))
 
     def __iter__(self) -> Iterator[Judged]:
         if not self.pairs:
@@ -56,6 +57,8 @@ class Walk:
         own = Aligner(selves, rows[0].spots, rows[0].spots), Aligner(twins, rows[1].spots, rows[1].spots)
         alike = np.array([pair.layout.kind in ("identity", "padded") for pair in self.pairs], np.bool_)
         wanted = self.options.is_wanted
+        negligible = Negligible(self.pairs)
+        modules = {number: self._cards[number].module for number in range(len(self.pairs))}
         for mine, theirs, others in together(rows, self.shift):
             if wanted is not None and not wanted(mine.step):
                 continue
@@ -68,9 +71,12 @@ class Walk:
             aligned = apart.align(mine.own, theirs.own)
             found = distances(aligned.baseline, aligned.candidate, same_shape=alike[aligned.pair])
             floors = self.noise.of(aligned.pair)
+            verdicts, is_negligible = negligible.judge(
+                aligned, found, floors, row_verdicts(found, floors, self.options.budget)
+            )
             yield Judged(
                 pairs=self.pairs, aligned=aligned, distances=found, floors=floors, budget=self.options.budget,
-                verdicts=row_verdicts(found, floors, self.options.budget),
+                verdicts=verdicts, negligible=is_negligible, modules=modules,
             )  # fmt: skip
         self.problems += [problem for run in rows for problem in run.problems]
 

@@ -34,6 +34,12 @@ def sentence(found: Comparison, blame: Blame | None) -> str:
         return f"cannot tell: {n_sites:,} sites are in both runs, but no step was recorded in both{unmatched}"
     if found.first is not None and found.status == "diverged":
         return f"{_diverged(found.first, blame)}, first of {n_sites:,} sites{unmatched}"
+    if found.first is not None and blame is not None and blame.is_random:
+        where = place(found.first.site, found.first.port)
+        return (
+            f"cannot tell after step {found.first.step}, {found.first.phase}: {where} drops values at random in both "
+            f"runs, and not the same ones{unmatched}"
+        )
     over = f"{n_sites:,} sites over {found.n_steps:,} step{'s' if found.n_steps != 1 else ''}"
     if found.status == "same":
         return f"same: {over}, {_how_same(found)}{unmatched}"
@@ -44,6 +50,9 @@ def _diverged(first: Divergence, blame: Blame | None) -> str:
     builds = "builds up until " if blame is not None and blame.is_gradual else ""
     numbers = f"differs by {power(first.error)} (noise floor {power(first.floor)})"
     where = _spot_text(first)
+    if blame is not None and blame.common_factor is not None:
+        shared = blame.common_factor
+        where, numbers = f"{shared.n:,} gradients", f"differ by one factor, {shared.factor:.6g}"
     return f"diverged at step {first.step}, {first.phase}: {builds}{where} {numbers}"
 
 
@@ -95,9 +104,13 @@ def _whys(found: Comparison, blame: Blame | None, n_doubtful: int) -> Iterator[s
     first = found.first
     if first is not None and found.status == "diverged":
         yield from _of_first(first)
+        if blame is not None and blame.common_factor is not None:
+            yield "most gradients differ by this factor and nothing else: clipping, averaging or unscaling"
         if blame is not None and blame.is_gradual:
             yield "its inputs are nearly as far apart, in units of their noise: no single place is to blame"
         yield _of_floor(found, first)
+    elif first is not None and blame is not None and blame.is_random:
+        yield "everything after it is computed from other values: set dropout to 0 in both runs, and record again"
     elif found.floor_source == "assumed" and found.status == "cannot-tell" and found.n_rows:
         yield "the noise floor is assumed per dtype: measure it with --noise RUN (a repeat of the baseline)"
     if n_doubtful and found.status != "diverged":

@@ -15,6 +15,7 @@ from hypocenter.compare.comparison import Fit
 from hypocenter.compare.fitting import fit
 
 _CLOSE = 1e-3  # relative: a known quantity is named when the factor is this near to it
+_LEFT = 0.02  # of the candidate's square that may be something else than the baseline's direction
 _ONE = 1e-6  # a factor this near to 1 is no factor
 
 
@@ -50,8 +51,10 @@ def _explained(row: PairedRow, alpha: float) -> float | None:
     if a is None or b is None:
         return None
     a, b = a.astype(float), b.astype(float)
-    difference = float(((b - a) ** 2).sum())
-    return 1.0 - float(((b - alpha * a) ** 2).sum()) / difference if difference else None
+    difference, left = float(((b - a) ** 2).sum()), float(((b - alpha * a) ** 2).sum())
+    if not difference or left > _LEFT * float((b**2).sum()):  # a candidate that is small has little to be left either
+        return None
+    return 1.0 - left / difference
 
 
 def _known(case: Case) -> Iterator[tuple[float, str]]:
