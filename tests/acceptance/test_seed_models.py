@@ -18,6 +18,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "gallery"))
 
 import casebook
+import warm
 
 from hypocenter.diagnose.cure import published
 
@@ -68,7 +69,8 @@ def python(*words: str, seconds: int = 400) -> subprocess.CompletedProcess[str]:
 
 def trained(seed: Seed, *flags: str) -> tuple[list[float], list[float]]:
     """Losses and loss scales of 200 steps."""
-    done = python(str(FOLDER / seed.script), *flags)
+    command = [sys.executable, str(FOLDER / seed.script), *flags]
+    done = warm.run(command, env=casebook.environment(), timeout=400)
     assert done.returncode == 0, done.stderr
     rows = LINE.findall(done.stdout)
     return [float(loss) for _, loss, _ in rows], [float(scale) for *_, scale in rows]

@@ -1,8 +1,8 @@
-"""Lets the tests of the commands share `recordings`."""
+"""Lets the tests of the commands share `recordings`, and run programs in forks (`warm`)."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "processes")]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import jsonschema
 import pytest
+import warm
 from recordings import record, run
 
 from hypocenter.diagnose.cure import published
@@ -67,7 +67,7 @@ def recorded(folder: Path, *words: str, options: tuple[str, ...] = ()) -> Path:
     folder.mkdir(exist_ok=True)
     (folder / "train.py").write_text(SCRIPT, encoding="utf-8")
     command = [sys.executable, "-m", "hypocenter", "run", "--out", "r", *options, "train.py", *words]
-    subprocess.run(command, cwd=folder, env=environment(), check=True, capture_output=True, timeout=240)
+    warm.run(command, cwd=folder, env=environment(), timeout=240).check_returncode()
     return folder / "r"
 
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 import importlib
 import os
 import signal
-import subprocess
 import sys
 import textwrap
 import threading
 import time
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "processes"))
+
+import warm
 
 from hypocenter.record.layout import rank_directory
 from hypocenter.record.whereabouts import group_key, read_whereabouts
@@ -212,10 +216,11 @@ SCRIPT = """
 def run_script(tmp_path, act):
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(SCRIPT).format(act=act))
-    done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
-    )
-    return done, seen_of(tmp_path)
+    return started(script, tmp_path), seen_of(tmp_path)
+
+
+def started(*words):
+    return warm.run([sys.executable, *words], env=os.environ, timeout=60)
 
 
 def test_a_sigterm_leaves_the_stack_and_still_kills(tmp_path):
@@ -233,10 +238,7 @@ def test_a_handler_of_the_program_set_before_is_still_called(tmp_path):
     )
     (tmp_path / "script.py").write_text(script.format(act=act))
 
-    done = subprocess.run(
-        [sys.executable, str(tmp_path / "script.py"), str(tmp_path)],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = started(tmp_path / "script.py", tmp_path)
 
     assert (done.returncode, done.stdout) == (3, "saved\n")
 
@@ -249,10 +251,7 @@ def test_a_handler_of_the_program_set_later_stays_its_own(tmp_path):
     act = "signal.signal(signal.SIGTERM, lambda *_: print('saved')); undo(); os.kill(os.getpid(), signal.SIGTERM)"
     (tmp_path / "script.py").write_text(script.format(act=act))
 
-    done = subprocess.run(
-        [sys.executable, str(tmp_path / "script.py"), str(tmp_path)],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = started(tmp_path / "script.py", tmp_path)
 
     assert (done.returncode, done.stdout) == (0, "saved\n")
 
