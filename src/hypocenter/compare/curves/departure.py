@@ -15,6 +15,8 @@ _SUSTAINED = 2  # windows that a difference has to last
 _MEMORIES = 3.0  # ... and times the noise's memory, because an excursion of noise lasts about one
 _LONGEST_WAIT = 3  # ... but no more than this part of the curve
 
+_HELD = 0.5  # of the floor: a departure is over when the mean has fallen below
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Apart:
@@ -65,11 +67,13 @@ def first_apart(
     edges: list[int] = (np.flatnonzero(np.diff(sign)) + 1).tolist()
     for start, stop in zip([0, *edges], [*edges, len(sign)], strict=True):
         if sign[start] and stop - start >= min(lasting, len(sign)):
+            held = means[stop:] * sign[start] > _HELD * limit[stop:]
+            stop += len(held) if held.all() else int(np.argmin(held))
             seen, ends = start + window - 1, stop + window - 2
             begins = _begin(difference, start, seen, window)
             level = level_of(difference[begins : ends + 1])
             if chance is None or abs(level.value) > level.beyond(chance):
-                return Apart(begins=begins, seen=seen, ends=int(ends), gap=level.value, floor=float(limit[start]))
+                return Apart(begins=begins, seen=seen, ends=ends, gap=level.value, floor=float(limit[start]))
     return None
 
 

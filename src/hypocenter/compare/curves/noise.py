@@ -12,6 +12,7 @@ from hypocenter.compare.curves.statistics import memory_of, running_mean, runnin
 
 _NEIGHBOURHOOD = 0.25  # of all steps, to each side: where the noise is taken to be of one size
 _TREND = 1 / 3  # of all steps: the window over which a single curve is smoothed to see its unrest
+_TWICING = 2  # times that the smoothing is applied to what it left
 _CAUTION = 3.0  # a floor that was not measured counts three times: what is slow was taken for trend
 _EXACT = 1e-7  # relative; below it a difference is float32's rounding
 
@@ -38,6 +39,8 @@ def within(baseline: Values, least: Values) -> Noise:
     """
     window = max(5, int(len(baseline) * _TREND)) | 1
     unrest = baseline - running_median(baseline, window)
+    for _ in range(_TWICING):  # what is left of the trend's curvature (Tukey's twicing)
+        unrest = unrest - running_median(unrest, window)
     return Noise(source="within-curve", samples=(np.sqrt(2.0) * unrest,), least=least)
 
 

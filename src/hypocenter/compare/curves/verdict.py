@@ -38,7 +38,7 @@ def answer(found: Evidence, checks: Sequence[Check], *, same_kind: bool) -> Answ
         return Answer(status="departed", confidence=confidence, sentence=_departed(found, checks, worst))
     open_ = [check for check in checks if check.status in ("cannot-tell", "fail") and check.decides]
     if open_:
-        return Answer(status="cannot-tell", confidence="possible", sentence=f"cannot tell: {open_[0].text}")
+        return Answer(status="cannot-tell", confidence="possible", sentence=_open(found, open_))
     return Answer(status="accepted", confidence="likely" if known else "possible", sentence=_accepted(found))
 
 
@@ -58,6 +58,18 @@ def _departed(found: Evidence, checks: Sequence[Check], worst: Check) -> str:
         return where + f"{_gap(found, found.late.gap)} ({_floor(found, found.late_floor)})"
     at = f" at step {worst.step:,}" if worst.step is not None else ""
     return f"departed{at}: {worst.text}"
+
+
+def _open(found: Evidence, checks: Sequence[Check]) -> str:
+    unmeasured = (
+        "" if found.source == "repeats" else "; no repeat of the baseline was given that says whether it is noise"
+    )
+    if any(check.name == "end" for check in checks):
+        late = found.late
+        where = "at the end the candidate's loss is"
+        side = "above" if late.end_gap > 0 else "below"
+        return f"cannot tell: {where} {abs(late.end_gap):.3g} ({late.end_share:.1%}) {side} the baseline's{unmeasured}"
+    return f"cannot tell: {checks[0].text}{unmeasured}"
 
 
 def _step(found: Evidence, at: int) -> str:

@@ -1,0 +1,83 @@
+"""`hypocenter curves` as a person uses it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from recordings import run
+
+
+def log(path: Path, gap: float = 0.0, seed: int = 0, n: int = 400) -> Path:
+    """A MindFormers log whose loss is `gap` too high from step 240 on."""
+    t = np.arange(n)
+    batches = np.random.default_rng(99).normal(size=n) * 0.05
+    own = np.random.default_rng(seed).normal(size=n) * 0.005
+    losses = 2.5 + 8 * np.exp(-t / 20) + batches + own + gap * (t >= 240)
+    lines = [
+        f"{{ Epoch:[  1/  1], step:[{i + 1:5d}/{n:5d}], loss: {loss:5.3f}, per_step_time: 12ms, lr: 1e-05, "
+        "overflow cond: False, loss_scale: 1.0, global_norm: [1.5]"
+        for i, loss in enumerate(losses)
+    ]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def test_a_departure_is_one_sentence_and_exit_code_1(tmp_path: Path) -> None:
+    base, bad, again = log(tmp_path / "a"), log(tmp_path / "b", 0.1, 1), log(tmp_path / "c", 0, 2)
+
+    said = run("curves", base, bad, "--noise", again, "--plot", tmp_path / "out.svg")
+
+    assert said.code == 1, said.err
+    first = said.out.partition("\n")[0]
+    assert first.startswith("departed at step 2")
+    assert 235 <= int(first.split("step ")[1].split(":")[0]) <= 245
+    assert "above the baseline's" in first
+    assert "difference" in said.out
+    assert ElementTree.parse(tmp_path / "out.svg").getroot().tag.endswith("svg")
+
+
+def test_a_good_run_is_accepted_and_json_says_so(tmp_path: Path) -> None:
+    base, good, again = log(tmp_path / "a"), log(tmp_path / "b", 0, 1), log(tmp_path / "c", 0, 2)
+
+    said = run("curves", base, good, "--noise", again, "--json")
+
+    found = json.loads(said.out)
+    assert said.code == 0, said.err
+    assert (found["schema"], found["status"], found["floor_source"]) == ("hypocenter.curves/1", "accepted", "repeats")
+    assert found["baseline"]["kind"] == "mindformers"
+
+
+def test_cannot_tell_is_5_and_no_log_is_4(tmp_path: Path) -> None:
+    base, short = log(tmp_path / "a"), log(tmp_path / "b", n=10)
+    (tmp_path / "empty").write_text("", encoding="utf-8")
+
+    assert run("curves", base, short).code == 5
+    said = run("curves", base, tmp_path / "empty")
+
+    assert said.code == 4
+    assert said.err.startswith("error[no-curve]: nobody knows what kind of log this is")
+    assert run("curves", base, tmp_path / "nowhere").code == 4
+
+
+@pytest.mark.parametrize("limit", ["loss", "loss=x", "loss=-1", "speed=3", "loss=nan"])
+def test_a_limit_that_is_none_is_refused(tmp_path: Path, limit: str) -> None:
+    base = log(tmp_path / "a")
+
+    said = run("curves", base, base, "--limit", limit)
+
+    assert said.code == 2
+    assert "error[bad-option]" in said.err
+
+
+def test_a_chart_is_not_overwritten(tmp_path: Path) -> None:
+    base = log(tmp_path / "a")
+    (tmp_path / "out.svg").write_text("mine", encoding="utf-8")
+
+    said = run("curves", base, base, "--plot", tmp_path / "out.svg")
+
+    assert said.code == 2
+    assert (tmp_path / "out.svg").read_text(encoding="utf-8") == "mine"
