@@ -50,6 +50,7 @@ class Config:
     replicas: str = "every=10"  # steps at which what should be equal over ranks is digested (64 bits a parameter)
     collectives: str = "every=100"  # steps at which what goes into and comes out of collectives is summed up
     sdc_check: str = "never"  # steps at which each rank does its neighbour's micro-batch again and compares the bits
+    calibrate: str = "never"  # steps at which the noise floor is measured by perturbed replays (4 times the step)
     agree: bool = True  # ranks tell each other that a step failed, over a side group of their own
     agree_timeout_s: float = 10.0  # longest that one rank waits for the others in that; then it goes on alone
     keep_mb: int = 2048  # most memory that kept inputs of one step may pin
@@ -161,7 +162,7 @@ def _allowed(hint: Any, value: Any) -> str:
 
 def _build(values: Mapping[str, Any], origin: str) -> Config:
     config = Config(**{name: _convert(name, value, origin) for name, value in values.items()})
-    for name in ("schedule", "param_schedule", "replicas", "collectives", "sdc_check"):
+    for name in ("schedule", "param_schedule", "replicas", "collectives", "sdc_check", "calibrate"):
         parse(getattr(config, name))  # a typo is found before training starts
     for name in ("frames", "keep_mb", "bundle_mb", "max_replays", "agree_timeout_s"):
         if getattr(config, name) < 0:

@@ -9,6 +9,8 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 import click
 
 from hypocenter.config import Config
+from hypocenter.errors import ConfigError
+from hypocenter.schedule import parse
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -30,6 +32,7 @@ HELP: dict[str, str] = {
     "replicas": "Steps at which what should be equal over ranks is digested, to find replicas that drift.",
     "collectives": "Steps at which inputs and results of collectives are summed up, to find wrong sums.",
     "sdc_check": "Steps at which each rank repeats its neighbour's micro-batch, to find wrong hardware.",
+    "calibrate": "Steps at which perturbed replays measure the noise floor for `diff`; without a value: step 0.",
     "agree": "Ranks tell each other over a side group that a step has failed.",
     "agree_timeout_s": "Longest wait, in seconds, of one rank for the others in that.",
     "keep_mb": "Most memory, in MiB, that kept inputs of one step may pin.",
@@ -42,6 +45,8 @@ HELP: dict[str, str] = {
 }
 """What each option does. A test checks that every field of `Config` is here."""
 
+_BARE = {"--calibrate": "0"}
+"""What a flag means that is given without a value, which is a schedule."""
 _ALIASES = {"sites": "--site", "sinks": "--sink", "plugins": "--plugin"}
 
 
@@ -58,6 +63,22 @@ def given(values: Mapping[str, Any]) -> dict[str, Any]:
     names = [field.name for field in fields(Config)]
     typed = {name: values[name] for name in names if values.get(name) not in (None, ())}
     return {name: ",".join(value) if isinstance(value, tuple) else value for name, value in typed.items()}
+
+
+def spelled_out(words: list[str], at: int) -> str:
+    """The word at this place; a flag that was given without its value, and needs none, with the one that it means."""
+    word = words[at]
+    if word not in _BARE or (at + 1 < len(words) and _is_schedule(words[at + 1])):
+        return word
+    return f"{word}={_BARE[word]}"
+
+
+def _is_schedule(text: str) -> bool:
+    try:
+        parse(text)
+    except ConfigError:
+        return False
+    return True
 
 
 def _option(field: Field[Any], hint: Any) -> Callable[[Decorated], Decorated]:

@@ -21,7 +21,7 @@ import click
 import hypocenter
 from hypocenter import launcher
 from hypocenter.cli.child import Ended, StartError, die_by, run_child, signals_held
-from hypocenter.cli.config_options import config_options, given
+from hypocenter.cli.config_options import config_options, given, spelled_out
 from hypocenter.cli.group import did_you_mean
 from hypocenter.cli.program import argv_of
 from hypocenter.cli.say import say
@@ -115,6 +115,7 @@ def _program_starts(command: click.Command, args: list[str]) -> int:
         if args[at] == "--":
             del args[at]
             return at
+        args[at] = spelled_out(args, at)
         at += 2 if args[at] in takes_value else 1
     return at
 

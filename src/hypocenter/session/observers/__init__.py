@@ -7,6 +7,7 @@ from hypocenter.session.observers.accumulation import Accumulation
 from hypocenter.session.observers.arrivals import Arrivals
 from hypocenter.session.observers.autocast import Autocast
 from hypocenter.session.observers.averages import Averages
+from hypocenter.session.observers.calibration import Calibration
 from hypocenter.session.observers.clipping import Clipping
 from hypocenter.session.observers.collectives import CollectiveValues
 from hypocenter.session.observers.culprit import Culprit
@@ -33,6 +34,7 @@ OBSERVERS: tuple[type[Observer], ...] = (
     *(LostUpdates, FrozenState, Averages, Accumulation, Hyperparameters, HeadGap),  # what low precision rounds away
     *(Arrivals, TokenWeights, Recompute),  # what becomes of the gradient of a micro-batch
     *(Replicas, Streams, Clipping),  # what should be equal over ranks
+    Calibration,  # how far apart two good runs may be
     SdcCheck,  # whether the device is to blame: the last, for it looks at what the others have found
 )
 

@@ -1,0 +1,146 @@
+"""`run --calibrate`: the noise floor of a step, from replays in which every sum is off by a rounding.
+
+Before the update of a due step each micro-batch is done again: once as it was, which shows that a replay repeats the
+run at all, then SAMPLES times perturbed (hypocenter.replay.calibration). The perturbed ones leave the rows that the
+step itself leaves, marked `replay` and `calibrate[s]`: modules (level modules and up), losses, gradients and their
+norm, and with the next step the parameters that an update with these gradients would have made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from hypocenter import schedule
+from hypocenter.nouns import LEVELS, Reading
+from hypocenter.replay.calibration import SAMPLES, Rounding
+from hypocenter.replay.engine import Replayed
+from hypocenter.replay.impossible import ReplayImpossible
+from hypocenter.session.calibrated_gradients import Gradients
+from hypocenter.session.calibrated_update import updated
+from hypocenter.session.levels import UntracedReducer
+from hypocenter.session.observer import Context, Observer, Update
+from hypocenter.session.sentinel import Check, scalar_reading
+from hypocenter.tap.clock import Clock
+from hypocenter.tap.modules import ModuleTap
+from hypocenter.tap.tape import Microbatch
+
+UNFAITHFUL = 1e-3  # relative: a replay whose loss is farther off does not repeat the run
+_SEED = 0x5EED  # any number: of the generators of the noise, which nobody else draws from
+
+
+class Calibration(Observer):
+    """Writes the rows of perturbed replays."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        config = context.config
+        self._is_due = schedule.parse(config.calibrate)
+        self._records_modules = schedule.parse(config.schedule)
+        self._records_parameters = schedule.parse(config.param_schedule)
+        self._has_level = LEVELS.index(config.level) >= LEVELS.index("modules")
+        self._norm_before_clip: float | None = None
+        self._later: list[Reading] = []  # of parameters, for the step after
+
+    def before_clip(self, parameters: Sequence[Tensor], check: Check) -> None:
+        """The norm that is recorded is the one before clipping."""
+        self._norm_before_clip = check.total_norm
+
+    def before_update(self, update: Update) -> None:
+        """The step is complete, and the parameters are still those that it started from."""
+        norm, self._norm_before_clip = self._norm_before_clip, None
+        self.rows += [row for row in self._later if row.step == update.step]
+        self._later = [row for row in self._later if row.step > update.step]
+        if not self._is_due(update.step) or not update.microbatches:
+            return
+        try:
+            if not update.check.loss_finite or update.check.bad_params:
+                raise ReplayImpossible("its loss or gradients are not finite")
+            self._measure(update, norm if norm is not None else update.check.total_norm)
+        except ReplayImpossible as why:
+            self.context.warn(f"no noise floor was measured at step {update.step}: {why}")
+
+    def after_update(self, update: Update) -> None:
+        """One that was skipped made no parameters."""
+        if update.skipped:
+            self._later.clear()
+
+    def _measure(self, update: Update, norm: float) -> None:
+        named = [(name, p) for name, p in self.context.names.parameters() if p.requires_grad]
+        gradients = Gradients(self.context.names, self.context.config, named)
+        for microbatch in update.microbatches:
+            replayed = self.context.replayer.run(microbatch, gradients.parameters)
+            _must_repeat(microbatch, replayed)
+            gradients.add(replayed.grads)
+        left_out = gradients.fit()
+        if left_out:
+            self.context.warn(
+                f"gradients of {left_out} of {len(named)} parameters get no noise floor: they are not what this "
+                "rank's own micro-batches give (reduced over ranks, or changed by the program)"
+            )
+        clock = self.context.clock
+        for sample in range(SAMPLES):
+            rows, number = list[Reading](), 0
+            for microbatch in update.microbatches:
+                replayed, found = self._perturbed(update.step, microbatch, gradients.parameters, sample)
+                gradients.add(replayed.grads)
+                rows += found
+                scale = update.scaled.state.scale if update.scaled is not None else 1.0
+                for value in (value for value in replayed.values if value.numel() == 1):
+                    loss = float(value) / (scale or 1.0)
+                    rows.append(scalar_reading("loss", "loss", loss, update.step, clock.next_order(), number))
+                    number += 1
+            rows += gradients.rows(update.step, max(0, clock.microbatch - 1), clock.next_order)
+            if (ratio := gradients.norm_ratio) is not None:
+                rows.append(scalar_reading("grad_norm", "grad", norm * ratio, update.step, clock.next_order()))
+            self.rows += [_marked(row, sample) for row in rows]
+            if self._has_level and self._records_parameters(update.step + 1):
+                after = updated(update.optimizer, gradients.scaled)
+                later = gradients.readings("param", "value", after, update.step + 1, 0, clock.next_order)
+                self._later += [_marked(row, sample) for row in later]
+            gradients.forget()
+
+    def _perturbed(
+        self, step: int, microbatch: Microbatch, parameters: Sequence[Tensor], sample: int
+    ) -> tuple[Replayed, list[Reading]]:
+        context, clock = self.context, Clock()
+        clock.microbatch = microbatch.number
+        tap = ModuleTap(context.names, UntracedReducer(context.config), clock, context.config, context.warn)
+
+        def restart() -> None:
+            tap.collect(step)
+            clock.resume_at(clock.step + 1)  # calls of a module are counted from 0 again
+
+        mode = Rounding(_SEED + sample + SAMPLES * (microbatch.number + 1) + 1009 * (step + 1), restart)
+        records = self._has_level and self._records_modules(step)
+        undo = tap.attach() if records else None
+        tap.enabled = clock.recording = records
+        try:
+            replayed = context.replayer.run(microbatch, parameters, mode=mode)
+            rows = tap.collect(step)
+        finally:
+            tap.enabled = False
+            if undo is not None:
+                undo()
+        return replayed, [replace(row, microbatch=microbatch.number) for row in rows]
+
+
+def _marked(row: Reading, sample: int) -> Reading:
+    return replace(row, replay=True, op=f"calibrate[{sample}]")
+
+
+def _must_repeat(microbatch: Microbatch, replayed: Replayed) -> None:
+    values = [value for value in replayed.values if value.numel() == 1]
+    if len(values) != len(microbatch.values):
+        raise ReplayImpossible("a replay gives another number of losses")
+    if not values:
+        return
+    pairs = torch.stack(
+        [torch.stack([v.double().cpu() for v in side]).reshape(-1) for side in (microbatch.values, values)]
+    )
+    for was, now in pairs.T.tolist():
+        if not abs(now - was) <= UNFAITHFUL * max(abs(was), 1e-30):
+            raise ReplayImpossible(f"a replay does not repeat the run: its loss is {now:.6g}, the run's {was:.6g}")
