@@ -22,6 +22,7 @@ from torch import nn
 
 class Net(nn.Module):
     divisor = 1.0  # of what the second block gives
+    calls_left = -1  # then it raises
 
     def __init__(self):
         super().__init__()
@@ -31,6 +32,9 @@ class Net(nn.Module):
         self.gain = nn.Parameter(torch.ones(1))  # its gradient alone is large at the planted step
 
     def forward(self, x, boost):
+        self.calls_left -= 1
+        if self.calls_left == -1:
+            raise RuntimeError("this step has been computed already")
         hidden = torch.tanh(self.embed(x))
         first, second = self.blocks
         hidden = hidden + torch.tanh(first(hidden))
@@ -55,6 +59,7 @@ def arguments():
     parser.add_argument("--plant", choices=("gradient", "activation"), help="what gets a NaN on one rank")
     parser.add_argument("--at", type=int, default=-1, help="step of the plant")
     parser.add_argument("--on", type=int, default=1, help="rank of the plant")
+    parser.add_argument("--refuse-again", action="store_true", help="rank 1 cannot compute a step twice")
     parser.add_argument("--local_rank", type=int)
     return parser.parse_args()
 
@@ -65,11 +70,12 @@ def configuration(a):
         "min_loss_scale": 1,
     }  # fmt: skip
     offload = {"offload_optimizer": {"device": "cpu"}} if a.offload else {}
+    whole = {"stage3_param_persistence_threshold": 0} if a.stage == 3 else {}  # else small ones are never scattered
     return {
         "train_micro_batch_size_per_gpu": 4,
         "gradient_accumulation_steps": a.accumulate,
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "torch_adam": True}},
-        "zero_optimization": {"stage": a.stage, **offload},
+        "zero_optimization": {"stage": a.stage, **whole, **offload},
         "zero_force_ds_cpu_optimizer": False,
         **({"fp16": fp16} if a.precision == "fp16" else {"bf16": {"enabled": True}}),
     }
@@ -116,6 +122,7 @@ def main():
         now[0] = step
         is_planted = a.plant == "activation" and step == a.at and dist.get_rank() == a.on
         model.divisor = 0.0 if is_planted else 1.0
+        model.calls_left = a.accumulate if a.refuse_again and dist.get_rank() == 1 else -1
         for _ in range(a.accumulate):
             boost = a.boost if step == a.blow and dist.get_rank() == victim else 0.0
             x = torch.randn(4, 8, generator=generator).to(dtype)

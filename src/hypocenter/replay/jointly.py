@@ -81,7 +81,10 @@ class Jointly:
             return Outcome(evidence=replace(base, why_not=why_not))
         assert said is not None
         is_same_model = said[3] == -said[4]  # pipeline stages hold different parameters: then each names its own
-        whole.agree(table.groups(), -said[5])
+        try:
+            whole.agree(table.groups(), -said[5])
+        except RuntimeError:
+            return Outcome(evidence=replace(base, why_not="another rank did not come to the replay"))
         for microbatch in self._in_order(case.microbatches, table):
             outcome = self._one(
                 case, replace(base, microbatch=microbatch.number), microbatch, observers, table, is_same_model

@@ -56,7 +56,16 @@ class Whole:
         return bool(self._parts)
 
     def agree(self, groups: OwnGroups | None, limit_bytes: int) -> None:
-        """All ranks are ready: gather over these groups, within the least limit of all."""
+        """All ranks are ready: gather over these groups, within the least limit of all.
+
+        They connect now: a rank that breaks off later can only tell those that it is connected to.
+
+        Raises:
+            RuntimeError: another rank did not come.
+        """
+        for part in self._parts:
+            if groups is not None and part.group is not None:
+                groups.twin(part.group)
         self._gathering = Gathering(self._parts, groups, limit_bytes)
 
     def tensor(self, tensor: torch.Tensor) -> torch.Tensor:
