@@ -15,6 +15,7 @@ from hypocenter.record.reader import open_run
 def record(model: torch.nn.Module, loss_of: Callable[[torch.Tensor], torch.Tensor], out: Path) -> list[SiteCard]:
     """Train two steps on fixed batches, recorded at level modules with sketches."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    torch.manual_seed(11)  # its state is recorded too
     numbers = torch.Generator().manual_seed(7)
     options = {"level": "modules", "sketch": True, "param_schedule": "every=1", "replay": False}
     with hypocenter.watch(model, optimizer, out=out, **options):

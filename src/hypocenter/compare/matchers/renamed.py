@@ -13,7 +13,7 @@ from hypocenter.compare.pairing.chain import Task, matcher
 from hypocenter.compare.pairing.fusing import FUSED, Fusion, Order, fused_layout, order_by_sketch
 from hypocenter.compare.pairing.heads import head_sizes, n_groups
 from hypocenter.compare.pairing.layouts import is_parameter, layout_of
-from hypocenter.compare.pairing.ports import canonical_port, pair_ports
+from hypocenter.compare.pairing.ports import Siblings, canonical_port, pair_ports
 
 Cards = dict[str, list[SiteCard]]
 
@@ -28,8 +28,10 @@ def pair(task: Task) -> Iterator[Pair]:
         heads=tuple(head_sizes((*task.all_baseline, *task.all_candidate), task.baseline_facts, task.candidate_facts)),
     )
     ours, theirs = _by_role(run.baseline, task.baseline), _by_role(run.candidate, task.candidate)
+    everything = _by_role(run.baseline, task.all_baseline), _by_role(run.candidate, task.all_candidate)
     for role in [name for name in ours if name in theirs]:
-        for found in _same_role(run, role, ours[role], theirs[role]):
+        siblings = Siblings(baseline=everything[0][role], candidate=everything[1][role])
+        for found in _same_role(run, role, ours[role], theirs[role], siblings):
             _take(ours[role], found.baseline)
             _take(theirs[role], found.candidate)
             yield found
@@ -67,9 +69,11 @@ def _take(cards: list[SiteCard], spots: Sequence[object]) -> None:
     cards[:] = [card for card in cards if card.spot not in taken]
 
 
-def _same_role(run: _Run, role: str, ours: Sequence[SiteCard], theirs: Sequence[SiteCard]) -> Iterator[Pair]:
+def _same_role(
+    run: _Run, role: str, ours: Sequence[SiteCard], theirs: Sequence[SiteCard], siblings: Siblings
+) -> Iterator[Pair]:
     name = role.partition(" ")[2]
-    for found in pair_ports(ours, theirs, padding=is_vocabulary(name)):
+    for found in pair_ports(ours, theirs, siblings, padding=is_vocabulary(name)):
         why = run.why(found.baseline.spot.site, found.candidate.spot.site)
         yield Pair(
             baseline=(found.baseline.spot,),

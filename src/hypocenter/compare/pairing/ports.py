@@ -47,16 +47,43 @@ def canonical_port(port: str) -> str:
     return head + "".join(f"[{part}]" for part in parts)
 
 
-def pair_ports(baseline: Sequence[SiteCard], candidate: Sequence[SiteCard], *, padding: bool = False) -> list[PortPair]:
-    """Pair the spots of two modules that are the same: by port name, by its canonical name, by a shape of its own."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Siblings:
+    """All spots of the two modules, those that are paired already too: a shape of its own is judged among these."""
+
+    baseline: Sequence[SiteCard]
+    candidate: Sequence[SiteCard]
+
+
+def pair_ports(
+    baseline: Sequence[SiteCard],
+    candidate: Sequence[SiteCard],
+    siblings: Siblings | None = None,
+    *,
+    padding: bool = False,
+) -> list[PortPair]:
+    """Pair the spots of two modules that are the same: by port name, by its canonical name, by a shape of its own.
+
+    Args:
+        baseline: spots that are left over.
+        candidate: as `baseline`.
+        siblings: what the modules have beside; nothing when not given.
+        padding: whether the vocabulary may be padded.
+    """
     pairs: list[PortPair] = []
-    groups: dict[tuple[str, str, int], tuple[list[SiteCard], list[SiteCard]]] = defaultdict(lambda: ([], []))
-    for side, cards in enumerate((baseline, candidate)):
-        for card in cards:
-            groups[(card.spot.phase, direction(card.spot.port), card.spot.call)][side].append(card)
-    for ours, theirs in groups.values():
-        pairs += _pair_group(ours, theirs, padding)
+    whole = siblings or Siblings(baseline=baseline, candidate=candidate)
+    all_ours, all_theirs = _grouped(whole.baseline), _grouped(whole.candidate)
+    ours, theirs = _grouped(baseline), _grouped(candidate)
+    for key in [key for key in ours if key in theirs]:
+        pairs += _pair_group((all_ours[key], all_theirs[key]), (ours[key], theirs[key]), padding)
     return pairs
+
+
+def _grouped(cards: Iterable[SiteCard]) -> dict[tuple[str, str, int], list[SiteCard]]:
+    groups: dict[tuple[str, str, int], list[SiteCard]] = defaultdict(list)
+    for card in cards:
+        groups[(card.spot.phase, direction(card.spot.port), card.spot.call)].append(card)
+    return groups
 
 
 def direction(port: str) -> str:
@@ -64,9 +91,10 @@ def direction(port: str) -> str:
     return port.partition("[")[0]
 
 
-def _pair_group(ours: list[SiteCard], theirs: list[SiteCard], padding: bool) -> list[PortPair]:
+def _pair_group(
+    whole: tuple[list[SiteCard], list[SiteCard]], left: tuple[list[SiteCard], list[SiteCard]], padding: bool
+) -> list[PortPair]:
     pairs: list[PortPair] = []
-    left = (list(ours), list(theirs))
     for key, why in ((_same, ""), (_canonical, "{} is {}")):
         by_name = (_unique(left[0], key), _unique(left[1], key))
         for name, a in by_name[0].items():
@@ -76,7 +104,7 @@ def _pair_group(ours: list[SiteCard], theirs: list[SiteCard], padding: bool) -> 
                 pairs.append(_pair(a, b, layout, why))
                 left[0].remove(a)
                 left[1].remove(b)
-    return pairs + _by_shape((ours, theirs), left)
+    return pairs + _by_shape(whole, left)
 
 
 def _by_shape(
