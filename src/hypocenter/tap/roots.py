@@ -120,6 +120,7 @@ class RootTap:
         self._buffers: dict[int, _Buffers] = {}
         self._holders: dict[int, list[torch.nn.Module]] = {}  # of inputs that come in attributes
         self._undone = False
+        self._hook_id: int | None = None
 
     def attach(self) -> Callable[[], None]:
         """Start watching; returns the undo."""
@@ -128,6 +129,7 @@ class RootTap:
         never_compile(RootTap._leave)
         never_compile(StaysHere.__call__)
         handle = module_hooks.register_module_forward_pre_hook(self._enter)
+        self._hook_id = handle.id
         take_back = self._see_compiled_in_place()
 
         def undo() -> None:
@@ -190,7 +192,8 @@ class RootTap:
         try:
             self._begin(module, args)
         except Exception as error:
-            self._current = self._event = None
+            self._outermost(None)
+            self._event = None
             self._fail(f"watching the call of {type(module).__name__} failed: {error!r}")
 
     def _begin(self, module: torch.nn.Module, args: Any) -> None:
@@ -203,7 +206,7 @@ class RootTap:
             self._buffers[key] = _Buffers(module)
             self._holders[key] = holders_in(module)
             self._on_root(module)
-        self._current = module
+        self._outermost(module)
         if not torch.is_grad_enabled():
             self._event = None  # evaluation and generation are not steps
             self._on_begin(False)
@@ -227,14 +230,30 @@ class RootTap:
     def reset(self) -> None:
         """Between outermost calls for certain: forget one that an interrupt cut short."""
         self.suspend_loss_mode()
-        self._current = self._event = None
+        self._outermost(None)
+        self._event = None
+
+    def _outermost(self, module: torch.nn.Module | None) -> None:
+        """Note which outermost module is being called. Inside it the global hook has nothing to see, and is taken out:
+        torch calls modules faster where there is none. Left in where others have one too, for the order of theirs.
+        """
+        self._current = module
+        hooks, key = module_hooks._global_forward_pre_hooks, self._hook_id
+        if key is None:
+            return
+        if module is None:
+            if key not in hooks and not self._undone:
+                hooks[key] = self._enter
+        elif key in hooks and len(hooks) == 1:
+            del hooks[key]
 
     def _leave(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         if torch.compiler.is_compiling() or module is not self._current or self.paused:
             return
         if inside_compiled_call() is not None:
             return
-        event, self._current, self._event = self._event, None, None
+        event, self._event = self._event, None
+        self._outermost(None)
         self.on_end(event is not None)
         if event is None:
             self._resume_loss_mode()
