@@ -42,9 +42,10 @@ class PairIndex:
     def __init__(self, pairs: Sequence[Pair], side: Side, spots: Spots) -> None:
         self._spots = spots
         self._of: dict[Spot, tuple[int, int]] = {}
-        self.n_parts = np.array([len(getattr(pair, side)) for pair in pairs], np.int64)
-        for number, pair in enumerate(pairs):
-            for part, spot in enumerate(getattr(pair, side)):
+        parts = [_parts(pair, side) for pair in pairs]
+        self.n_parts = np.array([len(one) for one in parts], np.int64)
+        for number, spots_of_pair in enumerate(parts):
+            for part, spot in enumerate(spots_of_pair):
                 self._of[spot] = (number, part)
         self._pair = np.empty(0, np.int64)
 
@@ -55,6 +56,12 @@ class PairIndex:
             more = np.fromiter((self._of.get(one, (-1, 0))[0] for one in new), np.int64, len(new))
             self._pair = np.concatenate([self._pair, more])
         return self._pair[spot]
+
+
+def _parts(pair: Pair, side: Side) -> tuple[Spot, ...]:
+    """The spots whose rows are put together; of copies of one value the first stands for all."""
+    spots: tuple[Spot, ...] = getattr(pair, side)
+    return spots[:1] if pair.layout.kind == "copies" else spots
 
 
 class Aligner:

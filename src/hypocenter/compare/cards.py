@@ -12,9 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hypocenter.compare.ahead import ahead
 from hypocenter.compare.comparison import SiteCard, Spot
 from hypocenter.compare.execution import stage_of
-from hypocenter.compare.rows import is_compared
+from hypocenter.compare.rows import Compared, by_step, is_compared
 from hypocenter.compare.spots import KEY, Spots
 from hypocenter.diagnose import logical
 from hypocenter.record.reader import RecordedRun
@@ -102,12 +103,7 @@ def _tables(run: RecordedRun, columns: Sequence[str], where: Any, last_step: int
 def _first_steps(run: RecordedRun) -> dict[Spot, int]:
     """Each spot and the first step that has it."""
     spots, firsts = Spots(), dict[int, int]()
-    before: list[pa.Array] = []
     for batch in _seen(run):
-        keys = [batch[name] for name in KEY]
-        if len(before) == len(keys) and all(a.equals(b) for a, b in zip(before, keys, strict=True)):
-            continue
-        before = keys
         number = spots.numbers(batch)
         step = batch["step"].to_numpy()
         order = np.lexsort((step, number))
@@ -119,12 +115,13 @@ def _first_steps(run: RecordedRun) -> dict[Spot, int]:
 
 def _seen(run: RecordedRun) -> Iterator[pa.RecordBatch]:
     for rank in run.ranks:
-        stream = run.stream(rank, _SEEN)
-        batches = stream if stream is not None else _scanned(run, rank)
-        for batch in batches:
-            rows = batch.filter(is_compared(batch))
-            if rows.num_rows:
-                yield rows
+        stream, compared = run.stream(rank, _SEEN), Compared()
+        last = -1
+        for step, table in by_step(ahead(stream if stream is not None else _scanned(run, rank))):
+            rows = compared.of(table)
+            if rows.num_rows and not (compared.is_as_before and step > last):
+                yield from rows.combine_chunks().to_batches()
+            last = max(last, step)
 
 
 def _scanned(run: RecordedRun, rank: int) -> Iterator[pa.RecordBatch]:

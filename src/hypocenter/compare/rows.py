@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hypocenter.compare.ahead import ahead
 from hypocenter.compare.spots import KEY, Spots
 from hypocenter.diagnose import logical
 from hypocenter.diagnose.shelf import Shelf
@@ -32,6 +33,7 @@ _COUNTS = ("n", "n_nan", "n_posinf", "n_neginf")
 _VALUES = ("min", "max", "absmax", "sum", "sumsq")
 _SAME = ("phase", "site", "port", "call", "microbatch", "dtype", "op", "recompute", "replay", "literal_inf")
 COLUMNS = ("step", *_SAME, "order", *_COUNTS, *_VALUES, "digest", "sketch")
+_TOLD_BY = ("phase", "site", "port", "call", "op", "recompute", "replay")  # whether a row is compared, and what it is
 _NOT_OF_THE_PROGRAM = ("misuse.", "rng.", "replicas.", "sdc", "micro-batches", "label_weight", "loss_scale.")
 _NOT_VALUES = (
     "replica", "n_labels", "loss_share", "token_gap", "not_added", "recompute_gap", "recompute_in", "recompute_zeros",
@@ -114,8 +116,9 @@ class RunRows:
         """(step, its rows in COLUMNS and `lane`), steps rising; without rows that are not compared."""
         stream = self._run.stream(self._run.ranks[0], COLUMNS) if len(self._run.ranks) == 1 else None
         if stream is not None and self._rises():
-            for step, table in _by_step(stream):
-                if (kept := _compared(table)).num_rows:
+            compared = Compared()
+            for step, table in by_step(ahead(stream)):
+                if (kept := compared.of(table)).num_rows:
                     yield step, kept
             self.problems += [stream.problem] if stream.problem else []
             return
@@ -196,7 +199,7 @@ def _logical(table: pa.Table, places: dict[int, logical.Place]) -> pa.Table:
     )
 
 
-def _by_step(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:
+def by_step(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:
     """Rows cut into steps; steps rise."""
     waiting: list[pa.RecordBatch] = []
     current: int | None = None
@@ -227,9 +230,22 @@ def is_compared(batch: pa.RecordBatch) -> pa.Array:
     return pc.invert(is_ours)
 
 
-def _compared(table: pa.Table) -> pa.Table:
-    keep = pa.chunked_array([is_compared(batch) for batch in table.to_batches()])
-    return table if pc.all(keep).as_py() else table.filter(keep)
+class Compared:
+    """Takes the rows that are compared out of one step after another; most steps have the same rows."""
+
+    def __init__(self) -> None:
+        self._keys: list[pa.ChunkedArray] = []
+        self._keep: pa.ChunkedArray | None = None  # None: all
+        self.is_as_before = False  # the last step had the same rows as the one before it
+
+    def of(self, table: pa.Table) -> pa.Table:
+        """The rows of a step that are compared."""
+        keys = [table[name] for name in _TOLD_BY if name in table.column_names]
+        self.is_as_before = len(keys) == len(self._keys) and all(map(pa.ChunkedArray.equals, keys, self._keys))
+        if not self.is_as_before:
+            keep = pa.chunked_array([is_compared(batch) for batch in table.to_batches()])
+            self._keys, self._keep = keys, None if pc.all(keep).as_py() else keep.combine_chunks()
+        return table if self._keep is None else table.filter(self._keep)
 
 
 def _one_batch(table: pa.Table) -> pa.RecordBatch:

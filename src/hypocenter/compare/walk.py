@@ -11,6 +11,7 @@ from hypocenter.compare.aligned import Aligner
 from hypocenter.compare.cards import Deck
 from hypocenter.compare.comparison import Pair, SiteCard, Spot
 from hypocenter.compare.distances.columns import distances
+from hypocenter.compare.distances.layouts import has_comparable_sketches
 from hypocenter.compare.execution import is_of_update
 from hypocenter.compare.judged import Judged
 from hypocenter.compare.negligible import Negligible
@@ -49,13 +50,15 @@ class Walk:
     def __iter__(self) -> Iterator[Judged]:
         if not self.pairs:
             return
+        decks = self.decks[0].by_spot, self.decks[1].by_spot
         rows = [RunRows(run, Spots()) for run in (*self.runs, *self.options.noise)]
         apart = Aligner(self.pairs, rows[0].spots, rows[1].spots)
         selves = [Pair(baseline=pair.baseline, candidate=pair.baseline, by="exact") for pair in self.pairs]
         twins = [Pair(baseline=pair.candidate, candidate=pair.candidate, by="exact") for pair in self.pairs]
         repeats = [Aligner(selves, rows[0].spots, run.spots) for run in rows[2:]]
         own = Aligner(selves, rows[0].spots, rows[0].spots), Aligner(twins, rows[1].spots, rows[1].spots)
-        alike = np.array([pair.layout.kind in ("identity", "padded") for pair in self.pairs], np.bool_)
+        alike = np.array([has_comparable_sketches(pair, *decks) for pair in self.pairs], np.bool_)
+        padded = np.array([pair.layout.kind == "padded" for pair in self.pairs], np.bool_)
         wanted = self.options.is_wanted
         negligible = Negligible(self.pairs)
         modules = {number: self._cards[number].module for number in range(len(self.pairs))}
@@ -70,6 +73,7 @@ class Walk:
                     self._learn(aligner, side.own, perturbed, CALIBRATION)
             aligned = apart.align(mine.own, theirs.own)
             found = distances(aligned.baseline, aligned.candidate, same_shape=alike[aligned.pair])
+            found.low[padded[aligned.pair]] = 0.0  # what the padding holds is not of the program
             floors = self.noise.of(aligned.pair)
             verdicts, is_negligible = negligible.judge(
                 aligned, found, floors, row_verdicts(found, floors, self.options.budget)
