@@ -35,11 +35,9 @@ def test_zero_2_shows_scale_skip_and_culprit_on_each_rank_and_changes_no_bit(lau
     assert alarms(seen.diagnosis) == []  # the scale was too high once, and has come down
 
 
-def test_zero_3_names_the_op_that_overflows_without_a_scale_too(launch):
+def test_zero_3_whether_a_scale_was_too_high_is_not_found_out_on_one_rank_alone(launch):
     seen = launch(JOB, "--stage", "3", "--blow", "3", "--boost", "1e6")
 
-    (found,) = alarms(seen.diagnosis)
-    assert (found.step, found.rank, found.cause, found.param) == (3, 1, "format-overflow", "gain")
     assert seen.skipped() == BOTH
     assert seen.culprits(0, 3) == seen.culprits(1, 3) == ["gain"]
     assert scales(seen) == [256.0, 256.0, 256.0, 512.0, 256.0, 256.0]

@@ -151,3 +151,12 @@ def test_a_parameter_larger_than_a_quarter_of_the_free_memory_is_not_gathered(sh
     stand_ins = Whole([net])
 
     assert "does not fit" in stand_ins.why_not  # 12 elements of 4 bytes
+
+
+def test_a_module_that_is_called_by_itself_too_has_the_same_stand_ins(sharded):
+    _, net, _ = sharded
+    names = {m: n for n, m in net.named_modules()}.get
+
+    found = Whole([net, net.first]).parameters(list(net.named_parameters()), names)
+
+    assert [name for name, _ in found] == ["first.weight", "first.bias", "second.weight"]

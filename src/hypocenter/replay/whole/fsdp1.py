@@ -6,7 +6,7 @@ those names are the same since 2.1.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -31,7 +31,7 @@ def is_sharded(root: torch.nn.Module) -> bool:
 
 def why_not(root: torch.nn.Module) -> str:
     """Why full tensors cannot stand for its parameters, or ''."""
-    for handle in _handles(root):
+    for handle in _handles(root.modules()):
         flat = handle.flat_param
         if not hasattr(flat, "_local_shard"):
             return "FSDP has not been called yet"
@@ -40,18 +40,18 @@ def why_not(root: torch.nn.Module) -> str:
     return ""
 
 
-def parts_of(root: torch.nn.Module) -> list[Part]:
+def parts_of(modules: Iterable[torch.nn.Module]) -> list[Part]:
     """One for each flat parameter, in the order of the modules, which is the same on all ranks."""
-    return [_part_of(handle) for handle in _handles(root)]
+    return [_part_of(handle) for handle in _handles(modules)]
 
 
-def plain_forwards(root: torch.nn.Module) -> list[tuple[torch.nn.Module, Callable[..., Any]]]:
+def plain_forwards(modules: Iterable[torch.nn.Module]) -> list[tuple[torch.nn.Module, Callable[..., Any]]]:
     """Every wrapper with a forward that only casts its inputs as FSDP would, and calls what is inside."""
-    return [(module, _plain_forward(module)) for module in root.modules() if is_wrapper(module)]
+    return [(module, _plain_forward(module)) for module in modules if is_wrapper(module)]
 
 
-def _handles(root: torch.nn.Module) -> list[Any]:
-    wrappers: list[Any] = [module for module in root.modules() if is_wrapper(module)]
+def _handles(modules: Iterable[torch.nn.Module]) -> list[Any]:
+    wrappers: list[Any] = [module for module in modules if is_wrapper(module)]
     return [wrapper._handle for wrapper in wrappers if wrapper._handle is not None]
 
 

@@ -12,7 +12,7 @@ import torch
 from hypocenter.replay.own_groups import OwnGroups
 from hypocenter.replay.whole import fsdp1, zero3
 from hypocenter.replay.whole.gathering import Gathering, OnDemand, limit_bytes
-from hypocenter.replay.whole.part import Part, StandIn
+from hypocenter.replay.whole.part import StandIn
 
 _HOOK_TABLES = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
@@ -38,10 +38,10 @@ class Whole:
     """
 
     def __init__(self, roots: Iterable[torch.nn.Module]) -> None:
-        self._roots = [root for root in {id(r): r for r in roots}.values() if is_sharded(root)]
-        self._parts: list[Part] = []
-        for root in self._roots:
-            self._parts += zero3.parts_of(root) + fsdp1.parts_of(root)
+        modules = [module for root in roots if is_sharded(root) for module in root.modules()]
+        self._modules = list({id(module): module for module in modules}.values())  # roots may hold each other
+        self._of_zero3 = zero3.parts_of(self._modules)
+        self._parts = self._of_zero3 + fsdp1.parts_of(self._modules)
         self._of = {id(s.original): s.tensor for s in self._stand_ins() if s.original is not None}
         self._made = {id(s.tensor) for s in self._stand_ins()}
         self._gathering: Gathering | None = None
@@ -96,12 +96,10 @@ class Whole:
     def in_place(self) -> Generator[None, None, None]:
         """The modules hold the stand-ins, and the hooks of the framework are off; afterwards all is as it was."""
         with contextlib.ExitStack() as undo:
-            for root in self._roots:
-                for module in root.modules():
-                    if zero3.is_sharded(root):
-                        _without_hooks(module, undo)
-                for module, forward in fsdp1.plain_forwards(root):
-                    _set(module.__dict__, "forward", forward, undo)
+            for module in self._modules if self._of_zero3 else ():
+                _without_hooks(module, undo)
+            for module, forward in fsdp1.plain_forwards(self._modules):
+                _set(module.__dict__, "forward", forward, undo)
             _hold([(m, key, s.tensor) for s in self._stand_ins() for m, key in s.holders], undo)
             yield
 

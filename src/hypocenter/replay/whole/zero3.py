@@ -7,7 +7,7 @@ The last rank's run is padded. Sources: `Init._partition_param` and `Init._all_g
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -40,10 +40,10 @@ def why_not(root: torch.nn.Module) -> str:
     return ""
 
 
-def parts_of(root: torch.nn.Module) -> list[Part]:
+def parts_of(modules: Iterable[torch.nn.Module]) -> list[Part]:
     """One for each parameter, in the order of the modules, which is the same on all ranks."""
     known: dict[int, Part] = {}
-    for module in root.modules():
+    for module in modules:
         for key, parameter in module._parameters.items():
             if parameter is None or not hasattr(parameter, "ds_tensor"):
                 continue
