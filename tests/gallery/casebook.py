@@ -4,9 +4,9 @@ Keys of an answer: `title`, `reference`, `level`, `felt` (how a plain run shows 
 `step`, `microbatch`, `samples`; `code`, `kind`, `site`, `phase`, `op`, `param`, `cause`, `confidence`, `severity`,
 `remedy` (lists: any of these); `limit` (and the actual value must be above it), `verified` (the remedy), `line_of` (the
 source file's name, when it is not the script), `line_text` (part of that line), `check_line` (false: no source line is
-expected), `mentions` (words that the finding's texts must hold), `script` (when not `<id>.py`), `args`, `crashes` (the
-script ends with an error of its own), `launch` (what stands before the script: ["torchrun", "--standalone",
-"--nproc-per-node", "2"]; such a script prints from rank 0 only).
+expected), `mentions` (words that the finding's texts must hold), `is_alone` (true: nothing else is worth a warning),
+`script` (when not `<id>.py`), `args`, `crashes` (the script ends with an error of its own), `launch` (what stands
+before the script: ["torchrun", "--standalone", "--nproc-per-node", "2"]; such a script prints from rank 0 only).
 
 Scripts run in forks of a Python that has torch already (tests/processes), or on demand in processes of their own.
 """
@@ -178,6 +178,8 @@ def mismatches(case: Case, outcome: Outcome) -> list[str]:
         for key in ANY_OF
         if key in answer and (first.get(key) or "") not in answer[key]
     ]
+    if answer.get("is_alone") and len(outcome.alarms) > 1:
+        wrong.append(f"also said: {[f.get('title') for f in outcome.alarms[1:]]}")
     if "samples" in answer and list(first.get("samples") or []) != answer["samples"]:
         wrong.append(f"samples are {first.get('samples')!r}, not {answer['samples']!r}")
     return wrong + _wrong_line(case, first) + _wrong_remedy(answer, first) + _missing_words(answer, first)

@@ -58,6 +58,14 @@ def test_only_the_first_finding_counts() -> None:
     assert casebook.mismatches(CASE, outcome(RIGHT | {"step": 0}, RIGHT)) != []
 
 
+def test_others_count_where_a_finding_must_be_alone() -> None:
+    alone = casebook.Case(id=CASE.id, script=CASE.script, answer=CASE.answer | {"is_alone": True})
+    other = {"severity": "warning", "title": "something else"}
+
+    assert casebook.mismatches(alone, outcome(RIGHT, other)) == ["also said: ['something else']"]
+    assert casebook.mismatches(alone, outcome(RIGHT)) == []
+
+
 def test_silence_is_wrong() -> None:
     assert casebook.mismatches(CASE, outcome()) == ["no finding, status healthy"]
 

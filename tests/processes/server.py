@@ -131,7 +131,7 @@ def is_understood(argv: Sequence[str]) -> bool:
 
 
 def _run_script(argv: list[str]) -> None:
-    script = Path(argv[0])
+    script = Path(argv[0]).absolute()  # as Python makes it
     sys.argv = argv
     added = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     if os.environ.get("HYPOCENTER_RUN"):

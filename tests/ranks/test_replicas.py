@@ -1,4 +1,4 @@
-"""Replicas on real ranks: each fault of the gallery and of replica_job.py is named, its healthy twin is silent."""
+"""Replicas on real ranks: each fault of replica_job.py is named, and without one nobody. More are in the gallery."""
 
 from __future__ import annotations
 
@@ -6,48 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launch import ROOT, Ended, launch
+from launch import Ended, launch
 
-GALLERY = ROOT / "tests" / "gallery"
 JOB = Path(__file__).with_name("replica_job.py")
-CASES = {
-    "g01_clip_skipped_on_a_rank": ("HC303", "clip_coef", "implementation-mismatch"),
-    "g02_norm_gradient_not_reduced": ("HC302", "norm.weight", "missing-gradient-sync"),
-    "g03b_random_streams_drift": ("HC304", "rng.cpu", "rng-desync"),
-    "g04_tied_embedding_over_stages": ("HC307", "lm_head.weight", "missing-gradient-sync"),
-    "g09b_clip_by_local_norm": ("HC303", "clip_coef", "implementation-mismatch"),
-    "i01_bit_flip_after_reduction": ("HC301", "0.weight", "hardware-fault"),
-    "j05_past_the_ddp_wrapper": ("HC302", "0.weight", "missing-gradient-sync"),
-}
-NEAR_MISSES = sorted(path.stem for path in GALLERY.glob("n6[1-6]_*.py"))
 
 
 def said(ended: Ended) -> list[tuple[Any, ...]]:
     assert ended.code == 0, ended.stderr
     return [(f["code"], f["site"], f["cause"], f["step"]) for f in ended.alarms]
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_the_fault_is_named(case: str, tmp_path: Path) -> None:
-    ended = launch(GALLERY / f"{case}.py", out=tmp_path / "run")
-
-    assert said(ended) == [(*CASES[case], 10)]
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_the_healthy_twin_is_silent(case: str, tmp_path: Path) -> None:
-    ended = launch(GALLERY / f"{case}.py", "--healthy", out=tmp_path / "run")
-
-    assert said(ended) == []
-    assert ended.diagnosis["status"] == "healthy"
-
-
-@pytest.mark.parametrize("case", NEAR_MISSES)
-def test_near_misses_are_silent(case: str, tmp_path: Path) -> None:
-    ended = launch(GALLERY / f"{case}.py", out=tmp_path / "run")
-
-    assert said(ended) == []
-    assert ended.diagnosis["status"] == "healthy"
 
 
 @pytest.mark.parametrize(
@@ -84,9 +50,10 @@ def test_losses_are_the_same_to_the_last_digit(tmp_path: Path) -> None:
     assert "step 13" in plain.stdout
 
 
-def test_one_process_writes_no_digests(tmp_path: Path) -> None:
+def test_one_process_writes_digests_of_its_data_alone(tmp_path: Path) -> None:
     from hypocenter.record.reader import open_run
 
     launch(JOB, "healthy", n=1, out=tmp_path / "run")
 
-    assert open_run(tmp_path / "run").table()["digest"].null_count == open_run(tmp_path / "run").table().num_rows
+    rows = open_run(tmp_path / "run").table().to_pylist()
+    assert {row["phase"] for row in rows if row["digest"] is not None} == {"data"}

@@ -1,0 +1,106 @@
+"""A program that runs in a fork of the server sees what it would see in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import warm
+
+SAYS = """
+import json, os, sys
+print(json.dumps({
+    "name": __name__, "file": __file__, "argv": sys.argv, "path": sys.path[0], "folder": os.getcwd(),
+    "environment": sorted(n for n in os.environ if n not in ("_", "LC_CTYPE")),
+    "main": sys.modules["__main__"].__file__, "stdin": sys.stdin.read(),
+    "defined": sorted(n for n in globals() if not n.startswith("__")),
+}))
+print("to stderr", file=sys.stderr)
+sys.exit(3)
+"""
+RANK = """
+import os, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+x = torch.tensor([float(os.environ["RANK"])])
+dist.all_reduce(x)
+if os.environ["LOCAL_RANK"] == "1":
+    print(x.item(), os.environ["WORLD_SIZE"])
+dist.destroy_process_group()
+"""
+TORCHRUN = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", "2"]
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[[str], str]:
+    def write(text: str) -> str:
+        (tmp_path / "program.py").write_text(text)
+        return "program.py"
+
+    return write
+
+
+def test_a_script_sees_what_it_would_see_in_a_process_of_its_own(script, tmp_path: Path) -> None:
+    command = [sys.executable, script(SAYS), "--option", "a b"]
+    env = {"PATH": os.environ["PATH"], "EXTRA": "1"}
+
+    ours = warm.run(command, env=env, cwd=tmp_path, timeout=60)
+    real = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+
+    assert json.loads(ours.stdout) == json.loads(real.stdout)
+    assert (ours.returncode, ours.stderr) == (real.returncode, real.stderr) == (3, "to stderr\n")
+
+
+def test_an_error_and_a_signal_end_it_as_they_would(script, tmp_path: Path) -> None:
+    failed = warm.run([sys.executable, script("1 / 0")], env={}, cwd=tmp_path, timeout=60)
+    killed = warm.run([sys.executable, script("import os\nos.kill(os.getpid(), 9)")], env={}, cwd=tmp_path, timeout=60)
+
+    assert failed.returncode == 1
+    assert failed.stderr.rstrip().endswith("ZeroDivisionError: division by zero")
+    assert killed.returncode == -9
+
+
+def test_what_runs_too_long_is_ended_and_the_next_one_runs(script, tmp_path: Path) -> None:
+    with pytest.raises(subprocess.TimeoutExpired):
+        warm.run([sys.executable, script("while True: pass")], env={}, cwd=tmp_path, timeout=0.5)
+
+    assert warm.run([sys.executable, script("print(1)")], env={}, cwd=tmp_path, timeout=60).stdout == "1\n"
+
+
+def test_ranks_meet_and_one_that_fails_ends_the_others(script, tmp_path: Path) -> None:
+    met = warm.run([*TORCHRUN, script(RANK)], env={}, cwd=tmp_path, timeout=60)
+    failing = "import os, time\nif os.environ['RANK'] == '0': raise SystemExit(7)\ntime.sleep(600)"
+    failed = warm.run([*TORCHRUN, script(failing)], env={}, cwd=tmp_path, timeout=60)
+
+    assert (met.returncode, met.stdout) == (0, "1.0 2\n")
+    assert failed.returncode == 1
+
+
+def test_hypocenter_run_records_a_forked_program(script, tmp_path: Path) -> None:
+    text = """
+import torch
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+raise SystemExit(5)
+"""
+    done = warm.run(
+        [sys.executable, "-m", "hypocenter", "run", "--out", "r", script(text)], env={}, cwd=tmp_path, timeout=60
+    )
+
+    assert done.returncode == 5, done.stderr
+    assert "in 3 steps" in done.stderr
+    assert json.loads((tmp_path / "r" / "run.json").read_text())["exit_code"] == 5
+
+
+def test_any_other_command_is_run_too(tmp_path: Path) -> None:
+    assert warm.run(["/bin/echo", "said"], env={}, cwd=tmp_path, timeout=60).stdout == "said\n"
