@@ -15,16 +15,24 @@ def test_a_spike_names_its_step_side_and_batch() -> None:
     candidate = base.copy()
     base[200] += 2.0
     candidate[[200, 350]] += 2.0
-    digests = {step: f"batch-{step}" for step in range(500)}
+    digests = {step: f"ids-{step}" for step in range(500)}
 
     found = compare_curves(
-        replace(curve(base), digests=digests), replace(curve(candidate), digests={**digests, 400: "another"})
+        replace(curve(base), digests=digests), replace(curve(candidate), digests={**digests, 400: "ids-other"})
     )
 
     told = {spike.step: (spike.side, spike.digest) for spike in found.spikes}
-    assert told == {200: ("both", "batch-200"), 350: ("candidate", "batch-350")}
+    assert told == {200: ("both", "ids-200"), 350: ("candidate", "ids-350")}
     assert found.first_other_batch == 400
     assert any("batches differ from step 400" in note for note in found.notes)
+
+
+def test_digests_of_other_inputs_say_nothing() -> None:
+    one, other = curve(falling(50)), curve(falling(50))
+
+    found = compare_curves(replace(one, digests={0: "ids-1"}), replace(other, digests={0: "ids+mask-2"}))
+
+    assert found.first_other_batch is None
 
 
 def test_a_run_without_spikes_has_none() -> None:

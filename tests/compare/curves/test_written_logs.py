@@ -13,6 +13,7 @@ import pytest
 from made_curves import double, falling, message, varint
 
 from hypocenter.compare.curves.catalogue import NotALogError, is_log, read_curve
+from hypocenter.compare.curves.compare import compare_curves
 from hypocenter.compare.curves.readers.tensorboard import masked_crc32c
 
 WANDB = """
@@ -27,11 +28,14 @@ run.finish()
 OURS = """
 import sys, torch, hypocenter
 torch.manual_seed(0); torch.set_num_threads(1)
-model = torch.nn.Linear(4, 1); optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+model = torch.nn.Sequential(torch.nn.Embedding(16, 8), torch.nn.Linear(8, 16))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 session = hypocenter.watch(model, optimizer, level="sentinel", out=sys.argv[1])
 for step in range(30):
+    seed = step + (100 if step >= int(sys.argv[2]) else 0)
+    ids = torch.randint(0, 16, (4, 8), generator=torch.Generator().manual_seed(seed))
     optimizer.zero_grad()
-    loss = (model(torch.ones(2, 4)) - 1).square().mean()
+    loss = torch.nn.functional.cross_entropy(model(ids).flatten(0, 1), ids.flatten())
     loss.backward()
     optimizer.step()
     print(float(loss))
@@ -168,12 +172,28 @@ def test_a_trainer_state_that_is_not_whole_is_refused(tmp_path: Path) -> None:
         read_curve(path)
 
 
+def record_run(out: Path, other_data_from: int) -> list[float]:
+    """Train a tiny model under Hypocenter in a process of its own; its losses as it printed them."""
+    words = [sys.executable, "-c", OURS, str(out), str(other_data_from)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return [float(line) for line in done.stdout.split()]
+
+
 @pytest.fixture(scope="module")
 def our_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[float]]:
     out = tmp_path_factory.mktemp("ours") / "run"
-    done = subprocess.run([sys.executable, "-c", OURS, str(out)], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return out, [float(line) for line in done.stdout.split()]
+    return out, record_run(out, 1000)
+
+
+def test_batches_of_our_runs_are_compared(our_run: tuple[Path, list[float]], tmp_path: Path) -> None:
+    record_run(tmp_path / "other", 20)
+
+    base, other = read_curve(our_run[0]), read_curve(tmp_path / "other")
+
+    assert sorted(base.digests) == list(range(30))
+    assert compare_curves(base, base).first_other_batch is None
+    assert compare_curves(base, other).first_other_batch == 20
 
 
 def test_a_run_of_ours_is_a_curve(our_run: tuple[Path, list[float]]) -> None:

@@ -76,7 +76,7 @@ def _compared(
             spikes_of_both(loss.pair, limits.spike, _moved(candidate.digests, shift), baseline.digests)[:SHOWN]
         ),
         first_other_batch=other_batch, why=tuple(_why(found, told.sentence)),
-        next=tuple(next_steps(loss, found, schedule, told.status)), notes=tuple(notes), track=track_of(loss),
+        next=tuple(next_steps(loss, found, other_batch, told.status)), notes=tuple(notes), track=track_of(loss),
     )  # fmt: skip
 
 
@@ -164,7 +164,12 @@ def _moved(digests: dict[int, str], shift: int) -> dict[int, str]:
 
 def _first_other_batch(baseline: Curve, candidate: Curve, shift: int) -> int | None:
     theirs = _moved(candidate.digests, shift)
-    return next((s for s in sorted(baseline.digests) if s in theirs and theirs[s] != baseline.digests[s]), None)
+    return next((s for s in sorted(baseline.digests) if s in theirs and _differ(theirs[s], baseline.digests[s])), None)
+
+
+def _differ(left: str, right: str) -> bool:
+    """Whether two batches differ, by digests `names-values`; of other inputs nothing can be said."""
+    return left != right and left.partition("-")[0] == right.partition("-")[0]
 
 
 def _notes(

@@ -50,7 +50,9 @@ class Curve:
     kind: str  # name of the reader
     series: dict[str, Series] = field(default_factory=dict)
     counts_from: int | None = None  # first step number of this kind of log; None: nobody says, steps are as logged
-    digests: dict[int, str] = field(default_factory=dict)  # step -> digest of its batch; only our own runs have them
+    digests: dict[int, str] = field(
+        default_factory=dict
+    )  # step -> digest `inputs-values` of its batch, of our own runs
     problems: tuple[str, ...] = ()
 
     @property

@@ -13,10 +13,12 @@ from hypocenter.compare.curves.curve import Curve, Series, Values
 from hypocenter.compare.curves.departure import Apart, first_apart, lasting_for, window_for
 from hypocenter.compare.curves.drift import late_floor, late_of
 from hypocenter.compare.curves.noise import Noise, floor_of, least_difference, measured, memory, within
+from hypocenter.compare.curves.statistics import robust_spread
 from hypocenter.compare.curves.swing import Swing, swing_of
 
 FEWEST = 20  # aligned steps from which anything is said of a curve
 MANY = 300  # aligned steps from which the baseline's own unrest tells its slow wandering well enough to go by
+_OUTSTANDING = 8.0  # robust standard deviations
 _GROSS_SHARE = 0.1  # of the loss; with fewer steps and no repeats only a difference beyond it is one
 
 
@@ -87,9 +89,15 @@ def gather(
             difference, floor, window, lasting, tolerance=sieve if guessed else None,
             chance=limits.chance if guessed else None,
         ),
-        swing=swing_of(difference), late=late, late_floor=late_floor(late, known, limits.chance), tolerance=tolerance,
+        swing=swing_of(_without_spikes(difference, tolerance)), late=late, late_floor=late_floor(late, known, limits.chance), tolerance=tolerance,
         sieve=sieve,
     )  # fmt: skip
+
+
+def _without_spikes(difference: Values, tolerance: Values) -> Values:
+    """The difference with what stands out cut down: one spike must not decide on which side of zero a run is."""
+    most = np.maximum(tolerance, _OUTSTANDING * robust_spread(difference))
+    return np.clip(difference, -most, most)
 
 
 def _logarithms(pair: Aligned) -> Aligned:

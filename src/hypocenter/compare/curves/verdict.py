@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from hypocenter.compare.curves.comparison import Check, CurveVerdict, Schedule
+from hypocenter.compare.curves.comparison import Check, CurveVerdict
 from hypocenter.compare.curves.drift import grows
 from hypocenter.compare.curves.evidence import Evidence
 from hypocenter.compare.curves.statistics import change_point
@@ -107,10 +107,12 @@ def _count(n: int, noun: str) -> str:
     return f"{n} {noun}" + ("" if n == 1 else "s")
 
 
-def next_steps(found: Evidence, checks: Sequence[Check], schedule: Schedule | None, status: str) -> Iterator[str]:
+def next_steps(found: Evidence, checks: Sequence[Check], other_batch: int | None, status: str) -> Iterator[str]:
     """What the person does now, most useful first."""
     by_name = {check.name: check for check in checks}
-    if schedule is not None and by_name.get("learning-rate") and by_name["learning-rate"].status == "fail":
+    if other_batch is not None:
+        yield f"give both runs the same batches in the same order: they differ from step {other_batch:,} on"
+    if by_name["learning-rate"].status == "fail":
         yield "make the learning-rate schedules equal first: total steps, warm-up steps, smallest rate"
     broken = by_name.get("finite")
     if broken is not None and broken.status == "fail":

@@ -11,7 +11,6 @@ from hypocenter.compare.curves.text_lines import lines
 
 _LINE = re.compile(r"\biteration\s+(\d{1,15})\s*/\s*\d+\s*\|(.*)")
 _BYTES = re.compile(rb"\biteration\s+\d{1,15}\s*/\s*\d+\s*\|")
-_FIELD = re.compile(r"\s*([^|:]+(?::[^|:]*)*?)\s*:\s*([^|\s]+)\s*(?:\||$)")
 _VALIDATION = re.compile(
     r"validation loss at (?:the end of training|iteration\s+(\d{1,15}))[^|]*\|\s*(.+?) value:\s*([^|\s]+)"
 )
@@ -39,13 +38,21 @@ def read(path: Path, found: Collector) -> None:
         match = _LINE.search(line)
         if match:
             step = int(match[1])
-            for field in _FIELD.finditer(match[2]):
-                name, value = field[1].strip(), number(field[2])
-                if value is None:
-                    found.problem(f"{name[:60]!r} of a line is not a number")
-                elif not name.lower().startswith(_TIMES):
-                    found.add(step, name, value)
+            for field in match[2].split("|"):
+                _add(found, step, field)
         elif "validation loss at" in line and (match := _VALIDATION.search(line)):
             value, at = number(match[3]), int(match[1]) if match[1] else step
             if value is not None and at is not None and match[2].strip() in ("lm loss", "loss"):
                 found.add(at, "validation loss", value)
+
+
+def _add(found: Collector, step: int, field: str) -> None:
+    name, colon, text = field.rpartition(":")
+    name = name.strip()
+    if not colon or name.lower().startswith(_TIMES):
+        return
+    value = number(text.strip())
+    if value is None:
+        found.problem(f"{name[:60]!r} of a line is not a number")
+    else:
+        found.add(step, name, value)

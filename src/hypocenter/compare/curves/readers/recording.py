@@ -7,10 +7,12 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from hypocenter.compare.curves.catalogue import Head, reader
 from hypocenter.compare.curves.collector import Collector
+from hypocenter.detect.replica_rows import BATCH_PREFIX
 from hypocenter.record.layout import is_recording
 from hypocenter.record.reader import RecordedRun, open_run
 
@@ -49,15 +51,24 @@ def _rank_with_a_loss(run: RecordedRun) -> int:
 
 
 def _digests(run: RecordedRun, rank: int) -> dict[int, str]:
-    """One digest per step: of those of all inputs of all its micro-batches, in their order."""
-    hashes: dict[int, hashlib._Hash] = {}
-    columns = ("step", "microbatch", "port", "digest")
+    """One digest per step, `names-values`: of the integer inputs of all its micro-batches, which are recorded at every
+    step. The first part tells which inputs they were: only digests of the same inputs can be compared."""
+    names: dict[int, hashlib._Hash] = {}
+    values: dict[int, hashlib._Hash] = {}
+    columns = ("step", "microbatch", "site", "digest")
     kept = run.scan(
-        lambda batch: pc.and_(pc.equal(batch["phase"], "data"), pc.is_valid(batch["digest"])),
-        columns=columns, needs=("phase", "digest"), ranks=[rank],
-    )  # fmt: skip
+        _is_batch, columns=columns, needs=("phase", "port", "site", "dtype", "digest", "replay"), ranks=[rank]
+    )
     for _, table in kept:
         rows = table.select(list(columns)).sort_by([(name, "ascending") for name in columns[:3]])
-        for step, microbatch, port, digest in zip(*(rows[name].to_pylist() for name in columns), strict=True):
-            hashes.setdefault(step, hashlib.sha256()).update(f"{microbatch} {port} {digest}\n".encode())
-    return {step: found.hexdigest()[:16] for step, found in hashes.items()}
+        for step, microbatch, site, digest in zip(*(rows[name].to_pylist() for name in columns), strict=True):
+            names.setdefault(step, hashlib.sha256()).update(f"{microbatch} {site}\n".encode())
+            values.setdefault(step, hashlib.sha256()).update(f"{digest}\n".encode())
+    return {step: f"{names[step].hexdigest()[:4]}-{found.hexdigest()[:16]}" for step, found in values.items()}
+
+
+def _is_batch(batch: pa.RecordBatch) -> pa.Array:
+    of_batch = pc.and_(pc.equal(batch["phase"], "data"), pc.starts_with(batch["site"], BATCH_PREFIX))
+    whole = pc.match_substring_regex(batch["dtype"], "^(u?int|bool)")
+    exact = pc.and_(pc.is_valid(batch["digest"]), pc.invert(batch["replay"]))
+    return pc.fill_null(pc.and_(pc.and_(of_batch, whole), exact), False)
