@@ -115,7 +115,7 @@ def test_no_pair_is_wrong(family, network):
 
 @pytest.mark.parametrize(("family", "network"), CASES)
 def test_98_percent_of_what_both_observe_is_paired(family, network):
-    """The bound is counted without names: a value that one run observes m times and the other n times makes min(m, n)."""
+    """The bound is counted without names: a value observed m times in one run and n times in the other: min(m, n)."""
     ours, theirs = hugging_face(family)[2], other(family, network)[1]
 
     matching = matched(family, network)

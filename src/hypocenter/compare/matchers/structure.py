@@ -20,6 +20,7 @@ from hypocenter.compare.pairing.alignment import AT_MOST_CELLS, align
 from hypocenter.compare.pairing.chain import Task, matcher
 from hypocenter.compare.pairing.layouts import is_parameter, kind_of
 from hypocenter.compare.pairing.ports import direction, pair_ports
+from hypocenter.compare.pairing.sameness import NEAR, distances, is_telling
 
 _FAMILIES = tuple(
     (re.compile(pattern, re.IGNORECASE), name)
@@ -35,7 +36,7 @@ _ALIKE, _AGREE, _ANCHOR = (
     64,
 )  # weight of the same token, of values that agree beside it, of what is paired already
 _LEAST_MARGIN = 2  # a quarter of a token: values of one in four ports
-_SAME_VALUE = 1e-3  # relative, of the root of a sum of squares
+_SAMPLE = 1000  # of the pairs there are already, to see whether the runs agree at all
 _UNSURE, _SURE = 0.6, 0.95  # certainty when no value agrees, and when all do
 
 
@@ -74,15 +75,15 @@ def _agree_elsewhere(task: Task) -> bool:
 
     Two runs that start from other weights agree nowhere; there class, shapes and place must do.
     """
-    ours = {card.spot: card.sumsq for card in task.all_baseline}
-    theirs = {card.spot: card.sumsq for card in task.all_candidate}
+    ours, theirs = ({c.spot: c for c in cards} for cards in (task.all_baseline, task.all_candidate))
     single = [
         (ours[pair.baseline[0]], theirs[pair.candidate[0]])
         for pair in task.pairs
         if pair.baseline[0].phase in ("forward", "param") and len(pair.baseline) == len(pair.candidate) == 1
     ]
-    agree = sum(abs(a - b) <= 2 * _SAME_VALUE * max(a, b) for a, b in single)
-    return 2 * agree > len(single)
+    telling = [(a, b) for a, b in single if is_telling(a) and is_telling(b)][:_SAMPLE]
+    agree = sum(float(distances([a], [b])[0, 0]) <= NEAR for a, b in telling)
+    return 2 * agree > len(telling)
 
 
 def _anchors(pairs: Sequence[Pair]) -> list[tuple[str, str]]:
@@ -177,30 +178,18 @@ def _weights(ours: Sequence[_Module], theirs: Sequence[_Module]) -> NDArray[np.i
 
 def _agreement(ours: Sequence[_Module], theirs: Sequence[_Module]) -> NDArray[np.int32]:
     """How many values of modules with the same token agree, from 0 to _AGREE, for each of one with each other."""
-    mine, yours = _features(ours), _features(theirs)
-    width = min(mine.shape[1], yours.shape[1])
-    if not width:
-        return np.zeros((len(ours), len(theirs)), dtype=np.int32)
+    mine, yours = [_values(module) for module in ours], [_values(module) for module in theirs]
+    width = min(map(len, (*mine, *yours)))
     total = np.zeros((len(ours), len(theirs)), dtype=np.int32)
     for k in range(width):
-        a, b = mine[:, k, None], yours[None, :, k]
-        total += (np.abs(a - b) <= _SAME_VALUE * np.maximum(a, b)) & (a > 0)
-    return -(-total * _AGREE // width)  # rounded up: one that agrees counts
+        total += distances([cards[k] for cards in mine], [cards[k] for cards in yours]) <= NEAR
+    return -(-total * _AGREE // max(width, 1))  # rounded up: one that agrees counts
 
 
-def _features(modules: Sequence[_Module]) -> NDArray[np.float64]:
-    """Norms of a module's tensors, in an order that does not depend on their names."""
-    rows = [
-        sorted(
-            (card.spot.phase, direction(card.spot.port) if not is_parameter(card) else card.spot.port, _size(card),
-             card.sumsq**0.5)
-            for card in module.spots
-            if card.spot.phase == "forward" or card.spot.port == "value"
-        )
-        for module in modules
-    ]  # fmt: skip
-    width = min(map(len, rows))
-    return np.array([[norm for *_, norm in row[:width]] for row in rows], dtype=np.float64).reshape(len(rows), width)
+def _values(module: _Module) -> list[SiteCard]:
+    """What of a module may agree, in an order that does not depend on names."""
+    cards = [card for card in module.spots if card.spot.phase == "forward" or card.spot.port == "value"]
+    return sorted(cards, key=lambda c: (c.spot.phase, direction(c.spot.port), c.spot.call, _size(c), c.order))
 
 
 def _pairs(a: _Module, b: _Module, weight: int) -> Iterator[Pair]:

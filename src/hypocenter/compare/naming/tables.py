@@ -101,7 +101,7 @@ class Table:
 def tables() -> dict[str, Table]:
     """All rule tables of this folder, by name."""
     found: dict[str, Table] = {}
-    for file in sorted(resources.files(__package__).iterdir(), key=lambda entry: entry.name):
+    for file in sorted(resources.files("hypocenter.compare.naming").iterdir(), key=lambda entry: entry.name):
         if file.name.endswith(".toml"):
             name = file.name.removesuffix(".toml").replace("_", "-")
             values: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))

@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from hypocenter.compare.comparison import Layout, SiteCard
 from hypocenter.compare.pairing.layouts import is_parameter, swapped
+from hypocenter.compare.pairing.sameness import is_telling
 
 Order = Literal["concatenated", "interleaved"]
 
@@ -71,12 +74,14 @@ def order_by_sketch(whole: SiteCard, parts: Sequence[SiteCard]) -> Order | None:
     the whole: all of it when the parts come one after another, 1/groups when they are interleaved.
     """
     first = parts[0]
-    if whole.sketch is None or first.sketch is None or not first.sumsq or whole.shape[1:] != first.shape[1:]:
+    if not whole.sketch or not first.sketch or len(whole.sketch) != len(first.sketch) or not is_telling(first):
         return None
-    if len(whole.shape) != 2 or not math.isclose(whole.sumsq, sum(part.sumsq for part in parts), rel_tol=_SAME_SUM):
+    if len(whole.shape) != 2 or whole.shape[1:] != first.shape[1:]:
         return None
-    inner = math.fsum(x * y for x, y in zip(whole.sketch, first.sketch, strict=True))
-    share = inner / math.fsum(x * x for x in first.sketch)
+    if not math.isclose(whole.sumsq, sum(part.sumsq for part in parts), rel_tol=_SAME_SUM):
+        return None
+    mine, of_first = np.nan_to_num(np.array(whole.sketch)), np.nan_to_num(np.array(first.sketch))
+    share = float(mine @ of_first) / max(float(of_first @ of_first), float(np.finfo(np.float64).tiny))
     if share > _ONE_AFTER_ANOTHER:
         return "concatenated"
     return "interleaved" if share < _IN_GROUPS else None
