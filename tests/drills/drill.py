@@ -35,6 +35,7 @@ KINDS = ("kill", "stop", "scheduler", "raise", "leave", "full-disk", "slow-disk"
 N_RANKS = 4
 USER_TIMEOUT_S = 4.0  # of the job's own process group: how long a survivor waits for a stopped rank
 AGREE_S = 3.0  # agree_timeout_s: the longest that a rank may wait on Hypocenter
+HANG_S = 12.0  # after so long at most a diagnosis of a hanging job names who is missing
 LEEWAY_S = 5.0  # tear-down of a survivor on a busy machine: traceback, sealing, interpreter
 PLACES = ("data", "forward", "backward", "update")
 
@@ -58,7 +59,7 @@ class Drill:
     @property
     def lost(self) -> list[dict[str, Any]]:
         """Findings that accuse a rank of being lost."""
-        return [f for f in self.diagnosis["findings"] if f["code"] == "HC321" and f["severity"] == "error"]
+        return lost_in(self.diagnosis)
 
     @property
     def is_named(self) -> bool:
@@ -70,8 +71,7 @@ class Drill:
             return not self.lost and short == [self.victim]
         named = [f for f in self.lost if f["rank"] == self.victim and f["count"] == 1]
         if self.kind == "scheduler":
-            now = [f for f in self.live["findings"] if f["code"] == "HC321" and f["severity"] == "error"]
-            return len(named) == len(self.lost) == 1 and [f["rank"] for f in now] == [self.victim]
+            return len(named) == len(self.lost) == 1 and [f["rank"] for f in lost_in(self.live)] == [self.victim]
         return len(named) == len(self.lost) == 1
 
     @property
@@ -105,6 +105,11 @@ class Drill:
         return self.is_named and self.is_readable and not self.n_stuck
 
 
+def lost_in(diagnosis: dict[str, Any]) -> list[dict[str, Any]]:
+    """Findings that accuse a rank of being lost."""
+    return [f for f in diagnosis["findings"] if f["code"] == "HC321" and f["severity"] == "error"]
+
+
 def run_drill(kind: str, seed: int, folder: Path, *, style: str = "", config: dict[str, Any] | None = None) -> Drill:
     """One drill; the moment, the victim and the way of communicating follow from the seed."""
     chance = random.Random(f"{kind}-{seed}")
@@ -123,7 +128,7 @@ def run_drill(kind: str, seed: int, folder: Path, *, style: str = "", config: di
         if kind == "leave":
             arguments[-1] = "data"
         if kind.endswith("-disk"):
-            arguments[1] = "25"
+            arguments[1] = "25" if kind == "full-disk" else "10"
     command = [sys.executable, str(FORKS), "--nproc-per-node", str(N_RANKS), "--grace", "8", "--out", str(out)]
     command += ["--config", json.dumps(config or {}), str(JOB), *arguments]
     job = subprocess.Popen(
@@ -186,8 +191,10 @@ def _follow(job: subprocess.Popen[str], drill: Drill, out: Path, *, wait_s: floa
         drill.act_s = time.monotonic()
         os.kill(pids[drill.victim], signal.SIGKILL if drill.kind == "kill" else signal.SIGSTOP)
         if drill.kind == "scheduler":  # the job hangs; somebody looks, then the scheduler ends it
-            time.sleep(12.0)
-            drill.live = diagnosed(out)
+            deadline = time.monotonic() + HANG_S
+            while not (drill.live and lost_in(drill.live)) and time.monotonic() < deadline:
+                time.sleep(0.5)
+                drill.live = diagnosed(out)
             for number in (signal.SIGTERM, signal.SIGKILL):
                 for pid in pids.values():
                     with contextlib.suppress(ProcessLookupError):

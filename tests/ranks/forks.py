@@ -30,6 +30,10 @@ def main() -> int:
     parser.add_argument("program", nargs=argparse.REMAINDER)
     args = parser.parse_args()
     import torch
+    import torch._dynamo  # each rank would load it by itself, with the first step of its optimizer
+
+    if args.out:
+        import hypocenter.session  # noqa: F401
 
     torch.set_num_threads(1)
     with socket.socket() as free:
