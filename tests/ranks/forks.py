@@ -101,4 +101,7 @@ def _wait(children: dict[int, int], grace_s: float) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # nothing here is worth the time that an interpreter full of modules takes to end
