@@ -41,7 +41,7 @@ def main() -> int:
     print(text)
     print(f"{len(results)} drills on {args.ranks} ranks in {seconds:.0f} s")
     if args.write:
-        write(args.write, text, args.ranks, args.drills)
+        write(args.write, text, n_ranks=args.ranks, n_drills=args.drills, seed=args.seed)
     return 0
 
 

@@ -71,7 +71,7 @@ def table(results: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def write(page: Path, text: str, n_ranks: int, n_drills: int) -> None:
+def write(page: Path, text: str, *, n_ranks: int, n_drills: int, seed: int) -> None:
     """Put the table into a page, between its marks."""
-    body = f"Measured by `python -m bench.triage --drills {n_drills} --ranks {n_ranks}`.\n\n{text}\n"
+    body = f"Measured by `python -m bench.triage --drills {n_drills} --ranks {n_ranks} --seed {seed}`.\n\n{text}\n"
     page.write_text(FRAME.sub(lambda m: m[1] + body + m[2], page.read_text(encoding="utf-8")), encoding="utf-8")
