@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hypocenter.compare.curves.curve import Curve, Series, Steps, Values
+from hypocenter.compare.curves.curve import Curve, Series, Steps, Values, is_number
 
 _COVERED = 0.9  # of an interval whose steps are averaged: with fewer it is left out
 _LAGS = (-3, -2, -1, 0, 1, 2, 3)  # steps: conventions differ by one, an accumulation or a lost batch by few
@@ -26,7 +26,7 @@ class Aligned:
 
     def finite(self) -> Aligned:
         """Only the steps where both are finite."""
-        kept = np.isfinite(self.baseline) & np.isfinite(self.candidate)
+        kept = is_number(self.baseline) & is_number(self.candidate)
         return Aligned(
             steps=self.steps[kept], baseline=self.baseline[kept], candidate=self.candidate[kept], notes=self.notes,
             is_mixed=self.is_mixed,
@@ -70,8 +70,8 @@ def _means(coarse: Steps, fine: Steps, series: Series) -> tuple[Steps, Steps, Va
     interval = max(1, int(np.median(np.diff(coarse)))) if len(coarse) > 1 else 1
     before = np.concatenate(([coarse[0] - interval], coarse[:-1]))
     first, last = np.searchsorted(fine, before, "right"), np.searchsorted(fine, coarse, "right")
-    total = np.concatenate(([0.0], np.cumsum(np.where(np.isfinite(series.values), series.values, 0.0))))
-    bad = np.concatenate(([0], np.cumsum(~np.isfinite(series.values))))
+    total = np.concatenate(([0.0], np.cumsum(np.where(is_number(series.values), series.values, 0.0))))
+    bad = np.concatenate(([0], np.cumsum(~is_number(series.values))))
     counts = last - first
     enough = counts * series.interval >= _COVERED * (coarse - before)
     means = (total[last] - total[first]) / np.maximum(counts, 1)

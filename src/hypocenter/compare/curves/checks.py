@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from hypocenter.compare.curves.comparison import Check, CheckStatus, Limits, Schedule
-from hypocenter.compare.curves.curve import Values
+from hypocenter.compare.curves.curve import Values, is_number
 from hypocenter.compare.curves.drift import grows
 from hypocenter.compare.curves.evidence import Evidence
 from hypocenter.compare.curves.statistics import running_mean
@@ -23,7 +23,7 @@ _TYPICAL, _NEARLY_ALL = 50.0, 99.0  # percentiles
 def not_finite(found: Evidence) -> Check:
     """The candidate's loss stays finite where the baseline's is."""
     whole = found.whole
-    bad = ~np.isfinite(whole.candidate) & np.isfinite(whole.baseline)
+    bad = ~is_number(whole.candidate) & is_number(whole.baseline)
     broken = np.flatnonzero(bad)
     if not len(broken):
         return Check(name="finite", status="pass", limit=0, actual=0, text="the loss is finite wherever the other is")

@@ -11,7 +11,13 @@ Steps = npt.NDArray[np.int64]
 Values = npt.NDArray[np.float64]
 
 _LOGGED_LEAST = 3  # distinct values from which the number of printed decimals can be told
+_ABSURD = 1e30  # no loss is as large
 _DECIMALS_MOST = 6  # printed with more: as good as exact
+
+
+def is_number(values: Values) -> npt.NDArray[np.bool_]:
+    """Which values are neither NaN nor infinite, nor so large that their squares would be."""
+    return np.isfinite(values) & (np.abs(values) < _ABSURD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -32,7 +38,7 @@ class Series:
     @property
     def quantum(self) -> float:
         """Unit of the last decimal that was printed (1e-3 of "10.649"); 0 when the values look exact."""
-        finite = self.values[np.isfinite(self.values)][:1000]
+        finite = self.values[is_number(self.values)][:1000]
         if len(np.unique(finite)) < _LOGGED_LEAST:
             return 0.0
         for decimals in range(_DECIMALS_MOST + 1):

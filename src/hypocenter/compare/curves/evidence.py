@@ -89,7 +89,8 @@ def gather(
             difference, floor, window, lasting, tolerance=sieve if guessed else None,
             chance=limits.chance if guessed else None,
         ),
-        swing=swing_of(_without_spikes(difference, tolerance)), late=late, late_floor=late_floor(late, known, limits.chance), tolerance=tolerance,
+        swing=swing_of(_without_spikes(difference, tolerance)),
+        late=late,        late_floor=late_floor(late, known, limits.chance), tolerance=tolerance,
         sieve=sieve,
     )  # fmt: skip
 
