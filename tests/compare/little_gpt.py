@@ -43,7 +43,7 @@ class Planted:
     seed: int = 7
     dtype: torch.dtype = torch.float32
     n_threads: int = 1
-    steps: int = 3
+    steps: int = 2
     first_step: int = 0
     nan: bool = False  # one element of the embedding of the last token is NaN
     sketch: bool = True

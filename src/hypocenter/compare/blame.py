@@ -11,6 +11,7 @@ from hypocenter.compare.comparison import Divergence, Pair
 from hypocenter.compare.execution import is_of_update
 from hypocenter.compare.inputs import Inputs, inputs_of
 from hypocenter.compare.judged import Judged
+from hypocenter.compare.noise import ZONE
 from hypocenter.compare.randomness import draws_random_numbers
 from hypocenter.compare.rows import Flags
 from hypocenter.compare.verdict import CANNOT_TELL
@@ -67,6 +68,7 @@ def _judge(
         return None
     row = judged.row(at)
     doubtful = inputs.rows & (judged.verdicts == CANNOT_TELL)
+    is_doubtful = bool(doubtful.any())
     largest = float(judged.excess[inputs.rows].max(initial=0.0))
     excess = float(judged.excess[at])
     divergence = Divergence(
@@ -76,9 +78,15 @@ def _judge(
         inputs_agree=None if doubtful.any() or not _has_inputs(judged, at, inputs) else True, row=row,
     )  # fmt: skip
     return Blame(
-        divergence=divergence, is_gradual=excess < JUMP * largest, excess=excess, common_factor=shared,
+        divergence=divergence, excess=excess, common_factor=shared,
+        is_gradual=_is_handed_on(excess, largest, is_doubtful=is_doubtful),
         is_random=draws_random_numbers(judged, at, inputs, facts),
     )  # fmt: skip
+
+
+def _is_handed_on(excess: float, largest: float, *, is_doubtful: bool) -> bool:
+    """Whether an error may come from the inputs': where these may differ too only a plain jump says otherwise."""
+    return excess < ZONE * max(largest, ZONE) if is_doubtful else excess < JUMP * largest
 
 
 def _phase(judged: Judged, at: int) -> Phase:
@@ -178,12 +186,13 @@ def _of_update(judged: Judged, at: int, before: Judged | None) -> Blame | None:
     """A parameter or a state that the update of the step before made different."""
     row, spot = judged.row(at), judged.spots[at]
     excess = float(judged.excess[at])
-    step, agree, largest = row.step, None, 0.0
+    step, agree, largest, is_doubtful = row.step, None, 0.0, False
     if before is not None:
         step = before.aligned.step
         own = _of_parameter(before, spot.site)
-        if (before.differs & own).any() or (before.verdicts[own] == CANNOT_TELL).any():
+        if (before.differs & own).any() or (before.negligible is not None and (before.negligible & own).any()):
             return None
+        is_doubtful = bool((before.verdicts[own] == CANNOT_TELL).any())
         agree = True if (own & (before.phase == "grad")).any() else None
         largest = float(before.excess[own].max(initial=0.0))
     divergence = Divergence(
@@ -191,7 +200,9 @@ def _of_update(judged: Judged, at: int, before: Judged | None) -> Blame | None:
         candidate_site=row.pair.candidate[0].site, error=_error(judged, at), floor=row.floor.relative,
         inputs_agree=agree, row=row,
     )  # fmt: skip
-    return Blame(divergence=divergence, is_gradual=excess < JUMP * largest, excess=excess)
+    return Blame(
+        divergence=divergence, is_gradual=_is_handed_on(excess, largest, is_doubtful=is_doubtful), excess=excess
+    )
 
 
 def _of_parameter(before: Judged, site: str) -> Flags:

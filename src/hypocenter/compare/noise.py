@@ -1,8 +1,8 @@
 """The noise floor: how far two good runs are apart, spot by spot. Measured where it can be, else assumed per dtype.
 
 Measured is the largest distance seen so far at the spot between the baseline and its repeats, or between a step and its
-perturbed replays (`run --calibrate`); never below what one rounding does, and never below the median of the same phase:
-a few samples may be close by chance.
+perturbed replays (`run --calibrate`); never below what one rounding does, and never below the median of the same phase
+(of fewer than three samples the upper quartile): few samples may be close by chance.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ _ASSUMED = {"float64": 2.0**-46, "complex128": 2.0**-46, "float32": 2.0**-20, "c
 _OF_INTEGERS = 2.0**-12  # indices that a router picks may flip here and there
 ZONE = 64.0  # times an assumed floor: below it nobody can tell
 _ROUNDING = 0.25  # of eps: relative L2 error of rounding each element once (eps / sqrt(12), about)
+_ROUNDING_OF_SUMS = 1.0  # of eps: of the formats in which sums are formed, over a sum or two
+_SUMS = ("float64", "float32", "complex128", "complex64")
+_MANY = 3  # samples, from which on one of them is likely to be a large one
 _SOURCES: tuple[FloorSource, ...] = ("none", "assumed", "calibration", "repeats")
 NO_FLOOR, ASSUMED, CALIBRATION, REPEATS = range(4)
 
@@ -87,10 +90,12 @@ class Noise:
         """Floors of pairs as far as is known by now."""
         if not self.has_measured:
             return self._floors(pair, np.full(len(pair), ASSUMED, np.int8), self._assumed[pair])
+        n_samples = np.median(self._n_samples[self._n_samples > 0])
+        quantile = 0.5 if n_samples >= _MANY else 0.75
         typical = np.zeros(int(self._stage.max(initial=0)) + 1)
         for stage in np.unique(self._stage):
             of_stage = self._measured[(self._stage == stage) & (self._n_samples > 0)]
-            typical[stage] = np.median(of_stage) if len(of_stage) else 0.0
+            typical[stage] = np.quantile(of_stage, quantile) if len(of_stage) else 0.0
         floor = np.maximum(np.maximum(self._measured, typical[self._stage]), self._rounding)[pair]
         source = self._source[pair]
         return self._floors(pair, source, np.where(source == ASSUMED, self._assumed[pair], floor))
@@ -123,5 +128,6 @@ def _by_dtype(cards: Sequence[SiteCard]) -> tuple[Reals, Reals]:
             coarsest = max(coarsest, own)
         is_computed = card.spot.phase not in ("data", "param", "optimizer") and eps
         assumed[i] = max(own, coarsest) if is_computed else own
-        rounding[i] = _ROUNDING * eps
+        is_sum = card.dtype in _SUMS and (is_computed or card.spot.phase == "optimizer")
+        rounding[i] = (_ROUNDING_OF_SUMS if is_sum else _ROUNDING) * eps
     return assumed, rounding

@@ -16,6 +16,8 @@ from hypocenter.compare.verdict import CANNOT_TELL, DIFFERS, EQUAL
 from hypocenter.compare.words import sentence, whys
 from hypocenter.record.reader import RecordedRun
 
+_CLEAR = 4.0  # times what is noise: below it a row that stands alone is as likely a rare sample of noise
+_ALONE = 500  # rows among which one differs: what is wrong shows in more, downstream
 _FEW = 0.5  # of the smaller run's spots: with fewer pairs nothing is called the same
 
 
@@ -59,7 +61,7 @@ def outcome(
     depths: dict[int, Depth] = {1: "summary", SKETCH: "sketch"}
     found = Comparison(
         baseline=str(runs[0].directory), candidate=str(runs[1].directory), status=status,
-        first=blame.divergence if blame is not None else None, rows=tuple(rows), matching=matching,
+        first=blame.divergence if blame is not None and (status == "diverged" or blame.is_random) else None, rows=tuple(rows), matching=matching,
         floor_source=tally.floor_source, budget=options.budget, depth=depths.get(tally.deepest),
         n_steps=tally.n_steps, n_rows=tally.n_rows, n_differ=tally.n_differ, notes=_notes(tally, matching),
         cause=_plain_cause(blame) if blame is not None and (status == "diverged" or blame.is_random) else None,
@@ -90,6 +92,8 @@ def _status(matching: Matching, tally: Tally, blame: Blame | None) -> Verdict:
     if not tally.n_rows or tally.n_incomparable * 2 > tally.n_rows:
         return "cannot-tell"
     if blame is not None and blame.is_random:
+        return "cannot-tell"
+    if blame is not None and blame.excess < _CLEAR and tally.n_differ <= max(2, tally.n_rows // _ALONE):
         return "cannot-tell"
     if blame is not None and not (blame.is_gradual and tally.floor_source == "assumed"):
         return "diverged"

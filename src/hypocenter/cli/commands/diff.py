@@ -13,7 +13,7 @@ from hypocenter import schedule
 from hypocenter.compare.comparison import Comparison
 from hypocenter.compare.engine import compare_runs
 from hypocenter.compare.options import Options
-from hypocenter.compare.pairing.manual_map import ManualMap
+from hypocenter.compare.pairing.manual_map import draft_map, read_map
 from hypocenter.compare.verdict import BUDGET
 from hypocenter.errors import ConfigError
 from hypocenter.record.reader import open_run
@@ -59,7 +59,7 @@ def command(
     render = catalogue.by_name(name)
     options = Options(
         noise=[open_run(path) for path in noise], budget=budget_of(budget), site=site, plugins=plugins,
-        map=_read_map(map_file), is_wanted=schedule.parse(steps) if steps is not None else None,
+        map=read_map(map_file) if map_file is not None else None, is_wanted=schedule.parse(steps) if steps is not None else None,
     )  # fmt: skip
     found = compare_runs(open_run(baseline), open_run(candidate), options=options)
     if name == "terminal":
@@ -92,18 +92,13 @@ def budget_of(text: str) -> float:
     return value
 
 
-def _read_map(path: Path | None) -> ManualMap | None:
-    if path is None:
-        return None
-    from hypocenter.compare.pairing.map_file import read_map
-
-    return read_map(path)
-
-
 def _write_map(path: Path, found: Comparison) -> None:
-    from hypocenter.compare.pairing.map_file import write_map
-
-    write_map(path, found.matching)
+    try:
+        path.write_text(draft_map(found.matching), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            "the map cannot be written", where=str(path), why=str(error), fix="choose another with --write-map"
+        ) from error
     write(sys.stderr, f"wrote {path}\n")
 
 
