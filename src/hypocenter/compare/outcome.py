@@ -58,13 +58,14 @@ def outcome(
 ) -> Comparison:  # fmt: skip
     """The answer."""
     status = _status(matching, tally, blame)
+    is_clear = blame is not None and (status == "diverged" or blame.is_random)
     depths: dict[int, Depth] = {1: "summary", SKETCH: "sketch"}
     found = Comparison(
         baseline=str(runs[0].directory), candidate=str(runs[1].directory), status=status,
-        first=blame.divergence if blame is not None and (status == "diverged" or blame.is_random) else None, rows=tuple(rows), matching=matching,
+        first=blame.divergence if blame is not None and is_clear else None, rows=tuple(rows), matching=matching,
         floor_source=tally.floor_source, budget=options.budget, depth=depths.get(tally.deepest),
         n_steps=tally.n_steps, n_rows=tally.n_rows, n_differ=tally.n_differ, notes=_notes(tally, matching),
-        cause=_plain_cause(blame) if blame is not None and (status == "diverged" or blame.is_random) else None,
+        cause=_plain_cause(blame) if blame is not None and is_clear else None,
     )  # fmt: skip
     return replace(found, sentence=sentence(found, blame), why=whys(found, blame, tally.n_doubtful))
 

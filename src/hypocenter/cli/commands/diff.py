@@ -59,7 +59,8 @@ def command(
     render = catalogue.by_name(name)
     options = Options(
         noise=[open_run(path) for path in noise], budget=budget_of(budget), site=site, plugins=plugins,
-        map=read_map(map_file) if map_file is not None else None, is_wanted=schedule.parse(steps) if steps is not None else None,
+        map=read_map(map_file) if map_file is not None else None,
+        is_wanted=schedule.parse(steps) if steps is not None else None,
     )  # fmt: skip
     found = compare_runs(open_run(baseline), open_run(candidate), options=options)
     if name == "terminal":
