@@ -62,7 +62,8 @@ class Layout:
         reshaped      the same elements in the same row-major order, in another shape: (batch * sequence, hidden)
         copies        each part of the one side is by itself the same value as the other side (what q, k and v take in)
 
-    `dim` counts from 0 in the whole (fused) tensor, `swapped` taken back.
+    `dim` counts from 0 in the whole (fused) tensor, `swapped` taken back. One against one and concatenated or
+    interleaved: fused on both sides, and so in the candidate; the other way in the baseline; `sizes` is not known.
     """
 
     kind: Literal[

@@ -183,6 +183,24 @@ def test_any_two_namings_map(pair_of):
     assert left_over(matching.unmatched_baseline, "param") == left_over(matching.unmatched_candidate, "param") == []
 
 
+@pytest.mark.parametrize(
+    ("ours", "theirs", "qkv", "gate_up"),
+    [
+        ("megatron", "mindformers", "identity", "interleaved"),
+        ("mindformers", "megatron", "identity", "concatenated"),
+        ("megatron", "mindformers-concatenated", "concatenated", "identity"),
+        ("mindformers", "mindformers", "identity", "identity"),
+    ],
+)
+def test_fused_on_both_sides_in_another_order_is_seen_from_the_weights(ours, theirs, qkv, gate_up):
+    matching = match(other("Llama", ours)[1], other("Llama", theirs)[1])
+
+    parameters = [pair for pair in matching.pairs if pair.baseline[0].phase == "param"]
+    kinds = {(pair.baseline[0].site.split(".")[-2], pair.layout.kind) for pair in parameters}
+    assert {kind for name, kind in kinds if name in ("linear_qkv", "w_qkv")} == {qkv}
+    assert {kind for name, kind in kinds if name in ("linear_fc1", "w_gate_hidden")} == {gate_up}
+
+
 def by_spot(cards):
     return {card.spot: card for card in cards}
 

@@ -10,10 +10,10 @@ from hypocenter.compare.comparison import Layout, Pair, Side, SiteCard
 from hypocenter.compare.naming.canonical import Naming, is_vocabulary, naming_of
 from hypocenter.compare.naming.wrappers import template
 from hypocenter.compare.pairing.chain import Task, matcher
-from hypocenter.compare.pairing.fusing import FUSED, Fusion, Order, fused_layout, order_by_sketch
+from hypocenter.compare.pairing.fusing import FUSED, Fusion, Order, fused_layout, order_by_sketch, same_order
 from hypocenter.compare.pairing.heads import head_sizes, n_groups
 from hypocenter.compare.pairing.layouts import is_parameter, layout_of
-from hypocenter.compare.pairing.ports import Siblings, canonical_port, pair_ports
+from hypocenter.compare.pairing.ports import PortPair, Siblings, canonical_port, pair_ports
 
 Cards = dict[str, list[SiteCard]]
 
@@ -31,7 +31,8 @@ def pair(task: Task) -> Iterator[Pair]:
     everything = _by_role(run.baseline, task.all_baseline), _by_role(run.candidate, task.all_candidate)
     for role in [name for name in ours if name in theirs]:
         siblings = Siblings(baseline=everything[0][role], candidate=everything[1][role])
-        for found in _same_role(run, role, ours[role], theirs[role], siblings):
+        other_order = _other_order(run, role, everything)
+        for found in _same_role(run, role, ours[role], theirs[role], siblings, other_order):
             _take(ours[role], found.baseline)
             _take(theirs[role], found.candidate)
             yield found
@@ -70,7 +71,12 @@ def _take(cards: list[SiteCard], spots: Sequence[object]) -> None:
 
 
 def _same_role(
-    run: _Run, role: str, ours: Sequence[SiteCard], theirs: Sequence[SiteCard], siblings: Siblings
+    run: _Run,
+    role: str,
+    ours: Sequence[SiteCard],
+    theirs: Sequence[SiteCard],
+    siblings: Siblings,
+    other_order: Order | None,
 ) -> Iterator[Pair]:
     name = role.partition(" ")[2]
     for found in pair_ports(ours, theirs, siblings, padding=is_vocabulary(name)):
@@ -79,9 +85,41 @@ def _same_role(
             baseline=(found.baseline.spot,),
             candidate=(found.candidate.spot,),
             by="renamed",
-            layout=_told_apart(run, name, found.baseline, found.layout),
+            layout=_fused_both(other_order, found) or _told_apart(run, name, found.baseline, found.layout),
             why=f"{why}; {found.why}" if found.why else why,
         )
+
+
+def _other_order(run: _Run, role: str, everything: tuple[Cards, Cards]) -> Order | None:
+    """Of a module that is fused on both sides: the order in the candidate, when it is another than in the baseline."""
+    module = role.partition(" ")[2]
+    module = module.rpartition(".")[0] if role.startswith("parameter ") else module
+    if not module.endswith(tuple(f".{ending}" for ending, _ in FUSED)):
+        return None
+    told = [
+        naming.table.fused.get(template(module)) if naming.table else None for naming in (run.baseline, run.candidate)
+    ]
+    if None in told:
+        return None
+    weights = [
+        next((c for c in cards.get(f"parameter {module}.weight", ()) if c.spot.port == "value"), None)
+        for cards in everything
+    ]
+    same = same_order(*weights) if weights[0] and weights[1] else None
+    if same or (same is None and told[0] == told[1]):
+        return None
+    candidate = run.candidate.table
+    differs = told[0] == told[1] and candidate is not None and candidate.order_varies
+    return "interleaved" if (told[1] == "interleaved") != differs else "concatenated"
+
+
+def _fused_both(order: Order | None, found: PortPair) -> Layout | None:
+    port = canonical_port(found.baseline.spot.port).partition("[")[0]
+    if order is None or port.endswith("in") or not found.baseline.shape:
+        return None
+    turned = found.layout.swapped or found.layout.kind == "transposed"
+    dim = 0 if is_parameter(found.baseline) else len(found.baseline.shape) - 1
+    return Layout(kind=order, dim=dim, groups=0, swapped=turned)
 
 
 def _told_apart(run: _Run, name: str, card: SiteCard, layout: Layout) -> Layout:
@@ -162,15 +200,16 @@ def _fusion(
 def _fused_pair(run: _Run, whole: SiteCard, split: Sequence[SiteCard], fusion: Fusion, side: Side) -> Iterator[Pair]:
     enters = canonical_port(whole.spot.port).partition("[")[0].endswith("in")
     scalar = not whole.shape  # an optimizer's step count
-    layout = _copies(whole, split) if enters or scalar else fused_layout(whole, split, fusion)
+    if len(split) == 1:
+        layout = layout_of(whole, split[0])
+    else:
+        layout = _copies(whole, split) if enters or scalar else fused_layout(whole, split, fusion)
     if layout is None:
         return
     one, many = (whole.spot,), tuple(card.spot for card in split)
     ours, theirs = (one, many) if side == "baseline" else (many, one)
     why = run.why(ours[0].site, theirs[0].site)
-    if len(split) == 1:
-        layout = Layout(kind="swapped" if layout.swapped else "identity", swapped=layout.swapped)
-    elif layout.kind != "copies":
+    if layout.kind in ("concatenated", "interleaved"):
         why = f"{why}; {fusion.why}"
     yield Pair(baseline=ours, candidate=theirs, by="renamed", layout=layout, why=why)
 

@@ -8,6 +8,7 @@ The canonical names: `embed.tokens`, `layers.{}`, `layers.{}.norm_1`, `layers.{}
     [layers] [layer]  paths of layers, and of what is in each of them, relative to it
     [ports]           ports of a module that belong elsewhere: the `out` of the trunk is the `out` of the decoder
     [fused]           how the parts lie in a fused module: concatenated or interleaved
+    order_varies      whether other code of the same naming has the other order of [fused]
     [parameters]      parameters that do not stand in the module they belong to
     [leaves]          other names for weight and bias
     [swallowed]       modules that begin with a norm when their class says so: their `in` is the norm's
@@ -48,6 +49,7 @@ class Table:
     leaves: dict[str, str] = field(default_factory=dict[str, str])
     swallowed: dict[str, str] = field(default_factory=dict[str, str])
     sequence_first: tuple[str, ...] = ()
+    order_varies: bool = False
 
     def module(self, path: str) -> str | None:
         """The canonical name of a module; None when the table does not know it."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from hypocenter.compare.comparison import Layout, SiteCard
 from hypocenter.compare.pairing.layouts import is_parameter, swapped
-from hypocenter.compare.pairing.sameness import is_telling
+from hypocenter.compare.pairing.sameness import FAR, NEAR, distances, is_telling
 
 Order = Literal["concatenated", "interleaved"]
 
@@ -85,3 +85,11 @@ def order_by_sketch(whole: SiteCard, parts: Sequence[SiteCard]) -> Order | None:
     if share > _ONE_AFTER_ANOTHER:
         return "concatenated"
     return "interleaved" if share < _IN_GROUPS else None
+
+
+def same_order(a: SiteCard, b: SiteCard) -> bool | None:
+    """Whether two fused weights of equal norm hold their parts in the same order; None when sketches cannot tell."""
+    if not a.sketch or not b.sketch or a.shape != b.shape or not math.isclose(a.sumsq, b.sumsq, rel_tol=_SAME_SUM):
+        return None
+    apart = float(distances([a], [b])[0, 0])
+    return True if apart <= NEAR else False if FAR <= apart < math.inf else None

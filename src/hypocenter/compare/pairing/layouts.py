@@ -50,6 +50,8 @@ def parameter_layout(a: SiteCard, b: SiteCard, *, padding: bool = False) -> Layo
         return Layout(kind="transposed")
     if _without_ones(a.shape) == _without_ones(b.shape):
         return Layout(kind="reshaped")
+    if _is_flat(a.shape, b.shape):
+        return Layout(kind="reshaped")
     return _padded(a.shape, b.shape, 0) if padding else None
 
 
@@ -63,6 +65,8 @@ def activation_layout(a: tuple[int, ...], b: tuple[int, ...], *, padding: bool =
         return Layout(kind="reshaped")
     if len(a) != len(b) and a and b and a[-1] == b[-1] and math.prod(a) == math.prod(b):
         return Layout(kind="reshaped")
+    if _is_flat(a, b):
+        return Layout(kind="reshaped")
     if not padding or not a or len(a) != len(b):
         return None
     if len(a) >= 3 and a[0] != a[1] and swapped(a)[:-1] == b[:-1]:
@@ -74,6 +78,11 @@ def activation_layout(a: tuple[int, ...], b: tuple[int, ...], *, padding: bool =
 def swapped(shape: tuple[int, ...]) -> tuple[int, ...]:
     """The shape with its first two dimensions exchanged."""
     return (shape[1], shape[0], *shape[2:])
+
+
+def _is_flat(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    """Whether one is the other in one dimension: all that is known of a tensor whose shards were merged."""
+    return min(len(a), len(b)) == 1 < max(len(a), len(b)) and math.prod(a) == math.prod(b)
 
 
 def _padded(a: tuple[int, ...], b: tuple[int, ...], dim: int) -> Layout | None:

@@ -30,7 +30,7 @@ def is_telling(card: SiteCard) -> bool:
 
 
 def distances(ours: Sequence[SiteCard], theirs: Sequence[SiteCard]) -> NDArray[np.float64]:
-    """How far each is from each other: below NEAR the same values, above FAR others; infinite for what tells nothing."""
+    """How far each is from each other: below NEAR the same values, above FAR others; infinite where nothing tells."""
     apart = np.zeros((len(ours), len(theirs)))
     for mine, yours in ((_norms(ours), _norms(theirs)), (_largest(ours), _largest(theirs))):
         a, b = mine[:, None], yours[None, :]
