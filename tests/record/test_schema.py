@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 
 from hypocenter.nouns import Phase, Reading, Source, StepRecord, Summary
 from hypocenter.record.repair import repaired_readings_batch, repaired_steps_batch
-from hypocenter.record.schema import READINGS, STEPS, readings_batch, readings_from, steps_batch, steps_from
+from hypocenter.record.schema import (
+    READINGS,
+    STEPS,
+    LastColumns,
+    readings_batch,
+    readings_from,
+    steps_batch,
+    steps_from,
+)
 
 FROZEN_READINGS = """
     step microbatch phase site port order call dtype shape module names op recompute replay literal_inf digest placement
@@ -106,3 +114,20 @@ def test_the_fast_way_refuses_what_is_no_text(value: object) -> None:
 
     with pytest.raises(Exception):  # noqa: B017  (of any class: the writer then repairs)
         readings_batch([row])
+
+
+def test_columns_of_the_last_batch_are_used_again_only_for_the_same_values() -> None:
+    columns, field = LastColumns(), READINGS.field("site")
+
+    first, again, other = columns(field, ["a", "b"]), columns(field, ["a", "b"]), columns(field, ["a", "c"])
+
+    assert again is first
+    assert other.to_pylist() == ["a", "c"]
+
+
+def test_a_zero_keeps_its_sign_from_batch_to_batch() -> None:
+    columns, field = LastColumns(), READINGS.field("sum")
+
+    columns(field, [0.0])
+
+    assert math.copysign(1.0, columns(field, [-0.0]).to_pylist()[0]) == -1.0

@@ -5,6 +5,7 @@ import io
 
 import torch
 from torch import nn
+from torch.nn.modules import module as module_hooks
 from torch.overrides import _len_torch_function_stack
 
 from hypocenter.tap.roots import RootTap
@@ -81,3 +82,25 @@ def test_a_mode_that_still_listens_stays():
     n_modes = _len_torch_function_stack()
     undo()
     assert n_modes == 1
+
+
+def test_inside_an_outermost_module_nothing_of_ours_is_called_and_it_listens_again_afterwards():
+    tape, hooks = Tape(1 << 20), module_hooks._global_forward_pre_hooks
+    tap = RootTap(tape, on_root=lambda _: None, on_begin=lambda _: None, fail=print)
+    seen: list[int] = []
+
+    class Inner(nn.Linear):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            seen.append(len(hooks))
+            return super().forward(input)
+
+    n_others, undo, model = len(hooks), tap.attach(), nn.Sequential(Inner(2, 2))
+    n_attached, x = len(hooks), torch.ones(1, 2)
+    for _ in range(2):
+        model(x)
+    n_after = len(hooks)
+    undo()
+
+    assert (n_attached, n_after, len(hooks)) == (n_others + 1, n_others + 1, n_others)
+    assert n_others or seen == [0, 0]
+    assert len(tape.events) == 2
