@@ -105,7 +105,8 @@ def _other_order(run: _Run, role: str, everything: tuple[Cards, Cards]) -> Order
         next((c for c in cards.get(f"parameter {module}.weight", ()) if c.spot.port == "value"), None)
         for cards in everything
     ]
-    same = same_order(*weights) if weights[0] and weights[1] else None
+    ours, theirs = weights
+    same = same_order(ours, theirs) if ours and theirs else None
     if same or (same is None and told[0] == told[1]):
         return None
     candidate = run.candidate.table
