@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from hypocenter.config import Config
-from hypocenter.nouns import Reading
+from hypocenter.nouns import Phase, Reading
 from hypocenter.session.levels import UntracedReducer
 from hypocenter.tap.gradients import local
 from hypocenter.tap.names import NameMap
@@ -32,6 +33,8 @@ class Gradients:
         self._factors: dict[int, float] = {}  # by position
         self._base_square = 0.0
         self._is_whole = False
+        self._clip = 1.0
+        self.norm_ratio: float | None = None  # over all parameters, to that without noise; None: a part is not known
 
     def add(self, grads: Sequence[Tensor | None]) -> None:
         """Of one micro-batch."""
@@ -71,42 +74,67 @@ class Gradients:
 
     def scaled(self) -> Iterator[tuple[Tensor, Tensor]]:
         """(parameter, gradient as its optimizer would have been given it) of those that fit."""
-        for index, factor in self._factors.items():
-            total = self._sums[index]
+        for index, own in self._factors.items():
+            total, factor = self._sums[index], own * self._clip
             if total is not None:
                 is_short = total.dtype.itemsize < 4 and factor != 1.0  # another rounding would be noise of ours
                 yield self.parameters[index], (total.float() if is_short else total) * factor
 
-    @property
-    def norm_ratio(self) -> float | None:
-        """Norm over all parameters, over that without noise; None when a part of it is not known."""
+    def settle(self, *, is_clipped: bool) -> None:
+        """A sample is complete. The program has clipped its norm too, where it clipped the run's."""
+        self.norm_ratio, self._clip = None, 1.0
         if not self._is_whole or self._base_square == 0.0:
-            return None
-        square = sum(float(torch.linalg.vector_norm(s, dtype=torch.float64)) ** 2 for s in self._sums if s is not None)
-        return (square / self._base_square) ** 0.5
+            return
+        squares = [torch.linalg.vector_norm(s, dtype=torch.float64).square().cpu() for s in self._sums if s is not None]
+        ratio = (float(torch.stack(squares).sum()) / self._base_square) ** 0.5
+        self.norm_ratio, self._clip = ratio, 1.0 / ratio if is_clipped and ratio > 0.0 else 1.0
 
     def rows(self, step: int, microbatch: int, next_order: Callable[[], int]) -> list[Reading]:
         """As `parameter_readings` gives those of the run."""
-        return self.readings("grad", "grad", self.scaled(), step, microbatch, next_order)
+        values = (Value(phase="grad", parameter=p, port="grad", tensor=g, dtype=_dtype_of(p)) for p, g in self.scaled())
+        return readings(values, self._names, self._config, step, microbatch, next_order)
 
-    def readings(
-        self, phase: Any, port: str, values: Iterable[tuple[Tensor, Tensor]], step: int, microbatch: int,
-        next_order: Callable[[], int],
-    ) -> list[Reading]:  # fmt: skip
-        """Rows about (parameter, value); the values are taken one after the other, and not kept."""
-        reducer, names = UntracedReducer(self._config), self._names.param_names
-        with torch.no_grad():
-            tickets = [(p, reducer.add(value)) for p, value in values if is_wanted(names(p), self._config)]
-        summaries = reducer.drain()
-        return [
-            Reading(
-                step=step, microbatch=microbatch, phase=phase, site=names(p)[0], port=port, order=next_order(),
-                dtype=str(p.dtype).removeprefix("torch."), shape=tuple(p.shape), summary=summaries[ticket],
-                names=names(p) if len(names(p)) > 1 else (),
-            )
-            for p, ticket in tickets
-            if ticket is not None
-        ]  # fmt: skip
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    """Something of a parameter, as the sample has it."""
+
+    phase: Phase
+    parameter: Tensor
+    port: str
+    tensor: Tensor
+    dtype: torch.dtype  # of the run's
+
+
+def readings(
+    values: Iterable[Value], names: NameMap, config: Config, step: int, microbatch: int, next_order: Callable[[], int]
+) -> list[Reading]:
+    """Rows of values, which are taken one after the other and not kept."""
+    reducer = UntracedReducer(config)
+    ticketed: list[tuple[tuple[str, ...], Value, tuple[int, ...], int]] = []
+    with torch.no_grad():
+        for value in values:
+            known = names.param_names(value.parameter)
+            if known and is_wanted(known, config) and (ticket := reducer.add(value.tensor)) is not None:
+                bare = replace(value, tensor=_NOTHING, parameter=_NOTHING)
+                ticketed.append((known, bare, tuple(value.tensor.shape), ticket))
+    summaries = reducer.drain()
+    return [
+        Reading(
+            step=step, microbatch=microbatch, phase=value.phase, site=known[0], port=value.port, order=next_order(),
+            dtype=str(value.dtype).removeprefix("torch."), shape=shape, summary=summaries[ticket],
+            names=known if len(known) > 1 else (),
+        )
+        for known, value, shape, ticket in ticketed
+    ]  # fmt: skip
+
+
+_NOTHING = torch.empty(0)
+
+
+def _dtype_of(parameter: Tensor) -> torch.dtype:
+    grad = gradient_of(parameter)
+    return parameter.dtype if grad is None else grad.dtype
 
 
 def gradient_of(parameter: Any) -> Tensor | None:

@@ -246,7 +246,7 @@ def test_an_update_on_copies_is_the_optimizers_own_and_leaves_it_alone(make):
         grads = [p.grad.clone() for p in model.parameters()]
         state = str(optimizer.state_dict())
 
-        found = dict(updated(optimizer, lambda: iter([(p, p.grad) for p in model.parameters()])))
+        found = {s.parameter: s for s in updated(optimizer, [(p, p.grad) for p in model.parameters()], {})}
 
         n_calls = len(calls)
         assert str(optimizer.state_dict()) == state
@@ -255,7 +255,10 @@ def test_an_update_on_copies_is_the_optimizers_own_and_leaves_it_alone(make):
             for p, b, g in zip(model.parameters(), before, grads, strict=True)
         )
         optimizer.step()
-        assert all(torch.equal(p, found[p]) for p in model.parameters())
+        assert all(torch.equal(p, found[p].values) for p in model.parameters())
+        assert str([found[p].state for p in model.parameters()]) == str(
+            [optimizer.state[p] for p in model.parameters()]
+        )
         assert len(calls) == n_calls + 1
 
 
@@ -265,7 +268,9 @@ def test_an_optimizer_of_somebody_elses_is_not_copied():
 
     model = nn.Linear(2, 1)
 
-    assert list(updated(Own(model.parameters()), lambda: iter([]))) == []
+    assert (
+        list(updated(Own(model.parameters(), lr=0.1), [(p, torch.ones_like(p)) for p in model.parameters()], {})) == []
+    )
 
 
 def test_the_command_line_takes_the_flag_with_and_without_steps():
@@ -276,3 +281,79 @@ def test_the_command_line_takes_the_flag_with_and_without_steps():
     assert spelled_out(["--calibrate=3", "train.py"], 0) == "--calibrate=3"
     assert spelled_out(["--calibrate"], 0) == "--calibrate=0"
     assert spelled_out(["--level", "modules"], 0) == "--level"
+
+
+class Reordered(nn.Linear):
+    """The same layer, its sum made of two halves: as tensor parallelism adds it up."""
+
+    def forward(self, x):
+        half = self.in_features // 2
+        low = functional.linear(x[..., :half], self.weight[:, :half])
+        return low + functional.linear(x[..., half:], self.weight[:, half:]) + self.bias
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_floors_of_consecutive_steps_hold_for_a_run_that_adds_up_in_another_order(tmp_path, dtype):
+    def make(model):
+        for module in model.modules():
+            if type(module) is nn.Linear and is_other:
+                module.__class__ = Reordered
+        return adamw(model)
+
+    options = {"n_steps": 4, "dtype": dtype, "clip": 1.0, "make": make}
+    is_other = False
+    train(tmp_path / "run", **options, **{**MODULES, "calibrate": "every=1"})
+    is_other = True
+    train(tmp_path / "other", **options, **{**MODULES, "calibrate": "never"})
+
+    run, samples = rows_of(tmp_path / "run")
+    other, _ = rows_of(tmp_path / "other")
+
+    ratios = {}
+    for key, found in samples.items():
+        if run[key].summary.n > 1 and run[key].summary.sumsq > 1e-12 and run[key].dtype not in ("int64", "bool"):
+            floor = max(distance(run[key], row) for row in found.values())
+            real = distance(run[key], other[key])
+            ratios.setdefault((key[0], key[2]), []).append(real / floor if floor else float(real > 0))
+    assert {step for step, _ in ratios} == {0, 1, 2, 3}
+    for where, found in ratios.items():
+        assert sorted(found)[len(found) * 9 // 10] < 4.0, where
+    assert max(distance(run[key], other[key]) for key in run if key[0] == 3 and key[2] == "param") > 0
+
+
+def test_steps_that_do_not_follow_one_another_start_from_the_run(tmp_path):
+    train(tmp_path / "run", n_steps=4, **{**MODULES, "calibrate": "0,3"})
+
+    run, samples = rows_of(tmp_path / "run")
+
+    at = [key for key in samples if key[0] == 3 and key[2] == "forward" and run[key].dtype == "float32"]
+    assert at
+    assert max(distance(run[key], row) for key in at for row in samples[key].values()) < 2.0**-18
+
+
+def test_copies_that_are_too_large_are_let_go_of_and_said_so(tmp_path, capsys):
+    train(tmp_path / "run", **{**MODULES, "calibrate": "every=1"}, keep_mb=0)
+
+    err = capsys.readouterr().err
+    assert "no noise floor was measured" in err or "3 copies of parameters and optimizer state are larger" in err
+    assert "switched off" not in err
+
+
+def test_a_skipped_update_makes_no_parameters(tmp_path):
+    torch.manual_seed(0)
+    model = nn.Linear(4, 1)
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    with hypocenter.watch(out=tmp_path / "run", **{**MODULES, "calibrate": "every=1"}):
+        for step in range(4):
+            loss = model(torch.full((2, 4), 1e38 if step == 1 else 0.3)).square().mean()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+
+    run, samples = rows_of(tmp_path / "run")
+
+    assert {key[0] for key in samples if key[2] == "grad" and key[4] == "grad"} == {0, 2, 3}
+    for key, found in samples.items():
+        if key[2] in ("grad", "param") and run[key].summary.n > 1:
+            assert all(distance(run[key], row) < 1e-5 for row in found.values()), key

@@ -3,12 +3,13 @@
 Before the update of a due step each micro-batch is done again: once as it was, which shows that a replay repeats the
 run at all, then SAMPLES times perturbed (hypocenter.replay.calibration). The perturbed ones leave the rows that the
 step itself leaves, marked `replay` and `calibrate[s]`: modules (level modules and up), losses, gradients and their
-norm, and with the next step the parameters that an update with these gradients would have made.
+norm, and with the next step the parameters and optimizer state that an update with these gradients would have made.
+Steps that follow one another are one trajectory per sample (hypocenter.session.calibrated_update).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -19,16 +20,18 @@ from hypocenter.nouns import LEVELS, Reading
 from hypocenter.replay.calibration import SAMPLES, Rounding
 from hypocenter.replay.engine import Replayed
 from hypocenter.replay.impossible import ReplayImpossible
-from hypocenter.session.calibrated_gradients import Gradients
-from hypocenter.session.calibrated_update import updated
+from hypocenter.session.calibrated_gradients import Gradients, Value, readings
+from hypocenter.session.calibrated_update import Shadow, Trajectory
 from hypocenter.session.levels import UntracedReducer
 from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.sentinel import Check, scalar_reading
 from hypocenter.tap.clock import Clock
 from hypocenter.tap.modules import ModuleTap
 from hypocenter.tap.tape import Microbatch
+from hypocenter.tap.tree import flatten
 
 UNFAITHFUL = 1e-3  # relative: a replay whose loss is farther off does not repeat the run
+CLIPPED = 1.0 + 1e-4  # times the norm after it: what the norm before clipping is at least, when it was clipped
 _SEED = 0x5EED  # any number: of the generators of the noise, which nobody else draws from
 
 
@@ -43,7 +46,9 @@ class Calibration(Observer):
         self._records_parameters = schedule.parse(config.param_schedule)
         self._has_level = LEVELS.index(config.level) >= LEVELS.index("modules")
         self._norm_before_clip: float | None = None
+        self._trajectories = [Trajectory() for _ in range(SAMPLES)]
         self._later: list[Reading] = []  # of parameters, for the step after
+        self._can_follow = True
 
     def before_clip(self, parameters: Sequence[Tensor], check: Check) -> None:
         """The norm that is recorded is the one before clipping."""
@@ -55,18 +60,30 @@ class Calibration(Observer):
         self.rows += [row for row in self._later if row.step == update.step]
         self._later = [row for row in self._later if row.step > update.step]
         if not self._is_due(update.step) or not update.microbatches:
+            self._come_back()
             return
         try:
             if not update.check.loss_finite or update.check.bad_params:
                 raise ReplayImpossible("its loss or gradients are not finite")
             self._measure(update, norm if norm is not None else update.check.total_norm)
         except ReplayImpossible as why:
+            self._come_back()
             self.context.warn(f"no noise floor was measured at step {update.step}: {why}")
 
     def after_update(self, update: Update) -> None:
         """One that was skipped made no parameters."""
+        for trajectory in self._trajectories:
+            trajectory.stay() if update.skipped else trajectory.go_on()
         if update.skipped:
             self._later.clear()
+
+    def at_end(self) -> None:
+        """Nothing is held any more."""
+        self._come_back()
+
+    def _come_back(self) -> None:
+        for trajectory in self._trajectories:
+            trajectory.come_back()
 
     def _measure(self, update: Update, norm: float) -> None:
         named = [(name, p) for name, p in self.context.names.parameters() if p.requires_grad]
@@ -81,27 +98,50 @@ class Calibration(Observer):
                 f"gradients of {left_out} of {len(named)} parameters get no noise floor: they are not what this "
                 "rank's own micro-batches give (reduced over ranks, or changed by the program)"
             )
-        clock = self.context.clock
-        for sample in range(SAMPLES):
-            rows, number = list[Reading](), 0
-            for microbatch in update.microbatches:
-                replayed, found = self._perturbed(update.step, microbatch, gradients.parameters, sample)
-                gradients.add(replayed.grads)
-                rows += found
-                scale = update.scaled.state.scale if update.scaled is not None else 1.0
-                for value in (value for value in replayed.values if value.numel() == 1):
-                    loss = float(value) / (scale or 1.0)
-                    rows.append(scalar_reading("loss", "loss", loss, update.step, clock.next_order(), number))
-                    number += 1
-            rows += gradients.rows(update.step, max(0, clock.microbatch - 1), clock.next_order)
-            if (ratio := gradients.norm_ratio) is not None:
-                rows.append(scalar_reading("grad_norm", "grad", norm * ratio, update.step, clock.next_order()))
+        for sample, trajectory in enumerate(self._trajectories):
+            with trajectory.in_place():
+                rows = self._replays(update, gradients, sample, norm)
             self.rows += [_marked(row, sample) for row in rows]
-            if self._has_level and self._records_parameters(update.step + 1):
-                after = updated(update.optimizer, gradients.scaled)
-                later = gradients.readings("param", "value", after, update.step + 1, 0, clock.next_order)
-                self._later += [_marked(row, sample) for row in later]
+            if self._can_follow:
+                self._follow(update, gradients, trajectory, sample)
             gradients.forget()
+
+    def _replays(self, update: Update, gradients: Gradients, sample: int, norm: float) -> list[Reading]:
+        clock, rows, number = self.context.clock, list[Reading](), 0
+        for microbatch in update.microbatches:
+            replayed, found = self._perturbed(update.step, microbatch, gradients.parameters, sample)
+            gradients.add(replayed.grads)
+            rows += found
+            scale = update.scaled.state.scale if update.scaled is not None else 1.0
+            for value in (value for value in replayed.values if value.numel() == 1):
+                loss = float(value) / (scale or 1.0)
+                rows.append(scalar_reading("loss", "loss", loss, update.step, clock.next_order(), number))
+                number += 1
+        gradients.settle(is_clipped=norm > CLIPPED * update.check.total_norm)
+        rows += gradients.rows(update.step, max(0, clock.microbatch - 1), clock.next_order)
+        if (ratio := gradients.norm_ratio) is not None:
+            rows.append(scalar_reading("grad_norm", "grad", norm * ratio, update.step, clock.next_order()))
+        return rows
+
+    def _follow(self, update: Update, gradients: Gradients, trajectory: Trajectory, sample: int) -> None:
+        scaled = update.scaled
+        scale = 1.0 if scaled is None or scaled.is_unscaled else scaled.state.scale or 1.0  # that its step takes out
+        given = gradients.scaled() if scale == 1.0 else ((p, grad.float() / scale) for p, grad in gradients.scaled())
+        shadows = trajectory.update(update.optimizer, given)
+        context, step = self.context, update.step + 1
+        if self._has_level and self._records_parameters(step):
+            values = (value for shadow in shadows for value in _values(shadow))
+            rows = readings(values, context.names, context.config, step, 0, context.clock.next_order)
+            self._later += [_marked(row, sample) for row in rows]
+        if SAMPLES * trajectory.n_bytes > context.config.keep_mb << 20:
+            self._can_follow = False
+            self._come_back()
+            if self._is_due(step):
+                context.warn(
+                    f"noise floors after step {update.step} are of that step alone, and too low for two whole runs: "
+                    f"{SAMPLES} copies of parameters and optimizer state are larger than keep_mb "
+                    f"({context.config.keep_mb} MiB)"
+                )
 
     def _perturbed(
         self, step: int, microbatch: Microbatch, parameters: Sequence[Tensor], sample: int
@@ -126,6 +166,14 @@ class Calibration(Observer):
             if undo is not None:
                 undo()
         return replayed, [replace(row, microbatch=microbatch.number) for row in rows]
+
+
+def _values(shadow: Shadow) -> Iterator[Value]:
+    parameter, values = shadow.parameter, shadow.values
+    yield Value(phase="param", parameter=parameter, port="value", tensor=values, dtype=values.dtype)
+    for key, held in shadow.state.items():
+        for port, tensor in flatten(held, str(key)):
+            yield Value(phase="optimizer", parameter=parameter, port=port, tensor=tensor, dtype=tensor.dtype)
 
 
 def _marked(row: Reading, sample: int) -> Reading:
