@@ -105,7 +105,7 @@ def _status(matching: Matching, tally: Tally, blame: Blame | None) -> Verdict:
 
 
 def _notes(tally: Tally, matching: Matching) -> tuple[str, ...]:
-    notes = [*matching.notes, *tally.problems]
+    notes = list(dict.fromkeys((*matching.notes, *tally.problems)))
     if tally.shift:
         notes.append(f"step s of the baseline is compared with step s{tally.shift:+d} of the candidate")
     if tally.n_incomparable:

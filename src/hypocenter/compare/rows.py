@@ -106,7 +106,7 @@ class RunRows:
 
     def __init__(self, run: RecordedRun, spots: Spots) -> None:
         self.spots = spots
-        self.problems: list[str] = []
+        self.problems: list[str] = run.early_problems
         self.n_rows = 0
         self._run = run
         self._keys: list[pa.Array] = []  # of the step before: most steps have the same rows

@@ -110,6 +110,11 @@ class RecordedRun:
         return [*self._early_problems, *self._late_problems]
 
     @property
+    def early_problems(self) -> list[str]:
+        """The problems that show without reading any rows."""
+        return list(self._early_problems)
+
+    @property
     def diagnosis_path(self) -> Path:
         """Where the latest diagnosis is, or would be written."""
         return self.directory / DIAGNOSIS_FILE

@@ -32,17 +32,17 @@ ROW = RowComparison(
     distance=Distance(depth="sketch", relative=2.0**-6, low=2.0**-7, high=2.0**-5, cosine=0.9, scale=1.1),
     verdict="differs", dtypes=("float32", "bfloat16"), shapes=((2, 3), (2, 3)),
 )  # fmt: skip
+CULPRIT = Divergence(
+    step=41, microbatch=1, phase="forward", site="layers.3.mlp", port="out[0]", error=2.0**-6, floor=2.0**-13,
+    candidate_site="decoder.layers.3.mlp", source=Source(file="model.py", line=3), between=("x out[0]", "y in[0]"),
+    inputs_agree=True, row=ROW,
+)  # fmt: skip
 FOUND = Comparison(
     baseline="a", candidate="b", status="diverged", sentence="diverged at step 41", cause="precision-mismatch",
-    first=Divergence(
-        step=41, microbatch=1, phase="forward", site="layers.3.mlp", port="out[0]",
-        candidate_site="decoder.layers.3.mlp", error=2.0**-6, floor=2.0**-13, source=Source(file="model.py", line=3), between=("x out[0]", "y in[0]"),
-        inputs_agree=True, row=ROW,
-    ),
     fit=Fit(name="eps", cause="config-mismatch", explained=0.99, confidence="likely", text="eps differs"),
     why=("because",), rows=(ROW, replace(ROW, distance=None, verdict="cannot-tell")), floor_source="repeats",
     matching=Matching(pairs=(PAIR,), unmatched_candidate=(SiteCard(spot=OTHER, order=0),)), depth="sketch",
-    n_steps=42, n_rows=100, n_differ=3,
+    n_steps=42, n_rows=100, n_differ=3, first=CULPRIT,
 )  # fmt: skip
 
 

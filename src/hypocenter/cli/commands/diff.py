@@ -15,7 +15,7 @@ from hypocenter.compare.engine import compare_runs
 from hypocenter.compare.options import Options
 from hypocenter.compare.pairing.manual_map import draft_map, read_map
 from hypocenter.compare.verdict import BUDGET
-from hypocenter.errors import ConfigError
+from hypocenter.errors import ConfigError, ExistsError
 from hypocenter.record.reader import open_run
 from hypocenter.report import wording
 from hypocenter.report.comparison import catalogue, terminal
@@ -55,6 +55,11 @@ def command(
 
     Exit code: 0 the same, 1 diverged, 4 nothing to read, 5 cannot tell.
     """
+    if write_map is not None and write_map.exists():
+        raise ExistsError(
+            "the map exists already", where=str(write_map), why="files are never overwritten silently",
+            fix="choose another with --write-map, or remove it",
+        )  # fmt: skip
     name = "json" if as_json else format_name
     render = catalogue.by_name(name)
     options = Options(

@@ -45,6 +45,7 @@ class Distances:
         )  # fmt: skip
 
 
+@np.errstate(all="ignore")
 def distances(baseline: StepRows, candidate: StepRows, *, same_shape: Flags | None = None) -> Distances:
     """Compare the rows of two sides one by one.
 

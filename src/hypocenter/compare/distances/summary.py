@@ -25,6 +25,7 @@ class Bound:
     nonfinite_differs: Flags  # other numbers of NaN or infinite elements
 
 
+@np.errstate(all="ignore")  # a damaged recording holds any numbers
 def bound(baseline: StepRows, candidate: StepRows) -> Bound:
     """Compare rows one by one; both sides have the same length."""
     a, b = baseline.values, candidate.values
