@@ -9,6 +9,7 @@ from hypocenter.compare.matching import match
 from hypocenter.compare.naming.tables import tables
 from hypocenter.compare.naming.wrappers import unwrapped
 from hypocenter.compare.pairing.ports import canonical_port
+from hypocenter.record.facts_file import Facts, ModuleFacts
 
 
 def parameter(site: str, *shape: int, module: str = "Linear", names: tuple[str, ...] = ()) -> SiteCard:
@@ -111,6 +112,31 @@ def test_gpt2_fused_conv1d_against_split_projections_is_concatenated_and_turned(
     assert found[(("transformer.h.0.attn.c_attn.weight",), qkv)] == Layout(
         kind="concatenated", dim=0, sizes=(12, 12, 12), swapped=True
     )
+
+
+def test_the_number_of_query_groups_is_read_off_facts_when_no_shape_shows_a_head():
+    names = "qkv"
+    ours = [
+        parameter("model.embed_tokens.weight", 100, 12),
+        *(
+            parameter(f"model.layers.0.self_attn.{x}_proj.weight", n, 12)
+            for x, n in zip(names, (24, 12, 12), strict=True)
+        ),
+        parameter("model.norm.weight", 12),
+    ]
+    theirs = [
+        parameter("embedding.word_embeddings.weight", 100, 12),
+        parameter("decoder.layers.0.self_attention.linear_qkv.weight", 48, 12),
+        parameter("decoder.final_layernorm.weight", 12),
+    ]
+    facts = Facts(modules=(ModuleFacts(path="model.layers.0.self_attn", attributes={"head_dim": 4}),))
+
+    blind, told = match(ours, theirs), match(ours, theirs, baseline_facts=facts)
+
+    assert [max(sites(found).values(), key=lambda layout: len(layout.sizes)).groups for found in (blind, told)] == [
+        0,
+        3,
+    ]
 
 
 def test_a_shared_embedding_is_found_under_its_other_name():

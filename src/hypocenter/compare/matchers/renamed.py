@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
-from hypocenter.compare.comparison import Layout, Pair, Side, SiteCard
+from hypocenter.compare.comparison import Layout, Pair, Side, SiteCard, Spot
 from hypocenter.compare.naming.canonical import Naming, is_vocabulary, naming_of
 from hypocenter.compare.naming.wrappers import template
 from hypocenter.compare.pairing.chain import Task, matcher
@@ -32,14 +33,17 @@ def pair(task: Task) -> Iterator[Pair]:
     for role in [name for name in ours if name in theirs]:
         siblings = Siblings(baseline=everything[0][role], candidate=everything[1][role])
         other_order = _other_order(run, role, everything)
-        for found in _same_role(run, role, ours[role], theirs[role], siblings, other_order):
-            _take(ours[role], found.baseline)
-            _take(theirs[role], found.candidate)
-            yield found
-    for found in [*_fused(run, ours, theirs, "baseline"), *_fused(run, theirs, ours, "candidate")]:
-        for cards in (*ours.values(), *theirs.values()):
-            _take(cards, (*found.baseline, *found.candidate))
-        yield found
+        found = list(_same_role(run, role, ours[role], theirs[role], siblings, other_order))
+        yield from found
+        _take(ours[role], {pair.baseline[0] for pair in found})
+        _take(theirs[role], {pair.candidate[0] for pair in found})
+    fused = [*_fused(run, ours, theirs, "baseline"), *_fused(run, theirs, ours, "candidate")]
+    yield from fused
+    taken = {spot for found in fused for spot in found.baseline}, {spot for found in fused for spot in found.candidate}
+    for cards in ours.values():
+        _take(cards, taken[0])
+    for cards in theirs.values():
+        _take(cards, taken[1])
     yield from _shared(run, ours, theirs)
 
 
@@ -65,8 +69,7 @@ def _by_role(naming: Naming, cards: Sequence[SiteCard]) -> Cards:
     return dict(found)
 
 
-def _take(cards: list[SiteCard], spots: Sequence[object]) -> None:
-    taken = set(spots)
+def _take(cards: list[SiteCard], taken: AbstractSet[Spot]) -> None:
     cards[:] = [card for card in cards if card.spot not in taken]
 
 
