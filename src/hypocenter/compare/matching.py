@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from hypocenter.compare.comparison import Matching, Pair, SiteCard, Spot
 from hypocenter.compare.pairing.chain import CATALOGUE, Matcher, Task, matchers
 from hypocenter.compare.pairing.manual_map import ManualMap
+from hypocenter.errors import HypocenterError
 from hypocenter.record.facts_file import Facts
 
 
@@ -73,8 +73,6 @@ def _in_order(cards: Sequence[SiteCard]) -> tuple[SiteCard, ...]:
 
 def _asked(entry: Matcher, task: Task, notes: list[str]) -> list[Pair]:
     """What a matcher gives, less what it may not give: spots that are not left over, or that it gave before."""
-    from hypocenter.errors import HypocenterError
-
     try:
         return list(_disjoint(entry.pair(task), task))
     except HypocenterError:
@@ -105,8 +103,3 @@ def _same_name_other_shape(ours: Sequence[SiteCard], theirs: Sequence[SiteCard])
             f"{len(odd)} of the same name are not the same value, by shape or type; first {a.spot.site or 'the model'} "
             f"{a.spot.port}: {a.dtype} {list(a.shape)} against {b.dtype} {list(b.shape)}"
         )
-
-
-def by_matcher(matching: Matching) -> dict[str, int]:
-    """How many pairs each matcher found."""
-    return dict(Counter(pair.by for pair in matching.pairs))
