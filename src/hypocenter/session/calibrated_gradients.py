@@ -16,6 +16,7 @@ from hypocenter.tap.gradients import local
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.sites import is_wanted
 
+SMALL = 64  # elements
 MIN_COSINE = 0.999  # between a parameter's gradient and its replay's: else something else was added to it
 
 
@@ -62,11 +63,23 @@ class Gradients:
             if aa == 0.0 or bb == 0.0 or dot < MIN_COSINE * (aa * bb) ** 0.5:
                 n_left_out += 1
                 continue
-            factor = dot / bb
-            self._factors[index] = 1.0 if torch.equal(given, base) else factor
+            self._factors[index] = 1.0 if torch.equal(given, base) else dot / bb
+        n_left_out += self._leave_out_flukes(n_left_out > 0)
         self._is_whole = n_left_out == 0
         self.forget()
         return n_left_out
+
+    def _leave_out_flukes(self, is_any_left_out: bool) -> int:
+        """A gradient of one element always points the same way: small ones count with the factor of large ones only."""
+        small = [i for i in self._factors if self.parameters[i].numel() < SMALL]
+        large = sorted(factor for i, factor in self._factors.items() if self.parameters[i].numel() >= SMALL)
+        if not small or not (large or is_any_left_out):
+            return 0
+        usual = large[len(large) // 2] if large else None
+        flukes = [i for i in small if usual is None or abs(self._factors[i] / usual - 1.0) > 1.0 - MIN_COSINE]
+        for index in flukes:
+            del self._factors[index]
+        return len(flukes)
 
     def forget(self) -> None:
         """Before the next sample."""

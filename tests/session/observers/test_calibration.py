@@ -168,11 +168,11 @@ def test_only_due_steps_are_calibrated(tmp_path):
 
 def test_a_gradient_that_the_program_has_changed_gets_no_floor(tmp_path, capsys):
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
+    model = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 8))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with hypocenter.watch(out=tmp_path / "run", **MODULES):
         model(torch.randn(4, 8)).square().mean().backward()
-        model[0].weight.grad.add_(torch.randn(8, 8))
+        model[0].weight.grad.add_(torch.randn(32, 8))
         optimizer.step()
 
     _, samples = rows_of(tmp_path / "run")
