@@ -47,6 +47,7 @@ class Planted:
     first_step: int = 0
     nan: bool = False  # one element of the embedding of the last token is NaN
     sketch: bool = True
+    calibrate: str = "never"
 
 
 class Block(nn.Module):
@@ -136,6 +137,7 @@ def _train(out: Path, planted: Planted) -> None:
         lr=planted.lr, eps=planted.adam_eps, betas=(0.9, planted.beta2),
     )  # fmt: skip
     options = {"level": "modules", "sketch": planted.sketch, "param_schedule": "every=1", "replay": False}
+    options["calibrate"] = planted.calibrate
     tokens = torch.Generator().manual_seed(planted.data_seed)
     with hypocenter.watch(model, optimizer, out=out, **options):
         for _ in range(planted.steps):

@@ -123,6 +123,17 @@ def test_a_repeat_sharpens_what_can_be_seen(compared, recorded):
     assert compared(square=1.0 + 2.0**-15).status == "cannot-tell"
 
 
+def test_calibration_measures_the_floor_from_one_run(recorded):
+    baseline = open_run(recorded("calibrated", calibrate="every=1"))
+
+    threads = compare_runs(baseline, open_run(recorded("repeat", n_threads=2)))
+    small = compare_runs(baseline, open_run(recorded("small", square=1.0 + 2.0**-15)))
+
+    assert (threads.status, threads.floor_source) == ("same", "calibration")
+    assert (small.status, small.first.site, small.first.phase) == ("diverged", "blocks.2", "forward")
+    assert small.first.row.floor.source == "calibration"
+
+
 def test_repeats_that_are_equal_to_the_bit_measure_nothing(compared, recorded):
     found = compared(noise=(recorded("twin"),), n_threads=2)
 

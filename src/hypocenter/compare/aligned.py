@@ -13,6 +13,7 @@ from hypocenter.compare.rows import Flags, Ints, Reals, StepRows
 from hypocenter.compare.spots import Spots
 
 _MOST_LANES, _MOST_MICROBATCHES = 1 << 20, 1 << 20  # ranks and micro-batches of a step: a key of three in 63 bits
+_OF_STEP = ("param", "optimizer", "grad", "scaler")  # seen once a step, with whatever micro-batch was the last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +76,7 @@ class Aligner:
     def __init__(self, pairs: Sequence[Pair], baseline: Spots, candidate: Spots) -> None:
         self.pairs = pairs
         self._stage = np.array([stage_of(pair.baseline[0]) for pair in pairs], np.int64)
+        self._is_of_step = np.array([pair.baseline[0].phase in _OF_STEP for pair in pairs], np.bool_)
         self._sides = PairIndex(pairs, "baseline", baseline), PairIndex(pairs, "candidate", candidate)
 
     def align(self, baseline: StepRows, candidate: StepRows) -> Aligned:
@@ -82,7 +84,7 @@ class Aligner:
         lanes_differ = int(baseline.lane.max(initial=0)) != int(candidate.lane.max(initial=0))
         left, left_pair = _of_pairs(baseline, self._sides[0], without_lanes=lanes_differ)
         right, right_pair = _of_pairs(candidate, self._sides[1], without_lanes=lanes_differ)
-        _, mine, other = np.intersect1d(_keys(left, left_pair), _keys(right, right_pair), return_indices=True)
+        _, mine, other = np.intersect1d(self._keys(left, left_pair), self._keys(right, right_pair), return_indices=True)
         stage = self._stage[left_pair[mine]] if len(mine) else np.empty(0, np.int64)
         order = np.lexsort((left.lane[mine], left.order[mine], stage))
         mine, other = mine[order], other[order]
@@ -91,9 +93,12 @@ class Aligner:
             baseline=left.take(mine), candidate=right.take(other),
         )  # fmt: skip
 
+    def _keys(self, rows: StepRows, pair: Ints) -> Ints:
+        return _key(pair, np.where(self._is_of_step[pair], 0, rows.microbatch), rows.lane)
 
-def _keys(rows: StepRows, pair: Ints) -> Ints:
-    return (pair * _MOST_MICROBATCHES + rows.microbatch) * _MOST_LANES + rows.lane
+
+def _key(pair: Ints, microbatch: Ints, lane: Ints) -> Ints:
+    return (pair * _MOST_MICROBATCHES + microbatch) * _MOST_LANES + lane
 
 
 def _of_pairs(rows: StepRows, index: PairIndex, *, without_lanes: bool) -> tuple[StepRows, Ints]:
@@ -113,7 +118,7 @@ def _of_pairs(rows: StepRows, index: PairIndex, *, without_lanes: bool) -> tuple
 def _joined(rows: StepRows, pair: Ints, is_part: Flags, n_parts: Ints) -> tuple[StepRows, Ints]:
     """Parts of a fused tensor as one row; where a part is missing there is no row."""
     single, parts = np.flatnonzero(~is_part), np.flatnonzero(is_part)
-    keys = _keys(rows, pair)[parts]
+    keys = _key(pair, rows.microbatch, rows.lane)[parts]
     parts = parts[np.argsort(keys, kind="stable")]
     keys = np.sort(keys)
     starts = np.flatnonzero(np.concatenate([[True], np.diff(keys) != 0]))

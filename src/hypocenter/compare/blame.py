@@ -30,6 +30,7 @@ class Blame:
     is_random: bool = False  # random numbers are drawn there: nothing after it can be compared
     common_factor: CommonFactor | None = None  # all gradients differ by it
     is_gradual: bool = False  # its inputs are nearly as far apart: errors built up, nobody in particular is to blame
+    is_doubtful: bool = False  # nobody can tell of some of its inputs whether they differ
     excess: float = 0.0  # error in units of noise
 
 
@@ -79,7 +80,7 @@ def _judge(
     )  # fmt: skip
     return Blame(
         divergence=divergence, excess=excess, common_factor=shared,
-        is_gradual=_is_handed_on(excess, largest, is_doubtful=is_doubtful),
+        is_doubtful=is_doubtful, is_gradual=_is_handed_on(excess, largest, is_doubtful=is_doubtful),
         is_random=draws_random_numbers(judged, at, inputs, facts),
     )  # fmt: skip
 
@@ -201,7 +202,10 @@ def _of_update(judged: Judged, at: int, before: Judged | None) -> Blame | None:
         inputs_agree=agree, row=row,
     )  # fmt: skip
     return Blame(
-        divergence=divergence, is_gradual=_is_handed_on(excess, largest, is_doubtful=is_doubtful), excess=excess
+        divergence=divergence,
+        is_doubtful=is_doubtful,
+        is_gradual=_is_handed_on(excess, largest, is_doubtful=is_doubtful),
+        excess=excess,
     )
 
 

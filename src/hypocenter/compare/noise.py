@@ -72,9 +72,10 @@ class Noise:
         self._measured = np.zeros(n)
         self._n_samples = np.zeros(n, np.int64)
         self._source = np.full(n, ASSUMED, np.int8)
+        self._step = np.full(n, -1, np.int64)  # the last one at which it was measured
         self.has_measured = False  # something that is not zero
 
-    def learn(self, pair: Ints, distances: Distances, source: int) -> None:
+    def learn(self, pair: Ints, distances: Distances, source: int, step: int) -> None:
         """Take distances between two good runs at one step: `source` is CALIBRATION or REPEATS."""
         known = (distances.depth != NONE) & np.isfinite(distances.relative)
         pair, relative = pair[known], distances.relative[known]
@@ -85,9 +86,13 @@ class Noise:
         seen, counts = np.unique(pair, return_counts=True)
         self._n_samples[seen] += counts
         self._source[seen] = np.maximum(self._source[seen], source)
+        self._step[seen] = step
 
-    def of(self, pair: Ints) -> Floors:
-        """Floors of pairs as far as is known by now."""
+    def of(self, pair: Ints, step: int) -> Floors:
+        """Floors of pairs at a step, as far as is known by now.
+
+        Noise grows from step to step: what was measured at an earlier one is a lower bound, and counts as assumed.
+        """
         if not self.has_measured:
             return self._floors(pair, np.full(len(pair), ASSUMED, np.int8), self._assumed[pair])
         n_samples = np.median(self._n_samples[self._n_samples > 0])
@@ -97,8 +102,8 @@ class Noise:
             of_stage = self._measured[(self._stage == stage) & (self._n_samples > 0)]
             typical[stage] = np.quantile(of_stage, quantile) if len(of_stage) else 0.0
         floor = np.maximum(np.maximum(self._measured, typical[self._stage]), self._rounding)[pair]
-        source = self._source[pair]
-        return self._floors(pair, source, np.where(source == ASSUMED, self._assumed[pair], floor))
+        source = np.where(self._step[pair] < step, ASSUMED, self._source[pair]).astype(np.int8)
+        return self._floors(pair, source, np.where(source == ASSUMED, np.maximum(self._assumed[pair], floor), floor))
 
     def _floors(self, pair: Ints, source: npt.NDArray[np.int8], relative: Reals) -> Floors:
         exact = self._exact[pair]

@@ -96,7 +96,7 @@ def _status(matching: Matching, tally: Tally, blame: Blame | None) -> Verdict:
         return "cannot-tell"
     if blame is not None and blame.excess < _CLEAR and tally.n_differ <= max(2, tally.n_rows // _ALONE):
         return "cannot-tell"
-    if blame is not None and not (blame.is_gradual and tally.floor_source == "assumed"):
+    if blame is not None and not (blame.is_gradual and (blame.is_doubtful or tally.floor_source == "assumed")):
         return "diverged"
     if tally.n_differ or tally.n_doubtful:
         return "cannot-tell"

@@ -67,14 +67,14 @@ class Walk:
                 continue
             for aligner, repeat in zip(repeats, others, strict=True):
                 if repeat is not None:
-                    self._learn(aligner, mine.own, repeat.own, REPEATS)
+                    self._learn(aligner, mine.own, repeat.own, REPEATS, mine.step)
             for aligner, side in zip(own, (mine, theirs), strict=True):
                 for perturbed in side.calibrations:
-                    self._learn(aligner, side.own, perturbed, CALIBRATION)
+                    self._learn(aligner, side.own, perturbed, CALIBRATION, mine.step)
             aligned = apart.align(mine.own, theirs.own)
             found = distances(aligned.baseline, aligned.candidate, same_shape=alike[aligned.pair])
             found.low[padded[aligned.pair]] = 0.0  # what the padding holds is not of the program
-            floors = self.noise.of(aligned.pair)
+            floors = self.noise.of(aligned.pair, aligned.step)
             verdicts, is_negligible = negligible.judge(
                 aligned, found, floors, row_verdicts(found, floors, self.options.budget)
             )
@@ -84,9 +84,9 @@ class Walk:
             )  # fmt: skip
         self.problems += [problem for run in rows for problem in run.problems]
 
-    def _learn(self, aligner: Aligner, baseline: StepRows, other: StepRows, source: int) -> None:
+    def _learn(self, aligner: Aligner, baseline: StepRows, other: StepRows, source: int, step: int) -> None:
         aligned = aligner.align(baseline, other)
-        self.noise.learn(aligned.pair, distances(aligned.baseline, aligned.candidate), source)
+        self.noise.learn(aligned.pair, distances(aligned.baseline, aligned.candidate), source, step)
 
 
 def together(runs: Sequence[RunRows], shift: int) -> Iterator[tuple[StepRows, StepRows, list[StepRows | None]]]:
