@@ -207,6 +207,6 @@ def test_hostile_names_are_text(browser: sync_api.Browser, tmp_path: Path) -> No
 
         assert watched.page.evaluate("window.pwned") is None
         assert watched.page.locator("img").count() == 0
-        assert watched.page.locator("script").count() == 5
+        assert watched.page.locator("script").count() == 6
         assert watched.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert watched.complaints == []

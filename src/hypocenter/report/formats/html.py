@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any, Protocol
 
-import jinja2
 from markupsafe import Markup
 
 from hypocenter import __version__
@@ -24,6 +18,7 @@ from hypocenter.report.few_rows import few_rows
 from hypocenter.report.outline import Recorded, outline
 from hypocenter.report.page.carried import replayed_scales
 from hypocenter.report.page.diary import diary_of
+from hypocenter.report.page.document import embedded, file_text, policy, shell
 from hypocenter.report.page.payload import payload
 from hypocenter.report.page.ranks import ranks_of
 from hypocenter.report.page.upstream import Upstream, upstream_of
@@ -31,7 +26,7 @@ from hypocenter.report.rank_states import rank_states
 
 suffix = ".html"
 
-_SCRIPTS = ("vendor/uPlot.iife.min.js", "vendor/htm-preact-standalone.umd.js", "app.js", "diary.js")
+_SCRIPTS = ("vendor/uPlot.iife.min.js", "vendor/htm-preact-standalone.umd.js", "drawing.js", "app.js", "diary.js")
 _STYLES = ("vendor/uPlot.min.css", "style.css")
 _MOST_CARDS = 50  # a page with more is not read; the rest is counted and found in diagnosis.json
 
@@ -68,8 +63,8 @@ def render(recorded: Recording, diagnosis: Diagnosis) -> str:
     exhibits = load(recorded.evidence_files(), recorded.directory) if diary else Exhibits()
     replayed = replayed_scales(exhibit.evidence for exhibit in exhibits.found)
     report = outline(recorded, _cut(diagnosis), notes=True)
-    styles, scripts = "\n".join(map(_file, _STYLES)), [_file(name) for name in _SCRIPTS]
-    return _shell().render(
+    styles, scripts = "\n".join(_file(name) for name in _STYLES), [_file(name) for name in _SCRIPTS]
+    return shell(page.__name__, "shell.html.j2").render(
         report=report,
         tally=_tally(diagnosis),
         facts=_facts(recorded.run, diagnosis),
@@ -84,8 +79,8 @@ def render(recorded: Recording, diagnosis: Diagnosis) -> str:
         again=wording.command("report", str(recorded.directory), "-o", "report.html"),
         style=Markup(styles),
         scripts=[Markup(script) for script in scripts],
-        policy=_policy(styles, scripts),
-        data=_embedded(payload(table, records, diagnosis, upstream, diary, replayed)),
+        policy=policy(styles, scripts),
+        data=embedded(payload(table, records, diagnosis, upstream, diary, replayed)),
     )
 
 
@@ -125,30 +120,5 @@ def _about(upstream: Upstream | None, first: Finding | None) -> str:
     return f"{place}; {wording.count(upstream.n_earlier, 'earlier row')} not shown" if upstream.n_earlier else place
 
 
-@cache
 def _file(name: str) -> str:
-    return resources.files(page).joinpath(name).read_text(encoding="utf-8")
-
-
-@cache
-def _shell() -> jinja2.Template:
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-    tests: dict[str, Any] = environment.tests
-    tests["bad_chip"] = wording.is_bad_chip
-    return environment.from_string(_file("shell.html.j2"))
-
-
-def _policy(styles: str, scripts: Sequence[str]) -> str:
-    """Nothing may be loaded, and only these very scripts and styles may run."""
-    allowed = " ".join(_hash(script) for script in scripts)
-    return f"default-src 'none'; script-src {allowed}; style-src {_hash(styles)}; base-uri 'none'; form-action 'none'"
-
-
-def _hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}'"
-
-
-def _embedded(data: dict[str, Any]) -> Markup:
-    """JSON that cannot end the script element it stands in."""
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
+    return file_text(page.__name__, name)

@@ -4,6 +4,8 @@
 (() => {
   // @ts-ignore the vendored scripts before this one define these
   const { html, render, useEffect, useMemo, useRef, useState } = window.htmPreact, Plot = window.uPlot;
+  // @ts-ignore drawing.js defines it
+  const page = window.hypocenterPage, { colourVar, frame, gunzip, short, strike, useLayout } = page;
 
   /** @typedef {{site: string, port: string, phase: string, op: string, dtype: string, measure: string, top: number}} Row */
   /** @typedef {Record<string, number[]>} Carried log2 of the loss scale that the values of a phase contain, per step */
@@ -20,13 +22,6 @@
   const FEW_STEPS = 3; // below this a curve over steps says nothing, and execution order is charted instead
   const VIEW_HEIGHT = 560, ROW_HEIGHT = 16, AXIS_HEIGHT = 30; // CSS pixels
   const FONT = '11.5px ui-monospace, "DejaVu Sans Mono", monospace';
-
-  /** @param {string} b64 @returns {Promise<Uint8Array>} */
-  async function gunzip(b64) {
-    const bytes = Uint8Array.from(atob(b64), (c) => c.charCodeAt(0));
-    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-    return new Uint8Array(await new Response(stream).arrayBuffer());
-  }
 
   /** @param {Packed} packed @returns {Promise<Panel>} */
   async function unpack(packed) {
@@ -64,23 +59,12 @@
   /** @param {Row} row @param {string} format @returns {number | null} log2 of the limit that headroom is counted to */
   const limitOf = (row, format) => (row.measure === "norm" ? null : DATA.log2_limits[format === "own" ? row.dtype : format] ?? null);
 
-  /** @param {number} value @returns {string} */
-  function short(value) {
-    if (!Number.isFinite(value)) return Number.isNaN(value) ? "NaN" : value > 0 ? "+inf" : "-inf";
-    const size = Math.abs(value);
-    if (size === 0 || (size >= 1e-3 && size < 1e5)) return String(Number(value.toPrecision(4)));
-    return value.toExponential(2).replace("e+", "e").replace(/\.?0+e/, "e");
-  }
-
   /** A loss scale: large powers of two as such. @param {number} value */
   function scaleText(value) {
     const bits = Math.log2(value);
     if (!Number.isInteger(bits)) return short(value);
     return bits > 16 || bits < -6 ? `2^${bits}` : String(value);
   }
-
-  /** @param {string} name */
-  const colourVar = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
   /** @param {string} hex @returns {number[]} */
   const rgb = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
@@ -100,22 +84,6 @@
     if (log2 === Infinity) return "not finite";
     if (log2 === -Infinity) return "all zero";
     return `${quantity(row)} ≈ ${short(2 ** log2)}` + (limit === null ? "" : `, headroom ${(limit - log2).toFixed(1)} bits`);
-  }
-
-  /** Re-render on a change of width or of light and dark.
-   * @param {{current: HTMLElement | null}} ref @returns {[number, number]} width in CSS pixels, and a number that changes with the theme */
-  function useLayout(ref) {
-    const [width, setWidth] = useState(0), [theme, setTheme] = useState(0);
-    useEffect(() => {
-      const element = /** @type {HTMLElement} */ (ref.current);
-      const observer = new ResizeObserver(() => setWidth(Math.floor(element.clientWidth)));
-      observer.observe(element);
-      setWidth(Math.floor(element.clientWidth));
-      const media = matchMedia("(prefers-color-scheme: dark)"), changed = () => setTheme((/** @type {number} */ n) => n + 1);
-      media.addEventListener("change", changed);
-      return () => { observer.disconnect(); media.removeEventListener("change", changed); };
-    }, []);
-    return [width, theme];
   }
 
   /** How badly a cell is off: larger is worse, NaN is nothing recorded, Infinity is not finite.
@@ -287,21 +255,6 @@
     return { overSteps, x, log2 };
   }
 
-  /** @param {{width: number, height: number, label: string, isLog: boolean, hooks?: object}} want */
-  function frame({ width, height, label, isLog, hooks }) {
-    const axis = { stroke: colourVar("--fg"), grid: { stroke: colourVar("--line"), width: 1 }, ticks: { stroke: colourVar("--line"), width: 1 } };
-    const values = (/** @type {unknown} */ _, /** @type {(number | null)[]} */ ticks) => ticks.map((v) => (v === null ? "" : short(v)));
-    const decades = (/** @type {unknown} */ _, /** @type {number} */ low, /** @type {number} */ high) => {
-      const bottom = Math.floor(Math.log10(low || 1e-3)), top = Math.ceil(Math.log10(high || 1));
-      return [10 ** bottom, 10 ** Math.max(top, bottom + 1)];
-    };
-    return {
-      width, height, hooks, padding: [10, 14, 0, 0],
-      scales: { x: { time: false }, y: isLog ? { distr: 3, range: decades } : {} },
-      axes: [{ ...axis, label, labelSize: 18, size: 34, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000] }, { ...axis, size: 62, values }],
-    };
-  }
-
   /** @param {{panel: Panel, selected: number, format: string}} props */
   function Line({ panel, selected, format }) {
     const box = useRef(), [width, theme] = useLayout(box);
@@ -329,15 +282,6 @@
     return html`<div class="line"><div class="chart-title"><span class="mono">${tail(nameOf(row), 200)}</span> <span class="mute">${[row.phase, row.dtype].filter(Boolean).join(", ")}${overSteps ? "" : `, |max| of every row at step ${panel.steps[panel.steps.length - 1]}`}</span></div>
       <div ref=${box}></div>
       ${limit !== null && !isNear && html`<p class="mute small">the largest ${dtype}, ${short(2 ** limit)}, is ${(limit - highest).toFixed(0)} bits above this chart</p>`}</div>`;
-  }
-
-  /** A vertical line at x. @param {any} u @param {number} x @param {string} colour */
-  function strike(u, x, colour) {
-    const at = Math.round(u.valToPos(x, "x", true));
-    u.ctx.save();
-    u.ctx.strokeStyle = colour; u.ctx.lineWidth = window.devicePixelRatio || 1;
-    u.ctx.beginPath(); u.ctx.moveTo(at, u.bbox.top); u.ctx.lineTo(at, u.bbox.top + u.bbox.height); u.ctx.stroke();
-    u.ctx.restore();
   }
 
   /** @param {{name: string, values: (number | null)[]}} props */
@@ -441,8 +385,7 @@
     })}`;
   }
 
-  // @ts-ignore for diary.js
-  window.hypocenterPage = { colourVar, frame, scaleText, useLayout };
+  page.scaleText = scaleText; // for diary.js
   const root = /** @type {HTMLElement} */ (document.getElementById("app"));
   root.replaceChildren();
   render(html`<${App} />`, root);

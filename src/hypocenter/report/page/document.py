@@ -1,0 +1,47 @@
+"""What every page is made of: files of ours put in whole, a policy that forbids all else, data that stays data."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Sequence
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from hypocenter.report import wording
+
+
+@cache
+def file_text(package: str, name: str) -> str:
+    """A file of ours."""
+    return resources.files(package).joinpath(name).read_text(encoding="utf-8")
+
+
+@cache
+def shell(package: str, name: str) -> jinja2.Template:
+    """A template that escapes whatever is not marked as markup."""
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    tests: dict[str, Any] = environment.tests
+    tests["bad_chip"] = wording.is_bad_chip
+    return environment.from_string(file_text(package, name))
+
+
+def policy(styles: str, scripts: Sequence[str]) -> str:
+    """Nothing may be loaded, and only these very scripts and styles may run."""
+    allowed = " ".join(map(_hash, scripts))
+    return f"default-src 'none'; script-src {allowed}; style-src {_hash(styles)}; base-uri 'none'; form-action 'none'"
+
+
+def embedded(data: dict[str, Any]) -> Markup:
+    """JSON that cannot end the script element it stands in."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}'"
