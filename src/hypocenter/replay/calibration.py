@@ -6,7 +6,7 @@ convolutions, losses; in forward and backward alike) become x + x·u·r with r u
 Element-wise operations are not touched: they are the same everywhere, and what rounds an intermediate result to an
 integer (T5's relative positions) must not be pushed over the edge.
 
-UNIT was measured (Llama and T5 of 6 layers, width 128, CPU; real differences: attention written out against flash, every
+UNIT was measured (Llama and T5 of 6 layers, width 128, CPU; real differences: attention written out, and every
 Linear's sum split in two as by tensor parallelism). Real over calibrated distance at step 0, over all outputs, their
 gradients and weight gradients:
 
