@@ -1,4 +1,4 @@
-"""Runs of several ranks: what is one tensor over all ranks is compared as one, what each rank has of its own by rank."""
+"""Runs of several ranks: one tensor over all ranks is compared as one, what each rank has of its own by rank."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ from hypocenter.compare.options import Options
 from hypocenter.compare.outcome import Tally, outcome, with_fit
 from hypocenter.compare.source import source_of
 from hypocenter.compare.step_alignment import shift_of
+from hypocenter.compare.values.bits import Array
 from hypocenter.compare.verdict import CANNOT_TELL
 from hypocenter.compare.walk import Walk
 from hypocenter.compare.worst import Worst
@@ -85,20 +86,22 @@ def compare_runs(baseline: RecordedRun, candidate: RecordedRun, *, options: Opti
     course.tally.problems = walk.problems
     shapes = _shapes(matching.pairs, decks)
     if course.found is not None:
-        course.found = _with_facts(course.found, matching.pairs, shapes, baseline)
-    rows = course.worst.rows(shapes)
+        course.found = _with_facts(course.found, matching.pairs, shapes, baseline, walk)
+    rows = [walk.values.detailed(row) for row in course.worst.rows(shapes)]
     found = outcome(runs, matching=matching, rows=rows, tally=course.tally, blame=course.found, options=options)
     if course.unclear is not None and (course.found is None or course.found.is_gradual):
         found = replace(found, amplifications=amplifications(course.unclear))
     return _explained(found, walk, course)
 
 
-def _with_facts(found: Blame, pairs: Sequence[Pair], shapes: Sequence[Shapes], baseline: RecordedRun) -> Blame:
-    """The blame with shapes of its row and the line at which its module's code begins."""
+def _with_facts(
+    found: Blame, pairs: Sequence[Pair], shapes: Sequence[Shapes], baseline: RecordedRun, walk: Walk
+) -> Blame:
+    """The blame with shapes of its row, all that its values tell, and the line at which its module's code begins."""
     first = found.divergence
     row = first.row
     if row is not None:
-        row = replace(row, shapes=shapes[list(pairs).index(row.pair)])
+        row = walk.values.detailed(replace(row, shapes=shapes[list(pairs).index(row.pair)]))
     return replace(found, divergence=replace(first, row=row, source=source_of(baseline.facts(), first.site)))
 
 
@@ -111,7 +114,12 @@ def _explained(found: Comparison, walk: Walk, course: _Course) -> Comparison:
         again = replace(walk, pairs=[pair], problems=[])
         return tuple(row for judged in again for row in paired_rows(judged))
 
-    case = case_of(walk.runs, walk.decks, found, found.first, course.scene, course.scene_before, series=series)
+    def tensors(row: PairedRow) -> tuple[Array, Array] | None:
+        return walk.values.arrays(row.pair, row.comparison.step, row.comparison.microbatch)
+
+    case = case_of(
+        walk.runs, walk.decks, found, found.first, course.scene, course.scene_before, series=series, tensors=tensors
+    )
     return with_fit(found, accepted(case, walk.options.plugins))
 
 

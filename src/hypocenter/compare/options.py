@@ -21,4 +21,5 @@ class Options:
     matching: Matching | None = None  # found before; else it is searched
     is_wanted: Callable[[int], bool] | None = None  # steps of the baseline to compare; all when not given
     site: str = ""  # shell pattern of the baseline's sites to compare
+    use_values: bool = True  # of level tensors, where both sides hold them
     plugins: tuple[str, ...] = ()  # files with more fits

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from hypocenter.compare.blame import Blame
-from hypocenter.compare.comparison import Comparison, Depth, Fit, FloorSource, Matching, RowComparison, Verdict
-from hypocenter.compare.distances.columns import NONE, SKETCH
+from hypocenter.compare.comparison import Comparison, Fit, FloorSource, Matching, RowComparison, Verdict
+from hypocenter.compare.distances.columns import NONE, depth_word
 from hypocenter.compare.judged import Judged
 from hypocenter.compare.options import Options
 from hypocenter.compare.verdict import CANNOT_TELL, DIFFERS, EQUAL
@@ -59,11 +59,10 @@ def outcome(
     """The answer."""
     status = _status(matching, tally, blame)
     is_clear = blame is not None and (status == "diverged" or blame.is_random)
-    depths: dict[int, Depth] = {1: "summary", SKETCH: "sketch"}
     found = Comparison(
         baseline=str(runs[0].directory), candidate=str(runs[1].directory), status=status,
         first=blame.divergence if blame is not None and is_clear else None, rows=tuple(rows), matching=matching,
-        floor_source=tally.floor_source, budget=options.budget, depth=depths.get(tally.deepest),
+        floor_source=tally.floor_source, budget=options.budget, depth=depth_word(tally.deepest),
         n_steps=tally.n_steps, n_rows=tally.n_rows, n_differ=tally.n_differ, notes=_notes(tally, matching),
         cause=_plain_cause(blame) if blame is not None and is_clear else None,
     )  # fmt: skip

@@ -19,6 +19,8 @@ from hypocenter.compare.noise import CALIBRATION, REPEATS, Noise
 from hypocenter.compare.options import Options
 from hypocenter.compare.rows import RunRows, StepRows
 from hypocenter.compare.spots import Spots
+from hypocenter.compare.values.depth import Depth
+from hypocenter.compare.values.recorded import RecordedValues as Recorded
 from hypocenter.compare.verdict import row_verdicts
 from hypocenter.record.reader import RecordedRun
 
@@ -45,6 +47,10 @@ class Walk:
     def __post_init__(self) -> None:
         of = self.decks[0].by_spot
         self._cards: list[SiteCard] = [of[pair.baseline[0]] for pair in self.pairs]
+        use = self.options.use_values
+        mine, theirs, *others = [Recorded(run, is_wanted=use) for run in (*self.runs, *self.options.noise)]
+        self.values = Depth(baseline=mine, candidate=theirs, shift=self.shift)
+        self.repeated = [Depth(baseline=mine, candidate=other) for other in others]
         self.noise = Noise(self._cards, np.array([_is_exact(card.spot) for card in self._cards], np.bool_))
 
     def __iter__(self) -> Iterator[Judged]:
@@ -65,15 +71,16 @@ class Walk:
         for mine, theirs, others in together(rows, self.shift):
             if wanted is not None and not wanted(mine.step):
                 continue
-            for aligner, repeat in zip(repeats, others, strict=True):
+            for aligner, repeat, values in zip(repeats, others, self.repeated, strict=True):
                 if repeat is not None:
-                    self._learn(aligner, mine.own, repeat.own, REPEATS, mine.step)
+                    self._learn(aligner, mine.own, repeat.own, REPEATS, mine.step, values)
             for aligner, side in zip(own, (mine, theirs), strict=True):
                 for perturbed in side.calibrations:
                     self._learn(aligner, side.own, perturbed, CALIBRATION, mine.step)
             aligned = apart.align(mine.own, theirs.own)
             found = distances(aligned.baseline, aligned.candidate, same_shape=alike[aligned.pair])
             found.low[padded[aligned.pair]] = 0.0  # what the padding holds is not of the program
+            self.values.deepen(self.pairs, aligned, found)
             floors = self.noise.of(aligned.pair, aligned.step)
             verdicts, is_negligible = negligible.judge(
                 aligned, found, floors, row_verdicts(found, floors, self.options.budget)
@@ -83,10 +90,17 @@ class Walk:
                 verdicts=verdicts, negligible=is_negligible, modules=modules,
             )  # fmt: skip
         self.problems += [problem for run in rows for problem in run.problems]
+        self.problems += [problem for values in (self.values, *self.repeated) for problem in values.problems]
 
-    def _learn(self, aligner: Aligner, baseline: StepRows, other: StepRows, source: int, step: int) -> None:
+    def _learn(
+        self, aligner: Aligner, baseline: StepRows, other: StepRows, source: int, step: int, values: Depth | None = None
+    ) -> None:
         aligned = aligner.align(baseline, other)
-        self.noise.learn(aligned.pair, distances(aligned.baseline, aligned.candidate), source, step)
+        found = distances(aligned.baseline, aligned.candidate)
+        if values is not None:
+            values.deepen(aligner.pairs, aligned, found)
+        self.values.forget_bounds(found)
+        self.noise.learn(aligned.pair, found, source, step)
 
 
 def together(runs: Sequence[RunRows], shift: int) -> Iterator[tuple[StepRows, StepRows, list[StepRows | None]]]:

@@ -12,8 +12,8 @@ from hypocenter.compare.distances.sketch import estimate
 from hypocenter.compare.distances.summary import bound
 from hypocenter.compare.rows import Flags, Ints, Reals, StepRows
 
-NONE, SUMMARY, SKETCH = 0, 1, 2  # what a row was compared by
-_DEPTHS: dict[int, Depth] = {SUMMARY: "summary", SKETCH: "sketch"}
+NONE, SUMMARY, SKETCH, TENSOR = 0, 1, 2, 3  # what a row was compared by
+_DEPTHS: dict[int, Depth] = {SUMMARY: "summary", SKETCH: "sketch", TENSOR: "tensor"}
 
 
 def depth_word(code: int) -> Depth | None:

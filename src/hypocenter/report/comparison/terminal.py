@@ -30,9 +30,9 @@ def render(found: Comparison, screen: Screen | None = None, rows: int = ROWS) ->
 
 
 def _lines(found: Comparison, width: int, most: int) -> Iterator[Text]:
-    head, _, rest = wording.sentence(found.sentence).partition(" ")
-    if head == "cannot":
-        head, rest = "cannot tell:", rest.partition(" ")[2]
+    text = wording.sentence(found.sentence)
+    n_words = 2 if text.startswith("cannot ") else 1
+    head, rest = " ".join(text.split(" ")[:n_words]), " ".join(text.split(" ")[n_words:])
     yield from wrapped(Text(f"{head} ", _STYLES[found.status]), Text(rest, "bold"), width, indent=4)
     if found.first is not None and found.first.source is not None:
         yield Text.assemble(("   --> ", _FRAME), (wording.source_place(found.first.source), _PATH))
