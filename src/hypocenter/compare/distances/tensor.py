@@ -6,8 +6,8 @@ is the larger of both magnitudes (so that a value against zero does not count fo
 
 `one_thousandth` and `five_thousandths` are what msprobe (Ascend) calls One Thousandth and Five Thousandths Err Ratio:
 the share of elements whose relative error is *below* 1/1000 and 5/1000, 1 being best. The error is
-|n - b| / |b|, where b is the baseline; where b is 0, float32's eps (float64's for float64 values) is added to both first
-(msprobe 26.2, core/compare/utils.py, `get_relative_err`, `calc_relative_err_ratio`). Non-finite elements: msprobe
+|n - b| / |b|, where b is the baseline; where b is 0, float32's eps (float64's for float64 values) is added to both
+first (msprobe 26.2, core/compare/utils.py, `get_relative_err`, `calc_relative_err_ratio`). Non-finite elements: msprobe
 compares nothing unless their places agree, and then takes them as 0; here they are left out, and counted.
 """
 
@@ -190,9 +190,7 @@ class _Sums:
         bucket = np.where(ulps > 0, 1 + (octave * _PER_OCTAVE).astype(np.int64), 0)
         self.ulps += np.bincount(np.minimum(bucket, len(self.ulps) - 1), minlength=len(self.ulps))
 
-    def _remember(
-        self, a: Array, b: Array, gap: Array, places: Ints, part: int, shape: tuple[int, ...]
-    ) -> None:
+    def _remember(self, a: Array, b: Array, gap: Array, places: Ints, part: int, shape: tuple[int, ...]) -> None:
         some = np.argpartition(gap, -N_WORST)[-N_WORST:] if len(gap) > N_WORST else np.arange(len(gap))
         for at in some[gap[some] > 0].tolist():
             index = tuple(int(i) for i in np.unravel_index(int(places[at]), shape)) if shape else ()
@@ -229,7 +227,7 @@ class _Sums:
 
     def _histogram(self) -> dict[str, int]:
         octaves = self.ulps[1:].reshape(_OCTAVES, _PER_OCTAVE).sum(1)
-        below = int(round(-math.log2(_FEWEST_ULPS)))
+        below = round(-math.log2(_FEWEST_ULPS))
         found = {"0": int(self.ulps[0]), "<1": int(octaves[:below].sum())}
         found |= {f"{2**at}": int(count) for at, count in enumerate(octaves[below:].tolist())}
         return {name: count for name, count in found.items() if count}
