@@ -18,7 +18,7 @@ from hypocenter.compare.matching import match
 from hypocenter.compare.options import Options
 from hypocenter.compare.outcome import Tally, outcome, with_fit
 from hypocenter.compare.source import source_of
-from hypocenter.compare.step_alignment import shift_of
+from hypocenter.compare.step_alignment import shift_between
 from hypocenter.compare.values.bits import Array
 from hypocenter.compare.verdict import CANNOT_TELL
 from hypocenter.compare.walk import Walk
@@ -76,7 +76,7 @@ def compare_runs(baseline: RecordedRun, candidate: RecordedRun, *, options: Opti
     options = options or Options()
     runs, decks = (baseline, candidate), (deck(baseline), deck(candidate))
     matching = _of_sites(options.matching or _matched(runs, decks, options), options.site)
-    walk = Walk(runs=runs, decks=decks, pairs=matching.pairs, shift=_shift(runs), options=options)
+    walk = Walk(runs=runs, decks=decks, pairs=matching.pairs, shift=shift_between(*runs), options=options)
     course = _Course(
         worst=Worst(matching.pairs), tally=Tally(shift=walk.shift), facts=(baseline.facts(), candidate.facts())
     )
@@ -129,16 +129,6 @@ def _matched(runs: tuple[RecordedRun, RecordedRun], decks: tuple[Deck, Deck], op
         mine.cards, theirs.cards, options.map, baseline_facts=runs[0].facts(), candidate_facts=runs[1].facts(),
         plugins=options.plugins,
     )  # fmt: skip
-
-
-def _shift(runs: tuple[RecordedRun, RecordedRun]) -> int:
-    losses: list[dict[int, float]] = []
-    steps: list[list[int]] = []
-    for run in runs:
-        records = [record for rank, record in run.step_records() if rank == run.ranks[0]]
-        losses.append({record.step: record.loss for record in records if record.loss is not None})
-        steps.append(sorted({record.step for record in records}))
-    return shift_of(losses[0], losses[1], (steps[0], steps[1]))
 
 
 def _of_sites(matching: Matching, pattern: str) -> Matching:

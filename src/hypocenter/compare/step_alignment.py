@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hypocenter.record.reader import RecordedRun
+
 _MOST_SHIFT = 3  # steps tried both ways: counting from 1, a warm-up step that is not counted
 _ENOUGH = 2  # equal losses that say more than chance
 
@@ -23,6 +25,17 @@ def shift_of(baseline: Losses, candidate: Losses, steps: tuple[Sequence[int], Se
     counts = {shift: _n_equal(baseline, candidate, shift) for shift in range(-_MOST_SHIFT, _MOST_SHIFT + 1)}
     best = max(counts, key=lambda shift: (counts[shift], -abs(shift)))
     return best if counts[0] == 0 and counts[best] >= _ENOUGH else 0
+
+
+def shift_between(baseline: RecordedRun, candidate: RecordedRun) -> int:
+    """What to add to a step of the baseline for the candidate's, by the losses that both recorded."""
+    losses: list[dict[int, float]] = []
+    steps: list[list[int]] = []
+    for run in (baseline, candidate):
+        records = [record for rank, record in run.step_records() if rank == run.ranks[0]]
+        losses.append({record.step: record.loss for record in records if record.loss is not None})
+        steps.append(sorted({record.step for record in records}))
+    return shift_of(losses[0], losses[1], (steps[0], steps[1]))
 
 
 def _n_equal(baseline: Losses, candidate: Losses, shift: int) -> int:

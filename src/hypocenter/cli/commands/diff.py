@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -14,10 +15,11 @@ from hypocenter.compare.comparison import Comparison
 from hypocenter.compare.engine import compare_runs
 from hypocenter.compare.options import Options
 from hypocenter.compare.pairing.manual_map import draft_map, read_map
+from hypocenter.compare.values.measured import Measured, measured
 from hypocenter.compare.verdict import BUDGET
 from hypocenter.errors import ConfigError, ExistsError
 from hypocenter.record.reader import open_run
-from hypocenter.report import wording
+from hypocenter.report import value_table, wording
 from hypocenter.report.comparison import catalogue, terminal
 from hypocenter.report.screen import screen_of, write
 
@@ -44,12 +46,13 @@ _BUDGET = re.compile(r"(?:floor)?\s*[×x*]?\s*([0-9.eE+-]+)")
 @click.option("--site", default="", metavar="GLOB", help="Only sites of the baseline that match, such as '*.attn.*'.")
 @click.option("--plugin", "plugins", multiple=True, metavar="FILE", help="A file with more fits or matchers.")
 @click.option("--rows", type=click.IntRange(0), default=terminal.ROWS, show_default=True, help="Rows shown; 0 for all.")
+@click.option("--values", "as_values", is_flag=True, help="Measure the values themselves (level tensors), row by row.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (same as --format json); nothing is cut.")
 @click.option("--format", "format_name", default="terminal", metavar="NAME", help="terminal, json, markdown, github.")
 def command(
     baseline: Path, candidate: Path, noise: tuple[Path, ...], budget: str, map_file: Path | None,
-    write_map: Path | None, steps: str | None, site: str, plugins: tuple[str, ...], rows: int, as_json: bool,
-    format_name: str,
+    write_map: Path | None, steps: str | None, site: str, plugins: tuple[str, ...], rows: int, as_values: bool,
+    as_json: bool, format_name: str,
 ) -> int:  # fmt: skip
     """Name the first place, in execution order, where CANDIDATE leaves BASELINE by more than the noise floor.
 
@@ -67,8 +70,11 @@ def command(
         map=read_map(map_file) if map_file is not None else None,
         is_wanted=schedule.parse(steps) if steps is not None else None,
     )  # fmt: skip
-    found = compare_runs(open_run(baseline), open_run(candidate), options=options)
-    if name == "terminal":
+    runs = open_run(baseline), open_run(candidate)
+    found = compare_runs(*runs, options=options)
+    if as_values:
+        _values(found, list(measured(found, *runs, options.is_wanted)), name, rows)
+    elif name == "terminal":
         write(sys.stdout, terminal.render(found, screen_of(sys.stdout), rows))
     else:
         write(sys.stdout, render(found))
@@ -96,6 +102,16 @@ def budget_of(text: str) -> float:
             fix="such as 4, or floor×4",
         )  # fmt: skip
     return value
+
+
+def _values(found: Comparison, lines: Sequence[Measured], name: str, rows: int) -> None:
+    if name not in ("terminal", "json"):
+        raise ConfigError("--values is a table or JSON", where=f"--format {name}", fix="give --json, or no --format")
+    if name == "json":
+        write(sys.stdout, value_table.as_json(found, lines))
+        return
+    words = [wording.sentence(found.sentence), "", *value_table.in_words(lines, rows or len(lines))]
+    write(sys.stdout, "".join(f"{line}\n" for line in words))
 
 
 def _write_map(path: Path, found: Comparison) -> None:
