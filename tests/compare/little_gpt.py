@@ -29,6 +29,8 @@ class Planted:
     shared_code: float = 1.0  # the model multiplies the second output of `shared` by it
     short_projection: bool = False  # blocks.1.proj computes in bfloat16
     bad_backward: float = 1.0  # the gradient of the input of blocks.2.ln2 is multiplied by it
+    bad_gate: float = 1.0  # the gradient of one of the two uses of the input of blocks.1's `up`
+    bad_sum: float = 1.0  # the gradient of the sum that blocks.1 returns is multiplied by it
     bad_weight_grad: float = 1.0  # the gradient of blocks.1.down.weight is multiplied by it
     initial: bool = False  # blocks.2.up.weight has other values
     decay: float = 0.0  # weight decay of biases and norms
@@ -69,10 +71,12 @@ class Block(nn.Module):
         scale = planted.attention_scale if self.number == 1 else None
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
         x = x + self.proj(y.transpose(1, 2).reshape(n, t, d))
-        h = self.act(self.up(self.ln2(_times_gradient(x, planted.bad_backward) if self.number == 2 else x)))
+        y = self.ln2(_times_gradient(x, planted.bad_backward) if self.number == 2 else x)
+        h = self.act(self.up(y) + (_times_gradient(y, planted.bad_gate) if self.number == 1 else y).mean())
         h = h * planted.square if self.number == 2 and planted.square != 1.0 else h
         branch = self.drop(self.down(h))
-        return x + (branch * planted.residual if self.number == 3 and planted.residual != 1.0 else branch)
+        x = x + (branch * planted.residual if self.number == 3 and planted.residual != 1.0 else branch)
+        return _times_gradient(x, planted.bad_sum) if self.number == 1 else x
 
 
 class Gpt(nn.Module):

@@ -60,6 +60,8 @@ def test_the_same_program_twice_is_the_same_to_the_bit(compared):
         ({"shared_code": 1.1}, "forward", "", "in[0]"),
         ({"short_projection": True}, "forward", "blocks.1.proj", "out[0]"),
         ({"bad_backward": 1.05}, "backward", "blocks.2.ln2", "grad_in[0]"),
+        ({"bad_gate": 3.0}, "backward", "blocks.1.up", "grad_in[0]"),
+        ({"bad_sum": 1.1}, "backward", "blocks.1", "grad_out[0]"),
         ({"bad_weight_grad": 1.1}, "grad", "blocks.1.down.weight", "grad"),
         ({"initial": True}, "param", "blocks.2.up.weight", "value"),
         ({"decay": 0.1}, "optimizer", "shared.bias", "value"),

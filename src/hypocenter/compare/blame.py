@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from hypocenter.compare.judged import Judged
 from hypocenter.compare.noise import ZONE
 from hypocenter.compare.randomness import draws_random_numbers
 from hypocenter.compare.rows import Flags
+from hypocenter.compare.same_tensor import producer, rows_of_tensor
 from hypocenter.compare.verdict import CANNOT_TELL
 from hypocenter.nouns import Phase
 from hypocenter.record.facts_file import Facts
@@ -63,8 +64,9 @@ def _judge(
     shared = common_factor(judged) if phase == "grad" else None
     if shared is not None and shared.outliers:
         at, shared = shared.outliers[0], None
-    at = _producer(judged, at)
+    at = producer(judged, at)
     inputs = inputs_of(judged, at)
+    inputs = replace(inputs, rows=inputs.rows & ~rows_of_tensor(judged, at))
     if (judged.differs & inputs.rows).any():
         return None
     row = judged.row(at)
@@ -111,55 +113,17 @@ def _has_inputs(judged: Judged, at: int, inputs: Inputs) -> bool:
     return bool((inputs.rows & (judged.phase != "param")).any())
 
 
-def _producer(judged: Judged, at: int) -> int:
-    """The row of the same values that is somebody's output, when this one is an input of the next.
-
-    In backward the gradient of a tensor is seen at its consumer (grad_in) and at its producer (grad_out) in no order.
-    """
-    spot = judged.spots[at]
-    if spot.phase != "backward":
-        return at
-    rows = judged.aligned.baseline
-    same = (judged.phase == "backward") & judged.differs & (rows.microbatch == rows.microbatch[at])
-    same &= (rows.lane == rows.lane[at]) & np.char.startswith(judged.port, "grad_in")
-    for name in ("sum", "sumsq", "absmax"):
-        same &= rows.values[name] == rows.values[name][at]
-    same &= rows.counts["n"] == rows.counts["n"][at]
-    found = [i for i in np.flatnonzero(same).tolist() if _has_own_gradient(judged, i)]
-    if not found:
-        return at
-    return _common(judged, found)
-
-
-def _has_own_gradient(judged: Judged, at: int) -> bool:
-    """Whether the module's own output gradients were compared, and agree."""
-    spot = judged.spots[at]
-    own = (judged.site == spot.site) & (judged.call == spot.call) & np.char.startswith(judged.port, "grad_out")
-    own &= judged.phase == "backward"
-    return bool(own.any()) and not bool((own & judged.differs).any())
-
-
-def _common(judged: Judged, rows: list[int]) -> int:
-    """Of the consumers of one tensor the innermost that holds all others that are not around it."""
-    sites = [judged.spots[i].site for i in rows]
-    leaves = [i for i, site in zip(rows, sites, strict=True) if not any(_is_in(other, site) for other in sites)]
-    if len(leaves) == 1:
-        return leaves[0]
-    shared = [i for i in rows if all(_is_in(judged.spots[leaf].site, judged.spots[i].site) for leaf in leaves)]
-    around = [i for i in shared if i not in leaves]
-    return max(around, key=lambda i: len(judged.spots[i].site)) if around else leaves[0]
-
-
-def _is_in(site: str, outer: str) -> bool:
-    return site != outer and (outer == "" or site.startswith(f"{outer}."))
-
-
 def _between(judged: Judged, at: int, inputs: Inputs) -> tuple[str, str] | None:
     if not inputs.is_between:
         return None
     phase = "forward" if judged.spots[at].phase == "loss" else judged.spots[at].phase
     rows = inputs.rows & (judged.phase == phase)
     gives = rows & np.char.startswith(judged.port, "out" if phase == "forward" else "grad_in")
+    if phase == "backward":  # what the owner was given, or what it got back from a module of its own
+        own = gives & np.char.startswith(judged.site, f"{inputs.owner}." if inputs.owner else "")
+        given = (judged.phase == phase) & (judged.site == inputs.owner) & np.char.startswith(judged.port, "grad_out")
+        own |= given & ~judged.differs & ~own.any()
+        gives = own if own.any() else gives
     last = np.flatnonzero(gives if gives.any() else rows)
     if not len(last):
         return None

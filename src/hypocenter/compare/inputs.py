@@ -89,7 +89,7 @@ def _backward(judged: Judged, at: int) -> Inputs:
 def _gradient(judged: Judged, at: int) -> Inputs:
     spot = judged.spots[at]
     if spot.site == "grad_norm":
-        return Inputs(rows=(judged.phase == "grad") & _not(at, len(judged)), owner="", is_between=True)
+        return Inputs(rows=(judged.phase == "grad") & _not(at, len(judged)), owner="grad_norm")
     owner = module_of(judged, spot.site)
     of_module = (judged.site == owner) & np.isin(judged.phase, ("forward", "backward"))
     rows = of_module & (_starts_with(judged, "in") | _starts_with(judged, "grad_out"))

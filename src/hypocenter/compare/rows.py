@@ -37,7 +37,7 @@ _TOLD_BY = ("phase", "site", "port", "call", "op", "recompute", "replay")  # whe
 _NOT_OF_THE_PROGRAM = ("misuse.", "rng.", "replicas.", "sdc", "micro-batches", "label_weight", "loss_scale.")
 _NOT_VALUES = (
     "replica", "n_labels", "loss_share", "token_gap", "not_added", "recompute_gap", "recompute_in", "recompute_zeros",
-    "scaled_grad",
+    "scaled_grad", "update_lost", "update_ulps", "exp_avg_sq_lost", "stuck",
 )  # fmt: skip
 
 

@@ -124,9 +124,16 @@ def _of_first(first: Divergence) -> Iterator[str]:
         yield "parameters differ before the first step: another initialisation, or another checkpoint"
     elif first.phase == "optimizer" and first.row is not None and first.row.pair.baseline[0].phase == "param":
         yield f"the parameter agreed before step {first.step}, and its gradient agreed: the update differs"
+    elif first.site == "grad_norm":
+        yield "every gradient that is in both runs agrees: look at those in one run only, and at how the norm is taken"
     elif first.between is not None:
         last, then = first.between
         yield f"{last} agrees, {then} does not: the code between them is {place(first.site)}'s own"
+    elif first.phase == "backward" and first.port.startswith("grad_in"):
+        yield (
+            f"the gradients of what {place(first.site)} gave agree, that of what it took does not: its own backward, or "
+            "that of code around it that uses the same tensor"
+        )
     elif first.inputs_agree:
         yield f"all that was recorded of what {place(first.site)} was given agrees within noise, what it gives does not"
     if first.inputs_agree is None:
