@@ -26,7 +26,10 @@ _EPS = {
 }  # fmt: skip
 # What two good runs on different devices are apart by at most before it looks wrong, at depth of a few layers:
 # rounding of float32 adds up over sums (2**3 eps); that of a short format is hidden by accumulation in float32.
-_ASSUMED = {"float64": 2.0**-46, "complex128": 2.0**-46, "float32": 2.0**-20, "complex64": 2.0**-20}
+_ASSUMED = {
+    "float64": 2.0**-46, "complex128": 2.0**-46, "float32": 2.0**-20, "complex64": 2.0**-20, "bfloat16": 2.0**-8,
+    "float16": 2.0**-11,
+}  # fmt: skip
 _OF_INTEGERS = 2.0**-12  # indices that a router picks may flip here and there
 ZONE = 64.0  # times an assumed floor: below it nobody can tell
 _ROUNDING = 0.25  # of eps: relative L2 error of rounding each element once (eps / sqrt(12), about)

@@ -37,7 +37,10 @@ _TOLD_BY = ("phase", "site", "port", "call", "op", "recompute", "replay")  # whe
 _NOT_OF_THE_PROGRAM = ("misuse.", "rng.", "replicas.", "sdc", "micro-batches", "label_weight", "loss_scale.")
 _NOT_VALUES = (
     "replica", "n_labels", "loss_share", "token_gap", "not_added", "recompute_gap", "recompute_in", "recompute_zeros",
-    "scaled_grad", "update_lost", "update_ulps", "exp_avg_sq_lost", "stuck",
+    "scaled_grad",
+    # of detect.update_rows
+    "update_lost", "update_ulps", "stuck", "grad_share", "lr_share", "step_counter", "step_moved", "exp_avg_sq_lost",
+    "exp_avg_sq_ratio", "exp_avg_sq_wrong", "ema_lost", "accumulated", "addition_lost", "hyper", "head_gap",
 )  # fmt: skip
 
 

@@ -131,8 +131,8 @@ def _of_first(first: Divergence) -> Iterator[str]:
         yield f"{last} agrees, {then} does not: the code between them is {place(first.site)}'s own"
     elif first.phase == "backward" and first.port.startswith("grad_in"):
         yield (
-            f"the gradients of what {place(first.site)} gave agree, that of what it took does not: its own backward, or "
-            "that of code around it that uses the same tensor"
+            f"the gradients of what {place(first.site)} gave agree, that of what it took does not: its own backward, "
+            "or that of code around it that uses the same tensor"
         )
     elif first.inputs_agree:
         yield f"all that was recorded of what {place(first.site)} was given agrees within noise, what it gives does not"
