@@ -29,7 +29,7 @@ Sketches = npt.NDArray[np.float32]
 
 CALIBRATION = "calibrate["  # how `op` of a perturbed replay's rows begins
 SKETCH_LENGTH = 256  # numbers of a sketch (summary.sketch: K * K)
-_COUNTS = ("n", "n_nan", "n_posinf", "n_neginf")
+_COUNTS = ("n", "n_nan", "n_posinf", "n_neginf", "n_hist")
 _VALUES = ("min", "max", "absmax", "sum", "sumsq")
 _SAME = ("phase", "site", "port", "call", "microbatch", "dtype", "op", "recompute", "replay", "literal_inf")
 COLUMNS = ("step", *_SAME, "order", *_COUNTS, *_VALUES, "digest", "sketch")
