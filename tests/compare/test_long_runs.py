@@ -11,7 +11,6 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from bench.compare.long_runs import write_run  # noqa: E402
-
 from hypocenter.compare.engine import compare_runs  # noqa: E402
 from hypocenter.record.reader import open_run  # noqa: E402
 

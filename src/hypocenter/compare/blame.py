@@ -8,7 +8,7 @@ import numpy as np
 
 from hypocenter.compare.common_factor import CommonFactor, common_factor
 from hypocenter.compare.comparison import Divergence, Pair
-from hypocenter.compare.execution import is_of_update
+from hypocenter.compare.execution import is_given_to_loss, is_of_update
 from hypocenter.compare.inputs import Inputs, inputs_of
 from hypocenter.compare.judged import Judged
 from hypocenter.compare.noise import ZONE
@@ -94,6 +94,8 @@ def _is_handed_on(excess: float, largest: float, *, is_doubtful: bool) -> bool:
 
 def _phase(judged: Judged, at: int) -> Phase:
     spot = judged.spots[at]
+    if is_given_to_loss(spot):
+        return "loss"
     if spot.phase == "forward" and spot.site == "":
         if spot.port.startswith("in"):
             return "data"
@@ -116,7 +118,7 @@ def _has_inputs(judged: Judged, at: int, inputs: Inputs) -> bool:
 def _between(judged: Judged, at: int, inputs: Inputs) -> tuple[str, str] | None:
     if not inputs.is_between:
         return None
-    phase = "forward" if judged.spots[at].phase == "loss" else judged.spots[at].phase
+    phase = "forward" if _phase(judged, at) == "loss" else judged.spots[at].phase
     rows = inputs.rows & (judged.phase == phase)
     gives = rows & np.char.startswith(judged.port, "out" if phase == "forward" else "grad_in")
     if phase == "backward":  # what the owner was given, or what it got back from a module of its own

@@ -13,9 +13,16 @@ def stage_of(spot: Spot) -> int:
     """Where the spot stands: STAGES, then what acts at the update. Rows of one stage follow their `order`."""
     if spot.phase == "optimizer" and is_of_update(spot.site):
         return END_OF_STEP
+    if is_given_to_loss(spot):
+        return _RANK["loss"]
     if spot.phase == "comm":
         return _RANK["backward"]
     return _RANK.get(spot.phase, END_OF_STEP)
+
+
+def is_given_to_loss(spot: Spot) -> bool:
+    """Whether it is what the loss is computed from beside the model's output: labels, weights."""
+    return spot.phase == "data" and spot.site.startswith("batch.loss")
 
 
 def is_of_update(site: str) -> bool:

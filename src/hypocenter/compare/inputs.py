@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hypocenter.compare.execution import is_given_to_loss
 from hypocenter.compare.judged import Judged
 from hypocenter.compare.rows import Flags
 
@@ -23,6 +24,8 @@ class Inputs:
 
 def inputs_of(judged: Judged, at: int) -> Inputs:
     """The inputs of row `at` within its step."""
+    if is_given_to_loss(judged.spots[at]):
+        return _given_to_loss(judged, at)
     find = _BY_PHASE.get(judged.spots[at].phase, _everything_before)
     return find(judged, at)
 
@@ -69,7 +72,12 @@ def _forward(judged: Judged, at: int) -> Inputs:
 
 def _loss(judged: Judged, at: int) -> Inputs:
     here = _of_same_batch(judged, at) & ((judged.phase == "forward") | (judged.phase == "data"))
-    return Inputs(rows=here, owner="", is_between=True)
+    return Inputs(rows=here & _not(at, len(judged)), owner="", is_between=True)
+
+
+def _given_to_loss(judged: Judged, at: int) -> Inputs:
+    given = (judged.phase == "data") & ~np.char.startswith(judged.site, "batch.loss")
+    return Inputs(rows=_of_same_batch(judged, at) & given, owner="", is_between=True)
 
 
 def _backward(judged: Judged, at: int) -> Inputs:

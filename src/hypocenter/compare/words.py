@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from hypocenter.compare.blame import Blame
 from hypocenter.compare.comparison import Comparison, Divergence, RowComparison
+from hypocenter.compare.execution import is_given_to_loss
 
 
 def power(value: float) -> str:
@@ -48,6 +49,10 @@ def sentence(found: Comparison, blame: Blame | None) -> str:
 
 def _diverged(first: Divergence, blame: Blame | None) -> str:
     builds = "builds up until " if blame is not None and blame.is_gradual else ""
+    row = first.row
+    if row is not None and row.pair.baseline[0].port == "digest":
+        spot = row.pair.baseline[0]
+        return f"diverged at step {first.step}, {first.phase}: {spot.site} holds other values"
     numbers = f"differs by {power(first.error)} (noise floor {power(first.floor)})"
     where = _spot_text(first)
     if blame is not None and blame.common_factor is not None:
@@ -118,7 +123,10 @@ def _whys(found: Comparison, blame: Blame | None, n_doubtful: int) -> Iterator[s
 
 
 def _of_first(first: Divergence) -> Iterator[str]:
-    if first.phase == "data":
+    spot = first.row.pair.baseline[0] if first.row is not None else None
+    if spot is not None and is_given_to_loss(spot):
+        yield "what the model was given agrees, what the loss was given does not: other labels, or another shift"
+    elif first.phase == "data":
         yield "the batches differ: everything after is computed from other data"
     elif first.phase == "param":
         yield "parameters differ before the first step: another initialisation, or another checkpoint"

@@ -56,15 +56,18 @@ def distances(baseline: StepRows, candidate: StepRows, *, same_shape: Flags | No
     found = bound(baseline, candidate)
     digests = baseline.has_digest & candidate.has_digest
     has_equal_bits = digests & (baseline.digest == candidate.digest) & _alike(baseline, candidate)
-    only_digest = digests & ((baseline.counts["n"] == 0) | ~found.is_known)
+    # Bits of floats differ for good reasons, and of another type always: without values only integers tell.
+    only_digest = digests & ~found.is_known & _alike(baseline, candidate)
+    only_digest[only_digest] = has_equal_bits[only_digest] | _are_integers(baseline.dtype[only_digest])
     depth = np.where(found.is_known | only_digest, SUMMARY, NONE).astype(np.int8)
-    is_scalar = (baseline.counts["n"] == 1) & (candidate.counts["n"] == 1)
+    is_scalar = _are_scalars(baseline) & _are_scalars(candidate)
     low = np.where(is_scalar, _of_scalars(baseline, candidate), found.low)
     relative = low.copy()
     high = np.where(is_scalar, low, np.inf)
     cosine, scale = _signs_of_scalars(baseline, candidate)
     _add_sketches(baseline, candidate, same_shape, depth, relative, low, high, cosine, scale)
-    is_equal = has_equal_bits | (found.is_identical & ((depth == SUMMARY) | (relative == 0.0)))
+    has_other_bits = digests & ~has_equal_bits & _alike(baseline, candidate)
+    is_equal = has_equal_bits | (~has_other_bits & found.is_identical & ((depth == SUMMARY) | (relative == 0.0)))
     # Masks that one program fills with -inf and the other with the lowest number: values alone cannot tell.
     masks = found.nonfinite_differs & (baseline.literal_inf | candidate.literal_inf)
     depth[masks & ~is_equal] = NONE
@@ -89,9 +92,17 @@ def _alike(baseline: StepRows, candidate: StepRows) -> Flags:
     return baseline.dtype == candidate.dtype
 
 
+def _are_integers(dtypes: npt.NDArray[np.object_]) -> Flags:
+    return np.array([str(name).startswith(("int", "uint", "bool")) for name in dtypes], np.bool_)
+
+
+def _are_scalars(rows: StepRows) -> Flags:
+    return (rows.counts["n"] == 1) & (rows.counts["n_hist"] == 1)
+
+
 def _signs_of_scalars(baseline: StepRows, candidate: StepRows) -> tuple[Reals, Reals]:
     """Cosine and scale of what has one element; NaN elsewhere."""
-    is_scalar = (baseline.counts["n"] == 1) & (candidate.counts["n"] == 1)
+    is_scalar = _are_scalars(baseline) & _are_scalars(candidate)
     with np.errstate(all="ignore"):
         scale = np.where(is_scalar, candidate.values["sum"] / baseline.values["sum"], np.nan)
     scale[~np.isfinite(scale)] = np.nan

@@ -25,12 +25,21 @@ class Bound:
     nonfinite_differs: Flags  # other numbers of NaN or infinite elements
 
 
+def has_summary(rows: StepRows) -> Flags:
+    """Which rows tell of values: a digest alone comes with the number of elements and nothing else."""
+    found = (rows.counts["n_hist"] > 0) | (rows.values["sumsq"] > 0) | (rows.values["absmax"] > 0)
+    for name in ("n_nan", "n_posinf", "n_neginf"):
+        found |= rows.counts[name] > 0
+    return found & (rows.counts["n"] > 0)
+
+
 @np.errstate(all="ignore")  # a damaged recording holds any numbers
 def bound(baseline: StepRows, candidate: StepRows) -> Bound:
     """Compare rows one by one; both sides have the same length."""
     a, b = baseline.values, candidate.values
     n, size = baseline.counts["n"], np.sqrt(a["sumsq"])
-    is_known = (n > 0) == (candidate.counts["n"] > 0)  # of empty tensors nothing differs
+    is_known = has_summary(baseline) & has_summary(candidate)
+    is_known |= (n == 0) & (candidate.counts["n"] == 0)  # of empty tensors nothing differs
     is_known &= ~(baseline.is_bound | candidate.is_bound)
     same = is_known & (n == candidate.counts["n"])
     gaps = [np.abs(np.sqrt(b["sumsq"]) - size) - _SUMMED_ERROR * size]

@@ -11,19 +11,39 @@ import math
 from collections.abc import Iterator
 
 from hypocenter.compare.case import Case, PairedRow
+from hypocenter.compare.clues import attributes_apart, is_at_start, say
 from hypocenter.compare.comparison import Fit
 from hypocenter.compare.fitting import fit
 
 _CLOSE = 1e-3  # relative: a known quantity is named when the factor is this near to it
 _LEFT = 0.02  # of the candidate's square that may be something else than the baseline's direction
 _ONE = 1e-6  # a factor this near to 1 is no factor
+_SETTINGS = ("scal", "multiplier", "norm_factor")  # how settings that scale are called
+_SIZES = frozenset(
+    {
+        "hidden_size",
+        "d_model",
+        "n_embd",
+        "embed_dim",
+        "head_dim",
+        "d_kv",
+        "key_value_proj_dim",
+        "num_hidden_layers",
+        "n_layer",
+        "num_layers",
+    }
+)
 
 
 @fit("scale-factor")
 def scale_factor(case: Case) -> Fit | None:
     """One factor between both sides of the first difference."""
     row = case.row
+    if (told := _told(case)) is not None:
+        return told
     distance = row.comparison.distance if row is not None else None
+    if is_at_start(case):
+        return None  # a parameter that is larger from the start is initialisation's
     if row is None or distance is None or distance.scale is None or abs(distance.scale - 1.0) < _ONE:
         return None
     explained = _explained(row, distance.scale)
@@ -43,6 +63,21 @@ def scale_factor(case: Case) -> Fit | None:
     )  # fmt: skip
 
 
+def _told(case: Case) -> Fit | None:
+    """A setting that scales, of the module whose own code the difference comes from."""
+    if case.first.phase not in ("forward", "loss") or not case.inputs_agree or case.first.between is None:
+        return None
+    found = attributes_apart(case, _SETTINGS)
+    if len(found) != 1:
+        return None
+    name, (mine, other) = next(iter(found.items()))
+    return Fit(
+        name="scale-factor", cause="config-mismatch", explained=1.0, confidence="proven",
+        text=f"{name} of {case.first.site or 'the model'} is {say(mine)} in the baseline and {say(other)} in the "
+        "candidate", values={"baseline": mine, "candidate": other}, fix=f"set the same {name} on both sides",
+    )  # fmt: skip
+
+
 def _explained(row: PairedRow, alpha: float) -> float | None:
     """1 - ‖candidate - alpha baseline‖² / ‖candidate - baseline‖², from the sketches; 1 of scalars."""
     if row.baseline.n == 1 and row.candidate.n == 1:
@@ -57,9 +92,27 @@ def _explained(row: PairedRow, alpha: float) -> float | None:
     return 1.0 - left / difference
 
 
+def _roots(case: Case) -> Iterator[tuple[float, str]]:
+    """Square roots of sizes that embeddings, scores and branches are scaled by."""
+    for name, value in sorted(_sizes(case).items()):
+        yield math.sqrt(value), f"the square root of {name}"
+        if "layer" in name:
+            yield math.sqrt(2.0 * value), f"the square root of 2 {name}"
+
+
+def _sizes(case: Case) -> dict[str, int]:
+    facts = case.facts[0]
+    found: dict[str, int] = {}
+    for module in facts.modules if facts is not None else ():
+        for name, value in module.attributes.items():
+            if name.removeprefix("config.") in _SIZES and isinstance(value, int) and value > 1:
+                found.setdefault(name.removeprefix("config."), value)
+    return found
+
+
 def _known(case: Case) -> Iterator[tuple[float, str]]:
     """Numbers that programs scale by, and their inverses."""
-    quantities: list[tuple[float, str]] = []
+    quantities: list[tuple[float, str]] = [(root, name) for root, name in _roots(case)]
     for run, records, places in zip(case.runs, case.records, case.places, strict=True):
         batches = {record.n_microbatches for record in records.values()} - {0, 1}
         quantities += [(float(n), "the number of micro-batches") for n in sorted(batches)]
