@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from hypocenter import schedule
+from hypocenter.cli.comparison_page import refuse_existing, write_page
 from hypocenter.compare.comparison import Comparison
 from hypocenter.compare.engine import compare_runs
 from hypocenter.compare.options import Options
@@ -48,11 +49,19 @@ _BUDGET = re.compile(r"(?:floor)?\s*[×x*]?\s*([0-9.eE+-]+)")
 @click.option("--rows", type=click.IntRange(0), default=terminal.ROWS, show_default=True, help="Rows shown; 0 for all.")
 @click.option("--values", "as_values", is_flag=True, help="Measure the values themselves (level tensors), row by row.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (same as --format json); nothing is cut.")
-@click.option("--format", "format_name", default="terminal", metavar="NAME", help="terminal, json, markdown, github.")
+@click.option(
+    "--format",
+    "format_name",
+    default="terminal",
+    metavar="NAME",
+    help="terminal, json, markdown, github, junit, sarif, html.",
+)
+@click.option("--report", type=click.Path(path_type=Path), metavar="OUT.html", help="Write a page that opens offline.")
+@click.option("--force", is_flag=True, help="Overwrite OUT.html if it exists.")
 def command(
     baseline: Path, candidate: Path, noise: tuple[Path, ...], budget: str, map_file: Path | None,
     write_map: Path | None, steps: str | None, site: str, plugins: tuple[str, ...], rows: int, as_values: bool,
-    as_json: bool, format_name: str,
+    as_json: bool, format_name: str, report: Path | None, force: bool,
 ) -> int:  # fmt: skip
     """Name the first place, in execution order, where CANDIDATE leaves BASELINE by more than the noise floor.
 
@@ -63,6 +72,7 @@ def command(
             "the map exists already", where=str(write_map), why="files are never overwritten silently",
             fix="choose another with --write-map, or remove it",
         )  # fmt: skip
+    refuse_existing(report, force=force)
     name = "json" if as_json else format_name
     render = catalogue.by_name(name)
     options = Options(
@@ -80,6 +90,11 @@ def command(
         write(sys.stdout, render(found))
     if write_map is not None:
         _write_map(write_map, found)
+    if report is not None:
+        again = [*(("--noise", path) for path in noise), ("--budget", budget), ("--map", map_file), ("--steps", steps)]
+        again += [("--site", site or None), *(("--plugin", path) for path in plugins), ("--report", report)]
+        words = [str(word) for option in again if option[1] is not None for word in option]
+        write_page(report, found, runs, options, ["diff", str(baseline), str(candidate), *words])
     if name == "terminal":
         _next(baseline, candidate, found, has_noise=bool(noise))
     return EXIT[found.status]

@@ -30,11 +30,15 @@ def document(found: CurveComparison) -> str:
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + inline(found, with_style=True) + "\n"
 
 
-def inline(found: CurveComparison, *, with_style: bool = False) -> str:
-    """The chart as an element for an HTML page, which has to bring STYLE itself unless `with_style`."""
+def inline(found: CurveComparison, *, with_style: bool = False, name: str = "loss") -> str:
+    """The chart as an element for an HTML page, which has to bring STYLE itself unless `with_style`.
+
+    Args:
+        name: of the quantity that `found.track` holds.
+    """
     style = f"<style>{STYLE}</style>" if with_style else ""
     title = escape(wording.clean(found.sentence, 300))
-    parts = "".join(_parts(found))
+    parts = "".join(_parts(found, name))
     return (
         f'<svg class="curves" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
         f'height="{HEIGHT}" role="img">{style}<title>{title}</title>'
@@ -42,7 +46,7 @@ def inline(found: CurveComparison, *, with_style: bool = False) -> str:
     )
 
 
-def _parts(found: CurveComparison) -> Iterator[str]:
+def _parts(found: CurveComparison, name: str) -> Iterator[str]:
     track = found.track
     yield f'<text x="{_LEFT}" y="18">{escape(wording.cut_middle(wording.clean(found.sentence, 300), 110))}</text>'
     if not track.steps:
@@ -50,7 +54,7 @@ def _parts(found: CurveComparison) -> Iterator[str]:
         return
     top, below = _TOP, _TOP + _UPPER + _GAP
     upper = _span([*track.baseline, *track.candidate])
-    yield from _frame(top, _UPPER, upper, "loss")
+    yield from _frame(top, _UPPER, upper, escape(name))
     yield f'<path class="base" d="{_path(track.steps, track.baseline, upper, top, _UPPER)}"/>'
     yield f'<path class="cand" d="{_path(track.steps, track.candidate, upper, top, _UPPER)}"/>'
     floor = [value or 0.0 for value in track.floor]

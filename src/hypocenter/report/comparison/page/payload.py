@@ -21,6 +21,7 @@ from hypocenter.report.comparison.page.tree import Line, Tree, tree_of
 from hypocenter.report.comparison.ranking import times
 
 PACKED_BYTES = 1_700_000  # of the data: the rest of 2 MB is scripts, cards and curves
+MOST_LONE = 4000  # spots without counterpart in the table; the tree counts all
 _DIGITS = 4  # of a relative error on a page
 _SOME_PORTS = 40  # of a module's spots without counterpart, named
 _LONGEST_NAME = 160
@@ -60,8 +61,17 @@ def _content(found: Comparison, material: Material, most: int) -> dict[str, Any]
                 "about": about + (cut if len(kept) < len(rows) else ""),
                 "rows": [_row(row, numbers[row.pair]) for row in kept],
                 "states": [
-                    [s.own, s.below, s.n_rows, s.n_differ, s.n_lone, s.worst if s.worst < len(kept) else -1]
-                    for s in states_of(tree, kept)
+                    [
+                        s.own,
+                        s.below,
+                        s.n_rows,
+                        s.n_differ,
+                        s.n_lone,
+                        s.worst if s.worst < len(kept) else -1,
+                        s.parts,
+                        s.parts_below,
+                    ]
+                    for s in states_of(tree, [*kept, *_rest(rows, kept)])
                 ],
                 "first": _first(found, kept),
             }
@@ -71,7 +81,8 @@ def _content(found: Comparison, material: Material, most: int) -> dict[str, Any]
         "budget": found.budget,
         "lines": [_line(tree, n, kinds) for n in range(len(tree.lines))],
         "pairs": [_pair(pair, tree) for pair in shown],
-        "lone": [*_lone(tree, 0), *_lone(tree, 1)],
+        "lone": [*_lone(tree, 0), *_lone(tree, 1)][:MOST_LONE],
+        "n_lone": sum(len(spots) for side in tree.missing for spots in side.values()),
         "views": views,
     }
 
@@ -82,7 +93,9 @@ def _views(found: Comparison, material: Material) -> list[tuple[str, Sequence[Ro
     if scene.step is not None and scene.rows:
         about = f"{wording.count(len(scene.rows), 'row')} of step {scene.step}, where the runs part"
         views.append((f"step {scene.step}", scene.rows, about))
-    about = f"the worst row of each of {wording.count(len(found.rows), 'pair')}, of {wording.count(found.n_rows, 'row')}"
+    about = (
+        f"the worst row of each of {wording.count(len(found.rows), 'pair')}, of {wording.count(found.n_rows, 'row')}"
+    )
     views.append(("all steps" if found.n_steps != 1 else "the step", found.rows, about))
     return views
 
@@ -95,6 +108,11 @@ def _kept(found: Comparison, rows: Sequence[RowComparison], most: int) -> list[R
         some.sort(key=lambda row: (row.pair != culprit, -CODES.index(row.verdict), -times(row)))
         some = some[:most]
     return sorted(some, key=lambda row: (stage_of(row.pair.baseline[0]), row.order))
+
+
+def _rest(rows: Sequence[RowComparison], kept: Sequence[RowComparison]) -> list[RowComparison]:
+    pairs = {row.pair for row in kept}
+    return [row for row in rows if row.pair not in pairs]
 
 
 def _first(found: Comparison, rows: Sequence[RowComparison]) -> int:

@@ -58,10 +58,13 @@ class _Layout:
             _ranks(cards[1], [*right, *(card.spot for card in lone[1])]),
         )
         self.votes: Counter[tuple[str, str]] = Counter()
+        self.split: set[tuple[str, str]] = set()  # one module of the baseline, several of the candidate
         for pair in matching.pairs:
             for mine in {owner(spot) for spot in pair.baseline}:
                 for other in {owner(spot) for spot in pair.candidate}:
                     self.votes[mine, other] += 1
+                    if len(pair.baseline) < len(pair.candidate):
+                        self.split.add((mine, other))
         self.partner, self.part_of, self.extra = self._linked()
         self.lines: list[Line] = []
         self.at: dict[tuple[str | None, str | None], int] = {}
@@ -80,7 +83,7 @@ class _Layout:
         for mine, other in by_votes:
             if mine not in partner:
                 part_of.setdefault(mine, other)
-            if other not in taken:
+            if other not in taken and (mine, other) in self.split:
                 extra[mine].append(other)
                 taken.add(other)
         return partner, part_of, extra
@@ -101,7 +104,9 @@ class _Layout:
         keys = {path: (path, self.partner.get(path) or self.part_of.get(path)) for path in mine}
         keys[""] = ("", "")
         back = {right: left for left, right in self.partner.items()}
-        below: dict[tuple[str | None, str | None], list[tuple[float, tuple[str | None, str | None]]]] = defaultdict(list)
+        below: dict[tuple[str | None, str | None], list[tuple[float, tuple[str | None, str | None]]]] = defaultdict(
+            list
+        )
         for path, rank in mine.items():
             if path:
                 below[keys[_above(path, mine)]].append((rank, keys[path]))
@@ -118,9 +123,11 @@ class _Layout:
     def _after(self, path: str, back: dict[str, str]) -> float:
         """Where a module of the candidate alone belongs: after what ran before it."""
         mine, other = self.ranks
-        before = [name for name, rank in other.items() if name in back and rank < other[path] and name]
+        over = _above(path, other)
+        before = [name for name in back if name and other[name] < other[path] and _above(name, other) == over]
         last = max(before, key=lambda name: other[name], default=None)
-        return (mine.get(back[last], 0) if last is not None else -1) + _BETWEEN
+        parts = [mine[part] for part, whole in self.part_of.items() if whole == last]
+        return (max([mine[back[last]], *parts]) if last is not None else -1) + _BETWEEN
 
     def _emit(
         self, top: tuple[str | None, str | None], parent: int,
@@ -148,6 +155,9 @@ class _Layout:
             if own is not None and (not parts or self.lines[own].candidate in rights):
                 yield own
             yield from parts
+        for name in sorted(rights):
+            if (None, name) in self.at:
+                yield self.at[None, name]
 
     def _missing(self, cards: Sequence[SiteCard], side: int) -> dict[int, list[Spot]]:
         by_path = {(line.baseline, line.candidate)[side]: n for n, line in reversed(list(enumerate(self.lines)))}
