@@ -141,6 +141,14 @@ def test_repeats_that_are_equal_to_the_bit_measure_nothing(compared, recorded):
 
     assert found.floor_source == "assumed"
     assert found.status != "diverged"
+    assert any("equal to the baseline to the bit" in note for note in found.notes)
+
+
+def test_a_layer_that_computes_in_bfloat16_and_casts_back_is_named(compared):
+    found = compared(short_projection=True)
+
+    assert (found.cause, found.fit.name) == ("precision-mismatch", "precision-of-one-module")
+    assert found.fit.text == "blocks.1.proj is float32 in the baseline and bfloat16 in the candidate"
 
 
 def test_dropout_with_other_random_numbers_cannot_be_judged(recorded):

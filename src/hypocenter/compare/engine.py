@@ -26,6 +26,10 @@ from hypocenter.compare.worst import Worst
 from hypocenter.record.facts_file import Facts
 from hypocenter.record.reader import RecordedRun
 
+_SILENT = (
+    "the repeats are equal to the baseline to the bit: they say nothing of another device or thread count, and the "
+    "noise floor is assumed"
+)
 _MOST_STEPS_BLAMED = 100  # steps with differences that nobody is to blame for; later ones are no clearer
 
 
@@ -83,7 +87,7 @@ def compare_runs(baseline: RecordedRun, candidate: RecordedRun, *, options: Opti
     for judged in walk:
         course.take(judged)
     course.tally.floor_source = walk.noise.source
-    course.tally.problems = walk.problems
+    course.tally.problems = [*walk.problems, *([_SILENT] if walk.noise.is_silent else [])]
     shapes = _shapes(matching.pairs, decks)
     if course.found is not None:
         course.found = _with_facts(course.found, matching.pairs, shapes, baseline, walk)

@@ -46,7 +46,9 @@ class Negligible:
         sizes = np.maximum(aligned.baseline.values["sumsq"], aligned.candidate.values["sumsq"])
         whole = sizes[gradients].sum()
         is_noise = gradients & (sizes <= floors.relative**2 * whole) & (distances.relative > _UNRELATED)
+        before = self._known.copy()
         self._known[self._site[pair[is_noise]]] = True
-        rows = self._known[self._site[pair]] & self._is_of_parameter[pair]
+        rows = before[self._site[pair]] & self._is_of_parameter[pair]  # what an update with such a gradient made
+        rows |= self._known[self._site[pair]] & gradients
         rows &= (verdicts == DIFFERS) | (verdicts == CANNOT_TELL)
         return np.where(rows, CANNOT_TELL, verdicts).astype(np.int8), rows

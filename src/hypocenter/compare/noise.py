@@ -117,6 +117,11 @@ class Noise:
         )
 
     @property
+    def is_silent(self) -> bool:
+        """Whether there were repeats, all equal to the bit: they measure nothing."""
+        return bool((self._n_samples > 0).any()) and not self.has_measured
+
+    @property
     def source(self) -> FloorSource:
         """Where most floors come from."""
         if not self.has_measured:

@@ -74,7 +74,7 @@ def with_fit(found: Comparison, fits: Sequence[Fit]) -> Comparison:
     if not fits:
         return found
     best = fits[0]
-    if best.confidence == "possible" and found.cause not in (None, "unknown"):
+    if best.confidence == "possible" and found.cause not in (None, "unknown", best.cause):
         return found  # the place says more
     why = (f"{best.text} (explains {best.explained:.0%} of the difference)", *found.why)
     cause = best.cause if found.status == "diverged" or found.cause is not None else None

@@ -1,12 +1,15 @@
 """A module computes in a shorter format on one side.
 
 Decided from what was recorded: the dtype of the first output that differs, or of its module's parameters, is another
-one, and the error is of the size that the shorter format makes.
+one; or the least and the largest value of one side only have no more digits than a short format has. And the error is
+of the size that the shorter format makes.
 """
 
 from __future__ import annotations
 
-from hypocenter.compare.case import Case
+import numpy as np
+
+from hypocenter.compare.case import Case, Values
 from hypocenter.compare.comparison import Fit
 from hypocenter.compare.fitting import fit
 
@@ -27,6 +30,8 @@ def precision_of_one_module(case: Case) -> Fit | None:
     names = row.baseline.dtype, row.candidate.dtype
     if names[0] == names[1]:
         names = _of_parameters(case)
+    if names[0] == names[1] or not all(names):
+        names = _held(row.baseline), _held(row.candidate)
     eps = _EPS.get(names[0], 0.0), _EPS.get(names[1], 0.0)
     if not all(eps) or eps[0] == eps[1]:
         return None
@@ -41,6 +46,17 @@ def precision_of_one_module(case: Case) -> Fit | None:
         values={"baseline": names[0], "candidate": names[1], "coarser": side},
         fix=f"compute {where} in one format on both sides",
     )  # fmt: skip
+
+
+def _held(values: Values) -> str:
+    """The shortest format that holds the extremes exactly: what was computed in it and cast back shows that."""
+    extremes = np.array([values.min, values.max], np.float32)
+    if values.n < 2 or not np.isfinite(extremes).all():
+        return values.dtype
+    if not (extremes.view(np.uint32) & 0xFFFF).any():  # the lower 16 bits of a float32 are what bfloat16 leaves out
+        return "bfloat16"
+    with np.errstate(over="ignore"):
+        return "float16" if (extremes.astype(np.float16) == extremes).all() else values.dtype
 
 
 def _of_parameters(case: Case) -> tuple[str, str]:
