@@ -16,7 +16,7 @@ _RULE = "diverged"
 
 
 def render(found: Comparison) -> str:
-    """One SARIF run with one result if the runs part; what cannot be told is an unsuccessful invocation, not a clean one."""
+    """One result if the runs part. What cannot be told is an unsuccessful invocation, not a clean one."""
     judged = found.status != "cannot-tell"
     invocation: dict[str, Any] = {"executionSuccessful": judged}
     if not judged:

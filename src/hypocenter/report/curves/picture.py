@@ -20,7 +20,7 @@ svg.curves { --bg: #ffffff; --fg: #1b1f24; --mute: #57606a; --line: #d8dee4; --b
   --base: #9aa4af; --cand: #7cc0ea; --bad: #ff6b63; --band: #7cc0ea22; } }
 .curves .bg { fill: var(--bg); } .curves text { fill: var(--fg); } .curves .mute { fill: var(--mute); }
 .curves .end { text-anchor: end; } .curves .grid { stroke: var(--line); } .curves path { fill: none; }
-.curves .base { stroke: var(--base); } .curves .cand { stroke: var(--cand); } .curves path.band { fill: var(--band); }
+.curves .base { stroke: var(--base); stroke-dasharray: 5 3; } .curves .cand { stroke: var(--cand); } .curves path.band { fill: var(--band); }
 .curves .mark { stroke: var(--bad); stroke-dasharray: 3 3; } .curves text.bad { fill: var(--bad); }
 """.strip()
 
@@ -69,7 +69,7 @@ def _parts(found: CurveComparison, name: str) -> Iterator[str]:
     foot = below + _LOWER + 16
     yield f'<text class="mute" x="{_LEFT}" y="{foot}">step {track.steps[0]:,}</text>'
     yield f'<text class="mute end" x="{WIDTH - _RIGHT}" y="{foot}">step {track.steps[-1]:,}</text>'
-    legend = "grey: baseline, blue: candidate, band: what noise stays below"
+    legend = "dashed: baseline, solid: candidate, band: what noise stays below"
     yield f'<text class="mute" x="{_LEFT + 150}" y="{foot}">{legend}</text>'
 
 

@@ -103,7 +103,7 @@
           });
         });
         if (now.current >= 0 && now.current !== view.first) flag(u, now.current, colourVar("--select"), "", [3, 3]);
-        if (view.first >= 0) flag(u, view.first, colourVar("--differs"), "first divergence", []);
+        if (view.first >= 0) flag(u, view.first, colourVar("--differs"), view.rows[view.first].step === view.firstStep ? "first divergence" : `first divergence, at step ${view.firstStep}`, []);
       };
       const setCursor = (/** @type {any} */ u) => {
         const at = u.cursor.idx;

@@ -74,6 +74,7 @@ def _content(found: Comparison, material: Material, most: int) -> dict[str, Any]
                     for s in states_of(tree, [*kept, *_rest(rows, kept)])
                 ],
                 "first": _first(found, kept),
+                "first_step": found.first.row.step if found.first is not None and found.first.row is not None else -1,
             }
         )
     return {

@@ -19,7 +19,8 @@ svg.ruler { display: block; max-width: 100%; height: auto; font: 11px system-ui,
 .ruler text { fill: var(--fg); } .ruler .mute { fill: var(--mute); } .ruler .axis, .ruler .tick { stroke: var(--line); }
 .ruler .noise { fill: var(--mute); opacity: .22; } .ruler .budget { fill: var(--mute); opacity: .12; }
 .ruler .floor { stroke: var(--mute); stroke-width: 2; } .ruler .error { stroke: var(--error); stroke-width: 3; }
-.ruler .span { stroke: var(--error); stroke-width: 6; opacity: .3; } .ruler text.bad { fill: var(--error); font-weight: 600; }
+.ruler .span { stroke: var(--error); stroke-width: 6; opacity: .3; }
+.ruler text.bad { fill: var(--error); font-weight: 600; }
 .ruler .mid { text-anchor: middle; } .ruler .end { text-anchor: end; }
 """.strip()
 
@@ -43,7 +44,8 @@ def _parts(
         return round(_LEFT + (WIDTH - _LEFT - _RIGHT) * min(max(share, 0.0), 1.0), 1)
 
     label = f"relative error {power(error)}, noise floor {power(floor)}, an error counts from {budget:g} times it on"
-    yield f'<svg class="ruler" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" role="img" aria-label="{label}">'
+    size = f'viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
+    yield f'<svg class="ruler" {size} role="img" aria-label="{label}">'
     yield f'<rect class="noise" x="{_LEFT}" y="{_LINE - 8}" width="{at(floor) - _LEFT}" height="16"/>'
     if budget > 1:
         wide = at(floor * budget) - at(floor)
@@ -63,8 +65,9 @@ def _parts(
 
 
 def _words(error: float, floor: float) -> Iterator[str]:
-    near = error - floor < _APART
-    yield f'<text class="{"end" if near else "mid"}" x="{floor + (6 if near else 0)}" y="{_LINE - 16}">noise floor</text>'
+    near, y = error - floor < _APART, _LINE - 16
+    yield f'<text class="{"end" if near else "mid"}" x="{floor + (6 if near else 0)}" y="{y}">noise floor</text>'
     end = error > WIDTH - _APART / 2
     kind = "end" if end and not near else "" if near else "mid"
-    yield f'<text class="bad {kind}" x="{min(error + (10 if near else 6 if end else 0), WIDTH)}" y="{_LINE - 16}">error</text>'
+    x = min(error + (10 if near else 6 if end else 0), WIDTH)
+    yield f'<text class="bad {kind}" x="{x}" y="{y}">error</text>'

@@ -7,7 +7,7 @@
   /** @typedef {{phase: string, left: string, right: string, by: string, layout: string, why: string, certainty: number, lines: number[], label: string, sizes: number[]}} Pair */
   /** @typedef {{pair: number, code: number, error: number | null, low: number | null, high: number | null, floor: number, source: string, samples: number, step: number, microbatch: number, depth: string, cosine: number | null, scale: number | null, dtypes: string[], shapes: string[], times: number}} Row */
   /** @typedef {{own: number, below: number, nRows: number, nDiffer: number, nLone: number, worst: number, parts: number[], partsBelow: number[]}} State */
-  /** @typedef {{name: string, about: string, rows: Row[], states: State[], first: number}} View */
+  /** @typedef {{name: string, about: string, rows: Row[], states: State[], first: number, firstStep: number}} View */
   /** @typedef {{side: number, phase: string, name: string, line: number}} Lone */
   /** @typedef {{budget: number, lines: Line[], pairs: Pair[], lone: Lone[], nLone: number, views: View[]}} Data */
 
@@ -36,7 +36,7 @@
       return { pair: r[0], code: r[1], error, low: number(r[3]), high: number(r[4]), floor, source: r[6], samples: r[7], step: r[8], microbatch: r[9], depth: r[10], cosine: number(r[11]), scale: number(r[12]), dtypes: [r[13], r[14]], shapes: [r[15], r[16]], times };
     };
     const views = raw.views.map((/** @type {any} */ v) => ({
-      name: v.name, about: v.about, first: v.first, rows: v.rows.map(row),
+      name: v.name, about: v.about, first: v.first, firstStep: v.first_step, rows: v.rows.map(row),
       states: v.states.map((/** @type {any} */ s) => ({ own: s[0], below: s[1], nRows: s[2], nDiffer: s[3], nLone: s[4], worst: s[5], parts: s[6], partsBelow: s[7] })),
     }));
     return { budget: raw.budget, lines, pairs, lone: raw.lone.map((/** @type {any} */ l) => ({ side: l[0], phase: l[1], name: l[2], line: l[3] })), nLone: raw.n_lone, views };

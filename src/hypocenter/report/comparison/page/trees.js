@@ -91,8 +91,9 @@
       event.preventDefault();
       keys[event.key]();
     };
+    const isPlain = data.lines.every((/** @type {any} */ line) => { const { by, layouts } = linkOf(data, line); return !layouts.length && by.every((name) => name === "exact"); });
     const inFocus = shown.includes(chosen) ? chosen : 0;
-    return html`<div class="trees" role="treegrid" aria-label="modules of both runs" ref=${box}>
+    return html`<div class=${`trees ${isPlain ? "plain-links" : ""}`} role="treegrid" aria-label="modules of both runs" ref=${box}>
       <div class="tree-head" role="row"><span role="columnheader">baseline</span><span role="columnheader">paired by</span><span role="columnheader">candidate</span>${["par", "fwd", "bwd"].map((name, n) => html`<span role="columnheader" class="part-head" title=${PARTS[n]}>${name}</span>`)}<span role="columnheader" class="num">error</span><span role="columnheader" class="num">floor</span></div>
       ${shown.map((at) => {
         const line = data.lines[at], state = view.states[at], isShut = line.children.length > 0 && !open.has(at), mark = markOf(state, isShut);
