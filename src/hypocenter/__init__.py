@@ -9,18 +9,20 @@ from hypocenter._version import __version__
 if TYPE_CHECKING:
     from hypocenter.callbacks.lightning import LightningCallback
     from hypocenter.callbacks.transformers import TransformersCallback
+    from hypocenter.replay.isolate import isolate
     from hypocenter.replay.remedies.islands import island
     from hypocenter.session import probe, watch
 
 _LAZY = {
     "watch": "hypocenter.session",
     "probe": "hypocenter.session",
+    "isolate": "hypocenter.replay.isolate",
     "island": "hypocenter.replay.remedies.islands",
     "TransformersCallback": "hypocenter.callbacks.transformers",
     "LightningCallback": "hypocenter.callbacks.lightning",
 }
 
-__all__ = ["LightningCallback", "TransformersCallback", "__version__", "island", "probe", "watch"]
+__all__ = ["LightningCallback", "TransformersCallback", "__version__", "island", "isolate", "probe", "watch"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,60 @@
+"""`hypocenter isolate BASELINE CANDIDATE`: which module errs by itself, given what the baseline's took in."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from hypocenter.compare.isolation.isolate import isolate
+from hypocenter.compare.options import Options
+from hypocenter.compare.pairing.manual_map import read_map
+from hypocenter.record.reader import open_run
+from hypocenter.report import isolation, wording
+from hypocenter.report.screen import write
+
+EXIT = {"same": 0, "diverged": 1, "cannot-tell": 5}
+
+
+@click.command("isolate")
+@click.argument("baseline", type=click.Path(path_type=Path))
+@click.argument("candidate", type=click.Path(path_type=Path))
+@click.option(
+    "--step", type=click.IntRange(0), help="Step of the baseline; the first with values in both if not given."
+)
+@click.option("--microbatch", type=click.IntRange(0), default=0, show_default=True, help="Micro-batch of the step.")
+@click.option("--site", default="", metavar="GLOB", help="Only modules of the baseline that match, such as '*.attn'.")
+@click.option(
+    "--map", "map_file", type=click.Path(path_type=Path), metavar="FILE", help="Pairs of sites that win (TOML)."
+)
+@click.option("--plugin", "plugins", multiple=True, metavar="FILE", help="A file with more matchers.")
+@click.option(
+    "--rows", type=click.IntRange(0), default=isolation.ROWS, show_default=True, help="Modules shown; 0 for all."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (hypocenter.isolation/1); nothing is cut.")
+def command(
+    baseline: Path, candidate: Path, step: int | None, microbatch: int, site: str, map_file: Path | None,
+    plugins: tuple[str, ...], rows: int, as_json: bool,
+) -> int:  # fmt: skip
+    """Name the module of CANDIDATE that errs by itself, so that nothing upstream hides or blames it.
+
+    Both are recordings of level tensors; modules of known classes are executed again in float64 from the values
+    recorded. On live models: hypocenter.isolate(model, recording). Exit code: 0 none errs, 1 one does, 4 nothing to
+    read, 5 cannot tell.
+    """
+    options = Options(site=site, plugins=plugins, map=read_map(map_file) if map_file is not None else None)
+    found = isolate(open_run(baseline), open_run(candidate), step=step, microbatch=microbatch, options=options)
+    if as_json:
+        write(sys.stdout, isolation.as_json(found))
+    else:
+        write(sys.stdout, "".join(f"{line}\n" for line in isolation.in_words(found, rows)))
+        _next(baseline, candidate, found.modules[0].site if found.modules else "", found.status)
+    return EXIT[found.status]
+
+
+def _next(baseline: Path, candidate: Path, site: str, status: str) -> None:
+    words = ("diff", str(baseline), str(candidate))
+    if status == "diverged":
+        words = (*words, "--site", wording.site_glob(site), "--values")
+    write(sys.stderr, f"next: {wording.command(*words)}\n")
