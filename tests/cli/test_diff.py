@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from pathlib import Path
 
@@ -93,3 +94,35 @@ def test_nothing_to_read_is_exit_code_4(pair, tmp_path):
 
     assert said.code == 4
     assert "error[no-recording]" in said.err
+
+
+def test_a_page_is_written_once_and_says_how_to_make_it_again(pair, tmp_path):
+    page = tmp_path / "out.html"
+    said = run("diff", *pair, "--steps", "0-3", "--report", page)
+    again = run("diff", *pair, "--report", page)
+    forced = run("diff", *pair, "--report", page, "--force")
+
+    assert said.code == 1
+    assert f"wrote {page}" in said.err
+    text = page.read_text(encoding="utf-8")
+    assert "encoder.ff out[0]" in text
+    assert again.code == 2
+    assert "the report exists already" in again.err
+    assert forced.code == 1
+
+
+def test_a_page_names_its_command(pair, tmp_path):
+    page = tmp_path / "out.html"
+    run("diff", *pair, "--steps", "0-3", "--noise", pair[0], "--budget", "floor×8", "--report", page)
+
+    wanted = f"hypocenter diff {pair[0]} {pair[1]} --noise {pair[0]} --budget 8 --steps 0-3 --report {page}"
+    assert wanted in html.unescape(page.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", ["junit", "sarif", "html", "markdown", "github"])
+def test_formats_for_ci(pair, name):
+    said = run("diff", *pair, "--format", name)
+
+    assert said.code == 1
+    assert "encoder.ff" in said.out
+    assert said.err == ""

@@ -91,7 +91,12 @@ def command(
     if write_map is not None:
         _write_map(write_map, found)
     if report is not None:
-        again = [*(("--noise", path) for path in noise), ("--budget", budget), ("--map", map_file), ("--steps", steps)]
+        again = [
+            *(("--noise", path) for path in noise),
+            ("--budget", f"{options.budget:g}" if options.budget != BUDGET else None),
+            ("--map", map_file),
+            ("--steps", steps),
+        ]
         again += [("--site", site or None), *(("--plugin", path) for path in plugins), ("--report", report)]
         words = [str(word) for option in again if option[1] is not None for word in option]
         write_page(report, found, runs, options, ["diff", str(baseline), str(candidate), *words])

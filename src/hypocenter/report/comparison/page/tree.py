@@ -73,7 +73,8 @@ class _Layout:
         """Modules that stand on one line; those of the baseline that are a part; those of the candidate that are."""
         partner: dict[str, str] = {"": ""}
         taken = {""}
-        by_votes = sorted(self.votes, key=lambda link: (-self.votes[link], self.ranks[0][link[0]], link[1]))
+        mine_ran, other_ran = self.ranks
+        by_votes = sorted(self.votes, key=lambda link: (-self.votes[link], mine_ran[link[0]], other_ran[link[1]]))
         for mine, other in by_votes:
             if mine not in partner and other not in taken:
                 partner[mine] = other
