@@ -22,7 +22,7 @@ def repaired_readings_batch(readings: Sequence[object]) -> pa.RecordBatch:
 
 def repaired_steps_batch(steps: Sequence[object]) -> pa.RecordBatch:
     """Lay out what can be laid out; what is no StepRecord at all is left out."""
-    return schema._steps_batch([s for s in steps if isinstance(s, StepRecord)], mended_column)
+    return schema.steps_batch_by([s for s in steps if isinstance(s, StepRecord)], mended_column)
 
 
 def mended_column(field: pa.Field, values: Sequence[Any]) -> pa.Array:

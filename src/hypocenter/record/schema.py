@@ -125,7 +125,8 @@ def steps_batch(steps: Sequence[StepRecord]) -> pa.RecordBatch:
     return pa.RecordBatch.from_struct_array(pa.array(rows, _STEP))  # of one row: a call per column costs more
 
 
-def _steps_batch(steps: Sequence[StepRecord], build: Build) -> pa.RecordBatch:
+def steps_batch_by(steps: Sequence[StepRecord], build: Build) -> pa.RecordBatch:
+    """The same, column by column as `build` makes them."""
     return _batch(STEPS, [_attribute(name, steps) for name in STEPS.names], build)
 
 
