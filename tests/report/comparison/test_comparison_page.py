@@ -121,7 +121,7 @@ def test_card_is_text_and_the_page_can_load_nothing():
     assert "model.py:61" in text
     assert "config-mismatch (proven)" in text
     assert "set the same eps" in text
-    assert "noise floor 2^-20 (9.54e-07, repeats, 3 samples); 32,768 times the floor" in text
+    assert "noise floor 2^-20 (9.54e-07, repeats, 3 samples); the error is 32,768 times it" in text
     assert "hypocenter show runs/new --site decoder.layers.2.norm --step 0 --values" in text
     assert "default-src &#39;none&#39;; script-src &#39;sha256-" in page
     assert not re.search(r"""(?:src|href|style)\s*=\s*["'](?!data:)""", text)

@@ -98,7 +98,8 @@ def _facts(found: Comparison) -> str:
 
 def _points(found: Comparison) -> Iterator[Point]:
     if found.first is not None:
-        yield Point(label="numbers", text=_numbers(found.first, found.budget))
+        for text in _numbers(found.first, found.budget):
+            yield Point(label="numbers", text=text)
     for reason in found.why:
         yield Point(label="why", text=wording.sentence(reason))
     if found.cause is not None:
@@ -112,22 +113,22 @@ def _points(found: Comparison) -> Iterator[Point]:
         yield Point(label="see", text=wording.command(*words), is_code=True)
 
 
-def _numbers(first: Divergence, budget: float) -> str:
+def _numbers(first: Divergence, budget: float) -> Iterator[str]:
     row, error, floor = first.row, first.error, first.floor
     distance = row.distance if row is not None else None
     between = ""
     if distance is not None and 0.0 < distance.low < distance.high < math.inf:
         between = f", between {distance.low:.3g} and {distance.high:.3g} at depth {distance.depth}"
-    said = [f"relative error {power(error)} ({error:.3g}{between})"]
+    yield f"relative error {power(error)} ({error:.3g}{between})"
     source = ""
     if row is not None and row.floor.source in ("repeats", "calibration"):
         source = f", {row.floor.source}, {row.floor.n_samples:,} samples"
     elif row is not None and row.floor.source == "assumed":
         source = ", assumed for the dtype"
-    said.append(f"noise floor {power(floor)} ({floor:.3g}{source})")
+    apart = ""
     if floor > 0 and math.isfinite(error):
-        said.append(f"{_times(error / floor)} times the floor, where {budget:g} times count")
-    return "; ".join(said)
+        apart = f"; the error is {_times(error / floor)} times it, where {budget:g} times count"
+    yield f"noise floor {power(floor)} ({floor:.3g}{source}){apart}"
 
 
 def _see(found: Comparison) -> Iterator[tuple[str, ...]]:

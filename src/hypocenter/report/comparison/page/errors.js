@@ -113,7 +113,7 @@
       };
       const hidden = { points: { show: false } };
       const options = {
-        width, height: HEIGHT, padding: [6, 12, 0, 0], legend: { show: false }, cursor: { drag: { x: true, y: false }, points: { show: false } },
+        width, height: HEIGHT, padding: [6, 22, 0, 0], legend: { show: false }, cursor: { drag: { x: true, y: false }, points: { show: false } },
         scales: { x: { time: false, range: (/** @type {unknown} */ _, /** @type {number} */ low, /** @type {number} */ high) => [Math.max(-0.5, low - 0.5), Math.min(view.rows.length - 0.5, high + 0.5)] }, y: { range: () => [zero - 0.7, top + 0.14 * (top - zero)] } },
         axes: [{ ...axis, label: "row, in execution order (drag to zoom, double-click for all)", labelSize: 20, size: 32, grid: { show: false }, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000] }, { ...axis, size: 58, values: words, splits }],
         hooks: { drawClear: [(/** @type {any} */ u) => shade(u, phases)], draw: [draw], setCursor: [setCursor] },

@@ -22,7 +22,7 @@ from hypocenter.report.comparison.ranking import times
 
 PACKED_BYTES = 1_700_000  # of the data: the rest of 2 MB is scripts, cards and curves
 MOST_LONE = 4000  # spots without counterpart in the table; the tree counts all
-_DIGITS = 4  # of a relative error on a page
+_DIGITS = 6  # of a relative error on a page
 _SOME_PORTS = 40  # of a module's spots without counterpart, named
 _LONGEST_NAME = 160
 

@@ -54,7 +54,7 @@
   function Side({ cell, code, indent, title, children }) {
     if (!cell) return html`<span class="cell absent" style=${{ paddingLeft: `${indent}px` }}>${children}<span class="nothing">not in this run</span></span>`;
     return html`<span class="cell" style=${{ paddingLeft: `${indent}px` }} title=${`${cell.path || "(model)"}${cell.kind ? ` · ${cell.kind}` : ""}${cell.where ? ` · ${cell.where}` : ""}`}>${children}${code !== null && html`<${Mark} code=${code} title=${title} />`}
-      <span class=${`name ${cell.isPart ? "part" : ""}`}>${cell.isPart ? "↳ " : ""}${cell.shown}</span>${cell.kind && cell.kind !== cell.shown && html`<span class="kind">${cell.kind}</span>`}</span>`;
+      <span class=${`name ${cell.isPart ? "part" : ""}`}><bdi dir="ltr">${cell.isPart ? "↳ " : ""}${cell.shown}</bdi></span>${cell.kind && cell.kind !== cell.shown && html`<span class="kind">${cell.kind}</span>`}</span>`;
   }
 
   /** What a line says without being opened. @param {any} state @param {boolean} isShut */
