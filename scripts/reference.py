@@ -1,4 +1,4 @@
-"""Write the pages of docs/ that come from the code: rules, causes, options, commands. `--check` tells what is stale."""
+"""Write the pages of docs/ that come from the code: rules, causes, fits, options, commands. `--check`: what is stale."""
 
 from __future__ import annotations
 
@@ -79,6 +79,20 @@ def causes() -> str:
     return _manual_pages("Causes", "The closed vocabulary. One that fits none is `unknown`, never a guess.", pages)
 
 
+def fits() -> str:
+    """The manual pages of all fits."""
+    from hypocenter.compare.fitting import fits as registered
+    from hypocenter.manual import parse
+
+    pages = {name: parse(sys.modules[entry.look.__module__].__doc__) for name, entry in registered().items()}
+    about = (
+        "What may be the cause of the first difference between two runs (`hypocenter diff`). A fit is taken only if it "
+        "explains more than 90 % of the difference, or is a recorded fact of that very place; when two explain it "
+        "equally well both are said."
+    )
+    return _manual_pages("Fits", about, pages)
+
+
 def _manual_pages(title: str, about: str, pages: object) -> str:
     return "\n".join([f"# {title}\n\n{NOTICE}\n\n{about}\n", *(page.markdown(name) for name, page in pages.items())])  # type: ignore[attr-defined]
 
@@ -88,6 +102,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "cli.md": commands,
     "rules.md": rules,
     "causes.md": causes,
+    "fits.md": fits,
 }
 
 

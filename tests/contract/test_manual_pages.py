@@ -1,4 +1,4 @@
-"""Every rule and every cause has its manual page: a docstring with the four headings, each with a text."""
+"""Every rule, every cause and every fit has its manual page: a docstring with the four headings, each with a text."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 from hypocenter.manual import HEADINGS, Manual, parse
 
 ROOT = Path(__file__).resolve().parents[2]
-CATALOGUES = ("detect/rules", "diagnose/causes")
+CATALOGUES = ("detect/rules", "diagnose/causes", "compare/fits")
 
 
 def entries() -> list[Path]:
-    """The files of the two catalogues."""
+    """The files of the catalogues."""
     folders = [ROOT / "src" / "hypocenter" / catalogue for catalogue in CATALOGUES]
     return sorted(path for folder in folders for path in folder.glob("*.py") if not path.name.startswith("_"))
 

@@ -18,6 +18,7 @@ from hypocenter.record.reader import RecordedRun
 
 _CLEAR = 4.0  # times what is noise: below it a row that stands alone is as likely a rare sample of noise
 _ALONE = 500  # rows among which one differs: what is wrong shows in more, downstream
+_TIE = 0.05  # of the difference: two fits that explain it as well as each other
 _FEW = 0.5  # of the smaller run's spots: with fewer pairs nothing is called the same
 
 
@@ -77,6 +78,10 @@ def with_fit(found: Comparison, fits: Sequence[Fit]) -> Comparison:
     if best.confidence == "possible" and found.cause not in (None, "unknown", best.cause):
         return found  # the place says more
     why = (f"{best.text} (explains {best.explained:.0%} of the difference)", *found.why)
+    rivals = [one for one in fits[1:] if one.confidence == best.confidence and one.explained > best.explained - _TIE]
+    if rivals:
+        best = replace(best, confidence="possible" if best.confidence == "likely" else "likely")
+        why = (why[0], *(f"or else, just as well: {one.text}" for one in rivals), *why[1:])
     cause = best.cause if found.status == "diverged" or found.cause is not None else None
     return replace(found, fit=best, cause=cause, confidence=best.confidence, why=why)
 

@@ -1,8 +1,18 @@
 """A module computes in a shorter format on one side.
 
-Decided from what was recorded: the dtype of the first output that differs, or of its module's parameters, is another
-one; or the least and the largest value of one side only have no more digits than a short format has. And the error is
-of the size that the shorter format makes.
+What it means
+    One side computes, or keeps its parameters, in bfloat16 or float16 and the other in a longer format.
+
+How it is decided
+    The dtype of the first output that differs, or of its module's parameters, is another one; or the least and the
+    largest value of one side only have no more digits than a short format has. And the error is of the size that the
+    shorter format makes.
+
+What to do
+    Give the module the same dtype and the same autocast on both sides.
+
+When it is wrong
+    When a second difference of the same size is in the same module.
 """
 
 from __future__ import annotations

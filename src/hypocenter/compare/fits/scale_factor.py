@@ -1,8 +1,20 @@
 """The candidate's values are the baseline's times one number: a scale that one of the two leaves out.
 
-Decided from the sketches (or from a scalar): alpha = ⟨candidate, baseline⟩ / ⟨baseline, baseline⟩ leaves a residual of
-less than a tenth of the difference. The number is named when it is one that programs divide or multiply by: powers of
-two, the size of an axis of ranks, the number of micro-batches.
+What it means
+    A multiplication or division is missing, is done twice, or is by another number: embeddings, scores of attention,
+    branches, logits, losses, gradients.
+
+How it is decided
+    A setting of the module whose own code the difference comes from, named after a scale, differs. Or, from the
+    sketches (or a scalar): alpha = ⟨candidate, baseline⟩ / ⟨baseline, baseline⟩ leaves a residual of less than a tenth
+    of the difference. The number is named when it is one that programs divide or multiply by: powers of two, square
+    roots of widths, the size of an axis of ranks. Unnamed it is only "possible".
+
+What to do
+    Look for this number on one side only.
+
+When it is wrong
+    A norm's eps, or 1 + weight, scale outputs nearly by one factor too; what says more than a factor goes first.
 """
 
 from __future__ import annotations
@@ -42,8 +54,8 @@ def scale_factor(case: Case) -> Fit | None:
     if (told := _told(case)) is not None:
         return told
     distance = row.comparison.distance if row is not None else None
-    if is_at_start(case):
-        return None  # a parameter that is larger from the start is initialisation's
+    if is_at_start(case) or case.first.phase == "optimizer":
+        return None  # a parameter larger from the start is initialisation's; rates and moments scale by what was set
     if row is None or distance is None or distance.scale is None or abs(distance.scale - 1.0) < _ONE:
         return None
     explained = _explained(row, distance.scale)
@@ -113,9 +125,7 @@ def _sizes(case: Case) -> dict[str, int]:
 def _known(case: Case) -> Iterator[tuple[float, str]]:
     """Numbers that programs scale by, and their inverses."""
     quantities: list[tuple[float, str]] = [(root, name) for root, name in _roots(case)]
-    for run, records, places in zip(case.runs, case.records, case.places, strict=True):
-        batches = {record.n_microbatches for record in records.values()} - {0, 1}
-        quantities += [(float(n), "the number of micro-batches") for n in sorted(batches)]
+    for run, places in zip(case.runs, case.places, strict=True):
         for axis in ("tp", "dp", "cp", "ep", "pp"):
             sizes = {len(place.groups.get(axis, ())) for place in places.values()} - {0, 1}
             quantities += [(float(n), f"the size of {axis}") for n in sorted(sizes)]
