@@ -1,4 +1,4 @@
-"""Write the pages of docs/ that come from the code: rules, causes, fits, options, commands. `--check`: what is stale."""
+"""Write the pages of docs/ that come from the code: rules, causes, fits, options, commands. `--check`: is any stale?"""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ HEAD = """\
 Written by `python -m bench.compare planted`; do not edit.
 
 Qwen2, GPT-2 and T5 of six blocks (T5: six and six), 64 wide, trained for three steps in float32 or with parameters in
-bfloat16; one difference is planted, both runs are recorded at level modules with sketches, without tensors, the
-baseline with `--calibrate`. What must be found is written in tests/compare/planted/cases.py beside what is done. A place
+bfloat16; one difference is planted, both runs are recorded at level modules with sketches (no tensors), the
+baseline with `--calibrate`. What must be found stands in tests/compare/planted/cases.py beside what is done. A place
 is right when the first difference is in the wanted phase and module; a cause when the fit taken is the wanted one.
 """
 NOISE_HEAD = """\
