@@ -1,0 +1,1 @@
+"""In: two checkpoints of any format. Out: one answer about their tensors, or one in the other's layout."""

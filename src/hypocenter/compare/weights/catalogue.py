@@ -1,0 +1,72 @@
+"""Which kinds of checkpoint there are, and how the kind of a path is told: by what is in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hypocenter.catalogue import Catalogue
+from hypocenter.compare.weights.checkpoint import Checkpoint, CheckpointError
+
+Accepts = Callable[[Path], bool]
+Read = Callable[[Path], Checkpoint]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reader:
+    """One kind of checkpoint. `order`: who is asked first."""
+
+    name: str
+    about: str
+    order: int
+    accepts: Accepts
+    read: Read
+
+
+READERS: Catalogue[Reader] = Catalogue("hypocenter.compare.weights.readers", "hypocenter.weight_readers")
+
+
+def reader(name: str, *, order: int, accepts: Accepts) -> Callable[[Read], Read]:
+    """Register a function as the reader of this kind; the first line of its docstring says what is read."""
+
+    def register(read: Read) -> Read:
+        about = (read.__doc__ or "").strip().partition("\n")[0]
+        READERS.register(name, Reader(name=name, about=about, order=order, accepts=accepts, read=read))
+        return read
+
+    return register
+
+
+def read_checkpoint(path: Path | str) -> Checkpoint:
+    """Names, shapes and places of all tensors; values are read when they are asked for.
+
+    Raises:
+        CheckpointError: there is none, it is damaged, or it holds what would have to be executed.
+    """
+    READERS.load()
+    path = Path(path)
+    try:
+        found = _chosen(path).read(path)
+    except OSError as error:
+        raise CheckpointError(
+            "the checkpoint cannot be opened", where=str(path), why=error.strerror or str(error),
+            fix="give a file, or the folder that holds its files",
+        ) from error  # fmt: skip
+    except (MemoryError, RecursionError) as error:
+        raise CheckpointError("the checkpoint is damaged", where=str(path), why=type(error).__name__) from error
+    if not found.tensors:
+        raise CheckpointError(
+            "no tensor is in this checkpoint", where=str(path), why=f"read as {found.kind}; {'; '.join(found.notes)}"
+        )
+    return found
+
+
+def _chosen(path: Path) -> Reader:
+    path.stat()  # raises FileNotFoundError
+    ordered = sorted(READERS.entries().values(), key=lambda entry: (entry.order, entry.name))
+    for entry in ordered:
+        if entry.accepts(path):
+            return entry
+    kinds = "; ".join(f"{entry.name}: {entry.about}" for entry in ordered)
+    raise CheckpointError("nobody knows what kind of checkpoint this is", where=str(path), why=kinds)

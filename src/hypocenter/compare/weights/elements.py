@@ -1,0 +1,127 @@
+"""Number formats of stored tensors: how bits become values, ordinals and other formats, without a training framework.
+
+bfloat16 is the upper half of a float32; the eight-bit formats are those of the OCP 8-bit specification (1.0, 2023) and
+their `fnuz` variants. Casts round to nearest, ties to even.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+STORED: dict[str, str] = {
+    "float64": "f8", "float32": "f4", "float16": "f2", "bfloat16": "u2", "int64": "i8", "int32": "i4", "int16": "i2",
+    "int8": "i1", "uint64": "u8", "uint32": "u4", "uint16": "u2", "uint8": "u1", "bool": "?", "complex64": "c8",
+    "complex128": "c16", "float8_e4m3fn": "u1", "float8_e5m2": "u1", "float8_e4m3fnuz": "u1", "float8_e5m2fnuz": "u1",
+}  # fmt: skip
+"""The numpy type in which each format is held: bits where numpy has no such numbers."""
+
+SAFETENSORS: dict[str, str] = {
+    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32",
+    "I16": "int16", "I8": "int8", "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool",
+    "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz", "C64": "complex64",
+}  # fmt: skip
+"""Names in a safetensors header."""
+
+MANTISSA_BITS = {
+    "float64": 52, "float32": 23, "float16": 10, "bfloat16": 7, "float8_e4m3fn": 3, "float8_e4m3fnuz": 3,
+    "float8_e5m2": 2, "float8_e5m2fnuz": 2,
+}  # fmt: skip
+"""Stored bits of the mantissa: fewer is coarser."""
+
+CASTABLE = ("float64", "float32", "float16", "bfloat16")
+_BIAS = {"float8_e4m3fn": 7, "float8_e4m3fnuz": 8, "float8_e5m2": 15, "float8_e5m2fnuz": 16}  # OCP FP8, tables 1 and 2
+
+Bits = NDArray[Any]
+
+
+def item_bytes(dtype: str) -> int:
+    """Bytes of one element."""
+    return np.dtype(STORED[dtype]).itemsize
+
+
+def is_floating(dtype: str) -> bool:
+    """Whether this is a binary floating-point format."""
+    return dtype in MANTISSA_BITS
+
+
+def coarser(a: str, b: str) -> str:
+    """The one of two floating-point formats with fewer bits of mantissa; of two alike the smaller range."""
+    return min((a, b), key=lambda name: (MANTISSA_BITS[name], item_bytes(name)))
+
+
+def values(bits: Bits, dtype: str) -> Bits:
+    """The numbers: float64 of what is floating, complex128 of complex, integers and booleans as they are."""
+    if dtype == "bfloat16":
+        return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    if dtype in _BIAS:
+        return _eight_bit(dtype)[bits]
+    if is_floating(dtype):
+        return bits.astype(np.float64)
+    return bits.astype(np.complex128) if dtype.startswith("complex") else bits
+
+
+def cast(bits: Bits, source: str, target: str) -> Bits:
+    """The same numbers in another floating-point format; too large a number becomes infinite, or NaN without one."""
+    if source == target:
+        return bits
+    with np.errstate(over="ignore", invalid="ignore"):
+        exact = values(bits, source)
+        if target in _BIAS:
+            return _to_eight_bit(exact, target)
+        if target != "bfloat16":
+            return exact.astype(np.dtype(STORED[target]))
+        word = exact.astype(np.float32).view(np.uint32)
+    rounded = ((word.astype(np.uint64) + 0x7FFF + ((word >> 16) & 1)) >> 16).astype(np.uint16)
+    is_nan = (word & 0x7FFF_FFFF) > 0x7F80_0000
+    return np.where(is_nan, ((word >> 16) | 0x40).astype(np.uint16), rounded)
+
+
+def ordinals(bits: Bits, dtype: str) -> NDArray[np.int64]:
+    """Numbers of the floating-point format counted from zero, so that neighbours differ by one; -0 is 0."""
+    width = 8 * item_bytes(dtype)
+    raw = np.ascontiguousarray(bits).view(f"u{width // 8}").astype(np.uint64)
+    magnitude = (raw & np.uint64((1 << (width - 1)) - 1)).astype(np.int64)
+    return np.where(raw >> np.uint64(width - 1) == 1, -magnitude, magnitude)
+
+
+@cache
+def _eight_bit(dtype: str) -> NDArray[np.float64]:
+    """The value of each of the 256 codes."""
+    mantissa, bias = MANTISSA_BITS[dtype], _BIAS[dtype]
+    codes = np.arange(256)
+    exponent, fraction = (codes & 0x7F) >> mantissa, (codes & ((1 << mantissa) - 1)) / (1 << mantissa)
+    size = np.where(exponent == 0, fraction * 2.0 ** (1 - bias), (1 + fraction) * 2.0 ** (exponent - bias))
+    found = np.where(codes & 0x80, -size, size)
+    if dtype.endswith("fnuz"):
+        found[0x80] = np.nan
+    elif dtype == "float8_e4m3fn":
+        found[[0x7F, 0xFF]] = np.nan
+    else:
+        found[[0x7C, 0xFC]], found[[0x7D, 0x7E, 0x7F, 0xFD, 0xFE, 0xFF]] = (np.inf, -np.inf), np.nan
+    return found
+
+
+def _to_eight_bit(exact: NDArray[np.float64], dtype: str) -> NDArray[np.uint8]:
+    table = _eight_bit(dtype)[:128]
+    finite = table[np.isfinite(table)]
+    step = finite[-1] - finite[-2]
+    middles = np.append((finite[:-1] + finite[1:]) / 2, finite[-1] + step / 2)
+    size = np.abs(exact)
+    code = np.searchsorted(middles, size, side="left")
+    on_middle = middles[np.minimum(code, len(middles) - 1)] == size
+    code = np.where(on_middle & (code % 2 == 1), code + 1, code)
+    code = np.where(np.isnan(exact), 128, code)
+    nan = 0x80 if dtype.endswith("fnuz") else 0x7F
+    beyond = 0x7C if dtype == "float8_e5m2" else nan
+    large = np.where(np.isnan(exact), nan, beyond)
+    sign = np.where(np.signbit(exact), 0x80, 0)
+    is_large = code >= len(finite)
+    result = np.where(is_large, large, code) | np.where(is_large & (large == nan), 0, sign)
+    if dtype.endswith("fnuz"):
+        result = np.where(~is_large & (code == 0), 0, result)  # it has no negative zero
+    return result.astype(np.uint8)

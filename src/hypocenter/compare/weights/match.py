@@ -1,0 +1,98 @@
+"""Tensors of two checkpoints as pairs: by name first, and by values only where names leave something over."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from hypocenter.compare.comparison import Matching, Pair, SiteCard
+from hypocenter.compare.matching import match
+from hypocenter.compare.naming.canonical import naming_of
+from hypocenter.compare.pairing.layouts import layout_of
+from hypocenter.compare.pairing.manual_map import ManualMap
+from hypocenter.compare.weights.checkpoint import Checkpoint
+from hypocenter.compare.weights.statistics import cards_of, measured
+from hypocenter.record.facts_file import Facts, ModuleFacts
+
+NEGLIGIBLE = re.compile(r"(^|\.)(inv_freq|_extra_state|num_batches_tracked|rotary_emb\.\w+|masked_bias)$")
+"""Buffers that are computed when the network is built, not trained."""
+_EMBEDDING, _HEAD = "embed.tokens.weight", "head.weight"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matched:
+    """Pairs, and the tied tensors among what is left over."""
+
+    matching: Matching
+    negligible: tuple[str, ...] = ()
+
+
+def match_checkpoints(baseline: Checkpoint, candidate: Checkpoint, manual: ManualMap | None = None) -> Matched:
+    """Pair the tensors; an output layer that one side has not is paired with the embedding it is tied to there.
+
+    Raises:
+        UnknownNameError: the map names a tensor that is not there.
+        ConfigError: the map pairs a tensor twice.
+    """
+    sides = cards_of(baseline), cards_of(candidate)
+    facts = facts_of(baseline), facts_of(candidate)
+    mapped = {site for pair in manual.pairs for site in (*pair.baseline, *pair.candidate)} if manual else set[str]()
+    dull = tuple(
+        card.spot.site
+        for cards, others in (sides, sides[::-1])
+        for card in cards
+        if NEGLIGIBLE.search(card.spot.site)
+        and card.spot.site not in mapped
+        and not any(other.spot == card.spot and other.shape == card.shape for other in others)
+    )
+    ours, theirs = ([card for card in cards if card.spot.site not in dull] for cards in sides)
+    found = match(ours, theirs, manual, baseline_facts=facts[0], candidate_facts=facts[1])
+    left = found.unmatched_baseline, found.unmatched_candidate
+    if any(pair.by in ("structure", "value") for pair in found.pairs) or (left[0] and left[1]):
+        named = _by_name(found)
+        ours = [c if c.spot in named else measured(c, baseline.tensors[c.spot.site]) for c in ours]
+        theirs = [c if c.spot in named else measured(c, candidate.tensors[c.spot.site]) for c in theirs]
+        found = match(ours, theirs, manual, baseline_facts=facts[0], candidate_facts=facts[1])
+    return Matched(matching=_tied(found, ours, theirs), negligible=dull)
+
+
+def facts_of(checkpoint: Checkpoint) -> Facts | None:
+    """Heads and groups, as the matchers look for them."""
+    known = checkpoint.settings
+    if not known:
+        return None
+    names = {"num_query_groups": "num_key_value_heads"}
+    attributes = {names.get(name, name): value for name, value in known.items()}
+    return Facts(modules=(ModuleFacts(path="", attributes=attributes),))
+
+
+def _by_name(found: Matching) -> set[object]:
+    pairs = [pair for pair in found.pairs if pair.by in ("manual", "exact", "renamed")]
+    return {spot for pair in pairs for spot in (*pair.baseline, *pair.candidate)}
+
+
+def _tied(found: Matching, ours: list[SiteCard], theirs: list[SiteCard]) -> Matching:
+    """Pair an output layer that is left over with the other side's embedding when that side has no output layer."""
+    roles = [_roles(ours), _roles(theirs)]
+    pairs: list[Pair] = []
+    for side, left in enumerate((found.unmatched_baseline, found.unmatched_candidate)):
+        head, embedding = roles[side].get(_HEAD), roles[1 - side].get(_EMBEDDING)
+        if head is None or head not in left or embedding is None or _HEAD in roles[1 - side]:
+            continue
+        a, b = (head, embedding) if side == 0 else (embedding, head)
+        layout = layout_of(a, b, padding=True)
+        if layout:
+            why = "one side has no output layer: there it is tied to the embedding"
+            pairs.append(Pair(baseline=(a.spot,), candidate=(b.spot,), by="tied", layout=layout, why=why))
+    used = {spot for pair in pairs for spot in (*pair.baseline, *pair.candidate)}
+    return replace(
+        found,
+        pairs=(*found.pairs, *pairs),
+        unmatched_baseline=tuple(card for card in found.unmatched_baseline if card.spot not in used),
+        unmatched_candidate=tuple(card for card in found.unmatched_candidate if card.spot not in used),
+    )
+
+
+def _roles(cards: list[SiteCard]) -> dict[str, SiteCard]:
+    naming = naming_of(cards)
+    return {naming.role(card).name: card for card in cards}
