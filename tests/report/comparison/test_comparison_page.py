@@ -113,6 +113,38 @@ def test_rows_stand_in_the_order_in_which_a_difference_travels_and_the_first_is_
     assert [view["name"] for view in data["views"]] == ["step 0", "all steps"]
 
 
+def test_rows_of_a_later_microbatch_stand_where_they_ran_first():
+    found, material = diverged()
+    late = tuple(replace(one, order=one.order + 1000) if n % 3 else one for n, one in enumerate(material.scene.rows))
+    cards = tuple(SiteCard(spot=one.pair.baseline[0], order=n) for n, one in enumerate(material.scene.rows))
+
+    data = content(html.render(found, replace(material, scene=replace(material.scene, rows=late, cards=(cards, ())))))
+
+    (view, _) = data["views"]
+    codes = [one[1] for one in view["rows"]]
+    assert set(codes[: view["first"]]) == {EQUAL}
+
+
+def test_what_a_program_is_told_has_no_ruler_and_no_floor():
+    found, _ = diverged()
+    told = replace(found.first.row, floor=replace(found.first.row.floor, source="none"))
+
+    page = html.render(replace(found, first=replace(found.first, row=told)))
+
+    assert "no noise: what a program is given or told must be equal" in page
+    assert '<svg class="ruler"' not in page
+
+
+def test_an_assumed_floor_counts_from_further_up():
+    found, _ = diverged()
+    row = replace(found.first.row, floor=replace(found.first.row.floor, source="assumed"))
+
+    page = html.render(replace(found, first=replace(found.first, row=row)))
+
+    assert "the error is 32,768 times it, where 64 times count" in page
+    assert content(page)["limits"] == {"repeats": 4.0, "calibration": 4.0, "assumed": 64.0, "none": 1.0}
+
+
 def test_card_is_text_and_the_page_can_load_nothing():
     page = html.render(*diverged())
     text = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)

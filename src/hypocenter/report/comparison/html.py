@@ -14,6 +14,7 @@ from hypocenter.compare.words import place, power
 from hypocenter.report import page as report_page
 from hypocenter.report import wording
 from hypocenter.report.comparison import page
+from hypocenter.report.comparison.page.counting import counts_from, source_of_floor
 from hypocenter.report.comparison.page.material import Material
 from hypocenter.report.comparison.page.payload import payload
 from hypocenter.report.comparison.page.ruler import STYLE as RULER_STYLE
@@ -121,13 +122,17 @@ def _numbers(first: Divergence, budget: float) -> Iterator[str]:
         between = f", between {distance.low:.3g} and {distance.high:.3g} at depth {distance.depth}"
     yield f"relative error {power(error)} ({error:.3g}{between})"
     source = ""
+    if source_of_floor(first) == "none":
+        yield "no noise: what a program is given or told must be equal"
+        return
     if row is not None and row.floor.source in ("repeats", "calibration"):
         source = f", {row.floor.source}, {row.floor.n_samples:,} samples"
     elif row is not None and row.floor.source == "assumed":
         source = ", assumed for the dtype"
     apart = ""
     if floor > 0 and math.isfinite(error):
-        apart = f"; the error is {_times(error / floor)} times it, where {budget:g} times count"
+        least = counts_from(source_of_floor(first), budget)
+        apart = f"; the error is {_times(error / floor)} times it, where {least:g} times count"
     yield f"noise floor {power(floor)} ({floor:.3g}{source}){apart}"
 
 

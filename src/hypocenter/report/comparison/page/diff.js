@@ -28,7 +28,7 @@
       if (next.size !== open.size) setOpen(next);
     };
     const pick = (/** @type {number} */ at) => { const to = lineOf(data, view, at); setRow(at); setLine(to); reveal(to); };
-    const choose = (/** @type {number} */ at) => { setLine(at); reveal(at); if (view.states[at].worst >= 0) setRow(view.states[at].worst); };
+    const choose = (/** @type {number} */ at) => { setLine(at); reveal(at); if (at === firstLine) setRow(view.first); else if (view.states[at].worst >= 0) setRow(view.states[at].worst); };
     const turn = (/** @type {number} */ next) => { // the same pair in the other view
       const pair = row >= 0 ? view.rows[row].pair : -1, at = data.views[next].rows.findIndex((/** @type {any} */ one) => one.pair === pair);
       setNumber(next); setRow(at >= 0 ? at : beginning(data.views[next]));
@@ -41,7 +41,7 @@
       <div class="split-trees"><${diff.Trees} data=${data} view=${view} open=${open} setOpen=${setOpen} chosen=${line} choose=${choose} firstLine=${firstLine} />
       <${diff.Inspector} data=${data} view=${view} chosen=${line} row=${row} pick=${setRow} /></div>
       <p class="legend">${[3, 2, 1, 0, 4].map((code) => html`<span><${diff.Mark} code=${code} /> ${diff.NAMES[code]}</span>`)}<span>a module shows its worst row; one that is shut the worst below it</span></p>
-      <section id="errors"><h2>Error against noise floor, in execution order</h2>${view.rows.length ? html`<${diff.Errors} data=${data} view=${view} row=${row} pick=${pick} /><${diff.ErrorsLegend} budget=${data.budget} />` : html`<p class="mute">no row was compared</p>`}</section>
+      <section id="errors"><h2>Error against noise floor, in execution order</h2>${view.rows.length ? html`<${diff.Errors} data=${data} view=${view} row=${row} pick=${pick} /><${diff.ErrorsLegend} data=${data} view=${view} />` : html`<p class="mute">no row was compared</p>`}</section>
       <${diff.Rows} data=${data} view=${view} row=${row} pick=${pick} choose=${choose} />`;
   }
 

@@ -31,7 +31,7 @@
     const zero = low - ZERO_GAP, top = Math.max(high + 1, zero + 4);
     const drawn = view.rows.map((/** @type {any} */ row, /** @type {number} */ at) => (row.error === 0 ? zero : errors[at] === null ? null : Math.max(low, errors[at])));
     const points = CLASSES.slice(0, 4).map((/** @type {string} */ _, /** @type {number} */ code) => view.rows.map((/** @type {any} */ row, /** @type {number} */ at) => (row.code === code ? drawn[at] : null)));
-    const limit = floors.map((/** @type {number | null} */ v) => (v === null ? null : v + Math.log2(data.budget)));
+    const limit = floors.map((/** @type {number | null} */ v, /** @type {number} */ at) => (v === null ? null : v + Math.log2(data.limits[view.rows[at].source])));
     const curve = drawn.map((/** @type {number | null} */ v) => (v === zero ? null : v)); // no line down to zero and up again
     return { zero, top, columns: [view.rows.map((/** @type {any} */ _, /** @type {number} */ at) => at), floors, limit, curve], points };
   }
@@ -115,7 +115,7 @@
       const options = {
         width, height: HEIGHT, padding: [6, 22, 0, 0], legend: { show: false }, cursor: { drag: { x: true, y: false }, points: { show: false } },
         scales: { x: { time: false, range: (/** @type {unknown} */ _, /** @type {number} */ low, /** @type {number} */ high) => [Math.max(-0.5, low - 0.5), Math.min(view.rows.length - 0.5, high + 0.5)] }, y: { range: () => [zero - 0.7, top + 0.14 * (top - zero)] } },
-        axes: [{ ...axis, label: "row, in execution order (drag to zoom, double-click for all)", labelSize: 20, size: 32, grid: { show: false }, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000] }, { ...axis, size: 58, values: words, splits }],
+        axes: [{ ...axis, label: width < 600 ? "row, in execution order" : "row, in execution order (drag to zoom, double-click for all)", labelSize: 20, size: 32, grid: { show: false }, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000] }, { ...axis, size: 58, values: words, splits }],
         hooks: { drawClear: [(/** @type {any} */ u) => shade(u, phases)], draw: [draw], setCursor: [setCursor] },
         series: [{}, { stroke: colourVar("--mute"), width: 1.2, fill: colourVar("--noise"), fillTo: zero - 1, paths: Plot.paths.stepped({ align: 0 }), ...hidden }, { stroke: colourVar("--mute"), width: 1, dash: [4, 3], paths: Plot.paths.stepped({ align: 0 }), ...hidden }, { stroke: colourVar("--error-line"), width: 0.8, ...hidden }],
       };
@@ -144,10 +144,18 @@
     </div>`;
   }
 
-  /** @param {{budget: number}} props */
-  const ErrorsLegend = ({ budget }) => html`<div class="legend errors-legend">
+  /** From where an error counts, for the floors that are there. @param {any} data @param {any} view */
+  function counting(data, view) {
+    const there = new Set(view.rows.map((/** @type {any} */ row) => row.source)), said = [];
+    if (there.has("repeats") || there.has("calibration")) said.push(`${data.limits.repeats} times a measured floor`);
+    if (there.has("assumed")) said.push(`${data.limits.assumed} times an assumed one`);
+    return said.join(", ");
+  }
+
+  /** @param {{data: any, view: any}} props */
+  const ErrorsLegend = ({ data, view }) => html`<div class="legend errors-legend">
     ${[3, 2, 1, 0].map((code) => html`<span><span class=${`dot ${CLASSES[code]}`}></span>${GLYPHS[code]} ${NAMES[code]}</span>`)}
-    <span><span class="swatch noise-swatch"></span>noise floor</span><span><span class="dash"></span>${budget} times it: from here an error counts</span></div>`;
+    <span><span class="swatch noise-swatch"></span>noise floor</span><span><span class="dash"></span>from here an error counts: ${counting(data, view)}</span></div>`;
 
   Object.assign(diff, { Errors, ErrorsLegend });
 })();

@@ -6,20 +6,22 @@ import base64
 import gzip
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hypocenter.compare.comparison import Comparison, Pair, RowComparison, Spot
+from hypocenter.compare.comparison import Comparison, FloorSource, Pair, RowComparison, Spot
 from hypocenter.compare.execution import stage_of
 from hypocenter.compare.words import place
 from hypocenter.record.facts_file import Facts
 from hypocenter.report import wording
+from hypocenter.report.comparison.page.counting import counts_from
 from hypocenter.report.comparison.page.material import Material
 from hypocenter.report.comparison.page.owners import label
 from hypocenter.report.comparison.page.states import CODES, states_of
 from hypocenter.report.comparison.page.tree import Line, Tree, tree_of
 from hypocenter.report.comparison.ranking import times
 
+SOURCES: tuple[FloorSource, ...] = ("repeats", "calibration", "assumed", "none")
 PACKED_BYTES = 1_700_000  # of the data: the rest of 2 MB is scripts, cards and curves
 MOST_LONE = 4000  # spots without counterpart in the table; the tree counts all
 _DIGITS = 6  # of a relative error on a page
@@ -48,8 +50,9 @@ def _content(found: Comparison, material: Material, most: int) -> dict[str, Any]
     views: list[dict[str, Any]] = []
     shown: list[Pair] = []
     numbers: dict[Pair, int] = {}
+    ran = {card.spot: card.order for card in material.scene.cards[0]}
     for name, rows, about in _views(found, material):
-        kept = _kept(found, rows, most)
+        kept = _kept(found, rows, most, ran)
         for row in kept:
             if row.pair not in numbers:
                 numbers[row.pair] = len(shown)
@@ -79,7 +82,7 @@ def _content(found: Comparison, material: Material, most: int) -> dict[str, Any]
         )
     return {
         "codes": CODES,
-        "budget": found.budget,
+        "limits": {source: counts_from(source, found.budget) for source in SOURCES},
         "lines": [_line(tree, n, kinds) for n in range(len(tree.lines))],
         "pairs": [_pair(pair, tree) for pair in shown],
         "lone": [*_lone(tree, 0), *_lone(tree, 1)][:MOST_LONE],
@@ -101,14 +104,23 @@ def _views(found: Comparison, material: Material) -> list[tuple[str, Sequence[Ro
     return views
 
 
-def _kept(found: Comparison, rows: Sequence[RowComparison], most: int) -> list[RowComparison]:
-    """At most so many rows, the culprit's and then the worst, in the order in which a difference travels."""
+def _kept(found: Comparison, rows: Sequence[RowComparison], most: int, ran: Mapping[Spot, int]) -> list[RowComparison]:
+    """At most so many rows, the culprit's and then the worst, in the order in which a difference travels.
+
+    Args:
+        ran: when each spot ran first. A row's own `order` would put those of a later micro-batch last.
+    """
     some = list(rows)
     if len(some) > most:
         culprit = found.first.row.pair if found.first is not None and found.first.row is not None else None
         some.sort(key=lambda row: (row.pair != culprit, -CODES.index(row.verdict), -times(row)))
         some = some[:most]
-    return sorted(some, key=lambda row: (stage_of(row.pair.baseline[0]), row.order))
+
+    def travels(row: RowComparison) -> tuple[int, int]:
+        spot = row.pair.baseline[0]
+        return stage_of(spot), ran.get(spot, row.order)
+
+    return sorted(some, key=travels)
 
 
 def _rest(rows: Sequence[RowComparison], kept: Sequence[RowComparison]) -> list[RowComparison]:

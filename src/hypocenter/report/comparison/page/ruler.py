@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from hypocenter.compare.comparison import Distance, Divergence
 from hypocenter.compare.words import power
+from hypocenter.report.comparison.page.counting import counts_from, source_of_floor
 
 WIDTH, HEIGHT = 560, 64  # pixels
 _LEFT, _RIGHT, _LINE = 12, 12, 30
@@ -26,14 +27,14 @@ svg.ruler { display: block; max-width: 100%; height: auto; font: 11px system-ui,
 
 
 def ruler(first: Divergence, budget: float) -> str:
-    """The drawing; empty when a number of it is zero or not finite."""
-    error, floor = first.error, first.floor
-    if not all(0.0 < value < math.inf for value in (error, floor)):
+    """The drawing; empty when there is no noise, or a number of it is zero or not finite."""
+    error, floor, source = first.error, first.floor, source_of_floor(first)
+    if source == "none" or not all(0.0 < value < math.inf for value in (error, floor)):
         return ""
     distance = first.row.distance if first.row is not None else None
     high = max(1.0, error * 2, distance.high if distance is not None and math.isfinite(distance.high) else 0.0)
     low, top = math.floor(max(_LEAST, math.log2(floor) - 4)), math.ceil(math.log2(high))
-    return "".join(_parts(error, floor, budget, distance, (low, max(top, low + 1))))
+    return "".join(_parts(error, floor, counts_from(source, budget), distance, (low, max(top, low + 1))))
 
 
 def _parts(

@@ -9,7 +9,7 @@
   /** @typedef {{own: number, below: number, nRows: number, nDiffer: number, nLone: number, worst: number, parts: number[], partsBelow: number[]}} State */
   /** @typedef {{name: string, about: string, rows: Row[], states: State[], first: number, firstStep: number}} View */
   /** @typedef {{side: number, phase: string, name: string, line: number}} Lone */
-  /** @typedef {{budget: number, lines: Line[], pairs: Pair[], lone: Lone[], nLone: number, views: View[]}} Data */
+  /** @typedef {{limits: Record<string, number>, lines: Line[], pairs: Pair[], lone: Lone[], nLone: number, views: View[]}} Data */
 
   const EQUAL = 0, WITHIN = 1, UNCLEAR = 2, DIFFERS = 3, UNMATCHED = 4;
   const GLYPHS = ["=", "≈", "?", "≠", "∅"];
@@ -32,14 +32,14 @@
     pairs.forEach((pair, at) => pair.lines.forEach((line) => lines[line].pairs.push(at)));
     const row = (/** @type {any} */ r) => {
       const error = number(r[2]), floor = number(r[5]);
-      const times = error === null || error === 0 ? 0 : floor ? error / floor : Infinity;
+      const times = error === null || error === 0 ? 0 : floor && r[6] !== "none" ? error / floor : Infinity;
       return { pair: r[0], code: r[1], error, low: number(r[3]), high: number(r[4]), floor, source: r[6], samples: r[7], step: r[8], microbatch: r[9], depth: r[10], cosine: number(r[11]), scale: number(r[12]), dtypes: [r[13], r[14]], shapes: [r[15], r[16]], times };
     };
     const views = raw.views.map((/** @type {any} */ v) => ({
       name: v.name, about: v.about, first: v.first, firstStep: v.first_step, rows: v.rows.map(row),
       states: v.states.map((/** @type {any} */ s) => ({ own: s[0], below: s[1], nRows: s[2], nDiffer: s[3], nLone: s[4], worst: s[5], parts: s[6], partsBelow: s[7] })),
     }));
-    return { budget: raw.budget, lines, pairs, lone: raw.lone.map((/** @type {any} */ l) => ({ side: l[0], phase: l[1], name: l[2], line: l[3] })), nLone: raw.n_lone, views };
+    return { limits: raw.limits, lines, pairs, lone: raw.lone.map((/** @type {any} */ l) => ({ side: l[0], phase: l[1], name: l[2], line: l[3] })), nLone: raw.n_lone, views };
   }
 
   /** A relative error as a power of two, as the terminal says it. @param {number | null} value */
