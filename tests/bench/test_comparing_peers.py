@@ -30,7 +30,8 @@ def test_says_that_a_dump_is_missing(tmp_path):
 def test_the_table_of_depths_says_what_was_counted():
     found = {
         "n_pairs": 40, "n_same_status": 39, "n_same_place": 38, "n_rows": 1000, "n_rows_agree": 990,
-        "sketch_bytes": 2**19, "value_bytes": 2**24, "sketch_seconds": 0.5, "value_seconds": 1.5, "disagree": ["x: same by sketches"],
+        "sketch_bytes": 2**19, "value_bytes": 2**24, "sketch_seconds": 0.5,
+        "value_seconds": 1.5, "disagree": ["x: same by sketches"],
     }  # fmt: skip
 
     text = "\n".join(depths.in_words(found))
