@@ -11,7 +11,7 @@ import io
 import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from hypocenter.compare.weights.checkpoint import CheckpointError
 from hypocenter.compare.weights.elements import STORED
@@ -118,7 +118,7 @@ def walk(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ..
 class _Restricted(pickle._Unpickler):
     """Python's own unpickler: its memo is a dict, which garbage cannot make large."""
 
-    dispatch: dict[int, Any] = {  # noqa: RUF012 - as in the class it refines
+    dispatch: ClassVar[dict[int, Any]] = {
         code: do for code, do in pickle._Unpickler.dispatch.items() if bytes([code]) not in _UNWANTED
     }
 
