@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hypocenter.compare.cards import Deck, deck
 from hypocenter.compare.comparison import Comparison, RowComparison, SiteCard
 from hypocenter.compare.options import Options
-from hypocenter.compare.step_alignment import shift_of
+from hypocenter.compare.step_alignment import shift_between
 from hypocenter.compare.walk import Walk
 from hypocenter.compare.worst import Worst
 from hypocenter.record.reader import RecordedRun
@@ -38,7 +38,7 @@ def scene_of(found: Comparison, baseline: RecordedRun, candidate: RecordedRun, o
     step = found.first.row.step if found.first.row is not None else found.first.step
     pairs = found.matching.pairs
     walk = Walk(
-        runs=(baseline, candidate), decks=decks, pairs=pairs, shift=_shift((baseline, candidate)),
+        runs=(baseline, candidate), decks=decks, pairs=pairs, shift=shift_between(baseline, candidate),
         options=options or Options(),
     )  # fmt: skip
     worst = Worst(pairs)
@@ -52,10 +52,3 @@ def scene_of(found: Comparison, baseline: RecordedRun, candidate: RecordedRun, o
 def _shapes(found: Comparison, decks: tuple[Deck, Deck]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     mine, other = (deck.by_spot for deck in decks)
     return [(mine[pair.baseline[0]].shape, other[pair.candidate[0]].shape) for pair in found.matching.pairs]
-
-
-def _shift(runs: tuple[RecordedRun, RecordedRun]) -> int:
-    records = [[record for rank, record in run.step_records() if rank == run.ranks[0]] for run in runs]
-    losses = [{one.step: one.loss for one in some if one.loss is not None} for some in records]
-    steps = [sorted({one.step for one in some}) for some in records]
-    return shift_of(losses[0], losses[1], (steps[0], steps[1]))
