@@ -66,13 +66,14 @@ class _Sums:
     def add(self, a: NDArray[Any], b: NDArray[Any], box: Box) -> None:
         same = self.dtypes[0] == self.dtypes[1] and _are_bits_equal(a, b)
         self.has_same_bits = self.has_same_bits and same
+        if same:
+            self.products += _dot(*[_finite(elements.values(a, self.dtypes[0]))] * 2)
+            return
         x, y = (elements.values(bits, dtype) for bits, dtype in zip((a, b), self.dtypes, strict=True))
         x, y = (np.asarray(v, v.dtype if v.dtype.kind in "fc" else np.float64) for v in (x, y))
         good = np.isfinite(x) & np.isfinite(y)
         p, q = (np.where(good, v, 0) for v in (x, y))
         self.products += [_dot(p, p), _dot(q, q), _dot(p, q)]
-        if same:
-            return
         apart = self._apart(a, b, x, y, good)
         self.n_differ += int(apart.sum())
         self.n_nonfinite += int((apart & ~good).sum())
@@ -122,6 +123,10 @@ def _are_bits_equal(a: NDArray[Any], b: NDArray[Any]) -> bool:
     if a.dtype.kind in "fc":
         a, b = (np.ascontiguousarray(v).view(np.uint8) for v in (np.atleast_1d(a), np.atleast_1d(b)))
     return bool(np.array_equal(a, b))
+
+
+def _finite(values: Any) -> Any:
+    return np.nan_to_num(values, copy=False, posinf=0.0, neginf=0.0) if values.dtype.kind in "fc" else values * 1.0
 
 
 def _dot(a: Any, b: Any) -> float:
