@@ -1,6 +1,7 @@
 """The program that both tools record: a GPT in plain torch, trained deterministically; one thing may be planted.
 
-`python peer_gpt.py PLANTED TOOL OUT WIDTH STEPS`. PLANTED: none, eps (LayerNorm eps of blocks.2.ln2 is 1e-3), bf16 (the
+`python -m bench.compare.peer_gpt PLANTED TOOL OUT WIDTH STEPS`.
+PLANTED: none, eps (LayerNorm eps of blocks.2.ln2 is 1e-3), bf16 (the
 MLP of blocks.2 computes in bfloat16), decay (no weight decay on biases). TOOL: hypocenter-sketch, hypocenter-tensors,
 msprobe-L0, msprobe-mix (both task tensor), nothing. Prints {"seconds", "loss"} of the steps. Runs without transformers,
 so that any Python with torch and one of the tools will do.

@@ -24,10 +24,9 @@ from bench.compare.msprobe import SECONDS, MsprobeFailed, compare
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "comparing-peers.md"
-PROGRAM = Path(__file__).with_name("peer_gpt.py")
 PLANTED = {
     "eps": ("LayerNorm eps 1e-3 for 1e-5 in block 2", "`blocks.2.ln2`, forward, step 0"),
-    "bf16": ("the MLP of block 2 in bfloat16", "`blocks.2.mlp`, forward, step 0"),
+    "bf16": ("the MLP of block 2 in bfloat16", "`blocks.2.mlp`, its weights or its forward, step 0"),
     "decay": ("no weight decay on biases", "biases, by the update of step 0"),
 }
 TOOLS = {
@@ -132,9 +131,24 @@ def _record(
 ) -> float:
     """Seconds of the steps."""
     out.parent.mkdir(parents=True, exist_ok=True)
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
+    environment = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}",
+    }
     environment |= {"PEER_CALIBRATE": "1"} if calibrate else {}
-    words = [python, "-W", "ignore", str(PROGRAM), planted, tool, str(out), str(wanted.width), str(wanted.steps)]
+    words = [
+        python,
+        "-W",
+        "ignore",
+        "-m",
+        "bench.compare.peer_gpt",
+        planted,
+        tool,
+        str(out),
+        str(wanted.width),
+        str(wanted.steps),
+    ]
     done = subprocess.run(
         words, capture_output=True, text=True, env=environment, cwd=out.parent, timeout=SECONDS, check=False
     )

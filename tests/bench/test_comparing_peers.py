@@ -50,5 +50,5 @@ def test_our_side_of_the_page_needs_no_msprobe(tmp_path, capsys):
 
     page = capsys.readouterr().out
     assert "diverged at step 0, forward: blocks.2.ln2" in page
-    assert "diverged at step 0, forward: blocks.2.mlp" in page
+    assert "diverged at step 0, param: blocks.2.mlp.fc1.weight" in page
     assert "not installed (--msprobe-python)" in page
