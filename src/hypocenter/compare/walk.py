@@ -13,6 +13,7 @@ from hypocenter.compare.comparison import Pair, SiteCard, Spot
 from hypocenter.compare.distances.columns import distances
 from hypocenter.compare.distances.layouts import has_comparable_sketches
 from hypocenter.compare.execution import is_of_update
+from hypocenter.compare.first_bits import with_first_bits
 from hypocenter.compare.judged import Judged
 from hypocenter.compare.negligible import Negligible
 from hypocenter.compare.noise import CALIBRATION, REPEATS, Noise
@@ -81,7 +82,7 @@ class Walk:
             found = distances(aligned.baseline, aligned.candidate, same_shape=alike[aligned.pair])
             found.low[padded[aligned.pair]] = 0.0  # what the padding holds is not of the program
             self.values.deepen(self.pairs, aligned, found)
-            floors = self.noise.of(aligned.pair, aligned.step)
+            floors = with_first_bits(aligned, found, self.noise.of(aligned.pair, aligned.step))
             verdicts, is_negligible = negligible.judge(
                 aligned, found, floors, row_verdicts(found, floors, self.options.budget)
             )

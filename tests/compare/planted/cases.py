@@ -154,6 +154,16 @@ CASES: tuple[Case, ...] = (
     # data order
     _case("steps-swapped", "data order", G32, "data", "batch.input_ids", "data-order", "batch_order", steps=[1, 0, 2]),
     _case("later-swapped", "data order", Q16, "data", "batch.input_ids", "data-order", "batch_order", steps=[0, 2, 1]),
+    _case("rows-flipped", "data order", T32, "data", "batch.*", "data-order", "row_order"),
+    # others
+    _case("lr", "others", Q32, "optimizer", "lr*", "learning-rate", "optimizer", lr=1.1e-3),
+    _case("dropout", "others", G32, "forward", "transformer.drop", "dropout",
+          "dropout", module="transformer.drop", p=0.1),
+    _case("clip", "others", T32, "grad", "*", "clipping", "clip", norm=0.25),
+    _case("optimizer", "others", G32, "optimizer", "*", "optimizer-options", "optimizer", amsgrad=True),
+    _case("silu", "others", Q16, "forward", "model.layers.2.mlp.act_fn", "activation-variant",
+          "activation", module="model.layers.2.mlp", name="gelu", attribute="act_fn"),
+    _case("loss-scale", "others", T32, "loss", "", "scale-factor", "loss_times", factor=0.5),
 )  # fmt: skip
 
 _NOISE: dict[str, tuple[str, dict[str, Any]]] = {
