@@ -12,7 +12,8 @@ What to do
     Set the same eps in both (config: rms_norm_eps, layer_norm_epsilon), then compare again.
 
 When it is wrong
-    When the module reads another setting than the attribute. The factor alone is only "possible".
+    When the module reads another setting than the attribute. The factor alone is only "possible", and says little of
+    the smaller of the two numbers.
 """
 
 from __future__ import annotations
@@ -64,9 +65,11 @@ def _from_factor(case: Case) -> tuple[float, float] | None:
         return None
     given = case.inputs[0].baseline
     mean_square = given.sumsq / given.n if given.n else math.nan
-    for mine in _USUAL:
-        for other in _USUAL:
-            factor = math.sqrt((mean_square + mine) / (mean_square + other))
-            if mine != other and abs(factor - distance.scale) < _NEAR * abs(distance.scale - 1.0):
-                return mine, other
-    return None
+    off = {
+        (mine, other): abs(math.sqrt((mean_square + mine) / (mean_square + other)) - distance.scale)
+        for mine in _USUAL
+        for other in _USUAL
+        if mine != other
+    }
+    best = min(off, key=lambda pair: off[pair])
+    return best if off[best] < _NEAR * abs(distance.scale - 1.0) else None

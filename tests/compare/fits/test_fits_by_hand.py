@@ -1,0 +1,157 @@
+"""Fits on cases made by hand: what they say without facts, and what they leave alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from hypocenter.compare.case import Case, PairedRow, Values
+from hypocenter.compare.comparison import (
+    Comparison,
+    Distance,
+    Divergence,
+    Fit,
+    Floor,
+    Pair,
+    RowComparison,
+    SiteCard,
+    Spot,
+)  # fmt: skip
+from hypocenter.compare.fits.activation_variant import activation_variant
+from hypocenter.compare.fits.clipping import clipping
+from hypocenter.compare.fits.initialisation import initialisation
+from hypocenter.compare.fits.learning_rate import learning_rate
+from hypocenter.compare.fits.missing_bias import missing_bias
+from hypocenter.compare.fits.norm_eps import norm_eps
+from hypocenter.compare.fits.scale_factor import scale_factor
+from hypocenter.compare.outcome import with_fit
+from hypocenter.nouns import Run
+
+
+def row(phase, site, port, baseline, candidate, *, step=0, order=0, verdict="differs", **distance):
+    spot = Spot(phase=phase, site=site, port=port)
+    told = {"relative": 0.5, "low": 0.4, "high": 0.6} | distance
+    return PairedRow(
+        comparison=RowComparison(
+            pair=Pair(baseline=(spot,), candidate=(spot,), by="exact"), step=step, microbatch=0, order=order,
+            distance=Distance(depth="sketch", **told), floor=Floor(relative=1e-6), verdict=verdict,
+        ),
+        baseline=baseline, candidate=candidate, stage=0,
+    )  # fmt: skip
+
+
+def case(first: PairedRow, *others: PairedRow, phase=None, **given) -> Case:
+    spot = first.spot
+    return Case(
+        comparison=Comparison(status="diverged"), runs=(Run(format=1, name="a"), Run(format=1, name="b")),
+        step=(first, *others),
+        first=Divergence(
+            step=0, microbatch=0, phase=phase or spot.phase, site=spot.site, port=spot.port, candidate_site=spot.site,
+            error=0.5, floor=1e-6, inputs_agree=True, row=first.comparison,
+        ),
+        **given,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("least", "wanted"), [(-0.169971, "exact GELU"), (-0.170041, "GELU by tanh"), (-0.163611, "GELU by sigmoid")]
+)
+def test_an_activation_is_known_by_its_smallest_value(least, wanted):
+    silu = Values(n=9999, min=-0.278465, max=3.0)
+    found = activation_variant(case(row("forward", "mlp.act", "out[0]", silu, Values(n=9999, min=least, max=3.0))))
+
+    assert found.values == {"baseline": "SiLU", "candidate": wanted}
+
+
+def test_smallest_values_that_belong_to_no_function_say_nothing():
+    values = Values(n=9999, min=-0.2, max=3.0), Values(n=9999, min=-0.169971, max=3.0)
+
+    assert activation_variant(case(row("forward", "mlp.act", "out[0]", *values))) is None
+
+
+@pytest.mark.parametrize(("mine", "other"), [(1e-6, 1e-3), (1e-3, 1e-6), (1e-5, 1e-2)])
+def test_eps_without_facts_follows_from_the_factor(mine, other):
+    mean_square, n = 0.01, 1000
+    factor = math.sqrt((mean_square + mine) / (mean_square + other))
+    given = row("forward", "norm", "in[0]", Values(n=n, sumsq=n * mean_square), Values(n=n, sumsq=n * mean_square),
+                verdict="equal")  # fmt: skip
+    out = row("forward", "norm", "out[0]", Values(n=n, sumsq=n), Values(n=n, sumsq=n * factor**2), scale=factor)
+
+    found = norm_eps(case(out, given))
+
+    assert (found.values["baseline"], found.values["candidate"]) == (mine, other)
+    assert found.confidence == "possible"
+
+
+def test_a_schedule_that_lags_is_told_from_another_peak():
+    def rates(candidate):
+        return tuple(
+            row("optimizer", "lr", "value", Values(n=1, sum=a), Values(n=1, sum=b), step=step)
+            for step, (a, b) in enumerate(zip((1.0, 2.0, 3.0, 4.0), candidate, strict=True))
+        )
+
+    lags, doubled = rates((0.0, 1.0, 2.0, 3.0)), rates((2.0, 4.0, 6.0, 8.0))
+
+    assert "lags" in learning_rate(case(lags[0], series=lambda pair: lags)).text
+    assert "2 times" in learning_rate(case(doubled[0], series=lambda pair: doubled)).text
+
+
+@pytest.mark.parametrize(("square", "is_found"), [(2.0, True), (3.2, False)])
+def test_a_bias_on_one_side_must_explain_how_far_outputs_are_apart(square, is_found):
+    spot = Spot(phase="param", site="q_proj.bias", port="value")
+    card = SiteCard(spot=spot, order=0, n=10, sumsq=square)
+    out = row("forward", "q_proj", "out[0]", Values(n=1000, sumsq=800.0), Values(n=1000, sumsq=600.0), relative=0.5,
+              low=0.45, high=0.55)  # fmt: skip
+
+    found = missing_bias(case(out, cards=({spot: card}, {})))
+
+    assert (found is not None) == is_found
+
+
+def test_another_draw_and_another_deviation_are_told_apart():
+    mine = Values(dtype="float32", n=100, sum=1.0, sumsq=4.0, min=-1.0, max=1.0, absmax=1.0)
+    twice = replace(mine, sum=2.0, sumsq=16.0, min=-2.0, max=2.0, absmax=2.0)
+    other = replace(mine, sum=-1.5, sumsq=4.2, min=-0.9, max=1.1, absmax=1.1)
+
+    scaled = initialisation(case(row("param", "w", "value", mine, twice, relative=1.0, cosine=1.0, scale=2.0)))
+    drawn = initialisation(case(row("param", "w", "value", mine, other, relative=1.4, cosine=0.01)))
+
+    assert "2 times as large" in scaled.text
+    assert "other random numbers" in drawn.text
+
+
+def test_gradients_by_one_factor_whose_norm_before_differs_are_not_clippings():
+    def gradients(before):
+        rows = [
+            row("grad", name, "grad", Values(n=10, sumsq=4.0), Values(n=10, sumsq=1.0), order=i)
+            for i, name in enumerate("abc")
+        ]
+        norm = row("grad", "grad_norm", "value", Values(n=1, sum=5.0), Values(n=1, sum=5.0), verdict=before)
+        return case(*rows, norm)
+
+    assert clipping(gradients("equal")) is not None
+    assert clipping(gradients("differs")) is None
+
+
+def test_two_numbers_are_no_factor_unless_it_is_a_known_one():
+    def losses(candidate):
+        return case(row("loss", "loss", "value", Values(n=1, sum=3.0, sumsq=9.0),
+                        Values(n=1, sum=candidate, sumsq=candidate**2), scale=candidate / 3.0))  # fmt: skip
+
+    assert scale_factor(losses(3.7)) is None
+    assert scale_factor(losses(1.5)).values["known"] == "2^-1"
+
+
+def test_of_two_fits_that_tie_both_are_said_and_neither_is_sure():
+    fits = [
+        Fit(name=name, cause="config-mismatch", explained=1.0, confidence="likely", text=f"it is {name}")
+        for name in ("one", "two")
+    ]
+
+    found = with_fit(Comparison(status="diverged", cause="unknown"), fits)
+
+    assert found.confidence == "possible"
+    assert "it is one" in found.why[0]
+    assert "it is two" in found.why[1]
