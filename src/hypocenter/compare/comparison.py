@@ -58,7 +58,7 @@ class Layout:
         concatenated  the parts of the other side, one after another along `dim` (gate and up)
         interleaved   as concatenated, but group by group: `groups` times (parts[0]/groups, parts[1]/groups, ...) (QKV
                       by query group); `groups` 0: how many is not known, only what no order changes can be compared
-        swapped       the first two dimensions change places: (sequence, batch, hidden) against (batch, sequence, hidden)
+        swapped       the first two dimensions change places: (sequence, batch, ...) against (batch, sequence, ...)
         reshaped      the same elements in the same row-major order, in another shape: (batch * sequence, hidden)
         copies        each part of the one side is by itself the same value as the other side (what q, k and v take in)
 
