@@ -30,6 +30,7 @@ _SILENT = (
     "the repeats are equal to the baseline to the bit: they say nothing of another device or thread count, and the "
     "noise floor is assumed"
 )
+_RUN_BY_MODULES = ("forward", "loss", "backward")  # phases in which the line where a module begins is the place to look
 _MOST_STEPS_BLAMED = 100  # steps with differences that nobody is to blame for; later ones are no clearer
 
 
@@ -106,7 +107,8 @@ def _with_facts(
     row = first.row
     if row is not None:
         row = walk.values.detailed(replace(row, shapes=shapes[list(pairs).index(row.pair)]))
-    return replace(found, divergence=replace(first, row=row, source=source_of(baseline.facts(), first.site)))
+    source = source_of(baseline.facts(), first.site) if first.phase in _RUN_BY_MODULES else None
+    return replace(found, divergence=replace(first, row=row, source=source))
 
 
 def _explained(found: Comparison, walk: Walk, course: _Course) -> Comparison:

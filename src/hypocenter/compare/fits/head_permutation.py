@@ -7,7 +7,6 @@ How it is decided
     Both sides hold the same numbers (norm, sum and extremes agree to rounding) in another order (the sketches differ).
     Of weights: it is sure when a transpose is impossible by shape, or when the outputs too hold the same numbers in
     another order, as they do when rows are permuted. Of values between two modules: their owner is an attention.
-    With recorded values: sorted, both sides are the same.
 
 What to do
     Compare how both programs split and join heads; convert fused weights group by group (hypocenter weights map).

@@ -7,8 +7,7 @@ What it means
 How it is decided
     A setting of the attention or of the rotary module with "interleave" in its name differs; or the table of angles
     holds the same numbers on both sides in another order; or of one attention the weights of queries and keys hold the
-    same numbers in another order, those of values do not differ, and the program has rotary embeddings. With recorded
-    values: attention computed again both ways gives the one side by halves and the other by neighbours.
+    same numbers in another order, those of values do not differ, and the program has rotary embeddings.
 
 What to do
     Permute the rows of q and k heads when converting, or set the layout (rotary_interleaved, is_neox_style).

@@ -10,11 +10,11 @@ from markupsafe import Markup
 
 from hypocenter import __version__
 from hypocenter.compare.comparison import Comparison, Divergence, RowComparison
+from hypocenter.compare.counting import counts_from, source_of_floor
 from hypocenter.compare.words import place, power
 from hypocenter.report import page as report_page
 from hypocenter.report import wording
 from hypocenter.report.comparison import page
-from hypocenter.report.comparison.page.counting import counts_from, source_of_floor
 from hypocenter.report.comparison.page.material import Material
 from hypocenter.report.comparison.page.payload import payload
 from hypocenter.report.comparison.page.ruler import STYLE as RULER_STYLE

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from hypocenter.compare.comparison import Comparison, RowComparison, SiteCard
+from hypocenter.compare.counting import counts_from
 from hypocenter.compare.words import place, power
 from hypocenter.report import wording
 from hypocenter.report.columns import aligned, cut_rows
@@ -109,8 +110,9 @@ def _unmatched(side: str, cards: tuple[SiteCard, ...], most: int, width: int) ->
 
 def _closing(found: Comparison) -> str:
     depth = f"at depth {found.depth}" if found.depth is not None else "nothing compared"
+    n_floors = counts_from(found.floor_source, found.budget)
     return (
         f"{wording.count(found.n_rows, 'row')} of {wording.count(len(found.matching.pairs), 'pair')} in "
         f"{wording.count(found.n_steps, 'step')} {depth}, {found.n_differ:,} differ; "
-        f"noise floor {found.floor_source}, budget {found.budget:g}"
+        f"noise floor {found.floor_source}, an error counts from {n_floors:g} times it"
     )

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hypocenter.compare.comparison import Comparison, FloorSource, Pair, RowComparison, Spot
+from hypocenter.compare.counting import counts_from
 from hypocenter.compare.execution import stage_of
 from hypocenter.compare.words import place
 from hypocenter.record.facts_file import Facts
 from hypocenter.report import wording
-from hypocenter.report.comparison.page.counting import counts_from
 from hypocenter.report.comparison.page.material import Material
 from hypocenter.report.comparison.page.owners import label
 from hypocenter.report.comparison.page.states import CODES, states_of

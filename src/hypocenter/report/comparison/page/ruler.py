@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 
 from hypocenter.compare.comparison import Distance, Divergence
+from hypocenter.compare.counting import counts_from, source_of_floor
 from hypocenter.compare.words import power
-from hypocenter.report.comparison.page.counting import counts_from, source_of_floor
 
 WIDTH, HEIGHT = 560, 64  # pixels
 _LEFT, _RIGHT, _LINE = 12, 12, 30
