@@ -11,8 +11,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from hypocenter import schedule
 from hypocenter.config import Config
-from hypocenter.nouns import LEVELS, Reading, Summary
+from hypocenter.nouns import LEVELS, Place, Reading, Summary
 from hypocenter.summary.reducers.torch import TorchReducer
+from hypocenter.summary.sketch import Placement
 from hypocenter.tap.clock import Clock
 from hypocenter.tap.compiled import CompiledTap
 from hypocenter.tap.live import LiveMode
@@ -21,7 +22,11 @@ from hypocenter.tap.names import NameMap
 from hypocenter.tap.op_context import OpContext
 from hypocenter.tap.ops import OpTap
 from hypocenter.tap.parameters import parameter_readings
+from hypocenter.tap.placement import Wrappers
 from hypocenter.tap.probe import ProbeTap
+from hypocenter.tap.spread.activations import SpreadOfActivations
+from hypocenter.tap.spread.parameters import SpreadOfParameters
+from hypocenter.tap.spread.where import Where
 from hypocenter.tap.tensors import TensorKeeper
 
 TENSORS_BUDGET_BYTES = 4 << 30  # of files that level tensors may write per rank
@@ -33,12 +38,16 @@ class UntracedReducer:
     def __init__(self, config: Config) -> None:
         self._reducer = TorchReducer(histogram=config.histogram, sketch=config.sketch)
 
-    def add(self, tensor: torch.Tensor, /) -> int | None:
-        """Queue a tensor."""
+    def add(self, tensor: torch.Tensor, where: Where | None = None, /) -> int | None:
+        """Queue a tensor; a part of one is sketched as such, or not at all where its place in the whole is not known."""
+        place, sketch = None, True
+        if where is not None and where.is_part:
+            sketch = where.offset is not None
+            place = None if where.offset is None else Placement(shape=where.shape, offset=where.offset)
         if not torch._C._len_torch_dispatch_stack():
-            return self._reducer.add(tensor)
+            return self._reducer.add(tensor, place, sketch=sketch)
         with _disable_current_modes():
-            return self._reducer.add(tensor)
+            return self._reducer.add(tensor, place, sketch=sketch)
 
     def drain(self) -> list[Summary]:
         """Summaries by ticket."""
@@ -56,9 +65,13 @@ class Levels:
         clock: Clock,
         warn: Callable[[str], None],
         rank_directory: Callable[[], Path],
+        place: Callable[[], Place] = Place,
     ) -> None:
         self._config, self._names, self._clock, self._warn = config, names, clock, warn
         self._rank_directory = rank_directory
+        self._wrappers = Wrappers()
+        self._of_parameters = SpreadOfParameters(names, self._wrappers, place)
+        self._of_activations = SpreadOfActivations(self._of_parameters, names, place)
         self._level = LEVELS.index(config.level)
         self._due = schedule.parse(config.schedule)
         self._params_due = schedule.parse(config.param_schedule)
@@ -75,7 +88,8 @@ class Levels:
         self._undo.append(self._probes.attach())
         if self._level >= LEVELS.index("modules") or self._config.trace_batches:
             self._modules = ModuleTap(self._names, UntracedReducer(self._config), self._clock, self._config, self._warn)
-            self._undo.append(self._modules.attach())
+            self._modules.spread = self._of_activations
+            self._undo += [self._wrappers.attach(), self._modules.attach()]
         if self._level >= LEVELS.index("modules"):
             self._compiled = CompiledTap(self._names, self._clock, self._config, self._warn)
             self._undo.append(self._compiled.attach())
@@ -114,6 +128,11 @@ class Levels:
         if self._live is not None:
             self._live.leave()
 
+    def forget(self) -> None:
+        """What modules computed in this step so far was no training."""
+        if self._modules is not None:
+            self._modules.forget()
+
     @contextlib.contextmanager
     def paused(self) -> Generator[None, None, None]:
         """Off while a replay runs."""
@@ -140,6 +159,7 @@ class Levels:
             self._keeper.flush(step)
         if self._level >= LEVELS.index("modules") and self._params_due(step):
             rows += parameter_readings(
-                self._names, optimizers, UntracedReducer(self._config), step, clock=self._clock, config=self._config
-            )
+                self._names, optimizers, UntracedReducer(self._config), step, clock=self._clock, config=self._config,
+                spread=self._of_parameters,
+            )  # fmt: skip
         return sorted(rows, key=lambda reading: reading.order)

@@ -69,9 +69,11 @@ class Parts:
         self.updates = UpdateTap(listener)
         self.scalers = ForeignScalers(self.updates.scaled_step)
         self.sentinel = Sentinel(self.names, self.clock)
+        self.place = PlaceKeeper(directory, self.warn, self.names)
         self.levels = Levels(
-            config, self.names, self.clock, self.warn, lambda: rank_directory(directory, self.rank()[0])
-        )
+            config, self.names, self.clock, self.warn, lambda: rank_directory(directory, self.rank()[0]),
+            self.place.current,
+        )  # fmt: skip
         self.replay_rows = ReplayRows(config, self.names, self.warn)
         self.live_trace = LiveTrace(self.names, self.warn)
         self.replayer = Replayer(self.tape, listener.replaying)
@@ -90,9 +92,10 @@ class Parts:
                 scaled_step=self.updates.scaled_step,
                 plain_step=self.updates.plain_step,
                 warn=self.warn,
+                begin_chunk=self.clock.begin_chunk,
+                forget=self.levels.forget,
             )
         )
-        self.place = PlaceKeeper(directory, self.warn, self.names)
         self.resumption = Resumption(self.clock, self.warn)
         self.communication = Communication(self.names, lambda: self.roots.is_inside, self.warn)
         self.council = Council(is_wanted=config.agree, timeout_s=config.agree_timeout_s, warn=self.warn)

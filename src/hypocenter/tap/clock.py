@@ -13,11 +13,18 @@ class Clock:
     def __init__(self) -> None:
         self.microbatch = 0
         self.batch = 0  # micro-batches since the start of the run
+        self.chunk: int | None = None  # micro-batch whose forward runs, where a schedule runs others' backwards between
         self.recording = False  # inside a training micro-batch: grad mode on, not evaluation
+        self._first_chunk = 0  # micro-batch that the schedule under way counts from
         self._round = 0
         self._order = 0
         self._known: set[int] = set()
         self._stepped: set[int] = set()
+
+    @property
+    def forward_microbatch(self) -> int:
+        """The micro-batch that what a forward computes now belongs to."""
+        return self.microbatch if self.chunk is None else self.chunk
 
     @property
     def step(self) -> int:
@@ -38,6 +45,12 @@ class Clock:
         self.microbatch += 1
         self.batch += 1
 
+    def begin_chunk(self, chunk: int | None) -> None:
+        """A schedule (of a pipeline) runs the forward of its micro-batch `chunk`; None: that forward is over."""
+        if chunk == 0:
+            self._first_chunk = self.microbatch
+        self.chunk = None if chunk is None else self._first_chunk + chunk
+
     def begin_update(self, optimizer_id: int) -> int:
         """An optimizer is about to update: the number of the step that it belongs to."""
         if optimizer_id in self._stepped:
@@ -49,5 +62,5 @@ class Clock:
 
     def end_update(self) -> None:
         """The update is done (or was skipped): what follows belongs to the next one."""
-        self.microbatch = 0
+        self.microbatch = self._first_chunk = 0
         self._order = 0

@@ -23,9 +23,11 @@ from hypocenter.nouns import Phase, Reading, Summary
 from hypocenter.tap.clock import Clock
 from hypocenter.tap.compile_guard import inside_compiled_call, never_compile, silence_global_hook_warning
 from hypocenter.tap.frames import Frame, frames_of
-from hypocenter.tap.names import NameMap
+from hypocenter.tap.names import NameMap, unwrap
 from hypocenter.tap.reducer import Reducer
 from hypocenter.tap.sites import Site, Sites
+from hypocenter.tap.spread.activations import SpreadOfActivations
+from hypocenter.tap.spread.where import Where
 from hypocenter.tap.tree import flatten
 
 MAX_PORTS = 32  # tensors of one argument or output that are read; a KV cache has hundreds, none made by this module
@@ -52,7 +54,9 @@ class Keep(Protocol):
 class _Pending:
     """A reading whose summary is still on the device."""
 
-    __slots__ = ("call", "dtype", "microbatch", "order", "phase", "port", "recompute", "shape", "site", "ticket")
+    __slots__ = (
+        "call", "dtype", "microbatch", "order", "phase", "placement", "port", "recompute", "shape", "site", "ticket",
+    )  # fmt: skip
     phase: Phase
 
     def __init__(
@@ -61,6 +65,7 @@ class _Pending:
         self.site, self.phase, self.port, self.order = site, phase, port, order
         self.call, self.microbatch = call, microbatch
         self.ticket, self.dtype, self.shape = seen.ticket, seen.dtype, seen.shape
+        self.placement = seen.where.placement if seen.where is not None else ""
         self.recompute = False
 
 
@@ -70,11 +75,14 @@ class _Seen:
     One hook serves all modules that made or took the tensor, in `places`: (site, port, call, step, micro-batch).
     """
 
-    __slots__ = ("dtype", "places", "ref", "shape", "tap", "ticket", "version")
+    __slots__ = ("dtype", "places", "ref", "shape", "tap", "ticket", "version", "where")
     __torch_unserializable__ = True  # torch would warn when the user saves the tensor that carries this hook
 
-    def __init__(self, tap: ModuleTap, tensor: Tensor, version: int, ticket: int | None) -> None:
+    def __init__(
+        self, tap: ModuleTap, tensor: Tensor, version: int, ticket: int | None, where: Where | None
+    ) -> None:
         self.tap, self.ref, self.version, self.ticket = tap, weakref.ref(tensor), version, ticket
+        self.where = where
         self.dtype = tensor.dtype
         self.places: list[tuple[Site, str, int, int, int]] | None = None
         try:
@@ -97,6 +105,8 @@ class ModuleTap:
     ) -> None:
         self.enabled = False
         self.keeper: Keep | None = None
+        self.spread: SpreadOfActivations | None = None
+        self._n_open = 0
         self._sites = Sites(names, config)
         self._reducer, self._clock, self._warn = reducer, clock, warn
         self._seen: dict[int, _Seen] = {}
@@ -127,6 +137,7 @@ class ModuleTap:
     def collect(self, step: int) -> list[Reading]:
         """Everything read since the last call, in execution order, as readings of `step`. Waits once for the device."""
         pending, self._pending = self._pending, []
+        self._n_open = 0
         self._forget()
         try:
             summaries = self._reducer.drain()
@@ -137,6 +148,12 @@ class ModuleTap:
         readings.sort(key=lambda reading: reading.order)
         self._recent.append(readings)
         return readings
+
+    def forget(self) -> None:
+        """Drop what was read since the last call of `collect`; calls are counted from 0 again."""
+        self._pending = []
+        self._forget()
+        self._sites.forget_calls()
 
     def frames(self) -> tuple[Frame, ...]:
         """The last `config.frames` module calls that were collected, oldest first."""
@@ -170,7 +187,10 @@ class ModuleTap:
         if _tracing_state() is not None or _functorch_level() is not None or len(self._pending) > MAX_PENDING:
             return
         recompute = _graph_task_id() != -1
-        call = site.next_call((self._clock.step, self._clock.microbatch), recompute)
+        if self.spread is not None and self._n_open == 0 and not recompute:
+            self.spread.begin(args, kwargs)
+        self._n_open += 1
+        call = site.next_call((self._clock.step, self._clock.forward_microbatch), recompute)
         wants_hooks = not (recompute and site.has_grad_hooks)
         site.open.append((call, recompute, wants_hooks, kwargs is not None))
         self._take(site, "in", enumerate(args), call, recompute, wants_hooks)
@@ -179,6 +199,7 @@ class ModuleTap:
 
     def _leave(self, site: Site, kwargs: Any, output: Any) -> None:
         call, recompute, wants_hooks, took_kwargs = site.open.pop()
+        self._n_open = max(0, self._n_open - 1)
         if output is _RAISED:
             return
         if not took_kwargs and kwargs:
@@ -203,38 +224,51 @@ class ModuleTap:
 
     def _read(self, site: Site, port: str, tensor: Tensor, call: int, recompute: bool, wants_hooks: bool) -> None:
         clock = self._clock
-        seen = self._summarise(tensor)
-        pending = _Pending(site, "forward", port, clock.next_order(), call, clock.microbatch, seen)
+        microbatch = clock.forward_microbatch
+        seen = self._known(tensor)
+        if seen is None:
+            where = None if self.spread is None else self._where(self.spread, site, port, tensor)
+            seen = self._summarise(tensor, where)
+        pending = _Pending(site, "forward", port, clock.next_order(), call, microbatch, seen)
         pending.recompute = recompute
         self._pending.append(pending)
         if self.keeper is not None and not recompute:
-            self._keep(site, port, call, clock.microbatch, tensor)
+            self._keep(site, port, call, microbatch, tensor)
         if wants_hooks and tensor.requires_grad:
             if seen.places is None:
                 seen.places = []
                 handle = tensor.register_hook(seen)
                 if tensor.is_leaf:  # it outlives the graph, and would collect one hook a step
                     self._leaf_handles.append(handle)
-            seen.places.append((site, f"grad_{port}", call, clock.step, clock.microbatch))
+            seen.places.append((site, f"grad_{port}", call, clock.step, microbatch))
             site.has_grad_hooks = site.has_grad_hooks or not recompute
 
-    def _summarise(self, tensor: Tensor) -> _Seen:
-        """Its summary: the one there is, if this very tensor was seen before and was not written to since.
+    def _known(self, tensor: Tensor) -> _Seen | None:
+        """What is known of this very tensor, if it was seen before and was not written to since.
 
         The object is compared, not its address: freed memory is used again within the step, in backward all the time.
         """
-        version = -1 if tensor.is_inference() else tensor._version
         seen = self._seen.get(id(tensor))
-        if seen is None or seen.version != version or seen.ref() is not tensor:
-            seen = self._seen[id(tensor)] = _Seen(self, tensor, version, self._ticket(tensor))
+        is_it = seen is not None and seen.version == _version(tensor) and seen.ref() is tensor
+        return seen if is_it else None
+
+    def _summarise(self, tensor: Tensor, where: Where | None) -> _Seen:
+        ticket = self._ticket(tensor, where)
+        seen = self._seen[id(tensor)] = _Seen(self, tensor, _version(tensor), ticket, where)
         return seen
 
-    def _ticket(self, tensor: Tensor) -> int | None:
+    def _where(self, spread: SpreadOfActivations, site: Site, port: str, tensor: Tensor) -> Where | None:
+        if not spread.is_on:
+            return None
+        module = site.ref()
+        return spread.of(unwrap(module) if module is not None else None, port.partition("[")[0], tensor)
+
+    def _ticket(self, tensor: Tensor, where: Where | None) -> int | None:
         try:
             if _n_dispatch_modes() == 0:
-                return self._reducer.add(tensor)
+                return self._reducer.add(tensor) if where is None else self._reducer.add(tensor, where)
             with _disable_current_modes():  # selective checkpointing and the op tap must not see our operators
-                return self._reducer.add(tensor)
+                return self._reducer.add(tensor) if where is None else self._reducer.add(tensor, where)
         except Exception as error:  # one odd tensor is no reason to stop reading the others
             kind = f"{type(tensor).__name__} of {tensor.dtype}"
             self._warn_once(kind, f"a {kind} cannot be summarised and is left out: {error!r}")
@@ -251,7 +285,10 @@ class ModuleTap:
         was_grad_enabled = torch.is_grad_enabled()
         _set_grad_enabled(False)
         try:
-            clock, summarised = self._clock, self._summarise(grad)
+            clock, summarised = self._clock, self._known(grad)
+            if summarised is None:
+                where = None if self.spread is None else self.spread.of_gradient(grad, seen.where)
+                summarised = self._summarise(grad, where)
             for site, port, call, step, microbatch in seen.places or ():
                 of = microbatch if step == clock.step else clock.microbatch  # a graph kept over a step: now counts
                 self._pending.append(_Pending(site, "backward", port, clock.next_order(), call, of, summarised))
@@ -309,4 +346,9 @@ def _reading(step: int, p: _Pending, summary: Summary) -> Reading:
         module=p.site.module,
         names=p.site.names,
         recompute=p.recompute,
+        placement=p.placement,
     )
+
+
+def _version(tensor: Tensor) -> int:
+    return -1 if tensor.is_inference() else tensor._version

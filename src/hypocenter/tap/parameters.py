@@ -19,6 +19,8 @@ from hypocenter.tap.flat_parameters import is_flat, unfolded
 from hypocenter.tap.names import NameMap, class_name
 from hypocenter.tap.reducer import Reducer
 from hypocenter.tap.sites import is_wanted
+from hypocenter.tap.spread.parameters import SpreadOfParameters
+from hypocenter.tap.spread.where import Where
 from hypocenter.tap.tree import flatten
 
 
@@ -29,21 +31,28 @@ class _Value:
     port: str
     tensor: Tensor
     owner: str = ""
+    parameter: Tensor | None = None  # that it belongs to
 
 
 def parameter_readings(
-    names: NameMap, optimizers: Sequence[Any], reducer: Reducer, step: int, *, clock: Clock, config: Config
-) -> list[Reading]:
+    names: NameMap, optimizers: Sequence[Any], reducer: Reducer, step: int, *, clock: Clock, config: Config,
+    spread: SpreadOfParameters | None = None,
+) -> list[Reading]:  # fmt: skip
     """Summarise everything that the optimizers are about to use; call it just before they do.
 
     Args:
         optimizers: torch optimizers or what quacks like one (`param_groups`, `state`); parameters that are in none of
             them are read too, without state.
         reducer: one that nobody else has tickets of.
+        spread: says how they lie over the ranks.
     """
     with torch.no_grad():
-        wanted = (value for value in _values(names, optimizers) if is_wanted(value.names, config))
-        ticketed = [(value, ticket) for value in wanted if (ticket := reducer.add(value.tensor)) is not None]
+        wanted = [value for value in _values(names, optimizers) if is_wanted(value.names, config)]
+        where = _wheres(wanted, spread, optimizers[0] if optimizers else None)
+        tickets = [
+            reducer.add(value.tensor) if at is None else reducer.add(value.tensor, at)
+            for value, at in zip(wanted, where, strict=True)
+        ]
         summaries = reducer.drain()
     return [
         Reading(
@@ -58,8 +67,22 @@ def parameter_readings(
             summary=summaries[ticket],
             module=value.owner,
             names=value.names if len(value.names) > 1 else (),
+            placement=at.placement if at is not None else "",
         )
-        for value, ticket in ticketed
+        for value, ticket, at in zip(wanted, tickets, where, strict=True)
+        if ticket is not None
+    ]
+
+
+def _wheres(values: Sequence[_Value], spread: SpreadOfParameters | None, optimizer: Any) -> list[Where | None]:
+    if spread is None or not spread.is_on:
+        return [None] * len(values)
+    placements = spread.placements()
+    return [
+        spread.of(placements, value.names[0], value.parameter, value.tensor, value.phase, optimizer)
+        if value.parameter is not None
+        else None
+        for value in values
     ]
 
 
@@ -76,7 +99,7 @@ def _values(names: NameMap, optimizers: Sequence[Any]) -> Iterator[_Value]:
                 states.setdefault(id(param), []).append(_state_of(optimizer, param))
     for key, (all_names, param) in params.items():
         for value in _of_one(all_names, param, states.get(key, []), owners.get(key, "")):
-            yield from _unfolded(names, param, value)
+            yield from _unfolded(names, param, replace(value, parameter=param))
 
 
 def _unfolded(names: NameMap, param: Tensor, value: _Value) -> Iterator[_Value]:
@@ -86,7 +109,7 @@ def _unfolded(names: NameMap, param: Tensor, value: _Value) -> Iterator[_Value]:
         yield value
         return
     for original, part in parts:
-        yield replace(value, names=names.param_names(original), tensor=part, owner="")
+        yield replace(value, names=names.param_names(original), tensor=part, owner="", parameter=original)
 
 
 def _of_one(names: tuple[str, ...], param: Tensor, states: Sequence[Mapping[str, Any]], owner: str) -> Iterator[_Value]:

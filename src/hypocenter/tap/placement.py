@@ -3,6 +3,7 @@
 R is a replica, S(dim) a shard, P a summand, V a value of the rank's own. What nothing tells is left out.
 
     DTensor                     its placements, dimension by dimension of its mesh
+    beside DTensors over tp     tp=R for every parameter that is not one of them, but for experts
     FSDP1, ZeRO-3               dp=S
     torch's DDP                 dp=R for what it synchronises
     Megatron-Core               tp=S(partition_dim) where `tensor_model_parallel` says so, else tp=R as soon as any
@@ -27,6 +28,10 @@ from hypocenter.tap.topology.device_mesh import axis_of
 
 _EXPERT = re.compile(r"(^|[._])experts?([._]|$)", re.IGNORECASE)
 _SHARED_EXPERT = re.compile(r"shared_expert", re.IGNORECASE)
+_WHOLE_GRADIENTS = (
+    *("Float16OptimizerWithFloat16Params", "FP32Optimizer"),  # Megatron-Core
+    *("FP16_Optimizer", "FP16_UnfusedOptimizer"),  # DeepSpeed without ZeRO
+)
 _ORDER = ("dp", "cp", "ep", "tp", "pp")
 
 
@@ -82,12 +87,15 @@ class Placements:
         self._sharded = {id(p) for root in roots for p in _sharded_by_fsdp1(root)}
         self._is_megatron = any(hasattr(p, "tensor_model_parallel") for _, p in parameters)
         self._by_megatron = {id(p) for root in roots for p in _of_megatron_ddp(root)}
+        self._is_over_tensors = any("tp" in (_of_dtensor(p) or ()) for _, p in parameters)
 
     def of(self, name: str, parameter: Tensor) -> str:
         """The placement of a parameter."""
         found = _of_dtensor(parameter)
         if found is None:
             found = self._over_tensors(parameter) | self._over_data(name, parameter)
+        if self._is_over_tensors and "tp" not in found and not _EXPERT.search(name):
+            found = found | {"tp": "R"}
         return " ".join(f"{axis}={found[axis]}" for axis in _ORDER if axis in found)
 
     def _over_tensors(self, parameter: Any) -> dict[str, str]:
@@ -110,7 +118,7 @@ class Placements:
 
 
 def placement_of_gradient(gradient: Tensor, of_parameter: str, *, is_reduced: bool) -> str:
-    """The placement of a gradient as the optimizer sees it.
+    """The placement of a gradient as the optimizer sees it: its own word for an axis, else that of the parameter.
 
     Args:
         gradient: a DTensor tells its own.
@@ -119,10 +127,19 @@ def placement_of_gradient(gradient: Tensor, of_parameter: str, *, is_reduced: bo
     """
     own = _of_dtensor(gradient)
     if own is not None:
-        return " ".join(f"{axis}={own[axis]}" for axis in _ORDER if axis in own)
+        both = dict(word.split("=") for word in of_parameter.split()) | own
+        return " ".join(f"{axis}={both[axis]}" for axis in _ORDER if axis in both)
     if is_reduced:
         return of_parameter
     return " ".join(["dp=V", *(part for part in of_parameter.split() if not part.startswith("dp="))])
+
+
+def sees_whole_gradients(optimizer: Any) -> bool:
+    """Whether what the optimizer is given is reduced, and the whole of what the parameter is here."""
+    if isinstance(optimizer, torch.optim.Optimizer):
+        return True
+    chained = getattr(optimizer, "chained_optimizers", None) or [optimizer]
+    return all(type(each).__name__ in _WHOLE_GRADIENTS for each in chained)
 
 
 def _of_dtensor(tensor: Any) -> dict[str, str] | None:

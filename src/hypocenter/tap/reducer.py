@@ -8,13 +8,18 @@ from typing import Protocol
 from torch import Tensor
 
 from hypocenter.nouns import Summary
+from hypocenter.tap.spread.where import Where
 
 
 class Reducer(Protocol):
     """tensor -> Summary, on the device, without waiting for it."""
 
-    def add(self, tensor: Tensor, /) -> int | None:
-        """Queue a tensor; its ticket, or None if nothing can be said of it."""
+    def add(self, tensor: Tensor, where: Where | None = None, /) -> int | None:
+        """Queue a tensor; its ticket, or None if nothing can be said of it.
+
+        Args:
+            where: it lies among the parts that other ranks hold; None in a process that is alone.
+        """
         ...
 
     def drain(self) -> Mapping[int, Summary] | Sequence[Summary]:

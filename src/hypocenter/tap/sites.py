@@ -79,6 +79,12 @@ class Sites:
             site = self._decide(module)
         return site
 
+    def forget_calls(self) -> None:
+        """Count the calls of the micro-batch under way from 0; not of modules that are being called."""
+        for site in self._known.values():
+            if not site.open:
+                site.stamp = (-1, -1)
+
     def _decide(self, module: nn.Module) -> Site:
         names = self._names.module_names(module)
         # Inside a compiled module no hook runs, but what goes in and comes out can be read around it.

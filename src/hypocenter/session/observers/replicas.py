@@ -23,15 +23,11 @@ from hypocenter.session.sentinel import scalar_reading
 from hypocenter.summary.reducers.torch_small_sketch import small_sketches
 from hypocenter.tap.digest import digests, to_host
 from hypocenter.tap.gradients import local
-from hypocenter.tap.placement import Placements, Wrappers, placement_of_gradient
+from hypocenter.tap.placement import Placements, Wrappers, placement_of_gradient, sees_whole_gradients
 
 STATE_EVERY = 10  # of the occasions: optimizer state is twice the parameters, and follows from them
 _INTEGER = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # of as many bytes
 WITNESS = 1 << 14  # elements of the parameter that tells whether somebody writes between updates: 64 KiB
-_WHOLE_GRADIENTS = (
-    *("Float16OptimizerWithFloat16Params", "FP32Optimizer"),  # Megatron-Core
-    *("FP16_Optimizer", "FP16_UnfusedOptimizer"),  # DeepSpeed without ZeRO
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +140,7 @@ class Replicas(Observer):
         pairs = [(known[id(p)], g) for p, g in update.gradients if id(p) in known]
         gradients = [g for _, g in pairs]
         found, sketches = to_host(digests(gradients)), _sketches_to_host(gradients)
-        is_reduced = _sees_whole_gradients(update.optimizer)
+        is_reduced = sees_whole_gradients(update.optimizer)
         rows: list[Reading] = []
         for (h, gradient), digest, sketch in zip(pairs, found, sketches, strict=True):
             if digest is None:
@@ -246,14 +242,6 @@ class _Witness:
     def count(self) -> int:
         """How often it was changed between updates. Waits for the device."""
         return int(self._n_changed) if self._n_changed is not None else 0
-
-
-def _sees_whole_gradients(optimizer: Any) -> bool:
-    """Whether what the optimizer is given is reduced, and the whole of what the parameter is here."""
-    if isinstance(optimizer, torch.optim.Optimizer):
-        return True
-    chained = getattr(optimizer, "chained_optimizers", None) or [optimizer]
-    return all(type(each).__name__ in _WHOLE_GRADIENTS for each in chained)
 
 
 def _sketches_to_host(tensors: Sequence[Tensor]) -> list[tuple[float, ...] | None]:

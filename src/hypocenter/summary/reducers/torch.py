@@ -70,13 +70,18 @@ class TorchReducer:
         self._deferred: dict[torch.device, Deferred] = {}
         self._sketches: list[tuple[int, Tensor]] = []
 
-    def add(self, t: Tensor, place: Placement | None = None) -> int:
-        """Take in a tensor as it is now and return its ticket: the index of its Summary in `drain()`."""
+    def add(self, t: Tensor, place: Placement | None = None, *, sketch: bool = True) -> int:
+        """Take in a tensor as it is now and return its ticket: the index of its Summary in `drain()`.
+
+        Args:
+            place: what part of a larger tensor it is.
+            sketch: False: not this one, although the reducer sketches.
+        """
         ticket = len(self._done)
         self._done.append(None)
         try:
             self._done[ticket] = self._reduce(t, ticket)
-            if self._sketch and local_values(t) is not None:
+            if self._sketch and sketch and local_values(t) is not None:
                 self._sketches.append((ticket, sketch_of(t, place)))
         except Exception:  # a summary is never worth the user's run
             self._done[ticket] = Summary(n=n_elements(t))

@@ -17,3 +17,7 @@ class Door:
     scaled_step: Callable[[ScaledUpdate], AbstractContextManager[None]]  # around the framework's own scaled step
     plain_step: Callable[[PlainUpdate], AbstractContextManager[None]]  # the same where there is no loss scale
     warn: Callable[[str], None]  # said once, on stderr and in run.json
+    begin_chunk: Callable[[int | None], None] = lambda _: None
+    """A schedule runs the forward of this micro-batch of its own counting; None: it is over."""
+    forget: Callable[[], None] = lambda: None
+    """What modules computed in this step until now was a trial (on made-up inputs) and no training."""

@@ -1,4 +1,7 @@
-"""torch.distributed.pipelining: each stage's module keeps the names that it has in the whole model."""
+"""torch.distributed.pipelining: each stage's module keeps the names that it has in the whole model.
+
+A schedule runs several micro-batches forward before the first backward; whose forward runs is told to the session.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ def attach(door: Door) -> Callable[[], None]:
     kind = sys.modules[needs]._PipelineStageBase
     original = kind.forward_one_chunk
     known: set[int] = set()
+    is_trained = [_is_running("forward_one_chunk")]  # before the first micro-batch stages try out shapes, with values
 
     def note(stage: Any) -> None:
         if id(stage) not in known:
@@ -28,7 +32,15 @@ def attach(door: Door) -> Callable[[], None]:
     @functools.wraps(original)
     def forward_one_chunk(self: Any, *args: Any, **kwargs: Any) -> Any:
         note(self)
-        return original(self, *args, **kwargs)
+        if not is_trained[0]:
+            is_trained[0] = True
+            door.forget()
+        chunk = args[0] if args else kwargs.get("fwd_chunk_id")
+        door.begin_chunk(chunk if isinstance(chunk, int) else None)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            door.begin_chunk(None)
 
     kind.forward_one_chunk = forward_one_chunk
     running = _running(kind)
@@ -40,6 +52,14 @@ def attach(door: Door) -> Callable[[], None]:
             kind.forward_one_chunk = original
 
     return undo
+
+
+def _is_running(function: str) -> bool:
+    """Whether a function of this name is being called."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != function:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _running(kind: type) -> Any:
