@@ -71,10 +71,18 @@ class Aligner:
     Args:
         pairs: of the matching.
         baseline, candidate: numbers of the spots of both runs.
+        has_same_ranks: rank by rank both runs hold the same parts.
+
+    Attributes:
+        left_out: pairs of which a rank has a tensor of its own that has no counterpart.
     """
 
-    def __init__(self, pairs: Sequence[Pair], baseline: Spots, candidate: Spots) -> None:
+    def __init__(
+        self, pairs: Sequence[Pair], baseline: Spots, candidate: Spots, *, has_same_ranks: bool = True
+    ) -> None:
         self.pairs = pairs
+        self.left_out: set[int] = set()
+        self._has_same_ranks = has_same_ranks
         self._stage = np.array([stage_of(pair.baseline[0]) for pair in pairs], np.int64)
         self._is_of_step = np.array([pair.baseline[0].phase in _OF_STEP for pair in pairs], np.bool_)
         self._sides = PairIndex(pairs, "baseline", baseline), PairIndex(pairs, "candidate", candidate)
@@ -82,8 +90,9 @@ class Aligner:
     def align(self, baseline: StepRows, candidate: StepRows) -> Aligned:
         """The rows that both sides have at this step. Of a pair of fused and split tensors the parts are added up."""
         lanes_differ = int(baseline.lane.max(initial=0)) != int(candidate.lane.max(initial=0))
-        left, left_pair = _of_pairs(baseline, self._sides[0], without_lanes=lanes_differ)
-        right, right_pair = _of_pairs(candidate, self._sides[1], without_lanes=lanes_differ)
+        lanes_differ |= not self._has_same_ranks
+        left, left_pair = self._of_side(baseline, 0, lanes_differ)
+        right, right_pair = self._of_side(candidate, 1, lanes_differ)
         _, mine, other = np.intersect1d(self._keys(left, left_pair), self._keys(right, right_pair), return_indices=True)
         stage = self._stage[left_pair[mine]] if len(mine) else np.empty(0, np.int64)
         order = np.lexsort((left.lane[mine], left.order[mine], stage))
@@ -93,6 +102,15 @@ class Aligner:
             baseline=left.take(mine), candidate=right.take(other),
         )  # fmt: skip
 
+    def _of_side(self, rows: StepRows, side: int, without_lanes: bool) -> tuple[StepRows, Ints]:
+        index = self._sides[side]
+        if without_lanes:  # other ranks on the other side: only what is one tensor over all ranks has a counterpart
+            pair = index.pairs_of(rows.spot)
+            several = np.unique(pair[(pair >= 0) & (rows.lane > 0)])
+            self.left_out.update(several.tolist())
+            rows = rows.take(np.flatnonzero(~np.isin(pair, several)))
+        return _of_pairs(rows, index)
+
     def _keys(self, rows: StepRows, pair: Ints) -> Ints:
         return _key(pair, np.where(self._is_of_step[pair], 0, rows.microbatch), rows.lane)
 
@@ -101,13 +119,10 @@ def _key(pair: Ints, microbatch: Ints, lane: Ints) -> Ints:
     return (pair * _MOST_MICROBATCHES + microbatch) * _MOST_LANES + lane
 
 
-def _of_pairs(rows: StepRows, index: PairIndex, *, without_lanes: bool) -> tuple[StepRows, Ints]:
+def _of_pairs(rows: StepRows, index: PairIndex) -> tuple[StepRows, Ints]:
     """The rows that have a pair, one for each pair, micro-batch and lane; with the numbers of the pairs."""
     pair = index.pairs_of(rows.spot)
     mine = pair >= 0
-    if without_lanes:  # other ranks on the other side: only what is one tensor over all ranks has a counterpart
-        several = np.unique(pair[mine & (rows.lane > 0)])
-        mine &= ~np.isin(pair, several)
     at = np.flatnonzero(mine)
     rows, pair = rows.take(at), pair[at]
     if (index.n_parts[pair] == 1).all():

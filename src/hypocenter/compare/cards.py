@@ -15,13 +15,14 @@ import pyarrow.compute as pc
 from hypocenter.compare.ahead import ahead
 from hypocenter.compare.comparison import SiteCard, Spot
 from hypocenter.compare.execution import stage_of
+from hypocenter.compare.ranks import of_job, shape_of
 from hypocenter.compare.rows import Compared, by_step, is_compared
 from hypocenter.compare.spots import KEY, Spots
 from hypocenter.diagnose import logical
 from hypocenter.record.reader import RecordedRun
 
 _TOLD = ("order", "module", "dtype", "shape", "names", "n", "sumsq", "absmax", "hist_first", "hist", "sketch", "digest")
-_READ = ("step", *KEY, *_TOLD, "op", "recompute", "replay", "microbatch", "placement")
+_READ = ("step", *KEY, *_TOLD, "op", "recompute", "replay", "microbatch", "placement", "literal_inf")
 _SEEN = ("step", *KEY, "op", "recompute", "replay")
 
 
@@ -68,23 +69,21 @@ def cards(run: RecordedRun) -> tuple[SiteCard, ...]:
 def _of_all_ranks(run: RecordedRun, columns: Sequence[str], where: Any) -> pa.Table:
     """Rows of all ranks as logical ones, with what merging drops taken from the lowest rank that has it."""
     tables = [table for _, table in run.scan(where, columns=(*columns, "rank"))]
-    table = logical.with_placements(pa.concat_tables(tables))
-    joined = logical.merged(table, run.places, histograms=True, sketches=True)
+    table = pa.concat_tables(tables)
+    joined = of_job(table, run.places, histograms=True)
     told: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for row in table.select([*KEY, "rank", "module", "shape", "names", "digest", "n"]).to_pylist():
+    for row in table.select([*KEY, "rank", "module", "shape", "names"]).to_pylist():
         told.setdefault(tuple(row[name] for name in (*KEY, "rank")), row)
-    rows = joined.select([*KEY, "rank", "n"]).to_pylist()
+    rows = joined.select([*KEY, "rank", "n", "placement"]).to_pylist()
     of = [told[tuple(row[name] for name in (*KEY, "rank"))] for row in rows]
     joined = joined.append_column("module", pa.array([row["module"] for row in of], pa.string()))
     joined = joined.append_column("names", pa.array([row["names"] for row in of], pa.list_(pa.string())))
-    shapes = [_logical_shape(row["shape"], row["n"], one["n"]) for row, one in zip(of, rows, strict=True)]
-    joined = joined.append_column("shape", pa.array(shapes, pa.list_(pa.int64())))
-    return joined.append_column("digest", pa.nulls(joined.num_rows, pa.int64()))
-
-
-def _logical_shape(shape: Sequence[int], n_own: int, n_all: int) -> list[int]:
-    """The shape of the shard when it is the whole tensor; else only the number of elements is known."""
-    return list(shape) if n_own == n_all else [n_all]
+    places = run.places
+    shapes = [
+        shape_of(row["shape"], one["placement"], one["n"], places.get(one["rank"]))
+        for row, one in zip(of, rows, strict=True)
+    ]
+    return joined.append_column("shape", pa.array(shapes, pa.list_(pa.int64())))
 
 
 def _tables(run: RecordedRun, columns: Sequence[str], where: Any, last_step: int) -> Iterator[tuple[int, pa.Table]]:

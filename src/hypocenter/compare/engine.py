@@ -16,6 +16,7 @@ from hypocenter.compare.fitting import accepted
 from hypocenter.compare.judged import Judged
 from hypocenter.compare.matching import match
 from hypocenter.compare.options import Options
+from hypocenter.compare.left_out import not_put_together
 from hypocenter.compare.outcome import Tally, outcome, with_fit
 from hypocenter.compare.source import source_of
 from hypocenter.compare.step_alignment import shift_between
@@ -93,6 +94,9 @@ def compare_runs(baseline: RecordedRun, candidate: RecordedRun, *, options: Opti
     if course.found is not None:
         course.found = _with_facts(course.found, matching.pairs, shapes, baseline, walk)
     rows = [walk.values.detailed(row) for row in course.worst.rows(shapes)]
+    left_out = not_put_together(walk.left_out, matching.pairs, shapes, rows)
+    course.tally.n_left_out = len(left_out)
+    rows += left_out
     found = outcome(runs, matching=matching, rows=rows, tally=course.tally, blame=course.found, options=options)
     if course.unclear is not None and (course.found is None or course.found.is_gradual):
         found = replace(found, amplifications=amplifications(course.unclear))

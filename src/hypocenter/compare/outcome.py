@@ -33,6 +33,7 @@ class Tally:
     n_doubtful: int = 0  # between an assumed floor and what certainly differs, or beyond what an estimate can tell
     n_incomparable: int = 0  # nothing that both sides hold
     n_negligible: int = 0  # of parameters whose gradients are rounding
+    n_left_out: int = 0  # pairs that ranks hold in ways that cannot be put together
     deepest: int = NONE
     shift: int = 0
     floor_source: FloorSource = "none"
@@ -105,13 +106,17 @@ def _status(matching: Matching, tally: Tally, blame: Blame | None) -> Verdict:
     if tally.n_differ or tally.n_doubtful:
         return "cannot-tell"
     n_smaller = len(matching.pairs) + min(len(matching.unmatched_baseline), len(matching.unmatched_candidate))
-    return "same" if len(matching.pairs) >= _FEW * n_smaller else "cannot-tell"
+    return "same" if len(matching.pairs) - tally.n_left_out >= _FEW * n_smaller else "cannot-tell"
 
 
 def _notes(tally: Tally, matching: Matching) -> tuple[str, ...]:
     notes = list(dict.fromkeys((*matching.notes, *tally.problems)))
     if tally.shift:
         notes.append(f"step s of the baseline is compared with step s{tally.shift:+d} of the candidate")
+    if tally.n_left_out:
+        notes.append(
+            f"{tally.n_left_out:,} values are not compared: how the ranks hold them together was not recorded"
+        )
     if tally.n_incomparable:
         notes.append(f"{tally.n_incomparable:,} of {tally.n_rows:,} rows hold nothing that can be compared")
     if tally.n_negligible:

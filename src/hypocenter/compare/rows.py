@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hypocenter.compare.ahead import ahead
+from hypocenter.compare.ranks import Found, of_job
 from hypocenter.compare.spots import KEY, Spots
 from hypocenter.diagnose import logical
 from hypocenter.diagnose.shelf import Shelf
@@ -37,7 +38,7 @@ _TOLD_BY = ("phase", "site", "port", "call", "op", "recompute", "replay")  # whe
 _NOT_OF_THE_PROGRAM = ("misuse.", "rng.", "replicas.", "sdc", "micro-batches", "label_weight", "loss_scale.")
 _NOT_VALUES = (
     "replica", "n_labels", "loss_share", "token_gap", "not_added", "recompute_gap", "recompute_in", "recompute_zeros",
-    "scaled_grad",
+    "scaled_grad", "grad_local", "grad_reduced",
     # of detect.update_rows
     "update_lost", "update_ulps", "stuck", "grad_share", "lr_share", "step_counter", "step_moved", "exp_avg_sq_lost",
     "exp_avg_sq_ratio", "exp_avg_sq_wrong", "ema_lost", "accumulated", "addition_lost", "hyper", "head_gap",
@@ -173,33 +174,14 @@ class RunRows:
         shelf = Shelf()
         for _, table in self._run.scan(is_compared, columns=columns):
             shelf.put(table)
-        one_rank = len(self._run.ranks) == 1
+        one_rank, found = len(self._run.ranks) == 1, Found()
         places = self._run.places
         for step in shelf.steps():
             table = shelf.take(step)
-            yield step, table if one_rank else _logical(table, places)
+            yield step, table if one_rank else of_job(table, places, found=found)
         shelf.close()
+        self.problems += found.notes()
         self.problems += self._run.problems
-
-
-def _logical(table: pa.Table, places: dict[int, logical.Place]) -> pa.Table:
-    """Rows of all ranks as rows of logical tensors; those that stay several get lanes."""
-    joined = logical.merged(logical.with_placements(table), places, sketches=True)
-    keys = pa.table({name: joined[name] for name in ("phase", "site", "port", "call", "microbatch", "op")})
-    found = keys.append_column("at", pa.array(np.arange(joined.num_rows)))
-    several = found.group_by(keys.column_names).aggregate([("at", "list"), ("at", "count")])
-    lane = np.zeros(joined.num_rows, np.int64)
-    rank = joined["rank"].to_numpy()
-    for at, n in zip(several["at_list"].to_pylist(), several["at_count"].to_pylist(), strict=True):
-        if n > 1:
-            lane[at] = rank[at]
-    nothing = pa.nulls(joined.num_rows, pa.int64())
-    flags = pa.array(np.zeros(joined.num_rows, np.bool_))
-    return (
-        joined.append_column("lane", pa.array(lane))
-        .append_column("digest", nothing)
-        .append_column("literal_inf", flags)
-    )
 
 
 def by_step(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:

@@ -10,7 +10,7 @@ import numpy as np
 from hypocenter.compare.aligned import Aligner
 from hypocenter.compare.cards import Deck
 from hypocenter.compare.comparison import Pair, SiteCard, Spot
-from hypocenter.compare.distances.columns import distances
+from hypocenter.compare.distances.columns import NONE, distances
 from hypocenter.compare.distances.layouts import has_comparable_sketches
 from hypocenter.compare.execution import is_of_update
 from hypocenter.compare.first_bits import with_first_bits
@@ -18,6 +18,7 @@ from hypocenter.compare.judged import Judged
 from hypocenter.compare.negligible import Negligible
 from hypocenter.compare.noise import CALIBRATION, REPEATS, Noise
 from hypocenter.compare.options import Options
+from hypocenter.compare.over_ranks import OverRanks
 from hypocenter.compare.rows import RunRows, StepRows
 from hypocenter.compare.spots import Spots
 from hypocenter.compare.values.depth import Depth
@@ -44,9 +45,12 @@ class Walk:
     shift: int
     options: Options
     problems: list[str] = field(default_factory=list[str])
+    left_out: set[int] = field(default_factory=set[int])  # pairs that ranks hold in ways that cannot be put together
 
     def __post_init__(self) -> None:
         of = self.decks[0].by_spot
+        groups = [{rank: place.groups for rank, place in run.places.items()} for run in self.runs]
+        self._has_same_ranks = groups[0] == groups[1]
         self._cards: list[SiteCard] = [of[pair.baseline[0]] for pair in self.pairs]
         use = self.options.use_values
         mine, theirs, *others = [Recorded(run, is_wanted=use) for run in (*self.runs, *self.options.noise)]
@@ -59,7 +63,8 @@ class Walk:
             return
         decks = self.decks[0].by_spot, self.decks[1].by_spot
         rows = [RunRows(run, Spots()) for run in (*self.runs, *self.options.noise)]
-        apart = Aligner(self.pairs, rows[0].spots, rows[1].spots)
+        apart = Aligner(self.pairs, rows[0].spots, rows[1].spots, has_same_ranks=self._has_same_ranks)
+        over_ranks = OverRanks(self.pairs, self.runs)
         selves = [Pair(baseline=pair.baseline, candidate=pair.baseline, by="exact") for pair in self.pairs]
         twins = [Pair(baseline=pair.candidate, candidate=pair.candidate, by="exact") for pair in self.pairs]
         repeats = [Aligner(selves, rows[0].spots, run.spots) for run in rows[2:]]
@@ -79,7 +84,9 @@ class Walk:
                 for perturbed in side.calibrations:
                     self._learn(aligner, side.own, perturbed, CALIBRATION, mine.step)
             aligned = apart.align(mine.own, theirs.own)
-            found = distances(aligned.baseline, aligned.candidate, same_shape=alike[aligned.pair])
+            is_alike = over_ranks.with_sketches(aligned, alike[aligned.pair])
+            found = distances(aligned.baseline, aligned.candidate, same_shape=is_alike)
+            found.depth[over_ranks.has_other_size(aligned)] = NONE
             found.low[padded[aligned.pair]] = 0.0  # what the padding holds is not of the program
             self.values.deepen(self.pairs, aligned, found)
             floors = with_first_bits(aligned, found, self.noise.of(aligned.pair, aligned.step))
@@ -90,6 +97,8 @@ class Walk:
                 pairs=self.pairs, aligned=aligned, distances=found, floors=floors, budget=self.options.budget,
                 verdicts=verdicts, negligible=is_negligible, modules=modules,
             )  # fmt: skip
+        self.left_out |= apart.left_out
+        self.problems += over_ranks.notes
         self.problems += [problem for run in rows for problem in run.problems]
         self.problems += [problem for values in (self.values, *self.repeated) for problem in values.problems]
 

@@ -87,7 +87,8 @@ def merged(
         One row per logical tensor in columns of `table` that merge, and
         `rank` (the lowest that holds a part of it), `n_ranks` (that were merged), `n_shards` (that were there),
         `n_expected` (that there should be), `is_complete`, `is_bound` (a sum of summands: largest values are upper
-        bounds, counts of non-finite elements lower ones), `replicas_agree`, `has_equal_shards` (two shards have one and
+        bounds, counts of non-finite elements lower ones), `replicas_agree`, `replicas_spread` (relative, between norms of
+        copies), `digest` (of what is one part) and `literal_inf` where `table` has them, `has_equal_shards` (two shards have one and
         the same norm above 0: they may be copies, as under hybrid sharding, and were counted twice).
         A row without placement, or of a rank whose place is not known, stays as it is.
     """
@@ -117,7 +118,15 @@ def merged(
     found["is_complete"] = pa.array(n_summands == expected)
     found["is_bound"] = pa.array(np.logical_or.reduceat(is_sum | (of_shard.n_summands > 1), tensors))
     found["replicas_agree"] = pa.array(np.logical_and.reduceat(agree, row_starts))
+    found["replicas_spread"] = pa.array(_spread(table, rows, firsts, row_starts))
     found["has_equal_shards"] = pa.array(_equal_shards(values["sumsq"], _group_of(of_shard.tensor), len(tensors)))
+    if "digest" in table.column_names:
+        whole = pa.array(n_summands == 1)  # of one part the digest is that of the tensor
+        digest = table["digest"].take(of_shard.index[tensors]).combine_chunks()
+        found["digest"] = pc.if_else(whole, digest, pa.nulls(len(digest), digest.type))
+    if "literal_inf" in table.column_names:
+        flags = table["literal_inf"].to_numpy()[rows.index]
+        found["literal_inf"] = pa.array(np.logical_or.reduceat(flags, row_starts))
     if histograms:
         found |= _histograms(table, counted.index, firsts_of=_group_of(counted.tensor), is_bound=found["is_bound"])
     if sketches:
@@ -208,6 +217,17 @@ def _agreement(table: pa.Table, rows: _Rows, firsts: Ints) -> npt.NDArray[np.boo
         column = pc.fill_null(table[name], 0).to_numpy()
         same &= column[rows.index] == column[first_of]
     return same
+
+
+def _spread(table: pa.Table, rows: _Rows, firsts: Ints, starts: Ints) -> Reals:
+    """Per tensor how far the norms of copies are from that of the copy that counts, relative to it."""
+    sumsq = pc.fill_null(table["sumsq"], 0).to_numpy()
+    size = np.sqrt(sumsq[rows.index])
+    first = np.sqrt(sumsq[np.repeat(rows.index[firsts], _lengths(firsts, len(rows.index)))])
+    gap = np.abs(size - first)
+    with np.errstate(all="ignore"):
+        relative = np.where(gap == 0, 0.0, gap / first)
+    return np.maximum.reduceat(relative, starts)
 
 
 def _equal_shards(sumsq: Reals, group: Ints, n_groups: int) -> npt.NDArray[np.bool_]:

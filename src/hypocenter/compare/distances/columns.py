@@ -54,6 +54,8 @@ def distances(baseline: StepRows, candidate: StepRows, *, same_shape: Flags | No
         same_shape: where sketches may be compared: tensors laid out alike; everywhere when not given.
     """
     found = bound(baseline, candidate)
+    is_sum = _are_sums_with_sketches(baseline, candidate)
+    found.low[is_sum], found.is_known[is_sum], found.is_identical[is_sum] = 0.0, True, False
     digests = baseline.has_digest & candidate.has_digest
     has_equal_bits = digests & (baseline.digest == candidate.digest) & _alike(baseline, candidate)
     # Bits of floats differ for good reasons, and of another type always: without values only integers tell.
@@ -66,6 +68,7 @@ def distances(baseline: StepRows, candidate: StepRows, *, same_shape: Flags | No
     high = np.where(is_scalar, low, np.inf)
     cosine, scale = _signs_of_scalars(baseline, candidate)
     _add_sketches(baseline, candidate, same_shape, depth, relative, low, high, cosine, scale)
+    depth[is_sum & (depth == SUMMARY)] = NONE
     has_other_bits = digests & ~has_equal_bits & _alike(baseline, candidate)
     is_equal = has_equal_bits | (~has_other_bits & found.is_identical & ((depth == SUMMARY) | (relative == 0.0)))
     # Masks that one program fills with -inf and the other with the lowest number: values alone cannot tell.
@@ -79,6 +82,14 @@ def distances(baseline: StepRows, candidate: StepRows, *, same_shape: Flags | No
         depth=depth, relative=relative, low=low, high=np.maximum(high, relative), cosine=cosine, scale=scale,
         is_equal=is_equal & (depth != NONE),
     )  # fmt: skip
+
+
+def _are_sums_with_sketches(baseline: StepRows, candidate: StepRows) -> Flags:
+    """Sums of parts whose values are not known, so that their summaries say nothing; their sketches add up."""
+    found = np.zeros(len(baseline), np.bool_)
+    rows, _, _ = _both_sketched(baseline, candidate)
+    found[rows] = (baseline.is_bound | candidate.is_bound)[rows]
+    return found
 
 
 def _of_scalars(baseline: StepRows, candidate: StepRows) -> Reals:
@@ -121,7 +132,8 @@ def _add_sketches(
     rows, mine, other = rows[keep], mine[keep], other[keep]
     if not len(rows) or baseline.sketch is None or candidate.sketch is None:
         return
-    found = estimate(baseline.sketch[mine], candidate.sketch[other], np.sqrt(baseline.values["sumsq"][rows]))
+    norm = np.where(baseline.is_bound[rows], np.nan, np.sqrt(baseline.values["sumsq"][rows]))
+    found = estimate(baseline.sketch[mine], candidate.sketch[other], norm)
     depth[rows] = SKETCH
     # What summaries prove stands, also against an estimate.
     relative[rows] = np.maximum(found.relative, low[rows])

@@ -1,7 +1,7 @@
 """Where inputs and outputs of modules lie over the ranks.
 
     dp    along the batch: the dimension that is as large as the first one of what the model was called with; what has
-          no such dimension is taken for a copy
+          no such dimension is taken for a copy; a single number is the mean over the samples of the rank
     tp    what a DTensor says of itself; else the width of the tensor tells (widths.py), and its length whether ranks
           share the sequence. Integers and masks of bool are copies
     cp    is not told: a context may be cut in two halves per rank
@@ -12,6 +12,7 @@ What nothing tells has no placement. Gradients lie as the values do.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -86,7 +87,8 @@ class SpreadOfActivations:
         axes: dict[str, str] = {}
         dim = self._batch_dim(tensor.shape)
         if self._dp > 1:
-            axes["dp"] = "R" if dim is None else f"S({dim})"
+            is_mean = dim is None and not tensor.dim() and tensor.is_floating_point()
+            axes["dp"] = "P" if is_mean else "R" if dim is None else f"S({dim})"
         if self._tp > 1 and self._widths is not None and self._widths[2]:
             over_tensors = self._over_tensors(module, side, tensor, dim)
             if not over_tensors:
@@ -100,7 +102,11 @@ class SpreadOfActivations:
             return None
         if hasattr(gradient, "placements"):
             return self._of_dtensor(gradient)
-        return NOWHERE if "=P" in where.placement else where
+        if "tp=P" in where.placement:
+            return NOWHERE
+        if "dp=R" in where.placement:  # each rank has what its own samples say of it
+            return replace(where, placement=where.placement.replace("dp=R", "dp=P"))
+        return where
 
     def _of_dtensor(self, tensor: Any) -> Where:
         axes: dict[str, str] = {}
@@ -108,7 +114,9 @@ class SpreadOfActivations:
             axis = self._axis(tensor.device_mesh, number)
             if not axis or axis in axes:
                 return NOWHERE
-            kind = "R" if placement.is_replicate() else "P" if placement.is_partial() else f"S({placement.dim})"
+            kind = kind_of(placement)
+            if not kind:
+                return NOWHERE
             axes[axis] = kind
         offset = offset_of_dtensor(tensor)
         shape = list(tensor.shape)
@@ -159,6 +167,15 @@ class SpreadOfActivations:
         if is_cut:
             return f"S({along})" if share == "whole" else ""
         return "R" if share == "whole" else f"S({len(shape) - 1})"
+
+
+def kind_of(placement: Any) -> str:
+    """R, S(dim) or P of a DTensor's placement; "" for one whose local values are neither parts nor summands."""
+    if placement.is_replicate():
+        return "R"
+    if placement.is_partial():  # of a shared embedding the values of tokens of other ranks are anything
+        return "P" if type(placement).__name__ == "Partial" and placement.reduce_op == "sum" else ""
+    return f"S({placement.dim})" if type(placement).__name__ == "Shard" else ""
 
 
 def _batch_and_length(given: list[Tensor]) -> tuple[int, int]:
