@@ -112,6 +112,7 @@ class RunRows:
         self.spots = spots
         self.problems: list[str] = run.early_problems
         self.n_rows = 0
+        self.over_ranks = Found()
         self._run = run
         self._keys: list[pa.Array] = []  # of the step before: most steps have the same rows
         self._codes: tuple[Ints, Ints, npt.NDArray[np.object_]] | None = None
@@ -174,13 +175,12 @@ class RunRows:
         shelf = Shelf()
         for _, table in self._run.scan(is_compared, columns=columns):
             shelf.put(table)
-        one_rank, found = len(self._run.ranks) == 1, Found()
+        one_rank = len(self._run.ranks) == 1
         places = self._run.places
         for step in shelf.steps():
             table = shelf.take(step)
-            yield step, table if one_rank else of_job(table, places, found=found)
+            yield step, table if one_rank else of_job(table, places, found=self.over_ranks)
         shelf.close()
-        self.problems += found.notes()
         self.problems += self._run.problems
 
 

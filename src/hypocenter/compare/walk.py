@@ -99,6 +99,7 @@ class Walk:
             )  # fmt: skip
         self.left_out |= apart.left_out
         self.problems += over_ranks.notes
+        self.problems += [note for run in rows for note in run.over_ranks.notes()]
         self.problems += [problem for run in rows for problem in run.problems]
         self.problems += [problem for values in (self.values, *self.repeated) for problem in values.problems]
 

@@ -4,6 +4,7 @@ layouts_job.py LAYOUT [OPTION=VALUE ...]     LAYOUT: one, ddp, fsdp, tp, sp, pp,
 """
 
 import gc
+import hashlib
 import sys
 
 import torch
@@ -13,6 +14,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     PrepareModuleInput,
@@ -34,8 +36,9 @@ def option(name, default=0.0):
 class Attention(nn.Module):
     def __init__(self, number):
         super().__init__()
-        has_bias = not (number == 1 and option("no_bias"))
-        self.q, self.k, self.v = (nn.Linear(WIDTH, WIDTH, bias=has_bias) for _ in range(3))
+        self.q, self.k, self.v = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        for each in (self.q, self.k, self.v) if number == 1 and option("no_bias") else ():
+            each.bias = None
         self.o = nn.Linear(WIDTH, WIDTH)
         self.number = number
 
@@ -72,17 +75,37 @@ class Mlp(nn.Module):
         return self.down(self.act(self.up(x)))
 
 
+class WithAuxiliary(torch.autograd.Function):
+    """Hands values on and adds the gradient of an auxiliary loss to theirs, as mixtures of experts do."""
+
+    @staticmethod
+    def forward(ctx, x, auxiliary):
+        ctx.save_for_backward(auxiliary)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        (auxiliary,) = ctx.saved_tensors
+        return grad, torch.full_like(auxiliary, option("auxiliary_scale", 1.0))
+
+
 class Block(nn.Module):
     def __init__(self, number, local):
         super().__init__()
         self.ln1 = nn.LayerNorm(WIDTH)
         self.ln2 = nn.LayerNorm(WIDTH, eps=option("eps", 1e-5) if number == 2 else 1e-5)
         self.attn, self.mlp = Attention(number), Mlp(number)
+        self.gate = nn.Linear(WIDTH, 1) if option("gate") else None
         self.factor = 1.0 / (1 + (local if option("local_index") else number))  # as in query-key layer scaling
 
     def forward(self, x):
         x = x + self.attn(self.ln1(x)) * self.factor
-        return x + self.mlp(self.ln2(x))
+        h = self.ln2(x)
+        if self.gate is None:
+            return x + self.mlp(h)
+        share = self.gate(h).sigmoid()
+        share = WithAuxiliary.apply(share, 0.01 * (share - 0.3).square().mean())
+        return x + self.mlp(h) * share
 
 
 class Gpt(nn.Module):
@@ -90,7 +113,7 @@ class Gpt(nn.Module):
         super().__init__()
         is_first, is_last = 0 in blocks, N_BLOCKS - 1 in blocks
         self.emb = nn.Embedding(VOCABULARY, WIDTH)
-        self.blocks = nn.ModuleDict({str(i): Block(i, i - blocks[0]) for i in range(N_BLOCKS)})
+        self.blocks = nn.ModuleDict({str(i): Block(i, i % len(blocks)) for i in range(N_BLOCKS)})
         self.ln = nn.LayerNorm(WIDTH)
         self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
         if option("head_std"):
@@ -115,8 +138,6 @@ class Gpt(nn.Module):
 def plan(with_sequence):
     found = {}
     if with_sequence:
-        from torch.distributed.tensor import Replicate, Shard
-
         found["emb"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1))
         found["ln"] = SequenceParallel()
         found["head"] = ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate())
@@ -140,9 +161,6 @@ def sharded(net, mesh):
     for block in net.blocks.values():
         fully_shard(block, mesh=mesh)
     fully_shard(net, mesh=mesh)
-    if option("divide"):
-        for module in (*net.blocks.values(), net):
-            module.set_gradient_divide_factor(option("divide"))
     return net
 
 
@@ -155,8 +173,10 @@ def tokens(step):
 
 
 def mine(batch, position, size):
-    if option("interleave"):
+    if option("interleave"):  # as DistributedSampler does
         return tuple(t[position::size] for t in batch)
+    if option("uneven") and size > 1:
+        return tuple(t.split([3, len(t) - 3])[position] for t in batch)
     return tuple(t.chunk(size)[position] for t in batch)
 
 
@@ -187,25 +207,25 @@ def train_alone_or_parallel(rank, world):
     optimizer = optimizer_of(net.parameters())
     n_parts = int(option("accumulate", 1))
     for step in range(STEPS):
-        batch = mine(tokens(step), position, size)
         for part in range(n_parts):
-            ids, targets = (t.chunk(n_parts)[part] for t in batch)
-            if option("token_mean"):
-                loss = F.cross_entropy(net(ids).reshape(-1, VOCABULARY), targets.reshape(-1), reduction="sum")
-                loss = loss / (tokens(step)[1] != -100).sum()
-            else:
-                loss = loss_of(net(ids), targets)
+            ids, targets = mine(tuple(t.chunk(n_parts)[part] for t in tokens(step)), position, size)
+            loss = loss_of(net(ids), targets)
             if option("only_first") and part:
                 kept = [p.grad.clone() for p in net.parameters()]
             loss.backward()
             if option("only_first") and part:
                 for p, grad in zip(net.parameters(), kept, strict=True):
                     p.grad = grad
+        if option("not_reduced"):
+            for name, p in net.named_parameters():
+                if ".ln" in name:
+                    p.grad = DTensor.from_local(p.grad.to_local(), p.device_mesh, [Replicate()], run_check=False)
         if n_parts > 1:
             for p in net.parameters():
                 p.grad /= n_parts
         optimizer.step()
         optimizer.zero_grad()
+    said(net, rank)
 
 
 def train_pipeline(rank, world):
@@ -219,6 +239,14 @@ def train_pipeline(rank, world):
         schedule.step(*([ids] if rank == 0 else []), **({"target": targets} if rank == world - 1 else {}))
         optimizer.step()
         optimizer.zero_grad()
+    said(net, rank)
+
+
+def said(net, rank):
+    """What training made of the parameters here, to the bit."""
+    parameters = [p.to_local() if hasattr(p, "to_local") else p for p in net.parameters()]
+    bits = b"".join(p.detach().numpy().tobytes() for p in parameters)
+    print(f"rank {rank} bits {hashlib.sha256(bits).hexdigest()}", flush=True)
 
 
 def main():

@@ -1,0 +1,8 @@
+"""Lets tests of this folder launch forked ranks."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "ranks"))
