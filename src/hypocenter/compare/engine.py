@@ -14,9 +14,9 @@ from hypocenter.compare.casework import case_of, paired_rows
 from hypocenter.compare.comparison import Comparison, Matching, Pair
 from hypocenter.compare.fitting import accepted
 from hypocenter.compare.judged import Judged
+from hypocenter.compare.left_out import not_put_together
 from hypocenter.compare.matching import match
 from hypocenter.compare.options import Options
-from hypocenter.compare.left_out import not_put_together
 from hypocenter.compare.outcome import Tally, outcome, with_fit
 from hypocenter.compare.source import source_of
 from hypocenter.compare.step_alignment import shift_between

@@ -114,9 +114,7 @@ def _notes(tally: Tally, matching: Matching) -> tuple[str, ...]:
     if tally.shift:
         notes.append(f"step s of the baseline is compared with step s{tally.shift:+d} of the candidate")
     if tally.n_left_out:
-        notes.append(
-            f"{tally.n_left_out:,} values are not compared: how the ranks hold them together was not recorded"
-        )
+        notes.append(f"{tally.n_left_out:,} values are not compared: how the ranks hold them together was not recorded")
     if tally.n_incomparable:
         notes.append(f"{tally.n_incomparable:,} of {tally.n_rows:,} rows hold nothing that can be compared")
     if tally.n_negligible:

@@ -109,7 +109,9 @@ def _in_stages(table: pa.Table, places: Mapping[int, Place]) -> pa.Table:
     is_backward = pc.equal(table["phase"], "backward").to_numpy(zero_copy_only=False)
     place = np.where(is_backward, last - own, own)
     table = _replaced(table, "order", pa.array(table["order"].to_numpy() + place * _STAGE))
-    is_root = pc.and_(pc.equal(table["site"], ""), pc.is_in(table["phase"], value_set=pa.array(["forward", "backward"])))
+    is_root = pc.and_(
+        pc.equal(table["site"], ""), pc.is_in(table["phase"], value_set=pa.array(["forward", "backward"]))
+    )
     port = pc.replace_substring_regex(table["port"], "^grad_", "")
     is_in = pc.starts_with(port, "in").to_numpy(zero_copy_only=False)
     inner = is_root.to_numpy(zero_copy_only=False) & np.where(is_in, own > 0, own < last)
@@ -161,9 +163,11 @@ def _scaled(rows: pa.Table, places: Mapping[int, Place], found: Found) -> pa.Tab
     sizes = {rank: _n_means(place) for rank, place in places.items()}
     size = np.ones(rows.num_rows)
     for i, (phase, text, rank) in enumerate(zip(phases, texts, rows["rank"].to_pylist(), strict=True)):
-        if (phase == "backward" and ("dp=S" in text or "dp=P" in text)) or (phase in ("loss", "forward") and "dp=P" in text):
-            size[i] = sizes.get(rank, 1)
-        elif phase == "loss" and "cp=P" in text:
+        if (
+            (phase == "backward" and ("dp=S" in text or "dp=P" in text))
+            or (phase in ("loss", "forward") and "dp=P" in text)
+            or (phase == "loss" and "cp=P" in text)
+        ):
             size[i] = sizes.get(rank, 1)
     if (size == 1).all():
         return rows

@@ -87,9 +87,10 @@ def merged(
         One row per logical tensor in columns of `table` that merge, and
         `rank` (the lowest that holds a part of it), `n_ranks` (that were merged), `n_shards` (that were there),
         `n_expected` (that there should be), `is_complete`, `is_bound` (a sum of summands: largest values are upper
-        bounds, counts of non-finite elements lower ones), `replicas_agree`, `replicas_spread` (relative, between norms of
-        copies), `digest` (of what is one part) and `literal_inf` where `table` has them, `has_equal_shards` (two shards have one and
-        the same norm above 0: they may be copies, as under hybrid sharding, and were counted twice).
+        bounds, counts of non-finite elements lower ones), `replicas_agree`, `replicas_spread` (relative, between norms
+        of copies), `digest` (of what is one part) and `literal_inf` where `table` has them, `has_equal_shards` (two
+        shards have one and the same norm above 0: they may be copies, as under hybrid sharding, and were counted
+        twice).
         A row without placement, or of a rank whose place is not known, stays as it is.
     """
     rows = _ordered(table, places)

@@ -39,7 +39,7 @@ class UntracedReducer:
         self._reducer = TorchReducer(histogram=config.histogram, sketch=config.sketch)
 
     def add(self, tensor: torch.Tensor, where: Where | None = None, /) -> int | None:
-        """Queue a tensor; a part of one is sketched as such, or not at all where its place in the whole is not known."""
+        """Queue a tensor; a part of one is sketched as such, or not at all where its place in it is not known."""
         place, sketch = None, True
         if where is not None and where.is_part:
             sketch = where.offset is not None

@@ -78,9 +78,7 @@ class _Seen:
     __slots__ = ("dtype", "places", "ref", "shape", "tap", "ticket", "version", "where")
     __torch_unserializable__ = True  # torch would warn when the user saves the tensor that carries this hook
 
-    def __init__(
-        self, tap: ModuleTap, tensor: Tensor, version: int, ticket: int | None, where: Where | None
-    ) -> None:
+    def __init__(self, tap: ModuleTap, tensor: Tensor, version: int, ticket: int | None, where: Where | None) -> None:
         self.tap, self.ref, self.version, self.ticket = tap, weakref.ref(tensor), version, ticket
         self.where = where
         self.dtype = tensor.dtype

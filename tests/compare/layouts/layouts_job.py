@@ -152,8 +152,10 @@ def plan(with_sequence):
             found[f"{of}.{part}"] = PrepareModuleInput(
                 input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),), use_local_output=True
             )
-        found |= {f"{of}.attn.o": RowwiseParallel(output_layouts=Shard(1)),
-                  f"{of}.mlp.down": RowwiseParallel(output_layouts=Shard(1))}
+        found |= {
+            f"{of}.attn.o": RowwiseParallel(output_layouts=Shard(1)),
+            f"{of}.mlp.down": RowwiseParallel(output_layouts=Shard(1)),
+        }
     return found
 
 
@@ -193,8 +195,12 @@ def train_alone_or_parallel(rank, world):
     if LAYOUT == "ddp":
         net, size, position = DistributedDataParallel(net), world, rank
         if option("summed"):
-            net.register_comm_hook(None, lambda _, bucket: dist.all_reduce(
-                bucket.buffer(), async_op=True).get_future().then(lambda done: done.value()[0]))
+            net.register_comm_hook(
+                None,
+                lambda _, bucket: (
+                    dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda done: done.value()[0])
+                ),
+            )
     elif LAYOUT == "fsdp":
         net, size, position = sharded(net, init_device_mesh("cpu", (world,), mesh_dim_names=("dp",))), world, rank
     elif LAYOUT in ("tp", "sp"):

@@ -38,9 +38,7 @@ class SpreadOfActivations:
         place: where this rank stands.
     """
 
-    def __init__(
-        self, parameters: SpreadOfParameters, names: NameMap, place: Callable[[], Place]
-    ) -> None:
+    def __init__(self, parameters: SpreadOfParameters, names: NameMap, place: Callable[[], Place]) -> None:
         self._parameters, self._names, self._place = parameters, names, place
         self._where = Place()
         self._dp = self._tp = 1

@@ -79,12 +79,14 @@ def _of_plain(tensor: Tensor, text: str, place: Place, *, is_gated: bool) -> Whe
 
 
 def is_gated(roots: list[torch.nn.Module], parameter: Tensor) -> bool:
-    """Whether a shard holds a piece of the gate and a piece of the rest (Megatron-Core's first layer of a gated MLP)."""
+    """Whether a shard holds a piece of the gate and one of the rest (Megatron-Core's first layer of a gated MLP)."""
     if not getattr(parameter, "tensor_model_parallel", False) or getattr(parameter, "partition_dim", 0) != 0:
         return False
     return any(
         getattr(getattr(module, "config", None), "gated_linear_unit", False)
-        and any(p is parameter for p in getattr(module, "_modules", {}).get("linear_fc1", torch.nn.Module()).parameters())
+        and any(
+            p is parameter for p in getattr(module, "_modules", {}).get("linear_fc1", torch.nn.Module()).parameters()
+        )
         for root in roots
         for module in root.modules()
         if "linear_fc1" in module._modules
