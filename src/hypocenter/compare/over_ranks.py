@@ -21,11 +21,15 @@ class OverRanks:
     Args:
         pairs: of the matching.
         runs: baseline and candidate.
+
+    Attributes:
+        is_on: one of the runs has several ranks.
+        notes: what was seen.
     """
 
     def __init__(self, pairs: Sequence[Pair], runs: Sequence[RecordedRun]) -> None:
         spots = [pair.baseline[0] for pair in pairs]
-        self._is_on = any(len(run.ranks) > 1 for run in runs)
+        self.is_on = any(len(run.ranks) > 1 for run in runs)
         self._is_activation = np.array([spot.phase in _ACTIVATIONS for spot in spots], np.bool_)
         self._is_batch = np.array(
             [s.phase == "forward" and s.site == "" and s.port.startswith("in") for s in spots], np.bool_
@@ -35,7 +39,7 @@ class OverRanks:
 
     def with_sketches(self, aligned: Aligned, alike: Flags) -> Flags:
         """Which rows may be compared by sketches: no activations, where samples come in another order."""
-        if not self._is_on or not self._is_reordered(aligned):
+        if not self.is_on or not self._is_reordered(aligned):
             return alike
         note = "the samples of a batch come in another order: activations are compared by sums and extremes alone"
         self.notes += [note] if note not in self.notes else []
@@ -58,5 +62,5 @@ class OverRanks:
         How activations lie over ranks is told by their sizes, which can be taken for something that they are not.
         """
         pair = aligned.pair
-        guessed = self._is_activation[pair] & ~self._is_batch[pair] & self._is_whole[pair] & self._is_on
+        guessed = self._is_activation[pair] & ~self._is_batch[pair] & self._is_whole[pair]
         return guessed & (aligned.baseline.counts["n"] != aligned.candidate.counts["n"])

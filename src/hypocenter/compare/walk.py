@@ -86,7 +86,8 @@ class Walk:
             aligned = apart.align(mine.own, theirs.own)
             is_alike = over_ranks.with_sketches(aligned, alike[aligned.pair])
             found = distances(aligned.baseline, aligned.candidate, same_shape=is_alike)
-            found.depth[over_ranks.has_other_size(aligned)] = NONE
+            if over_ranks.is_on:
+                found.depth[over_ranks.has_other_size(aligned)] = NONE
             found.low[padded[aligned.pair]] = 0.0  # what the padding holds is not of the program
             self.values.deepen(self.pairs, aligned, found)
             floors = with_first_bits(aligned, found, self.noise.of(aligned.pair, aligned.step))

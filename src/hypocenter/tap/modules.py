@@ -225,7 +225,8 @@ class ModuleTap:
         microbatch = clock.forward_microbatch
         seen = self._known(tensor)
         if seen is None:
-            where = None if self.spread is None else self._where(self.spread, site, port, tensor)
+            spread = self.spread
+            where = self._where(spread, site, port, tensor) if spread is not None and spread.is_on else None
             seen = self._summarise(tensor, where)
         pending = _Pending(site, "forward", port, clock.next_order(), call, microbatch, seen)
         pending.recompute = recompute
@@ -256,8 +257,6 @@ class ModuleTap:
         return seen
 
     def _where(self, spread: SpreadOfActivations, site: Site, port: str, tensor: Tensor) -> Where | None:
-        if not spread.is_on:
-            return None
         module = site.ref()
         return spread.of(unwrap(module) if module is not None else None, port.partition("[")[0], tensor)
 

@@ -1,6 +1,6 @@
 """A GPT of Megatron-Core in float32, trained for two steps on tensor-parallel ranks: megatron_job.py [OPTION=VALUE ...]
 
-Options: sequence (parallel), gated (MLP), eps (of the norm before the second layer's MLP).
+Options: gated (MLP), eps (of the norm before the second layer's MLP).
 """
 
 import gc
@@ -9,16 +9,16 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "frameworks"))
 
-import megatron_ready  # noqa: E402,F401 - first: it makes Megatron run on the CPU
-import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
-from megatron.core import parallel_state  # noqa: E402
-from megatron.core.distributed.finalize_model_grads import (  # noqa: E402
-    _allreduce_non_tensor_model_parallel_grads as reduce_norms,
+import megatron_ready  # noqa: F401 - first: it makes Megatron run on the CPU
+import torch
+import torch.distributed as dist
+from megatron.core import (
+    parallel_state,
+    tensor_parallel,
 )
-from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec  # noqa: E402
-from megatron.core.models.gpt.gpt_model import GPTModel  # noqa: E402
-from megatron.core.transformer.transformer_config import TransformerConfig  # noqa: E402
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core.models.gpt.gpt_model import GPTModel
+from megatron.core.transformer.transformer_config import TransformerConfig
 
 VOCABULARY, LENGTH, BATCH, STEPS = 96, 8, 4, 2
 OPTIONS = dict(arg.partition("=")[::2] for arg in sys.argv[1:])
@@ -29,10 +29,10 @@ def main():
     dist.init_process_group("gloo")
     tp = dist.get_world_size()
     parallel_state.initialize_model_parallel(tensor_model_parallel_size=tp)
-    is_sequence = "sequence" in OPTIONS and tp > 1
+    tensor_parallel.model_parallel_cuda_manual_seed(0)
     config = TransformerConfig(
         num_layers=2, hidden_size=32, num_attention_heads=4, ffn_hidden_size=88, use_cpu_initialization=True,
-        tensor_model_parallel_size=tp, sequence_parallel=is_sequence, gated_linear_unit="gated" in OPTIONS,
+        tensor_model_parallel_size=tp, gated_linear_unit="gated" in OPTIONS,
         attention_dropout=0.0, hidden_dropout=0.0, bias_activation_fusion=False, masked_softmax_fusion=False,
         bias_dropout_fusion=False, gradient_accumulation_fusion=False, params_dtype=torch.float32,
     )  # fmt: skip
@@ -49,13 +49,6 @@ def main():
     for step in range(STEPS):
         ids = torch.randint(0, VOCABULARY, (BATCH, LENGTH + 1), generator=torch.Generator().manual_seed(step))
         model(ids[:, :-1].contiguous(), positions, mask, labels=ids[:, 1:].contiguous()).mean().backward()
-        if is_sequence:
-            for p in model.parameters():
-                p.main_grad = p.grad
-            reduce_norms([model], config, parallel_state.get_tensor_model_parallel_group())
-            for p in model.parameters():
-                p.grad = p.main_grad
-                del p.main_grad
         optimizer.step()
         optimizer.zero_grad()
 

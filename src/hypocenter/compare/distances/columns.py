@@ -87,6 +87,8 @@ def distances(baseline: StepRows, candidate: StepRows, *, same_shape: Flags | No
 def _are_sums_with_sketches(baseline: StepRows, candidate: StepRows) -> Flags:
     """Sums of parts whose values are not known, so that their summaries say nothing; their sketches add up."""
     found = np.zeros(len(baseline), np.bool_)
+    if not (baseline.is_bound.any() or candidate.is_bound.any()):
+        return found
     rows, _, _ = _both_sketched(baseline, candidate)
     found[rows] = (baseline.is_bound | candidate.is_bound)[rows]
     return found
