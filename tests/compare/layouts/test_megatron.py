@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from launch import launch
+from launch import FORKS, environment
 
 from hypocenter.compare.engine import compare_runs
 from hypocenter.record.reader import open_run
 
 pytest.importorskip("megatron.core")
+pytestmark = pytest.mark.slow  # Megatron is imported anew in each run
 
 JOB = Path(__file__).with_name("megatron_job.py")
 RECORDED = {"level": "modules", "sketch": True, "param_schedule": "every=1"}
 
 
 def recorded(out: Path, *options: str, n: int, **config: str) -> Path:
-    ended = launch(JOB, *options, n=n, out=out, config=RECORDED | config)
-    assert ended.code == 0, ended.stderr
+    command = [sys.executable, str(FORKS), "--nproc-per-node", str(n), "--out", str(out)]
+    command += ["--config", json.dumps(RECORDED | config), str(JOB), *options]
+    ended = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=240, check=False)
+    assert ended.returncode == 0, ended.stderr
     return out
 
 
