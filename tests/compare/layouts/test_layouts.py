@@ -27,6 +27,7 @@ def recorded(tmp_path_factory):
             out = folder / str(len(known))
             ended = launch(JOB, *key, n=N_RANKS.get(layout, 2), out=out, config=RECORDED | config)
             assert ended.code == 0, ended.stderr
+            assert options or not ended.alarms  # nothing is planted
             known[key] = out
         return known[key]
 
