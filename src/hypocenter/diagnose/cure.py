@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from hypocenter import json_answer
 from hypocenter.diagnose.evidence import Alternative, Cure
 from hypocenter.diagnose.exhibits import Exhibit
 from hypocenter.nouns import Source
@@ -118,22 +117,9 @@ def answer(run: str, exhibit: Exhibit | None, why: Sequence[str] = ()) -> Answer
 
 def to_json(found: Answer) -> str:
     """The answer as indented JSON with a final newline."""
-    return json.dumps(_plain(asdict(found)), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return json_answer.to_json(asdict(found), spell_out=False)
 
 
 def published() -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) that every answer validates against."""
-    schema: dict[str, Any] = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
-    return schema
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()  # lone surrogates are not UTF-8
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(inner) for inner in value]
-    return value
+    return json_answer.published(SCHEMA_FILE)
