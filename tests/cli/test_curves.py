@@ -81,3 +81,15 @@ def test_a_chart_is_not_overwritten(tmp_path: Path) -> None:
 
     assert said.code == 2
     assert (tmp_path / "out.svg").read_text(encoding="utf-8") == "mine"
+
+
+def test_diff_of_logs_compares_their_curves(tmp_path: Path) -> None:
+    base, bad, again = log(tmp_path / "a"), log(tmp_path / "b", 0.1, 1), log(tmp_path / "c", 0, 2)
+
+    said = run("diff", base, bad, "--noise", again)
+    refused = run("diff", base, bad, "--format", "junit")
+
+    assert said.code == 1, said.err
+    assert said.out == run("curves", base, bad, "--noise", again).out
+    assert refused.code == 2
+    assert "hypocenter curves" in refused.err

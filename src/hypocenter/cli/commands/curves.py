@@ -47,12 +47,17 @@ def command(
     if plot is not None and plot.exists() and not force:
         raise ExistsError("the chart exists already", where=str(plot), fix="give --force or another name")
     found = compare_logs(baseline, candidate, noise, kind=kind, offset=offset, limits=limits)
+    if plot is not None:
+        _store(plot, found)
+    return answer(found, as_json=as_json)
+
+
+def answer(found: CurveComparison, *, as_json: bool) -> int:
+    """Print it; the exit code."""
     if as_json:
         write(sys.stdout, to_json(found))
     else:
         write(sys.stdout, screen_text.render(found, screen_of(sys.stdout), can_draw=can_draw(sys.stdout)))
-    if plot is not None:
-        _store(plot, found)
     return EXIT[found.status]
 
 
@@ -60,7 +65,7 @@ def compare_logs(
     baseline: Path, candidate: Path, noise: tuple[Path, ...] = (), *, kind: str | None = None,
     offset: int | None = None, limits: tuple[str, ...] = (),
 ) -> CurveComparison:  # fmt: skip
-    """Read the logs and compare them; what `hypocenter diff --curves` calls too.
+    """Read the logs and compare them; what `hypocenter diff` does with logs too.
 
     Args:
         limits: NAME=VALUE of fields of Limits.

@@ -11,8 +11,10 @@ from pathlib import Path
 import click
 
 from hypocenter import schedule
+from hypocenter.cli.commands import curves
 from hypocenter.cli.comparison_page import refuse_existing, write_page
 from hypocenter.compare.comparison import Comparison
+from hypocenter.compare.curves.catalogue import is_log
 from hypocenter.compare.engine import compare_runs
 from hypocenter.compare.options import Options
 from hypocenter.compare.pairing.manual_map import draft_map, read_map
@@ -65,8 +67,11 @@ def command(
 ) -> int:  # fmt: skip
     """Name the first place, in execution order, where CANDIDATE leaves BASELINE by more than the noise floor.
 
-    Exit code: 0 the same, 1 diverged, 4 nothing to read, 5 cannot tell.
+    Of logs (trainer_state.json, Megatron-LM text, TensorBoard events, ...) the curves are compared, as `hypocenter
+    curves` does. Exit code: 0 the same, 1 diverged, 4 nothing to read, 5 cannot tell.
     """
+    if is_log(baseline) or is_log(candidate):
+        return _curves(baseline, candidate, noise, "json" if as_json else format_name)
     if write_map is not None and write_map.exists():
         raise ExistsError(
             "the map exists already", where=str(write_map), why="files are never overwritten silently",
@@ -103,6 +108,15 @@ def command(
     if name == "terminal":
         _next(baseline, candidate, found, has_noise=bool(noise))
     return EXIT[found.status]
+
+
+def _curves(baseline: Path, candidate: Path, noise: tuple[Path, ...], name: str) -> int:
+    if name not in ("terminal", "json"):
+        raise ConfigError(
+            "curves are compared as text or JSON", where=f"--format {name}", why="one of the two is a log, not a run",
+            fix=f"hypocenter curves {baseline} {candidate} --plot OUT.svg",
+        )  # fmt: skip
+    return curves.answer(curves.compare_logs(baseline, candidate, noise), as_json=name == "json")
 
 
 def budget_of(text: str) -> float:

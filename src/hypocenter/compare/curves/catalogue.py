@@ -113,10 +113,9 @@ def head_of(path: Path) -> Head:
 
 
 def is_log(path: Path | str) -> bool:
-    """Whether this is a log rather than a run directory of ours: for commands that take both."""
-    path = Path(path)
+    """Whether this is a log that somebody can read, and no run directory of ours: for commands that take both."""
     try:
-        return not path.is_dir() or READERS.entries()["recording"].accepts(head_of(path)) == 0
+        return _guessed(head_of(Path(path))).name != "recording"
     except (OSError, HypocenterError):
         return False
 
