@@ -104,3 +104,11 @@ raise SystemExit(5)
 
 def test_any_other_command_is_run_too(tmp_path: Path) -> None:
     assert warm.run(["/bin/echo", "said"], env={}, cwd=tmp_path, timeout=60).stdout == "said\n"
+
+
+def test_lines_of_several_ranks_are_never_mixed(script, tmp_path: Path) -> None:
+    program = script("import os\nfor _ in range(1000): print('rank', os.environ['RANK'], flush=True)")
+
+    done = warm.run([*TORCHRUN, program], env={"PATH": os.environ["PATH"]}, cwd=tmp_path, timeout=60)
+
+    assert set(done.stdout.splitlines()) == {"rank 0", "rank 1"}
