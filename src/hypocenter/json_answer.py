@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 
 def to_json(value: Any, *, spell_out: bool = True) -> str:
     """Indented JSON in the order of the fields, with a final newline.
 
     Args:
-        value: dicts, lists, tuples, texts, numbers: `dataclasses.asdict` gives them.
+        value: dicts, lists, tuples, texts, numbers: `dataclasses.asdict` gives them. Of anything else, its `str`.
         spell_out: a number that is not finite becomes the text "NaN", "Infinity" or "-Infinity" (bare NaN is not JSON),
             else null.
     """
@@ -27,11 +28,11 @@ def plain(value: Any, *, spell_out: bool = True) -> Any:
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()  # lone surrogates are not UTF-8
-    if isinstance(value, dict):
-        return {key: plain(inner, spell_out=spell_out) for key, inner in value.items()}
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner, spell_out=spell_out) for key, inner in cast(Mapping[Any, Any], value).items()}
     if isinstance(value, (list, tuple)):
-        return [plain(inner, spell_out=spell_out) for inner in value]
-    return value
+        return [plain(inner, spell_out=spell_out) for inner in cast(Sequence[Any], value)]
+    return value if value is None or isinstance(value, (bool, int, float)) else plain(str(value))
 
 
 def published(schema_file: Path) -> dict[str, Any]:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
+from hypocenter import json_answer
 from hypocenter.compare.isolation.isolated import Isolated, Isolation
 from hypocenter.compare.words import place, power
 from hypocenter.report import wording
 from hypocenter.report.columns import aligned, cut_rows
-from hypocenter.report.rows import finite
 
 ROWS = 20  # modules on a screen before the rest is counted
+SCHEMA_FILE = Path(__file__).with_name("isolation.schema.json")
 _HEAD = ("verdict", "module", "class", "port", "own error", "floor", "times", "how")
 
 
@@ -33,7 +35,12 @@ def as_json(found: Isolation) -> str:
     envelope = asdict(found)
     for line, module in zip(envelope["modules"], found.modules, strict=True):
         line["times"] = module.times
-    return json.dumps(finite(envelope), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return json_answer.to_json(envelope)
+
+
+def published() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) that every answer validates against."""
+    return json_answer.published(SCHEMA_FILE)
 
 
 def _cells(one: Isolated) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from typing import Any
@@ -23,17 +22,6 @@ def plain(found: Any) -> list[Any]:
     if isinstance(found, pa.Table):
         return found.to_pylist()
     return [asdict(row) if is_dataclass(row) and not isinstance(row, type) else row for row in found]
-
-
-def finite(value: Any) -> Any:
-    """The value with NaN and infinities as text, which JSON can hold, and what JSON does not know as its `str`."""
-    if isinstance(value, Mapping):
-        return {str(key): finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "+inf" if value > 0 else "-inf"
-    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
 
 
 def in_words(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:

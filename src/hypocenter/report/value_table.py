@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
+from hypocenter import json_answer
 from hypocenter.compare.comparison import Comparison
 from hypocenter.compare.values.measured import Measured
 from hypocenter.compare.words import place, power
 from hypocenter.report import wording
 from hypocenter.report.columns import aligned, cut_rows
-from hypocenter.report.rows import finite
 
+SCHEMA_FILE = Path(__file__).with_name("value_table.schema.json")
 _HEAD = (
     "step", "mb", "site", "dtype", "max abs", "max rel", "rel L2", "cosine", "ulp p50", "p99", "max", "<1‰", "<5‰",
     "close",
@@ -47,7 +48,12 @@ def as_json(found: Comparison, rows: Sequence[Measured]) -> str:
         "schema": "hypocenter.values/1", "status": found.status, "sentence": found.sentence,
         "baseline": found.baseline, "candidate": found.candidate, "values": [_plain(row) for row in rows],
     }  # fmt: skip
-    return json.dumps(finite(envelope), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return json_answer.to_json(envelope)
+
+
+def published() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) that every answer validates against."""
+    return json_answer.published(SCHEMA_FILE)
 
 
 def _plain(row: Measured) -> dict[str, Any]:

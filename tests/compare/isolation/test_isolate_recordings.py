@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import jsonschema
 import pytest
 import torch
 from six_layers import build, record
@@ -16,6 +17,7 @@ from hypocenter.compare.isolation.isolate import isolate
 from hypocenter.compare.options import Options
 from hypocenter.errors import NoRecordingError
 from hypocenter.record.reader import open_run
+from hypocenter.report import isolation
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +116,7 @@ def test_the_command(good, tmp_path, capsys):
     assert code == 1
     assert words.out.startswith("diverged: blocks.2.proj is off by 0.05 by itself at out[0]")
     assert "--site blocks.2.proj --values" in words.err
-    assert answer["schema"] == "hypocenter.isolation/1"
+    jsonschema.validate(answer, isolation.published())
     assert answer["modules"][0]["site"] == "blocks.2.proj"
     assert {one["site"].rpartition(".")[0] for one in answer["modules"]} == {"blocks.2"}
 

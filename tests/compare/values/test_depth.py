@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import jsonschema
 import pytest
 import torch
 from torch import nn
@@ -15,6 +16,7 @@ from hypocenter.compare.engine import compare_runs
 from hypocenter.compare.options import Options
 from hypocenter.compare.values.recorded import RecordedValues
 from hypocenter.record.reader import open_run
+from hypocenter.report import value_table
 
 
 def record(out, *, level="tensors", scale=1.0, sketch=False):
@@ -106,6 +108,7 @@ def test_values_as_a_table_and_as_json(pair, capsys):
     main(["diff", str(pair[0]), str(pair[1]), "--site", "2*", "--steps", "0", "--values", "--json"])
     answer = json.loads(capsys.readouterr().out)
 
+    jsonschema.validate(answer, value_table.published())
     assert code == 1
     assert "2 out[0]" in table
     assert "farthest apart" in table

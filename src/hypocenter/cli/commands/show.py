@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -12,6 +11,7 @@ from typing import Any
 import click
 import pyarrow as pa
 
+from hypocenter import json_answer
 from hypocenter.errors import ConfigError
 from hypocenter.record.reader import open_run
 from hypocenter.report import diary, frames, rank_table, rows, sites, values, wording
@@ -138,7 +138,7 @@ def _frames(table: pa.Table, wanted: Selection, n_frames: int, as_json: bool) ->
 
 def _print_json(what: str, data: Any) -> None:
     envelope = {"schema": f"hypocenter.show-{what}/1", "status": "found", what: data}
-    write(sys.stdout, json.dumps(rows.finite(envelope), indent=2, ensure_ascii=False) + "\n")
+    write(sys.stdout, json_answer.to_json(envelope))
 
 
 def _next(run: Path, *words: str) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from hypocenter import json_answer
 from hypocenter.compare.comparison import Comparison, Divergence, RowComparison, SiteCard, Spot
 from hypocenter.report.comparison.ranking import ranked
-from hypocenter.report.rows import finite
 
 suffix = ".json"
 SCHEMA_FILE = Path(__file__).with_name("comparison.schema.json")
@@ -18,13 +17,12 @@ SCHEMA_FILE = Path(__file__).with_name("comparison.schema.json")
 
 def render(found: Comparison) -> str:
     """Indented JSON with a final newline; nothing is cut, a number that is not finite is a string."""
-    return json.dumps(finite(envelope(found)), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return json_answer.to_json(envelope(found))
 
 
 def published() -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) that every answer validates against."""
-    schema: dict[str, Any] = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
-    return schema
+    return json_answer.published(SCHEMA_FILE)
 
 
 def envelope(found: Comparison) -> dict[str, Any]:

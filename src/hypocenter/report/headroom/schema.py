@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from hypocenter import json_answer
 from hypocenter.report.headroom import words
 from hypocenter.report.headroom.answer import LOST, Answer, Line
 from hypocenter.report.headroom.reductions import Reduction
-from hypocenter.report.rows import finite
 from hypocenter.summary.scale_window import ScaleWindow
 
 SCHEMA = "hypocenter.headroom/1"
@@ -20,13 +19,12 @@ SCHEMA_FILE = Path(__file__).with_name("headroom.schema.json")
 
 def to_json(answer: Answer, run: str) -> str:
     """The answer as indented JSON with a final newline; nothing is cut, a number that is not finite is a string."""
-    return json.dumps(finite(_envelope(answer, run)), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return json_answer.to_json(_envelope(answer, run))
 
 
 def published() -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) that every answer validates against."""
-    schema: dict[str, Any] = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
-    return schema
+    return json_answer.published(SCHEMA_FILE)
 
 
 def _envelope(answer: Answer, run: str) -> dict[str, Any]:
