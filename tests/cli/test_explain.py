@@ -10,14 +10,16 @@ from recordings import run
 from hypocenter.manual import HEADINGS
 
 
-@pytest.mark.parametrize(("name", "kind"), [("HC101", "rule"), ("hc101", "rule"), ("format-overflow", "cause")])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("HC101", "rule"), ("hc101", "rule"), ("format-overflow", "cause"), ("Norm-EPS", "fit")]
+)
 def test_page_has_message_and_all_headings(name: str, kind: str) -> None:
     said = run("explain", name)
 
     assert said.code == 0
     assert said.out.partition("\n")[0].lower().startswith(f"{name.lower()} ({kind}): ")
     assert [line for line in said.out.splitlines() if line in HEADINGS] == list(HEADINGS)
-    assert said.out.splitlines()[-1] == "all rules and causes: hypocenter list"
+    assert said.out.splitlines()[-1] == "all there is: hypocenter list"
 
 
 def test_json_page() -> None:
@@ -31,5 +33,5 @@ def test_typo_names_the_nearest() -> None:
     said = run("explain", "format-overflw")
 
     assert said.code == 2
-    assert said.err.startswith("error[unknown-name]: no rule or cause is called 'format-overflw'\n")
+    assert said.err.startswith("error[unknown-name]: nothing is called 'format-overflw'\n")
     assert "did you mean 'format-overflow'?" in said.err

@@ -24,4 +24,4 @@ def _lines(kind: str, name: str, page: Manual) -> Iterator[Text]:
         for line in text.splitlines():
             yield Text(f"  {line}".rstrip())
     yield Text()
-    yield Text.assemble("all rules and causes: ", ("hypocenter list", "green"))
+    yield Text.assemble("all there is: ", ("hypocenter list", "green"))

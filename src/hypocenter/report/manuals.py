@@ -1,11 +1,16 @@
-"""Where the manual pages of rules and causes come from, by name."""
+"""Where manual pages come from: one shelf for each kind of thing that has them, its pages by name."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Mapping
+
 from hypocenter.catalogue import Broken
+from hypocenter.compare import fitting
+from hypocenter.compare.pairing import chain
 from hypocenter.detect import engine, group_engine
 from hypocenter.diagnose import verdicts
-from hypocenter.manual import Manual
+from hypocenter.manual import Manual, parse
 
 
 def rules() -> dict[str, Manual]:
@@ -19,6 +24,30 @@ def causes() -> dict[str, Manual]:
     return {name: cause.manual for name, cause in verdicts.causes().items()}
 
 
-def broken() -> tuple[Broken, ...]:
-    """Rule and cause files that did not load; call after `rules` and `causes`."""
-    return (*engine.CATALOGUE.broken, *group_engine.CATALOGUE.broken, *verdicts.CATALOGUE.broken)
+def fits() -> dict[str, Manual]:
+    """Pages of all fits by name."""
+    return {name: _page_of(entry.look) for name, entry in fitting.fits().items()}
+
+
+def matchers() -> dict[str, Manual]:
+    """Matchers by name, in the order of their chain; a page is one line."""
+    return {entry.name: _page_of(entry.pair) for entry in chain.matchers()}
+
+
+SHELVES: Mapping[str, Callable[[], dict[str, Manual]]] = {
+    "rule": rules, "cause": causes, "fit": fits, "matcher": matchers,
+}  # fmt: skip
+"""The kinds of things that `hypocenter explain` and `hypocenter list` know, by the word for one of them."""
+
+
+def broken(kind: str) -> tuple[Broken, ...]:
+    """Files of a kind that did not load; call after its pages were asked for."""
+    catalogues = {
+        "rule": (engine.CATALOGUE, group_engine.CATALOGUE), "cause": (verdicts.CATALOGUE,),
+        "fit": (fitting.CATALOGUE,), "matcher": (chain.CATALOGUE,),
+    }  # fmt: skip
+    return tuple(one for catalogue in catalogues.get(kind, ()) for one in catalogue.broken)
+
+
+def _page_of(function: Callable[..., object]) -> Manual:
+    return parse(sys.modules[function.__module__].__doc__)

@@ -1,4 +1,4 @@
-"""`hypocenter list`: what there is: rules, causes, formats, sinks, options, and plug-ins that did not load."""
+"""`hypocenter list`: what there is, by kind, and plug-ins that did not load."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Shelf:
 @click.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(as_json: bool) -> None:
-    """List rules, causes, report formats, sinks and options, and plug-ins that did not load, with their errors."""
+    """List rules, causes, fits, formats, options and all else there is, and plug-ins that did not load."""
     found = list(shelves())
     if as_json:
         envelope = {"schema": "hypocenter.list/1", "status": "found", "shelves": [asdict(shelf) for shelf in found]}
@@ -44,9 +44,10 @@ def command(as_json: bool) -> None:
 
 def shelves() -> Iterator[Shelf]:
     """Everything there is, one shelf per kind."""
-    rules, causes, formats = manuals.rules(), manuals.causes(), catalogue.load()
-    yield Shelf(kind="rules", entries={code: page.message for code, page in rules.items()})
-    yield Shelf(kind="causes", entries={name: page.message for name, page in causes.items()}, broken=manuals.broken())
+    for kind, pages in manuals.SHELVES.items():
+        entries = {name: page.message for name, page in pages().items()}
+        yield Shelf(kind=f"{kind}s", entries=entries, broken=manuals.broken(kind))
+    formats = catalogue.load()
     yield Shelf(kind="formats", entries={n: f.about for n, f in formats.by_name.items()}, broken=formats.broken)
     yield Shelf(kind="sinks", entries=_sinks())
     defaults = Config()
