@@ -24,6 +24,7 @@ from hypocenter.cli.child import Ended, StartError, die_by, run_child, signals_h
 from hypocenter.cli.config_options import config_options, given, spelled_out
 from hypocenter.cli.group import did_you_mean
 from hypocenter.cli.program import argv_of
+from hypocenter.cli.purposes import PURPOSES, in_words
 from hypocenter.cli.say import say
 from hypocenter.config import Config, resolve, to_json
 from hypocenter.errors import UnknownNameError
@@ -54,18 +55,24 @@ class ProgramCommand(click.Command):
 )  # fmt: skip
 @config_options
 @click.option(
+    "--for",
+    "purpose",
+    type=click.Choice(list(PURPOSES)),
+    help="Record what a command wants. " + " ".join(f"{name}: {in_words(name)}." for name in PURPOSES),
+)
+@click.option(
     "--fail-on",
     type=click.Choice(SEVERITIES[::-1]),
     help="Turn exit 0 into 1 if a finding is this severe.",
 )
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED, metavar="PROGRAM [ARGS]...")
-def command(program: tuple[str, ...], fail_on: Severity | None, **options: Any) -> int:
+def command(program: tuple[str, ...], purpose: str | None, fail_on: Severity | None, **options: Any) -> int:
     """Run PROGRAM and record it. Its output, signals and exit code stay its own.
 
     PROGRAM is train.py, -m package.module, or a launcher with its arguments: torchrun, accelerate, deepspeed, srun,
     mpirun, bash. As the task of a launcher (srun hypocenter run train.py) it shares one recording with the other tasks.
     """
-    config = resolve(flags=given(options))
+    config = resolve(flags={**PURPOSES.get(purpose or "", {}), **given(options)})
     _check_sinks(config)
     argv = argv_of(program)
     task = launcher.task()
