@@ -235,6 +235,7 @@ class Run:
     versions: dict[str, str] = field(default_factory=dict)
     host: str = ""
     warnings: tuple[str, ...] = ()
+    imposed: dict[str, str] = field(default_factory=dict)  # name -> what the program was made to do, in words
 
 
 __all__ = [

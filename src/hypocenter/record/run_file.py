@@ -23,10 +23,16 @@ _RANKING: tuple[str, ...] = ("running", "finished", "killed", "failed")  # when 
 
 
 def start_run(
-    directory: Path, command: Sequence[str], config: Mapping[str, Any], world_size: int, versions: Mapping[str, str]
+    directory: Path,
+    command: Sequence[str],
+    config: Mapping[str, Any],
+    world_size: int,
+    versions: Mapping[str, str],
+    imposed: Mapping[str, str] | None = None,
 ) -> str:
     """Write run.json with status `running`. Several processes may call: the first one wins, and what only a later
-    one knows is added (a launcher's parent cannot know the world size: the largest one stays; so do all versions).
+    one knows is added (a launcher's parent cannot know the world size: the largest one stays; so do all versions and
+    all that was imposed).
 
     Returns:
         Why it could not be written; empty when it could. Never raises.
@@ -43,6 +49,7 @@ def start_run(
             config=dict(config),
             versions={str(name): str(version) for name, version in versions.items()},
             host=socket.gethostname(),
+            imposed=dict(imposed or {}),
         )
         if not _written_first(directory / RUN_FILE, encode(run)):
             _add_knowledge(directory, run)
@@ -82,7 +89,10 @@ def _add_knowledge(directory: Path, run: Run) -> None:
         if first is None:
             return  # broken: finish_run replaces it
         known = replace(
-            first, world_size=max(first.world_size, run.world_size), versions={**run.versions, **first.versions}
+            first,
+            world_size=max(first.world_size, run.world_size),
+            versions={**run.versions, **first.versions},
+            imposed={**run.imposed, **first.imposed},
         )
         if known != first:
             _replace(path, encode(known))
@@ -102,6 +112,7 @@ def encode(run: Run) -> bytes:
             config=config,
             versions={_plain(k): _plain(v) for k, v in run.versions.items()},
             warnings=tuple(map(_plain, run.warnings)),
+            imposed={_plain(k): _plain(v) for k, v in run.imposed.items()},
         )
         text = msgspec.json.encode(clean, enc_hook=str)
     return msgspec.json.format(text, indent=2) + b"\n"

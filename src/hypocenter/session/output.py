@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -22,6 +22,7 @@ class Output:
 
     Args:
         owns_run: whether run.json is ours to write (`watch`) or the launcher's (`hypocenter run`).
+        imposed: what the program is made to do; read when the first rows come.
     """
 
     def __init__(
@@ -33,9 +34,10 @@ class Output:
         *,
         owns_run: bool,
         command: tuple[str, ...],
+        imposed: Mapping[str, str] | None = None,
     ) -> None:
         self._config, self._directory, self._rank, self._warn = config, directory, rank, warn
-        self._owns_run, self._command = owns_run, command
+        self._owns_run, self._command, self._imposed = owns_run, command, imposed
         self._open: tuple[Writer, Sinks] | None = None
 
     @property
@@ -62,7 +64,7 @@ class Output:
     def _opened(self) -> tuple[Writer, Sinks]:
         rank, world_size = self._rank()
         versions = {"hypocenter": __version__, "torch": torch.__version__}
-        start_run(self._directory, self._command, asdict(self._config), world_size, versions)
+        start_run(self._directory, self._command, asdict(self._config), world_size, versions, self._imposed)
         writer = Writer(self._directory, rank=rank, warn=self._warn)
         start = SinkStart(rank=rank, world_size=world_size, directory=self._directory)
         return writer, load_sinks(self._config.sinks, self._config.plugins, start=start, warn=self._warn)

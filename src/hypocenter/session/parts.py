@@ -60,6 +60,7 @@ class Parts:
     ) -> None:
         self.config = config
         self.warn = Warnings()
+        self.imposed: dict[str, str] = {}
         self.names = NameMap()
         self.clock = Clock()
         self.tape = Tape(config.keep_mb << 20)
@@ -117,7 +118,9 @@ class Parts:
             )
         )
         self.parameter_check = ParameterCheck(self.sentinel, self.failures, self.rank)
-        self.output = Output(config, directory, self.rank, self.warn, owns_run=owns_run, command=command)
+        self.output = Output(
+            config, directory, self.rank, self.warn, owns_run=owns_run, command=command, imposed=self.imposed
+        )
 
     def attach(self) -> list[Callable[[], None]]:
         """Start listening; what takes each part off again, in the order in which they came on."""

@@ -15,6 +15,7 @@ from hypocenter.config import Config
 from hypocenter.nouns import StepRecord
 from hypocenter.session.boundary import Boundary
 from hypocenter.session.guard import StopTraining, guarded
+from hypocenter.session.imposed.apply import begin
 from hypocenter.session.parts import Parts
 from hypocenter.tap.gradients import local, norms, to_host
 from hypocenter.tap.roots import owner_of
@@ -45,8 +46,9 @@ class Session:
     # life
 
     def attach(self) -> None:
-        """Start listening."""
+        """Start listening, and impose what was asked for."""
         self._undo = self.parts.attach()
+        self.parts.imposed.update(begin(self.config, self.warn))
 
     def switch_off(self, reason: str, error: BaseException | None = None) -> None:
         """Something in Hypocenter failed: let go of everything, say so once."""
