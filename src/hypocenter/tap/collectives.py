@@ -13,12 +13,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import threading
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable
-from types import CodeType, FunctionType
 from typing import Any, cast
 
 import torch
@@ -28,8 +26,7 @@ from hypocenter.tap import call_site
 from hypocenter.tap.collective_calls import FUNCTIONAL, READERS, Given, Reader
 from hypocenter.tap.collective_waits import Waits
 from hypocenter.tap.names import NameMap
-
-Undo = Callable[[], None]
+from hypocenter.tap.wrapping import Undo, wrap_attribute, wrap_in_place
 
 _silent_groups: set[str] = set()
 _FAKE: Any = torch._C._TorchDispatchModeKey.FAKE
@@ -150,13 +147,15 @@ class CollectiveTap:
         for name, (op, reader) in READERS.items():
             function = getattr(c10d, name, None)
             if function is not None:
-                undos.append(_enter(function, functools.partial(self._watched, op, reader)))
-        undos.append(_enter(c10d.batch_isend_irecv, self._batched))
+                undos.append(wrap_in_place(function, functools.partial(self._watched, op, reader)))
+        undos.append(wrap_in_place(c10d.batch_isend_irecv, self._batched))
         if hasattr(c10d, "_coalescing_manager"):
-            undos.append(_enter(c10d._coalescing_manager, self._coalesced))
+            undos.append(wrap_in_place(c10d._coalescing_manager, self._coalesced))
         for name, (op, reader) in FUNCTIONAL.items():
             if hasattr(functional, name):
-                undos.append(_replace(functional, name, functools.partial(self._functional, op, reader)))
+                undos.append(
+                    wrap_attribute(functional, name, functools.partial(self._watched, op, reader, is_functional=True))
+                )
 
         def undo() -> None:
             self._is_on = False
@@ -166,14 +165,16 @@ class CollectiveTap:
 
         return undo
 
-    def _watched(self, op: str, reader: Reader, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _watched(
+        self, op: str, reader: Reader, original: Callable[..., Any], *, is_functional: bool = False
+    ) -> Callable[..., Any]:
         is_compiling, inside = torch.compiler.is_compiling, self._inside
 
         @functools.wraps(original)
         def collective(*args: Any, **kwargs: Any) -> Any:
-            if is_compiling() or not self._is_on or getattr(inside, "n", 0):
+            if is_compiling() or not self._is_on or getattr(inside, "n", 0) or (is_functional and _is_tracing()):
                 return original(*args, **kwargs)
-            call = self._begin(op, reader, args, kwargs, is_functional=False)
+            call = self._begin(op, reader, args, kwargs, is_functional=is_functional)
             if call is None:
                 return original(*args, **kwargs)
             inside.n = 1
@@ -184,29 +185,6 @@ class CollectiveTap:
                 raise
             finally:
                 inside.n = 0
-            self._end(call, result)
-            return result
-
-        return collective
-
-    def _functional(self, op: str, reader: Reader, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def collective(*args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling():
-                return original(*args, **kwargs)
-            if not self._is_on or getattr(self._inside, "n", 0) or _is_tracing():
-                return original(*args, **kwargs)
-            call = self._begin(op, reader, args, kwargs, is_functional=True)
-            if call is None:
-                return original(*args, **kwargs)
-            self._inside.n = 1
-            try:
-                result = original(*args, **kwargs)
-            except BaseException as error:
-                self._tell(Listener.failed.__name__, call, error)
-                raise
-            finally:
-                self._inside.n = 0
             self._end(call, result)
             return result
 
@@ -361,58 +339,6 @@ def _is_coalescing(call: Call) -> bool:
 def _is_tracing() -> bool:
     """Values are not real: a compiler or exporter is looking at the program."""
     return torch._C._get_dispatch_mode(_FAKE) is not None
-
-
-def _enter(function: FunctionType, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Undo:
-    """Put something around a function that stays the object it is. Returns the undo."""
-    freevars = function.__code__.co_freevars
-    if function.__closure__ and "func" in freevars:
-        cell = function.__closure__[freevars.index("func")]
-        original = cell.cell_contents
-        cell.cell_contents = around = make(original)
-
-        def put_back() -> None:
-            if cell.cell_contents is around:
-                cell.cell_contents = original
-
-        return put_back
-    return _enter_plain(function, make) if not freevars else lambda: None
-
-
-def _forward(*args: Any, **kwargs: Any) -> Any:
-    return _name_to_be_replaced(*args, **kwargs)  # type: ignore[name-defined] # noqa: F821 # pyright: ignore
-
-
-def _enter_plain(function: FunctionType, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Undo:
-    """An undecorated function gets code that calls ours, which it finds among its module's globals."""
-    own, name = function.__code__, f"_hypocenter_{function.__name__}"
-    original = FunctionType(own, function.__globals__, function.__name__, function.__defaults__)
-    original.__kwdefaults__ = function.__kwdefaults__
-    signature = inspect.signature(function)
-    function.__globals__[name] = make(original)
-    jump: CodeType = _forward.__code__.replace(co_names=(name,), co_name=own.co_name, co_filename=own.co_filename)
-    function.__code__ = jump
-    function.__signature__ = signature  # type: ignore[attr-defined]
-
-    def put_back() -> None:
-        if function.__code__ is jump:
-            function.__code__ = own
-            del function.__signature__  # type: ignore[attr-defined]
-            function.__globals__.pop(name, None)
-
-    return put_back
-
-
-def _replace(module: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Undo:
-    original = getattr(module, name)
-    replacement = make(original)
-    setattr(module, name, replacement)
-
-    def put_back() -> None:
-        if getattr(module, name) is replacement:
-            setattr(module, name, original)
-
-    return put_back
 
 
 class _Shared:
