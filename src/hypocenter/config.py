@@ -6,7 +6,7 @@ import difflib
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -22,6 +22,7 @@ else:
     import tomli as tomllib
 
 ENV_PREFIX = "HYPOCENTER_"
+_READ = ("initial_weights", "weights_map", "gradients_from")  # options that are paths of what exists
 RESERVED_ENV = frozenset({"HYPOCENTER_CONFIG", "HYPOCENTER_RUN", "HYPOCENTER_TRACEBACK"})
 # the first two are written by `hypocenter run` for its child processes, the third shows tracebacks of our own bugs
 
@@ -40,6 +41,12 @@ class Config:
     exclude: tuple[str, ...] = ()  # and none that match one of these
     trace_batches: tuple[int, ...] = ()  # micro-batches (counted from 0 over the run) to record at level modules
     stop_after_batch: int | None = None  # end training after this micro-batch
+    stop_after_step: int | None = None  # end training after this optimizer step
+    impose_lr: float | None = None  # every update is made with this learning rate, whatever the scheduler says
+    save_initial_weights: bool = False  # write parameters and buffers as they are before the first step
+    initial_weights: str | None = None  # checkpoint, or recording with initial weights, that the model starts from
+    weights_map: str | None = None  # TOML file that pairs names of another model's tensors with this one's
+    gradients_from: str | None = None  # recording whose gradients the optimizer gets in place of the program's own
     frames: int = 21  # size of the ring of last module frames
     sketch: bool = False  # add the sketch to modules and up
     histogram: Literal["sample", "full"] = "sample"  # what the exponent histogram is made from, while training
@@ -167,4 +174,13 @@ def _build(values: Mapping[str, Any], origin: str) -> Config:
     for name in ("frames", "keep_mb", "bundle_mb", "max_replays", "agree_timeout_s"):
         if getattr(config, name) < 0:
             raise ConfigError(f"option {name!r} cannot be negative", where=origin, fix="use 0 to switch it off")
-    return config
+    return _with_whole_paths(config, origin)
+
+
+def _with_whole_paths(config: Config, origin: str) -> Config:
+    """What is read while training is found also by a process in another folder; what is not there is said now."""
+    given = {name: path for name in _READ if (path := getattr(config, name)) is not None}
+    for name, path in given.items():
+        if not Path(path).exists():
+            raise ConfigError(f"option {name!r} names what is not there", where=origin, why=path, fix="check the path")
+    return replace(config, **{name: os.path.abspath(path) for name, path in given.items()})

@@ -19,6 +19,7 @@ DIAGNOSIS_FILE = "diagnosis.json"
 EVIDENCE_FILE = "evidence.json"
 RUNS_FOLDER = "runs"
 MARK_FOLDER = ".job"  # names the job whose tasks share the directory; holds a file for each task that has ended
+REFUSED_FILE = ".refused"  # why the program was not allowed to train: what it was to impose does not fit it
 STREAM_SUFFIX = ".arrow"
 SEALED_SUFFIX = ".parquet"
 SEALED_PREFIX = "sealed-"

@@ -1,0 +1,35 @@
+"""What was asked to be imposed cannot be: the one case in which the program must not go on, for it would mislead."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from hypocenter.errors import HypocenterError
+from hypocenter.record.layout import REFUSED_FILE
+from hypocenter.session.guard import StopTraining
+
+EXIT_CODE = 2  # as for an option that cannot be followed
+
+
+class ImposeError(HypocenterError):
+    """Something that `run` was asked to impose does not fit the program."""
+
+    slug = "cannot-impose"
+
+
+def refuse(error: HypocenterError, directory: Path | None = None) -> NoReturn:
+    """Say why, and end the process with exit code 2 from inside the program.
+
+    Args:
+        directory: of the run; a mark is left there, for a launcher gives its processes' exit code as its own 1.
+    """
+    rank = os.environ.get("RANK")
+    print(f"hypocenter: {error}" if rank is None else f"hypocenter (rank {rank}): {error}", file=sys.stderr, flush=True)
+    if directory is not None:
+        with contextlib.suppress(OSError):
+            (directory / REFUSED_FILE).write_text(str(error), encoding="utf-8")
+    raise StopTraining(EXIT_CODE)
