@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hypocenter.diagnose.logical import grad_norms, logical_steps, merged
+from hypocenter.diagnose.logical import logical_steps, merged
+from hypocenter.diagnose.logical_norm import grad_norms
 from hypocenter.diagnose.placements import parsed, standings
 from hypocenter.nouns import Coords, Place, Reading, Summary, replace
 from hypocenter.record.schema import readings_batch

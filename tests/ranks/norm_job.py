@@ -1,4 +1,4 @@
-"""Trains under FSDP2, tensor parallelism or both, and prints what torch says of the gradient norm at each step.
+"""Trains under FSDP2, tensor parallelism or both; prints at each step the loss and what torch says of the gradient norm.
 
 norm_job.py MODE: fsdp2, tp, mesh, ddp
 """
@@ -39,11 +39,13 @@ def main():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     batches = torch.Generator().manual_seed(rank if mode in ("ddp", "fsdp2") else rank // 2 if mode == "mesh" else 0)
     for step in range(4):
-        model(torch.randn(4, 8, generator=batches)).square().mean().backward()
+        loss = model(torch.randn(4, 8, generator=batches)).square().mean()
+        loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1e9)  # far above: nothing is clipped
         norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+        dist.all_reduce(mean := loss.detach() / dist.get_world_size())
         if rank == 0:
-            print(f"norm {step} {float(norm)!r}", flush=True)
+            print(f"norm {step} {float(norm)!r}\nloss {step} {float(mean)!r}", flush=True)
         optimizer.step()
         optimizer.zero_grad()
     del model, optimizer

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from launch import launch
 
-from hypocenter.diagnose.logical import grad_norms
+from hypocenter.compare.curves.catalogue import read_curve
+from hypocenter.diagnose.logical_norm import grad_norms
 from hypocenter.record.reader import open_run
 
 JOB = Path(__file__).with_name("norm_job.py")
@@ -24,3 +25,8 @@ def test_local_norms_come_to_the_norm_of_the_job(tmp_path: Path, mode: str, n: i
     assert len(said) == 4
     assert [norm.why_not for norm in found] == [""] * 4
     assert [norm.norm for norm in found] == pytest.approx(said, rel=1e-5)
+    curve = read_curve(tmp_path / "run")
+    assert curve.problems == ()
+    assert curve.series["grad_norm"].values.tolist() == pytest.approx(said, rel=1e-5)
+    losses = [float(line.split()[2]) for line in ended.stdout.splitlines() if line.startswith("loss ")]
+    assert curve.series["loss"].values.tolist() == pytest.approx(losses, rel=1e-6)

@@ -1,4 +1,4 @@
-"""Rows of all ranks merged into rows of logical tensors, and the job's gradient norm from local ones.
+"""Rows of all ranks merged into rows of logical tensors.
 
 Of a tensor that is replicated over an axis one copy counts. Shards add up: counts, sums and histograms exactly,
 extremes as extremes. Summands (partial sums) add as values, of which little is known from their summaries: what is
@@ -10,7 +10,6 @@ from __future__ import annotations
 # pyright: reportAttributeAccessIssue=false
 # (pyarrow.compute makes its functions when it is imported)
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hypocenter.diagnose.placements import parsed, standings
+from hypocenter.diagnose.placements import standings
 from hypocenter.diagnose.shelf import Shelf
 from hypocenter.nouns import Place
 
@@ -35,21 +34,8 @@ _LOWEST, _HIGHEST = ("min", "absmin"), ("max", "absmax")
 _SUMS = ("sum", "sumsq")
 _OF_GRAD = ("grad", "replica.grad")  # ports of gradients as the optimizer sees them
 _OWN = 1 << 40  # plus a rank: a tensor of its own, a number that no rank has
-_MAY_HOLD_COPIES = ("dp", "cp", "tp")  # over pp and ep tensors differ unless a placement says otherwise
 READS = tuple(dict.fromkeys((*_KEY, "rank", "order", "placement", *_COUNTS, *_LOWEST, *_HIGHEST, *_SUMS)))
 """Columns that `merged` needs; with histograms also hist_first and hist, with sketches sketch."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GradNorm:
-    """The L2 norm of the gradients of all logical parameters at one step."""
-
-    step: int
-    norm: float | None  # None when it cannot be told
-    n_parameters: int = 0
-    why_not: str = ""  # why it cannot be told, or why it is only a bound
-    is_lower_bound: bool = False  # shards are missing
-    is_upper_bound: bool = False  # gradients are summands that were not added yet
 
 
 @dataclass(slots=True, kw_only=True)
@@ -333,67 +319,6 @@ def _sketches(table: pa.Table, index: Ints, group: Ints, n_shards: Ints, are_of_
             total[at] = one if before is None else before + one
     found = [None if one is None or not ok else one.tolist() for one, ok in zip(total, is_known, strict=True)]
     return pa.array(found, pa.list_(pa.float32()))
-
-
-def grad_norms(table: pa.Table, places: Mapping[int, Place], port: str = "grad") -> list[GradNorm]:
-    """The L2 norm of the job's gradients, step by step, from the local norms of every rank.
-
-    A parameter that is replicated counts once, shards add up. Parameters that two pipeline stages share under two names
-    count twice.
-
-    Args:
-        table: readings of phase grad in columns of READS; a placement that a row lacks is taken from the rows that have
-            one for the same rank and parameter.
-        places: where ranks stand.
-        port: whose rows to take.
-    """
-    rows = with_placements(table).filter(_is_norm(table, port))
-    if not rows.num_rows:
-        return []
-    n_ranks = pc.count_distinct(rows["rank"]).as_py()
-    logical = merged(rows, places)
-    if pc.sum(logical["has_equal_shards"]).as_py() * 2 > logical.num_rows:
-        why = "most shards have equal norms: they are copies (hybrid sharding), and how many was not recorded"
-        return [GradNorm(step=step, norm=None, why_not=why) for step in sorted(set(logical["step"].to_pylist()))]
-    names = ("step", "sumsq", "n_nan", "is_complete", "is_bound", "placement", "rank")
-    columns: list[Any] = [logical[name].to_pylist() for name in names]
-    by_step: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
-    untold: dict[int, str] = {}
-    for step, *rest, placement, rank in zip(*columns, strict=True):
-        by_step[step].append(tuple(rest))
-        if n_ranks > 1 and (axes := _untold(placement or "", places.get(rank))):
-            untold[step] = axes
-    return [_norm(step, by_step[step], untold.get(step, "")) for step in sorted(by_step)]
-
-
-def _untold(placement: str, place: Place | None) -> str:
-    """Axes over which copies and shards cannot be told apart."""
-    if place is None:
-        return "the ranks"
-    known = parsed(placement)
-    axes = [axis for axis in _MAY_HOLD_COPIES if len(place.groups.get(axis, ())) > 1 and axis not in known]
-    return ", ".join(axes) or ("" if known else "the ranks")
-
-
-def _norm(step: int, tensors: Sequence[tuple[Any, ...]], untold: str) -> GradNorm:
-    if untold:
-        return GradNorm(step=step, norm=None, why_not=f"how gradients are placed over {untold} was not recorded")
-    is_bad = any(n_nan for _, n_nan, *_ in tensors)
-    is_cut = not all(is_complete for _, _, is_complete, *_ in tensors)
-    is_bound = any(is_bound for *_, is_bound in tensors)
-    norm = math.nan if is_bad else math.sqrt(math.fsum(sumsq for sumsq, *_ in tensors))
-    if is_cut and is_bound:
-        why = "shards are missing, and gradients are not reduced yet"
-        return GradNorm(step=step, norm=None, n_parameters=len(tensors), why_not=why)
-    why = "shards of some ranks are missing" if is_cut else "gradients are not reduced yet" if is_bound else ""
-    return GradNorm(
-        step=step, norm=norm, n_parameters=len(tensors), why_not=why, is_lower_bound=is_cut, is_upper_bound=is_bound
-    )
-
-
-def _is_norm(table: pa.Table, port: str) -> pa.Array:
-    is_port = pc.and_(pc.equal(table["phase"], "grad"), pc.equal(table["port"], port))
-    return pc.and_(is_port, pc.invert(pc.or_(table["replay"], table["recompute"])))
 
 
 def with_placements(table: pa.Table, known: dict[_Of, str] | None = None) -> pa.Table:

@@ -5,6 +5,9 @@ from __future__ import annotations
 # pyright: reportAttributeAccessIssue=false
 # (pyarrow.compute makes its functions when it is imported)
 import hashlib
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +16,8 @@ import pyarrow.compute as pc
 from hypocenter.compare.curves.catalogue import Head, reader
 from hypocenter.compare.curves.collector import Collector
 from hypocenter.detect.replica_rows import BATCH_PREFIX
+from hypocenter.diagnose.logical import READS
+from hypocenter.diagnose.logical_norm import grad_norms
 from hypocenter.record.layout import is_recording
 from hypocenter.record.reader import RecordedRun, open_run
 
@@ -23,46 +28,86 @@ def _accepts(head: Head) -> float:
 
 @reader("recording", accepts=_accepts, counts_from=0)
 def read(path: Path, found: Collector) -> None:
-    """A run directory: loss, gradient norm, learning rate and loss scale of the lowest rank that has a loss."""
+    """A run directory: loss, gradient norm, learning rate and loss scale.
+
+    Of several ranks: the mean of the losses of ranks that have data of their own, and the norm of the gradients of all
+    logical parameters, as one process would have them.
+    """
     run = open_run(path)
-    rank = _rank_with_a_loss(run)
+    speakers = _speakers(run)
+    records = [(rank, record) for rank, record in run.step_records() if rank in speakers]
     skipped: list[int] = []
-    for of, record in run.step_records():
-        if of != rank:
+    losses: dict[int, list[float]] = defaultdict(list)
+    for rank, record in records:
+        if record.loss is not None:
+            losses[record.step].append(record.loss)
+        if rank != speakers[0]:
             continue
-        entries = {
-            "loss": record.loss, "grad_norm": record.grad_norm, "lr": record.lr, "loss_scale": record.loss_scale,
-        }  # fmt: skip
+        entries = {"lr": record.lr, "loss_scale": record.loss_scale}
+        if len(run.ranks) == 1:
+            entries["grad_norm"] = record.grad_norm
         for name, value in entries.items():
             if value is not None:
                 found.add(record.step, name, value)
         skipped += [record.step] if record.skipped else []
+    _add_losses(losses, len(speakers), found)
+    if len(run.ranks) > 1:
+        _add_grad_norms(run, found)
     if skipped:
         found.problem(f"{len(skipped):,} steps were skipped by the loss scaler, the first is {skipped[0]}")
-    found.digests.update(_digests(run, rank))
+    found.digests.update(_digests(run, speakers))
     for problem in run.problems:
         found.problem(problem)
 
 
-def _rank_with_a_loss(run: RecordedRun) -> int:
-    """With pipeline stages only the last has a loss."""
-    with_loss = {rank for rank, record in run.step_records() if record.loss is not None}
-    return min(with_loss or run.ranks)
+def _speakers(run: RecordedRun) -> list[int]:
+    """One rank for each part of the batch, the lowest that has a loss: with pipeline stages only the last has one."""
+    with_loss = sorted({rank for rank, record in run.step_records() if record.loss is not None})
+    by_part: dict[object, int] = {}
+    for rank in with_loss:
+        place = run.places.get(rank)
+        part = (place.coords.dp, place.coords.cp) if place is not None and place.source else rank
+        by_part.setdefault(part, rank)
+    return sorted(by_part.values()) or run.ranks[:1]
 
 
-def _digests(run: RecordedRun, rank: int) -> dict[int, str]:
+def _add_losses(losses: Mapping[int, Sequence[float]], n_parts: int, found: Collector) -> None:
+    """The mean over the parts of the batch, at steps of which every part is known."""
+    for step, parts in losses.items():
+        if len(parts) == n_parts:
+            found.add(step, "loss", math.fsum(parts) / n_parts)
+        else:
+            found.problem("the loss of a step was left out: not every rank that has data of its own has recorded it")
+
+
+def _add_grad_norms(run: RecordedRun, found: Collector) -> None:
+    rows = [table for _, table in run.scan(_is_grad, columns=READS)]
+    for norm in grad_norms(pa.concat_tables(rows), run.places) if rows else ():
+        if norm.norm is not None and not norm.is_lower_bound and not norm.is_upper_bound:
+            found.add(norm.step, "grad_norm", norm.norm)
+        else:
+            found.problem(f"the gradient norm of a step was left out: {norm.why_not}")
+
+
+def _is_grad(batch: pa.RecordBatch) -> pa.Array:
+    return pc.equal(batch["phase"], "grad")
+
+
+def _digests(run: RecordedRun, ranks: Sequence[int]) -> dict[int, str]:
     """One digest per step, `names-values`: of the integer inputs of all its micro-batches, which are recorded at every
-    step. The first part tells which inputs they were: only digests of the same inputs can be compared."""
+    step. The first part tells which inputs they were, and over how many ranks: only digests of the same inputs can be
+    compared."""
+    part = {rank: n for n, rank in enumerate(ranks)}
     names: dict[int, hashlib._Hash] = {}
     values: dict[int, hashlib._Hash] = {}
     columns = ("step", "microbatch", "site", "digest")
     kept = run.scan(
-        _is_batch, columns=columns, needs=("phase", "port", "site", "dtype", "digest", "replay"), ranks=[rank]
+        _is_batch, columns=columns, needs=("phase", "port", "site", "dtype", "digest", "replay"), ranks=ranks
     )
-    for _, table in kept:
+    for rank, table in kept:
         rows = table.select(list(columns)).sort_by([(name, "ascending") for name in columns[:3]])
         for step, microbatch, site, digest in zip(*(rows[name].to_pylist() for name in columns), strict=True):
-            names.setdefault(step, hashlib.sha256()).update(f"{microbatch} {site}\n".encode())
+            names.setdefault(step, hashlib.sha256()).update(f"{part[rank]} {microbatch} {site}\n".encode())
             values.setdefault(step, hashlib.sha256()).update(f"{digest}\n".encode())
     return {step: f"{names[step].hexdigest()[:4]}-{found.hexdigest()[:16]}" for step, found in values.items()}
 
