@@ -1,4 +1,4 @@
-"""Trains under FSDP2, tensor parallelism or both; prints at each step the loss and what torch says of the gradient norm.
+"""Trains under FSDP2, tensor parallelism or both; prints each step's loss and what torch says of the gradient norm.
 
 norm_job.py MODE: fsdp2, tp, mesh, ddp
 """
