@@ -14,6 +14,16 @@ Status = Literal["same", "different", "cannot-tell"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Remark:
+    """What is worth saying of a side even where both agree: dropout is on."""
+
+    side: str  # "baseline", "candidate", "baseline and candidate"
+    severity: Importance
+    text: str
+    fix: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One item on both sides."""
 
@@ -29,6 +39,7 @@ class Row:
     fix: str = ""  # what to change, as something to type
     baseline_setting: Setting | None = None
     candidate_setting: Setting | None = None
+    remarks: tuple[Remark, ...] = ()  # of no influence on the status
 
     @property
     def assumed(self) -> bool:
@@ -48,4 +59,6 @@ class Checklist:
     unknown_baseline: tuple[Setting, ...] = ()
     unknown_candidate: tuple[Setting, ...] = ()
     notes: tuple[str, ...] = ()
+    kinds_baseline: tuple[str, ...] = ()  # readers that read it
+    kinds_candidate: tuple[str, ...] = ()
     samples: tuple[str, ...] = ()  # a few samples of the batches, decoded
