@@ -12,17 +12,28 @@ if TYPE_CHECKING:
     from hypocenter.replay.isolate import isolate
     from hypocenter.replay.remedies.islands import island
     from hypocenter.session import probe, watch
+    from hypocenter.session.imposed.seed_all import seed_all
 
 _LAZY = {
     "watch": "hypocenter.session",
     "probe": "hypocenter.session",
+    "seed_all": "hypocenter.session.imposed.seed_all",
     "isolate": "hypocenter.replay.isolate",
     "island": "hypocenter.replay.remedies.islands",
     "TransformersCallback": "hypocenter.callbacks.transformers",
     "LightningCallback": "hypocenter.callbacks.lightning",
 }
 
-__all__ = ["LightningCallback", "TransformersCallback", "__version__", "island", "isolate", "probe", "watch"]
+__all__ = [
+    "LightningCallback",
+    "TransformersCallback",
+    "__version__",
+    "island",
+    "isolate",
+    "probe",
+    "seed_all",
+    "watch",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from hypocenter.deterministic import SEEDS
 from hypocenter.errors import ConfigError
 from hypocenter.nouns import Level
 from hypocenter.schedule import parse
@@ -63,6 +64,9 @@ class Config:
     keep_mb: int = 2048  # most memory that kept inputs of one step may pin
     bundle_mb: int = 256  # largest bundle; larger tensors are cut out of it and named
     compiled_backward: bool = False  # probes in compiled backward: changes compiled bf16 numerics, hence opt-in
+    deterministic: bool = False  # seeds, deterministic algorithms and the variables that go with them
+    seed: int | None = None  # of all generators; None: 42 when deterministic, else they are left alone
+    no_dropout: bool = False  # no value is dropped at random
     out: str | None = None  # run directory; a new one under runs/ when not given
     force: bool = False  # overwrite an existing recording
     sinks: tuple[str, ...] = ()  # where else readings go while training: console, or a plug-in's name
@@ -174,7 +178,20 @@ def _build(values: Mapping[str, Any], origin: str) -> Config:
     for name in ("frames", "keep_mb", "bundle_mb", "max_replays", "agree_timeout_s"):
         if getattr(config, name) < 0:
             raise ConfigError(f"option {name!r} cannot be negative", where=origin, fix="use 0 to switch it off")
+    if config.seed is not None:
+        checked_seed(config.seed, origin)
     return _with_whole_paths(config, origin)
+
+
+def checked_seed(seed: int, origin: str) -> int:
+    """The seed.
+
+    Raises:
+        ConfigError: NumPy and PYTHONHASHSEED cannot take it.
+    """
+    if not 0 <= seed < SEEDS:
+        raise ConfigError(f"a seed cannot be {seed}", where=origin, fix=f"give a whole number from 0 to {SEEDS - 1}")
+    return seed
 
 
 def _with_whole_paths(config: Config, origin: str) -> Config:
@@ -183,4 +200,4 @@ def _with_whole_paths(config: Config, origin: str) -> Config:
     for name, path in given.items():
         if not Path(path).exists():
             raise ConfigError(f"option {name!r} names what is not there", where=origin, why=path, fix="check the path")
-    return replace(config, **{name: os.path.abspath(path) for name, path in given.items()})
+    return replace(config, **{name: str(Path(path).absolute()) for name, path in given.items()})

@@ -31,6 +31,32 @@ def arm() -> None:
         start()
     else:
         sys.meta_path.insert(0, PostImportFinder("torch", start))
+    options = os.environ.get("HYPOCENTER_CONFIG", "")
+    if '"deterministic":true' in options or ('"seed":' in options and '"seed":null' not in options):
+        _seed_at_imports(options)
+
+
+def _seed_at_imports(options: str) -> None:
+    """Generators that are used before torch is imported, or without it, have their seed from the start."""
+    import json
+
+    from hypocenter import deterministic
+
+    config = json.loads(options)
+    seed = deterministic.SEED if config.get("seed") is None else config["seed"]
+    is_deterministic = bool(config.get("deterministic"))
+    for name in ("random", "numpy", "mindspore"):
+
+        def seeded(name: str = name) -> None:
+            try:
+                deterministic.at_import(name, seed, deterministic=is_deterministic)
+            except Exception as error:
+                _warn(f"{name} is not seeded: {type(error).__name__}: {error}")
+
+        if name in sys.modules:
+            seeded()
+        else:
+            sys.meta_path.insert(0, PostImportFinder(name, seeded))
 
 
 class PostImportFinder:
@@ -79,7 +105,7 @@ class PostImportFinder:
         try:
             loader.exec_module = exec_module
         except AttributeError:  # a loader with slots: leave it alone rather than stand in for it
-            _warn(f"torch is loaded by {type(loader).__name__}, which cannot be followed")
+            _warn(f"{self._name} is loaded by {type(loader).__name__}, which cannot be followed")
 
     def _executed(self) -> None:
         if self._once.acquire(blocking=False):  # never released: two copies of the spec still start one session

@@ -44,6 +44,9 @@ HELP: dict[str, str] = {
     "keep_mb": "Most memory, in MiB, that kept inputs of one step may pin.",
     "bundle_mb": "Largest bundle, in MiB; larger tensors are cut out of it and named.",
     "compiled_backward": "Probe gradients inside compiled backward; this changes compiled bf16 rounding.",
+    "deterministic": "Seed all generators, and take deterministic algorithms.",
+    "seed": "Seed of all generators; 42 with --deterministic.",
+    "no_dropout": "Drop no value at random.",
     "out": "Run directory; a new one under runs/ when not given.",
     "force": "Replace an existing recording.",
     "sinks": "Where else readings go while training: console, or a plug-in's name. May be repeated.",
@@ -90,6 +93,8 @@ def _is_schedule(text: str) -> bool:
 def _option(field: Field[Any], hint: Any) -> Callable[[Decorated], Decorated]:
     flag = "--" + field.name.replace("_", "-")
     text = HELP.get(field.name, "")
+    if hint is bool and field.name.startswith("no_"):
+        return click.option(flag, field.name, is_flag=True, default=None, help=text)
     if hint is bool:
         return click.option(
             f"{flag}/--no-{flag[2:]}", field.name, default=None, help=f"{text} {_default(field)}".strip()

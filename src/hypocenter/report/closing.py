@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from hypocenter.nouns import Diagnosis, StepRecord
 from hypocenter.report import wording
@@ -13,6 +13,7 @@ from hypocenter.report.rank_grid import RankGrid
 from hypocenter.report.screen import Screen
 from hypocenter.report.sparkline import sparkline
 
+_VARIABLES = "environment"  # of what was imposed: NAME=VALUE ..., one word each
 _LABEL = 11  # columns of the names before the sparklines
 
 
@@ -23,8 +24,18 @@ def closing(
     """The whole text, ready to print."""
     curves = list(_curves(records, screen.width, ascii_only=not has_unicode))
     head = "".join(f"{line}\n" for line in ["", *curves, ""]) if curves else "\n"
-    cost_line = cost(recorded.directory, records)
-    return head + terminal.render(recorded, diagnosis, screen=screen, closing=(cost_line,), grid=grid)
+    lines = (*_imposed(recorded.run.imposed), cost(recorded.directory, records))
+    return head + terminal.render(recorded, diagnosis, screen=screen, closing=lines, grid=grid)
+
+
+def _imposed(imposed: Mapping[str, str]) -> Iterator[str]:
+    """What the program was made to do: its numbers are not those of a plain run."""
+    words = [text for name, text in imposed.items() if name != _VARIABLES]
+    n_variables = len(imposed.get(_VARIABLES, "").split())
+    if n_variables:
+        words.append(f"{n_variables} environment variable{'s' if n_variables > 1 else ''} (run.json)")
+    if words:
+        yield f"imposed: {'; '.join(words)}"
 
 
 def _curves(records: Sequence[StepRecord], width: int, *, ascii_only: bool) -> Iterator[str]:

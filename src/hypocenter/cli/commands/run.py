@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 import hypocenter
-from hypocenter import launcher
+from hypocenter import deterministic, launcher
 from hypocenter.cli.child import Ended, StartError, die_by, run_child, signals_held
 from hypocenter.cli.config_options import config_options, given, spelled_out
 from hypocenter.cli.group import did_you_mean
@@ -95,11 +95,18 @@ def command(program: tuple[str, ...], purpose: str | None, fail_on: Severity | N
 def environment(environ: Mapping[str, str], directory: Path, config: Config) -> dict[str, str]:
     """What the program gets: its own environment, the shim first on PYTHONPATH, where to record, and how."""
     paths = [str(SHIM), *filter(None, [environ.get("PYTHONPATH")])]
-    return dict(environ) | {
+    return dict(environ) | _imposed(environ, config) | {
         "PYTHONPATH": os.pathsep.join(paths),
         "HYPOCENTER_RUN": str(directory),
         "HYPOCENTER_CONFIG": to_json(config),
-    }
+    }  # fmt: skip
+
+
+def _imposed(environ: Mapping[str, str], config: Config) -> dict[str, str]:
+    """Variables that must be set before the program starts."""
+    if not config.deterministic:
+        return {}
+    return deterministic.environment(environ, deterministic.SEED if config.seed is None else config.seed)
 
 
 def _directory(config: Config, program: tuple[str, ...], task: launcher.Task | None) -> Path:
@@ -149,7 +156,9 @@ def _name(program: tuple[str, ...]) -> str:
 def _begin(directory: Path, program: tuple[str, ...], config: Config, versions: dict[str, str]) -> None:
     for name in (REACHED_FILE, WARNED_FILE):
         (directory / name).unlink(missing_ok=True)
-    failure = start_run(directory, program, asdict(config), 1, versions)
+    variables = _imposed(os.environ, config)
+    words = {"environment": " ".join(f"{name}={value}" for name, value in variables.items())} if variables else {}
+    failure = start_run(directory, program, asdict(config), 1, versions, words)
     if failure:
         say(f"warning: run.json could not be written: {failure}")
     say(f"recording to {_short(directory)} (level {config.level})")

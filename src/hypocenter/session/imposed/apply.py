@@ -1,7 +1,7 @@
 """Everything that may be imposed on a program, in order: called once, at the start of a session.
 
 One file of this folder is one such thing, a function `begin(config, warn)` that does it when the options ask for it and
-tells what it did, in words, under a short name: `{"dropout": "off"}`; nothing when it was not asked for. What was
+tells what it did, in words, under a short name: `{"dropout": "dropout off"}`; nothing when not asked for. What was
 imposed is kept in run.json and said at the end of `hypocenter run`.
 """
 
@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hypocenter.config import Config
+from hypocenter.session.imposed import algorithms, dropout, entropy, seeds
 
 Warn = Callable[[str], None]
 Impose = Callable[[Config, Warn], dict[str, str]]
 
-IMPOSED: tuple[Impose, ...] = ()
+IMPOSED: tuple[Impose, ...] = (seeds.begin, algorithms.begin, entropy.begin, dropout.begin)
 """Add yours here."""
 
 
