@@ -61,6 +61,7 @@ class Config:
     calibrate: str = "never"  # steps at which the noise floor is measured by perturbed replays (4 times the step)
     agree: bool = True  # ranks tell each other that a step failed, over a side group of their own
     agree_timeout_s: float = 10.0  # longest that one rank waits for the others in that; then it goes on alone
+    save_batches: int = 0  # of this many first steps the integer inputs are kept whole, for the checklist
     keep_mb: int = 2048  # most memory that kept inputs of one step may pin
     bundle_mb: int = 256  # largest bundle; larger tensors are cut out of it and named
     compiled_backward: bool = False  # probes in compiled backward: changes compiled bf16 numerics, hence opt-in
@@ -175,7 +176,7 @@ def _build(values: Mapping[str, Any], origin: str) -> Config:
     config = Config(**{name: _convert(name, value, origin) for name, value in values.items()})
     for name in ("schedule", "param_schedule", "replicas", "collectives", "sdc_check", "calibrate"):
         parse(getattr(config, name))  # a typo is found before training starts
-    for name in ("frames", "keep_mb", "bundle_mb", "max_replays", "agree_timeout_s"):
+    for name in ("frames", "save_batches", "keep_mb", "bundle_mb", "max_replays", "agree_timeout_s"):
         if getattr(config, name) < 0:
             raise ConfigError(f"option {name!r} cannot be negative", where=origin, fix="use 0 to switch it off")
     if config.seed is not None:

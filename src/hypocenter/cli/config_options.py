@@ -41,6 +41,7 @@ HELP: dict[str, str] = {
     "calibrate": "Steps at which perturbed replays measure the noise floor for `diff`; without a value: step 0.",
     "agree": "Ranks tell each other over a side group that a step has failed.",
     "agree_timeout_s": "Longest wait, in seconds, of one rank for the others in that.",
+    "save_batches": "Keep the integer inputs of this many first steps whole, and which tokens the loss asks for.",
     "keep_mb": "Most memory, in MiB, that kept inputs of one step may pin.",
     "bundle_mb": "Largest bundle, in MiB; larger tensors are cut out of it and named.",
     "compiled_backward": "Probe gradients inside compiled backward; this changes compiled bf16 rounding.",

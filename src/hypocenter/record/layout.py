@@ -20,6 +20,7 @@ EVIDENCE_FILE = "evidence.json"
 RUNS_FOLDER = "runs"
 MARK_FOLDER = ".job"  # names the job whose tasks share the directory; holds a file for each task that has ended
 REFUSED_FILE = ".refused"  # why the program was not allowed to train: what it was to impose does not fit it
+INITIAL_WEIGHTS_FILE = "initial-weights.safetensors"  # of a rank: see weights_file.py
 STREAM_SUFFIX = ".arrow"
 SEALED_SUFFIX = ".parquet"
 SEALED_PREFIX = "sealed-"
@@ -40,6 +41,11 @@ def bundle_directory(run: Path, rank: int, bundle_id: str) -> Path:
 def tensors_directory(run: Path, rank: int) -> Path:
     """Folder of the values saved at level `tensors`: `<step>-....safetensors`."""
     return rank_directory(run, rank) / "tensors"
+
+
+def batches_directory(run: Path, rank: int) -> Path:
+    """Folder of the batches of the first steps, kept whole: `step-000000/mb-0.safetensors`."""
+    return rank_directory(run, rank) / "batches"
 
 
 def sealed_path(stream: Path) -> Path:

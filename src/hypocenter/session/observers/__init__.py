@@ -16,6 +16,7 @@ from hypocenter.session.observers.facts import FactsKeeper
 from hypocenter.session.observers.frozen_state import FrozenState
 from hypocenter.session.observers.head import HeadGap
 from hypocenter.session.observers.hyperparameters import Hyperparameters
+from hypocenter.session.observers.kept_batches import KeptBatches
 from hypocenter.session.observers.local_gradients import LocalGradients
 from hypocenter.session.observers.loggers import Loggers
 from hypocenter.session.observers.recompute import Recompute
@@ -28,7 +29,7 @@ from hypocenter.session.observers.token_weights import TokenWeights
 from hypocenter.session.observers.updates import LostUpdates
 
 OBSERVERS: tuple[type[Observer], ...] = (
-    *(Diary, Culprit, FactsKeeper),
+    *(Diary, Culprit, FactsKeeper, KeptBatches),
     *(LocalGradients, CollectiveValues),  # each rank's own part, before it is added to the others'
     *(Scaling, Schedules, Autocast, Loggers),  # mixed precision used in a way that breaks it
     *(LostUpdates, FrozenState, Averages, Accumulation, Hyperparameters, HeadGap),  # what low precision rounds away

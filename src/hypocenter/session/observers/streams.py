@@ -20,20 +20,17 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from hypocenter.detect.replica_rows import BATCH_LOSS, BATCH_PORT, BATCH_PREFIX, RNG_PORT, RNG_PREFIX
+from hypocenter.detect.replica_rows import BATCH_PORT, BATCH_PREFIX, RNG_PORT, RNG_PREFIX
 from hypocenter.nouns import Reading, Summary
 from hypocenter.schedule import parse
+from hypocenter.session.batch import given_to_loss_code, given_to_model
 from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.sentinel import scalar_reading
 from hypocenter.tap.digest import digests, to_host
 from hypocenter.tap.host_digest import host_digest
 from hypocenter.tap.state import RngState
-from hypocenter.tap.tape import PLACEHOLDERS, Event, version_of
-from hypocenter.tap.tree import tensors
 
 FIRST = 3  # steps from the start that are looked at in full: ranks that share data do so from there
-WHOLE = 1 << 20  # elements of an input up to which all are read; of a larger one of floats this many at a stride
-AT_MOST = 16  # tensors of one batch
 MAX_SENT = 1024  # micro-batches between two updates; a program that never updates must not pile digests up
 _MEGATRON = "megatron.core.tensor_parallel.random"
 _SHIFTS = (0, 16, 32, 48)  # a digest travels as four numbers below 2**16, which float32 holds exactly
@@ -72,8 +69,8 @@ class Streams(Observer):
         if first is None:
             return
         is_full = clock.step < FIRST or self._is_wanted_over_ranks(clock.step)
-        given = list(_batch(events[first], is_full=is_full))
-        given += _of_loss_code(events[first + 1 :], {id(tensor) for _, tensor, _ in given})
+        given = list(given_to_model(events[first], is_full=is_full))
+        given += given_to_loss_code(events[first + 1 :], {id(tensor) for _, tensor, _ in given})
         if given and self._n_sent < MAX_SENT:
             self._n_sent += 1
             is_seen = torch._C._len_torch_dispatch_stack()  # by a mode that records every operation
@@ -192,50 +189,6 @@ def _megatron_states() -> Iterator[tuple[str, Tensor]]:
             yield f"megatron.{name}", state
 
 
-def _batch(event: Event, *, is_full: bool) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """(argument, tensor, values to digest) of what a module was called with; not what was changed in place meanwhile.
-
-    Args:
-        is_full: also tensors of floats.
-    """
-    versions = {id(e.tensor): e.version for e in event.externals}
-    named = [(f"in[{i}]", arg) for i, arg in enumerate(event.args)] + list(event.kwargs.items())
-    given = [(f"{name}{suffix}", t) for name, value in named for suffix, t in tensors(value)]
-    for name, tensor in given[:AT_MOST]:
-        is_input = PLACEHOLDERS.number(tensor) is None and not isinstance(tensor, torch.nn.Parameter)
-        if not is_input or versions.get(id(tensor), version_of(tensor)) != version_of(tensor):
-            continue
-        if not is_full and (tensor.is_floating_point() or tensor.is_complex()):
-            continue
-        values = _looked_at(tensor)
-        if values is not None:
-            yield name, tensor, values
-
-
-def _of_loss_code(events: Sequence[Event], known: set[int]) -> list[tuple[str, Tensor, Tensor]]:
-    """Integer tensors that code after the model used first: labels. `loss[n]` in the order of their first use."""
-    found: list[tuple[str, Tensor, Tensor]] = []
-    for event in events:
-        for external in event.externals if event.module is None else ():
-            tensor = external.tensor
-            if id(tensor) in known or tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
-                continue
-            known.add(id(tensor))
-            values = _looked_at(tensor) if external.version == version_of(tensor) else None
-            if values is not None and tensor.numel() > 1 and len(found) < AT_MOST:
-                found.append((f"{BATCH_LOSS.removeprefix(BATCH_PREFIX)}{len(found)}]", tensor, values))
-    return found
-
-
 @functools.lru_cache(maxsize=16)
 def _shifts_on(device: torch.device) -> Tensor:
     return torch.tensor(_SHIFTS, device=device)
-
-
-def _looked_at(tensor: Tensor) -> Tensor | None:
-    """A large tensor of floats at a stride; None for a shard (DTensor), which other ranks need not have."""
-    if hasattr(tensor, "to_local") or tensor.layout != torch.strided:
-        return None
-    if tensor.numel() <= WHOLE or not tensor.is_floating_point():
-        return tensor
-    return tensor.reshape(-1)[:: -(-tensor.numel() // WHOLE)] if tensor.is_contiguous() else None
