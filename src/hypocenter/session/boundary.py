@@ -65,6 +65,11 @@ class Boundary:
         self._parts.observers.before_clip(parameters, before)
 
     @property
+    def step(self) -> int:
+        """The step of the update under way, or of the last one."""
+        return self._step
+
+    @property
     def is_bad(self) -> bool:
         """Whether this step's gradients are not finite here."""
         return bool(self._check and self._check.bad_params)

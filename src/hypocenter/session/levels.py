@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from hypocenter import schedule
 from hypocenter.config import Config
 from hypocenter.nouns import LEVELS, Place, Reading, Summary
+from hypocenter.session.update_tensors import UpdateTensors
 from hypocenter.summary.reducers.torch import TorchReducer
 from hypocenter.summary.sketch import Placement
 from hypocenter.tap.clock import Clock
@@ -81,6 +82,7 @@ class Levels:
         self._keeper: TensorKeeper | None = None
         self._ops: OpTap | None = None
         self._live: LiveMode | None = None
+        self._updates: UpdateTensors | None = None
         self._undo: list[Callable[[], None]] = []
 
     def attach(self) -> Callable[[], None]:
@@ -99,12 +101,32 @@ class Levels:
             self._undo.append(context.attach())
             self._live = LiveMode(self._ops, self._warn)
 
+        if self._config.level == "tensors":
+            self._updates = UpdateTensors(
+                self._config, self._names, self._rank_directory, self._warn, TENSORS_BUDGET_BYTES
+            )
+
         def undo() -> None:
             self.end_microbatch()
             for each in reversed(self._undo):
                 each()
 
         return undo
+
+    @property
+    def looks_at_rules(self) -> bool:
+        """Whether `before_rule` does anything."""
+        return self._updates is not None
+
+    def before_rule(self, optimizer: torch.optim.Optimizer, step: int) -> None:
+        """An optimizer's own rule is about to be applied."""
+        if self._updates is not None and self._due(step):
+            self._updates.before(optimizer, step)
+
+    def after_rule(self, optimizer: torch.optim.Optimizer) -> None:
+        """It has been."""
+        if self._updates is not None:
+            self._updates.after(optimizer)
 
     def on_root(self, module: torch.nn.Module) -> None:
         """A new outermost module was called."""

@@ -17,6 +17,7 @@ from hypocenter.session.communication import Communication
 from hypocenter.session.failures import Failures
 from hypocenter.session.frameworks import Frameworks
 from hypocenter.session.guard import Warnings
+from hypocenter.session.imposed.in_training import InTraining
 from hypocenter.session.levels import Levels
 from hypocenter.session.live_trace import LiveTrace
 from hypocenter.session.observer import Context, Observers
@@ -75,6 +76,9 @@ class Parts:
             config, self.names, self.clock, self.warn, lambda: rank_directory(directory, self.rank()[0]),
             self.place.current,
         )  # fmt: skip
+        self.imposing = InTraining(
+            config, directory, self.names, rank=self.rank, place=self.place.current, warn=self.warn, told=self.imposed
+        )
         self.replay_rows = ReplayRows(config, self.names, self.warn)
         self.live_trace = LiveTrace(self.names, self.warn)
         self.replayer = Replayer(self.tape, listener.replaying)
@@ -125,6 +129,7 @@ class Parts:
     def attach(self) -> list[Callable[[], None]]:
         """Start listening; what takes each part off again, in the order in which they came on."""
         return [
+            self.imposing.attach_first(),
             self.where.attach(),
             self.place.attach(),
             self.roots.attach(),
@@ -134,6 +139,7 @@ class Parts:
             self.frameworks.attach(),
             self.observers.attach(),
             self.communication.attach(),
+            self.imposing.attach_last(),
             self.names.close,
         ]
 

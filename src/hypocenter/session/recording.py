@@ -48,6 +48,7 @@ class Session:
     def attach(self) -> None:
         """Start listening, and impose what was asked for."""
         self._undo = self.parts.attach()
+        self.parts.updates.before_rule, self.parts.updates.after_rule = self.before_rule, self.after_rule
         self.parts.imposed.update(begin(self.config, self.warn))
 
     def switch_off(self, reason: str, error: BaseException | None = None) -> None:
@@ -60,6 +61,7 @@ class Session:
             import traceback
 
             traceback.print_exception(type(error), error, error.__traceback__)
+        self.parts.imposing.let_go(reason)
 
     def _detach(self) -> None:
         for undo in reversed(self._undo):  # patches on top of patches come off first
@@ -110,6 +112,7 @@ class Session:
         self.parts.where.note("forward")
         self.clock.recording = training
         if training:
+            self.parts.imposing.before_forward(self.parts.roots.outermost)
             self.parts.levels.begin_microbatch()
             self.parts.live_trace.begin_microbatch()
 
@@ -118,6 +121,7 @@ class Session:
     @guarded
     def before_backward(self, roots: list[torch.Tensor], seeds: list[Any], retain_graph: bool) -> None:
         """`backward` was called: a micro-batch is complete."""
+        self.parts.imposing.before_backward()
         with self._boundary.timed():
             self.parts.roots.suspend_loss_mode()
             self.clock.recording = True  # recomputes inside backward belong to this micro-batch
@@ -167,6 +171,7 @@ class Session:
     @guarded
     def before_scaled_step(self, update: ScaledUpdate) -> None:
         """A loss scaler steps: gradients are scaled unless the user has unscaled them."""
+        self.parts.imposing.before_step(update.optimizer)
         self.parts.roots.drop_idle_loss_mode()
         self._boundary.scale = update.state.scale
         with self._boundary.timed():
@@ -180,6 +185,8 @@ class Session:
         if update.found_inf:  # else: what our own check saw
             self._boundary.is_skipped = any(update.found_inf.values())
         self._boundary.after(update.optimizer)
+        self.parts.imposing.after_step()
+        self._stop_if_asked()
 
     @guarded
     def before_update(self, optimizer: torch.optim.Optimizer) -> None:
@@ -195,10 +202,34 @@ class Session:
     def after_update(self, optimizer: torch.optim.Optimizer) -> None:
         """The optimizer has updated."""
         self._boundary.after(optimizer)
+        self._stop_if_asked()
+
+    @guarded
+    def before_rule(self, optimizer: torch.optim.Optimizer) -> None:
+        """A torch optimizer, also one inside a scaler's or framework's step, applies its rule: gradients are final."""
+        is_wanted = self.parts.imposing.looks_at_rules or self.parts.levels.looks_at_rules
+        if is_wanted and not self._only_makes_state(optimizer):
+            self.parts.imposing.before_rule(optimizer, self._boundary.step)
+            self.parts.levels.before_rule(optimizer, self._boundary.step)
+
+    @guarded
+    def after_rule(self, optimizer: torch.optim.Optimizer) -> None:
+        """It has been applied."""
+        self.parts.levels.after_rule(optimizer)
+
+    def _stop_if_asked(self) -> None:
+        """After the step that was named: every optimizer that is known has taken it."""
+        last = self.config.stop_after_step
+        if last is None or self.clock.step <= last:
+            return
+        self.warn(f"stopped after step {last}, as asked for")
+        self.close()
+        raise StopTraining(0)
 
     @guarded
     def before_plain_step(self, update: PlainUpdate) -> None:
         """A framework's own optimizer is about to step; there is no loss scale."""
+        self.parts.imposing.before_step(update.optimizer)
         self._boundary.scale = None
         with self._boundary.timed():
             self._boundary.before(update.optimizer, None, update.gradients)
@@ -209,6 +240,8 @@ class Session:
         """It has updated, or found that it must not."""
         self._boundary.is_skipped = self._boundary.is_skipped or update.was_skipped
         self._boundary.after(update.optimizer)
+        self.parts.imposing.after_step()
+        self._stop_if_asked()
 
     def watch_scaler(self, scaler: Any) -> None:
         """A loss scaler of the user's, of whatever class."""

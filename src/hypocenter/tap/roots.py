@@ -227,6 +227,11 @@ class RootTap:
         """Whether an outermost module is being called."""
         return self._current is not None
 
+    @property
+    def outermost(self) -> torch.nn.Module | None:
+        """The outermost module that is being called."""
+        return self._current
+
     def reset(self) -> None:
         """Between outermost calls for certain: forget one that an interrupt cut short."""
         self.suspend_loss_mode()

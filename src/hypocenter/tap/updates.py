@@ -53,6 +53,9 @@ class UpdateTap:
         self._is_refused = False  # the plain step under way, by the user's wish
         self._found_inf: dict[str, bool] = {}  # of the scaled step under way
         self._depth = 0
+        self.before_rule: Callable[[torch.optim.Optimizer], None] = lambda _: None
+        """Told of each torch optimizer, also one inside a scaler's or framework's step, whose gradients are final."""
+        self.after_rule: Callable[[torch.optim.Optimizer], None] = lambda _: None
 
     def attach(self) -> Callable[[], None]:
         """Start watching; returns the undo."""
@@ -222,17 +225,22 @@ class UpdateTap:
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     parameter.grad = None
-        if self._listener.paused or self._in_scaled_step or torch.compiler.is_compiling():
+        if self._listener.paused or torch.compiler.is_compiling():
+            return None
+        if self._in_scaled_step:
+            self.before_rule(optimizer)
             return None
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)  # args[0] is the optimizer itself
         if closure is None or not callable(closure):
             self._listener.before_update(optimizer)
+            self.before_rule(optimizer)
             return None
 
         @functools.wraps(closure)
         def watched() -> Any:
             result = closure()
             self._listener.before_update(optimizer)
+            self.before_rule(optimizer)
             return result
 
         if "closure" in kwargs:
@@ -240,7 +248,10 @@ class UpdateTap:
         return (args[0], watched, *args[2:]), kwargs
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if not (self._listener.paused or self._in_scaled_step or torch.compiler.is_compiling()):
+        if self._listener.paused or torch.compiler.is_compiling():
+            return
+        self.after_rule(optimizer)
+        if not self._in_scaled_step:
             self._listener.after_update(optimizer)
 
 

@@ -1,0 +1,153 @@
+"""Which of a checkpoint's tensors each parameter of a model gets: by name, else by the matching of `weights`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hypocenter.compare.pairing.manual_map import ManualMap
+from hypocenter.compare.weights.checkpoint import Checkpoint, CheckpointError
+from hypocenter.compare.weights.convert import converted_views
+from hypocenter.compare.weights.differ import compare
+from hypocenter.compare.weights.match import NEGLIGIBLE
+from hypocenter.compare.weights.tensor import Planned, Tensor
+
+_SHOWN = 8  # names of an error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A parameter of the model: all its names (several when it is tied), logical shape and format."""
+
+    names: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """The answer: a view for the first name of every parameter, laid as the model has it.
+
+    Attributes:
+        unused: tensors of the checkpoint that no parameter got.
+        how: "by name" or "matched", for the user.
+    """
+
+    views: Mapping[str, Tensor]
+    unused: tuple[str, ...]
+    how: str
+    notes: tuple[str, ...] = ()
+
+
+def given_to(
+    wanted: Sequence[Wanted],
+    source: Checkpoint,
+    *,
+    buffers: Iterable[str] = (),
+    settings: Mapping[str, int] | None = None,
+    manual: ManualMap | None = None,
+    is_part: bool = False,
+) -> Given:
+    """A view for each parameter, or an error that names what is missing and what is left over.
+
+    Args:
+        buffers: names of the model's buffers: the checkpoint may have them.
+        settings: heads and groups of the model, for fused tensors.
+        manual: pairs that win.
+        is_part: the model is a part of what the checkpoint is of: much may be left over.
+
+    Raises:
+        CheckpointError: a parameter gets nothing, or not what fits it; tied ones would get different values.
+        UnknownNameError, ConfigError: the map is wrong.
+    """
+    buffers = set(buffers)
+    by_name = None if manual is not None else _by_name(wanted, source, buffers)
+    if by_name is not None:
+        return by_name
+    if is_part:
+        raise _incomplete(wanted, source, buffers)
+    target = Checkpoint(
+        path=Path("(the program's model)"),
+        kind="planned",
+        tensors={one.names[0]: Planned(shape=one.shape, dtype=one.dtype) for one in wanted},
+        settings={**source.settings, **(settings or {})},
+    )
+    trained = {name: tensor for name, tensor in source.tensors.items() if name not in buffers}
+    aliases = {name for one in wanted for name in one.names[1:]}
+    same = [name for name in aliases if name in trained]
+    kept = {name: tensor for name, tensor in trained.items() if name not in same}
+    try:
+        views, notes = converted_views(_only(source, kept), target, manual)
+    except CheckpointError as error:
+        raise _incomplete(wanted, source, buffers, error) from error
+    missing = [one.names[0] for one in wanted if one.names[0] not in views]
+    if missing:
+        raise _incomplete(wanted, source, buffers)
+    return Given(views=views, unused=(), how="matched", notes=tuple(notes))
+
+
+def _by_name(wanted: Sequence[Wanted], source: Checkpoint, buffers: set[str]) -> Given | None:
+    """None where a name is not there, or a shape is another."""
+    views: dict[str, Tensor] = {}
+    for one in wanted:
+        held = [name for name in one.names if name in source.tensors]
+        if not held or source.tensors[held[0]].shape != one.shape:
+            return None
+        view = source.tensors[held[0]]
+        for other in held[1:]:
+            if source.tensors[other] is not view and compare(view, source.tensors[other], ulp=0).verdict != "equal":
+                raise CheckpointError(
+                    f"the model ties {held[0]!r} and {other!r}, the checkpoint has other values in each",
+                    where=str(source.path), fix="untie the model, or take weights of a model that is tied",
+                )  # fmt: skip
+        views[one.names[0]] = view
+    used = {name for one in wanted for name in one.names} | buffers
+    unused = tuple(name for name in source.tensors if name not in used and not NEGLIGIBLE.search(name))
+    return Given(views=views, unused=unused, how="by name")
+
+
+def left_over(names: Sequence[str], source: Path) -> CheckpointError:
+    """No parameter wants these."""
+    return CheckpointError(
+        f"the model has no place for {_listed(names)}", where=str(source),
+        why="with weights left over the model is not the one they are of",
+        fix="pair names with --weights-map FILE; `hypocenter weights map A B` drafts one",
+    )  # fmt: skip
+
+
+def _incomplete(
+    wanted: Sequence[Wanted], source: Checkpoint, buffers: set[str], error: CheckpointError | None = None
+) -> CheckpointError:
+    """What gets no value by name, and what no name wants; and what the matching says."""
+    missing = [one.names[0] for one in wanted if not any(name in source.tensors for name in one.names)]
+    shapes = {name: one.shape for one in wanted for name in one.names}
+    other = [
+        f"{name} {_of(tensor.shape)}, not {_of(shapes[name])}"
+        for name, tensor in source.tensors.items()
+        if name in shapes and tensor.shape != shapes[name]
+    ]
+    used = set(shapes) | buffers
+    unused = [name for name in source.tensors if name not in used and not NEGLIGIBLE.search(name)]
+    words = [f"no weights for {_listed(missing)}"] if missing else []
+    words += [f"another shape: {_listed(other)}"] if other else []
+    words += [f"left over: {_listed(unused)}"] if unused else []
+    words += [f"by matching: {error.what}"] if error is not None else []
+    return CheckpointError(
+        f"the weights do not fit the model: {len(missing) + len(other)} of {len(wanted)} parameters get none",
+        where=str(source.path), why="; ".join(words) or "the names do not fit",
+        fix="pair names with --weights-map FILE; `hypocenter weights map A B` drafts one",
+    )  # fmt: skip
+
+
+def _only(source: Checkpoint, tensors: dict[str, Tensor]) -> Checkpoint:
+    return Checkpoint(path=source.path, kind=source.kind, tensors=tensors, settings=source.settings, notes=source.notes)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
+
+def _of(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape)) or "scalar"

@@ -1,0 +1,60 @@
+"""What a torch optimizer updates, under the names of the user's parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from hypocenter.session.facts.plain import members
+from hypocenter.tap.flat_parameters import is_flat, unfolded
+from hypocenter.tap.names import NameMap
+
+_MASTER = "main_param"  # Megatron-Core: on the model's parameter, the float32 copy that is trained
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """One tensor of an optimizer's group.
+
+    Attributes:
+        name: the user's; its place in the groups when it belongs to no model that is known.
+        tensor: what the optimizer updates: the parameter, or a copy of it in another format.
+        parameter: the model's; None when it belongs to none.
+    """
+
+    name: str
+    group: int
+    tensor: Tensor
+    parameter: Tensor | None
+
+    def parts(self, names: NameMap, values: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """Values that lie as the tensor does, by name: a flat parameter of FSDP1 holds several of the user's."""
+        if not is_flat(self.tensor):
+            yield self.name, values
+            return
+        for original, part in unfolded(self.tensor, values):
+            yield (names.param_name(original) or self.name), part
+
+
+def trained(optimizer: Optimizer, names: NameMap) -> Sequence[Trained]:
+    """All of them, group by group."""
+    masters: dict[int, Tensor] = {
+        id(m): p for _, p in names.parameters() if isinstance(m := members(p).get(_MASTER), Tensor)
+    }
+    found: list[Trained] = []
+    for index, group in enumerate(optimizer.param_groups):
+        for place, tensor in enumerate(group["params"]):
+            parameter: Tensor = masters.get(id(tensor), tensor)
+            name = names.param_name(parameter)
+            found.append(
+                Trained(
+                    name=name or f"param_groups[{index}].params[{place}]",
+                    group=index,
+                    tensor=tensor,
+                    parameter=parameter if name else None,
+                )
+            )
+    return found
