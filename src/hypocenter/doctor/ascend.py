@@ -1,0 +1,91 @@
+"""Ascend's software on a machine: which CANN toolkits there are, which one the environment chooses, what fits."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from hypocenter.doctor.machine import Machine
+from hypocenter.doctor.versions import table
+
+ROOTS = ("/usr/local/Ascend", "/opt/Ascend")
+VARIABLES = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")
+_ARCHS = ("x86_64-linux", "aarch64-linux")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cann:
+    """A CANN toolkit: its folder and version (8.0.RC3; empty when no file says)."""
+
+    folder: str
+    version: str
+
+
+def installed(machine: Machine) -> list[Cann]:
+    """All CANN toolkits found, each once though links lead to it."""
+    roots = [*ROOTS, f"{machine.environ['HOME']}/Ascend"] if machine.environ.get("HOME") else list(ROOTS)
+    folders = [
+        f"{root}/ascend-toolkit/{name}" for root in roots for name in machine.names(f"{root}/ascend-toolkit", r"\d.*")
+    ]
+    folders += [f"{root}/{name}" for root in roots for name in machine.names(root, r"cann(?:-\d.*)?")]
+    folders += [f"{root}/ascend-toolkit/latest" for root in roots if machine.is_dir(f"{root}/ascend-toolkit/latest")]
+    found = {
+        machine.resolved(folder): Cann(folder=folder, version=told(machine, folder)) for folder in reversed(folders)
+    }
+    return [one for one in reversed(found.values()) if one.version]
+
+
+def told(machine: Machine, folder: str) -> str:
+    """The version that a toolkit's own files name, as it is in tables: 8.0.RC3; empty when none says."""
+    for name in (*(f"{arch}/ascend_toolkit_install.info" for arch in _ARCHS), "ascend_toolkit_install.info"):
+        if match := re.search(r"^version=(\S+)", machine.text(f"{folder}/{name}"), re.MULTILINE):
+            return plain(match[1])
+    for name in ("version.cfg", "runtime/version.info", "compiler/version.info"):
+        text = machine.text(f"{folder}/{name}")
+        match = re.search(r"\[[\d.]+:([\w.]+)\]", text) or re.search(
+            r"^(?:Version|version_dir)=(\S+)", text, re.MULTILINE
+        )
+        if match:
+            return plain(match[1])
+    return ""
+
+
+def plain(version: str) -> str:
+    """`8.0.RC3.beta1` is 8.0.RC3, `8.3.rc1` is 8.3.RC1: the community's and the commercial package are one release."""
+    return re.sub(r"\.?beta\d*$", "", version.strip(), flags=re.IGNORECASE).upper().replace("ALPHA", "alpha")
+
+
+def active(machine: Machine) -> Cann | None:
+    """The toolkit that the environment chooses; else the only one there is."""
+    for name in VARIABLES:
+        if folder := machine.environ.get(name, "").rstrip("/"):
+            return Cann(folder=folder, version=told(machine, folder))
+    found = installed(machine)
+    return found[0] if len({one.version for one in found}) == 1 else None
+
+
+def set_env(machine: Machine, cann: Cann | None = None) -> str:
+    """The line that sets all of Ascend's variables."""
+    folder = cann.folder if cann is not None else "/usr/local/Ascend/ascend-toolkit"
+    for at in (folder, folder.rsplit("/", 1)[0]):
+        if machine.is_file(f"{at}/set_env.sh"):
+            return f"source {at}/set_env.sh"
+    return "source /usr/local/Ascend/ascend-toolkit/set_env.sh"
+
+
+def for_torch(torch: str, torch_npu: str) -> list[str]:
+    """CANN releases that a pair of torch and torch_npu is listed with."""
+    return [str(row["cann"]) for row in table("ascend")["torch_npu"] if [torch, torch_npu] in row["pairs"]]
+
+
+def torch_npu_for(torch: str, cann: str) -> str:
+    """The torch_npu that belongs to torch and, if that is listed, to this CANN; empty when nobody wrote it down."""
+    rows = [
+        (str(row["cann"]), pair) for row in table("ascend")["torch_npu"] for pair in row["pairs"] if pair[0] == torch
+    ]
+    return next((str(pair[1]) for release, pair in rows if release == cann), str(rows[0][1][1]) if rows else "")
+
+
+def mindspore_version(version: str) -> str:
+    """`2.6.0-rc1` is 2.6.0rc1, as pip writes it."""
+    return version.replace("-", "").lower()

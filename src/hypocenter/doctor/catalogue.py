@@ -1,0 +1,69 @@
+"""The catalogue of checks: each file of `checks/` looks at one thing of a machine, `look(machine) -> Verdict`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from hypocenter.catalogue import Catalogue
+from hypocenter.doctor.answer import Area, Check
+from hypocenter.doctor.machine import Machine
+from hypocenter.doctor.verdict import Verdict, cannot_tell
+from hypocenter.manual import Manual, parse
+
+Look = Callable[[Machine], Verdict]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One check: its code, what a person reads as its name, and the function that looks."""
+
+    code: str
+    area: Area
+    title: str
+    order: int  # in which they are read: what others build on comes first
+    look: Look
+
+    @property
+    def manual(self) -> Manual:
+        """The docstring of its file."""
+        return parse(sys.modules[self.look.__module__].__doc__)
+
+
+CATALOGUE: Catalogue[Entry] = Catalogue("hypocenter.doctor.checks", "hypocenter.checks")
+
+
+def check(code: str, *, title: str, area: Area = "toolkits", order: int = 100) -> Callable[[Look], Look]:
+    """Register a check under an area's word and the name of its file: `toolkit.host-compiler`."""
+
+    def register(look: Look) -> Look:
+        CATALOGUE.register(code, Entry(code=code, area=area, title=title, order=order, look=look))
+        return look
+
+    return register
+
+
+def checks(plugins: Iterable[str] = ()) -> list[Entry]:
+    """All checks in the order in which they are read."""
+    CATALOGUE.load(plugins)
+    return sorted(CATALOGUE.entries().values(), key=lambda entry: (entry.order, entry.code))
+
+
+def examine_machine(machine: Machine, plugins: Iterable[str] = ()) -> Iterator[Check]:
+    """Every check's answer about one machine. One that raises is listed as broken, and cannot tell."""
+    for entry in checks(plugins):
+        try:
+            found = entry.look(machine)
+        except Exception as error:  # a stranger's file, or a machine that nobody thought of
+            CATALOGUE.report(entry.code, error)
+            found = cannot_tell("the check itself failed", f"{type(error).__name__}: {error}")
+        yield Check(
+            code=entry.code, area=entry.area, title=entry.title, status=found.status, what=found.what, why=found.why,
+            fix=found.fix, host=machine.host, evidence=found.evidence,
+        )  # fmt: skip
+
+
+def manuals() -> dict[str, Manual]:
+    """The manual page of each check, by code."""
+    return {entry.code: entry.manual for entry in checks()}

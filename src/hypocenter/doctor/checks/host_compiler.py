@@ -1,0 +1,122 @@
+"""The host compiler is newer than the CUDA toolkit takes.
+
+What it means
+    nvcc hands the host part of a source to gcc, and refuses one that is newer than itself: `#error -- unsupported GNU
+    version! gcc versions later than 7 are not supported!`
+
+How it is decided
+    The compiler is what nvcc would take: NVCC_CCBIN, else `gcc` beside nvcc in the toolkit's bin, else CXX or CC as
+    torch's build passes it on, else gcc on PATH. It is asked for its version. The newest that the toolkit takes is read
+    from its own include/crt/host_config.h; if there is none, from a table by release. It is a problem where extensions
+    are built here, else a note.
+
+What to do
+    Install a newer toolkit, or an older compiler beside the new one: a link in the toolkit's bin lets nvcc find it; CC,
+    CXX and NVCC_CCBIN do the same for one shell.
+
+When it is wrong
+    When the build passes -allow-unsupported-compiler or another -ccbin.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+
+from hypocenter.doctor import building, cuda
+from hypocenter.doctor.catalogue import check
+from hypocenter.doctor.machine import Machine
+from hypocenter.doctor.verdict import Verdict, cannot_tell, not_applicable, ok, problem
+from hypocenter.doctor.versions import numbers, table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compiler:
+    """A host compiler: its path, `gcc` or `clang`, its major version, and what chose it."""
+
+    path: str
+    kind: str
+    version: str
+    chosen_by: str
+
+
+@check("toolkit.host-compiler", title="host compiler", order=42)
+def host_compiler(machine: Machine) -> Verdict:
+    """Whether nvcc takes the host compiler."""
+    folder, _ = cuda.home(machine)
+    builds = building.reason(machine)
+    release = (cuda.nvcc_release(machine, f"{folder}/bin/nvcc") or cuda.told(machine, folder)) if folder else ""
+    if not cuda.wanted(machine) or not release:
+        return not_applicable("no nvcc is in use")
+    found = chosen(machine, folder)
+    if found is None:
+        if not builds:
+            return ok("no host compiler is found, and no extensions are built here")
+        return problem(f"nvcc {release} finds no host compiler", "extensions are compiled with both",
+                       ("sudo apt-get install g++",))  # fmt: skip
+    limit, source = newest(machine, folder, release, found.kind)
+    if limit is None:
+        return cannot_tell(
+            f"which {found.kind} nvcc {release} takes is not known", f"{found.path} is {found.kind} {found.version}"
+        )
+    have = numbers(found.version)[0]
+    facts = {"compiler": found.version, "newest": limit, "cuda": release, "source": source, "path": found.path}
+    if have <= limit:
+        return ok(f"nvcc {release} takes {found.kind} {found.version} (up to {limit})", **facts)
+    what = f"{found.kind} {found.version} ({found.path}) is too new for CUDA {release}, which takes up to {limit}"
+    if not builds:
+        return ok(f"{what}; no extensions are built here", **facts)
+    return problem(what, f"nvcc stops with: unsupported GNU version ({source}; extensions are built here: {builds})",
+                   fixes(machine, folder, limit), **facts)  # fmt: skip
+
+
+def chosen(machine: Machine, folder: str) -> Compiler | None:
+    """The compiler that nvcc takes, with the version it says."""
+    named = (machine.environ.get(name, "").split() for name in ("NVCC_CCBIN", "CXX", "CC"))
+    by_name = {name: words[0] for name, words in zip(("NVCC_CCBIN", "CXX", "CC"), named, strict=True) if words}
+    tries = [(by_name.pop("NVCC_CCBIN", ""), "NVCC_CCBIN")]
+    beside = f"{folder}/bin/gcc"
+    tries += [(beside if machine.is_file(beside) else "", "the toolkit's bin")]
+    tries += [(path, name) for name, path in by_name.items()]
+    tries += [(next(iter(machine.programs("gcc")), ""), "PATH"), (next(iter(machine.programs("cc")), ""), "PATH")]
+    for path, by in tries:
+        if path and (version := _version(machine, path)):
+            return Compiler(path=path, kind=version[0], version=version[1], chosen_by=by)
+    return None
+
+
+def newest(machine: Machine, folder: str, release: str, kind: str) -> tuple[int | None, str]:
+    """The newest major version that a toolkit takes, and who says so."""
+    header = f"{folder}/include/crt/host_config.h"
+    pattern = r"#\s*if\s+__GNUC__\s*>\s*(\d+)" if kind == "gcc" else r"#\s*if\s+\(?__clang_major__\s*>=\s*(\d+)"
+    if match := re.search(pattern, machine.text(header)):
+        return int(match[1]) - (kind == "clang"), header
+    known = table("cuda")["release"].get(release, {}).get(kind)
+    return known, "CUDA Installation Guide, host compiler support"
+
+
+def fixes(machine: Machine, folder: str, limit: int) -> tuple[str, ...]:
+    """A link to an older compiler, one that is installed if there is one, and the same for one shell only."""
+    installed = sorted({int(name[4:]) for at in machine.search("PATH") for name in machine.names(at, r"gcc-\d+")})
+    older = max((number for number in installed if number <= limit), default=None)
+    number = older if older is not None else limit
+    where = next((at for at in machine.search("PATH") if machine.is_file(f"{at}/gcc-{number}")), "/usr/bin").rstrip("/")
+    lines = [] if older is not None else [f"sudo apt-get install gcc-{number} g++-{number}"]
+    at = shlex.quote(f"{folder}/bin")
+    lines += [f"sudo ln -s {where}/{name}-{number} {at}/{name}" for name in ("gcc", "g++")]
+    lines += [
+        f"export CC={where}/gcc-{number} CXX={where}/g++-{number} NVCC_CCBIN={where}/g++-{number}  # or, for one shell"
+    ]
+    return tuple(lines)
+
+
+def _version(machine: Machine, path: str) -> tuple[str, str] | None:
+    reply = machine.ask((path, "--version"))
+    if reply is None or not reply.is_good:
+        return None
+    first = reply.text.partition("\n")[0]
+    kind = "clang" if "clang" in first.lower() else "gcc"
+    without_vendor = re.sub(r"\([^)]*\)", " ", first)
+    match = re.search(r"(\d+\.\d+(?:\.\d+)?)", without_vendor) or re.search(r"\b(\d+)\b", without_vendor)
+    return (kind, match[1]) if match else None

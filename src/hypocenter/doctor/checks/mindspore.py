@@ -1,0 +1,59 @@
+"""MindSpore, MindFormers and CANN do not belong together.
+
+What it means
+    Each release of MindSpore Transformers (MindFormers) is made for one of MindSpore, and that for one of CANN. Other
+    combinations may run and compute other numbers: the first thing to check in a precision problem on Ascend.
+
+How it is decided
+    By the tables of MindSpore Transformers' installation guide. A version that is not listed is answered with "cannot
+    tell"; nothing is guessed from its number.
+
+What to do
+    Install the versions of one row.
+
+When it is wrong
+    When a development version is in use on purpose.
+"""
+
+from __future__ import annotations
+
+from hypocenter.doctor import ascend
+from hypocenter.doctor.catalogue import check
+from hypocenter.doctor.machine import Machine
+from hypocenter.doctor.verdict import Verdict, cannot_tell, not_applicable, ok, problem
+from hypocenter.doctor.versions import table
+
+
+@check("toolkit.mindspore", title="MindSpore and MindFormers", order=64)
+def mindspore(machine: Machine) -> Verdict:
+    """Whether MindSpore, MindFormers and CANN are of one row."""
+    version = ascend.mindspore_version(machine.package("mindspore") or machine.package("mindspore-ascend"))
+    formers = machine.package("mindformers")
+    if not version:
+        return not_applicable("MindSpore is not installed")
+    chosen = ascend.active(machine)
+    cann = chosen.version if chosen is not None else ""
+    facts = {"mindspore": version, "mindformers": formers, "cann": cann}
+    row = next((row for row in table("ascend")["mindformers"] if row["mindformers"] == formers), None)
+    if row is not None and row["mindspore"] != version:
+        return problem(
+            f"MindFormers {formers} belongs to MindSpore {row['mindspore']}, installed is {version}",
+            "versions that were not made together compute other numbers",
+            (f"pip install mindspore=={row['mindspore']}",),
+            **facts,
+        )
+    known = next((row for row in table("ascend")["mindspore"] if row["mindspore"] == version), None)
+    if known is None or not cann or (formers and row is None):
+        unlisted = f"MindSpore {version}" if known is None else f"MindFormers {formers}"
+        why = f"{unlisted} is not in the table" if known is None or cann else "no CANN was found"
+        also = f", MindFormers {formers}" if formers else ""
+        return cannot_tell(f"whether MindSpore {version}{also} and CANN {cann or '?'} belong together", why, **facts)
+    if cann not in known["cann"]:
+        return problem(
+            f"MindSpore {version} belongs to CANN {' or '.join(known['cann'])}, in use is {cann}",
+            "operators are missing or compute otherwise",
+            (f"# install CANN {known['cann'][0]}, then:", ascend.set_env(machine, chosen)),
+            **facts,
+        )
+    also = f", MindFormers {formers}" if formers else ""
+    return ok(f"MindSpore {version}{also} and CANN {cann} belong together", **facts)

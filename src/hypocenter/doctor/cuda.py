@@ -1,0 +1,137 @@
+"""CUDA toolkits on a machine: which there are, which one the environment chooses, which one torch was built for."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hypocenter.doctor.machine import Machine
+from hypocenter.doctor.versions import major, numbers, release
+
+WHERE = ("/usr/local", "/opt", "/usr/lib")  # parents of folders called cuda or cuda-12.4
+LIBRARIES = ("lib64", "lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib")  # where a toolkit keeps libcudart
+_CUDART = r"libcudart\.so(?:\.[\d.]+)?"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Toolkit:
+    """A folder with CUDA's compiler or libraries."""
+
+    folder: str  # as it is written, links not followed
+    release: str  # 12.4; empty when no file says
+    has_nvcc: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nvcc:
+    """A compiler driver on PATH."""
+
+    path: str
+    release: str  # 12.4; empty when it did not say
+
+
+def wanted(machine: Machine) -> str:
+    """The release that torch was built for, such as 12.4; empty for a build without CUDA."""
+    return release(str(machine.torch.get("cuda") or ""))
+
+
+def toolkits(machine: Machine) -> list[Toolkit]:
+    """All toolkits found, each once though links lead to it, newest first."""
+    folders = [f"{parent}/{name}" for parent in WHERE for name in machine.names(parent, r"cuda(?:-\d[\d.]*)?")]
+    folders += [machine.environ[name].rstrip("/") for name in ("CUDA_HOME", "CUDA_PATH") if machine.environ.get(name)]
+    folders += [path.rsplit("/bin/", 1)[0] for path in machine.programs("nvcc")]
+    found: dict[str, Toolkit] = {}
+    for folder in sorted(folders, key=lambda name: (name.rsplit("/", 1)[-1] == "cuda", name)):  # a name with a number
+        has_nvcc = machine.is_file(f"{folder}/bin/nvcc")
+        number = told(machine, folder)
+        if number or (has_nvcc and re.search(r"cuda", folder.rsplit("/", 1)[-1])):
+            found.setdefault(machine.resolved(folder), Toolkit(folder=folder, release=number, has_nvcc=has_nvcc))
+    return sorted(found.values(), key=lambda one: (numbers(one.release), one.folder), reverse=True)
+
+
+def told(machine: Machine, folder: str) -> str:
+    """The release that a toolkit's own files name: version.json (since 11.1), version.txt (before), or cuda.h."""
+    if text := machine.text(f"{folder}/version.json"):
+        try:
+            return release(str(json.loads(text)["cuda"]["version"]))
+        except (ValueError, KeyError, TypeError):
+            pass
+    if match := re.search(r"CUDA Version (\d+\.\d+)", machine.text(f"{folder}/version.txt")):
+        return match[1]
+    if match := re.search(r"#define\s+CUDA_VERSION\s+(\d+)", machine.text(f"{folder}/include/cuda.h")):
+        return f"{int(match[1]) // 1000}.{int(match[1]) % 1000 // 10}"
+    match = re.fullmatch(r"cuda-(\d+\.\d+)[\d.]*", machine.resolved(folder).rsplit("/", 1)[-1])
+    return match[1] if match and machine.is_dir(folder) else ""
+
+
+def nvccs(machine: Machine) -> Iterator[Nvcc]:
+    """Every nvcc on PATH, the one that runs first."""
+    for path in machine.programs("nvcc"):
+        yield Nvcc(path=path, release=nvcc_release(machine, path))
+
+
+def nvcc_release(machine: Machine, path: str) -> str:
+    """What `nvcc --version` says; empty when it does not run."""
+    reply = machine.ask((path, "--version"))
+    match = re.search(r"release (\d+\.\d+)", reply.text) if reply is not None else None
+    return match[1] if match else ""
+
+
+def home(machine: Machine) -> tuple[str, str]:
+    """The toolkit that an extension is built with, and what chose it: the order of torch.utils.cpp_extension."""
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        if machine.environ.get(name):
+            return machine.environ[name].rstrip("/"), name
+    if on_path := machine.programs("nvcc"):
+        return on_path[0].rsplit("/bin/", 1)[0], "PATH"
+    return ("/usr/local/cuda", "the default") if machine.is_dir("/usr/local/cuda") else ("", "")
+
+
+def library_folder(machine: Machine, toolkit: str) -> str:
+    """The folder below a toolkit that has libcudart; empty when none has."""
+    folders = (f"{toolkit}/{name}" for name in LIBRARIES)
+    return next((folder for folder in folders if machine.names(folder, _CUDART)), "")
+
+
+def cudart_release(machine: Machine, folder: str) -> str:
+    """The release of the libcudart in a folder, by its full file name; empty when there is none, or it does not say."""
+    for name in machine.names(folder, _CUDART):
+        number = machine.resolved(f"{folder}/{name}").rsplit(".so.", 1)[-1]
+        if len(numbers(number)) > 2:  # two are no release: every 11.x is called libcudart.so.11.0
+            return release(number)
+    is_there = bool(machine.names(folder, _CUDART))
+    return told(machine, re.sub(r"/(lib64|lib|targets/[^/]+/lib)$", "", folder)) if is_there else ""
+
+
+def matching(machine: Machine, *, with_nvcc: bool = True) -> Toolkit | None:
+    """The installed toolkit that fits torch: the same release, else the nearest of the same major number."""
+    want = wanted(machine)
+    same = [one for one in toolkits(machine) if major(one.release) == major(want) and (one.has_nvcc or not with_nvcc)]
+    return next((one for one in same if one.release == want), same[0] if same else None) if want else None
+
+
+def exports(folder: str, libraries: str = "") -> tuple[str, ...]:
+    """Lines that put a toolkit first, before what is there."""
+    folder, libraries = shlex.quote(folder), shlex.quote(libraries or f"{folder}/lib64")
+    return (
+        f"export CUDA_HOME={folder}",
+        f"export PATH={folder}/bin:$PATH",
+        f"export LD_LIBRARY_PATH={libraries}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}",
+    )
+
+
+def exports_of(machine: Machine, toolkit: Toolkit) -> tuple[str, ...]:
+    """The same, with the folder that really holds the libraries."""
+    return exports(toolkit.folder, library_folder(machine, toolkit.folder))
+
+
+def install(machine: Machine) -> tuple[str, ...]:
+    """How to get the toolkit that torch was built for, where none is installed."""
+    want = wanted(machine)
+    return (
+        f"conda install -c nvidia cuda-toolkit={want}  # or the system's package manager, as the next line:",
+        f"sudo apt-get install cuda-toolkit-{want.replace('.', '-')}  # from NVIDIA's repository",
+    )

@@ -1,0 +1,87 @@
+"""This machine as the checks see it: environment, files, programs, and what child processes say of torch."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import json
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import hypocenter
+from hypocenter.doctor.machine import Machine, Reply
+from hypocenter.doctor.programs import run
+
+TORCH_S = 60.0  # seconds for torch's import and the first look at the devices, on a cold network file system
+
+
+def this_machine(
+    environ: Mapping[str, str] | None = None, *, timeout_s: float = TORCH_S, builds: bool | None = None
+) -> Machine:
+    """Ask torch and DeepSpeed in child processes, side by side, each for at most `timeout_s` seconds."""
+    environ = dict(os.environ if environ is None else environ)
+    installed = packages()
+    with ThreadPoolExecutor(2) as pool:
+        torch = pool.submit(facts, "torch_facts", environ, timeout_s)
+        deepspeed = pool.submit(facts, "deepspeed_facts", environ, timeout_s) if "deepspeed" in installed else None
+    return Machine(
+        environ=environ,
+        ask=functools.cache(lambda argv: run(argv, environ=environ)),
+        torch=torch.result(),
+        deepspeed=deepspeed.result() if deepspeed is not None else {},
+        packages=installed,
+        host=socket.gethostname(),
+        n_cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 0,
+        builds=builds,
+    )
+
+
+def packages() -> dict[str, str]:
+    """Versions of the installed distributions by name, lower case with dashes; what cannot be read is left out."""
+    found: dict[str, str] = {}
+    for distribution in importlib.metadata.distributions():
+        try:
+            name, version = distribution.metadata["Name"], distribution.version
+        except Exception:  # metadata of a half-removed package: whatever it raises, the others count
+            continue
+        if name:
+            found.setdefault(str(name).lower().replace("_", "-"), str(version))
+    return found
+
+
+def facts(script: str, environ: Mapping[str, str], timeout_s: float) -> dict[str, Any]:
+    """The last line that `python -m hypocenter.examine.<script>` prints; else a `status` that says what went wrong."""
+    command = [sys.executable, "-W", "ignore", "-m", f"hypocenter.examine.{script}"]
+    reply = run(command, environ=for_children(environ), timeout_s=timeout_s)
+    if reply is None:
+        return {"status": "failed", "error": f"{sys.executable} could not be started"}
+    if reply.code is None:
+        return {"status": "timeout", "seconds": timeout_s, "error": f"no answer within {timeout_s:g} s"}
+    return _answer(reply)
+
+
+def for_children(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment without our own variables (nothing of the doctor is recorded), able to import this package."""
+    plain = {name: value for name, value in environ.items() if not name.startswith("HYPOCENTER_")}
+    home = Path(hypocenter.__file__).resolve().parents[1]
+    if home.name not in ("site-packages", "dist-packages"):  # those are found anyway, and must not come before stdlib
+        plain["PYTHONPATH"] = os.pathsep.join(filter(None, [str(home), plain.get("PYTHONPATH", "")]))
+    return plain
+
+
+def _answer(reply: Reply) -> dict[str, Any]:
+    lines = [line for line in reply.text.splitlines() if line.startswith("{")]
+    try:
+        answer = json.loads(lines[-1]) if lines else None
+    except json.JSONDecodeError:
+        answer = None
+    if isinstance(answer, dict):
+        return answer
+    said = [line for line in reply.errors.splitlines() if line.strip()]
+    ended = f"signal {-reply.code}" if reply.code is not None and reply.code < 0 else f"exit code {reply.code}"
+    return {"status": "crashed", "error": (said[-1] if said else "it said nothing"), "ended": ended}

@@ -1,0 +1,114 @@
+"""A machine as plain data: environment, files below a root, answers of programs, what torch said. Checks see only it.
+
+A test builds one with a root of its own and canned answers, so every fault can be had without the hardware.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+LONGEST_CHAIN = 40  # symbolic links that Linux follows before it gives up (MAXSYMLINKS, path_resolution(7))
+LARGEST_TEXT_BYTES = 1 << 20  # of a version file or header; a larger one is none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What a program answered. `code` is None when it did not end in time and was stopped."""
+
+    code: int | None = 0
+    text: str = ""
+    errors: str = ""
+
+    @property
+    def is_good(self) -> bool:
+        """Whether it ended with success."""
+        return self.code == 0
+
+
+Ask = Callable[[tuple[str, ...]], "Reply | None"]  # a command line in; None when there is no such program
+
+
+def nobody(argv: tuple[str, ...]) -> Reply | None:
+    """A machine without programs."""
+    del argv
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What the checks may look at. Paths are absolute, as a program on that machine writes them."""
+
+    environ: Mapping[str, str] = field(default_factory=dict)
+    root: Path = Path("/")
+    ask: Ask = nobody
+    torch: Mapping[str, Any] = field(default_factory=dict)  # what hypocenter.examine.torch_facts prints
+    deepspeed: Mapping[str, Any] = field(default_factory=dict)  # what hypocenter.examine.deepspeed_facts prints
+    packages: Mapping[str, str] = field(default_factory=dict)  # installed distributions, lower case: version
+    host: str = ""
+    n_cores: int = 0
+    builds: bool | None = None  # whether CUDA extensions are to be built here; None: told by what is installed
+
+    def resolved(self, path: str, depth: int = 0) -> str:
+        """The path with symbolic links followed, those to absolute targets within the root."""
+        done = ""
+        for part in [part for part in posixpath.normpath(path).split("/") if part]:
+            step = f"{done}/{part}"
+            on_disk = self.root / step.lstrip("/")
+            if depth < LONGEST_CHAIN and on_disk.is_symlink():
+                target = os.readlink(on_disk)  # noqa: PTH115 - pathlib's would not keep a target text as it is
+                done = self.resolved(target if target.startswith("/") else f"{done}/{target}", depth + 1).rstrip("/")
+            else:
+                done = step
+        return done or "/"
+
+    def on_disk(self, path: str) -> Path:
+        """Where the machine's path is on this one, symbolic links followed."""
+        return self.root / self.resolved(path).lstrip("/")
+
+    def is_dir(self, path: str) -> bool:
+        """Whether there is such a folder."""
+        return path.startswith("/") and self.on_disk(path).is_dir()
+
+    def is_file(self, path: str) -> bool:
+        """Whether there is such a file."""
+        return path.startswith("/") and self.on_disk(path).is_file()
+
+    def names(self, folder: str, pattern: str = "") -> list[str]:
+        """Names in a folder that match the regular expression from start to end, sorted; none if it cannot be read."""
+        try:
+            found = sorted(entry.name for entry in self.on_disk(folder).iterdir())
+        except OSError:
+            return []
+        return [name for name in found if not pattern or re.fullmatch(pattern, name)]
+
+    def text(self, path: str) -> str:
+        """The text of a small file; empty when there is none."""
+        try:
+            with self.on_disk(path).open("rb") as file:
+                return file.read(LARGEST_TEXT_BYTES).decode("utf-8", "replace")
+        except OSError:
+            return ""
+
+    def search(self, variable: str) -> list[str]:
+        """The folders of PATH, LD_LIBRARY_PATH or the like, in their order, empty entries left out."""
+        return [entry for entry in self.environ.get(variable, "").split(os.pathsep) if entry]
+
+    def programs(self, name: str) -> list[str]:
+        """Every program of that name on PATH; the first is the one that runs."""
+        found = [f"{folder.rstrip('/')}/{name}" for folder in self.search("PATH")]
+        return [path for path in dict.fromkeys(found) if self.is_file(path)]
+
+    def package(self, name: str) -> str:
+        """Version of an installed distribution; empty when it is not installed."""
+        return self.packages.get(name.lower().replace("_", "-"), "")
+
+    @property
+    def has_torch(self) -> bool:
+        """Whether torch could be imported and asked."""
+        return self.torch.get("status") == "imported"
