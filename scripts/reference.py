@@ -1,4 +1,4 @@
-"""Write the pages of docs/ that come from the code: rules, causes, fits, options, commands. `--check`: is any stale?"""
+"""Write the pages of docs/ that come from the code: rules, causes, fits, items and so on. `--check`: is any stale?"""
 
 from __future__ import annotations
 
@@ -93,6 +93,20 @@ def fits() -> str:
     return _manual_pages("Fits", about, pages)
 
 
+def items() -> str:
+    """The manual pages of all items of the checklist, under the headings of their groups."""
+    from hypocenter.checklist.items.loading import load
+    from hypocenter.checklist.items.pages import page
+
+    found = load()
+    about = "What `hypocenter checklist` compares. An item is a paragraph of a TOML file; `--items FILE` adds your own."
+    parts = [f"# Items of the checklist\n\n{NOTICE}\n\n{about}\n"]
+    for group, heading in found.groups.items():
+        inside = [item for item in found.by_key.values() if item.group == group]
+        parts += [f"# {heading[:1].upper()}{heading[1:]}\n", *(page(item).markdown(item.key) for item in inside)]
+    return "\n".join(parts)
+
+
 def _manual_pages(title: str, about: str, pages: object) -> str:
     return "\n".join([f"# {title}\n\n{NOTICE}\n\n{about}\n", *(page.markdown(name) for name, page in pages.items())])  # type: ignore[attr-defined]
 
@@ -103,6 +117,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "rules.md": rules,
     "causes.md": causes,
     "fits.md": fits,
+    "items.md": items,
 }
 
 

@@ -11,7 +11,14 @@ from hypocenter.manual import HEADINGS
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("HC101", "rule"), ("hc101", "rule"), ("format-overflow", "cause"), ("Norm-EPS", "fit")]
+    ("name", "kind"),
+    [
+        ("HC101", "rule"),
+        ("hc101", "rule"),
+        ("format-overflow", "cause"),
+        ("Norm-EPS", "fit"),
+        ("Model.norm_eps", "item"),
+    ],
 )
 def test_page_has_message_and_all_headings(name: str, kind: str) -> None:
     said = run("explain", name)

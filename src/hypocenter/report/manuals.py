@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 
 from hypocenter.catalogue import Broken
+from hypocenter.checklist.items import loading, pages
 from hypocenter.compare import fitting
 from hypocenter.compare.pairing import chain
 from hypocenter.detect import engine, group_engine
@@ -34,8 +35,13 @@ def matchers() -> dict[str, Manual]:
     return {entry.name: _page_of(entry.pair) for entry in chain.matchers()}
 
 
+def items() -> dict[str, Manual]:
+    """Pages of all items of the checklist by key, in the order of its groups."""
+    return pages.pages(loading.load())
+
+
 SHELVES: Mapping[str, Callable[[], dict[str, Manual]]] = {
-    "rule": rules, "cause": causes, "fit": fits, "matcher": matchers,
+    "rule": rules, "cause": causes, "fit": fits, "matcher": matchers, "item": items,
 }  # fmt: skip
 """The kinds of things that `hypocenter explain` and `hypocenter list` know, by the word for one of them."""
 

@@ -63,7 +63,7 @@ def _built_in() -> tuple[Group, ...]:
 def _of_packages() -> Iterator[Group]:
     for point in metadata.entry_points(group=ENTRY_POINTS):
         found = point.load()  # a path, or a function that gives one
-        path = Path(found() if callable(found) else found)
+        path = Path(str(found() if callable(found) else found))
         yield from (read(file) for file in _files(path))
 
 

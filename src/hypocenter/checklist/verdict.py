@@ -1,0 +1,64 @@
+"""From rows to an answer: the status, one sentence, and the order in which rows are told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypocenter.checklist.checklist import Row, Status
+
+LEAST_COMPARED = 0.5  # of the items of importance error that a side says, this many must be said by both for "same"
+_COMPARED = frozenset({"same", "equivalent", "different"})
+_VERDICTS = ("different", "cannot-tell", "only-baseline", "only-candidate", "equivalent", "same", "not-set")
+_IMPORTANCE = ("error", "warning", "note")
+_NAMED = 3  # titles in the sentence before the rest is counted
+
+
+def conclude(rows: Sequence[Row]) -> tuple[Status, str]:
+    """The status and the sentence.
+
+    Different: a row of importance error or warning differs. Same: none does, and at least half of the items of
+    importance error that either side says were compared. Else it cannot be told. Rows that only one side says and
+    remarks do not make a difference; they are counted in the sentence.
+    """
+    said = [row for row in rows if row.verdict != "not-set"]
+    compared = [row for row in said if row.verdict in _COMPARED]
+    different = [row for row in compared if row.verdict == "different"]
+    matter = ordered([row for row in different if row.severity != "note"])
+    if matter:
+        return "different", f"different in {len(matter)} of {_items(len(compared))}: {_titles(matter)}{_more(said)}"
+    heavy = [row for row in said if row.severity == "error"]
+    n_heavy = sum(row.verdict in _COMPARED for row in heavy)
+    if not n_heavy or n_heavy < LEAST_COMPARED * len(heavy):
+        if not said:
+            return "cannot-tell", "cannot tell: neither side says anything that a checklist knows"
+        where = f"{n_heavy} of {_items(len(heavy))} that matter most"
+        return "cannot-tell", f"cannot tell: only {where} can be compared{_more(said)}"
+    minor = f"; {len(different)} of little weight differ" if different else ""
+    return "same", f"same in all {_items(len(compared))} that can be compared{minor}{_more(said)}"
+
+
+def ordered(rows: Sequence[Row], groups: Sequence[str] = ()) -> tuple[Row, ...]:
+    """Differences first, the weighty before the light, then in the order of the groups."""
+    place = {group: i for i, group in enumerate(groups)}
+
+    def rank(row: Row) -> tuple[int, int, int]:
+        return _VERDICTS.index(row.verdict), _IMPORTANCE.index(row.severity), place.get(row.group, len(place))
+
+    return tuple(sorted(rows, key=rank))
+
+
+def _more(said: Sequence[Row]) -> str:
+    half = sum(row.verdict.startswith("only-") for row in said)
+    lost = sum(row.verdict == "cannot-tell" for row in said)
+    parts = [f"{half} said on one side only"] if half else []
+    parts += [f"{lost} that cannot be told"] if lost else []
+    return f"; {', '.join(parts)}" if parts else ""
+
+
+def _titles(rows: Sequence[Row]) -> str:
+    shown = ", ".join(row.title for row in rows[:_NAMED])
+    return f"{shown} and {len(rows) - _NAMED} more" if len(rows) > _NAMED else shown
+
+
+def _items(n: int) -> str:
+    return f"{n:,} item" if n == 1 else f"{n:,} items"

@@ -1,0 +1,96 @@
+"""`hypocenter checklist BASELINE CANDIDATE`: two configurations compared item by item, for whatever framework."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from hypocenter.checklist.checklist import Checklist, Row
+from hypocenter.checklist.compare import compare
+from hypocenter.checklist.configuration import Configuration
+from hypocenter.checklist.items.item import Items
+from hypocenter.checklist.items.loading import load
+from hypocenter.checklist.reading import read
+from hypocenter.errors import ConfigError
+from hypocenter.report import wording
+from hypocenter.report.checklist import json, markdown, terminal
+from hypocenter.report.screen import can_draw, screen_of, write
+
+EXIT = {"same": 0, "different": 1, "cannot-tell": 5}
+FORMATS = ("terminal", "json", "markdown")
+
+
+@click.command("checklist")
+@click.argument("baseline", metavar="BASELINE")
+@click.argument("candidate", metavar="CANDIDATE")
+@click.option("--baseline", "more_baseline", multiple=True, metavar="FILE", help="One more file of the baseline.")
+@click.option("--candidate", "more_candidate", multiple=True, metavar="FILE", help="One more file of the candidate.")
+@click.option(
+    "--items", "own_items", multiple=True, type=click.Path(path_type=Path), metavar="FILE",
+    help="Items of your own: a TOML file or a folder of them; may be repeated.",
+)  # fmt: skip
+@click.option("--all", "all_rows", is_flag=True, help="Show all rows: what is the same and what nobody says too.")
+@click.option("--format", "format_name", type=click.Choice(FORMATS), default="terminal", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (hypocenter.checklist/1); nothing is cut.")
+def command(
+    baseline: str, candidate: str, more_baseline: tuple[str, ...], more_candidate: tuple[str, ...],
+    own_items: tuple[Path, ...], all_rows: bool, format_name: str, as_json: bool,
+) -> int:  # fmt: skip
+    """Compare what two trainings are configured to do, in the field's terms, whichever framework each is for.
+
+    Each side is a launch script, a configuration file, a log that holds the arguments, a checkpoint or a run directory.
+    Several files of one side are joined by a comma, of which the last has the last word:
+    config.json,training_args.json,ds.json.
+
+    Exit code: 0 same, 1 different, 2 a file of items is wrong, 4 nothing to read, 5 cannot tell.
+    """
+    items = load(own_items)
+    sides = [_side(word, more) for word, more in ((baseline, more_baseline), (candidate, more_candidate))]
+    found = compare(sides[0], sides[1], items)
+    if as_json or format_name == "json":
+        write(sys.stdout, json.render(found))
+    elif format_name == "markdown":
+        write(sys.stdout, markdown.render(found, all_rows=all_rows, headings=items.groups))
+    else:
+        write(sys.stdout, _on_screen(found, items, all_rows=all_rows))
+        _next(found)
+    return EXIT[found.status]
+
+
+def paths_of(word: str) -> list[Path]:
+    """The files of a side: one path, or several joined by commas or pluses. A path that is there is never cut."""
+    if not word.strip():
+        raise ConfigError("a side of the checklist has no file", where="hypocenter checklist", fix="name a file of it")
+    if Path(word).exists():
+        return [Path(word)]
+    for joint in (",", "+"):
+        if joint in word:
+            return [path for part in word.split(joint) if part.strip() for path in paths_of(part.strip())]
+    return [Path(word)]
+
+
+def _side(word: str, more: Sequence[str]) -> Configuration:
+    return read([*paths_of(word), *map(Path, more)])
+
+
+def _on_screen(found: Checklist, items: Items, *, all_rows: bool) -> str:
+    view = terminal.View(
+        screen=screen_of(sys.stdout), all_rows=all_rows, has_unicode=can_draw(sys.stdout), headings=items.groups
+    )
+    return terminal.render(found, view)
+
+
+def _next(found: Checklist) -> None:
+    first = next((row for row in found.rows if row.verdict == "different"), None)
+    write(sys.stderr, f"next: {_advice(found, first)}\n")
+
+
+def _advice(found: Checklist, first: Row | None) -> str:
+    if first is not None and found.status == "different":
+        return wording.command("explain", first.item)
+    if found.status == "cannot-tell":
+        return "give more files of the sides: model, trainer and parallel settings, joined by commas"
+    return "hypocenter align plan.toml"

@@ -1,0 +1,1 @@
+"""A checklist on the screen, as JSON, as Markdown, and the manual pages of its items."""
