@@ -41,20 +41,23 @@ class Trained:
 
 def trained(optimizer: Optimizer, names: NameMap) -> Sequence[Trained]:
     """All of them, group by group."""
-    masters: dict[int, Tensor] = {
-        id(m): p for _, p in names.parameters() if isinstance(m := members(p).get(_MASTER), Tensor)
-    }
+    masters: dict[int, Tensor] = {}
+    for _, parameter in names.parameters():
+        master = members(parameter).get(_MASTER)
+        if isinstance(master, Tensor):
+            masters[id(master)] = parameter
     found: list[Trained] = []
     for index, group in enumerate(optimizer.param_groups):
-        for place, tensor in enumerate(group["params"]):
-            parameter: Tensor = masters.get(id(tensor), tensor)
-            name = names.param_name(parameter)
+        members_of_group: list[Tensor] = list(group["params"])
+        for place, tensor in enumerate(members_of_group):
+            owner = masters.get(id(tensor), tensor)
+            name = names.param_name(owner)
             found.append(
                 Trained(
                     name=name or f"param_groups[{index}].params[{place}]",
                     group=index,
                     tensor=tensor,
-                    parameter=parameter if name else None,
+                    parameter=owner if name else None,
                 )
             )
     return found

@@ -23,20 +23,21 @@ from hypocenter import deterministic, launcher
 from hypocenter.cli.child import Ended, StartError, die_by, run_child, signals_held
 from hypocenter.cli.config_options import config_options, given, spelled_out
 from hypocenter.cli.group import did_you_mean
+from hypocenter.cli.imposed import require_readable
 from hypocenter.cli.program import argv_of
 from hypocenter.cli.purposes import PURPOSES, in_words
 from hypocenter.cli.say import say
 from hypocenter.config import Config, resolve, to_json
 from hypocenter.errors import UnknownNameError
 from hypocenter.nouns import Severity
-from hypocenter.record.layout import new_run_directory, rank_directories
+from hypocenter.record.layout import REFUSED_FILE, new_run_directory, rank_directories
 from hypocenter.record.run_file import EndStatus, finish_run, start_run
 from hypocenter.record.shared_directory import await_others, note_end, shared_run_directory
 
 SHIM = Path(hypocenter.__file__).with_name("boot") / "shim"
 REACHED_FILE, WARNED_FILE = ".reached", ".warned"  # boot/post_import.py writes them
 SEVERITIES: tuple[Severity, ...] = ("note", "warning", "error")
-NOTHING_TO_READ, CANNOT_TELL = 4, 5
+REFUSED, NOTHING_TO_READ, CANNOT_TELL = 2, 4, 5
 _OTHERS_S = 10.0  # the first task waits for the others' last rows; SLURM kills a step 30 s after it was told to end
 
 
@@ -74,6 +75,7 @@ def command(program: tuple[str, ...], purpose: str | None, fail_on: Severity | N
     """
     config = resolve(flags={**PURPOSES.get(purpose or "", {}), **given(options)})
     _check_sinks(config)
+    require_readable(config)
     argv = argv_of(program)
     task = launcher.task()
     with signals_held() as mask:
@@ -154,7 +156,7 @@ def _name(program: tuple[str, ...]) -> str:
 
 
 def _begin(directory: Path, program: tuple[str, ...], config: Config, versions: dict[str, str]) -> None:
-    for name in (REACHED_FILE, WARNED_FILE):
+    for name in (REACHED_FILE, WARNED_FILE, REFUSED_FILE):
         (directory / name).unlink(missing_ok=True)
     variables = _imposed(os.environ, config)
     words = {"environment": " ".join(f"{name}={value}" for name, value in variables.items())} if variables else {}
@@ -181,6 +183,8 @@ def _after(directory: Path, ended: Ended, fail_on: Severity | None) -> int:
     n_reached = _take_reached(directory)
     try:
         finish_run(directory, _status(ended), ended.code)
+        if ended.code and (directory / REFUSED_FILE).exists():
+            return REFUSED  # a launcher says 1 of its processes, whatever they said; why is on their stderr
         if not rank_directories(directory):
             _say_nothing_recorded(n_reached)
             return ended.code or (NOTHING_TO_READ if fail_on else 0)

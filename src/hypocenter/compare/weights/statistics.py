@@ -10,7 +10,7 @@ import numpy as np
 from hypocenter.compare.comparison import SiteCard, Spot
 from hypocenter.compare.weights import elements
 from hypocenter.compare.weights.checkpoint import Checkpoint
-from hypocenter.compare.weights.tensor import Tensor, boxes
+from hypocenter.compare.weights.tensor import Planned, Tensor, boxes
 from hypocenter.summary import sketch
 
 _CONV1D = re.compile(r"(^|\.)h\.\d+\.(attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj)\.weight$")
@@ -31,7 +31,7 @@ def cards_of(checkpoint: Checkpoint) -> list[SiteCard]:
 
 def measured(card: SiteCard, tensor: Tensor) -> SiteCard:
     """The card with what values tell."""
-    if not elements.is_floating(tensor.dtype):
+    if not elements.is_floating(tensor.dtype) or isinstance(tensor, Planned):
         return card
     total, sumsq, absmax = np.zeros(sketch.K * sketch.K), 0.0, 0.0
     for box in boxes(tensor.shape):

@@ -70,14 +70,14 @@ class GradientsFrom:
         warn: Callable[[str], None],
         told: Callable[[str], None],
     ) -> None:
-        self._path, self._names, self._rank, self._warn, self._told = path, names, rank, warn, told
+        self._path, self._names, self._rank, self._warn = path, names, rank, warn
         run = open_run(path)
         self._ranks = run.ranks
         self._updates = RecordedUpdates(run)
         self._manual: ManualMap | None = read_map(Path(map_path)) if map_path else None
-        self._steps: list[int] = []
         if not self._updates.steps:
             raise no_gradients(path)
+        told(f"gradients of {self._shown_steps} from {path}")
 
     def before_rule(self, optimizer: Optimizer, step: int) -> None:
         """Gradients are final: put in RUN's of this step.
@@ -86,8 +86,7 @@ class GradientsFrom:
             HypocenterError: a parameter that has a gradient gets none, or one of another shape.
         """
         if step not in self._updates.steps:
-            kept = ", ".join(map(str, self._updates.steps[:8]))
-            self._warn(f"{Path(self._path).name} holds gradients of steps {kept} only: later ones are the program's")
+            self._warn(f"{Path(self._path).name} holds gradients of {self._shown_steps} only: others are the program's")
             return
         held = trained(optimizer, self._names)
         source = {one.name: one for one in self._updates.of(step, self._source_rank())}
@@ -100,9 +99,13 @@ class GradientsFrom:
                     one.tensor.grad = None
                 else:
                     _put(one, view, source.get(one.name))
-        if step not in self._steps:
-            self._steps.append(step)
-        self._told(f"gradients of steps {', '.join(map(str, self._steps))} from {self._path}")
+
+    @property
+    def _shown_steps(self) -> str:
+        """ "steps 0, 1" """
+        steps = self._updates.steps
+        more = f" and {len(steps) - 8} more" if len(steps) > 8 else ""
+        return f"step{'s' * (len(steps) > 1)} {', '.join(map(str, steps[:8]))}{more}"
 
     def _source_rank(self) -> int:
         """Rank for rank where there are as many; else the first, if it has whole tensors (shapes tell)."""

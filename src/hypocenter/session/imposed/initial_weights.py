@@ -115,9 +115,9 @@ class InitialWeights:
 
 def as_torch(view: Stored, box: Box) -> Tensor:
     """A part of a stored tensor, on the host, in its own format."""
-    raw = np.ascontiguousarray(view.read(box))
+    raw = view.read(box)
+    shape, flat = raw.shape, np.array(raw).reshape(-1)  # a copy: what is mapped from a file cannot be written to
     wanted: torch.dtype = getattr(torch, view.dtype)
-    if raw.dtype.kind == "u" and wanted.is_floating_point:  # bits of a format that NumPy has not
-        signed = raw.view(f"i{raw.dtype.itemsize}")
-        return torch.from_numpy(signed.copy()).view(wanted).reshape(raw.shape)
-    return torch.from_numpy(raw.copy())
+    if flat.dtype.kind == "u" and wanted.is_floating_point:  # bits of a format that NumPy has not
+        flat = flat.view(f"i{flat.dtype.itemsize}")
+    return torch.from_numpy(flat).view(wanted).reshape(shape)
