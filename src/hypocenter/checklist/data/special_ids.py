@@ -1,0 +1,42 @@
+"""The ids that begin and pad the samples are those of the configuration, and of the tokenizer if one was named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from hypocenter.checklist.data.seen import Check, Seen
+from hypocenter.checklist.data.side import SPECIAL, Side
+
+
+def against(tokenizer: Mapping[str, int] | None) -> Check:
+    """The check; `tokenizer`: bos, eos, pad -> id, as its files say, None if none was named."""
+
+    def look(side: Side) -> Seen:
+        if not side.special and not tokenizer:
+            return Seen(value=None, why="no special ids are configured")
+        wrong = [*_unlike(side, tokenizer or {}), *_padding(side)]
+        known = {**{name: (i,) for name, i in (tokenizer or {}).items()}, **side.special}
+        words = ", ".join(f"{name} {' or '.join(map(str, known[name]))}" for name in SPECIAL if name in known)
+        fix = "take the ids of the tokenizer that made the data"
+        return Seen(value=f"not {words}" if wrong else words, fault="; ".join(wrong), fix=fix)
+
+    return look
+
+
+def _unlike(side: Side, tokenizer: Mapping[str, int]) -> Iterator[str]:
+    for name, i in tokenizer.items():
+        configured = side.special.get(name)
+        if configured is not None and i not in configured:
+            yield f"{name} is {' or '.join(map(str, configured))} in the configuration and {i} in the tokenizer"
+
+
+def _padding(side: Side) -> Iterator[str]:
+    """At places that the mask hides at the end or the beginning of a sample stands padding, if anything is known."""
+    pads = side.special.get("pad")
+    hidden = [b.ids[b.mask == 0] for b in side.batches if b.mask is not None and set(np.unique(b.mask)) <= {0, 1}]
+    ids = np.unique(np.concatenate(hidden)) if hidden else np.empty(0, np.int64)
+    if pads is not None and len(ids) and not np.isin(ids, pads).any():
+        shown = ", ".join(map(str, ids[:4]))
+        yield f"padding is {shown} in the batches and {' or '.join(map(str, pads))} in the configuration"
