@@ -1,0 +1,15 @@
+"""Whether two recordings of the same program are equal to the bit, as far as they hold."""
+
+from __future__ import annotations
+
+from hypocenter.compare.comparison import RowComparison
+from hypocenter.compare.engine import compare_runs
+from hypocenter.compare.options import Options
+from hypocenter.record.reader import RecordedRun
+
+
+def first_unequal(once: RecordedRun, again: RecordedRun) -> RowComparison | None:
+    """The first row, in step and execution order, that is not equal; None when all that both hold is."""
+    found = compare_runs(once, again, options=Options(budget=1.0))
+    unequal = [row for row in found.rows if row.verdict != "equal" and row.distance is not None]
+    return min(unequal, key=lambda row: (row.step, row.microbatch, row.order), default=None)

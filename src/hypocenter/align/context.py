@@ -1,0 +1,138 @@
+"""What a stage works with: recordings of both sides by purpose, comparisons of them, what earlier stages found."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from hypocenter.align.alignment import Alignment, StageResult
+from hypocenter.align.plan import Plan, SideName, Widening
+from hypocenter.align.purposes import need
+from hypocenter.align.recordings import Recordings
+from hypocenter.align.spots import is_gradient
+from hypocenter.compare.cards import Deck, deck
+from hypocenter.compare.comparison import Comparison, Matching, Spot
+from hypocenter.compare.curves.catalogue import read_curve
+from hypocenter.compare.curves.curve import Curve
+from hypocenter.compare.engine import compare_runs
+from hypocenter.compare.matching import match
+from hypocenter.compare.options import Options
+from hypocenter.compare.pairing.manual_map import ManualMap, read_map
+from hypocenter.nouns import StepRecord
+from hypocenter.record.reader import RecordedRun, open_run
+
+Wanted = Callable[[Spot], bool]
+
+
+def everything(spot: Spot) -> bool:
+    """All spots."""
+    return True
+
+
+@dataclass(kw_only=True)
+class Context:
+    """Of one plan. Recordings are made when a stage first asks for them.
+
+    Attributes:
+        earlier: what the stages before found, by number.
+        align_widened: aligns the plan of one widening: what stage 8 does in turn.
+    """
+
+    plan: Plan
+    recordings: Recordings
+    earlier: Mapping[int, StageResult] = field(default_factory=dict[int, StageResult])
+    align_widened: Callable[[Widening], Alignment] | None = None
+    _opened: dict[Path, RecordedRun] = field(default_factory=dict[Path, RecordedRun])
+    _decks: dict[SideName, Deck] = field(default_factory=dict[SideName, Deck])
+    _matched: Matching | None = None
+    _compared: dict[tuple[str, str], Comparison] = field(default_factory=dict[tuple[str, str], Comparison])
+
+    def path(self, side: SideName, purpose: str, *, start_from: str = "", gradients: str = "") -> Path:
+        """Where a recording (or the log that stands for it) is. Raises what Recordings.get raises."""
+        if side == "candidate" and self.plan.stages.weights == "impose" and not start_from:
+            start_from = str(self.path("baseline", "steps"))
+        return self.recordings.get(need(self.plan, side, purpose, start_from=start_from, gradients=gradients))
+
+    def run(self, side: SideName, purpose: str) -> RecordedRun:
+        """A recording, opened."""
+        return self.open(self.path(side, purpose))
+
+    def open(self, path: Path) -> RecordedRun:
+        """Open a recording once."""
+        if path not in self._opened:
+            self._opened[path] = open_run(path)
+        return self._opened[path]
+
+    def curve(self, side: SideName, purpose: str, *, start_from: str = "") -> Curve:
+        """Loss, grad norm and learning rate of a recording or log."""
+        return read_curve(self.path(side, purpose, start_from=start_from))
+
+    def record(self, side: SideName, purpose: str, step: int) -> StepRecord:
+        """What was recorded of one step as a whole, on the lowest rank; an empty record when it was not."""
+        records = [one for _, one in self.run(side, purpose).step_records() if one.step == step]
+        with_loss = [one for one in records if one.loss is not None]
+        return (with_loss or records or [StepRecord(step=step)])[0]
+
+    def loss(self, side: SideName, purpose: str, step: int) -> float:
+        """The loss of a step; NaN when it was not recorded."""
+        loss = self.record(side, purpose, step).loss
+        return math.nan if loss is None else loss
+
+    def gradient_norms(self, side: SideName) -> dict[str, float]:
+        """L2 norm of each parameter's gradient as the optimizer got it, in the first step; of all ranks together."""
+        return {c.spot.site: math.sqrt(c.sumsq) for c in self._deck(side).cards if is_gradient(c.spot)}
+
+    def _deck(self, side: SideName) -> Deck:
+        if side not in self._decks:
+            self._decks[side] = deck(self.run(side, "steps"))
+        return self._decks[side]
+
+    def shown(self, side: SideName, purpose: str) -> str:
+        """The path of a recording, as one would type it in the plan's folder."""
+        return self.short(self.path(side, purpose))
+
+    def short(self, path: Path) -> str:
+        """A path as one would type it in the plan's folder."""
+        return str(path.relative_to(self.plan.folder)) if path.is_relative_to(self.plan.folder) else str(path)
+
+    @property
+    def map(self) -> ManualMap | None:
+        """Pairs of names that the plan gives."""
+        return read_map(self.plan.folder / self.plan.stages.map) if self.plan.stages.map else None
+
+    @property
+    def matching(self) -> Matching:
+        """Which site of the candidate stands against which of the baseline, in the first steps."""
+        if self._matched is None:
+            mine, other = self.run("baseline", "steps"), self.run("candidate", "steps")
+            self._matched = match(
+                self._deck("baseline").cards, self._deck("candidate").cards, self.map, baseline_facts=mine.facts(),
+                candidate_facts=other.facts(),
+            )  # fmt: skip
+        return self._matched
+
+    def compare(self, wanted: Wanted, last_step: int, *, name: str) -> Comparison:
+        """The first steps of both sides compared, as far as spots are wanted, up to and with a step.
+
+        Args:
+            name: of what is wanted: asked again, the same comparison is given.
+        """
+        key = name, str(last_step)
+        if key not in self._compared:
+            pairs = tuple(pair for pair in self.matching.pairs if any(map(wanted, pair.baseline)))
+            self._compared[key] = compare_runs(
+                self.run("baseline", "steps"), self.run("candidate", "steps"),
+                options=Options(
+                    matching=replace(self.matching, pairs=pairs), budget=self.plan.stages.budget, noise=self._noise(),
+                    is_wanted=lambda step: step <= last_step,
+                ),
+            )  # fmt: skip
+        return self._compared[key]
+
+    def _noise(self) -> list[RecordedRun]:
+        """The baseline's repeat, where it is not equal to the bit."""
+        earlier = self.earlier.get(1)
+        is_loose = earlier is not None and "not-deterministic" in earlier.figures.get("baseline", ())
+        return [self.run("baseline", "again")] if is_loose else []

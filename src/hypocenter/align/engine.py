@@ -1,0 +1,170 @@
+"""The stages one after another, until one fails."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hypocenter.align import children
+from hypocenter.align.alignment import STAGES, Alignment, StageResult, Status
+from hypocenter.align.context import Context
+from hypocenter.align.errors import ProgramFailedError
+from hypocenter.align.fingerprint import digest_of
+from hypocenter.align.plan import Plan, Widening
+from hypocenter.align.recordings import Recordings, Tell, silent
+from hypocenter.align.stages import (
+    backward,
+    checklist,
+    forward,
+    frozen,
+    long_run,
+    noise_floor,
+    optimizer,
+    preparation,
+    widening,
+)
+from hypocenter.align.state import State
+from hypocenter.align.verdicts import result
+from hypocenter.errors import HypocenterError
+
+JUDGES: tuple[Callable[[Context], StageResult], ...] = (
+    checklist.judge, preparation.judge, forward.judge, backward.judge, optimizer.judge, frozen.judge,
+    noise_floor.judge, long_run.judge, widening.judge,
+)  # fmt: skip
+WIDENED = (1, 2, 3, 4)
+"""Stages of each widening."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class How:
+    """How an alignment is done.
+
+    Attributes:
+        start: runs a command.
+        tell: says what goes on, a line at a time.
+        again_from: this stage and those after it are done again, whatever was found before.
+        stages: numbers of those that are done at all.
+        folder: where results and recordings are kept; that of the plan when None.
+    """
+
+    start: children.Start = children.start
+    tell: Tell = silent
+    again_from: int | None = None
+    stages: Iterable[int] = range(len(STAGES))
+    folder: Path | None = None
+
+
+def align(plan: Plan, how: How | None = None) -> Alignment:
+    """Go through the stages of a plan; the first that fails ends it.
+
+    Raises:
+        HypocenterError: the map of the plan cannot be read.
+        OSError: results cannot be written.
+    """
+    how = how or How()
+    state = state_of(plan, how)
+    results: dict[int, StageResult] = {}
+    context = Context(
+        plan=plan, recordings=state.recordings, earlier=results,
+        align_widened=lambda wide: align(*_widened(plan, wide, how, state.folder)),
+    )  # fmt: skip
+    ended = False
+    for stage, name in enumerate(STAGES):
+        if ended or stage not in how.stages:
+            results[stage] = result(stage, "not-run", "")
+            continue
+        how.tell(f"stage {stage}, {name}")
+        results[stage] = _of_stage(stage, context, state, how)
+        how.tell(f"   {results[stage].verdict}: {results[stage].sentence}")
+        ended = results[stage].verdict == "failed" or _is_broken(results[stage])
+    return alignment_of(plan, list(results.values()))
+
+
+def status_of(plan: Plan) -> Alignment:
+    """What was found until now. Nothing is run; stages whose programs or options changed since are not counted."""
+    state = state_of(plan, How())
+    results: list[StageResult] = []
+    notes: list[str] = []
+    for stage in range(len(STAGES)):
+        found = state.load(stage)
+        if found is None:
+            results.append(result(stage, "not-run", ""))
+        elif found.verdict in ("passed", "failed", "skipped") and not state.holds(found, stage):
+            results.append(result(stage, "not-run", f"{found.verdict} before something changed: it will be done again"))
+        else:
+            results.append(found)
+    return replace(alignment_of(plan, results), notes=tuple(notes))
+
+
+def state_of(plan: Plan, how: How) -> State:
+    """Where a plan's results are."""
+    folder = how.folder or plan.state
+    recordings = Recordings(plan=plan, folder=plan.state / "runs", start=how.start, tell=how.tell)
+    return State(plan=plan, folder=folder, recordings=recordings)
+
+
+def alignment_of(plan: Plan, results: list[StageResult]) -> Alignment:
+    """The answer that the stages' results make."""
+    failed = next((one for one in results if one.verdict == "failed"), None)
+    counted = {word: [one for one in results if one.verdict == word] for word in ("passed", "skipped", "cannot-tell")}
+    doubts, passed = counted["cannot-tell"], counted["passed"]
+    status: Status = "aligned"
+    if failed is not None:
+        status, sentence = "stopped", f"stopped at stage {failed.stage}, {failed.name}: {failed.sentence}"
+    elif doubts or not passed or any(one.verdict == "not-run" for one in results if one.stage in WIDENED):
+        status = "cannot-tell"
+        numbers = ", ".join(str(one.stage) for one in doubts)
+        sentence = (
+            f"cannot tell: stage {numbers} could not be decided" if doubts else "cannot tell: not all stages were done"
+        )
+        sentence += f": {doubts[0].sentence}" if len(doubts) == 1 else ""
+    else:
+        left = [one for one in results if one.verdict != "passed"]
+        more = f"; not done: {', '.join(f'{one.stage} {one.name}' for one in left)}" if left else ""
+        sentence = f"aligned: {len(passed)} stages passed{more}"
+    return Alignment(
+        status=status, sentence=sentence, plan=str(plan.path), stage=failed.stage if failed is not None else None,
+        stages=tuple(results),
+    )  # fmt: skip
+
+
+def _of_stage(stage: int, context: Context, state: State, how: How) -> StageResult:
+    if stage in context.plan.stages.skip:
+        return result(stage, "skipped", "the plan skips it")
+    kept = state.load(stage)
+    is_wanted = how.again_from is not None and stage >= how.again_from
+    if kept is not None and not is_wanted and state.holds(kept, stage):
+        return kept
+    began = time.monotonic()
+    context.recordings.used.clear()
+    try:
+        found = JUDGES[stage](context)
+    except HypocenterError as error:
+        found = _unable(stage, error)
+    found = replace(
+        found, seconds=round(time.monotonic() - began, 2), fingerprint=state.fingerprint(stage),
+        runs=tuple(context.short(path) for path in context.recordings.used),
+    )  # fmt: skip
+    state.store(found)
+    return found
+
+
+def _unable(stage: int, error: HypocenterError) -> StageResult:
+    figures = {"error": error.slug, "ends": isinstance(error, ProgramFailedError)}
+    why = tuple(filter(None, (error.why, error.where)))
+    return result(stage, "cannot-tell", error.what, why=why, next=(error.fix,) if error.fix else (), figures=figures)
+
+
+def _is_broken(found: StageResult) -> bool:
+    """Whether a program failed: the next stages would start it again."""
+    return found.verdict == "cannot-tell" and bool(found.figures.get("ends"))
+
+
+def _widened(plan: Plan, wide: Widening, how: How, folder: Path) -> tuple[Plan, How]:
+    inner = replace(
+        how, stages=WIDENED, folder=folder / f"widening-{digest_of(wide.name, wide.baseline, wide.candidate)}",
+        tell=lambda text: how.tell(f"   {text}"),
+    )  # fmt: skip
+    return plan.widened(wide), inner

@@ -1,0 +1,91 @@
+"""The baseline's initial weights, each off by up to an ulp of the format that the model computes in.
+
+What two good runs may differ by is rounding; a run that starts an ulp away has that, and then goes its own way.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hypocenter.align.context import Context
+from hypocenter.align.fingerprint import digest_of
+from hypocenter.align.rounding import unit
+from hypocenter.compare.weights.catalogue import read_checkpoint
+from hypocenter.compare.weights.tensor import Box, Tensor
+from hypocenter.compare.weights.writer import write_safetensors
+from hypocenter.record.reader import RecordedRun
+
+_SHARD_BYTES = 4 << 30
+_PLAIN = ("float64", "float32", "float16")  # formats that NumPy has
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nudged(Tensor):
+    """A tensor whose elements are off by up to `size`, relative; the same at each reading."""
+
+    of: Tensor
+    size: float
+    seed: tuple[int, ...]
+
+    def read(self, box: Box) -> NDArray[Any]:
+        """The bits of a box."""
+        raw = self.of.read(box)
+        chance = np.random.default_rng([*self.seed, *(start for start, _ in box)])
+        if self.dtype in _PLAIN:
+            by = 1.0 + self.size * chance.uniform(-1.0, 1.0, raw.shape)
+            return (raw.astype(np.float64) * by).astype(raw.dtype)
+        up = chance.integers(-1, 2, raw.shape)  # bits of bfloat16 are in the order of magnitudes: one on is one ulp
+        return np.where((raw & 0x7FFF) > 0, raw + up.astype(raw.dtype), raw).astype(raw.dtype)
+
+
+def nudged_weights(context: Context, size: float, number: int) -> Path:
+    """A checkpoint with the baseline's weights, nudged; written once."""
+    source = context.path("baseline", "steps")
+    folder = context.recordings.folder / f"nudged-{digest_of(source.name, size)}-{number}"
+    if folder.is_dir():
+        return folder
+    names = _trained(context.run("baseline", "steps"))
+    tensors = {
+        name: _nudged(tensor, size, (number, zlib.crc32(name.encode()))) if name in names else tensor
+        for name, tensor in read_checkpoint(source).tensors.items()
+    }
+    unfinished = folder.with_name(f"unfinished-{folder.name}")
+    _remove(unfinished)
+    write_safetensors(tensors, unfinished, max_shard_bytes=_SHARD_BYTES)
+    unfinished.rename(folder)
+    return folder
+
+
+def coarsest_format(run: RecordedRun) -> str:
+    """The format with the fewest digits among the outputs of modules in the first step."""
+    rows = run.readings(steps=[0], phase="forward", rank=run.ranks[0])
+    found = {row.dtype for row in rows if row.port.startswith("out") and "float" in row.dtype}
+    return max(found, key=unit, default="float32")
+
+
+def _nudged(tensor: Tensor, size: float, seed: tuple[int, ...]) -> Tensor:
+    if tensor.dtype not in (*_PLAIN, "bfloat16"):
+        return tensor
+    return Nudged(shape=tensor.shape, dtype=tensor.dtype, of=tensor, size=size, seed=seed)
+
+
+def _trained(run: RecordedRun) -> set[str]:
+    facts = run.facts()
+    return {
+        f"{module.path}.{name}".strip(".")
+        for module in (facts.modules if facts is not None else ())
+        for name, tensor in module.parameters.items()
+        if tensor.trained
+    }
+
+
+def _remove(folder: Path) -> None:
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)

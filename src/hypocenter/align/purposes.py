@@ -1,0 +1,97 @@
+"""What each recording is for, and with which options of `hypocenter run` it is made.
+
+steps      the first steps in full; the baseline with its noise floor and its initial weights
+again      the same once more: is it equal to the bit?
+fed        the candidate, its optimizer fed with the baseline's gradients
+frozen     learning rate 0 for many steps
+loose      the first steps of the baseline without determinism: does that change anything here?
+frozen-repeat-N, repeat-N    the baseline once more, as far off as good runs may be
+long       the programs as they are
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypocenter.align.plan import Plan, SideName
+
+IN_FULL = ("--level", "modules", "--sketch", "--param-schedule", "every=1")
+VALUES = ("--level", "tensors", "--param-schedule", "every=1", "--schedule")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """A recording that a stage asks for."""
+
+    side: SideName
+    purpose: str
+    options: tuple[str, ...]
+    weights: str = ""  # file that the program starts from
+
+
+def need(plan: Plan, side: SideName, purpose: str, *, start_from: str = "", gradients: str = "") -> Need:
+    """The recording of a side for a purpose.
+
+    Args:
+        start_from: path of initial weights that are not the program's own.
+        gradients: recording whose gradients the optimizer is fed with.
+    """
+    kind = purpose.rstrip("0123456789").rstrip("-")
+    options = (*_OPTIONS[kind](plan, side), *_length(plan, kind))
+    options += ("--initial-weights", start_from) if start_from else ()
+    options += ("--gradients-from", gradients) if gradients else ()
+    return Need(side=side, purpose=purpose, options=options, weights=start_from)
+
+
+def _exact(plan: Plan) -> tuple[str, ...]:
+    """What makes a program do the same each time."""
+    return (*(("--deterministic",) if plan.stages.deterministic else ()), *_drawn(plan))
+
+
+def _drawn(plan: Plan) -> tuple[str, ...]:
+    return ("--seed", str(plan.stages.seed), *(() if plan.stages.dropout else ("--no-dropout",)))
+
+
+def _rate(plan: Plan) -> tuple[str, ...]:
+    return () if plan.stages.lr is None else ("--impose-lr", f"{plan.stages.lr:g}")
+
+
+def _steps(plan: Plan, side: SideName) -> tuple[str, ...]:
+    own = ("--calibrate", "every=1", "--save-initial-weights") if side == "baseline" else ()
+    return (*IN_FULL, *own, *_exact(plan), *_rate(plan))
+
+
+def _again(plan: Plan, side: SideName) -> tuple[str, ...]:
+    return (*IN_FULL, *_exact(plan), *_rate(plan))
+
+
+def _loose(plan: Plan, side: SideName) -> tuple[str, ...]:
+    return (*IN_FULL, *_drawn(plan), *_rate(plan))
+
+
+def _frozen(plan: Plan, side: SideName) -> tuple[str, ...]:
+    return (*_exact(plan), "--impose-lr", "0")
+
+
+def _frozen_repeat(plan: Plan, side: SideName) -> tuple[str, ...]:
+    return (*_drawn(plan), "--impose-lr", "0")
+
+
+def _long(plan: Plan, side: SideName) -> tuple[str, ...]:
+    return _drawn(plan)
+
+
+def _gradients(plan: Plan, side: SideName) -> tuple[str, ...]:
+    return (*VALUES, "0", *_exact(plan), *_rate(plan))
+
+
+_OPTIONS = {
+    "steps": _steps, "again": _again, "loose": _loose, "fed": _again, "gradients": _gradients, "frozen": _frozen,
+    "frozen-repeat": _frozen_repeat, "long": _long, "repeat": _long,
+}  # fmt: skip
+
+
+def _length(plan: Plan, kind: str) -> tuple[str, ...]:
+    n = {"frozen": plan.stages.frozen_steps, "frozen-repeat": plan.stages.frozen_steps}.get(kind, plan.stages.steps)
+    n = plan.stages.long_steps if kind in ("long", "repeat") else 1 if kind == "gradients" else n
+    return ("--stop-after-step", str(n - 1))

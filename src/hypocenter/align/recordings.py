@@ -1,0 +1,124 @@
+"""Recordings of a plan: made when first asked for, kept, found again; made elsewhere where the plan says so."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hypocenter.align import fingerprint
+from hypocenter.align.children import Start, clean_environment, start
+from hypocenter.align.errors import ElsewhereError, ProgramFailedError
+from hypocenter.align.plan import Plan, SideName
+from hypocenter.align.purposes import Need
+from hypocenter.record.layout import is_recording
+
+_TAIL_LINES = 12  # of a failed program's output that are shown
+Tell = Callable[[str], None]
+
+
+def silent(text: str) -> None:
+    """Tells nobody."""
+
+
+@dataclass(kw_only=True)
+class Recordings:
+    """Recordings below `folder`, each named for its side, purpose, and all that it depends on.
+
+    A run is written under another name and renamed when it has ended well, so that what was cut off is never taken for
+    a recording.
+    """
+
+    plan: Plan
+    folder: Path
+    start: Start = start
+    tell: Tell = silent
+    used: list[Path] = field(default_factory=list[Path])  # in the order in which they were asked for
+    _fingerprints: dict[SideName, str] = field(default_factory=dict[SideName, str])
+
+    def fingerprint(self, side: SideName) -> str:
+        """Of what a side's recordings depend on."""
+        if side not in self._fingerprints:
+            self._fingerprints[side] = fingerprint.of_side(self.plan, side)
+        return self._fingerprints[side]
+
+    def get(self, need: Need) -> Path:
+        """The path of a recording, or of the log that stands for it.
+
+        Raises:
+            ElsewhereError: it has to be made on another machine.
+            ProgramFailedError: the program did not end well.
+        """
+        found = self._given(need) or self._made(need)
+        if found not in self.used:
+            self.used.append(found)
+        return found
+
+    def _given(self, need: Need) -> Path | None:
+        side = self.plan.side(need.side)
+        if need.purpose in side.logs:
+            return self.plan.folder / side.logs[need.purpose]
+        if side.recordings:
+            path = self.plan.folder / side.recordings / need.purpose
+            if is_recording(path):
+                return path
+        if side.recordings or not side.command:
+            raise self._elsewhere(need)
+        return None
+
+    def _elsewhere(self, need: Need) -> ElsewhereError:
+        side = self.plan.side(need.side)
+        words = ["hypocenter", "run", "--out", need.purpose, *need.options, *(side.argv or ("train.py",))]
+        where = self.plan.folder / (side.recordings or "recordings") / need.purpose
+        return ElsewhereError(
+            f"the {need.side}'s recording '{need.purpose}' is not there", where=os.path.relpath(where),
+            why="the plan says that it is recorded elsewhere", fix=shlex.join(words),
+        )  # fmt: skip
+
+    def _made(self, need: Need) -> Path:
+        name = f"{need.side}-{need.purpose}-{fingerprint.digest_of(self.fingerprint(need.side), need.options)}"
+        path = self.folder / name
+        if is_recording(path):
+            return path
+        self.folder.mkdir(parents=True, exist_ok=True)
+        unfinished, output = self.folder / f"unfinished-{name}", self.folder / f"{name}.txt"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        words = [*need.options, *self.plan.side(need.side).argv]
+        self.tell(f"{need.side} {need.purpose}: hypocenter run {shlex.join(words)}")
+        began = time.monotonic()
+        code = self._run(
+            need.side, [sys.executable, "-m", "hypocenter", "run", "--out", str(unfinished), *words], output
+        )
+        if code != 0 or not is_recording(unfinished):
+            raise self._failed(need, output, code)
+        unfinished.rename(path)
+        self.tell(f"   took {time.monotonic() - began:.0f} s")
+        return path
+
+    def _run(self, side: SideName, argv: list[str], output: Path) -> int:
+        env = clean_environment(os.environ, Path.cwd()) | self.plan.side(side).variables
+        cwd = self.plan.start_folder(side)
+        if not cwd.is_dir():
+            raise ProgramFailedError(f"the {side} cannot be started", where=str(cwd), why="there is no such folder")
+        try:
+            return self.start(argv, env=env, cwd=cwd, output=output, timeout_s=self.plan.stages.timeout_s)
+        except OSError as error:
+            raise ProgramFailedError(
+                f"the {side} cannot be started", where=str(cwd), why=error.strerror or str(error)
+            ) from error
+
+    def _failed(self, need: Need, output: Path, code: int) -> ProgramFailedError:
+        lines = output.read_text(encoding="utf-8", errors="replace").splitlines() if output.is_file() else []
+        how = f"ended with exit code {code}" if code != 124 else f"took longer than {self.plan.stages.timeout_s} s"
+        if code == 0:
+            how = "left no recording"
+        said = [line for line in lines if line.strip()][-_TAIL_LINES:]
+        return ProgramFailedError(
+            f"the {need.side} {how} ({need.purpose})", where=str(output), why=" / ".join(said) or "it said nothing",
+            fix=f"mend it; what it said is in {os.path.relpath(output)}",
+        )  # fmt: skip

@@ -1,0 +1,65 @@
+"""Stage 7: both programs train; does the candidate's loss stay within the baseline's own error?"""
+
+from __future__ import annotations
+
+from hypocenter.align.alignment import StageResult, StageVerdict
+from hypocenter.align.context import Context
+from hypocenter.align.repeats import repeats
+from hypocenter.align.tracks import track_figures
+from hypocenter.align.verdicts import result
+from hypocenter.compare.curves.compare import compare_curves
+from hypocenter.compare.curves.comparison import Check, CurveComparison
+
+_VERDICTS: dict[str, StageVerdict] = {"accepted": "passed", "departed": "failed", "cannot-tell": "cannot-tell"}
+
+
+def judge(context: Context) -> StageResult:
+    """Sustained departure, swings around zero, late drift, spikes, learning rates: the rules of `hypocenter curves`."""
+    noise = repeats(context, "repeat", context.plan.stages.repeats)
+    curves = [context.curve(side, "long") for side in ("baseline", "candidate")]
+    found = compare_curves(curves[0], curves[1], noise.curves)
+    cause, why = _cause(found)
+    figures = {
+        "curves": [track_figures(found)],
+        "checks": [{"name": c.name, "status": c.status, "text": c.text} for c in found.checks],
+        "spikes": [
+            {"step": s.step, "side": s.side, "value": s.value, "usual": s.usual, "batch": s.digest}
+            for s in found.spikes
+        ],
+    }
+    spikes = [
+        f"spike at step {s.step} ({s.side}): {s.value:.4g} where {s.usual:.4g} is usual"
+        + (f", batch {s.digest}" if s.digest else "")
+        for s in found.spikes[:3]
+    ]
+    verdict = _VERDICTS[found.status]
+    failed = verdict == "failed"
+    names = [context.shown(side, "long") for side in ("baseline", "candidate")]
+    again = " ".join(["hypocenter curves", *names, *(f"--noise {context.short(path)}" for path in noise.paths)])
+    return result(
+        7, verdict, found.sentence, step=_step(found) if failed else None, phase="loss" if failed else None,
+        cause=cause if failed else None, confidence=found.confidence if failed else None,
+        why=(*why, *found.why, *spikes, f"the repeats differ {noise.how}"),
+        next=(*found.next, again) if verdict != "passed" else (),
+        figures=figures,
+    )  # fmt: skip
+
+
+def _cause(found: CurveComparison) -> tuple[str, list[str]]:
+    if found.first_other_batch is not None:
+        return "data-mismatch", [f"from step {found.first_other_batch} on the batches are others"]
+    rate = _failed(found, "learning-rate")
+    if rate is not None:
+        return "config-mismatch", [f"the learning rates differ: {rate.text}"]
+    return "unknown", []
+
+
+def _step(found: CurveComparison) -> int | None:
+    rate = _failed(found, "learning-rate")
+    if rate is not None and rate.step is not None:
+        return rate.step
+    return found.departure.step if found.departure is not None else None
+
+
+def _failed(found: CurveComparison, name: str) -> Check | None:
+    return next((check for check in found.checks if check.name == name and check.status == "fail"), None)

@@ -1,0 +1,147 @@
+"""Stage 1: are the two programs ready to be compared? Same batches, same weights, nothing random, one learning rate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hypocenter.align.alignment import StageResult
+from hypocenter.align.bits import first_unequal
+from hypocenter.align.context import Context
+from hypocenter.align.dropouts import dropouts
+from hypocenter.align.plan import SideName
+from hypocenter.align.rounding import unit
+from hypocenter.align.spots import is_batch, is_weight
+from hypocenter.align.verdicts import named, of_comparison, result
+from hypocenter.compare.comparison import RowComparison
+from hypocenter.compare.words import place
+
+SIDES: tuple[SideName, SideName] = ("baseline", "candidate")
+
+
+def judge(context: Context) -> StageResult:
+    """Failed at the first of: batches, weights, dropout, determinism, learning rate."""
+    told: list[str] = []
+    figures: dict[str, list[str]] = {}
+    for check in (_batches, _weights, _dropout, _determinism, _rate):
+        found = check(context, told)
+        if found is not None and found.verdict == "failed":
+            return found
+        if found is not None:
+            figures |= found.figures
+    return result(1, "passed", "; ".join(told[:4]), why=tuple(told[4:]), figures=figures)
+
+
+Check = Callable[[Context, list[str]], "StageResult | None"]
+
+
+def _batches(context: Context, told: list[str]) -> StageResult | None:
+    last = context.plan.stages.steps - 1
+    found = context.compare(is_batch, last, name="batches")
+    differing = [row for row in found.rows if row.verdict == "differs"]
+    if differing or found.status == "diverged":
+        first = found.first
+        step = first.step if first is not None else differing[0].step
+        words = f"the batches are not the same: {found.sentence.partition(', first of')[0]}"
+        told_why = (*found.why, "from other batches nothing else can be compared")
+        failed = of_comparison(1, found, words)
+        return result(
+            1, "failed", words, step=step, phase="data", site=failed.site or differing[0].pair.baseline[0].site,
+            cause=_known(failed.cause, "data-mismatch"), confidence=failed.confidence, why=told_why,
+            next=(*failed.next, "give both the same data in the same order: files, seed of the sampler, shuffling"),
+        )  # fmt: skip
+    n = len(found.rows)
+    told.append(f"the batches of {found.n_steps} steps are the same" if n else "no batches were recorded on both sides")
+    return None
+
+
+def _weights(context: Context, told: list[str]) -> StageResult | None:
+    found = context.compare(is_weight, 0, name="weights")
+    rows = [row for row in found.rows if row.step == _first_step(found.rows)]
+    apart = [row for row in rows if _is_other(row)]
+    if apart:
+        n = len({row.pair.baseline[0].site for row in apart})
+        first = apart[0]
+        site = first.pair.baseline[0].site
+        error = first.distance.relative if first.distance is not None else float("nan")
+        full = of_comparison(1, found)
+        return result(
+            1, "failed", f"{n} of {len(rows)} weights are not the same before the first step: "
+            f"{named(row.pair.baseline[0].site for row in apart)}; {site} differs by {error:.2g}",
+            step=first.step, phase="param", site=site, cause=_known(full.cause, "init-mismatch"),
+            confidence="proven", why=tuple(found.why),
+            next=('weights = "impose" in [stages]: the candidate starts from the baseline\'s weights',
+                  *full.next),
+            figures={"weights": [row.pair.baseline[0].site for row in apart]},
+        )  # fmt: skip
+    rounded = [row for row in rows if row.verdict != "equal"]
+    how = "equal to the bit" if not rounded else f"the same, {len(rounded)} of them rounded"
+    told.append(f"{len(rows)} weights are {how}" if rows else "no weights were recorded on both sides")
+    return None
+
+
+def _dropout(context: Context, told: list[str]) -> StageResult | None:
+    found = [dropouts(context.run(side, "steps")) for side in SIDES]
+    if found[0] == found[1]:
+        told.append("no dropout" if not found[0] else f"the same dropout on both sides, {_off(context)}")
+        return None
+    apart = sorted(found[0].items() ^ found[1].items())
+    sites = list(dict.fromkeys(site for site, _ in apart))
+    first = sites[0]
+    rates = [f"{one[first]:g}" if first in one else "none" for one in found]
+    return result(
+        1, "failed", f"dropout of {first or 'the model itself'} is {rates[0]} in the baseline and {rates[1]} in the "
+        f"candidate; {len(sites)} modules in all", phase="forward", site=first, cause="config-mismatch",
+        confidence="proven", why=(f"of {named(sites)}",), next=("give both the same dropout; 0 for an alignment",),
+    )  # fmt: skip
+
+
+def _off(context: Context) -> str:
+    return "left on" if context.plan.stages.dropout else "switched off for the alignment"
+
+
+def _determinism(context: Context, told: list[str]) -> StageResult | None:
+    loose: dict[str, list[str]] = {}
+    for side in SIDES:
+        once, again = context.run(side, "steps"), context.run(side, "again")
+        row = first_unequal(once, again)
+        if row is None:
+            continue
+        where = place(row.pair.baseline[0].site, row.pair.baseline[0].port)
+        words = f"the {side} run twice does not do the same: {where} differs at step {row.step}"
+        if context.plan.stages.deterministic:
+            return result(
+                1, "failed", words, step=row.step, phase=row.pair.baseline[0].phase, site=row.pair.baseline[0].site,
+                cause="rng-desync" if row.pair.baseline[0].phase in ("data", "param") else "unknown",
+                confidence="likely", why=("with --deterministic and one seed both runs should be equal to the bit",),
+                next=(f"hypocenter determinism -- {context.plan.side(side).command}",
+                      "deterministic = false in [stages]: go on, with this as noise"),
+            )  # fmt: skip
+        loose[side] = ["not-deterministic"]
+        told.append(words)
+    if not loose:
+        told.append("each side run twice is equal to the bit")
+    return result(1, "passed", "", figures=loose)
+
+
+def _rate(context: Context, told: list[str]) -> StageResult | None:
+    rates = {record.lr for side in SIDES for _, record in context.run(side, "steps").step_records()} - {None}
+    if context.plan.stages.lr is not None:
+        told.append(f"learning rate {context.plan.stages.lr:g} on both sides")
+    elif len(rates) > 1:
+        told.append("the learning rate is the programs' own, and not constant (lr in [stages] makes it so)")
+    return None
+
+
+def _first_step(rows: tuple[RowComparison, ...]) -> int:
+    return min((row.step for row in rows), default=0)
+
+
+def _is_other(row: RowComparison) -> bool:
+    """Whether weights are more apart than one of the two formats rounds; of unlike shapes nobody can tell."""
+    if row.verdict == "equal" or row.distance is None:
+        return False
+    return row.distance.low > max(map(unit, row.dtypes))
+
+
+def _known(cause: str | None, otherwise: str) -> str:
+    return cause if cause not in (None, "unknown") else otherwise
