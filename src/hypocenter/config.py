@@ -68,6 +68,7 @@ class Config:
     deterministic: bool = False  # seeds, deterministic algorithms and the variables that go with them
     seed: int | None = None  # of all generators; None: 42 when deterministic, else they are left alone
     no_dropout: bool = False  # no value is dropped at random
+    op_bits: bool = False  # digests of what every operator reads and writes, which `determinism` compares
     out: str | None = None  # run directory; a new one under runs/ when not given
     force: bool = False  # overwrite an existing recording
     sinks: tuple[str, ...] = ()  # where else readings go while training: console, or a plug-in's name

@@ -48,6 +48,7 @@ HELP: dict[str, str] = {
     "deterministic": "Seed all generators, and take deterministic algorithms.",
     "seed": "Seed of all generators; 42 with --deterministic.",
     "no_dropout": "Drop no value at random.",
+    "op_bits": "Keep digests of what every operator reads and writes; `determinism` compares them.",
     "out": "Run directory; a new one under runs/ when not given.",
     "force": "Replace an existing recording.",
     "sinks": "Where else readings go while training: console, or a plug-in's name. May be repeated.",

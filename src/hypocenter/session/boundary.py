@@ -17,6 +17,7 @@ from hypocenter.session.observer import Update
 from hypocenter.session.parts import Parts
 from hypocenter.session.scalars import learning_rate, scalar_rows
 from hypocenter.session.sentinel import Check, scalar_reading
+from hypocenter.tap.quiet import quietly
 from hypocenter.tap.scaled import PlainUpdate, ScaledUpdate, gradients_of
 
 
@@ -52,7 +53,8 @@ class Boundary:
         """What runs in here is time that Hypocenter took."""
         started = time.perf_counter()
         try:
-            yield
+            with quietly():
+                yield
         finally:
             self._tap_s += time.perf_counter() - started
 

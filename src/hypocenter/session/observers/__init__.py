@@ -19,6 +19,7 @@ from hypocenter.session.observers.hyperparameters import Hyperparameters
 from hypocenter.session.observers.kept_batches import KeptBatches
 from hypocenter.session.observers.local_gradients import LocalGradients
 from hypocenter.session.observers.loggers import Loggers
+from hypocenter.session.observers.op_bits import OpBits
 from hypocenter.session.observers.recompute import Recompute
 from hypocenter.session.observers.replicas import Replicas
 from hypocenter.session.observers.scaling import Scaling
@@ -29,6 +30,7 @@ from hypocenter.session.observers.token_weights import TokenWeights
 from hypocenter.session.observers.updates import LostUpdates
 
 OBSERVERS: tuple[type[Observer], ...] = (
+    OpBits,  # whether the program repeats itself
     *(Diary, Culprit, FactsKeeper, KeptBatches),
     *(LocalGradients, CollectiveValues),  # each rank's own part, before it is added to the others'
     *(Scaling, Schedules, Autocast, Loggers),  # mixed precision used in a way that breaks it

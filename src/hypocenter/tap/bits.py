@@ -1,0 +1,325 @@
+"""A digest of the bits that every operator reads and writes, from the import of torch on, and who wrote what it reads.
+
+Data flow is followed by storage. Views are no events. Memory that `torch.empty` gave and nobody has written is not
+looked at: its bits mean nothing. What a collective has under way is not looked at either.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from hypocenter.opbits import OUTSIDE, Event, Place, Read, Write
+from hypocenter.tap import quiet
+from hypocenter.tap.collective_ops import is_collective, is_wrapped, operands, result_of
+from hypocenter.tap.digest import digests, to_host
+from hypocenter.tap.host_digest import host_digest
+from hypocenter.tap.op_context import OpContext
+from hypocenter.tap.source import is_library, source_of
+
+_UNDEFINED = frozenset({
+    "empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "resize_", "empty_permuted",
+})  # fmt: skip
+_SAME_VALUES = frozenset({"lift_fresh", "detach", "alias", "lift", "set_"})
+_LOADER_FILES = ("dataloader.py", "sampler.py", "worker.py", "fetch.py", "_utils.py")
+_LOADER = "/torch/utils/data/"
+_PRUNE = 1 << 14  # storages between two looks which of them are gone
+WAITING = 256  # events that are handed over at once
+
+
+class Storages:
+    """Which event wrote a storage last. An address is not used again while it is known here."""
+
+    def __init__(self) -> None:
+        self._writer: dict[int, int] = {}
+        self._alive: dict[int, StorageWeakRef] = {}
+        self._undefined: set[int] = set()
+        self._prune_at = _PRUNE
+
+    def read(self, tensor: torch.Tensor) -> tuple[int, bool]:
+        """The last writer, or OUTSIDE; whether parts of it may never have been written."""
+        key = storage_key(tensor)
+        return self._writer.get(key, OUTSIDE), key in self._undefined
+
+    def write(self, tensor: torch.Tensor, event: int, *, undefined: bool = False) -> None:
+        """This event has written it; `undefined`: it has only made room."""
+        key = storage_key(tensor)
+        if not key:
+            return
+        if key not in self._alive:
+            self._alive[key] = StorageWeakRef(tensor.untyped_storage())
+        self._writer[key] = event
+        if undefined:
+            self._undefined.add(key)
+        elif key in self._undefined and _covers(tensor):
+            self._undefined.discard(key)
+        if len(self._alive) > self._prune_at:
+            self._prune()
+
+    def is_unwritten(self, tensor: torch.Tensor) -> bool:
+        """Nothing but room has been made for it."""
+        return storage_key(tensor) in self._undefined
+
+    def key_of(self, tensor: torch.Tensor) -> int:
+        """The storage, as `writers` names it."""
+        return storage_key(tensor)
+
+    def _prune(self) -> None:
+        for key in [key for key, alive in self._alive.items() if alive.expired()]:
+            del self._alive[key]
+            self._writer.pop(key, None)
+            self._undefined.discard(key)
+        self._prune_at = max(_PRUNE, 2 * len(self._alive))
+
+
+class BitsTap(TorchDispatchMode):
+    """Notes every operator.
+
+    Args:
+        context: follows modules and autograd nodes.
+        moment: (phase outside of modules and backward, step, micro-batch) now.
+        emit: takes places and events in order; a place comes before the events that name it.
+    """
+
+    def __init__(
+        self,
+        context: OpContext,
+        moment: Callable[[], tuple[str, int, int]],
+        emit: Callable[[list[Place | Event]], None],
+    ) -> None:
+        super().__init__()
+        self.context, self.storages = context, Storages()
+        self.history: dict[int, list[int]] | None = {}  # storage -> events that wrote it, until parameters have names
+        self._moment, self._emit = moment, emit
+        self._n = 0
+        self._places: dict[Place, int] = {}
+        self._threads: dict[int, int] = {}
+        self._out: list[Place | Event] = []
+        self.waiting = WAITING
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """What is compiled is one thing from outside; nothing of ours may reach its tracing."""
+        return True
+
+    def forked(self) -> None:
+        """This process is a copy: what waits is the parent's."""
+        self._n, self._out = 0, []
+        self._places.clear()
+        self._threads.clear()
+
+    def flush(self) -> None:
+        """Hand over what waits."""
+        out, self._out = self._out, []
+        if out:
+            self._emit(out)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if is_wrapped(types):
+            return NotImplemented  # we want what the wrapper does inside
+        if quiet.is_on() or func.namespace in ("prim", "profiler") or func.is_view:
+            return func(*args, **kwargs)
+        base = func.__name__.partition(".")[0]
+        if base in _SAME_VALUES:
+            return func(*args, **kwargs)
+        if is_collective(func):
+            read, written = operands(func, args), []
+        else:
+            read, written = _flat((args, {k: v for k, v in kwargs.items() if k != "out"})), _written(func, args, kwargs)
+        with _no_modes():
+            reads = self._reads(read, written)
+            generator = _generator(func, args, kwargs)
+            before = state_digest(generator)
+        out = func(*args, **kwargs)
+        with _no_modes():
+            drew = generator is not None and state_digest(generator) != before
+            outputs = result_of(func, args, out) if is_collective(func) else (_flat((out,)) or written)
+            self._note(func, base, reads, outputs, (generator, before) if drew else (None, None))
+        return out
+
+    def _reads(self, read: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> list[Read]:
+        only_written = {id(t) for t in written if self.storages.is_unwritten(t)}
+        looked_at = [t for t in read if id(t) not in only_written]
+        known = [self.storages.read(t) for t in looked_at]
+        return [
+            Read(writer, digest, undefined)
+            for (writer, undefined), digest in zip(known, digests_of(looked_at), strict=True)
+        ]
+
+    def _note(
+        self, func: Any, base: str, reads: list[Read], outputs: Sequence[torch.Tensor], drawn: tuple[Any, int | None]
+    ) -> None:
+        is_room, is_under_way = base in _UNDEFINED, is_collective(func)
+        found = [None] * len(outputs) if is_room or is_under_way else digests_of(outputs)
+        event = self.add(
+            "op", str(func), self._place(str(func)), reads=reads,
+            writes=[Write(digest, form(t)) for t, digest in zip(outputs, found, strict=True)],
+            generator=_generator_name(drawn[0]), state=drawn[1],
+            note=str(drawn[0].initial_seed()) if drawn[0] is not None else "",
+        )  # fmt: skip
+        for tensor in outputs:
+            self.storages.write(tensor, event, undefined=is_room)
+            if self.history is not None:
+                self.history.setdefault(self.storages.key_of(tensor), []).append(event)
+
+    def add(self, kind: Any, name: str, place: tuple[Place, str, int, int], **fields: Any) -> int:
+        """Append an event; its number."""
+        where, phase, step, microbatch = place
+        number = self._places.get(where)
+        if number is None:
+            number = self._places[where] = len(self._places)
+            self._out.append(where)
+        thread = self._threads.setdefault(threading.get_ident(), len(self._threads))
+        fields["reads"], fields["writes"] = tuple(fields.get("reads", ())), tuple(fields.get("writes", ()))
+        n, self._n = self._n, self._n + 1
+        self._out.append(Event(n, time.time_ns(), thread, kind, name, phase, step, microbatch, number, **fields))
+        if len(self._out) >= self.waiting:
+            self.flush()
+        return n
+
+    def place_of_caller(self, frame: FrameType | None) -> tuple[Place, str, int, int]:
+        """Of something that is no operator: the innermost line of the program."""
+        phase, step, microbatch = self._moment()
+        caller, via = user_frame_via(frame)
+        where = _of_code(caller.f_code, caller.f_lineno) if caller is not None else Place()
+        place = Place(self._site(), "", where.file, where.line, where.function, where.text, via)
+        return place, "forward" if place.site else "data" if via and phase == "setup" else phase, step, microbatch
+
+    def _site(self) -> str:
+        return "" if (site := self.context.site) == "loss" else site
+
+    def _place(self, name: str) -> tuple[Place, str, int, int]:
+        phase, step, microbatch = self._moment()
+        found = self.context.place(name)
+        where = _of_code(found.code, found.line) if found.code is not None else Place()
+        via = ""
+        if found.phase == "backward":
+            phase, via = "backward", f"backward of {found.forward_op}" if found.forward_op else ""
+        elif found.phase == "forward":
+            phase = "forward"
+        else:
+            via = user_frame_via(sys._getframe(2))[1]
+            phase = "data" if via and phase == "setup" else phase
+        site = "" if found.site == "loss" else found.site
+        return (
+            Place(site, found.module, where.file, where.line, where.function, where.text, via), phase, step, microbatch,
+        )  # fmt: skip
+
+
+def _no_modes() -> AbstractContextManager[Any]:
+    """This mode is off while it runs; those below it are not to see what it computes."""
+    return _disable_current_modes() if torch._C._len_torch_dispatch_stack() else nullcontext()
+
+
+def user_frame_via(frame: FrameType | None) -> tuple[FrameType | None, str]:
+    """The innermost frame of the program, and whether torch's loader of data lies between."""
+    via = ""
+    while frame is not None and is_library(frame.f_code.co_filename):
+        name = frame.f_code.co_filename
+        if _LOADER in name and name.endswith(_LOADER_FILES):
+            via = "loader"
+        frame = frame.f_back
+    return frame, via
+
+
+def digests_of(tensors: Sequence[torch.Tensor]) -> list[int | None]:
+    """Digests as numbers. Small tensors on the host take a few microseconds; those of a device wait for it."""
+    found = [host_digest(tensor) if type(tensor) is torch.Tensor else None for tensor in tensors]
+    rest = [i for i, digest in enumerate(found) if digest is None]
+    if rest:
+        for i, digest in zip(rest, to_host(digests([tensors[i] for i in rest])), strict=True):
+            found[i] = digest
+    return found
+
+
+def state_digest(generator: torch.Generator | None) -> int | None:
+    """Of a generator's state; None where it has none to be asked for (while a CUDA graph is captured)."""
+    if generator is None:
+        return None
+    try:
+        return zlib.crc32(generator.get_state().numpy().tobytes())
+    except (RuntimeError, TypeError):
+        return None
+
+
+def form(tensor: torch.Tensor) -> str:
+    """`float32 [8, 16]`"""
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """Address of the storage; 0 for what has none."""
+    try:
+        return tensor.untyped_storage()._cdata if tensor.device.type != "meta" else 0
+    except (NotImplementedError, RuntimeError, AttributeError):
+        return 0
+
+
+def _covers(tensor: torch.Tensor) -> bool:
+    return tensor.numel() * tensor.element_size() >= tensor.untyped_storage().nbytes()
+
+
+def _generator(func: Any, args: Any, kwargs: Any) -> torch.Generator | None:
+    """The generator that an operator may draw from."""
+    if torch.Tag.nondeterministic_seeded not in func.tags:
+        return None
+    given = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Generator)]
+    if given:
+        return given[0]
+    device = kwargs.get("device")
+    if device is None:
+        device = next((t.device for t in _flat((args, kwargs))), torch.device("cpu"))
+    return _default(torch.device(device))
+
+
+def _default(device: torch.device) -> torch.Generator | None:
+    if device.type == "cpu":
+        return torch.default_generator
+    try:
+        module: Any = getattr(torch, device.type)
+        index: Any = device.index
+        return module.default_generators[module.current_device() if index is None else index]
+    except (AttributeError, IndexError, RuntimeError, TypeError):
+        return None
+
+
+def _generator_name(generator: torch.Generator | None) -> str:
+    if generator is None:
+        return ""
+    return f"torch {generator.device}" if generator is _default(generator.device) else "torch.Generator"
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    if not func._schema.is_mutable:
+        return []
+    written: list[torch.Tensor] = []
+    for position, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            written += _flat((args[position] if position < len(args) else kwargs.get(argument.name),))
+    return written
+
+
+def _flat(values: Any) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    for value in values.values() if isinstance(values, dict) else values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple, dict)):
+            found += _flat(value)
+    return found
+
+
+def _of_code(code: CodeType, line: int) -> Place:
+    source = source_of(code.co_filename, line, code.co_name)
+    return Place(file=source.file, line=line, function=source.function, text=source.text)
