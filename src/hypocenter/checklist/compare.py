@@ -21,7 +21,7 @@ _SIDES = ("baseline", "candidate")
 
 def compare(
     baseline: Configuration, candidate: Configuration, items: Items | None = None, *,
-    extra_rows: Iterable[Row] = (), samples: Iterable[str] = (),
+    extra_rows: Iterable[Row] = (), samples: Iterable[str] = (), more_notes: Iterable[str] = (),
 ) -> Checklist:  # fmt: skip
     """A row for each item, the ones that matter first, and a status.
 
@@ -29,6 +29,7 @@ def compare(
         items: what is compared; all built-in items if not given.
         extra_rows: rows about what is in no configuration, such as the real batches; they count as the others do.
         samples: a few samples of the batches, decoded, to look at.
+        more_notes: of the checks that made the extra rows.
     """
     items = load() if items is None else items
     baseline, candidate = _adopted(baseline, items), _adopted(candidate, items)
@@ -44,7 +45,7 @@ def compare(
     return Checklist(
         status=status, sentence=sentence, baseline=baseline.label, candidate=candidate.label,
         rows=ordered(rows, list(items.groups)), unknown_baseline=baseline.unknown, unknown_candidate=candidate.unknown,
-        notes=tuple(_notes(baseline, candidate)), samples=tuple(samples),
+        notes=(*_notes(baseline, candidate), *more_notes), samples=tuple(samples),
         kinds_baseline=baseline.kinds, kinds_candidate=candidate.kinds,
     )  # fmt: skip
 

@@ -10,11 +10,14 @@ import click
 
 from hypocenter.checklist.checklist import Checklist, Row
 from hypocenter.checklist.compare import compare
-from hypocenter.checklist.configuration import Configuration
+from hypocenter.checklist.data.rows import of_batches
+from hypocenter.checklist.data.tokenizer import open_tokenizer
 from hypocenter.checklist.items.item import Items
 from hypocenter.checklist.items.loading import load
 from hypocenter.checklist.reading import read
 from hypocenter.errors import ConfigError
+from hypocenter.record.layout import is_recording
+from hypocenter.record.reader import RecordedRun, open_run
 from hypocenter.report import wording
 from hypocenter.report.checklist import json, markdown, terminal
 from hypocenter.report.screen import can_draw, screen_of, write
@@ -32,24 +35,34 @@ FORMATS = ("terminal", "json", "markdown")
     "--items", "own_items", multiple=True, type=click.Path(path_type=Path), metavar="FILE",
     help="Items of your own: a TOML file or a folder of them; may be repeated.",
 )  # fmt: skip
+@click.option(
+    "--tokenizer", type=click.Path(path_type=Path), metavar="DIR",
+    help="Folder of the tokenizer: its special ids are checked, and samples of the batches decoded.",
+)  # fmt: skip
 @click.option("--all", "all_rows", is_flag=True, help="Show all rows: what is the same and what nobody says too.")
 @click.option("--format", "format_name", type=click.Choice(FORMATS), default="terminal", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (hypocenter.checklist/1); nothing is cut.")
 def command(
     baseline: str, candidate: str, more_baseline: tuple[str, ...], more_candidate: tuple[str, ...],
-    own_items: tuple[Path, ...], all_rows: bool, format_name: str, as_json: bool,
+    own_items: tuple[Path, ...], tokenizer: Path | None, all_rows: bool, format_name: str, as_json: bool,
 ) -> int:  # fmt: skip
     """Compare what two trainings are configured to do, in the field's terms, whichever framework each is for.
 
     Each side is a launch script, a configuration file, a log that holds the arguments, a checkpoint or a run directory.
     Several files of one side are joined by a comma, of which the last has the last word:
-    config.json,training_args.json,ds.json.
+    config.json,training_args.json,ds.json. Run directories that were recorded with --save-batches also have their real
+    batches compared and checked: order, range of ids, shift of labels, ends of sequences, special ids.
 
     Exit code: 0 same, 1 different, 2 a file of items is wrong, 4 nothing to read, 5 cannot tell.
     """
     items = load(own_items)
-    sides = [_side(word, more) for word, more in ((baseline, more_baseline), (candidate, more_candidate))]
-    found = compare(sides[0], sides[1], items)
+    paths = [
+        [*paths_of(word), *map(Path, more)] for word, more in ((baseline, more_baseline), (candidate, more_candidate))
+    ]
+    one, other = read(paths[0]), read(paths[1])
+    runs = _recording(paths[0]), _recording(paths[1])
+    batches = of_batches(runs, (one, other), items, open_tokenizer(tokenizer) if tokenizer is not None else None)
+    found = compare(one, other, items, extra_rows=batches.rows, samples=batches.samples, more_notes=batches.notes)
     if as_json or format_name == "json":
         write(sys.stdout, json.render(found))
     elif format_name == "markdown":
@@ -72,8 +85,9 @@ def paths_of(word: str) -> list[Path]:
     return [Path(word)]
 
 
-def _side(word: str, more: Sequence[str]) -> Configuration:
-    return read([*paths_of(word), *map(Path, more)])
+def _recording(paths: Sequence[Path]) -> RecordedRun | None:
+    """The recording among the files of a side."""
+    return next((open_run(path) for path in paths if is_recording(path)), None)
 
 
 def _on_screen(found: Checklist, items: Items, *, all_rows: bool) -> str:
