@@ -6,7 +6,7 @@ from __future__ import annotations
 # (pyarrow.compute makes its functions when it is imported)
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from hypocenter.diagnose.logical import merged, with_placements
 from hypocenter.diagnose.placements import parsed
+from hypocenter.diagnose.shelf import Shelf
 from hypocenter.nouns import Place
 
 _MAY_HOLD_COPIES = ("dp", "cp", "tp")  # over pp and ep tensors differ unless a placement says otherwise
@@ -61,6 +62,22 @@ def grad_norms(table: pa.Table, places: Mapping[int, Place], port: str = "grad")
         if n_ranks > 1 and (axes := _untold(placement or "", places.get(rank))):
             untold[step] = axes
     return [_norm(step, by_step[step], untold.get(step, "")) for step in sorted(by_step)]
+
+
+def job_grad_norms(tables: Iterable[tuple[int, pa.Table]], places: Mapping[int, Place]) -> Iterator[GradNorm]:
+    """The same of a job that is larger than memory: its rows come rank by rank, and are looked at step by step.
+
+    Args:
+        tables: (rank, readings of phase grad in columns of READS), ranks rising.
+        places: where ranks stand.
+    """
+    shelf, known = Shelf(), dict[tuple[int, str, str], str]()
+    for _, table in tables:
+        with_placements(table, known)
+        shelf.put(table)
+    for step in shelf.steps():
+        yield from grad_norms(with_placements(shelf.take(step), known), places)
+    shelf.close()
 
 
 def _untold(placement: str, place: Place | None) -> str:

@@ -17,7 +17,7 @@ from hypocenter.compare.curves.catalogue import Head, reader
 from hypocenter.compare.curves.collector import Collector
 from hypocenter.detect.replica_rows import BATCH_PREFIX
 from hypocenter.diagnose.logical import READS
-from hypocenter.diagnose.logical_norm import grad_norms
+from hypocenter.diagnose.logical_norm import job_grad_norms
 from hypocenter.record.layout import is_recording
 from hypocenter.record.reader import RecordedRun, open_run
 
@@ -81,8 +81,7 @@ def _add_losses(losses: Mapping[int, Sequence[float]], n_parts: int, found: Coll
 
 
 def _add_grad_norms(run: RecordedRun, found: Collector) -> None:
-    rows = [table for _, table in run.scan(_is_grad, columns=READS)]
-    for norm in grad_norms(pa.concat_tables(rows), run.places) if rows else ():
+    for norm in job_grad_norms(run.scan(_is_grad, columns=READS), run.places):
         if norm.norm is not None and not norm.is_lower_bound and not norm.is_upper_bound:
             found.add(norm.step, "grad_norm", norm.norm)
         else:
