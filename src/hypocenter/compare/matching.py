@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from hypocenter.compare.comparison import Matching, Pair, SiteCard, Spot
 from hypocenter.compare.pairing.chain import CATALOGUE, Matcher, Task, matchers
+from hypocenter.compare.pairing.copies import with_copies
 from hypocenter.compare.pairing.manual_map import ManualMap
 from hypocenter.errors import HypocenterError
 from hypocenter.record.facts_file import Facts
@@ -54,6 +55,9 @@ def match(
             pairs += found
             used[0].update(spot for pair in found for spot in pair.baseline)
             used[1].update(spot for pair in found for spot in pair.candidate)
+    pairs = with_copies(pairs, ours, theirs)
+    for side, of_side in enumerate(used):
+        of_side.update(spot for pair in pairs for spot in (pair.baseline, pair.candidate)[side])
     left = [card for card in ours if card.spot not in used[0]], [card for card in theirs if card.spot not in used[1]]
     order = {card.spot: card.order for card in ours}
     return Matching(

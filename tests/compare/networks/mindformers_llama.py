@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from .parts import RMSNorm, angles, attended, interleaved, next_token_loss, rotated
+from .parts import RMSNorm, angles, attended, interleaved, next_token_loss, turned
 
 
 class LlamaEmbedding(nn.Module):
@@ -24,6 +24,23 @@ class Linear(nn.Linear):
     pass
 
 
+class LlamaSiLU(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.silu(x)
+
+
+class FreqsMgr(nn.Module):
+    """The tables of cosines and sines, (sequence, head)."""
+
+    def __init__(self, head: int, theta: float) -> None:
+        super().__init__()
+        self.head, self.theta = head, theta
+
+    def forward(self, seq_length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        angle = angles(seq_length, self.head, self.theta)
+        return angle.cos(), angle.sin()
+
+
 class LLamaAttention(nn.Module):
     def __init__(self, c: Any, concatenated: bool) -> None:
         super().__init__()
@@ -36,7 +53,7 @@ class LLamaAttention(nn.Module):
         self.w_qkv = Linear(c.hidden_size, (self.n + 2 * self.g) * self.d, bias=c.model_type == "qwen2")
         self.wo = Linear(self.n * self.d, c.hidden_size, bias=False)
 
-    def forward(self, x: torch.Tensor, freqs_cis: torch.Tensor, mask: None = None) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, freqs_cis: tuple[torch.Tensor, torch.Tensor], mask: None = None) -> torch.Tensor:
         b, s = x.shape[:2]
         qkv = self.w_qkv(x)
         sizes = [self.n * self.d, self.g * self.d, self.g * self.d]
@@ -45,7 +62,7 @@ class LLamaAttention(nn.Module):
         else:
             q, k, v = qkv.view(b, s, self.g, -1).split([size // self.g for size in sizes], dim=-1)
         q, k, v = (t.reshape(b, s, -1, self.d).transpose(1, 2) for t in (q, k, v))
-        out = attended(rotated(q, freqs_cis), rotated(k, freqs_cis), v)
+        out = attended(turned(q, *freqs_cis), turned(k, *freqs_cis), v)
         return self.wo(out.transpose(1, 2).reshape(b, s, -1))
 
 
@@ -54,12 +71,13 @@ class LlamaFeedForward(nn.Module):
         super().__init__()
         self.size, self.concatenated = c.intermediate_size, concatenated
         self.w_gate_hidden = Linear(c.hidden_size, 2 * c.intermediate_size, bias=False)
+        self.activate = LlamaSiLU()
         self.w2 = Linear(c.intermediate_size, c.hidden_size, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         out = self.w_gate_hidden(x)
         gate, hidden = out.chunk(2, dim=-1) if self.concatenated else out.view(*x.shape[:2], self.size, 2).unbind(-1)
-        return self.w2(hidden * F.silu(gate))
+        return self.w2(hidden * self.activate(gate))
 
 
 class LLamaDecodeLayer(nn.Module):
@@ -70,7 +88,7 @@ class LLamaDecodeLayer(nn.Module):
         self.attention = LLamaAttention(c, concatenated)
         self.feed_forward = LlamaFeedForward(c, concatenated)
 
-    def forward(self, x: torch.Tensor, freqs_cis: torch.Tensor, mask: None = None) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, freqs_cis: tuple[torch.Tensor, torch.Tensor], mask: None = None) -> torch.Tensor:
         h = x + self.attention(self.attention_norm(x), freqs_cis, mask)
         return h + self.feed_forward(self.ffn_norm(h))
 
@@ -78,13 +96,14 @@ class LLamaDecodeLayer(nn.Module):
 class LlamaModel(nn.Module):
     def __init__(self, c: Any, concatenated: bool) -> None:
         super().__init__()
-        self.head, self.theta = c.head_dim, c.rope_parameters["rope_theta"]
+        self.freqs_mgr = FreqsMgr(c.head_dim, c.rope_parameters["rope_theta"])
         self.tok_embeddings = LlamaEmbedding(c.vocab_size, c.hidden_size)
         self.layers = nn.ModuleList(LLamaDecodeLayer(c, concatenated) for _ in range(c.num_hidden_layers))
         self.norm_out = RMSNorm(c.hidden_size, c.rms_norm_eps)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        h, freqs = self.tok_embeddings(tokens), angles(tokens.shape[1], self.head, self.theta)
+        freqs = self.freqs_mgr(tokens.shape[1])
+        h = self.tok_embeddings(tokens)
         for layer in self.layers:
             h = layer(h, freqs)
         return self.norm_out(h)

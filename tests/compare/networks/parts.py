@@ -24,9 +24,12 @@ def angles(n: int, head: int, theta: float) -> torch.Tensor:
 
 
 def rotated(x_bnsd: torch.Tensor, angle: torch.Tensor) -> torch.Tensor:
+    return turned(x_bnsd, angle.cos(), angle.sin())
+
+
+def turned(x_bnsd: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     half = x_bnsd.shape[-1] // 2
-    turned = torch.cat((-x_bnsd[..., half:], x_bnsd[..., :half]), dim=-1)
-    return x_bnsd * angle.cos() + turned * angle.sin()
+    return x_bnsd * cos + torch.cat((-x_bnsd[..., half:], x_bnsd[..., :half]), dim=-1) * sin
 
 
 def attended(q_bnsd: torch.Tensor, k_bnsd: torch.Tensor, v_bnsd: torch.Tensor) -> torch.Tensor:

@@ -21,6 +21,7 @@ from typing import Literal
 import msgspec
 
 from hypocenter.compare.comparison import Matching, Pair, Side, Spot
+from hypocenter.compare.pairing.copies import without_copies
 from hypocenter.errors import ConfigError
 
 if sys.version_info >= (3, 11):
@@ -109,7 +110,7 @@ def _manual_pair(entry: _Entry, path: str) -> ManualPair:
 def draft_map(matching: Matching) -> str:
     """The map file that says what was found, to be read back or to be corrected by hand."""
     entries: dict[str, list[Pair]] = {}
-    for pair in matching.pairs:
+    for pair in map(without_copies, matching.pairs):
         entries.setdefault(_sites(pair), []).append(pair)
     lines = ["# sites of the baseline and the candidate that are the same; what stands here always wins"]
     keys = _keys(matching, "baseline"), _keys(matching, "candidate")

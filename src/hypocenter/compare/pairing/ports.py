@@ -104,7 +104,41 @@ def _pair_group(
                 pairs.append(_pair(a, b, layout, why))
                 left[0].remove(a)
                 left[1].remove(b)
+    pairs += _by_tuple(whole, left)
     return pairs + _by_shape(whole, left)
+
+
+def _by_tuple(
+    whole: tuple[list[SiteCard], list[SiteCard]], left: tuple[list[SiteCard], list[SiteCard]]
+) -> list[PortPair]:
+    """Pair the members of tuples that go by another name, or by none: the only one of those shapes on either side."""
+    tuples = (_tuples(whole[0]), _tuples(whole[1]))
+    pairs: list[PortPair] = []
+    for key, ours in tuples[0].items():
+        theirs = tuples[1].get(key, [])
+        both = list(zip(ours, theirs, strict=False))
+        layouts = [layout_of(a, b) if a in left[0] and b in left[1] else None for a, b in both]
+        if both and all(layouts):
+            for (a, b), layout in zip(both, layouts, strict=True):
+                pairs.append(_pair(a, b, layout or Layout(), "{} is {}, of the only tuple of those shapes"))
+                left[0].remove(a)
+                left[1].remove(b)
+    return pairs
+
+
+def _tuples(cards: Iterable[SiteCard]) -> dict[str, list[SiteCard]]:
+    """Members of tuples of several tensors, in order, by their shapes; of equal ones none."""
+    of_name: dict[str, dict[str, SiteCard]] = defaultdict(dict)
+    for card in cards:
+        parts = _PARTS.findall(card.spot.port)
+        if len(parts) == 2:
+            of_name[parts[0]][parts[1]] = card
+    found: dict[str, list[list[SiteCard]]] = defaultdict(list)
+    for members in of_name.values():
+        if len(members) > 1 and all(len(card.shape) > 1 for card in members.values()):
+            key = [(part, [n for n in members[part].shape if n != 1], kind_of(members[part].dtype)) for part in members]
+            found[str(sorted(key))].append([members[part] for part in sorted(members)])
+    return {key: tuples[0] for key, tuples in found.items() if len(tuples) == 1}
 
 
 def _by_shape(
