@@ -10,7 +10,7 @@ from hypocenter.checklist.checklist import Checklist, Remark, Row, Verdict
 from hypocenter.checklist.configuration import Configuration, Setting, Value
 from hypocenter.checklist.forms import equal, fits, is_off, is_readable, normal, spellings
 from hypocenter.checklist.implied import implied
-from hypocenter.checklist.items.item import Advice, Item, Items
+from hypocenter.checklist.items.item import Advice, Described, Item, Items
 from hypocenter.checklist.items.loading import load
 from hypocenter.checklist.respelled import respelled
 from hypocenter.checklist.verdict import conclude, ordered
@@ -59,7 +59,7 @@ def _row(item: Item, baseline: Configuration, candidate: Configuration) -> Row:
         item=item.key, title=item.title, group=item.group, unit=item.unit, verdict=verdict, why=why,
         baseline=_value(one), candidate=_value(other), severity="note" if half_off else item.importance,
         fix=_fix(item, verdict, candidate.label, one, other), baseline_setting=one, candidate_setting=other,
-        remarks=tuple(_remarks(item, baseline, candidate)),
+        remarks=_remarks(item, baseline, candidate),
     )  # fmt: skip
 
 
@@ -143,7 +143,7 @@ _KINDS = {"count": "whole number", "number": "number", "flag": "yes or no", "ids
 def _of_difference(item: Item) -> str:
     parts = [item.why]
     if item.recommended is not None:
-        parts.append(f"recommended: {_said(item.recommended)}")
+        parts.append(_recommended(item))
     return "; ".join(parts)
 
 
@@ -157,20 +157,30 @@ def _fix(item: Item, verdict: Verdict, label: str, one: Setting | None, other: S
     return item.fix or f"{place}: set {item.key.partition('.')[2]} to {_said(one.value)}"
 
 
-def _remarks(item: Item, baseline: Configuration, candidate: Configuration) -> Iterator[Remark]:
+def _remarks(item: Item, baseline: Configuration, candidate: Configuration) -> tuple[Remark, ...]:
+    told: list[Remark] = []
     for advice in item.advice:
         who = [name for name, side in zip(_SIDES, (baseline, candidate), strict=True) if fits(advice.side, item, side)]
-        if who:
-            yield _remark(advice, " and ".join(who))
+        told += [_remark(advice, " and ".join(who))] if who else []
     settings = [side.settings.get(item.key) for side in (baseline, candidate)]
-    if item.recommended is not None and all(
-        setting is not None
+    if not told and all(setting is not None and _is_unusual(item, setting) for setting in settings):
+        told.append(_remark(Advice(side=Described(), importance="note", text=_recommended(item)), " and ".join(_SIDES)))
+    return tuple(told)
+
+
+def _is_unusual(item: Item, setting: Setting) -> bool:
+    """Whether it is another value than the recommended one, and one at all."""
+    value = normal(item, setting.value)
+    return (
+        item.recommended is not None
         and setting.unresolved is None
-        and not equal(item, normal(item, setting.value), normal(item, item.recommended))
-        and not is_off(item, normal(item, setting.value))
-        for setting in settings
-    ):
-        yield Remark(side="baseline and candidate", severity="note", text=f"recommended: {_said(item.recommended)}")
+        and not equal(item, value, normal(item, item.recommended))
+        and not is_off(item, value)
+    )
+
+
+def _recommended(item: Item) -> str:
+    return f"recommended: {_said(item.recommended)}"
 
 
 def _remark(advice: Advice, who: str) -> Remark:

@@ -17,8 +17,9 @@ def conclude(rows: Sequence[Row]) -> tuple[Status, str]:
     """The status and the sentence.
 
     Different: a row of importance error or warning differs. Same: none does, and at least half of the items of
-    importance error that either side says were compared. Else it cannot be told. Rows that only one side says and
-    remarks do not make a difference; they are counted in the sentence.
+    importance error that either side says were compared. Else it cannot be told. Rows that only one side says are no
+    difference, and remarks (dropout is on, on both sides) are about one side and not about the comparison: both are
+    counted in the sentence and shown.
     """
     said = [row for row in rows if row.verdict != "not-set"]
     compared = [row for row in said if row.verdict in _COMPARED]
@@ -52,6 +53,8 @@ def _more(said: Sequence[Row]) -> str:
     lost = sum(row.verdict == "cannot-tell" for row in said)
     parts = [f"{half} said on one side only"] if half else []
     parts += [f"{lost} that cannot be told"] if lost else []
+    remarks = sum(remark.severity != "note" for row in said for remark in row.remarks)
+    parts += [f"{remarks} {'remark' if remarks == 1 else 'remarks'} worth a look"] if remarks else []
     return f"; {', '.join(parts)}" if parts else ""
 
 

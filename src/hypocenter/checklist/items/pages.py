@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from textwrap import fill
 
 from hypocenter.checklist import tables
 from hypocenter.checklist.configuration import Scalar
 from hypocenter.checklist.items.item import Advice, Described, Item, Items
 from hypocenter.manual import Manual
 
+WIDTH = 96  # columns of a line, which is shown with two before it on a screen of 100
 _KINDS = {
     "count": "Whole numbers, compared exactly.",
     "flag": "Yes or no.",
@@ -31,12 +33,16 @@ def page(item: Item) -> Manual:
     return Manual(
         message=item.title,
         sections=(
-            ("What it means", f"{item.manual.strip()}\nWhat a difference does: {item.why}."),
-            ("How it is decided", "\n".join(_decided(item))),
-            ("What to do", item.fix or "Give the candidate the baseline's value."),
-            ("When it is wrong", item.wrong or "When the two sides are meant to differ in it."),
+            ("What it means", _lines([item.manual, f"What a difference does: {item.why}."])),
+            ("How it is decided", _lines(_decided(item))),
+            ("What to do", _lines([item.fix or "Give the candidate the baseline's value."])),
+            ("When it is wrong", _lines([item.wrong or "When the two sides are meant to differ in it."])),
         ),
     )
+
+
+def _lines(sentences: Iterable[str]) -> str:
+    return "\n".join(fill(" ".join(text.split()), WIDTH, break_on_hyphens=False) for text in dict.fromkeys(sentences))
 
 
 def pages(items: Items) -> dict[str, Manual]:
