@@ -1,0 +1,161 @@
+"""A recorded optimizer step done again in float64: is the result what the optimizer says that it does?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hypocenter.compare.updates.comparison import RowVerdict, UpdateRow
+from hypocenter.compare.updates.options import Options, options_of
+from hypocenter.compare.updates.recorded import ParameterUpdate, RecordedUpdates
+from hypocenter.compare.updates.rules import EPS, Inputs, Predicted, predict
+from hypocenter.compare.values.bits import Array
+from hypocenter.compare.values.tensor_file import Stored
+from hypocenter.record.reader import RecordedRun
+
+LIMIT_UNITS = 4.0  # rounding errors; the most that torch's own rules made in a million elements is 2.5 (the tests)
+AT_MOST = 1 << 20  # elements of a parameter that are looked at, evenly spread
+_HALF = ("float16", "bfloat16")
+_MASTERS = ("master", "master_param", "fp32_param")  # words of fused optimizers for a copy that they keep themselves
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A parameter's update in float64, ready for a rule."""
+
+    inputs: Inputs
+    after: Array
+    state_after: Mapping[str, Array]
+
+
+def recompute(run: RecordedRun, step: int) -> tuple[UpdateRow, ...]:
+    """Every parameter that an optimizer updated at this step, on every rank; empty where nothing is recorded.
+
+    Args:
+        run: a recording of level `tensors`.
+        step: of the run, counted from 0.
+    """
+    return tuple(row_of(update) for update in RecordedUpdates(run).of(step))
+
+
+def row_of(update: ParameterUpdate) -> UpdateRow:
+    """One update, done again with the options that its optimizer states."""
+    options = options_of(update)
+    row = UpdateRow(
+        step=update.step, rank=update.rank, name=update.name, kind=update.kind, options=options, update=update,
+        n=math.prod(update.before.shape), dtype=update.before.dtype, verdict="cannot-tell",
+    )  # fmt: skip
+    if update.is_skipped:
+        return replace(row, verdict="skipped", why="the loss scaler refused this step")
+    if update.gradient is None:
+        return _without_gradient(row)
+    why_not = _why_not(update, options)
+    if why_not or options is None:
+        return replace(row, why=why_not or f"the rule of {update.kind} is not known here")
+    case = case_of(update)
+    found = error_of(case, options)
+    if not math.isfinite(found.units):
+        return replace(row, why="not all values are finite")
+    verdict: RowVerdict = "as-stated" if found.units <= LIMIT_UNITS else "differs"
+    return replace(
+        row, verdict=verdict, error_units=found.units, relative_error=found.relative, worst_port=found.port,
+        update_norm=float(np.linalg.norm(case.after - case.inputs.value)),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Error:
+    """How far a recorded result is from a predicted one. `port`: where it is farthest."""
+
+    units: float
+    relative: float
+    port: str
+    of_value: float  # in units, of the parameter alone
+
+
+def error_of(case: Case, options: Options, predicted: Predicted | None = None) -> Error:
+    """Recorded against predicted: the parameter, and the state where both sides have it. Infinite: not all finite."""
+    predicted = predicted or predict(options, case.inputs)
+    with np.errstate(all="ignore"):
+        apart = np.abs(case.after - predicted.after.exact)
+        units = {"value": _most(apart / predicted.after.unit)}
+        for port, value in predicted.state.items():
+            recorded = case.state_after.get(port)
+            if recorded is not None:
+                units[port] = _most(np.abs(recorded - value.exact) / value.unit)
+        moved = float(np.linalg.norm(case.after - case.inputs.value))
+        off = float(np.linalg.norm(apart))
+    worst = max(units, key=lambda port: units[port])
+    return Error(
+        units=units[worst], relative=off / moved if moved else (0.0 if not off else math.inf), port=worst,
+        of_value=units["value"],
+    )  # fmt: skip
+
+
+def case_of(update: ParameterUpdate) -> Case:
+    """The recorded values in float64; of a large tensor an even part."""
+    n = math.prod(update.before.shape)
+    stride = max(1, -(-n // AT_MOST))
+    value = _flat(update.before, stride)
+    gradient = _flat(update.gradient, stride) if update.gradient is not None else np.zeros_like(value)
+    if update.grad_scale not in (0.0, 1.0):
+        gradient = gradient / update.grad_scale
+    state = dict(_arrays(update.state, n, stride))
+    formats = [stored.dtype for stored in update.state_after.values() if stored.shape and stored.dtype in EPS]
+    state_dtype = max([update.before.dtype, *formats], key=lambda name: EPS[name])
+    return Case(
+        inputs=Inputs(
+            value=value, gradient=gradient, n_steps=_n_steps(update), state=state, dtype=update.before.dtype,
+            state_dtype=state_dtype,
+        ),
+        after=_flat(update.after, stride),
+        state_after=dict(_arrays(update.state_after, n, stride)),
+    )  # fmt: skip
+
+
+def _n_steps(update: ParameterUpdate) -> float:
+    """Steps that were taken before: the state's counter, or the group's, which has counted this one already."""
+    counter = update.state.get("step")
+    if counter is not None:
+        return float(counter.values())
+    if update.state_after.get("step") is not None:
+        return float(update.state_after["step"].values()) - 1
+    in_group = update.options.get("step")
+    return float(in_group) - 1 if isinstance(in_group, (int, float)) and in_group >= 1 else 0.0
+
+
+def _arrays(state: Mapping[str, Stored], n: int, stride: int) -> Iterator[tuple[str, Array]]:
+    for port, stored in state.items():
+        if math.prod(stored.shape) == n and (stored.shape or n == 1) and port != "step":
+            yield port, _flat(stored, stride)
+
+
+def _flat(stored: Stored, stride: int) -> Array:
+    return Stored(dtype=stored.dtype, raw=stored.raw.reshape(-1)[::stride]).values()
+
+
+def _why_not(update: ParameterUpdate, options: Options | None) -> str:
+    if update.before.dtype not in EPS:
+        return f"parameters of {update.before.dtype} are not done again"
+    if any(word in update.state_after for word in _MASTERS):
+        return "the optimizer trains a float32 copy of its own, which is not recorded"
+    if options is not None and options.family == "adam" and "exp_avg" not in update.state_after:
+        return f"{update.kind} keeps its moments where they are not recorded"
+    return ""
+
+
+def _without_gradient(row: UpdateRow) -> UpdateRow:
+    before, after = row.update.before, row.update.after
+    if before.shape == after.shape and np.array_equal(before.raw, after.raw):
+        return replace(row, verdict="as-stated", why="no gradient, no update")
+    return replace(row, verdict="differs", error_units=math.inf, why="it changed although it had no gradient")
+
+
+def _most(values: Array) -> float:
+    if not values.size:
+        return 0.0
+    largest = float(np.max(values))  # NaN where one is
+    return largest if largest == largest else math.inf
