@@ -1,0 +1,236 @@
+"""The options under which a recorded update comes out as recorded: those that are stated, or the fewest others.
+
+Each option in turn, then two together, are tried with other values: switched, a usual number, the other side's number,
+and the number that the recorded values give by least squares. Only what brings the whole result to within rounding
+counts; where several do, switches and usual numbers come before fitted ones, and the others are listed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+
+from hypocenter.compare.updates.comparison import Effective, UpdateRow
+from hypocenter.compare.updates.options import Options
+from hypocenter.compare.updates.recompute import LIMIT_UNITS, Case, case_of, error_of
+from hypocenter.compare.updates.rules import predict
+from hypocenter.compare.values.bits import Array
+
+_EPS = (1e-8, 1e-6, 1e-5, 1e-7, 1e-10, 1e-12, 1e-15, 1e-3, 0.0)  # of Adam in frameworks and papers
+_BETA1, _BETA2 = (0.9, 0.95, 0.8, 0.0), (0.999, 0.95, 0.99, 0.98, 0.9, 0.9999)
+_DECAY = (0.0, 0.01, 0.1, 0.05, 0.001)
+_ROUND = {"lr": 1e-5, "weight_decay": 2e-2, "beta1": 1e-5, "beta2": 1e-6, "eps": 2e-2, "momentum": 1e-5}
+"""Relative error of a fitted number, below which the nearest short decimal is believed."""
+_FEW = 1 << 16  # elements with which is searched
+_OF_FAMILY: Mapping[str, tuple[str, ...]] = {
+    "adam": ("decoupled", "bias_correction", "weight_decay", "eps", "beta1", "beta2", "lr", "amsgrad", "maximize"),
+    "sgd": ("weight_decay", "decoupled", "momentum", "nesterov", "dampening", "lr", "maximize"),
+    "adagrad": ("weight_decay", "eps", "lr_decay", "lr", "maximize"),
+}
+_BOTH_AT_ONCE = 60  # pairs of changes that are tried, most likely ones first
+
+
+def effective(row: UpdateRow, also: Iterable[Options] = ()) -> Effective:
+    """What the optimizer did, as options.
+
+    Args:
+        row: of `recompute`.
+        also: options whose numbers are tried too: the other side's.
+    """
+    stated = row.options
+    if stated is None or row.verdict in ("cannot-tell", "skipped") or row.update.gradient is None:
+        return Effective(options=None)
+    if row.verdict == "as-stated":
+        return Effective(options=stated, error_units=row.error_units, stated_error_units=row.error_units)
+    case = _few(case_of(row.update))
+    others = [one for one in also if one.family == stated.family]
+    found = _one_change(case, stated, others) or _two_changes(case, stated, others)
+    if not found:
+        return Effective(options=None, stated_error_units=row.error_units)
+    found.sort(key=lambda each: each[0])
+    changes = [_changes(stated, options) for _, _, options in found]
+    distinct = [change for i, change in enumerate(changes) if change.keys() not in [c.keys() for c in changes[:i]]]
+    return Effective(
+        options=found[0][2], changes=changes[0], also=tuple(distinct[1:]), error_units=found[0][1],
+        stated_error_units=row.error_units,
+    )  # fmt: skip
+
+
+_Found = list[tuple[tuple[int, int, float], float, Options]]  # (how far-fetched, error, options)
+
+
+def _one_change(case: Case, stated: Options, others: list[Options]) -> _Found:
+    found: _Found = []
+    for rank, options in _alternatives(case, stated, others):
+        units = error_of(case, options).units
+        if units <= LIMIT_UNITS:
+            found.append(((1, rank, units), units, options))
+    return found
+
+
+def _two_changes(case: Case, stated: Options, others: list[Options]) -> _Found:
+    """The changes that help most by themselves, each with any other."""
+    tried = [(error_of(case, options).relative, rank, options) for rank, options in _alternatives(case, stated, others)]
+    tried.sort(key=lambda each: (not math.isfinite(each[0]), each[0]))
+    found: _Found = []
+    for _, rank, first in tried[:_BOTH_AT_ONCE]:
+        changed = set(_changes(stated, first))
+        for other_rank, options in _alternatives(case, first, others):
+            now = set(_changes(stated, options))
+            if not changed < now:
+                continue
+            units = error_of(case, options).units
+            if units <= LIMIT_UNITS:
+                found.append(((2, rank + other_rank, units), units, options))
+        if found:
+            break
+    return found
+
+
+def _alternatives(case: Case, stated: Options, others: list[Options]) -> Iterator[tuple[int, Options]]:
+    """(how far-fetched, options with one of them changed)."""
+    for name in _OF_FAMILY[stated.family]:
+        now = getattr(stated, name)
+        seen = {now}
+        for rank, value in _values(name, case, stated, others):
+            if value not in seen:
+                seen.add(value)
+                yield rank, replace(stated, **{name: value})
+
+
+def _values(name: str, case: Case, stated: Options, others: list[Options]) -> Iterator[tuple[int, Any]]:
+    now = getattr(stated, name)
+    if isinstance(now, bool):
+        yield 1, not now
+        return
+    yield from ((0, getattr(one, name)) for one in others)
+    usual = {"eps": _EPS, "beta1": _BETA1, "beta2": _BETA2, "weight_decay": _DECAY, "momentum": (0.9, 0.0)}
+    yield from ((1, value) for value in usual.get(name, ()))
+    fitted = _fitted(name, case, stated)
+    if fitted is not None and math.isfinite(fitted):
+        yield 2, _short(fitted, _ROUND.get(name, 1e-5))
+        yield 3, fitted
+
+
+def _fitted(name: str, case: Case, options: Options) -> float | None:
+    """The number that fits best, all others as they are; None where the values say nothing of it."""
+    with np.errstate(all="ignore"):
+        if name == "lr":
+            return _rate(case, options)
+        if name == "weight_decay":
+            return _decay(case, options)
+        if name in ("beta1", "momentum"):
+            return _beta1(case, options) if options.family == "adam" else _momentum(case, options)
+        if name == "beta2":
+            return _beta2(case, options)
+        return _eps(case, options) if name == "eps" and options.family == "adam" else None
+
+
+def _rate(case: Case, options: Options) -> float | None:
+    towards = predict(options, case.inputs).direction
+    if options.decoupled:
+        towards = towards + options.weight_decay * case.inputs.value
+    return _along(case.inputs.value - case.after, towards)
+
+
+def _decay(case: Case, options: Options) -> float | None:
+    value = case.inputs.value
+    if options.decoupled:
+        rest = case.after - value + options.lr * predict(options, case.inputs).direction
+        share = _along(-rest, value)
+        return share / options.lr if share is not None and options.lr else None
+    without = replace(options, weight_decay=0.0)
+    if options.family == "adam" and "exp_avg" in case.state_after:
+        rest = case.state_after["exp_avg"] - predict(without, case.inputs).state["exp_avg"].exact
+        share = _along(rest, value)
+        return share / (1 - options.beta1) if share is not None else None
+    if options.family == "sgd" and options.lr:
+        rest = predict(without, case.inputs).after.exact - case.after
+        share = _along(rest, value)
+        factor = 1 + options.momentum if options.nesterov else 1.0
+        return share / (options.lr * factor) if share is not None else None
+    return None
+
+
+def _gradient(case: Case, options: Options) -> Array:
+    gradient = -case.inputs.gradient if options.maximize else case.inputs.gradient
+    return gradient if options.decoupled else gradient + options.weight_decay * case.inputs.value
+
+
+def _beta1(case: Case, options: Options) -> float | None:
+    new = case.state_after.get("exp_avg")
+    old = case.inputs.state.get("exp_avg", np.zeros_like(case.inputs.value))
+    share = _along(new - old, _gradient(case, options) - old) if new is not None else None
+    return 1 - share if share is not None else None
+
+
+def _beta2(case: Case, options: Options) -> float | None:
+    new = case.state_after.get("exp_avg_sq")
+    old = case.inputs.state.get("exp_avg_sq", np.zeros_like(case.inputs.value))
+    share = _along(new - old, _gradient(case, options) ** 2 - old) if new is not None else None
+    return 1 - share if share is not None else None
+
+
+def _momentum(case: Case, options: Options) -> float | None:
+    new, old = case.state_after.get("momentum_buffer"), case.inputs.state.get("momentum_buffer")
+    if new is None or old is None:
+        return None
+    return _along(new - (1 - options.dampening) * _gradient(case, options), old)
+
+
+def _eps(case: Case, options: Options) -> float | None:
+    """What stands below the direction, less the root: where the root is small it is mostly eps."""
+    predicted = predict(options, case.inputs)
+    mean, square = predicted.state["exp_avg"].exact, predicted.state["exp_avg_sq"].exact
+    n = case.inputs.n_steps + 1
+    c1, c2 = (1 - options.beta1**n, 1 - options.beta2**n) if options.bias_correction else (1.0, 1.0)
+    kept = 1 - options.lr * options.weight_decay if options.decoupled else 1.0
+    moved = case.inputs.value * kept - case.after
+    root = np.sqrt(square / c2)
+    found = options.lr * mean / c1 / moved - root
+    usable = np.isfinite(found) & (np.abs(moved) > 64 * predicted.after.unit)
+    if not usable.any():
+        return None
+    order = np.argsort(root[usable])[: max(1, int(usable.sum()) // 8)]
+    return max(0.0, float(np.median(found[usable][order])))
+
+
+def _along(what: Array, direction: Array) -> float | None:
+    """The factor by which `what` is `direction`, by least squares."""
+    size = float(np.dot(direction, direction))
+    return float(np.dot(what, direction)) / size if size > 0 and math.isfinite(size) else None
+
+
+def _short(value: float, tolerance: float) -> float:
+    """The shortest decimal within the tolerance; the value itself when there is none of five digits."""
+    for digits in range(1, 6):
+        short = float(f"{value:.{digits}g}")
+        if abs(short - value) <= tolerance * abs(value):
+            return short
+    return value
+
+
+def _few(case: Case) -> Case:
+    n = case.after.size
+    if n <= _FEW:
+        return case
+    stride = -(-n // _FEW)
+    inputs = case.inputs
+    return replace(
+        case,
+        after=case.after[::stride],
+        state_after={port: values[::stride] for port, values in case.state_after.items()},
+        inputs=replace(
+            inputs, value=inputs.value[::stride], gradient=inputs.gradient[::stride],
+            state={port: values[::stride] for port, values in inputs.state.items()},
+        ),
+    )  # fmt: skip
+
+
+def _changes(stated: Options, options: Options) -> dict[str, tuple[Any, Any]]:
+    names = [field.name for field in fields(Options)]
+    return {n: (getattr(stated, n), getattr(options, n)) for n in names if getattr(stated, n) != getattr(options, n)}
