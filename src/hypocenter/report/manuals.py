@@ -11,6 +11,8 @@ from hypocenter.compare import fitting
 from hypocenter.compare.pairing import chain
 from hypocenter.detect import engine, group_engine
 from hypocenter.diagnose import verdicts
+from hypocenter.doctor import catalogue as doctor_catalogue
+from hypocenter.doctor import settings
 from hypocenter.manual import Manual, parse
 
 
@@ -40,8 +42,19 @@ def items() -> dict[str, Manual]:
     return pages.pages(loading.load())
 
 
+def checks() -> dict[str, Manual]:
+    """Pages of the doctor's checks of a machine, by code."""
+    return doctor_catalogue.manuals()
+
+
+def doctor_settings() -> dict[str, Manual]:
+    """Pages of the settings that the doctor looks at, by code."""
+    return settings.manuals()
+
+
 SHELVES: Mapping[str, Callable[[], dict[str, Manual]]] = {
     "rule": rules, "cause": causes, "fit": fits, "matcher": matchers, "item": items,
+    "check": checks, "setting": doctor_settings,
 }  # fmt: skip
 """The kinds of things that `hypocenter explain` and `hypocenter list` know, by the word for one of them."""
 
@@ -50,7 +63,7 @@ def broken(kind: str) -> tuple[Broken, ...]:
     """Files of a kind that did not load; call after its pages were asked for."""
     catalogues = {
         "rule": (engine.CATALOGUE, group_engine.CATALOGUE), "cause": (verdicts.CATALOGUE,),
-        "fit": (fitting.CATALOGUE,), "matcher": (chain.CATALOGUE,),
+        "fit": (fitting.CATALOGUE,), "matcher": (chain.CATALOGUE,), "check": (doctor_catalogue.CATALOGUE,),
     }  # fmt: skip
     return tuple(one for catalogue in catalogues.get(kind, ()) for one in catalogue.broken)
 

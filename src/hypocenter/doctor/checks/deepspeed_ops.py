@@ -31,7 +31,7 @@ USUAL = ("cpu_adam", "fused_adam", "utils")  # what ZeRO and its offload take
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m|\[WARNING\]")
 
 
-@check("toolkit.deepspeed-ops", title="DeepSpeed operators", order=48)
+@check("toolkit.deepspeed-ops", title="DeepSpeed", order=48)
 def deepspeed_ops(machine: Machine) -> Verdict:
     """Which operators are there, which could be, and how to build them."""
     version = machine.package("deepspeed")
@@ -45,13 +45,13 @@ def deepspeed_ops(machine: Machine) -> Verdict:
     cannot = {name: _why(op) for name, op in ops.items() if not op.get("built") and not op.get("compatible")}
     usual = [name for name in USUAL if name in cannot]
     facts = {"built": built, "cannot": cannot, "accelerator": machine.deepspeed.get("accelerator")}
-    counts = f"DeepSpeed {version}: {len(built)} of {len(ops)} operators are built ahead"
+    counts = f"{version}, {len(built)} of {len(ops)} operators built ahead"
     if not building.reason(machine):
         more = f", {len(ops) - len(built) - len(cannot)} more can be built here" if len(built) < len(ops) else ""
         return ok(f"{counts}{more}", **facts)
     if usual:
         return problem(
-            f"{counts}, and {', '.join(usual)} cannot be built here", cannot[usual[0]] or "its builder says no",
+            f"{counts}; {', '.join(usual)} cannot be built here", cannot[usual[0]] or "its builder says no",
             build_command(machine), **facts,
         )  # fmt: skip
     missing = [name for name in USUAL if name in ops and name not in built]

@@ -28,7 +28,7 @@ _LEAST_CUDA = (((10, 0), "cu128"), ((9, 0), "cu118"))  # CUDA 12.8 is the first 
 _DROPPED = (((7, 5), "13.0"),)  # CUDA 13 compiles for 7.5 and newer only (its release notes)
 
 
-@check("toolkit.device-architecture", title="device and architectures of torch", order=24)
+@check("toolkit.device-architecture", title="architectures", order=24)
 def device_architecture(machine: Machine) -> Verdict:
     """Whether torch holds code for each device."""
     devices = machine.torch.get("devices") or []

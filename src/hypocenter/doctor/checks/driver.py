@@ -25,7 +25,7 @@ from hypocenter.doctor.verdict import Verdict, cannot_tell, not_applicable, ok, 
 from hypocenter.doctor.versions import major, numbers, table
 
 
-@check("toolkit.driver", title="driver and CUDA", order=22)
+@check("toolkit.driver", title="driver", order=22)
 def driver(machine: Machine) -> Verdict:
     """Whether the driver runs torch's CUDA."""
     want = cuda.wanted(machine)

@@ -28,7 +28,7 @@ _WHEELS = (  # (least CUDA of the driver, what PyTorch's wheels are called), new
 )  # fmt: skip
 
 
-@check("toolkit.gpu-visible", title="GPU and torch", order=20)
+@check("toolkit.gpu-visible", title="GPU", order=20)
 def gpu_visible(machine: Machine) -> Verdict:
     """Whether torch sees the cards that are there."""
     cards, on_bus = hardware.nvidia_devices(machine), hardware.nvidia_on_bus(machine)

@@ -36,7 +36,7 @@ def libaio(machine: Machine) -> Verdict:
         return ok("DeepSpeed's async_io is built")
     if op.get("compatible") or (not op and any(machine.is_file(path) for path in HEADERS)):
         return ok("libaio is there: DeepSpeed's async_io can be built")
-    what = "libaio or its header is missing: DeepSpeed's async_io cannot be built"
     if not is_wanted:
-        return ok(f"{what}; it is needed for NVMe offload only")
+        return ok("not installed, and needed by DeepSpeed's NVMe offload only (async_io)")
+    what = "libaio or its header is missing: DeepSpeed's async_io cannot be built"
     return problem(what, "DS_BUILD_AIO=1 is set", ("sudo apt-get install libaio-dev  # dnf: libaio-devel",))

@@ -28,7 +28,7 @@ from hypocenter.doctor.verdict import Verdict, graver, not_applicable, ok
 from hypocenter.doctor.versions import major, numbers
 
 
-@check("toolkit.libcudart-first", title="order of LD_LIBRARY_PATH", order=40)
+@check("toolkit.libcudart-first", title="LD_LIBRARY_PATH", order=40)
 def libcudart_first(machine: Machine) -> Verdict:
     """Whether something in LD_LIBRARY_PATH comes before torch's own libraries."""
     want = cuda.wanted(machine)

@@ -25,7 +25,7 @@ from hypocenter.doctor.machine import Machine
 from hypocenter.doctor.verdict import Verdict, graver, not_applicable, ok
 
 
-@check("toolkit.libraries", title="lib64 of the toolkit", order=38)
+@check("toolkit.libraries", title="lib64", order=38)
 def libraries(machine: Machine) -> Verdict:
     """Whether the toolkit that builds take has its libraries where they look for them."""
     folder, chosen_by = cuda.home(machine)

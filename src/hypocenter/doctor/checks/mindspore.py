@@ -24,7 +24,7 @@ from hypocenter.doctor.verdict import Verdict, cannot_tell, not_applicable, ok, 
 from hypocenter.doctor.versions import table
 
 
-@check("toolkit.mindspore", title="MindSpore and MindFormers", order=64)
+@check("toolkit.mindspore", title="MindSpore", order=64)
 def mindspore(machine: Machine) -> Verdict:
     """Whether MindSpore, MindFormers and CANN are of one row."""
     version = ascend.mindspore_version(machine.package("mindspore") or machine.package("mindspore-ascend"))

@@ -29,7 +29,7 @@ from hypocenter.doctor.verdict import Verdict, cannot_tell, graver, not_applicab
 from hypocenter.doctor.versions import major
 
 
-@check("toolkit.nvcc-matches-torch", title="nvcc and torch", order=32)
+@check("toolkit.nvcc-matches-torch", title="nvcc", order=32)
 def nvcc_matches_torch(machine: Machine) -> Verdict:
     """Whether what is built here fits torch."""
     want, builds = cuda.wanted(machine), building.reason(machine)

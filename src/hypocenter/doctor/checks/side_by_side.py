@@ -24,7 +24,7 @@ from hypocenter.doctor.machine import Machine
 from hypocenter.doctor.verdict import Verdict, graver, not_applicable, ok
 
 
-@check("toolkit.side-by-side", title="toolkits side by side", order=34)
+@check("toolkit.side-by-side", title="toolkits", order=34)
 def side_by_side(machine: Machine) -> Verdict:
     """Whether everything chooses the same toolkit."""
     found = cuda.toolkits(machine)

@@ -1,0 +1,1 @@
+"""What `hypocenter doctor` says, one file = one rendering: terminal, json."""
