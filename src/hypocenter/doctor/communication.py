@@ -1,16 +1,34 @@
 """Communication: every rank examines itself and its links, one answer comes out. The half without torch.
 
 Under a launcher (torchrun, srun, mpirun) each rank's process calls `examine_job`; without one it starts local ranks.
-What a rank does is in `hypocenter.examine`: a child process, ended with this one or when the time is up.
+What a rank does is in `hypocenter.examine`: a child process, ended with this one or when the time is up. The children
+meet at the job's store; the lowest rank that came gathers all reports, its parent judges them (`over_ranks`), and the
+others are told. So all ranks end with the same exit code, and one prints.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
+import selectors
+import sys
+import time
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import asdict
+from typing import Any, NamedTuple
 
+from hypocenter.doctor import job
 from hypocenter.doctor.answer import Check
+from hypocenter.doctor.child import Child
+from hypocenter.doctor.over_ranks import judged
+from hypocenter.doctor.over_ranks.nobody import died_alone, no_meeting_place, no_word, unreachable
+
+_TO_END_S = 1.0  # of the timeout, for ending the children
+_AFTER_SPEAKING_S = 1.5  # how long the children of the rank that speaks may take to tell the others
+_SHOWN_TO_OTHERS = 50  # checks that travel back
+_LEAST_LOCAL, _MOST_LOCAL = 2, 4  # ranks on a machine without devices
+_DEVICE_FILES = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/kfd", "/dev/davinci0", "/dev/davinci_manager")
 
 
 class Examined(NamedTuple):
@@ -27,8 +45,12 @@ def examine_job(
     environ: Mapping[str, str] = os.environ,
     ranks: int | None = None,
     own: Sequence[Check] = (),
+    settings: Mapping[str, Any] | None = None,
 ) -> Examined:
     """Examine communication and arithmetic of the whole job; returns within `timeout_s`, whatever hangs.
+
+    On ranks that do not speak it returns only after the one that speaks has ended: a launcher that sees a rank fail
+    ends the others, and must not end that one before it has printed.
 
     Args:
         timeout_s: from this call to the return.
@@ -36,14 +58,176 @@ def examine_job(
         ranks: how many local ranks to start where there is no launcher; None: one per device, 2 to 4 without any.
         own: checks that this rank made itself (toolkits, settings of its machine). They travel: what comes out holds
             those of all ranks, each once per host.
+        settings: of this process, plain data; compared over the ranks.
     """
-    raise NotImplementedError
+    deadline = time.monotonic() + timeout_s - min(_TO_END_S, 0.1 * timeout_s)
+    carried = {"own": [asdict(check) for check in own], "settings": dict(settings or {})}
+    here = job.place(environ)
+    if here is None:
+        return _locally(deadline, environ, ranks, carried)
+    if not here.host:
+        return no_meeting_place(here)
+    return _as_rank(here, deadline, environ, carried)
 
 
 def speaks(examined: Examined, environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether this process is the one that prints: the lowest rank that came. The others print nothing.
+    """Whether this process is the one that prints: the lowest rank that came. The others print nothing."""
+    here = job.place(environ)
+    if here is None:
+        return True
+    return here.rank == next((r for r in range(examined.n_ranks) if r not in set(examined.missing)), 0)
 
-    The others return from `examine_job` after the one that speaks has ended or printed, lest a launcher that sees one
-    rank fail ends the one that speaks.
-    """
-    raise NotImplementedError
+
+def _as_rank(here: job.Place, deadline: float, environ: Mapping[str, str], carried: Mapping[str, Any]) -> Examined:
+    """This process is one of several ranks."""
+    request = _request(here.rank, here.n_ranks, deadline, carried) | {
+        "store_host": here.host, "store_port": here.port, "hosts_store": here.hosts_store,
+        "local_rank": here.local_rank, "key": here.key,
+    }  # fmt: skip
+    hosts = job.hosts_of(environ)
+    child = Child(request, environ)
+    died: dict[str, Any] = {}
+    try:
+        while True:
+            kind, message = _next([child], deadline)
+            if kind == "reports":
+                examined = _answered(child, message, hosts)
+                _close_at_exit(child)
+                return examined
+            if kind == "verdict":
+                verdict = message["verdict"]
+                _until_spoken(child, deadline)
+                child.kill()
+                return _of_plain(verdict)
+            if kind == "unreachable":
+                return _given_up(child, unreachable(here, message["text"]), here, deadline)
+            if kind == "closed" and not died and time.monotonic() < deadline:
+                died = child.how_it_ended(0.5)  # another child says so to the others, and goes on for it
+                child.kill()
+                again = _request(here.rank, here.n_ranks, deadline, carried)
+                child = Child({**request, **again, "died": died}, environ)
+                continue
+            examined = died_alone(here, died) if died else no_word(here, child.last_at, child.tail())
+            return _given_up(child, examined, here, deadline)
+    except BaseException:
+        child.kill()
+        raise
+
+
+def _locally(deadline: float, environ: Mapping[str, str], ranks: int | None, carried: Mapping[str, Any]) -> Examined:
+    """No launcher: start the ranks of this machine."""
+    n_ranks = ranks or _n_local(environ, deadline)
+    listening = job.free_port()
+    port = int(listening.getsockname()[1])
+    children: list[Child] = []
+    try:
+        for rank in range(n_ranks):
+            request = _request(rank, n_ranks, deadline, carried if rank == 0 else {}) | {
+                "store_host": "127.0.0.1", "store_port": port, "hosts_store": rank == 0, "local_rank": rank,
+                "store_fd": listening.fileno() if rank == 0 else -1, "key": f"local/{os.getpid()}",
+            }  # fmt: skip
+            keep = (listening.fileno(),) if rank == 0 else ()
+            children.append(Child(request, job.local_environment(environ, rank, n_ranks, port), keep))
+        while True:
+            kind, message = _next(children, deadline)
+            if kind == "reports":
+                return judged(message, {})
+            if kind == "timeout" or not any(child.is_open for child in children):
+                ended = {child.rank: child.how_it_ended(0.2) for child in children if not child.is_open}
+                here = job.Place(
+                    rank=0, n_ranks=n_ranks, local_rank=0, host="127.0.0.1", port=port, hosts_store=True, key="",
+                    launcher="",
+                )  # fmt: skip
+                return (
+                    died_alone(here, ended[0]) if 0 in ended else no_word(here, children[0].last_at, children[0].tail())
+                )
+    finally:
+        listening.close()
+        for child in children:
+            child.kill()
+
+
+def _n_local(environ: Mapping[str, str], deadline: float) -> int:
+    """One rank per device; where there is none, as many as cores, from 2 to 4."""
+    if any(os.path.exists(name) for name in _DEVICE_FILES):  # noqa: PTH110  # device files
+        child = Child(_request(0, 1, deadline, {}) | {"only": "devices"}, environ)
+        try:
+            kind, message = _next([child], time.monotonic() + 0.3 * (deadline - time.monotonic()))
+            if kind == "devices" and message["n"] > 0:
+                return int(message["n"])
+        finally:
+            child.kill()
+    return min(_MOST_LOCAL, max(_LEAST_LOCAL, os.cpu_count() or 1))
+
+
+def _request(rank: int, n_ranks: int, deadline: float, carried: Mapping[str, Any]) -> dict[str, Any]:
+    left_s = max(1.0, deadline - time.monotonic())
+    return {"rank": rank, "n_ranks": n_ranks, "timeout_s": left_s, "carried": dict(carried)}
+
+
+def _answered(child: Child, message: Mapping[str, Any], hosts: Mapping[int, str]) -> Examined:
+    """This rank leads: judge what all have reported, and tell the others."""
+    examined = judged(message, hosts)
+    telling = [asdict(check) for check in examined.checks if check.status != "ok"][:_SHOWN_TO_OTHERS]
+    child.send({"verdict": {"checks": telling, "missing": list(examined.missing), "n_ranks": examined.n_ranks}})
+    return examined
+
+
+def _of_plain(verdict: Mapping[str, Any]) -> Examined:
+    checks = tuple(Check(**{**each, "fix": tuple(each["fix"])}) for each in verdict["checks"])
+    return Examined(checks, tuple(verdict["missing"]), verdict["n_ranks"])
+
+
+def _next(children: Sequence[Child], deadline: float) -> tuple[str, dict[str, Any]]:
+    """The next message that is not only about progress: (kind, message), or ("closed" | "timeout", {})."""
+    with selectors.DefaultSelector() as selector:
+        for child in children:
+            if child.is_open:
+                selector.register(child.fd, selectors.EVENT_READ, child)
+        while selector.get_map() and time.monotonic() < deadline:
+            for key, _ in selector.select(max(0.0, deadline - time.monotonic())):
+                child: Child = key.data
+                for message in child.read():
+                    if message["kind"] != "at":
+                        return message["kind"], message
+                if not child.is_open:
+                    return "closed", {}
+    return "timeout", {}
+
+
+def _until_spoken(child: Child, deadline: float) -> None:
+    while child.is_open and time.monotonic() < deadline:
+        if _next([child], deadline)[0] in ("spoken", "timeout"):
+            return
+
+
+def _given_up(child: Child, examined: Examined, here: job.Place, deadline: float) -> Examined:
+    """Nothing is heard of the others. A rank that is not the one to speak says one line, and lets that one go first."""
+    child.kill()
+    if not speaks(examined, {"RANK": str(here.rank), "WORLD_SIZE": str(here.n_ranks)}):
+        if here.local_rank == 0:
+            first = next((check for check in examined.checks if check.status == "problem"), None)
+            one_line(
+                sys.stderr.fileno(),
+                f"hypocenter: rank {here.rank} on {os.uname().nodename}: {first.what}" if first else "",
+            )
+        time.sleep(max(0.0, deadline - time.monotonic()))
+    return examined
+
+
+def one_line(fd: int, text: str) -> None:
+    """A line in one piece: several ranks write to the same terminal, and a text and its line end must not part."""
+    if text:
+        with contextlib.suppress(OSError):
+            os.write(fd, (text + "\n").encode("utf-8", "replace"))
+
+
+def _close_at_exit(child: Child) -> None:
+    """The child of the rank that speaks tells the others when this process has printed and ends."""
+
+    def end() -> None:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+        child.let_end(_AFTER_SPEAKING_S)
+
+    atexit.register(end)

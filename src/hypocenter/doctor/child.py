@@ -1,0 +1,116 @@
+"""A child of the doctor that examines: started, listened to, and ended with everything that it holds."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+_LOG_TAIL_BYTES, _LOG_LINES = 8192, 12
+
+
+class Child:
+    """`python -m hypocenter.examine` with a request. Its messages are lines of JSON."""
+
+    def __init__(self, request: Mapping[str, Any], environ: Mapping[str, str], keep: tuple[int, ...] = ()) -> None:
+        """Start it.
+
+        Args:
+            keep: file descriptors that it needs.
+        """
+        handle, name = tempfile.mkstemp(prefix="hypocenter-doctor-", suffix=".log")
+        self.log = Path(name)
+        reading, writing = os.pipe()
+        env = {
+            # a stuck collective is ours to report: by default the watchdog of NCCL ends the process
+            **environ, "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "PYTHONUNBUFFERED": "1",
+            "NCCL_DEBUG": environ.get("NCCL_DEBUG") or "INFO",
+        }  # fmt: skip
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "hypocenter.examine"], env=env, stdin=subprocess.PIPE, stdout=handle,
+                stderr=handle, pass_fds=(writing, *keep), start_new_session=True,
+            )  # fmt: skip
+        finally:
+            os.close(handle)
+            os.close(writing)
+        os.set_blocking(reading, False)
+        self.fd, self._rest = reading, b""
+        self.rank = int(request.get("rank", 0))
+        self.last_at = "starting python"
+        self.is_open = True
+        self.send({**request, "speak_fd": writing, "log_file": str(self.log)})
+
+    @property
+    def pid(self) -> int:
+        """Process id, also that of its process group."""
+        return self._process.pid
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """One line to it; nothing when it is gone."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError, ValueError):
+            self._process.stdin.write(json.dumps(message).encode() + b"\n")
+            self._process.stdin.flush()
+
+    def read(self) -> list[dict[str, Any]]:
+        """Messages that have come. Afterwards `is_open` says whether more can."""
+        try:
+            while data := os.read(self.fd, 1 << 16):
+                self._rest += data
+            self.is_open = False
+        except BlockingIOError:
+            pass
+        *lines, self._rest = self._rest.split(b"\n")
+        messages = [json.loads(line) for line in lines if line.strip()]
+        for message in messages:
+            if message["kind"] == "at":
+                self.last_at = message["what"]
+        return messages
+
+    def how_it_ended(self, wait_s: float) -> dict[str, Any]:
+        """{"signal" or "code", "at", "tail"}: what is known of a child that is gone."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(wait_s)
+        code = self._process.poll()
+        how = {"signal": -code} if code is not None and code < 0 else {"code": code}
+        return {**how, "at": self.last_at, "tail": self.tail()}
+
+    def tail(self) -> list[str]:
+        """The last lines that it printed, without NCCL's chatter."""
+        try:
+            data = self.log.read_bytes()[-_LOG_TAIL_BYTES:].decode("utf-8", "replace")
+        except OSError:
+            return []
+        return [line for line in data.splitlines() if line.strip() and "NCCL INFO" not in line][-_LOG_LINES:]
+
+    def let_end(self, wait_s: float) -> None:
+        """Say that nothing more comes, give it a moment, then end it."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError, ValueError):
+            self._process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(wait_s)
+        self.kill()
+
+    def kill(self) -> None:
+        """End it now, with whatever it has started."""
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(1.0)  # SIGKILL is not refused, but a driver may hold a process for a while
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError, ValueError):
+            self._process.stdin.close()
+        self.log.unlink(missing_ok=True)

@@ -1,0 +1,126 @@
+"""What the burn on each device found, and whether equal devices computed equal bits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from hypocenter.doctor.answer import Check
+from hypocenter.doctor.over_ranks.reports import Reports
+
+CODE = "arithmetic.burn"
+TITLE = "arithmetic within its bounds"
+
+
+def judge(reports: Reports) -> list[Check]:
+    """Each device by itself, then devices with each other."""
+    burns = {rank: report["arithmetic"] for rank, report in reports.at_work.items() if report["arithmetic"].get("tests")}
+    own = [check for rank, burn in burns.items() for check in problems_of(burn, rank, reports.host(rank), reports.named([rank]))]
+    among = _among(reports, burns)
+    return [*own, *among, *([] if own else [passed(burns)] if burns else [])]
+
+
+def problems_of(burn: Mapping[str, Any], rank: int | None, host: str, who: str) -> list[Check]:
+    """What is wrong with one device: values outside their bounds, and repeats that differ."""
+    found: list[Check] = []
+    bad = [test for test in burn["tests"] if test["n_wrong"]]
+    if bad:
+        test = bad[0]
+        first = test["first"]
+        limit = "to the bit" if first["limit"] is None else f"within {first['limit']:.2e}"
+        found.append(
+            Check(
+                code=CODE, area="arithmetic", title=TITLE, status="problem", rank=rank, host=host,
+                what=f"{who} computes wrong: {test['name']} in {test['dtype']}, {test['n_wrong']:,} of {test['n']:,} values; "
+                f"element {first['index']} is {first['actual']:.9g}, exact is {first['expected']:.9g} ({limit})",
+                why="no order of the operations and no rounding gives this: the device, its memory or its library is at fault"
+                + (f"; also {', '.join(_spelled(t) for t in bad[1:])}" if bad[1:] else ""),
+                fix=_fix(burn), evidence={"device": burn["device"], "tests": bad},
+            )
+        )  # fmt: skip
+    unsteady = [test for test in burn["tests"] if test["n_unequal"]]
+    if unsteady:
+        test = max(unsteady, key=lambda t: t["n_unequal"])
+        found.append(
+            Check(
+                code="arithmetic.repeat", area="arithmetic", title="the same bits every time", status="problem",
+                rank=rank, host=host,
+                what=f"{who} computes differently each time: {_spelled(test)}, {test['n_unequal']} of "
+                f"{test['n_repeats'] - 1} repeats differ from the first",
+                why="the same kernel on the same numbers gives the same bits: a fault that comes and goes, or, if every "
+                "device does it, a kernel that adds in no fixed order",
+                fix=_fix(burn), evidence={"device": burn["device"], "tests": unsteady},
+            )
+        )  # fmt: skip
+    return found
+
+
+def passed(burns: Mapping[int, Any]) -> Check:
+    """The check for devices that are well."""
+    burn = next(iter(burns.values()))
+    worst = max((t["worst"] for b in burns.values() for t in b["tests"] if t["worst"] is not None), default=0.0)
+    n_repeats = sum(t["n_repeats"] for b in burns.values() for t in b["tests"])
+    formats = list(dict.fromkeys(t["dtype"] for t in burn["tests"]))
+    names = list(dict.fromkeys(t["name"] for t in burn["tests"]))
+    skipped = sorted({name for b in burns.values() for name, _ in b["skipped"]})
+    where = f"{len(burns)} devices" if len(burns) > 1 else burn["device"]
+    return Check(
+        code=CODE, area="arithmetic", title=TITLE, status="ok",
+        what=f"{where}: {', '.join(names)} in {', '.join(formats)}, {n_repeats:,} results, at most {100 * worst:.0f} % "
+        "of the error that rounding allows, repeats equal to the bit"
+        + (f"; not checked: {', '.join(skipped)}" if skipped else ""),
+        evidence={"worst": worst, "n_results": n_repeats, "skipped": skipped},
+    )  # fmt: skip
+
+
+def _among(reports: Reports, burns: Mapping[int, Any]) -> list[Check]:
+    """Ranks with equal hardware and libraries, whose digests should be equal."""
+    found: list[Check] = []
+    groups: dict[str, list[int]] = {}
+    for rank, burn in burns.items():
+        groups.setdefault(burn["group"], []).append(rank)
+    n_compared = sum(len(ranks) for ranks in groups.values() if len(ranks) > 1)
+    for name, ranks in groups.items():
+        marks = {rank: tuple((t["name"], t["dtype"], t["digest"]) for t in burns[rank]["tests"]) for rank in ranks}
+        if len(set(marks.values())) > 1:
+            found.append(_differ(reports, name, marks))
+    if found or n_compared < 2:
+        return found
+    return [
+        Check(
+            code="arithmetic.among-ranks", area="arithmetic", title="equal devices compute equal bits", status="ok",
+            what=f"{n_compared} ranks with equal hardware have the same digests", evidence={"groups": groups},
+        )
+    ]  # fmt: skip
+
+
+def _differ(reports: Reports, name: str, marks: Mapping[int, tuple[tuple[str, str, str], ...]]) -> Check:
+    usual, count = Counter(marks.values()).most_common(1)[0]
+    others = [rank for rank, mark in marks.items() if mark != usual]
+    is_known = count * 2 > len(marks)
+    rank = others[0] if is_known and len(others) == 1 else None
+    first = next(
+        (f"{mine[0]} in {mine[1]}" for mark in marks.values() for mine, theirs in zip(mark, usual, strict=False) if mine != theirs),
+        "a test that not all have",
+    )  # fmt: skip
+    whom = f"{reports.named(others)} of {len(marks)}" if is_known else "which of them cannot be told:"
+    return Check(
+        code="arithmetic.among-ranks", area="arithmetic", title="equal devices compute equal bits", status="problem",
+        what=f"{whom} {'computes' if is_known and len(others) == 1 else 'compute'} other bits than the rest: {first}"
+        if is_known else f"{reports.named(marks)} compute different bits: {first}; which of them is right cannot be told",
+        why=f"the same hardware and library ({name}) must give the same bits; "
+        + ("the majority is taken to be right" if is_known else "there is no majority"),
+        rank=rank, host=reports.host(rank) if rank is not None else "",
+        evidence={"digests": {str(r): [list(each) for each in mark] for r, mark in list(marks.items())[:32]}},
+    )  # fmt: skip
+
+
+def _spelled(test: Mapping[str, Any]) -> str:
+    return f"{test['name']} in {test['dtype']}"
+
+
+def _fix(burn: Mapping[str, Any]) -> tuple[str, ...]:
+    if burn["kind"] == "cuda":
+        return ("nvidia-smi -q -d ECC,PAGE_RETIREMENT,ROW_REMAPPER", "dcgmi diag -r 3", "dmesg | grep -i xid")
+    return ("npu-smi info -t ecc -i 0",) if burn["kind"] == "npu" else ("dmesg | grep -i -E 'mce|machine check|edac'",)

@@ -1,0 +1,156 @@
+"""Collectives of numbers whose result is known to the bit: who has a wrong one, and whose fault it is.
+
+- Some ranks have the right result, some not: a result is wrong where it was received.
+- All have the same wrong sum: what somebody put in is wrong. The error is compared with each rank's numbers (left out,
+  counted twice), and the operation is done again in overlapping groups of neighbours: who is wrong in each of its
+  groups, while each of the others is right in one?
+- Where results are made of parts (all-gather, all-to-all), the wrong part names the rank that it comes from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hypocenter.doctor.answer import Check
+from hypocenter.doctor.over_ranks.reports import Reports
+
+TITLES = {
+    "all-reduce": "all-reduce gives exact sums",
+    "all-gather": "all-gather brings every part",
+    "reduce-scatter": "reduce-scatter gives exact sums",
+    "all-to-all": "all-to-all brings every part",
+}
+_PARTS = ("all-gather", "all-to-all")  # whose results are parts of the ranks, in order
+
+
+def judge(reports: Reports) -> list[Check]:
+    """One check for each collective that was done."""
+    return [check for op in TITLES if (check := _judge(reports, op)) is not None]
+
+
+def _judge(reports: Reports, op: str) -> Check | None:
+    entries = {rank: r["collectives"][op] for rank, r in reports.at_work.items() if op in r["collectives"]}
+    if not entries:
+        return None
+    wrong = {rank: entry for rank, entry in entries.items() if entry["n_wrong"]}
+    if wrong:
+        return _wrong(reports, op, wrong, entries)
+    some = next(iter(entries.values()))
+    skipped = {f"{name} ({why})" for entry in entries.values() for name, why in entry["skipped"]}
+    if any("error" in entry for entry in entries.values()) or not some["n_cases"]:
+        return _not_done(op, entries)
+    return Check(
+        code=f"comm.{op}", area="communication", title=TITLES[op], status="ok",
+        what=f"{some['n_cases']} cases to the bit on {len(entries)} ranks: {', '.join(some['dtypes'])}"
+        + (f"; not checked: {', '.join(sorted(skipped))}" if skipped else ""),
+        evidence={"n_cases": some["n_cases"], "dtypes": some["dtypes"], "skipped": sorted(skipped)},
+    )  # fmt: skip
+
+
+def _not_done(op: str, entries: Mapping[int, Any]) -> Check:
+    error = next((entry["error"] for entry in entries.values() if "error" in entry), None)
+    skipped = next((why for entry in entries.values() for _, why in entry["skipped"]), "")
+    case = f"{error['n_elements']} {error['dtype']}: {error['text']}" if error else skipped
+    return Check(
+        code=f"comm.{op}", area="communication", title=TITLES[op], status="cannot-tell",
+        what=f"{op} was not done to the end", why=case or "it was not begun",
+    )  # fmt: skip
+
+
+def _wrong(reports: Reports, op: str, wrong: Mapping[int, Any], entries: Mapping[int, Any]) -> Check:
+    ranks, why = _culprits(reports, op, wrong, entries)
+    shown = ranks[0] if ranks and ranks[0] in wrong else min(wrong)
+    case = wrong[shown]["wrong"][0]
+    again = [each for rank in wrong for each in reports.at_work[rank]["again"] if each["op"] == op]
+    comes_again = any(each["n_wrong"] for each in again)
+    whom = reports.named(ranks) if ranks else "no single rank"
+    evidence = {
+        "cases": {str(rank): entry["wrong"][:2] for rank, entry in list(wrong.items())[:16]},
+        "again": again[:4], "suspects": list(ranks),
+    }  # fmt: skip
+    return Check(
+        code=f"comm.{op}", area="communication", title=TITLES[op], status="problem",
+        what=f"{op} is wrong, {whom} to blame: {_example(case, shown)}",
+        why=f"{why}; {_again(again, comes_again)}",
+        fix=_fix(reports, ranks),
+        rank=ranks[0] if len(ranks) == 1 else None,
+        host=reports.host(ranks[0]) if len(ranks) == 1 else "",
+        evidence=evidence,
+    )  # fmt: skip
+
+
+def _example(case: Mapping[str, Any], rank: int) -> str:
+    text = f"{case['n_elements']:,} {case['dtype']} at rank {rank}"
+    if "first" not in case:
+        return f"the numbers that it put in were changed, {text}"
+    first = case["first"]
+    return (
+        f"{case['n_wrong']:,} of {case['n']:,} numbers, {text}; element {first['index']} is {first['actual']:.17g}, "
+        f"exact is {first['expected']:.17g}"
+    )
+
+
+def _culprits(reports: Reports, op: str, wrong: Mapping[int, Any], entries: Mapping[int, Any]) -> tuple[list[int], str]:
+    """(ranks to blame, how that is known); no rank when it cannot be known."""
+    changed = [r for r, entry in wrong.items() if any(not case["input_ok"] for case in entry["wrong"])]
+    if changed and len(changed) < len(entries):
+        return changed, "the numbers that it put in were changed in its own memory"
+    if op in _PARTS and (senders := _senders(wrong, entries)):
+        return senders, "its part is wrong wherever it is received"
+    if len(wrong) < len(entries):
+        right = [rank for rank in entries if rank not in wrong]
+        return sorted(wrong), f"{reports.named(right)} got the right result from the same operation"
+    blamed = {tuple(case["blamed"]) for entry in wrong.values() for case in entry["wrong"] if case.get("blamed")}
+    if len({rank for rank, _ in blamed}) == 1:
+        rank, factor = next(iter(blamed))
+        how = {-1.0: "left out", 1.0: "counted twice"}.get(factor, f"counted {1 + factor:g} times")
+        return [list(entries)[rank]], f"all ranks have the same wrong sum, and the error is that its numbers are {how}"
+    if suspects := _in_groups(reports, op):
+        return suspects, "all have a wrong sum; in small groups the sum is wrong exactly where it takes part"
+    if len(entries) == 2:
+        return [], "both ranks have a wrong sum, and of two ranks it cannot be told whose numbers are wrong"
+    return [], "all ranks have a wrong sum, and smaller groups do not single one out"
+
+
+def _senders(wrong: Mapping[int, Any], entries: Mapping[int, Any]) -> list[int]:
+    """Ranks whose part is wrong at every other rank."""
+    order = list(entries)
+    seen = {
+        rank: {order[part] for case in entry["wrong"] for part in case.get("parts", ()) if part < len(order)}
+        for rank, entry in wrong.items()
+    }  # fmt: skip
+    return [s for s in order if len(order) > 2 and all(s in seen.get(rank, set()) for rank in order if rank != s)]
+
+
+def _in_groups(reports: Reports, op: str) -> list[int]:
+    """Ranks wrong in all of their groups, while everybody else is right in at least one."""
+    groups = {
+        tuple(each["ranks"]): each["wrong"] or any(_same(other, each) for other in report["small_groups"])
+        for report in reports.at_work.values() for each in report["small_groups"] if each["op"] == op
+    }  # fmt: skip
+    for report in reports.at_work.values():
+        for each in report["small_groups"]:
+            if each["op"] == op and each["wrong"]:
+                groups[tuple(each["ranks"])] = True
+    members = {rank for group in groups for rank in group}
+    always = [r for r in sorted(members) if all(bad for group, bad in groups.items() if r in group)]
+    return always if always and len(always) * 2 <= len(members) else []
+
+
+def _same(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    return a["op"] == b["op"] and a["ranks"] == b["ranks"] and a["wrong"]
+
+
+def _again(again: Sequence[Mapping[str, Any]], comes_again: bool) -> str:
+    if not again:
+        return "it was not tried again"
+    if comes_again:
+        return f"it came again when tried {again[0]['n_repeats']} more times"
+    return f"it did not come again in {again[0]['n_repeats']} tries: a fault that comes and goes"
+
+
+def _fix(reports: Reports, ranks: Sequence[int]) -> tuple[str, ...]:
+    if not ranks or reports.backend != "nccl":
+        return ()
+    return (f"ssh {reports.host(ranks[0])} 'nvidia-smi -q -d ECC,PAGE_RETIREMENT; dmesg | grep -i xid'",)

@@ -1,0 +1,31 @@
+"""All judges, one after the other: problems are theirs, the order is ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from hypocenter.doctor.answer import Check
+from hypocenter.doctor.over_ranks import (
+    arithmetic, carried, collectives, devices, links, nccl, pace, pairs, rendezvous, stuck,
+)  # fmt: skip
+from hypocenter.doctor.over_ranks.reports import Reports, of_message
+
+if TYPE_CHECKING:
+    from hypocenter.doctor.communication import Examined
+
+JUDGES: tuple[Callable[[Reports], list[Check]], ...] = (
+    rendezvous.judge, stuck.judge, devices.judge, links.judge, pairs.judge, collectives.judge, pace.judge, nccl.judge,
+    arithmetic.judge, carried.judge,
+)  # fmt: skip
+_WORST_FIRST = ("problem", "warning", "cannot-tell", "ok", "not-applicable")
+
+
+def judged(message: Mapping[str, Any], expected_hosts: Mapping[int, str]) -> Examined:
+    """What the reports of all ranks say; problems first."""
+    from hypocenter.doctor.communication import Examined
+
+    reports = of_message(message, expected_hosts)
+    checks = [check for judge in JUDGES for check in judge(reports)]
+    checks.sort(key=lambda check: _WORST_FIRST.index(check.status))
+    return Examined(tuple(checks), reports.missing, reports.n_ranks)

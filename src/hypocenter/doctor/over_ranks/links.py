@@ -1,0 +1,88 @@
+"""Sockets between hosts, and what each host's own name means to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hypocenter.doctor.answer import Check
+from hypocenter.doctor.over_ranks.reports import Reports, joined
+
+CODE, TITLE = "comm.links", "every rank reaches every other by socket"
+
+
+def judge(reports: Reports) -> list[Check]:
+    """The links, and the names of the hosts."""
+    return [*_names(reports), *_sockets(reports)]
+
+
+def _sockets(reports: Reports) -> list[Check]:
+    tried = {(r, int(p)): each for r, report in reports.at_work.items() for p, each in report["links"].items()}
+    bad = {link: each for link, each in tried.items() if "error" in each}
+    times = sorted(each["ms"] for each in tried.values() if "ms" in each)
+    if not tried:
+        return []
+    if not bad:
+        if not times:
+            return []
+        return [
+            Check(
+                code=CODE, area="communication", title=TITLE, status="ok",
+                what=f"{len(times)} connections made ({_which(reports, len(times))}), "
+                f"{times[len(times) // 2]:.2f} ms in the middle, {times[-1]:.2f} ms at most",
+                evidence={"n": len(times), "median_ms": times[len(times) // 2], "slowest_ms": times[-1]},
+            )
+        ]  # fmt: skip
+    by_target = _blamed(reports, bad)
+    (source, target), each = next(iter(bad.items()))
+    return [
+        Check(
+            code=CODE, area="communication", title=TITLE, status="problem",
+            what=f"{len(bad)} of {len(tried)} connections failed: {by_target}; rank {source} to rank {target} at "
+            f"{each['where']}: {each['error']}",
+            why="a firewall, a wrong interface or a missing route between these hosts: the set-up of a group would hang",
+            fix=("ip -brief address  # then choose the interface that all hosts share:",
+                 "export GLOO_SOCKET_IFNAME=eth0 NCCL_SOCKET_IFNAME=eth0"),
+            rank=None, evidence={"failed": [[a, b, e["error"]] for (a, b), e in list(bad.items())[:64]]},
+        )
+    ]  # fmt: skip
+
+
+def _which(reports: Reports, n: int) -> str:
+    count = len(reports.at_work)
+    return "every rank to every other" if n == count * (count - 1) else "ranks at distances 1, 2, 4, …: not all pairs"
+
+
+def _blamed(reports: Reports, bad: Mapping[tuple[int, int], Any]) -> str:
+    """The fewest words for what failed: hosts that nobody reaches, else links."""
+    others = {rank: set(report["links"]) for rank, report in reports.at_work.items()}
+    for target in {b for _, b in bad}:
+        callers = [r for r in others if str(target) in others[r]]
+        if len(callers) > 1 and all((r, target) in bad for r in callers):
+            return f"nobody reaches {reports.named([target])}"
+    links = [f"{a} → {b}" for a, b in list(bad)[:6]]
+    return joined(links) + (f" and {len(bad) - 6} more" if len(bad) > 6 else "")
+
+
+def _names(reports: Reports) -> list[Check]:
+    """A host whose name means the loopback to itself, among several hosts: gloo tells the others to go there."""
+    hosts = {reports.host(rank) for rank in reports.facts}
+    if len(hosts) < 2:
+        return []
+    bad = {
+        reports.host(rank): str(known.get("name_is", "")) for rank, known in sorted(reports.facts.items())
+        if str(known.get("name_is", "")).startswith(("127.", "::1", "error"))
+    }  # fmt: skip
+    if not bad:
+        return []
+    host, meaning = next(iter(bad.items()))
+    return [
+        Check(
+            code="comm.host-name", area="communication", title="host names mean addresses that others reach",
+            status="warning", host=host,
+            what=f"on {joined(list(bad)[:8])} the host's own name is {meaning}",
+            why="gloo listens where the host's name points unless an interface is given: other hosts would not reach it",
+            fix=("export GLOO_SOCKET_IFNAME=eth0  # the interface that all hosts share",),
+            evidence={"names": bad},
+        )
+    ]  # fmt: skip

@@ -1,0 +1,136 @@
+"""How fast the collectives are, and a rank that holds the others up.
+
+In a collective all take as long as the slowest, so only times that a rank spends by itself are compared: starting the
+operation, and a product of matrices on its own device. Time that it waited for a core is taken off: on a loaded machine
+that hits anybody. It is named only when its *quickest* repeat is far slower than what is usual for the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from hypocenter.doctor.answer import Check
+from hypocenter.doctor.over_ranks.reports import Reports
+
+TIMES = 3.0  # slower than the others' usual time: one device of a kind differs from the next by a few per cent
+SPREADS = 8.0  # median absolute deviations of the others: of a normal distribution, 5 standard deviations
+LEAST_REPEATS = 5
+_LEAST_EXCESS_MS = {"start": 2.0, "matmul": 1.0}  # below, a timer and a scheduler may do it
+
+
+def judge(reports: Reports) -> list[Check]:
+    """Bandwidth, and slow ranks."""
+    timed = {rank: report["pace"] for rank, report in reports.at_work.items() if report["pace"]}
+    slow = _slow_ranks(reports, timed)
+    return [*_bandwidth(reports, timed), *slow]
+
+
+def clearly_slower(mine: Sequence[float], others: Sequence[Sequence[float]], least_excess: float) -> bool:
+    """Whether the quickest of `mine` lies beyond what the others take, by a ratio, their spread and an amount."""
+    pooled = [value for each in others for value in each]
+    if len(mine) < LEAST_REPEATS or len(pooled) < LEAST_REPEATS:
+        return False
+    usual = median(pooled)
+    spread = median(abs(value - usual) for value in pooled)
+    return min(mine) > max(TIMES * usual, usual + SPREADS * spread, usual + least_excess)
+
+
+def _bandwidth(reports: Reports, timed: Mapping[int, Any]) -> list[Check]:
+    rates: dict[str, float] = {}
+    for pace in timed.values():
+        for op, each in pace.items():
+            rates[op] = max(rates.get(op, 0.0), each["bus_gib_s"])
+    if not rates:
+        return []
+    n_bytes = next(iter(next(iter(timed.values())).values()))["n_bytes"]
+    return [
+        Check(
+            code="comm.bandwidth", area="communication", title="bandwidth of collectives", status="ok",
+            what=f"{', '.join(f'{op} {rate:.2f}' for op, rate in rates.items())} GiB/s on the busiest wire "
+            f"({n_bytes >> 20} MiB, {reports.backend}, quickest of 7)",
+            evidence={
+                "bus_gib_s": rates, "n_bytes": n_bytes,
+                "total_ms": {str(r): {op: median(e["total_ms"]) for op, e in pace.items()} for r, pace in timed.items()},
+            },
+        )
+    ]  # fmt: skip
+
+
+def _slow_ranks(reports: Reports, timed: Mapping[int, Any]) -> list[Check]:
+    own: dict[str, dict[int, list[float]]] = {}
+    for rank, pace in timed.items():
+        for op, each in pace.items():
+            own.setdefault(f"start of {op}", {})[rank] = _net(each["launch_ms"], each["core_wait_ms"])
+    found = [*_of_matmul(reports)]
+    by_rank: dict[int, list[str]] = {}
+    figures: dict[int, tuple[float, float]] = {}
+    for what, times in own.items():
+        for rank, mine in times.items():
+            others = [each for other, each in times.items() if other != rank]
+            if clearly_slower(mine, others, _LEAST_EXCESS_MS["start"]):
+                by_rank.setdefault(rank, []).append(what.removeprefix("start of "))
+                figures.setdefault(rank, (min(mine), median(v for each in others for v in each)))
+    for rank, ops in by_rank.items():
+        mine_ms, theirs_ms = figures[rank]
+        found.append(
+            _check(
+                reports, rank,
+                f"{reports.named([rank])} is slow: it takes {mine_ms:.1f} ms to start {_first(ops)}, others {theirs_ms:.2f} ms",
+                "the others wait for it in every step; time that it waited for a core is not counted",
+                {"ops": ops, "rank_ms": mine_ms, "others_ms": theirs_ms},
+            )
+        )  # fmt: skip
+    if found or not timed:
+        return found
+    n = len(timed)
+    return [
+        Check(
+            code="comm.slow-rank", area="communication", title="no rank holds the others up", status="ok",
+            what=f"no rank of {n} takes {TIMES:g} times as long as the others by itself",
+            evidence={
+                "matmul_ms": {str(r): min(report["arithmetic"]["matmul_ms"]) for r, report in reports.at_work.items() if report["arithmetic"].get("matmul_ms")},
+            },
+        )
+    ]  # fmt: skip
+
+
+def _of_matmul(reports: Reports) -> list[Check]:
+    by_name: dict[str, dict[int, list[float]]] = {}
+    for rank, report in reports.at_work.items():
+        burn = report["arithmetic"]
+        if burn.get("matmul_ms"):
+            by_name.setdefault(burn["device"], {})[rank] = _net(burn["matmul_ms"], burn["core_wait_ms"])
+    found: list[Check] = []
+    for name, times in by_name.items():
+        for rank, mine in times.items():
+            others = [each for other, each in times.items() if other != rank]
+            if clearly_slower(mine, others, _LEAST_EXCESS_MS["matmul"]):
+                usual = median(v for each in others for v in each)
+                found.append(
+                    _check(
+                        reports, rank,
+                        f"{reports.named([rank])} computes slowly: {min(mine):.2f} ms for a matmul, others {usual:.2f} ms "
+                        f"on the same device ({name})",
+                        "a device that is throttled (heat, power), shared with another job, or defective",
+                        {"rank_ms": min(mine), "others_ms": usual},
+                    )
+                )  # fmt: skip
+    return found
+
+
+def _check(reports: Reports, rank: int, what: str, why: str, evidence: dict[str, Any]) -> Check:
+    fix = ("nvidia-smi -q -d PERFORMANCE,TEMPERATURE,CLOCK",) if reports.backend == "nccl" else ()
+    return Check(
+        code="comm.slow-rank", area="communication", title="no rank holds the others up", status="problem",
+        what=what, why=why, fix=fix, rank=rank, host=reports.host(rank), evidence=evidence,
+    )  # fmt: skip
+
+
+def _net(times_ms: Sequence[float], lost_ms: Sequence[float]) -> list[float]:
+    return [max(0.0, time - lost) for time, lost in zip(times_ms, lost_ms, strict=True)]
+
+
+def _first(ops: Sequence[str]) -> str:
+    return ops[0] if len(ops) == 1 else f"{ops[0]} (also {', '.join(ops[1:])})"

@@ -1,0 +1,62 @@
+"""Did every rank come to the store? One that did not is named; no group is needed to see that."""
+
+from __future__ import annotations
+
+from hypocenter.doctor.answer import Check
+from hypocenter.doctor.over_ranks.reports import Reports, joined
+
+CODE, TITLE = "comm.rendezvous", "all ranks come together"
+
+
+def judge(reports: Reports) -> list[Check]:
+    """One check; a problem for ranks that never came."""
+    n, missing = reports.n_ranks, reports.missing
+    if not missing:
+        hosts = sorted({reports.host(rank) for rank in reports.facts})
+        where = f"on {hosts[0]}" if len(hosts) == 1 else f"on {len(hosts)} hosts"
+        return [
+            Check(
+                code=CODE, area="communication", title=TITLE, status="ok",
+                what=f"all {n} ranks came, {where}", evidence={"n_ranks": n, "hosts": hosts},
+            )
+        ]  # fmt: skip
+    came = sorted(reports.facts)
+    never = [rank for rank in missing if rank not in reports.late]
+    told: list[str] = []
+    if never:
+        told.append(f"{reports.named(never)} of {n} never came")
+    if reports.late:
+        told.append(f"{reports.named(reports.late)} came too late")
+    mates = _mates(reports)
+    return [
+        Check(
+            code=CODE, area="communication", title=TITLE, status="problem",
+            what=f"{joined(told)}; {reports.named(came)} did{mates}",
+            why="a collective waits for every rank: training would hang at its first one, without a word",
+            fix=tuple(_fix(reports, missing)),
+            rank=missing[0] if len(missing) == 1 else None,
+            host=reports.host(missing[0]) if len(missing) == 1 else "",
+            evidence={"missing": list(missing), "late": list(reports.late), "n_ranks": n},
+        )
+    ]  # fmt: skip
+
+
+def _mates(reports: Reports) -> str:
+    """Hosts of which some ranks came and others did not, as far as local ranks tell."""
+    if len({reports.host(rank) for rank in reports.facts}) < 2 or reports.expected_hosts:
+        return ""
+    of = {rank: int(known.get("local_rank", 0)) for rank, known in reports.facts.items()}
+    guesses: list[str] = []
+    for rank in reports.missing[:4]:
+        neighbours = [r for r in of if abs(r - rank) < 8 and r - of[r] <= rank and of[r] != r]
+        hosts = {reports.host(r) for r in neighbours if r - of[r] <= rank <= r}
+        if len(hosts) == 1:
+            guesses.append(f"rank {rank} belongs to {hosts.pop()}")
+    return f" ({'; '.join(guesses)})" if guesses else ""
+
+
+def _fix(reports: Reports, missing: tuple[int, ...]) -> list[str]:
+    host = reports.host(missing[0])
+    if host:
+        return [f"ssh {host} 'ps aux | grep -i python; nvidia-smi'"]
+    return []

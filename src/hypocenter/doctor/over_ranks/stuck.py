@@ -1,0 +1,125 @@
+"""Ranks that stopped on the way: died, silent, or stuck in something that depends on nobody else.
+
+A rank that waits for others is no suspect. What it waits for is: who has not come as far, or has started an operation
+and not come back from starting it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hypocenter.doctor.answer import Check
+from hypocenter.doctor.over_ranks.reports import Report, Reports
+
+CODE, TITLE = "comm.stuck", "every rank goes through"
+_ON_OTHERS = ("waiting", "exchanging", "done")
+_SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
+_SIGNAL_FIX = {7: "df -h /dev/shm  # SIGBUS: shared memory is full", 9: "dmesg | grep -i 'out of memory'"}
+
+
+def judge(reports: Reports) -> list[Check]:
+    """Problems by rank, or one check that all went through."""
+    found = [_died(reports, rank, report) for rank, report in reports.of.items() if "died" in report]
+    found += [_silent(reports, rank, at) for rank, at in reports.silent.items()]
+    found += [_stuck(reports, rank, report) for rank, report in reports.at_work.items() if not _depends(report["at"])]
+    found += [_own_trouble(reports, r, report) for r, report in reports.at_work.items() if _own_errors(report)]
+    if found:
+        return found
+    troubles = {rank: _first_trouble(report) for rank, report in reports.at_work.items() if report["troubles"]}
+    waiting = {rank: str(report["at"]) for rank, report in reports.at_work.items() if report["at"] != "done"}
+    if waiting or troubles:
+        return [_nobody_named(reports, waiting, troubles)]
+    return [
+        Check(
+            code=CODE, area="communication", title=TITLE, status="ok",
+            what=_went_through(reports), evidence={"barrier_us": _barriers(reports)},
+        )
+    ]  # fmt: skip
+
+
+def _went_through(reports: Reports) -> str:
+    times = sorted(_barriers(reports).values())
+    if not times:
+        return "the examination ended on every rank"
+    return f"the examination ended on every rank; a barrier takes {times[len(times) // 2]:,.0f} µs"
+
+
+def _barriers(reports: Reports) -> dict[str, float]:
+    return {str(rank): report["barrier"]["us"] for rank, report in reports.at_work.items() if report["barrier"]}
+
+
+def _died(reports: Reports, rank: int, report: Report) -> Check:
+    died = report["died"]
+    number = died.get("signal")
+    how = f"by {_SIGNALS.get(number, f'signal {number}')}" if number else f"with exit code {died.get('code')}"
+    tail = [str(line) for line in died.get("tail", [])]
+    return Check(
+        code="comm.died", area="communication", title=TITLE, status="problem",
+        what=f"the examination of {reports.named([rank])} ended {how} while {died.get('at')}",
+        why=tail[-1][:300] if tail else "it said nothing", rank=rank, host=reports.host(rank),
+        fix=(_SIGNAL_FIX[number],) if number in _SIGNAL_FIX else (),
+        evidence={"tail": tail, **{key: died.get(key) for key in ("signal", "code", "at")}},
+    )  # fmt: skip
+
+
+def _silent(reports: Reports, rank: int, at: str) -> Check:
+    return Check(
+        code=CODE, area="communication", title=TITLE, status="problem",
+        what=f"{reports.named([rank])} came and then said nothing more; last seen {at}",
+        why="not even a thread of its own answers: the process is stopped, its host is gone, or a driver call holds it",
+        rank=rank, host=reports.host(rank), fix=_look(reports, rank), evidence={"at": at},
+    )  # fmt: skip
+
+
+def _stuck(reports: Reports, rank: int, report: Report) -> Check:
+    waiting = [r for r, other in reports.at_work.items() if r != rank and other["at"].startswith(_ON_OTHERS)]
+    return Check(
+        code=CODE, area="communication", title=TITLE, status="problem",
+        what=f"{reports.named([rank])} is stuck {report['at']} for {report['at_s']:.0f} s"
+        + (f"; {reports.named(waiting)} wait for nobody else" if waiting else ""),
+        why="it has not come back from something that needs no other rank",
+        rank=rank, host=reports.host(rank), fix=_look(reports, rank),
+        evidence={"at": report["at"], "at_s": report["at_s"]},
+    )  # fmt: skip
+
+
+def _own_trouble(reports: Reports, rank: int, report: Report) -> Check:
+    trouble = _own_errors(report)[0]
+    return Check(
+        code="comm.failed", area="communication", title=TITLE, status="problem",
+        what=f"{reports.named([rank])} failed while {trouble['at']}: {trouble['text']}",
+        why="no other rank failed this way", rank=rank, host=reports.host(rank), evidence={"troubles": report["troubles"]},
+    )  # fmt: skip
+
+
+def _own_errors(report: Report) -> list[Mapping[str, str]]:
+    """Errors that are neither a time-out nor the end of a connection: of the rank itself, not of those it waited for."""
+    return [each for each in report["troubles"] if each["kind"] == "error"]
+
+
+def _nobody_named(reports: Reports, waiting: Mapping[int, str], troubles: Mapping[int, Mapping[str, str]]) -> Check:
+    first = min(troubles) if troubles else min(waiting)
+    how = f"{troubles[first]['at']}: {troubles[first]['text']}" if troubles else waiting[first]
+    return Check(
+        code=CODE, area="communication", title=TITLE, status="problem",
+        what=f"{reports.named(set(waiting) | set(troubles))} did not get through; rank {first} was {how}",
+        why="every rank has started it and waits for the others, so none can be named: a link between them is bad, or "
+        "the library waits for something; see what it says with NCCL_DEBUG=INFO",
+        fix=("export NCCL_DEBUG=INFO",) if reports.backend == "nccl" else (),
+        evidence={"waiting": {str(r): at for r, at in waiting.items()}},
+    )  # fmt: skip
+
+
+def _first_trouble(report: Report) -> Mapping[str, str]:
+    return report["troubles"][0]
+
+
+def _depends(at: str) -> bool:
+    return at.startswith(_ON_OTHERS)
+
+
+def _look(reports: Reports, rank: int) -> tuple[str, ...]:
+    host, pid = reports.host(rank), reports.facts.get(rank, {}).get("pid")
+    if pid is None:
+        return ()
+    return (f"ssh {host} nvidia-smi",) if reports.backend == "nccl" else ()

@@ -1,0 +1,59 @@
+"""Numbers whose sums are exact in a format, different for each rank: what a collective must give is known to the bit.
+
+A format with p significant bits holds every integer up to 2**p, so integers whose partial sums stay below it can be
+added in any order without rounding. Where there are more ranks than that, only every m-th adds at an element.
+"""
+
+from __future__ import annotations
+
+import torch
+
+EXACT = {  # largest n such that all integers up to n are exact: 2**(bits of the significand, IEEE 754 and bfloat16)
+    torch.int64: 2**40,  # of 2**63, which is more than is needed
+    torch.float64: 2**53,
+    torch.float32: 2**24,
+    torch.float16: 2**11,
+    torch.bfloat16: 2**8,
+}
+NAMES = {dtype: str(dtype).removeprefix("torch.") for dtype in EXACT}
+_WIDEST = 2**40  # of a single number: leaves room in int64 for the sum over 2**22 ranks
+
+
+def contribution(rank: int, n_ranks: int, n_elements: int, dtype: torch.dtype, salt: int = 0) -> torch.Tensor:
+    """What `rank` puts in: int64 on the CPU, each exact in `dtype`, and so are all sums over the ranks."""
+    index = torch.arange(n_elements, dtype=torch.int64)
+    every = -(-n_ranks // EXACT[dtype])  # 1, but for very many ranks
+    widest = min(EXACT[dtype] // (-(-n_ranks // every)), _WIDEST)
+    numbers = _mixed(index * 1_000_003 + rank * 7_919 + salt * 104_729) % (2 * widest + 1) - widest
+    return numbers if every == 1 else torch.where((index + rank) % every == 0, numbers, torch.zeros_like(numbers))
+
+
+def total(n_ranks: int, n_elements: int, dtype: torch.dtype, salt: int = 0) -> torch.Tensor:
+    """The sum over all ranks, int64."""
+    sums = torch.zeros(n_elements, dtype=torch.int64)
+    for rank in range(n_ranks):
+        sums += contribution(rank, n_ranks, n_elements, dtype, salt)
+    return sums
+
+
+def whose(error: torch.Tensor, n_ranks: int, dtype: torch.dtype, salt: int = 0) -> tuple[int, float] | None:
+    """The rank whose contribution, times a factor, is this error of the sum: -1 is left out, 1 is counted twice."""
+    if error.numel() < 16 or not bool(torch.isfinite(error).all()):  # with a few numbers anything fits
+        return None
+    for rank in range(n_ranks):
+        theirs = contribution(rank, n_ranks, error.numel(), dtype, salt).double()
+        at = int(theirs.abs().argmax())
+        if theirs[at] == 0:
+            continue
+        factor = float(error[at] / theirs[at])
+        if factor != 0 and torch.equal(theirs * factor, error):
+            return rank, factor
+    return None
+
+
+def _mixed(x: torch.Tensor) -> torch.Tensor:
+    """Numbers from 0 that look random: shifts and products as in MurmurHash3's finalizer; int64 wraps, the mask is +."""
+    x = x & 0x3FFFFFFFFFFFFFFF
+    for factor in (0x7F4A7C15, 0x1CE4E5B9):
+        x = ((x ^ (x >> 29)) * factor) & 0x3FFFFFFFFFFFFFFF
+    return x ^ (x >> 31)
