@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hypocenter.checklist import tables
 from hypocenter.checklist.items.item import GROUPS
 from hypocenter.checklist.items.loading import load
 from hypocenter.checklist.items.pages import WIDTH, page, pages
@@ -109,3 +110,13 @@ def test_a_file_that_is_not_there_or_no_text_is_one_clear_error(tmp_path: Path) 
         with pytest.raises(ConfigError) as raised:
             load([path])
         assert raised.value.where == str(path)
+
+
+def test_every_item_that_a_table_of_names_knows_is_described() -> None:
+    named = {
+        told.lstrip("!")
+        for name in tables.names()
+        for told in (*tables.table(name).names.values(), *tables.table(name).defaults)
+    }
+
+    assert named - {""} <= set(ITEMS.by_key)
