@@ -11,7 +11,7 @@ import functools
 import random
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -35,6 +35,8 @@ class Draws:
         self._note = note
         self._counts: dict[tuple[str, str, int], int] = {}
         self._undo: list[Callable[[], None]] = []
+        self._seen: dict[str, int | None] = {}  # state of each generator when it was last looked at
+        self._is_known: set[str] = set()  # generators that were drawn from or seeded since, and it was noted
 
     def attach(self) -> Callable[[], None]:
         """Replace them; returns the undo."""
@@ -52,6 +54,16 @@ class Draws:
             self._put(place, "manual_seed", self._seeding("torch.manual_seed", TORCH, torch.random.manual_seed))
             self._put(place, "seed", self._seeding("torch.seed", TORCH, torch.random.seed))
         return self._detach
+
+    def unseen(self) -> Iterator[tuple[str, int | None]]:
+        """(generator, the state that it was in) of those that somebody has drawn from unseen since the last call."""
+        for generator in (PYTHON, NUMPY):
+            now = state_of(generator)
+            before = self._seen.get(generator, now if _is_fresh(generator) else None)
+            if now != before and generator not in self._is_known:
+                yield generator, now if before is None else before
+            self._seen[generator] = now
+        self._is_known.clear()
 
     def forked(self) -> None:
         """Count anew."""
@@ -71,6 +83,7 @@ class Draws:
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             frame = sys._getframe(1)
+            self._is_known.add(generator)
             if self._is_due(name, frame):
                 self._note("draw", name, generator, state_of(generator), "", frame)
             return function(*args, **kwargs)
@@ -81,6 +94,7 @@ class Draws:
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             result = function(*args, **kwargs)
+            self._is_known.add(generator)
             given = [*args, *kwargs.values()]
             note = _short(given[0]) if given and given[0] is not None else ""
             state = zlib.crc32(repr(given).encode()) if note else state_of(generator)
@@ -116,6 +130,13 @@ def state_of(generator: str) -> int | None:
         state: Any = np.random.get_state(legacy=False)
         return zlib.crc32(repr((state["state"]["pos"], state["gauss"])).encode(), zlib.crc32(state["state"]["key"]))
     return zlib.crc32(torch.default_generator.get_state().numpy().tobytes())
+
+
+def _is_fresh(generator: str) -> bool:
+    """Whether nothing was drawn since it was seeded: a Mersenne Twister makes 624 words at once, when it needs them."""
+    state: Any = np.random.get_state(legacy=False)
+    position = random.getstate()[1][-1] if generator == PYTHON else state["state"]["pos"]
+    return position == 624
 
 
 def _short(value: Any) -> str:

@@ -44,6 +44,7 @@ class OpBits(Observer):
         if not self.context.config.op_bits or self.context.directory is None:
             return lambda: None
         undos = [self._ops.attach(), self._draws.attach()]
+        self._unseen()
         self._tap.__enter__()
         os.register_at_fork(after_in_child=self._forked)
 
@@ -61,6 +62,7 @@ class OpBits(Observer):
         """This process trains: what is held can be written. The roots are results."""
         if self._is_attached():
             self._trains = True
+            self._unseen()
             self._results((("loss" if len(roots) == 1 else f"loss[{i}]", root) for i, root in enumerate(roots)), "loss")
 
     def before_update(self, update: Update) -> None:
@@ -68,7 +70,7 @@ class OpBits(Observer):
         if not self._is_attached():
             return
         label = self.context.label
-        self._results(((f"gradient of {label(p)}", g) for p, g in update.gradients), "grad")
+        self._results(((f"gradient of {label(p)}", g) for p, g in update.gradients), "grad", update.step)
         history = self._tap.history
         if history is not None:
             names = {n: label(p) for p in update.parameters for n in history.get(self._tap.storages.key_of(p), ())}
@@ -116,6 +118,12 @@ class OpBits(Observer):
         with quietly():
             place = self._tap.place_of_caller(frame)
             self._tap.add(kind, name, place, generator=generator, state=state, note=note)
+
+    def _unseen(self) -> None:
+        """Draws by a function that the program had taken hold of before torch was imported have no line."""
+        for generator, state in self._draws.unseen():
+            place = (Place(), *self._moment())
+            self._tap.add("draw", f"{generator}.*", place, generator=generator, state=state)
 
     def _forked(self) -> None:
         self._is_child = True

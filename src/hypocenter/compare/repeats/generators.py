@@ -1,0 +1,89 @@
+"""Draws from generators whose state is not the same in both runs, and who is to blame for it: nobody, or a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from hypocenter.compare.repeats.pairing import Pairing
+from hypocenter.opbits import Event
+
+Blame = Literal["unseeded", "seed", "follows"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draw:
+    """One draw that differs, in one process of a run."""
+
+    pairing: Pairing
+    event: Event
+    blame: Blame
+    seed: Event | None = None  # the call that gave another seed
+
+
+def draws_of(pairings: Sequence[Pairing]) -> list[Draw]:
+    """All draws and seeds that differ and do not only follow from another, in the order in which they happened."""
+    found = [draw for pairing in pairings for draw in _of_process(pairing)]
+    mains = {d.pairing.a.rank for d in found if d.pairing.trains and _seeds_workers(d) and d.blame != "follows"}
+    kept = [d for d in found if d.blame != "follows" and not (_is_seeded_by_main(d) and d.pairing.a.rank in mains)]
+    return sorted(kept, key=lambda draw: draw.event.time_ns)
+
+
+def is_draw(event: Event) -> bool:
+    """Whether it took numbers from a generator, or gave one its seed."""
+    return event.kind in ("draw", "seed") or (event.kind == "op" and bool(event.generator))
+
+
+def _of_process(pairing: Pairing) -> Iterator[Draw]:
+    agreed: set[str] = set()  # generators that were once in the same state
+    seeds: dict[str, Event] = {}  # the last one given to each
+    for event in pairing.a.events:
+        if not is_draw(event) or event.n not in pairing.partner:
+            continue
+        name = family(event.generator)
+        differs = event.n in pairing.differs and pairing.differs[event.n].state
+        if event.kind == "seed":
+            seeds[name] = event
+            if not differs:
+                agreed.add(name)
+            elif event.generator == "numpy.random.Generator":
+                yield Draw(pairing=pairing, event=event, blame="unseeded" if not event.note else "seed", seed=event)
+            else:
+                agreed.discard(name)
+            continue
+        if not differs:
+            agreed.add(name)
+            continue
+        seed = seeds.get(name)
+        blame = _blame(pairing, event, name in agreed, seed)
+        by = seed if blame == "seed" and seed is not None and seed.n in pairing.differs else None
+        yield Draw(pairing=pairing, event=event, blame=blame, seed=by)
+
+
+def _blame(pairing: Pairing, event: Event, once_agreed: bool, seed: Event | None) -> Blame:
+    other = pairing.partner[event.n]
+    if event.generator == "torch.Generator":
+        return "seed" if event.note != other.note else "follows"
+    if seed is not None and seed.n in pairing.differs:
+        return "seed"
+    if event.note != other.note:  # torch tells the seed that its generator started from
+        return "unseeded" if seed is None else "seed"
+    return "follows" if once_agreed else "unseeded"
+
+
+def family(generator: str) -> str:
+    """What `torch.manual_seed` seeds together."""
+    return "torch" if generator.startswith("torch ") else generator
+
+
+def _seeds_workers(draw: Draw) -> bool:
+    """The main process draws the seed of a loader's workers, or what the workers inherit."""
+    return family(draw.event.generator) == "torch"
+
+
+def _is_seeded_by_main(draw: Draw) -> bool:
+    """A worker whose state came from the loader."""
+    if draw.pairing.trains or draw.seed is None:
+        return False
+    return draw.pairing.a.place_of(draw.seed).via == "loader"

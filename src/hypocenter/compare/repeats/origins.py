@@ -1,0 +1,218 @@
+"""A root or a draw in words: what did not repeat, why that is known, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from hypocenter.compare.repeats.answer import Origin
+from hypocenter.compare.repeats.generators import Draw
+from hypocenter.compare.repeats.pairing import Pairing
+from hypocenter.compare.repeats.roots import Root
+from hypocenter.nouns import Source
+from hypocenter.opbits import Event, Place
+
+ADDING = (
+    "index_add", "scatter_add", "index_put", "_index_put_impl", "_unsafe_index_put", "put", "scatter_reduce",
+    "index_reduce", "bincount", "histc", "embedding_dense_backward", "embedding_bag", "_embedding_bag", "grid_sampler",
+    "upsample", "max_pool", "adaptive_avg_pool", "reflection_pad", "replication_pad", "cumsum", "convolution_backward",
+    "_scaled_dot_product", "_flash_attention_backward", "_efficient_attention_backward", "segment_reduce",
+)  # fmt: skip
+"""Operators that add into shared places: atomically on a GPU, by several threads on a CPU (torch's own list of what
+`use_deterministic_algorithms` changes or warns of)."""
+
+_GENERATORS = {"random": "Python's generator", "numpy.random": "NumPy's global generator"}
+_SEEDING = {
+    "random": "random.seed(SEED)", "numpy.random": "numpy.random.seed(SEED)",
+    "numpy.random.Generator": "numpy.random.default_rng(SEED)", "torch.Generator": "generator.manual_seed(SEED)",
+}  # fmt: skip
+
+
+def of_draw(draw: Draw, why: Iterable[str] = ()) -> Origin:
+    """A draw from a generator whose state differs."""
+    event, pairing = draw.event, draw.pairing
+    generator, seed = generator_words(event.generator), draw.seed
+    if draw.blame == "unseeded":
+        made = event.kind == "seed"
+        what = f"makes {generator} without a seed" if made else f"draws from {generator}, which has no seed"
+        reasons = [f"{generator} is made from the operating system's entropy" if made else _never(event, pairing)]
+        fix = (
+            f"{_seeding(event)} {'here' if made else 'at the start of the program'}, or hypocenter run --deterministic"
+        )
+        return _origin(event, pairing, "unseeded-generator", what, reasons=[*reasons, *why], fix=fix)
+    what = f"draws from {generator}, which gets another seed in each run"
+    reasons = [_seeds(pairing, seed) if seed is not None else _initial(event, pairing.partner[event.n])]
+    fix = "seed it with a number that stays the same from run to run"
+    if seed is not None and (place := pairing.a.place_of(seed)).file:
+        fix = f"{fix} ({_short(place)})"
+    return _origin(event, pairing, "seed-differs", what, reasons=[*reasons, *why], fix=fix)
+
+
+def of_root(root: Root, pairing: Pairing, draw: Draw | None) -> Origin:
+    """A root.
+
+    Args:
+        draw: of the same event; for what came from outside or took another path, the first draw before it that may be
+            the reason.
+    """
+    event = root.event
+    if root.kind == "drew" and draw is not None:
+        return of_draw(draw)
+    if root.kind in ("outside", "parted") and draw is not None:
+        return replace(of_draw(draw, (_consequence(root, pairing),)), confidence="likely")
+    if root.kind == "op":
+        return _of_operator(event, pairing)
+    if root.kind == "outside":
+        return _of_outside(event, pairing)
+    if root.kind == "parted":
+        return _of_parting(root, pairing)
+    if root.kind == "undefined":
+        return _of_undefined(root, pairing)
+    if root.kind == "changed":
+        return _of_changed(root, pairing)
+    what = "draws other numbers"
+    reasons = [
+        "its generator was in the same state in both runs before, so something between drew from it or seeded it"
+    ]
+    return _origin(event, pairing, "unknown", what, reasons=reasons, confidence="possible")
+
+
+def counted(origins: Iterable[Origin]) -> list[Origin]:
+    """Those of one line as one, with how many there were, in order."""
+    found: dict[Any, Origin] = {}
+    for origin in origins:
+        source = origin.source
+        key = (origin.cause, origin.op, origin.generator, origin.rank, origin.worker is None,
+               source.file if source else origin.site, source.line if source else 0)  # fmt: skip
+        first = found.get(key)
+        found[key] = origin if first is None else replace(first, n=first.n + origin.n)
+    return list(found.values())
+
+
+def generator_words(name: str) -> str:
+    """`torch's generator (cpu)`"""
+    if name.startswith("torch "):
+        return f"torch's generator ({name.removeprefix('torch ')})"
+    return _GENERATORS.get(name, f"a {name}")
+
+
+def place_words(event: Event, place: Place) -> str:
+    """`aten.embedding.default at model.py:12, step 0`"""
+    where = f" at {_short(place)}" if place.file else f" in {place.site}" if place.site else ""
+    return f"{event.name}{where}, {moment(event.phase, event.step)}"
+
+
+def moment(phase: str, step: int) -> str:
+    """`before the first step`, or `step 3, backward`"""
+    return "before the first step" if phase == "setup" else f"step {step}, {phase}"
+
+
+def _origin(
+    event: Event, pairing: Pairing, cause: Any, what: str, *, reasons: Sequence[str], fix: str = "",
+    confidence: Any = "proven",
+) -> Origin:  # fmt: skip
+    trace = pairing.a
+    place = trace.place_of(event)
+    source = Source(file=place.file, line=place.line, text=place.text, function=place.function) if place.file else None
+    via = {"loader": ["torch.utils.data does it on behalf of this line"]}.get(
+        place.via, [f"in the {place.via}"] if place.via.startswith("backward") else []
+    )
+    return Origin(
+        cause=cause, confidence=confidence, what=what, op=event.name, phase=event.phase, step=event.step,
+        microbatch=event.microbatch, rank=trace.rank, worker=trace.worker, site=place.site, module=place.module,
+        param=trace.parameters.get(event.n, ""), generator=event.generator, source=source,
+        why=(*reasons, *via), fix=fix,
+    )  # fmt: skip
+
+
+def _of_operator(event: Event, pairing: Pairing) -> Origin:
+    base = event.name.split(".")[1] if event.name.count(".") else event.name
+    n = len(event.reads)
+    inputs = "its input agrees" if n == 1 else f"its {n} inputs agree" if n else "it has no inputs"
+    reasons = [
+        f"{inputs} bit for bit in both runs, its output ({event.writes[0].form if event.writes else ''}) does not"
+    ]
+    if base.strip("_").startswith(tuple(name.strip("_") for name in ADDING)):
+        what = "gives other bits for the same inputs: it adds in no fixed order where indices repeat"
+        fix = "hypocenter run --deterministic takes an ordered form of it, if torch has one for this device"
+        return _origin(event, pairing, "unordered-accumulation", what, reasons=reasons, fix=fix)
+    what = "gives other bits for the same inputs"
+    fix = "hypocenter run --deterministic takes a deterministic form of it, if torch has one for this device"
+    return _origin(event, pairing, "kernel-not-repeatable", what, reasons=reasons, fix=fix)
+
+
+def _of_outside(event: Event, pairing: Pairing) -> Origin:
+    what = "reads data that differ between the runs"
+    reasons = [
+        "no operator of torch made them: a file, NumPy, a loader's worker or compiled code did",
+        "no draw that was seen before it differs",
+    ]
+    fix = "look at what makes the data: order of files and sets, time, generators that the program made itself"
+    return _origin(event, pairing, "other-data", what, reasons=reasons, fix=fix, confidence="likely")
+
+
+def _of_parting(root: Root, pairing: Pairing) -> Origin:
+    other = root.other
+    instead = f"{place_words(other, pairing.b.place_of(other))}" if other is not None else "nothing more"
+    reasons = [f"up to here both runs did the same {root.event.n:,} things; here the other one did {instead}"]
+    fix = "look for what decides here: order of a set (PYTHONHASHSEED) or of files, time, an environment variable"
+    what = "is where the program does other things"
+    return _origin(root.event, pairing, "other-path", what, reasons=reasons, fix=fix)
+
+
+def _of_undefined(root: Root, pairing: Pairing) -> Origin:
+    reasons = ["what was written there agrees, so the bits that differ are of a part that nobody wrote"]
+    if root.maker is not None:
+        reasons.append(f"it was written last by {place_words(root.maker, pairing.a.place_of(root.maker))}")
+    what = "reads memory that nobody has written"
+    fix = "torch.zeros in place of torch.empty, or write all of it"
+    return _origin(root.event, pairing, "undefined-memory", what, reasons=reasons, fix=fix)
+
+
+def _of_changed(root: Root, pairing: Pairing) -> Origin:
+    reasons = []
+    if root.maker is not None:
+        reasons = [f"it agreed when {place_words(root.maker, pairing.a.place_of(root.maker))} wrote it, and not here"]
+    what = "reads memory that was changed by something that is no operator of torch"
+    fix = "look for a kernel of your own, NumPy on shared memory, another thread, or compiled code"
+    return _origin(root.event, pairing, "changed-outside", what, reasons=reasons, fix=fix)
+
+
+def _consequence(root: Root, pairing: Pairing) -> str:
+    where = place_words(root.event, pairing.a.place_of(root.event))
+    if root.kind == "parted":
+        return f"so the program does other things from {where} on"
+    return f"so the data differ that reach {where}"
+
+
+def _never(event: Event, pairing: Pairing) -> str:
+    other = pairing.partner[event.n]
+    if event.kind == "op" and event.note != other.note:
+        return f"{_initial(event, other)}, and nothing in the program seeds it"
+    if not pairing.a.place_of(event).file:
+        return "its state differs; the draw was not seen by line, for its function was taken before torch was imported"
+    return "its state differed already at its first draw, and nothing in the program seeds it"
+
+
+def _initial(event: Event, other: Event) -> str:
+    return f"it started from {_cut(event.note)} in one run and {_cut(other.note)} in the other"
+
+
+def _seeds(pairing: Pairing, seed: Event) -> str:
+    other, place = pairing.partner[seed.n], pairing.a.place_of(seed)
+    given = f"{_cut(seed.note)} and {_cut(other.note)}" if seed.note else "nothing, so the operating system's entropy"
+    by = "torch.utils.data" if place.via == "loader" else _short(place)
+    return f"{seed.name} at {by} gave it {given}"
+
+
+def _seeding(event: Event) -> str:
+    return _SEEDING.get(event.generator, "torch.manual_seed(SEED)")
+
+
+def _short(place: Place) -> str:
+    return f"{place.file.replace(chr(92), '/').rpartition('/')[2]}:{place.line}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 24 else f"{text[:21]}..."
