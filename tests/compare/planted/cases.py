@@ -5,7 +5,7 @@ What must be found follows from what is done, never from what was found; the lat
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 
@@ -16,12 +16,14 @@ class Base:
     network: str
     dtype: str
     n_microbatches: int = 1
+    edit: str = ""  # what is done to it, and to all that is compared with it
 
     @property
     def id(self) -> str:
-        """`qwen-bf16`, `gpt2-fp32-acc2`."""
+        """`qwen-bf16`, `gpt2-fp32-acc2`, `t5-bf16-even_rows`."""
         of_dtype = {"float32": "fp32", "bfloat16": "bf16"}[self.dtype]
-        return f"{self.network}-{of_dtype}" + (f"-acc{self.n_microbatches}" if self.n_microbatches > 1 else "")
+        of_batch = f"-acc{self.n_microbatches}" if self.n_microbatches > 1 else ""
+        return f"{self.network}-{of_dtype}{of_batch}" + (f"-{self.edit}" if self.edit else "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +169,8 @@ CASES: tuple[Case, ...] = (
 )  # fmt: skip
 
 _NOISE: dict[str, tuple[str, dict[str, Any]]] = {
-    "threads": ("threads", {"n": 2}),
+    "order-1": ("shuffled_sums", {"seed": 1}),
+    "order-2": ("shuffled_sums", {"seed": 2}),
     "sdpa-math": ("sdpa", {"backend": "MATH"}),
     "eager": ("eager", {}),
     "rows-in-two": ("split_rows", {}),
@@ -180,15 +183,31 @@ _NOISE: dict[str, tuple[str, dict[str, Any]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Noise:
-    """Two good programs."""
+    """Two good programs.
 
-    id: str
+    `repeats`: names of other pairs of the same base; their second programs are the repeats (`--noise`) and the first of
+    them is the baseline, so that no floor is from calibration.
+    """
+
+    name: str
     base: Base
-    edit: tuple[str, dict[str, Any]]
+    edit: tuple[str, dict[str, Any]] | None = None
+    n_ranks: int = 1  # of the second program, by DistributedDataParallel
+    repeats: tuple[str, ...] = ()
+
+    @property
+    def id(self) -> str:
+        """`eager-qwen-fp32`."""
+        return f"{self.name}-{self.base.id}"
 
 
-NOISE: tuple[Noise, ...] = tuple(
-    Noise(id=f"{name}-{base.id}", base=base, edit=edit)
-    for base in (Q32, Q16, G32, G16, T32, T16)
-    for name, edit in _NOISE.items()
-)
+_ALL = (Q32, Q16, G32, G16, T32, T16)
+_REPEATS = ("order-1", "order-2", "rows-in-two", "sdpa-math")
+NOISE: tuple[Noise, ...] = (
+    *(Noise(name=name, base=base, edit=edit) for base in _ALL for name, edit in _NOISE.items()),
+    *(Noise(name=f"threads-{n}", base=replace(base, edit="flat_norm"), edit=("threads", {"n": n}))
+      for base in _ALL for n in (2, 3)),
+    *(Noise(name="ddp", base=replace(base, edit="even_rows"), n_ranks=2) for base in _ALL),
+    *(Noise(name=f"{name}-by-repeats", base=base, edit=_NOISE[name], repeats=_REPEATS)
+      for base in _ALL for name in ("sums-in-two", "eager")),
+)  # fmt: skip

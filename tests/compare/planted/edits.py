@@ -343,6 +343,28 @@ def clip(setup: Setup, *, norm: float) -> None:
 
 
 @edit
+def flat_norm(setup: Setup) -> None:
+    """Gradients are clipped by the norm of one flat buffer, as Megatron's are: a sum that threads share out.
+
+    Matrix products have the same bits with 1, 2, 3, 4 and 8 threads here (MKL), sums of more than 2**15 elements not.
+    """
+    setup.is_norm_flat = True
+
+
+@edit
+def even_rows(setup: Setup) -> None:
+    """Both halves of each batch have as many labels: then the mean of the ranks' losses is that of the whole batch."""
+    for batch in (batch for step in setup.batches for batch in step):
+        known = batch["tokens"] != 0
+        half = known[: len(known) // 2] & known[len(known) // 2 :]
+        known = half.repeat(2, 1)
+        for key in ("tokens", "decoder_input_ids" if setup.network == "t5" else "input_ids"):
+            batch[key] = batch[key] * known[:, : batch[key].shape[1]]
+        if setup.network != "t5":
+            batch["attention_mask"] = (batch["input_ids"] != 0).long()
+
+
+@edit
 def threads(setup: Setup, *, n: int) -> None:
     setup.n_threads = n
 
@@ -363,6 +385,21 @@ def eager(setup: Setup) -> None:
 def split_rows(setup: Setup) -> None:
     """Matrix products of half the rows at a time."""
     _products(setup, lambda forward, x: torch.cat([forward(part) for part in x.chunk(2, dim=0)]))
+
+
+@edit
+def shuffled_sums(setup: Setup, *, seed: int) -> None:
+    """Matrix products that take the inputs in an order of their own."""
+    for _, one in setup.model.named_modules():
+        if type(one) is nn.Linear or type(one).__name__ == "Conv1D":
+            dim = 1 if type(one) is nn.Linear else 0
+            order = torch.randperm(one.weight.shape[dim], generator=torch.Generator().manual_seed(seed))
+            one.forward = lambda x, one=one, dim=dim, order=order: _shuffled(x, one, dim, order)
+
+
+def _shuffled(x: torch.Tensor, one: Any, dim: int, order: torch.Tensor) -> torch.Tensor:
+    weight = one.weight.index_select(dim, order)
+    return F.linear(x[..., order], weight if dim else weight.T, one.bias)
 
 
 @edit

@@ -1,14 +1,19 @@
 """Train programs with planted differences, one after another in one process: `record.py JOBS.json`.
 
-Each job is {"network", "dtype", "n_microbatches", "edits": [[name, {arguments}], ...], "calibrate", "out"}.
+Each job is {"network", "dtype", "n_microbatches", "edits": [[name, {arguments}], ...], "calibrate", "out"}. Where the
+environment has ranks, as torchrun's, each job is trained by all of them.
 """
 
 from __future__ import annotations
 
+import gc
 import json
+import os
 import sys
 from pathlib import Path
 
+import torch
+import torch.distributed as dist
 import transformers.modeling_utils  # noqa: F401 - what a warm server loads before it forks
 from edits import EDITS
 from training import setup
@@ -22,5 +27,12 @@ def record(job: dict) -> None:
 
 
 if __name__ == "__main__":
+    torch.set_num_threads(1)
+    if "WORLD_SIZE" in os.environ:
+        dist.init_process_group("gloo")
     for one in json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")):
         record(one)
+    if dist.is_initialized():
+        gc.collect()
+        dist.barrier()
+        dist.destroy_process_group()

@@ -10,14 +10,16 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from cases import Base, Case, Noise
+from cases import NOISE, Base, Case, Noise
 
 from hypocenter.compare.comparison import Comparison
 from hypocenter.compare.engine import compare_runs
+from hypocenter.compare.options import Options
 from hypocenter.record.reader import open_run
 
 ROOT = Path(__file__).resolve().parents[3]
 RECORD = Path(__file__).with_name("record.py")
+FORKS = ROOT / "tests" / "ranks" / "forks.py"
 SECONDS = 900.0  # for all programs of one child, on a machine under load
 
 
@@ -35,14 +37,18 @@ class Recordings:
         """Record what these need and is not there yet, base by base."""
         cases = list(cases)
         for base in dict.fromkeys(case.base for case in cases):
-            jobs = [self._job(base)] + [self._job(base, one) for one in cases if one.base == base]
-            jobs = [job for job in jobs if not Path(job["out"]).exists()]
-            if jobs:
-                _run(jobs, self.folder / f"{base.id}.json")
+            of_base = [one for one in cases if one.base == base]
+            of_base += [one for case in of_base for one in self._repeats(case)]
+            jobs = {job["out"]: job for job in (self.job(base), *(self.job(base, one) for one in of_base))}
+            for n_ranks in (1, 2):
+                missing = [job for out, job in jobs.items() if job["n_ranks"] == n_ranks and not Path(out).exists()]
+                if missing:
+                    _run(missing, self.folder / f"{base.id}.json", n_ranks)
 
     def baseline(self, case: Case | Noise) -> Path:
         """The good program."""
-        return self.folder / case.base.id
+        repeats = self._repeats(case)
+        return self.candidate(repeats[0]) if repeats else self.folder / case.base.id
 
     def candidate(self, case: Case | Noise) -> Path:
         """The other one."""
@@ -50,17 +56,26 @@ class Recordings:
 
     def compared(self, case: Case | Noise) -> Comparison:
         """What the comparison says."""
-        return compare_runs(open_run(self.baseline(case)), open_run(self.candidate(case)))
+        repeats = [open_run(self.candidate(one)) for one in self._repeats(case)[1:]]
+        baseline, candidate = open_run(self.baseline(case)), open_run(self.candidate(case))
+        return compare_runs(baseline, candidate, options=Options(noise=repeats))
 
-    def _job(self, base: Base, case: Case | Noise | None = None) -> dict[str, Any]:
+    def _repeats(self, case: Case | Noise) -> list[Noise]:
+        names = case.repeats if isinstance(case, Noise) else ()
+        return [one for name in names for one in NOISE if one.name == name and one.base == case.base]
+
+    def job(self, base: Base, case: Case | Noise | None = None) -> dict[str, Any]:
+        """What record.py is told; without a case, the good program."""
         out = self.folder / base.id if case is None else self.candidate(case)
+        edits = [*([(base.edit, {})] if base.edit else []), *([case.edit] if case is not None and case.edit else [])]
         return {
             "network": base.network, "dtype": base.dtype, "n_microbatches": base.n_microbatches, "out": str(out),
-            "edits": [] if case is None else [case.edit], "calibrate": "every=1" if case is None else "never",
+            "edits": edits, "calibrate": "every=1" if case is None else "never",
+            "n_ranks": case.n_ranks if isinstance(case, Noise) else 1,
         }  # fmt: skip
 
 
-def _run(jobs: Sequence[dict[str, Any]], file: Path) -> None:
+def _run(jobs: Sequence[dict[str, Any]], file: Path, n_ranks: int) -> None:
     sys.path.insert(0, str(ROOT / "tests" / "processes"))
     import warm
 
@@ -68,7 +83,8 @@ def _run(jobs: Sequence[dict[str, Any]], file: Path) -> None:
     file.write_text(json.dumps(jobs), encoding="utf-8")
     kept = {key: value for key, value in os.environ.items() if not key.startswith("HYPOCENTER_")}
     env = kept | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    done = warm.run([sys.executable, str(RECORD), str(file)], env=env, timeout=SECONDS)
+    ranks = [str(FORKS), "--nproc-per-node", str(n_ranks)] if n_ranks > 1 else []
+    done = warm.run([sys.executable, *ranks, str(RECORD), str(file)], env=env, timeout=SECONDS)
     assert done.returncode == 0, done.stderr[-4000:]
 
 

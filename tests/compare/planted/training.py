@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from networks import VOCABULARY, build
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 import hypocenter
 
@@ -36,10 +38,15 @@ class Setup:
     logits: Callable[[torch.Tensor], torch.Tensor] = lambda logits: logits
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
     n_threads: int = 1
+    is_norm_flat: bool = False
     restore: ExitStack = field(default_factory=ExitStack)  # undoes what an edit did outside of the model
 
     def train(self, out: Path, *, calibrate: str = "never") -> None:
-        """Three steps, recorded at level modules."""
+        """Three steps, recorded at level modules; of several ranks each takes its share of the rows."""
+        if dist.is_initialized():
+            self.model = DistributedDataParallel(self.model)
+            rank, size = dist.get_rank(), dist.get_world_size()
+            self.batches = [[{k: v.chunk(size)[rank] for k, v in one.items()} for one in step] for step in self.batches]
         optimizer = torch.optim.AdamW(list(self._groups()), **self.optimizer)
         options = {"level": "modules", "sketch": True, "param_schedule": "every=1", "replay": False}
         torch.set_num_threads(self.n_threads)
@@ -48,10 +55,19 @@ class Setup:
                 for batch in microbatches:
                     loss = self._loss(batch)
                     (loss / (self.divisor or len(microbatches))).backward()
-                nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
+                self._clip()
                 optimizer.step()
                 optimizer.zero_grad()
         torch.set_num_threads(1)
+
+    def _clip(self) -> None:
+        if not self.is_norm_flat:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
+            return
+        grads = [p.grad for p in self.model.parameters() if p.grad is not None]
+        norm = torch.cat([grad.flatten().float() for grad in grads]).pow(2).sum().sqrt()
+        for grad in grads:
+            grad.mul_((self.clip / (norm + 1e-6)).clamp(max=1.0))
 
     def _groups(self) -> Iterator[dict[str, Any]]:
         parameters = [p for p in self.model.parameters() if p.requires_grad]
