@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from bench.compare.depths import FILE as DEPTHS
 from bench.compare.depths import in_words as depths_in_words
 from bench.compare.msprobe import SECONDS, MsprobeFailed, compare
 
+QUIET = 0.5  # load average of a machine on which nothing else runs
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "comparing-peers.md"
 PLANTED = {
@@ -49,16 +51,21 @@ class Cost:
 def main(argv: list[str]) -> int:
     """Measure and print the page."""
     wanted = _arguments(argv)
+    began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="peers-", dir=wanted.folder) as name:
         page = "\n".join(_page(Path(name), wanted)) + "\n"
     print(page)
+    print(f"took {(time.perf_counter() - began) / 60:.1f} minutes", file=sys.stderr)
     if wanted.write:
         PAGE.write_text(page, encoding="utf-8")
     return 0
 
 
 def _page(folder: Path, wanted: argparse.Namespace) -> Iterator[str]:
-    plain = _record(sys.executable, "none", "nothing", folder / "plain", wanted)
+    load = os.getloadavg()[0]
+    bugs = wanted.bug or list(PLANTED)
+    times = [_record(sys.executable, planted, "nothing", folder / "plain", wanted) for planted in bugs]
+    plain = sum(times) / len(times) / wanted.steps
     costs: dict[str, Cost | str] = {}
     answers: dict[str, dict[str, str]] = {}
     tools = {tool: title for tool, title in TOOLS.items() if not wanted.tool or tool in wanted.tool}
@@ -77,25 +84,30 @@ def _page(folder: Path, wanted: argparse.Namespace) -> Iterator[str]:
     yield ""
     yield (
         f"A GPT in plain PyTorch, 4 layers, width {wanted.width}, batch 8 × 128, AdamW, one thread, float32; "
-        f"{wanted.steps} steps, every one recorded. A step without a tool takes {plain / wanted.steps * 1000:.0f} ms. "
-        "msprobe (mindstudio-probe 26.2) is compared per step by its `compare`, Hypocenter over all steps at once by "
-        "`diff`; the good run is recorded with `--calibrate`, which measures the noise floor and is not in the times."
+        f"{wanted.steps} steps, every one recorded. Times are ratios: of a step to the same step without a tool, of a "
+        "comparison to the first in the table. msprobe (mindstudio-probe 26.2) is compared per step by its `compare`, "
+        "Hypocenter over all steps at once by `diff`; the good run is recorded with `--calibrate`, which measures the "
+        "noise floor and is not in the times."
     )
+    if load > QUIET:
+        yield ""
+        yield f"The machine was loaded when this was measured ({load:.1f} on {os.cpu_count()} cores)."
     yield ""
-    yield "| | time of a step | bytes of a step | compare two runs |"
+    yield "| | time of a step | bytes of a step | time of comparing two runs |"
     yield "|---|---|---|---|"
+    first = next((cost.compare_seconds for cost in costs.values() if isinstance(cost, Cost)), 1.0)
     for tool, title in tools.items():
         cost = costs[tool]
         if isinstance(cost, str):
             yield f"| {title} | {cost} | | |"
         else:
             yield (
-                f"| {title} | ×{cost.step_seconds * wanted.steps / plain:.1f} | {_size(cost.step_bytes)} | "
-                f"{cost.compare_seconds:.1f} s |"
+                f"| {title} | ×{cost.step_seconds / plain:.1f} | {_size(cost.step_bytes)} | "
+                f"×{cost.compare_seconds / first:.1f} |"
             )
     yield ""
     yield "## What they say of three planted bugs"
-    for planted, (what, truth) in PLANTED.items():
+    for planted, (what, truth) in ((bug, PLANTED[bug]) for bug in bugs):
         yield ""
         yield f"**{what}.** Right: {truth}."
         yield ""
@@ -115,13 +127,16 @@ def _tool(folder: Path, tool: str, wanted: argparse.Namespace) -> tuple[Cost, di
     _record(python, "none", tool, good, wanted, calibrate=True)
     answers: dict[str, str] = {}
     seconds = compare_seconds = n_bytes = 0.0
-    for planted in PLANTED:
+    bugs = wanted.bug or list(PLANTED)
+    for planted in bugs:
         out = folder / tool / planted
         seconds += _record(python, planted, tool, out, wanted)
         n_bytes += sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
         answers[planted], took = _msprobe(python, good, out) if tool.startswith("msprobe") else _hypocenter(good, out)
         compare_seconds += took
-    n = len(PLANTED)
+        shutil.rmtree(out)
+    shutil.rmtree(good)
+    n = len(bugs)
     steps = n * wanted.steps
     return Cost(step_seconds=seconds / steps, step_bytes=n_bytes / steps, compare_seconds=compare_seconds / n), answers
 
@@ -190,6 +205,7 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--msprobe-python", help="a Python that has torch and mindstudio-probe")
     parser.add_argument("--width", type=int, default=256, help="of the GPT (default 256)")
     parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--bug", action="append", choices=list(PLANTED), help="only this one (may be repeated)")
     parser.add_argument("--tool", action="append", choices=list(TOOLS), help="only this one (may be repeated)")
     parser.add_argument("--folder", help="where recordings go meanwhile (msprobe: about 1 GB a step)")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")

@@ -31,8 +31,15 @@ is right when the first difference is in the wanted phase and module; a cause wh
 NOISE_HEAD = """\
 ## Noise
 
-Pairs that differ by the order of sums only: another number of threads, other kernels of attention, matrix products in
-two parts, means of norms in another order, the loss by hand, fused updates. None may be called a difference.
+Pairs that differ by the order of sums only. None may be called a difference.
+
+- `order-1`, `order-2`: matrix products that take their inputs in a random order of their own, two seeds
+- `rows-in-two`, `sums-in-two`: matrix products in two parts; `sums-of-norms`: means of norms in another order
+- `sdpa-math`, `eager`: another kernel of attention, and attention in plain operations
+- `loss-by-token`, `fused-updates`: the loss by hand, fused updates of AdamW
+- `threads-2`, `threads-3`: that many threads against one, gradients clipped by the norm of one flat buffer
+- `ddp`: two ranks (gloo, DistributedDataParallel) against one process, same global batch
+- `...-by-repeats`: the floor from three repeats (`--noise`: other orders, other kernels), without `--calibrate`
 """
 
 
@@ -99,9 +106,11 @@ def _summary(planted: Sequence[Row], noise: Sequence[Row]) -> Iterator[str]:
     n_sites, n_causes = sum(row.is_site_right for row in planted), sum(row.is_cause_right for row in planted)
     verdicts = [row.found.status for row in noise]
     yield f"{n_sites} of {len(planted)} places and {n_causes} of {len(planted)} causes are right"
+    n_equal = sum(row.found.sentence.endswith("equal to the bit") for row in noise)
     yield (
         f"of {len(noise)} pairs that differ by noise only {verdicts.count('same')} are called the same, "
-        f"{verdicts.count('cannot-tell')} cannot be told, {verdicts.count('diverged')} are called a difference"
+        f"{verdicts.count('cannot-tell')} cannot be told, {verdicts.count('diverged')} are called a difference; "
+        f"{n_equal} of them are equal to the bit here"
     )
 
 
@@ -123,10 +132,10 @@ def _table(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _noise_table(rows: Sequence[Row]) -> Iterator[str]:
-    yield "| pair | verdict | `diff` says |"
-    yield "| --- | --- | --- |"
+    yield "| pair | verdict | floor from | `diff` says |"
+    yield "| --- | --- | --- | --- |"
     for row in rows:
-        yield f"| {row.case.id} | {row.found.status} | {row.found.sentence} |"
+        yield f"| {row.case.id} | {row.found.status} | {row.found.floor_source} | {row.found.sentence} |"
 
 
 def _place(found: Any) -> str:

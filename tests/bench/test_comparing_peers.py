@@ -30,25 +30,26 @@ def test_says_that_a_dump_is_missing(tmp_path):
 def test_the_table_of_depths_says_what_was_counted():
     found = {
         "n_pairs": 40, "n_same_status": 39, "n_same_place": 38, "n_rows": 1000, "n_rows_agree": 990,
-        "sketch_bytes": 2**19, "value_bytes": 2**24, "sketch_seconds": 0.5,
-        "value_seconds": 1.5, "disagree": ["x: same by sketches"],
+        "n_diverged": 30, "sketch_bytes": 2**19, "value_bytes": 2**24, "sketch_seconds": 0.5,
+        "value_seconds": 1.5, "disagree": ["x: same by sketches"], "other_place": [],
     }  # fmt: skip
 
     text = "\n".join(depths.in_words(found))
 
     assert "in 39 (97.5 %)" in text
     assert "990 of 1,000 (99.0 %)" in text
-    assert "| 0.50 MiB | 0.50 |" in text
+    assert "| 0.50 MiB | ×1.0 |" in text
+    assert "| 16.00 MiB | ×3.0 |" in text
     assert "x: same by sketches" in text
 
 
 @pytest.mark.slow
 def test_our_side_of_the_page_needs_no_msprobe(tmp_path, capsys):
-    sizes = ["--width", "16", "--steps", "1", "--tool", "hypocenter-sketch", "--tool", "msprobe-L0"]
+    small = ["--width", "16", "--steps", "1", "--tool", "hypocenter-sketch", "--tool", "msprobe-L0", "--bug", "eps"]
 
-    assert peers.main([*sizes, "--folder", str(tmp_path)]) == 0
+    assert peers.main([*small, "--folder", str(tmp_path)]) == 0
 
     page = capsys.readouterr().out
     assert "diverged at step 0, forward: blocks.2.ln2" in page
-    assert "diverged at step 0, param: blocks.2.mlp.fc1.weight" in page
+    assert "eps of blocks.2.ln2 is 1e-05 in the baseline and 0.001 in the candidate" in page
     assert "not installed (--msprobe-python)" in page
