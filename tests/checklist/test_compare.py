@@ -54,7 +54,7 @@ def test_differences_of_no_weight_leave_the_sides_the_same() -> None:
     found = compare(side(LLAMA), side({**LLAMA, "parallel.tensor": 1}, label="b"))
 
     assert found.status == "same"
-    assert "1 of little weight differ" in found.sentence
+    assert "1 of little weight differs" in found.sentence
 
 
 def test_a_default_counts_as_a_value_and_says_whose_it_is() -> None:
@@ -114,6 +114,26 @@ def test_what_is_not_resolved_or_no_number_cannot_be_told() -> None:
     assert row(found, "model.num_layers").why == "candidate: many is no whole number"
     assert found.status == "same"
     assert "2 that cannot be told" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "verdict"),
+    [
+        (("adam", "megatron-shell"), ("adamw", "mindformers-yaml"), "equivalent"),
+        (("adam", "megatron-shell"), ("adam", "mindformers-yaml"), "different"),
+        (("adam", "megatron-shell"), ("adam", "megatron-log"), "same"),
+        (("adam", "megatron-shell"), ("adam", "deepspeed-json"), "equivalent"),
+        (("adam", "mindformers-yaml"), ("adam", "mindformers-yaml"), "same"),
+        (("adam", "mindformers-yaml"), ("adamw", "mindformers-yaml"), "different"),
+    ],
+)
+def test_one_word_means_what_its_framework_means(one: tuple[str, str], other: tuple[str, str], verdict: str) -> None:
+    sides = [side({"optimizer.type": value, "optimizer.weight_decay": 0.1}, kind=kind) for value, kind in (one, other)]
+
+    found = row(compare(*sides), "optimizer.type")
+
+    assert found.verdict == verdict
+    assert ("AdamW" in found.why) == (verdict != "same" and one[1] != "mindformers-yaml")
 
 
 def test_unknown_keys_are_carried_along() -> None:

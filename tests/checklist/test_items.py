@@ -120,3 +120,10 @@ def test_every_item_that_a_table_of_names_knows_is_described() -> None:
     }
 
     assert named - {""} <= set(ITEMS.by_key)
+
+
+def test_titles_are_short_enough_for_a_column_and_name_one_item_each() -> None:
+    titles = [item.title for item in ITEMS.by_key.values()]
+
+    assert [title for title in titles if len(title) > 40] == []
+    assert len(set(titles)) == len(titles)

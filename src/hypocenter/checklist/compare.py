@@ -82,15 +82,25 @@ def _judge(item: Item, baseline: Configuration, candidate: Configuration) -> tup
     lost = [_why_lost(item, setting, side) for setting, side in zip((one, other), _SIDES, strict=True)]
     if any(lost):
         return "cannot-tell", "; ".join(filter(None, lost))
-    values = normal(item, one.value), normal(item, other.value)
+    meant = _meant(item, baseline), _meant(item, candidate)
     by_rule = _equivalence(item, baseline, candidate)
-    if equal(item, *values):
+    if equal(item, meant[0][0], meant[1][0]):
+        if meant[0][1] != meant[1][1]:
+            by_rule = meant[0][1] or meant[1][1]
         return _alike(item, one, other, by_rule)
     if by_rule:
         return "equivalent", by_rule
-    if is_off(item, values[0]) and is_off(item, values[1]):
+    if is_off(item, meant[0][0]) and is_off(item, meant[1][0]):
         return "equivalent", f"{_said(one.value)} and {_said(other.value)} both mean that it is not used"
-    return "different", _of_difference(item)
+    return "different", "; ".join(filter(None, [_of_difference(item), meant[0][1], meant[1][1]]))
+
+
+def _meant(item: Item, side: Configuration) -> tuple[Value, str]:
+    """A side's value in the words of all, and why it is that."""
+    for means in item.means:
+        if fits(means.side, item, side):
+            return normal(item, means.value), means.why
+    return normal(item, side.settings[item.key].value), ""
 
 
 def _half(item: Item, one: Setting | None, other: Setting | None) -> tuple[Verdict, str]:

@@ -25,8 +25,11 @@ def conclude(rows: Sequence[Row]) -> tuple[Status, str]:
     compared = [row for row in said if row.verdict in _COMPARED]
     different = [row for row in compared if row.verdict == "different"]
     matter = ordered([row for row in different if row.severity != "note"])
+    minor = len(different) - len(matter)
+    light = f"; {minor} of little weight {'differs' if minor == 1 else 'differ'}" if minor else ""
     if matter:
-        return "different", f"different in {len(matter)} of {_items(len(compared))}: {_titles(matter)}{_more(said)}"
+        rest = f"{light}{_more(said)}"
+        return "different", f"different in {len(matter)} of {_items(len(compared))}: {_titles(matter)}{rest}"
     heavy = [row for row in said if row.severity == "error"]
     n_heavy = sum(row.verdict in _COMPARED for row in heavy)
     if not n_heavy or n_heavy < LEAST_COMPARED * len(heavy):
@@ -34,8 +37,8 @@ def conclude(rows: Sequence[Row]) -> tuple[Status, str]:
             return "cannot-tell", "cannot tell: neither side says anything that a checklist knows"
         where = f"{n_heavy} of {_items(len(heavy))} that matter most"
         return "cannot-tell", f"cannot tell: only {where} can be compared{_more(said)}"
-    minor = f"; {len(different)} of little weight differ" if different else ""
-    return "same", f"same in all {_items(len(compared))} that can be compared{minor}{_more(said)}"
+    alike = f"all {_items(len(compared))}" if not minor else f"{len(compared) - minor} of {_items(len(compared))}"
+    return "same", f"same in {alike} that can be compared{light}{_more(said)}"
 
 
 def ordered(rows: Sequence[Row], groups: Sequence[str] = ()) -> tuple[Row, ...]:

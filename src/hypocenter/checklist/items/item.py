@@ -51,6 +51,14 @@ class Equivalent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     why: str
 
 
+class Means(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a side's value is in the words of all others: Megatron-LM's "adam" is AdamW, MindFormers' is not."""
+
+    side: Described
+    value: Scalar
+    why: str
+
+
 class Advice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Something that is worth saying of a side even if the other has the same."""
 
@@ -79,6 +87,7 @@ class Item(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     off: tuple[Scalar, ...] = ()
     names: tuple[str, ...] = ()
     measured: bool = False
+    means: tuple[Means, ...] = ()
     equivalent: tuple[Equivalent, ...] = ()
     no_equivalent: str = ""
     advice: tuple[Advice, ...] = ()

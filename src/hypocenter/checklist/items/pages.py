@@ -57,7 +57,7 @@ def _decided(item: Item) -> Iterator[str]:
         unit = f" In {item.unit}." if item.unit else ""
         yield _KINDS.get(item.kind, f"Numbers, the same within {item.tolerance:g} of each other.") + unit
     yield _WEIGHTS[item.importance]
-    yield from (f"Means the same: {rule.why}." for rule in item.equivalent)
+    yield from (f"Means the same: {rule.why}." for rule in (*item.means, *item.equivalent))
     if item.off:
         yield f"Means that it is not used: {_values(item.off)}, or null."
     if item.no_equivalent:

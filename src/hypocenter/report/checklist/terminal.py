@@ -16,6 +16,7 @@ from hypocenter.report.formats.terminal import to_text, wrapped
 from hypocenter.report.screen import Screen
 
 UNKNOWN = 8  # keys of a side that no table knows, on a screen before the rest is counted
+FOLDED_ABOVE = 3  # rows of a group that only one side says: more are one paragraph
 _STATUS = {"same": "bold green", "different": "bold red", "cannot-tell": "bold yellow"}
 _MARKS = {
     "different": "✗", "cannot-tell": "?", "only-baseline": "<", "only-candidate": ">", "equivalent": "≈", "same": "=",
@@ -27,6 +28,7 @@ _TELLS = {
     "only-candidate": "candidate only", "equivalent": "mean the same", "same": "same",
 }  # fmt: skip
 _STYLES = {"different": "red", "cannot-tell": "yellow", "only-baseline": "", "only-candidate": "", "equivalent": ""}
+_HALVES = {"only-baseline": "baseline", "only-candidate": "candidate"}
 _WEIGHT = {"error": "red", "warning": "yellow", "note": "dim"}
 _FRAME, _PATH, _TYPE_THIS = "blue", "cyan", "green"
 _TITLE_SHARE = 0.40  # of the width, for titles; the rest is for the two values
@@ -89,8 +91,25 @@ def _table(found: Checklist, shown: list[Row], view: View) -> Iterator[Text]:
             yield Text.assemble((heading, "bold"), "  ", (columns, "dim"))
         else:
             yield Text(heading.rstrip(), "bold")
+        folded = set() if view.all_rows else _folded(rows)
         for row in rows:
-            yield from _row(row, view, title_width, value_width)
+            if row.item not in folded:
+                yield from _row(row, view, title_width, value_width)
+        for verdict in _HALVES:
+            yield from _fold([row for row in rows if row.item in folded and row.verdict == verdict], verdict, view)
+
+
+def _folded(rows: list[Row]) -> set[str]:
+    """Rows of a group that only one side says, if they are so many that they are told in one paragraph."""
+    halves = [[row.item for row in rows if row.verdict == verdict and not row.remarks] for verdict in _HALVES]
+    return {item for items in halves if len(items) > FOLDED_ABOVE for item in items}
+
+
+def _fold(rows: list[Row], verdict: str, view: View) -> Iterator[Text]:
+    if rows:
+        told = [f"{row.title} {_cell(row, _HALVES[verdict])}" for row in rows]
+        label = Text.assemble((f"  {_MARKS[verdict]} ", "bold"), (f"{_TELLS[verdict]}: ", "bold"))
+        yield from wrapped(label, Text(wording.sentence("; ".join(told))), view.screen.width, indent=6)
 
 
 def _row(row: Row, view: View, title_width: int, value_width: int) -> Iterator[Text]:
