@@ -18,6 +18,7 @@ from hypocenter.compare.left_out import not_put_together
 from hypocenter.compare.matching import match
 from hypocenter.compare.options import Options
 from hypocenter.compare.outcome import Tally, outcome, with_fit
+from hypocenter.compare.settings_apart import settings_apart
 from hypocenter.compare.source import source_of
 from hypocenter.compare.step_alignment import shift_between
 from hypocenter.compare.values.bits import Array
@@ -116,7 +117,9 @@ def _with_facts(
 
 
 def _explained(found: Comparison, walk: Walk, course: _Course) -> Comparison:
-    """The comparison with the best fit for its first difference, if there is one."""
+    """The comparison with the best fit for its first difference; of runs that are the same, with what is set apart."""
+    if found.status == "same":
+        return replace(found, notes=(*found.notes, *settings_apart(found.matching.pairs, course.facts)))
     if found.first is None or course.scene is None:
         return found
 
