@@ -1,4 +1,4 @@
-"""Settings of paired modules that differ although all values agree: what the noise floor hides here may show elsewhere."""
+"""Settings of paired modules that differ although all values agree: what is noise here may be more elsewhere."""
 
 from __future__ import annotations
 
