@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,7 +55,7 @@ class Made:
         """A symbolic link of the machine, to a path of the machine."""
         at = self.root / path.lstrip("/")
         at.parent.mkdir(parents=True, exist_ok=True)
-        os.symlink(target, at)
+        at.symlink_to(target)
 
     def toolkit(self, release: str, *, at: str = "", lib: str = "lib64", patch: str = "131", nvcc: bool = True) -> str:
         """A CUDA toolkit as NVIDIA installs it; `lib` empty for none. Its folder."""
@@ -124,7 +123,8 @@ class Made:
             for index, capability in enumerate(self.capabilities)
         ]
         return {
-            "status": "imported", "version": f"2.6.0{suffix}", "cuda": self.cuda, "hip": None, "folder": f"{SITE}/torch",
+            "status": "imported", "version": f"2.6.0{suffix}", "cuda": self.cuda, "hip": None,
+            "folder": f"{SITE}/torch",
             "arch_list": list(self.arch_list) if self.cuda else [], "devices": devices if self.cuda else [],
             "cuda_available": bool(devices) and bool(self.cuda), "cuda_error": "", "driver_cuda": "", "npu": {},
             "nccl": "2.21.5" if self.cuda else "", "cudnn": "9.1.0", "loaded": [], "switches": dict(SWITCHES),

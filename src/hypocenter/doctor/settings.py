@@ -104,11 +104,12 @@ def compare(snapshots: Mapping[int, Mapping[str, Any]]) -> Iterator[Check]:
         return
     n_equal, found = 0, list[Check]()
     for part, kind in (("variables", "variable"), ("switches", "switch"), ("versions", "version")):
-        known = {
-            rank: taken.get(part, {}) for rank, taken in snapshots.items() if taken.get(part) or part == "variables"
-        }
-        for name in sorted({name for taken in known.values() for name in taken}):
-            values = {rank: str(taken.get(name, "not set")) for rank, taken in known.items()}
+        names = {name for taken in snapshots.values() for name in taken.get(part, {})}
+        for name in sorted(names):
+            told = {
+                r: taken[part] for r, taken in snapshots.items() if name in taken.get(part, {}) or kind == "variable"
+            }
+            values = {rank: str(settled.get(name, "not set")) for rank, settled in told.items()}
             row = described(name, kind) if kind != "version" else None  # type: ignore[arg-type]
             if len(set(values.values())) == 1 or (row is not None and row.per_rank):
                 n_equal += 1
