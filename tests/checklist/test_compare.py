@@ -136,6 +136,20 @@ def test_one_word_means_what_its_framework_means(one: tuple[str, str], other: tu
     assert ("AdamW" in found.why) == (verdict != "same" and one[1] != "mindformers-yaml")
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "verdict"),
+    [(4096, None, "equivalent"), (8192, 4096, "equivalent"), (1024, None, "different"), (1024, 4096, "different")],
+)
+def test_a_window_that_reaches_over_the_whole_sequence_is_none(one: Value, other: Value, verdict: str) -> None:
+    values: dict[str, Value] = {"model.seq_length": 4096}
+
+    found = compare(
+        side({**values, "model.sliding_window": one}), side({**values, "model.sliding_window": other}, label="b")
+    )
+
+    assert row(found, "model.sliding_window").verdict == verdict
+
+
 def test_unknown_keys_are_carried_along() -> None:
     strange = setting("", 3, spelled="--strange 3", where="run.sh:4")
 

@@ -107,9 +107,10 @@ def _folded(rows: list[Row]) -> set[str]:
 
 def _fold(rows: list[Row], verdict: str, view: View) -> Iterator[Text]:
     if rows:
-        told = [f"{row.title} {_cell(row, _HALVES[verdict])}" for row in rows]
+        told = [(wording.clean(row.title), wording.clean(_cell(row, _HALVES[verdict]))) for row in rows]
         label = Text.assemble((f"  {_MARKS[verdict]} ", "bold"), (f"{_TELLS[verdict]}: ", "bold"))
-        yield from wrapped(label, Text(wording.sentence("; ".join(told))), view.screen.width, indent=6)
+        parts = [Text.assemble(title, " ", (value, _PATH)) for title, value in told]
+        yield from wrapped(label, Text("; ").join(parts), view.screen.width, indent=6)
 
 
 def _row(row: Row, view: View, title_width: int, value_width: int) -> Iterator[Text]:
@@ -145,7 +146,10 @@ def _below(row: Row, view: View) -> Iterator[Text]:
     """Why, and where it was said: of rows that differ, mean the same in other words, or cannot be told."""
     width = view.screen.width
     if row.verdict in ("different", "cannot-tell", "equivalent") and row.why:
-        yield from wrapped(Text("      "), Text(wording.sentence(row.why)), width)
+        light = f"{row.severity}: " if row.verdict == "different" and row.severity != "error" else ""
+        yield from wrapped(
+            Text("      "), Text.assemble((light, _WEIGHT[row.severity]), wording.sentence(row.why)), width
+        )
     if row.verdict in ("different", "cannot-tell"):
         for name, setting in (("baseline", row.baseline_setting), ("candidate", row.candidate_setting)):
             if setting is not None:
