@@ -7,6 +7,7 @@ from cases import CASES, NOISE
 from recorded import Recordings, is_cause_right, is_site_right
 
 from hypocenter.compare.fitting import ENOUGH
+from hypocenter.record.reader import open_run
 
 IN_CI = (
     "eps-qwen-fp32", "heads-in-code-qwen-fp32", "rotary-weights-qwen-fp32", "no-bias-qwen-fp32", "plus-one-qwen-fp32",
@@ -16,10 +17,12 @@ IN_CI = (
     "no-bias-all-qwen-bf16", "eps-all-qwen-bf16",
 )  # fmt: skip
 SAMPLE = [case for case in CASES if case.id in IN_CI]
-QUIET = [
-    case for case in NOISE
-    if case.base.id in ("qwen-fp32", "gpt2-fp32", "qwen-bf16") and case.edit[0] in ("sdpa", "split_sums", "eager")
-]  # fmt: skip
+QUIET_IN_CI = (
+    "sdpa-math-qwen-fp32", "sums-in-two-qwen-fp32", "order-1-gpt2-fp32", "eager-gpt2-fp32", "order-2-qwen-bf16",
+    "sums-in-two-qwen-bf16", "threads-2-qwen-fp32-flat_norm", "ddp-gpt2-fp32-even_rows",
+    "sums-in-two-by-repeats-gpt2-fp32",
+)  # fmt: skip
+QUIET = [case for case in NOISE if case.id in QUIET_IN_CI]
 
 
 @pytest.fixture(scope="module")
@@ -46,11 +49,21 @@ def test_another_order_of_sums_is_never_a_difference(recordings, case):
 
     assert found.status != "diverged", found.sentence
     assert found.fit is None
+    assert found.floor_source == ("repeats" if case.repeats else "calibration")
+
+
+def test_two_ranks_are_recorded_as_two(recordings):
+    (case,) = (case for case in QUIET if case.n_ranks == 2)
+
+    assert len(open_run(recordings.candidate(case)).ranks) == 2
+    assert len(open_run(recordings.baseline(case)).ranks) == 1
 
 
 def test_the_table_covers_every_kind_networks_and_formats():
     assert len(CASES) >= 40
     assert len(NOISE) >= 40
+    assert len({case.id for case in NOISE}) == len(NOISE)
+    assert set(QUIET_IN_CI) <= {case.id for case in NOISE}
     assert len({case.id for case in CASES}) == len(CASES)
     assert len({case.kind for case in CASES} - {"others"}) == 17
     assert {(case.base.network, case.base.dtype) for case in CASES} == {
