@@ -139,27 +139,48 @@ model:
     softmax_compute_type: "float32"
     rotary_dtype: "float32"
     param_init_type: "float32"
+    embedding_init_type: "bfloat16"
     use_flash_attention: True
     theta: 10000.0
   arch:
     type: LlamaForCausalLM
 """
 
-# What is planted: the item that must differ, the line of the YAML, what it says instead.
-PLANTED = (
-    ("model.norm_eps", "rms_norm_eps: 1.0e-6", "rms_norm_eps: 1.0e-5"),
-    ("optimizer.beta2", "betas: [0.9, 0.95]", "betas: [0.9, 0.999]"),
-    ("optimizer.beta1", "betas: [0.9, 0.95]", "betas: [0.95, 0.95]"),
-    ("optimizer.eps", "eps: 1.e-8", "eps: 1.e-6"),
-    ("optimizer.weight_decay", "weight_decay: 0.1", "weight_decay: 0.01"),
-    ("optimizer.type", "type: AdamW", "type: Adam"),
-    ("optimizer.lr", "learning_rate: 1.e-5", "learning_rate: 2.e-5"),
-    ("optimizer.clip_grad", "max_grad_norm: 1.0", "max_grad_norm: 0.5"),
-    ("model.num_layers", "num_layers: 32", "num_layers: 30"),
-    ("model.seq_length", "seq_length: 4096", "seq_length: 2048"),
-    ("model.rope_theta", "theta: 10000.0", "theta: 500000.0"),
-    ("precision.compute_dtype", 'compute_dtype: "bfloat16"', 'compute_dtype: "float16"'),
-    ("model.vocab_size", "vocab_size: 32000", "vocab_size: 32064"),
+# What is planted: the items that must differ and no others, the words of the YAML, what takes their place.
+PLANTED: tuple[tuple[frozenset[str], str, str], ...] = tuple(
+    (frozenset(items.split()), old, new)
+    for items, old, new in (
+        ("model.norm_eps", "rms_norm_eps: 1.0e-6", "rms_norm_eps: 1.0e-5"),
+        ("optimizer.beta2", "betas: [0.9, 0.95]", "betas: [0.9, 0.999]"),
+        ("optimizer.beta1", "betas: [0.9, 0.95]", "betas: [0.95, 0.95]"),
+        ("optimizer.eps", "  eps: 1.e-8", "  eps: 1.e-6"),
+        ("optimizer.weight_decay", "weight_decay: 0.1", "weight_decay: 0.01"),
+        ("optimizer.type", "type: AdamW", "type: Adam"),
+        ("optimizer.lr", "learning_rate: 1.e-5", "learning_rate: 2.e-5"),
+        ("optimizer.min_lr", "lr_end: 1.e-6", "lr_end: 0"),
+        ("optimizer.lr_schedule", "type: CosineWithWarmUpLR", "type: LinearWithWarmUpLR"),
+        ("optimizer.warmup_fraction optimizer.warmup_steps", "warmup_ratio: 0.01", "warmup_ratio: 0.03"),
+        ("optimizer.clip_grad", "max_grad_norm: 1.0", "max_grad_norm: 0.5"),
+        ("batch.accumulation_steps batch.global_batch_size", "accumulation_steps: 16", "accumulation_steps: 8"),
+        ("model.num_layers", "num_layers: 32", "num_layers: 30"),
+        ("model.intermediate_size", "intermediate_size: 11008", "intermediate_size: 14336"),
+        ("model.num_key_value_heads", "num_heads: 32", "num_heads: 32\n    n_kv_heads: 8"),
+        ("model.seq_length model.max_position_embeddings", " seq_length: 4096", " seq_length: 2048"),
+        ("model.rope_theta", "theta: 10000.0", "theta: 500000.0"),
+        ("model.vocab_size model.padded_vocab_size", "vocab_size: 32000", "vocab_size: 32256"),
+        ("model.qkv_bias", "theta: 10000.0", "theta: 10000.0\n    qkv_has_bias: True"),
+        ("precision.compute_dtype precision.residual_dtype", 'compute_dtype: "bfloat16"', 'compute_dtype: "float16"'),
+        ("precision.embedding_dtype", 'embedding_init_type: "bfloat16"', ""),
+        ("parallel.distributed_optimizer", "enable_parallel_optimizer: False", "enable_parallel_optimizer: True"),
+    )
+)
+
+# What one side alone is worth a remark for: Megatron-LM does not say these things.
+REMARKED = (
+    ("precision.norm_dtype", 'layernorm_compute_type: "float32"', 'layernorm_compute_type: "bfloat16"'),
+    ("precision.rotary_dtype", 'rotary_dtype: "float32"', 'rotary_dtype: "bfloat16"'),
+    ("other.graph_fusion", "enable_graph_kernel: False", "enable_graph_kernel: True"),
+    ("parallel.interleaved_copies", "micro_batch_interleave_num: 1", "micro_batch_interleave_num: 2"),
 )
 
 
