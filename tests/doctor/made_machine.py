@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -110,7 +111,13 @@ class Made:
 
     def all(self) -> list[Check]:
         """Every check's answer."""
-        return list(examine_machine(self.machine()))
+        found = list(examine_machine(self.machine()))
+        for one in found:
+            shlex.split("\n".join(one.fix), comments=True)  # what is to be pasted, a shell can read
+            assert "…" not in "".join(one.fix)
+            as_json(one.evidence)
+        assert not [one for one in found if one.what == "the check itself failed"]
+        return found
 
     def bad(self) -> dict[str, str]:
         """Codes of checks that are neither fine nor beside the point, with their status."""

@@ -132,6 +132,6 @@ def install(machine: Machine) -> tuple[str, ...]:
     """How to get the toolkit that torch was built for, where none is installed."""
     want = wanted(machine)
     return (
-        f"conda install -c nvidia cuda-toolkit={want}  # or the system's package manager, as the next line:",
         f"sudo apt-get install cuda-toolkit-{want.replace('.', '-')}  # from NVIDIA's repository",
+        f"# or: conda install -c nvidia cuda-toolkit={want}",
     )

@@ -8,6 +8,7 @@ import json
 import os
 import socket
 import sys
+import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,23 +16,36 @@ from typing import Any
 
 import hypocenter
 from hypocenter.doctor.machine import Machine, Reply
-from hypocenter.doctor.programs import run
+from hypocenter.doctor.programs import PROGRAM_S, run
 
-TORCH_S = 60.0  # seconds for torch's import and the first look at the devices, on a cold network file system
+ALL_S = 80.0  # seconds, for everything
+LEAST_S = 0.5  # for a program when the time is up already: most answer in a hundredth of that
+TORCH_SHARE = 0.75  # of them for torch's import and the first look at the devices, the rest for programs
 
 
 def this_machine(
-    environ: Mapping[str, str] | None = None, *, timeout_s: float = TORCH_S, builds: bool | None = None
+    environ: Mapping[str, str] | None = None, *, timeout_s: float = ALL_S, builds: bool | None = None
 ) -> Machine:
-    """Ask torch and DeepSpeed in child processes, side by side, each for at most `timeout_s` seconds."""
+    """Ask torch and DeepSpeed in child processes, side by side; programs are asked when a check wants to know.
+
+    Args:
+        environ: `os.environ` when None.
+        timeout_s: after which no answer is waited for any more.
+        builds: whether CUDA extensions are to be built here; None: told by what is installed.
+    """
+    until = time.monotonic() + timeout_s
     environ = dict(os.environ if environ is None else environ)
     installed = packages()
     with ThreadPoolExecutor(2) as pool:
-        torch = pool.submit(facts, "torch_facts", environ, timeout_s)
-        deepspeed = pool.submit(facts, "deepspeed_facts", environ, timeout_s) if "deepspeed" in installed else None
+        torch = pool.submit(facts, "torch_facts", environ, timeout_s * TORCH_SHARE)
+        deepspeed = (
+            pool.submit(facts, "deepspeed_facts", environ, timeout_s * TORCH_SHARE)
+            if "deepspeed" in installed
+            else None
+        )
     return Machine(
         environ=environ,
-        ask=functools.cache(lambda argv: run(argv, environ=environ)),
+        ask=functools.cache(lambda argv: run(argv, environ=environ, timeout_s=_at_most(until))),
         torch=torch.result(),
         deepspeed=deepspeed.result() if deepspeed is not None else {},
         packages=installed,
@@ -39,6 +53,10 @@ def this_machine(
         n_cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 0,
         builds=builds,
     )
+
+
+def _at_most(until: float) -> float:
+    return max(min(PROGRAM_S, until - time.monotonic()), LEAST_S)
 
 
 def packages() -> dict[str, str]:

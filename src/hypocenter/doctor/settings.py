@@ -107,7 +107,9 @@ def compare(snapshots: Mapping[int, Mapping[str, Any]]) -> Iterator[Check]:
         names = {name for taken in snapshots.values() for name in taken.get(part, {})}
         for name in sorted(names):
             told = {
-                r: taken[part] for r, taken in snapshots.items() if name in taken.get(part, {}) or kind == "variable"
+                r: taken.get(part, {})
+                for r, taken in snapshots.items()
+                if name in taken.get(part, {}) or kind == "variable"
             }
             values = {rank: str(settled.get(name, "not set")) for rank, settled in told.items()}
             row = described(name, kind) if kind != "version" else None  # type: ignore[arg-type]

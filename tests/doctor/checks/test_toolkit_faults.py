@@ -288,6 +288,15 @@ def test_an_older_compiler_that_is_chosen_is_fine(tmp_path: Path, how: str) -> N
     assert made.look("toolkit.host-compiler").status == "ok"
 
 
+def test_the_compiler_is_judged_for_the_toolkit_that_has_to_be_chosen(tmp_path: Path) -> None:
+    made = building(tmp_path, cuda="10.2")
+    made.gcc("9.4.0")
+    made.toolkit("10.2", patch="89")
+    made.put_first(made.toolkit("11.0"))  # which would take gcc 9
+
+    assert "too new for CUDA 10.2" in made.look("toolkit.host-compiler").what
+
+
 def test_the_toolkit_s_own_header_is_believed(tmp_path: Path) -> None:
     made = building(tmp_path, cuda="13.5")
     made.put_first(made.toolkit("13.5"))
@@ -345,8 +354,9 @@ def test_deepspeed_s_build_command_is_written_out(tmp_path: Path) -> None:
 
     assert found.status == "warning"
     assert found.fix[1].startswith('TORCH_CUDA_ARCH_LIST="6.1;8.6" DS_BUILD_CPU_ADAM=1 ')
-    assert "DS_BUILD_UTILS=1 DS_BUILD_AIO=1 pip install ." in found.fix[1]
-    assert "bdist_wheel" in found.fix[2]
+    assert found.fix[1].endswith("DS_BUILD_UTILS=1 DS_BUILD_AIO=1 \\")
+    assert found.fix[2].startswith("    pip install . ")
+    assert "bdist_wheel" in found.fix[-1]
 
 
 def test_deepspeed_s_operators_that_cannot_be_built(tmp_path: Path) -> None:
@@ -449,7 +459,7 @@ def test_old_driver_says_which_cuda_it_runs(tmp_path: Path) -> None:
     found = made.look("toolkit.driver")
 
     assert found.why == "this driver runs CUDA up to 11.8"
-    assert found.fix[1].split("  #")[0].endswith("/whl/cu118")
+    assert found.fix[1].endswith("/whl/cu118")
 
 
 def test_old_driver_with_forward_compatibility_is_fine(tmp_path: Path) -> None:

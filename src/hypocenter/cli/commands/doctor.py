@@ -14,7 +14,7 @@ from hypocenter.cli.say import say
 from hypocenter.doctor.answer import Answer, Check
 from hypocenter.doctor.answering import answer
 from hypocenter.doctor.catalogue import examine_machine
-from hypocenter.doctor.gather import TORCH_S, this_machine
+from hypocenter.doctor.gather import ALL_S, this_machine
 from hypocenter.doctor.machine import Machine
 from hypocenter.doctor.settings import examine_settings, snapshot
 from hypocenter.report import wording
@@ -48,7 +48,7 @@ def command(
     """
     until = time.monotonic() + timeout_s
     is_first = launcher.local_rank(os.environ) in (None, 0)  # the others of this machine would see the same
-    machine = _machine(builds, min(timeout_s / 2 if comm else timeout_s, TORCH_S)) if is_first else None
+    machine = _machine(builds, min(timeout_s / 2 if comm else timeout_s, ALL_S)) if is_first else None
     own = list(_of(machine, plugins)) if machine is not None else []
     if not comm:
         return _print(answer(own, notes=_notes(own)), as_json) if is_first else 0

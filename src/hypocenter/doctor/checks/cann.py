@@ -68,7 +68,10 @@ def _absent(machine: Machine) -> Verdict:
     return problem(
         f"{n_cards} NPU on this machine, and no CANN is installed",
         "nothing can run on them",
-        ("npu-smi info  # the card and its driver", "https://www.hiascend.com/software/cann  # the package"),
+        (
+            "npu-smi info  # the card and its driver",
+            "# then install the toolkit package: https://www.hiascend.com/software/cann",
+        ),
     )
 
 

@@ -72,8 +72,10 @@ def build_command(machine: Machine) -> tuple[str, ...]:
     variables = f'TORCH_CUDA_ARCH_LIST="{listed}" {" ".join(wanted)}'
     return (
         "git clone https://github.com/deepspeedai/DeepSpeed && cd DeepSpeed && rm -rf build",
-        f"{variables} pip install . --no-build-isolation --no-cache-dir -v 2>&1 | tee build.log",
-        f"{variables} python setup.py build_ext -j8 bdist_wheel  # or: one wheel for all nodes, in dist/",
+        f"{variables} \\",
+        "    pip install . --no-build-isolation --no-cache-dir -v --disable-pip-version-check 2>&1 | tee build.log",
+        "# or, instead of pip install, one wheel in dist/ for all nodes of this kind:",
+        f"# {variables} python setup.py build_ext -j8 bdist_wheel",
     )
 
 

@@ -56,8 +56,8 @@ def driver(machine: Machine) -> Verdict:
         f"driver {have} is too old for CUDA {want}, which torch was built for: it needs {least}",
         f"this driver runs CUDA up to {newest or 'an older release than any listed'}",
         (
-            f"sudo apt-get install --only-upgrade 'cuda-drivers>={least.split('.')[0]}'  # or newer; then reboot",
-            f"pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/{wheel}  # or",
+            f"sudo apt-get install --only-upgrade 'cuda-drivers>={least.split('.')[0]}'  # then reboot",
+f"# or: pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/{wheel}",
         ),
         driver=have, least=least,
     )  # fmt: skip

@@ -75,7 +75,7 @@ def _unseen(machine: Machine, cards: int, on_bus: int) -> Verdict:
     if not cards:
         return problem(
             f"{on_bus} on the PCI bus, but no driver is loaded", error or "there is no /dev/nvidia0",
-            ("sudo modprobe nvidia", "nvidia-smi", "docker run --gpus all …  # in a container, from outside"),
+            ("sudo modprobe nvidia", "nvidia-smi", "# in a container: start it with --gpus all"),
         )  # fmt: skip
     reply = machine.ask(("nvidia-smi",))
     said = (reply.text + reply.errors).strip().splitlines() if reply is not None and not reply.is_good else []

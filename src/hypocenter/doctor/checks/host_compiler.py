@@ -7,8 +7,8 @@ What it means
 How it is decided
     The compiler is what nvcc would take: NVCC_CCBIN, else `gcc` beside nvcc in the toolkit's bin, else CXX or CC as
     torch's build passes it on, else gcc on PATH. It is asked for its version. The newest that the toolkit takes is read
-    from its own include/crt/host_config.h; if there is none, from a table by release. It is a problem where extensions
-    are built here, else a note.
+    from its own include/crt/host_config.h; if there is none, from a table by release. Where another toolkit has to be
+    chosen first, it is judged for that one. It is a problem where extensions are built here, else a note.
 
 What to do
     Install a newer toolkit, or an older compiler beside the new one: a link in the toolkit's bin lets nvcc find it; CC,
@@ -28,7 +28,7 @@ from hypocenter.doctor import building, cuda
 from hypocenter.doctor.catalogue import check
 from hypocenter.doctor.machine import Machine
 from hypocenter.doctor.verdict import Verdict, cannot_tell, not_applicable, ok, problem
-from hypocenter.doctor.versions import numbers, table
+from hypocenter.doctor.versions import major, numbers, table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +44,8 @@ class Compiler:
 @check("toolkit.host-compiler", title="host compiler", order=42)
 def host_compiler(machine: Machine) -> Verdict:
     """Whether nvcc takes the host compiler."""
-    folder, _ = cuda.home(machine)
+    folder, release = _toolkit(machine)
     builds = building.reason(machine)
-    release = (cuda.nvcc_release(machine, f"{folder}/bin/nvcc") or cuda.told(machine, folder)) if folder else ""
     if not cuda.wanted(machine) or not release:
         return not_applicable("no nvcc is in use")
     found = chosen(machine, folder)
@@ -69,6 +68,16 @@ def host_compiler(machine: Machine) -> Verdict:
         return ok(f"{what}; no extensions are built here", **facts)
     return problem(what, f"nvcc stops with: unsupported GNU version ({source}; extensions are built here: {builds})",
                    fixes(machine, folder, limit), **facts)  # fmt: skip
+
+
+def _toolkit(machine: Machine) -> tuple[str, str]:
+    """Folder and release of the toolkit that builds take, or of the one that they have to take instead."""
+    folder, _ = cuda.home(machine)
+    release = (cuda.nvcc_release(machine, f"{folder}/bin/nvcc") or cuda.told(machine, folder)) if folder else ""
+    right = cuda.matching(machine)
+    if right is not None and major(release) != major(right.release):
+        return right.folder, right.release
+    return folder, release
 
 
 def chosen(machine: Machine, folder: str) -> Compiler | None:

@@ -29,7 +29,7 @@ _OURS = re.compile(r"cuda|nvidia|nccl|cudnn|ascend|cann|hccl", re.IGNORECASE)
 _RELEASE = re.compile(r"^(.*/cuda(?:-[\d.]+)?)/")
 
 
-@check("toolkit.search-paths", title="search paths", order=36)
+@check("toolkit.search-paths", title="search paths", order=28)
 def search_paths(machine: Machine) -> Verdict:
     """Whether the toolkits' folders in the search paths exist."""
     ours = [(name, entry) for name in ("PATH", "LD_LIBRARY_PATH") for entry in machine.search(name)]

@@ -33,6 +33,7 @@ def _lines(found: Answer, width: int, marks: dict[str, str]) -> Iterator[Text]:
     shown = [check for check in found.checks if check.status != "not-applicable"]
     titles = [wording.clean(check.title) for check in shown]
     room = min(max((cell_len(title) for title in titles), default=0), _WIDEST_TITLE)
+    pasted: set[str] = set()
     several = len({check.host for check in shown if check.host}) > 1
     for area in _AREAS:
         checks = [check for check in shown if check.area == area]
@@ -41,6 +42,7 @@ def _lines(found: Answer, width: int, marks: dict[str, str]) -> Iterator[Text]:
             yield Text(area, "bold")
         for check in checks:
             yield from _check(check, room, width, marks, several)
+            yield from _fix(check, pasted)
     yield from _closing(found, width)
 
 
@@ -63,12 +65,18 @@ def _check(check: Check, room: int, width: int, marks: dict[str, str], several: 
         return
     if check.why:
         yield from wrapped(Text("      why: ", "blue"), Text(wording.sentence(check.why)), width)
-    for index, line in enumerate(check.fix):  # never wrapped: a line that is to be pasted stays one line
-        yield Text.assemble(("      fix: " if index == 0 else "           ", "blue"), (_pasted(line), "green"))
 
 
-def _pasted(line: str) -> str:
-    return wording.clean(line, at_most=1 << 30)
+def _fix(check: Check, pasted: set[str]) -> Iterator[Text]:
+    """The lines to paste, none twice, never wrapped: a line stays one line."""
+    if check.status == "ok" or not check.fix:
+        return
+    lines = [wording.clean(line, at_most=1 << 30) for line in check.fix if line not in pasted]
+    if len(lines) < len(check.fix):
+        lines = [*lines, "# and the lines above" if lines else "the lines above"]
+    pasted.update(check.fix)
+    for index, line in enumerate(lines):
+        yield Text.assemble(("      fix: " if index == 0 else "           ", "blue"), (line, "green"))
 
 
 def _place(check: Check, several: bool) -> str:
