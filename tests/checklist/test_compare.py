@@ -87,6 +87,16 @@ def test_a_thing_that_one_side_says_is_off_weighs_little() -> None:
     )
 
 
+def test_a_default_that_nobody_wrote_down_weighs_little_alone() -> None:
+    default = setting("optimizer.beta2", 0.999, spelled="", where="", assumed="Megatron-LM 0.12")
+    one = side(without(LLAMA, "optimizer.beta2"))
+    one = Configuration(label="a", kinds=one.kinds, settings={**one.settings, "optimizer.beta2": default})
+
+    found = row(compare(one, side(without(LLAMA, "optimizer.beta2"), label="b")), "optimizer.beta2")
+
+    assert (found.verdict, found.severity) == ("only-baseline", "note")
+
+
 def test_too_little_in_common_cannot_be_told() -> None:
     model = {key: value for key, value in LLAMA.items() if key.startswith("model.")}
     rest = {key: value for key, value in LLAMA.items() if not key.startswith("model.")}

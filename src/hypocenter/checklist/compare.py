@@ -54,13 +54,18 @@ def _row(item: Item, baseline: Configuration, candidate: Configuration) -> Row:
     baseline, candidate = _completed(item, baseline, candidate)
     one, other = baseline.settings.get(item.key), candidate.settings.get(item.key)
     verdict, why = _judge(item, baseline, candidate)
-    half_off = verdict.startswith("only-") and is_off(item, normal(item, _value(one or other)))
+    is_light = verdict.startswith("only-") and _says_little(item, one or other)
     return Row(
         item=item.key, title=item.title, group=item.group, unit=item.unit, verdict=verdict, why=why,
-        baseline=_value(one), candidate=_value(other), severity="note" if half_off else item.importance,
+        baseline=_value(one), candidate=_value(other), severity="note" if is_light else item.importance,
         fix=_fix(item, verdict, candidate.label, one, other), baseline_setting=one, candidate_setting=other,
         remarks=_remarks(item, baseline, candidate),
     )  # fmt: skip
+
+
+def _says_little(item: Item, alone: Setting | None) -> bool:
+    """Whether what one side says alone is that a thing is off, or a default that nobody wrote down."""
+    return alone is not None and (alone.assumed is not None or is_off(item, normal(item, alone.value)))
 
 
 def _completed(item: Item, *sides: Configuration) -> tuple[Configuration, Configuration]:

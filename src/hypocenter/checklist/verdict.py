@@ -8,7 +8,7 @@ from hypocenter.checklist.checklist import Row, Status
 
 LEAST_COMPARED = 0.5  # of the items of importance error that a side says, this many must be said by both for "same"
 _COMPARED = frozenset({"same", "equivalent", "different"})
-_VERDICTS = ("different", "cannot-tell", "only-baseline", "only-candidate", "equivalent", "same", "not-set")
+_VERDICTS = ("different", "cannot-tell", "equivalent", "only-baseline", "only-candidate", "same", "not-set")
 _IMPORTANCE = ("error", "warning", "note")
 _NAMED = 3  # titles in the sentence before the rest is counted
 

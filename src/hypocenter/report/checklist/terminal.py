@@ -51,10 +51,20 @@ def render(found: Checklist, view: View | None = None) -> str:
 
 
 def is_shown(row: Row) -> bool:
-    """Whether a row is worth a line when not all are asked for: not if it is the same, or of little weight."""
-    if row.verdict in ("different", "cannot-tell", "equivalent") or _remarks(row, all_rows=False):
+    """Whether a row is worth a line when not all are asked for: not what is the same, computed, or of little weight."""
+    if row.verdict in ("different", "cannot-tell") or _remarks(row, all_rows=False):
         return True
+    if row.verdict == "equivalent":
+        return not _is_arithmetic(row)
     return row.verdict.startswith("only-") and row.severity == "error"
+
+
+def _is_arithmetic(row: Row) -> bool:
+    """Whether both say one value, one of them by way of others: nothing to read about."""
+    derived = [
+        setting is not None and setting.derived is not None for setting in (row.baseline_setting, row.candidate_setting)
+    ]
+    return any(derived) and row.baseline == row.candidate
 
 
 def _lines(found: Checklist, view: View) -> Iterator[Text]:
@@ -150,6 +160,8 @@ def _below(row: Row, view: View) -> Iterator[Text]:
         yield from wrapped(
             Text("      "), Text.assemble((light, _WEIGHT[row.severity]), wording.sentence(row.why)), width
         )
+    if row.severity == "note" and not view.all_rows:
+        return
     if row.verdict in ("different", "cannot-tell"):
         for name, setting in (("baseline", row.baseline_setting), ("candidate", row.candidate_setting)):
             if setting is not None:
