@@ -8,7 +8,7 @@ import pytest
 
 from hypocenter.checklist import tables
 from hypocenter.checklist.items.item import GROUPS
-from hypocenter.checklist.items.loading import load
+from hypocenter.checklist.items.loading import load, parse
 from hypocenter.checklist.items.pages import WIDTH, page, pages
 from hypocenter.errors import ConfigError
 
@@ -127,3 +127,13 @@ def test_titles_are_short_enough_for_a_column_and_name_one_item_each() -> None:
 
     assert [title for title in titles if len(title) > 40] == []
     assert len(set(titles)) == len(titles)
+
+
+def test_the_example_of_the_page_is_a_file_of_items() -> None:
+    page_text = (Path(__file__).parents[2] / "docs" / "checklist.md").read_text(encoding="utf-8")
+    example = page_text.partition("```toml\n")[2].partition("```")[0]
+
+    found = parse(example, "docs/checklist.md")
+
+    assert [item.key for item in found.item] == ["acme.router_noise"]
+    assert found.item[0].advice[0].side.above == 0.0
