@@ -19,6 +19,7 @@ class Setting:
     where: str = ""  # "train.sh:17", "run_llama.yaml:41"
     assumed: str | None = None  # whose default it is, when nobody said it: "Megatron-LM 0.12"
     derived: str | None = None  # how it was computed from others: "hidden_size / num_attention_heads"
+    unresolved: str | None = None  # why its value, None here, cannot be told: "$1 is given when the script is started"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

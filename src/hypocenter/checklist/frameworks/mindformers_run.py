@@ -1,0 +1,13 @@
+"""Flags of run_mindformer.py."""
+
+from __future__ import annotations
+
+from hypocenter.checklist.settling import framework
+from hypocenter.checklist.sheet import Sheet
+
+
+@framework("mindformers_run")
+def settle(sheet: Sheet) -> None:
+    """Tell of the YAML file that holds nearly everything."""
+    if sheet.says("config"):
+        sheet.note(f"nearly all is in {sheet.value('config', 'the file of --config')}: give it as a further file")

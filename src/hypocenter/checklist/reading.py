@@ -1,0 +1,120 @@
+"""Files of one side in, its configuration out: `read` tells the kind of each by its content and merges them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from hypocenter.checklist.catalogue import AT_MOST_BYTES, READERS, Reader, Source
+from hypocenter.checklist.configuration import Configuration, Setting
+from hypocenter.checklist.derive import derive
+from hypocenter.checklist.entry import ConfigurationError, Given
+from hypocenter.checklist.settling import settle
+from hypocenter.checklist.sheet import Part
+
+
+def read(paths: Sequence[Path]) -> Configuration:
+    """The configuration that these files say together, of which a later one has the last word.
+
+    What a file says stands above what follows from it, and that above the defaults of the frameworks.
+
+    Raises:
+        ConfigurationError: a file that is missing, damaged, or no configuration that we know.
+    """
+    if not paths:
+        raise ConfigurationError("no file is given", why="a side of the checklist is one file or more", fix="name one")
+    READERS.load()
+    parts = [part for path in paths for part in _parts(Path(path))]
+    settings, notes = _said(parts)
+    derive(settings, of_defaults=False)
+    for item, setting in _assumed(parts, settings).items():
+        settings.setdefault(item, setting)
+    derive(settings, of_defaults=True)
+    return Configuration(
+        label=", ".join(str(path) for path in paths),
+        kinds=tuple(dict.fromkeys(part.kind for part in parts)),
+        settings=dict(sorted(settings.items())),
+        unknown=tuple(setting for part in parts for setting in part.unknown),
+        set_aside=tuple(setting for part in parts for setting in part.set_aside),
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def kinds() -> dict[str, str]:
+    """Every kind of configuration that can be read, and what it is in one line."""
+    return {name: entry.about for name, entry in READERS.entries().items()}
+
+
+def _parts(path: Path) -> list[Part]:
+    try:
+        source = _source(path)
+        given = _chosen(source).read(source)
+    except OSError as error:
+        raise ConfigurationError(
+            "the configuration cannot be opened", where=str(path), why=error.strerror or str(error),
+            fix="give a file that is there",
+        ) from error  # fmt: skip
+    except (MemoryError, RecursionError) as error:
+        raise ConfigurationError(
+            "the configuration is damaged", where=str(path), why=type(error).__name__, fix="give another file"
+        ) from error
+    return [settle(each) for each in _flat(given)]
+
+
+def _flat(given: Given) -> list[Given]:
+    """What a file says beside its own comes first, as its own has the last word."""
+    return [*(inner for each in given.alongside for inner in _flat(each)), given]
+
+
+def _source(path: Path) -> Source:
+    if path.is_dir():
+        return Source(path=path, is_directory=True, start=b"", is_whole=True)
+    with path.open("rb") as file:
+        start = file.read(AT_MOST_BYTES)
+        return Source(path=path, is_directory=False, start=start, is_whole=not file.read(1))
+
+
+def _chosen(source: Source) -> Reader:
+    if not source.is_directory and not source.start.strip():
+        raise ConfigurationError("the file is empty", where=str(source.path), fix="give the one that the program reads")
+    sure = [(entry.accepts(source), entry) for entry in READERS.entries().values()]
+    best = max(sure, key=lambda pair: pair[0])
+    if best[0] > 0:
+        return best[1]
+    known = "; ".join(f"{name} ({about.rstrip('.')})" for name, about in kinds().items())
+    raise ConfigurationError(
+        "nobody knows what kind of configuration this is", where=str(source.path), why=f"known are {known}",
+        fix="give a launch script, a log with its arguments, or the configuration file of the program",
+    )  # fmt: skip
+
+
+def _said(parts: Sequence[Part]) -> tuple[dict[str, Setting], list[str]]:
+    """What is said, the last word winning, with a note where two files do not agree."""
+    said: dict[str, Setting] = {}
+    notes = [note for part in parts for note in part.notes]
+    for part in parts:
+        for item, setting in part.settings.items():
+            earlier = said.get(item)
+            if earlier is not None and earlier.derived is None and setting.derived is not None:
+                continue  # what is written stands above what is computed
+            if earlier is not None and earlier.value != setting.value and earlier.derived is None:
+                notes.append(
+                    f"{setting.where}: {setting.spelled} takes the place of {earlier.spelled} ({earlier.where})"
+                )
+            said[item] = setting
+    return said, notes
+
+
+def _assumed(parts: Sequence[Part], said: dict[str, Setting]) -> dict[str, Setting]:
+    """Defaults of the frameworks; of experts only where there are some."""
+    found: dict[str, Setting] = {}
+    for part in sorted(parts, key=lambda part: part.order):
+        for item, setting in part.assumed.items():
+            found.setdefault(item, setting)
+    experts = said.get("moe.num_experts") or found.get("moe.num_experts")
+    has_experts = experts is not None and (experts.value is None or experts.value not in (0, 1))
+    return {
+        item: value
+        for item, value in found.items()
+        if has_experts or not item.startswith("moe.") or item == "moe.num_experts"
+    }
