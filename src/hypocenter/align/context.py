@@ -13,7 +13,7 @@ from hypocenter.align.purposes import need
 from hypocenter.align.recordings import Recordings
 from hypocenter.align.spots import is_gradient
 from hypocenter.compare.cards import Deck, deck
-from hypocenter.compare.comparison import Comparison, Matching, Spot
+from hypocenter.compare.comparison import Comparison, Matching, SiteCard, Spot
 from hypocenter.compare.curves.catalogue import read_curve
 from hypocenter.compare.curves.curve import Curve
 from hypocenter.compare.engine import compare_runs
@@ -76,13 +76,18 @@ class Context:
         return (with_loss or records or [StepRecord(step=step)])[0]
 
     def loss(self, side: SideName, purpose: str, step: int) -> float:
-        """The loss of a step; NaN when it was not recorded."""
-        loss = self.record(side, purpose, step).loss
-        return math.nan if loss is None else loss
+        """The loss of a step, of all ranks together; NaN when it was not recorded."""
+        series = self.curve(side, purpose).series.get("loss")
+        at = [] if series is None else series.values[series.steps == step].tolist()
+        return at[0] if at else math.nan
 
     def gradient_norms(self, side: SideName) -> dict[str, float]:
         """L2 norm of each parameter's gradient as the optimizer got it, in the first step; of all ranks together."""
         return {c.spot.site: math.sqrt(c.sumsq) for c in self._deck(side).cards if is_gradient(c.spot)}
+
+    def card(self, side: SideName, spot: Spot) -> SiteCard | None:
+        """What is known of a spot in the first step that recorded it."""
+        return self._deck(side).by_spot.get(spot)
 
     def _deck(self, side: SideName) -> Deck:
         if side not in self._decks:

@@ -46,7 +46,8 @@ class How:
         tell: says what goes on, a line at a time.
         again_from: this stage and those after it are done again, whatever was found before.
         stages: numbers of those that are done at all.
-        folder: where results and recordings are kept; that of the plan when None.
+        folder: where results are kept; that of the plan when None.
+        recordings: where recordings are kept; `runs` in the plan's folder when None. Plans may share one.
     """
 
     start: children.Start = children.start
@@ -54,6 +55,7 @@ class How:
     again_from: int | None = None
     stages: Iterable[int] = range(len(STAGES))
     folder: Path | None = None
+    recordings: Path | None = None
 
 
 def align(plan: Plan, how: How | None = None) -> Alignment:
@@ -101,7 +103,7 @@ def status_of(plan: Plan) -> Alignment:
 def state_of(plan: Plan, how: How) -> State:
     """Where a plan's results are."""
     folder = how.folder or plan.state
-    recordings = Recordings(plan=plan, folder=plan.state / "runs", start=how.start, tell=how.tell)
+    recordings = Recordings(plan=plan, folder=how.recordings or plan.state / "runs", start=how.start, tell=how.tell)
     return State(plan=plan, folder=folder, recordings=recordings)
 
 

@@ -1,4 +1,4 @@
-"""What a recording's numbers depend on, as far as can be seen, as one digest: when it changes, the run is done again."""
+"""What a recording's numbers depend on, as far as can be seen, in one digest: when it changes, it is done again."""
 
 from __future__ import annotations
 

@@ -10,6 +10,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from hypocenter.align.context import Context
 from hypocenter.align.plan import SideName
 from hypocenter.align.spots import is_backward, is_gradient
@@ -29,7 +31,6 @@ class LocalNorm:
     error: float  # relative, of the gradient as a vector, clipping taken out
     floor: float  # relative, measured
     verdict: RowVerdict
-    budget: float
 
     @property
     def times(self) -> float:
@@ -54,14 +55,17 @@ def local_norms(context: Context) -> list[LocalNorm]:
     rows = [row for row in found.rows if is_gradient(row.pair.baseline[0]) and row.distance is not None]
     norms: dict[SideName, dict[str, float]] = {side: context.gradient_norms(side) for side in _SIDES}
     factors: dict[SideName, float] = {side: _clipping(context, side, norms[side]) for side in _SIDES}
-    return list(_of_rows(rows, norms, factors, context.plan.stages.budget))
+    return list(_of_rows(context, rows, norms, factors))
 
 
 _SIDES: tuple[SideName, SideName] = ("baseline", "candidate")
 
 
 def _of_rows(
-    rows: list[RowComparison], norms: dict[SideName, dict[str, float]], factors: dict[SideName, float], budget: float
+    context: Context,
+    rows: list[RowComparison],
+    norms: dict[SideName, dict[str, float]],
+    factors: dict[SideName, float],
 ) -> Iterator[LocalNorm]:
     for row in rows:
         if row.distance is None:
@@ -69,18 +73,31 @@ def _of_rows(
         mine, other = row.pair.baseline, row.pair.candidate
         baseline = math.hypot(*(norms["baseline"].get(spot.site, math.nan) for spot in mine)) / factors["baseline"]
         candidate = math.hypot(*(norms["candidate"].get(spot.site, math.nan) for spot in other)) / factors["candidate"]
-        error = _unclipped(row, factors["candidate"] / factors["baseline"])
+        error = _unclipped(row, factors["candidate"] / factors["baseline"], context)
         yield LocalNorm(
             site=mine[0].site, baseline=baseline, candidate=candidate, error=error, floor=row.floor.relative,
-            verdict=_verdict(row, error, budget), budget=budget,
+            verdict=_verdict(row, error, context.plan.stages.budget),
         )  # fmt: skip
 
 
-def _unclipped(row: RowComparison, factor: float) -> float:
-    """The relative error once the candidate is divided by `factor`: of ‖c/f - b‖² with ‖c - b‖² and ⟨c, b⟩ known."""
+def _unclipped(row: RowComparison, factor: float, context: Context) -> float:
+    """The relative error once the candidate is divided by `factor`.
+
+    From both sketches where they are of one tensor; else ‖c/f - b‖² from ‖c - b‖² and ⟨c, b⟩.
+    """
     assert row.distance is not None
     relative, scale = row.distance.relative, row.distance.scale
-    if factor == 1.0 or scale is None:
+    if factor == 1.0:
+        return relative
+    cards = [
+        context.card(side, spots[0])
+        for side, spots in zip(_SIDES, (row.pair.baseline, row.pair.candidate), strict=True)
+    ]
+    mine, other = (np.array(card.sketch) if card is not None and card.sketch else None for card in cards)
+    is_one = len(row.pair.baseline) == len(row.pair.candidate) == 1 and row.pair.layout.kind == "identity"
+    if is_one and mine is not None and other is not None and mine.any():
+        return float(np.linalg.norm(other / factor - mine) / np.linalg.norm(mine))
+    if scale is None:
         return relative
     size = relative**2 - 1 + 2 * scale  # ‖c‖² / ‖b‖²
     return math.sqrt(max(size / factor**2 - 2 * scale / factor + 1, 0.0))

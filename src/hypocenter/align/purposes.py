@@ -2,7 +2,8 @@
 
 steps      the first steps in full; the baseline with its noise floor and its initial weights
 again      the same once more: is it equal to the bit?
-fed        the candidate, its optimizer fed with the baseline's gradients
+updates    what both optimizers get and make of it in the first two steps, as values
+fed        the same of the candidate, its optimizer fed with the baseline's gradients
 frozen     learning rate 0 for many steps
 loose      the first steps of the baseline without determinism: does that change anything here?
 frozen-repeat-N, repeat-N    the baseline once more, as far off as good runs may be
@@ -16,7 +17,8 @@ from dataclasses import dataclass
 from hypocenter.align.plan import Plan, SideName
 
 IN_FULL = ("--level", "modules", "--sketch", "--param-schedule", "every=1")
-VALUES = ("--level", "tensors", "--param-schedule", "every=1", "--schedule")
+UPDATED = 2
+"""Steps whose updates are kept as values: the first, and one that has momenta."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,17 +83,24 @@ def _long(plan: Plan, side: SideName) -> tuple[str, ...]:
     return _drawn(plan)
 
 
-def _gradients(plan: Plan, side: SideName) -> tuple[str, ...]:
-    return (*VALUES, "0", *_exact(plan), *_rate(plan))
+def _updates(plan: Plan, side: SideName) -> tuple[str, ...]:
+    """Values of parameters alone: what modules take in and give is far larger."""
+    sites = [word for name in _ENDINGS for word in ("--site", f"*{name}")]
+    steps = ("--schedule", f"0-{UPDATED - 1}", "--param-schedule", f"0-{UPDATED - 1}")
+    return ("--level", "tensors", *steps, *sites, *_exact(plan), *_rate(plan))
 
 
+_ENDINGS = ("weight", "bias", "gamma", "beta", "scale", "_param", "_log", "kernel")  # of names of parameters
 _OPTIONS = {
-    "steps": _steps, "again": _again, "loose": _loose, "fed": _again, "gradients": _gradients, "frozen": _frozen,
+    "steps": _steps, "again": _again, "loose": _loose, "fed": _updates, "updates": _updates, "frozen": _frozen,
     "frozen-repeat": _frozen_repeat, "long": _long, "repeat": _long,
 }  # fmt: skip
 
 
 def _length(plan: Plan, kind: str) -> tuple[str, ...]:
-    n = {"frozen": plan.stages.frozen_steps, "frozen-repeat": plan.stages.frozen_steps}.get(kind, plan.stages.steps)
-    n = plan.stages.long_steps if kind in ("long", "repeat") else 1 if kind == "gradients" else n
-    return ("--stop-after-step", str(n - 1))
+    stages = plan.stages
+    lengths = {
+        "frozen": stages.frozen_steps, "frozen-repeat": stages.frozen_steps, "long": stages.long_steps,
+        "repeat": stages.long_steps, "updates": UPDATED, "fed": UPDATED,
+    }  # fmt: skip
+    return ("--stop-after-step", str(lengths.get(kind, stages.steps) - 1))

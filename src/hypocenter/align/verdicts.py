@@ -8,7 +8,6 @@ from typing import Any
 
 from hypocenter.align.alignment import STAGES, StageResult, StageVerdict
 from hypocenter.compare.comparison import Comparison, RowComparison
-from hypocenter.compare.words import place
 
 _SHOWN = 5  # names in a sentence before the rest is counted
 
@@ -32,7 +31,7 @@ def of_comparison(stage: int, found: Comparison, sentence: str = "", **others: A
     )  # fmt: skip
     if first is None:
         return told
-    return replace(told, step=first.step, phase=first.phase, site=place(first.site, first.port).partition(" ")[0])
+    return replace(told, step=first.step, phase=first.phase, site=first.site)
 
 
 def named(names: Iterable[str]) -> str:

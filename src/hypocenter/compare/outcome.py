@@ -10,6 +10,7 @@ import numpy as np
 from hypocenter.compare.blame import Blame
 from hypocenter.compare.comparison import Comparison, Fit, FloorSource, Matching, RowComparison, Verdict
 from hypocenter.compare.distances.columns import NONE, depth_word
+from hypocenter.compare.execution import is_given_to_loss
 from hypocenter.compare.judged import Judged
 from hypocenter.compare.options import Options
 from hypocenter.compare.verdict import CANNOT_TELL, DIFFERS, EQUAL
@@ -89,8 +90,11 @@ def with_fit(found: Comparison, fits: Sequence[Fit]) -> Comparison:
 
 def _plain_cause(blame: Blame) -> str:
     """What the place alone says."""
+    row = blame.divergence.row
     if blame.is_random:
         return "rng-desync"
+    if row is not None and is_given_to_loss(row.pair.baseline[0]):
+        return "data-mismatch"  # labels
     return {"data": "data-mismatch", "param": "init-mismatch"}.get(blame.divergence.phase, "unknown")
 
 

@@ -43,13 +43,16 @@ def _failed(
     site = told.site if told.site is not None and len(apart) > 1 else worst.site
     shown = sorted(apart, key=lambda one: -one.times)[:_SHOWN]
     words = (
-        f"{len(apart)} of {len(norms)} local norms are not the baseline's: {named(one.site for one in shown)}; "
-        f"{worst.site} {worst.numbers()}"
+        f"the gradient of {worst.site} is not the baseline's: local norm {worst.baseline:.4g} and "
+        f"{worst.candidate:.4g}, {worst.numbers()}"
     )
-    why = [
-        f"{one.site}: local norm {one.baseline:.4g} and {one.candidate:.4g}, the gradient is {one.numbers()}"
-        for one in shown
-    ]
+    why: list[str] = []
+    if len(apart) > 1:
+        words = (
+            f"{len(apart)} of {len(norms)} gradients are not the baseline's: "
+            f"{named(one.site for one in shown)}; the farthest {worst.numbers()}"
+        )
+        why = [f"{one.site}: local norm {one.baseline:.4g} and {one.candidate:.4g}, {one.numbers()}" for one in shown]
     formats = formats_apart(context, site)
     cause, confidence, fix = told.cause, told.confidence, list(told.next)
     if formats is not None and cause in (None, "unknown"):

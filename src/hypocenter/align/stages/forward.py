@@ -5,17 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hypocenter.align.alignment import StageResult
-from hypocenter.align.context import Context
+from hypocenter.align.context import Context, everything
+from hypocenter.align.means import mean_of_means
 from hypocenter.align.spots import is_batch, is_forward, is_loss, is_weight
 from hypocenter.align.verdicts import of_comparison, result, same_size
-from hypocenter.compare.comparison import Spot
+from hypocenter.compare.comparison import Comparison, Spot
 
+_PHASES = ("data", "param", "forward", "loss")
 _NEXT = "hypocenter diff {0} {1} --steps 0 --report forward.html"
 
 
 def judge(context: Context) -> StageResult:
     """Failed where a module's output, or the loss, leaves the baseline's by more than its measured noise."""
-    found = context.compare(_is_wanted, 0, name="forward")
+    whole = context.compare(everything, 0, name="everything")  # causes show in the backward pass too
+    found = whole if _is_before_backward(whole) else context.compare(_is_wanted, 0, name="forward")
     losses = [context.loss(side, "steps", 0) for side in ("baseline", "candidate")]
     row = next((row for row in found.rows if is_loss(row.pair.baseline[0])), None)
     words = "the loss was not recorded on both sides"
@@ -30,7 +33,16 @@ def judge(context: Context) -> StageResult:
         return result(2, "passed", f"{words}; {n} inputs and outputs of modules agree", figures=figures,
                       why=tuple(found.notes))  # fmt: skip
     failed = of_comparison(2, found, figures=figures)
+    if failed.phase == "loss" and failed.cause == "unknown" and (means := mean_of_means(context)) is not None:
+        failed = replace(
+            failed, cause="implementation-mismatch", confidence="likely", why=(means, *failed.why),
+            next=("sum the loss over labels and divide by the number of labels of all ranks and micro-batches",),
+        )  # fmt: skip
     return replace(failed, why=(words, *failed.why), next=(*failed.next, again))
+
+
+def _is_before_backward(found: Comparison) -> bool:
+    return found.status == "diverged" and found.first is not None and found.first.phase in _PHASES
 
 
 def _is_wanted(spot: Spot) -> bool:

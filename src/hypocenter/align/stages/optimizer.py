@@ -6,43 +6,57 @@ from dataclasses import replace
 
 from hypocenter.align.alignment import StageResult
 from hypocenter.align.context import Context
+from hypocenter.align.errors import ProgramFailedError
+from hypocenter.align.fed import Fed, fed
 from hypocenter.align.groups import GroupDifference, group_differences
 from hypocenter.align.spots import is_loss, is_update
 from hypocenter.align.verdicts import named, of_comparison, result, same_size
 from hypocenter.compare.comparison import Comparison
+from hypocenter.compare.updates.compare import compare_updates
+from hypocenter.compare.updates.comparison import UpdateComparison
 
 _SHOWN = 4
 
 
 def judge(context: Context) -> StageResult:
-    """Failed where settings that change an update differ, or an update does while its gradient agrees."""
+    """Failed where settings or rules differ, where a recorded update is not what its optimizer states, or the next
+    loss is not the baseline's."""
+    updates = _updates(context)
+    apart = group_differences(context.run("baseline", "steps"), context.run("candidate", "steps"), context.matching)
+    if apart:
+        return _settings_apart(context, apart, updates)
+    if updates.status == "diverged":
+        return _updates_apart(context, updates)
+    told = fed(context)
+    if told.differs:
+        return _fed_apart(context, told, updates)
     found = context.compare(is_update, context.plan.stages.steps - 1, name="update")
-    differences = group_differences(
-        context.run("baseline", "steps"), context.run("candidate", "steps"), context.matching
-    )
-    if differences:
-        return _settings_apart(context, differences, found)
-    if found.first is not None and found.first.phase in ("optimizer", "param"):
+    if found.status == "diverged" and found.first is not None and found.first.phase in ("optimizer", "param"):
         failed = of_comparison(4, found)
-        return replace(failed, next=(*failed.next, _again(context)))
-    return _next_loss(context)
+        return replace(failed, why=(*failed.why, updates.sentence, told.in_words()),
+                       next=(*failed.next, _again(context)))  # fmt: skip
+    return _next_loss(context, updates, told, found)
 
 
-def _settings_apart(context: Context, differences: list[GroupDifference], found: Comparison) -> StageResult:
-    parts = [_in_words(difference) for difference in differences[:_SHOWN]]
-    first = differences[0]
-    why = [
-        f"{one.option} {one.baseline} against {one.candidate}: {named(one.parameters)}" for one in differences[:_SHOWN]
-    ]
-    if found.first is not None and found.first.phase in ("optimizer", "param"):
-        why.append(found.sentence)
-    else:
-        why.append("the recorded steps are too few to see it in the parameters; it adds up")
+def _updates(context: Context) -> UpdateComparison:
+    """Both sides' updates done again in float64; where values cannot be recorded nobody can tell."""
+    try:
+        sides = context.run("baseline", "updates"), context.run("candidate", "updates")
+    except ProgramFailedError as error:
+        return UpdateComparison(status="cannot-tell", sentence=f"updates could not be recorded: {error.why}")
+    return compare_updates(*sides, matching=context.matching)
+
+
+def _settings_apart(context: Context, apart: list[GroupDifference], updates: UpdateComparison) -> StageResult:
+    first = apart[0]
+    why = [f"{one.option} {one.baseline} against {one.candidate}: {named(one.parameters)}" for one in apart[:_SHOWN]]
+    parts = "; ".join(_in_words(one) for one in apart[:_SHOWN])
     return result(
-        4, "failed", f"the optimizers are not set alike: {'; '.join(parts)}", step=0, phase="optimizer",
-        site=first.parameters[0], cause="config-mismatch", confidence="proven", why=tuple(why),
+        4, "failed", f"the optimizers are not set alike: {parts}", step=0, phase="optimizer", site=first.parameters[0],
+        cause="config-mismatch", confidence="proven",
+        why=(*why, f"the steps done again in float64: {updates.sentence}"),
         next=(f"give {first.option} of the optimizer the same value for the same parameters", _again(context)),
-        figures={"settings": [one.plain() for one in differences]},
+        figures={"settings": [one.plain() for one in apart]},
     )  # fmt: skip
 
 
@@ -51,21 +65,45 @@ def _in_words(one: GroupDifference) -> str:
     return f"{one.option}{of} is {one.baseline} in the baseline and {one.candidate} in the candidate"
 
 
-def _next_loss(context: Context) -> StageResult:
-    found = context.compare(is_loss, 1, name="second loss")
-    row = next((row for row in found.rows if row.distance is not None), None)
-    n = context.plan.stages.steps - 1
-    words = f"settings of the optimizers and {n} updates agree"
+def _updates_apart(context: Context, updates: UpdateComparison) -> StageResult:
+    first = updates.first
+    reasons = first.reasons if first is not None else ()
+    only = (*updates.decays_only[0], *updates.decays_only[1])
+    return result(
+        4, "failed", updates.sentence, step=first.step if first is not None else 0, phase="optimizer",
+        site=first.baseline if first is not None else only[0],
+        cause=reasons[0].cause if reasons else "config-mismatch",
+        confidence=reasons[0].confidence if reasons else "likely",
+        why=tuple(reason.text for reason in reasons[:_SHOWN]), next=(_again(context),),
+    )  # fmt: skip
+
+
+def _fed_apart(context: Context, told: Fed, updates: UpdateComparison) -> StageResult:
+    return result(
+        4, "failed", told.in_words(), step=0, phase="optimizer", site=told.worst, cause="implementation-mismatch",
+        confidence="likely", why=(updates.sentence, *updates.why_not[:_SHOWN]), next=(_again(context),),
+    )  # fmt: skip
+
+
+def _next_loss(context: Context, updates: UpdateComparison, told: Fed, found: Comparison) -> StageResult:
+    loss = context.compare(is_loss, 1, name="second loss")
+    row = next((row for row in loss.rows if row.distance is not None), None)
     if row is None:
-        return result(4, "cannot-tell", f"{words}; the loss of step 1 was not recorded on both sides")
+        return result(4, "cannot-tell", "the loss of step 1 was not recorded on both sides", why=(updates.sentence,))
     losses = [context.loss(side, "steps", 1) for side in ("baseline", "candidate")]
-    told = f"loss of step 1 {losses[0]:.6g} and {losses[1]:.6g}"
+    words = f"loss of step 1 {losses[0]:.6g} and {losses[1]:.6g}"
     figures = {"loss": losses, "error": row.distance.relative if row.distance else None, "floor": row.floor.relative}
-    if found.status == "diverged":
-        failed = of_comparison(4, found, f"{told}: {same_size(row)}", figures=figures)
-        return replace(failed, why=(*failed.why, f"{words}: what is different is too small to be seen in one of them"),
+    if loss.status == "diverged":
+        failed = of_comparison(4, loss, f"{words}: {same_size(row)}", figures=figures)
+        return replace(failed, why=(*failed.why, updates.sentence, told.in_words()),
                        next=(*failed.next, _again(context)))  # fmt: skip
-    return result(4, "passed", f"{words}; {told}: at most {same_size(row)}", figures=figures)
+    verdict, doubts = "passed", [updates.sentence, told.in_words()]
+    if updates.status == "cannot-tell" and not told.n and found.status != "same":
+        verdict = "cannot-tell"  # neither done again nor fed, and what is recorded of parameters does not tell either
+        return result(4, verdict, f"{words}; nobody can tell of the updates", why=tuple(doubts), figures=figures)
+    settings = "the optimizers are set alike" if updates.status != "same" else updates.sentence
+    return result(4, "passed", f"{settings}; {words}, at most {same_size(row)}", figures=figures,
+                  why=tuple(doubts if updates.status != "same" else doubts[1:]))  # fmt: skip
 
 
 def _again(context: Context) -> str:

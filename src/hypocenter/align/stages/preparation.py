@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from hypocenter.align.alignment import StageResult
 from hypocenter.align.bits import first_unequal
@@ -22,12 +23,17 @@ def judge(context: Context) -> StageResult:
     """Failed at the first of: batches, weights, dropout, determinism, learning rate."""
     told: list[str] = []
     figures: dict[str, list[str]] = {}
+    doubts: list[StageResult] = []
     for check in (_batches, _weights, _dropout, _determinism, _rate):
         found = check(context, told)
         if found is not None and found.verdict == "failed":
             return found
+        if found is not None and found.verdict == "cannot-tell":
+            doubts.append(found)
         if found is not None:
             figures |= found.figures
+    if doubts:
+        return replace(doubts[0], why=(*doubts[0].why, *(one.sentence for one in doubts[1:]), *told))
     return result(1, "passed", "; ".join(told[:4]), why=tuple(told[4:]), figures=figures)
 
 
@@ -50,7 +56,9 @@ def _batches(context: Context, told: list[str]) -> StageResult | None:
             next=(*failed.next, "give both the same data in the same order: files, seed of the sampler, shuffling"),
         )  # fmt: skip
     n = len(found.rows)
-    told.append(f"the batches of {found.n_steps} steps are the same" if n else "no batches were recorded on both sides")
+    if not n:
+        return result(1, "cannot-tell", "no batch was recorded on both sides")
+    told.append(f"the batches of {found.n_steps} steps are the same")
     return None
 
 
@@ -74,9 +82,19 @@ def _weights(context: Context, told: list[str]) -> StageResult | None:
             figures={"weights": [row.pair.baseline[0].site for row in apart]},
         )  # fmt: skip
     rounded = [row for row in rows if row.verdict != "equal"]
+    if not rows:
+        return result(1, "cannot-tell", "no weight of one side has a counterpart on the other", why=tuple(found.notes))
     how = "equal to the bit" if not rounded else f"the same, {len(rounded)} of them rounded"
-    told.append(f"{len(rows)} weights are {how}" if rows else "no weights were recorded on both sides")
+    lone = [f"{n} of the {side}" for side, n in _lone(context).items() if n]
+    told.append(f"{len(rows)} weights are {how}" + (f"; without counterpart: {' and '.join(lone)}" if lone else ""))
     return None
+
+
+def _lone(context: Context) -> dict[str, int]:
+    """How many weights have no counterpart, by side."""
+    matching = context.matching
+    left = {"baseline": matching.unmatched_baseline, "candidate": matching.unmatched_candidate}
+    return {side: sum(is_weight(card.spot) for card in cards) for side, cards in left.items()}
 
 
 def _dropout(context: Context, told: list[str]) -> StageResult | None:

@@ -1,0 +1,95 @@
+"""Local norms of both sides, a pair of bars for each parameter, and how often its noise the gradient is apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+from xml.sax.saxutils import escape
+
+from hypocenter.report import wording
+
+WIDTH = 960  # pixels
+_MOST = 60  # parameters drawn
+_LEFT, _RIGHT, _ROW, _TOP = 300, 210, 18, 34
+_SPAN = 4.0  # decades that a bar's length covers
+
+STYLE = """
+svg.bars { --fg: #1b1f24; --mute: #57606a; --base: #8c959f; --cand: #1f6f8b; --bad: #c42b24; --band: #c42b2418;
+  font: 11px ui-monospace, "DejaVu Sans Mono", monospace; max-width: 100%; height: auto; }
+@media (prefers-color-scheme: dark) { svg.bars { --fg: #e6e8eb; --mute: #9aa4af; --base: #6e7781; --cand: #7cc0ea;
+  --bad: #ff6b63; --band: #ff6b6322; } }
+.bars text { fill: var(--fg); } .bars .mute { fill: var(--mute); } .bars .end { text-anchor: end; }
+.bars .base { fill: var(--base); } .bars .cand { fill: var(--cand); } .bars .bad { fill: var(--bad); }
+.bars .row { fill: var(--band); }
+""".strip()
+
+
+def inline(norms: Sequence[dict[str, Any]]) -> str:
+    """The drawing as SVG: what differs first in place, never left out; others in order until there is no more room."""
+    shown = _chosen(norms)
+    sizes = [value for one in shown for value in (_size(one, "baseline"), _size(one, "candidate")) if value > 0]
+    most = max(sizes, default=1.0)
+    height = _TOP + _ROW * len(shown) + 8
+    cut = f", {len(norms) - len(shown)} not shown" if len(shown) < len(norms) else ""
+    head = f"local norm of each parameter's gradient, step 0 (a decade is {_room() / _SPAN:.0f} px{cut})"
+    return (
+        f'<svg class="bars" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
+        f'height="{height}" role="img"><title>{escape(head)}</title>'
+        f'<text class="mute end" x="{_LEFT - 8}" y="20">parameter</text>'
+        f'<text class="mute" x="{_LEFT}" y="20">baseline above, candidate below; logarithmic</text>'
+        f'<text class="mute end" x="{WIDTH - 8}" y="20">gradient apart, in noise floors</text>'
+        f"{''.join(_row(one, at, most) for at, one in enumerate(shown))}"
+        f"{_rest(cut, height)}</svg>"
+    )
+
+
+def _rest(cut: str, height: int) -> str:
+    return f'<text class="mute" x="8" y="{height - 2}">{escape(cut.strip(", "))}</text>' if cut else ""
+
+
+def _chosen(norms: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    apart = [one for one in norms if one["verdict"] == "differs"][:_MOST]
+    room = max(_MOST - len(apart), 0)
+    agreeing = [one for one in norms if one["verdict"] != "differs"][:room]
+    kept = {id(one) for one in (*apart, *agreeing)}
+    return [one for one in norms if id(one) in kept]
+
+
+def _row(one: dict[str, Any], at: int, most: float) -> str:
+    y = _TOP + at * _ROW
+    bad = one["verdict"] == "differs"
+    return "".join(_parts(one, y, most, bad=bad))
+
+
+def _parts(one: dict[str, Any], y: int, most: float, *, bad: bool) -> Iterator[str]:
+    if bad:
+        yield f'<rect class="row" x="0" y="{y - 1}" width="{WIDTH}" height="{_ROW}"/>'
+    name = escape(wording.cut_middle(wording.clean(str(one["site"])), 40))
+    yield f'<text class="{"bad " if bad else ""}end" x="{_LEFT - 8}" y="{y + 12}">{name}</text>'
+    for side, style, top in (("baseline", "base", y + 2), ("candidate", "bad" if bad else "cand", y + 9)):
+        yield f'<rect class="{style}" x="{_LEFT}" y="{top}" width="{_length(_size(one, side), most)}" height="6"/>'
+    yield f'<text class="{"bad" if bad else "mute"} end" x="{WIDTH - 8}" y="{y + 12}">{_times(one)}</text>'
+
+
+def _times(one: dict[str, Any]) -> str:
+    error, floor = _size(one, "error"), _size(one, "floor")
+    mark = {"differs": "≠", "equal": "=", "cannot-tell": "?"}.get(str(one["verdict"]), "≈")
+    if error == 0.0:
+        return f"{mark} 0"
+    return f"{mark} {error / floor:.2g} × {floor:.1e}" if floor else f"{mark} {error:.1e}, floor 0"
+
+
+def _room() -> int:
+    return WIDTH - _LEFT - _RIGHT
+
+
+def _length(value: float, most: float) -> float:
+    if not value > 0:
+        return 0.0
+    return round(max(_room() * (1 + math.log10(value / most) / _SPAN), 1.0), 1)
+
+
+def _size(one: dict[str, Any], name: str) -> float:
+    value = one.get(name)
+    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else 0.0
