@@ -10,6 +10,7 @@ import pytest
 from recordings import run
 
 from hypocenter.cli.commands import doctor
+from hypocenter.doctor.answer import Check
 from hypocenter.doctor.machine import Machine
 from hypocenter.report.doctor.json import published
 
@@ -21,6 +22,7 @@ def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
     """The command looks at an empty machine with a CPU build of torch."""
     machine = Machine(root=tmp_path, torch=HEALTHY, packages={"torch": "2.6.0"}, host="made")
     monkeypatch.setattr(doctor, "this_machine", lambda **_: machine)
+    monkeypatch.setattr(doctor, "_burn", lambda _: [])
     for name in ("LOCAL_RANK", "RANK", "WORLD_SIZE", "SLURM_LOCALID"):
         monkeypatch.delenv(name, raising=False)
     return monkeypatch
@@ -40,7 +42,7 @@ def test_this_machine_is_healthy() -> None:
     jsonschema.validate(answer, published())
     assert [one for one in answer["checks"] if one["status"] == "problem"] == []
     assert (said.code, answer["status"]) == (0, "healthy")
-    assert {"toolkit.torch", "setting.torch-switches"} <= {
+    assert {"toolkit.torch", "setting.torch-switches", "arithmetic.burn"} <= {
         one["code"] for one in answer["checks"] if one["status"] == "ok"
     }
 
@@ -73,6 +75,13 @@ def test_nothing_that_could_be_asked(made: pytest.MonkeyPatch, tmp_path: Path) -
     assert said.out.startswith("cannot tell: ")
 
 
+def test_arithmetic_is_part_of_it_unless_refused(made: pytest.MonkeyPatch) -> None:
+    burnt = Check(code="arithmetic.burn", area="arithmetic", title="sums", status="problem", what="bad", host="made")
+    made.setattr(doctor, "_burn", lambda _: [burnt])
+
+    assert (run("doctor").code, run("doctor", "--no-arithmetic").code) == (1, 0)
+
+
 def test_only_the_first_rank_of_a_machine_looks(made: pytest.MonkeyPatch) -> None:
     made.setenv("LOCAL_RANK", "1")
 
@@ -86,9 +95,9 @@ def test_what_is_asked_for_reaches_the_machine(made: pytest.MonkeyPatch, tmp_pat
     machine = Machine(root=tmp_path, torch=HEALTHY)
     made.setattr(doctor, "this_machine", lambda **given: asked.update(given) or machine)
 
-    run("doctor", "--build", "--timeout", "7")
+    run("doctor", "--build", "--timeout", "8")
 
-    assert asked == {"timeout_s": 7.0, "builds": True}
+    assert asked == {"timeout_s": 4.0, "builds": True}
 
 
 @pytest.mark.parametrize("code", ["toolkit.nvcc-matches-torch", "setting.NVIDIA_TF32_OVERRIDE", "toolkit.cann"])

@@ -113,6 +113,8 @@ def compare(snapshots: Mapping[int, Mapping[str, Any]]) -> Iterator[Check]:
             }
             values = {rank: str(settled.get(name, "not set")) for rank, settled in told.items()}
             row = described(name, kind) if kind != "version" else None  # type: ignore[arg-type]
+            if len(values) < 2:
+                continue
             if len(set(values.values())) == 1 or (row is not None and row.per_rank):
                 n_equal += 1
             else:
@@ -182,7 +184,7 @@ def _of_switches(switches: Mapping[str, str], machine: Machine) -> Check:
         *([f"TF32 {'on' if tf32 else 'off'} for convolutions"] if machine.torch.get("cuda") else []),
         *([f"reduced-precision sums for {' and '.join(reduced)}"] if reduced and machine.torch.get("cuda") else []),
         f"deterministic algorithms {'on' if switches.get('deterministic_algorithms') == 'true' else 'off'}",
-        f"{switches.get('threads', '?')} threads",
+        "1 thread" if switches.get("threads") == "1" else f"{switches.get('threads', '?')} threads",
     ]
     what = f"a fresh process has: {', '.join(words)}"
     return _check("setting.torch-switches", "torch's switches", "ok", what, machine, evidence=evidence)

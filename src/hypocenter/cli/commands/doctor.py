@@ -17,16 +17,21 @@ from hypocenter.doctor.catalogue import examine_machine
 from hypocenter.doctor.gather import ALL_S, this_machine
 from hypocenter.doctor.machine import Machine
 from hypocenter.doctor.settings import examine_settings, snapshot
-from hypocenter.report import wording
+from hypocenter.report import manuals, wording
 from hypocenter.report.doctor import json, terminal
 from hypocenter.report.screen import can_draw, screen_of, write
 
 EXIT = {"healthy": 0, "problems": 1, "cannot-tell": 5}
 COMM_S = 120.0  # seconds for all ranks to come and to finish
+MACHINE_SHARE = 0.5  # of the time for toolkits and settings, the rest for arithmetic or communication
 
 
 @click.command("doctor")
 @click.option("--comm", is_flag=True, help="Examine communication and arithmetic of all ranks of the job too.")
+@click.option(
+    "--arithmetic/--no-arithmetic", default=True, show_default=True,
+    help="Burn this machine's device for a moment, against float64; part of --comm too.",
+)  # fmt: skip
 @click.option("--ranks", type=click.IntRange(2), metavar="N", help="Local ranks of --comm where there is no launcher.")
 @click.option(
     "--build/--no-build", "builds", default=None,
@@ -39,24 +44,31 @@ COMM_S = 120.0  # seconds for all ranks to come and to finish
 @click.option("--plugin", "plugins", multiple=True, metavar="FILE", help="A file with more checks.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (hypocenter.doctor/1).")
 def command(
-    comm: bool, ranks: int | None, builds: bool | None, timeout_s: float, plugins: tuple[str, ...], as_json: bool
-) -> int:
-    """Examine this machine: CUDA or Ascend toolkits, and settings that change numbers; with --comm the whole job.
+    comm: bool, arithmetic: bool, ranks: int | None, builds: bool | None, timeout_s: float, plugins: tuple[str, ...],
+    as_json: bool,
+) -> int:  # fmt: skip
+    """Examine this machine: toolkits, settings that change numbers, arithmetic; with --comm the whole job.
 
     Each problem comes with the lines that fix it. Under torchrun or srun one rank of each machine looks and, with
     --comm, one rank prints for all. Exit code: 0 healthy, 1 problems, 5 cannot tell.
     """
     until = time.monotonic() + timeout_s
     is_first = launcher.local_rank(os.environ) in (None, 0)  # the others of this machine would see the same
-    machine = _machine(builds, min(timeout_s / 2 if comm else timeout_s, ALL_S)) if is_first else None
+    machine = _machine(builds, min(timeout_s * MACHINE_SHARE, ALL_S)) if is_first else None
     own = list(_of(machine, plugins)) if machine is not None else []
+    if not comm and machine is None:
+        return 0
     if not comm:
-        return _print(answer(own, notes=_notes(own)), as_json) if is_first else 0
+        own += _burn(until) if arithmetic and machine is not None and machine.has_torch else []
+        return _print(answer(own, notes=_notes(own)), as_json)
     from hypocenter.doctor.communication import examine_job, speaks
 
     taken = snapshot(os.environ, machine.torch if machine is not None else None)
     found = examine_job(timeout_s=max(until - time.monotonic(), 1.0), ranks=ranks, own=own, settings=taken)
-    whole = answer(found.checks, asked=("communication",), n_ranks=found.n_ranks, missing=found.missing)
+    whole = answer(
+        found.checks, asked=("communication",), n_ranks=found.n_ranks, missing=found.missing,
+        notes=_notes(list(found.checks), has_comm=True),
+    )  # fmt: skip
     return _print(whole, as_json) if speaks(found) else EXIT[whole.status]
 
 
@@ -71,21 +83,28 @@ def _of(machine: Machine, plugins: tuple[str, ...]) -> Iterator[Check]:
     yield from examine_settings(machine)
 
 
-def _notes(own: list[Check]) -> tuple[str, ...]:
-    """What was not asked for, and could not be."""
-    gpu = next((check for check in own if check.code == "toolkit.gpu-visible"), None)
-    npu = next((check for check in own if check.code == "toolkit.cann"), None)
-    has_none = all(check is not None and check.status == "not-applicable" for check in (gpu, npu))
-    none = ("no GPU and no NPU here: what they need could not be checked",) if has_none else ()
-    return (*none, "communication and arithmetic were not asked for: hypocenter doctor --comm")
+def _burn(until: float) -> list[Check]:
+    from hypocenter.doctor.arithmetic import examine
+
+    return examine(max(until - time.monotonic(), 1.0))
+
+
+def _notes(own: list[Check], *, has_comm: bool = False) -> tuple[str, ...]:
+    """What could not be checked for want of a device, and what was not asked for."""
+    codes = ("toolkit.gpu-visible", "toolkit.cann")
+    found = [check.status for check in own if check.code in codes]
+    has_none = bool(found) and set(found) == {"not-applicable"}
+    notes = ("no GPU and no NPU here: what they need could not be checked",) if has_none else ()
+    return notes if has_comm else (*notes, "communication was not asked for: hypocenter doctor --comm")
 
 
 def _print(found: Answer, as_json: bool) -> int:
-    shown = (
-        json.render(found) if as_json else terminal.render(found, screen_of(sys.stdout), can_draw=can_draw(sys.stdout))
-    )
-    write(sys.stdout, shown)
-    worst = next((check for check in found.checks if check.status == "problem"), None)
-    if not as_json and worst is not None:
-        say(f"next: {wording.command('explain', worst.code)}")
+    if as_json:
+        write(sys.stdout, json.render(found))
+        return EXIT[found.status]
+    write(sys.stdout, terminal.render(found, screen_of(sys.stdout), can_draw=can_draw(sys.stdout)))
+    pages = {**manuals.checks(), **manuals.doctor_settings()}
+    worst = next((check.code for check in found.checks if check.status == "problem" and check.code in pages), None)
+    if worst is not None:
+        say(f"next: {wording.command('explain', worst)}")
     return EXIT[found.status]

@@ -33,7 +33,11 @@ def threads(machine: Machine) -> Verdict:
     local = machine.environ.get("LOCAL_WORLD_SIZE", "1")
     n_ranks = int(local) if local.isdecimal() else 1
     n_threads = int(text) * n_ranks
-    told = f"{n_ranks} ranks with {text} threads each" if n_ranks > 1 else f"{n_threads} thread{'s' * (n_threads != 1)}"
+    told = (
+        f"{n_ranks} ranks with {text} thread{'s' * (text != '1')} each"
+        if n_ranks > 1
+        else f"{n_threads} thread{'s' * (n_threads != 1)}"
+    )
     what = f"{told} on {machine.n_cores} cores"
     if n_threads <= TOO_MANY * machine.n_cores:
         return ok(what)
