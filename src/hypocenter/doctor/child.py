@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-_LOG_TAIL_BYTES, _LOG_LINES = 8192, 12
+_LOG_TAIL_BYTES, _LOG_LINES = 16384, 40
 
 
 class Child:
@@ -26,7 +26,8 @@ class Child:
             keep: file descriptors that it needs.
         """
         handle, name = tempfile.mkstemp(prefix="hypocenter-doctor-", suffix=".log")
-        self.log = Path(name)
+        Path(name).unlink()  # nothing is left behind, however we end: both sides hold it open
+        self._log = handle
         reading, writing = os.pipe()
         env = {
             # a stuck collective is ours to report: by default the watchdog of NCCL ends the process
@@ -39,14 +40,13 @@ class Child:
                 stderr=handle, pass_fds=(writing, *keep), start_new_session=True,
             )  # fmt: skip
         finally:
-            os.close(handle)
             os.close(writing)
         os.set_blocking(reading, False)
         self.fd, self._rest = reading, b""
         self.rank = int(request.get("rank", 0))
         self.last_at = "starting python"
         self.is_open = True
-        self.send({**request, "speak_fd": writing, "log_file": str(self.log)})
+        self.send({**request, "speak_fd": writing})
 
     @property
     def pid(self) -> int:
@@ -86,7 +86,8 @@ class Child:
     def tail(self) -> list[str]:
         """The last lines that it printed, without NCCL's chatter."""
         try:
-            data = self.log.read_bytes()[-_LOG_TAIL_BYTES:].decode("utf-8", "replace")
+            start = max(0, os.fstat(self._log).st_size - _LOG_TAIL_BYTES)
+            data = os.pread(self._log, _LOG_TAIL_BYTES, start).decode("utf-8", "replace")
         except OSError:
             return []
         return [line for line in data.splitlines() if line.strip() and "NCCL INFO" not in line][-_LOG_LINES:]
@@ -109,8 +110,8 @@ class Child:
                 self._process.wait(1.0)  # SIGKILL is not refused, but a driver may hold a process for a while
         if self.fd >= 0:
             os.close(self.fd)
-            self.fd = -1
+            os.close(self._log)
+            self.fd = self._log = -1
         assert self._process.stdin is not None
         with contextlib.suppress(OSError, ValueError):
             self._process.stdin.close()
-        self.log.unlink(missing_ok=True)

@@ -15,7 +15,7 @@ import selectors
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 from hypocenter.doctor import job
@@ -23,10 +23,11 @@ from hypocenter.doctor.answer import Check
 from hypocenter.doctor.child import Child
 from hypocenter.doctor.over_ranks import judged
 from hypocenter.doctor.over_ranks.nobody import died_alone, no_meeting_place, no_word, unreachable
+from hypocenter.doctor.over_ranks.reports import of_plain
 
 _TO_END_S = 1.0  # of the timeout, for ending the children
 _AFTER_SPEAKING_S = 1.5  # how long the children of the rank that speaks may take to tell the others
-_SHOWN_TO_OTHERS = 50  # checks that travel back
+_SHOWN_TO_OTHERS = 200  # checks that travel back: what the exit code is made from
 _LEAST_LOCAL, _MOST_LOCAL = 2, 4  # ranks on a machine without devices
 _DEVICE_FILES = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/kfd", "/dev/davinci0", "/dev/davinci_manager")
 
@@ -119,31 +120,39 @@ def _locally(deadline: float, environ: Mapping[str, str], ranks: int | None, car
     n_ranks = ranks or _n_local(environ, deadline)
     listening = job.free_port()
     port = int(listening.getsockname()[1])
-    children: list[Child] = []
+    here = job.Place(
+        rank=0, n_ranks=n_ranks, local_rank=0, host="127.0.0.1", port=port, hosts_store=True,
+        key=f"local/{os.getpid()}", launcher="",
+    )  # fmt: skip
+    children: dict[int, Child] = {}
+    died: dict[int, dict[str, Any]] = {}
+
+    def start(rank: int) -> None:
+        request = _request(rank, n_ranks, deadline, carried if rank == 0 else {}) | {
+            "store_host": here.host, "store_port": port, "hosts_store": rank == 0, "local_rank": rank, "key": here.key,
+            "store_fd": listening.fileno() if rank == 0 else -1, "died": died.get(rank, {}),
+        }  # fmt: skip
+        keep = (listening.fileno(),) if rank == 0 else ()
+        children[rank] = Child(request, job.local_environment(environ, rank, n_ranks, port), keep)
+
     try:
         for rank in range(n_ranks):
-            request = _request(rank, n_ranks, deadline, carried if rank == 0 else {}) | {
-                "store_host": "127.0.0.1", "store_port": port, "hosts_store": rank == 0, "local_rank": rank,
-                "store_fd": listening.fileno() if rank == 0 else -1, "key": f"local/{os.getpid()}",
-            }  # fmt: skip
-            keep = (listening.fileno(),) if rank == 0 else ()
-            children.append(Child(request, job.local_environment(environ, rank, n_ranks, port), keep))
+            start(rank)
         while True:
-            kind, message = _next(children, deadline)
+            kind, message = _next(list(children.values()), deadline)
             if kind == "reports":
                 return judged(message, {})
-            if kind == "timeout" or not any(child.is_open for child in children):
-                ended = {child.rank: child.how_it_ended(0.2) for child in children if not child.is_open}
-                here = job.Place(
-                    rank=0, n_ranks=n_ranks, local_rank=0, host="127.0.0.1", port=port, hosts_store=True, key="",
-                    launcher="",
-                )  # fmt: skip
-                return (
-                    died_alone(here, ended[0]) if 0 in ended else no_word(here, children[0].last_at, children[0].tail())
-                )
+            if kind == "timeout":
+                return no_word(here, children[0].last_at, children[0].tail())
+            for rank in [r for r, child in children.items() if not child.is_open and r not in died]:
+                died[rank] = children[rank].how_it_ended(0.5)
+                children.pop(rank).kill()
+                if rank == 0:  # it kept the store: nobody can meet any more
+                    return died_alone(here, died[0])
+                start(rank)  # says to the others how the first one ended
     finally:
         listening.close()
-        for child in children:
+        for child in children.values():
             child.kill()
 
 
@@ -168,13 +177,13 @@ def _request(rank: int, n_ranks: int, deadline: float, carried: Mapping[str, Any
 def _answered(child: Child, message: Mapping[str, Any], hosts: Mapping[int, str]) -> Examined:
     """This rank leads: judge what all have reported, and tell the others."""
     examined = judged(message, hosts)
-    telling = [asdict(check) for check in examined.checks if check.status != "ok"][:_SHOWN_TO_OTHERS]
+    telling = [asdict(replace(check, evidence={})) for check in examined.checks][:_SHOWN_TO_OTHERS]  # worst first
     child.send({"verdict": {"checks": telling, "missing": list(examined.missing), "n_ranks": examined.n_ranks}})
     return examined
 
 
 def _of_plain(verdict: Mapping[str, Any]) -> Examined:
-    checks = tuple(Check(**{**each, "fix": tuple(each["fix"])}) for each in verdict["checks"])
+    checks = tuple(of_plain(each) for each in verdict["checks"])
     return Examined(checks, tuple(verdict["missing"]), verdict["n_ranks"])
 
 

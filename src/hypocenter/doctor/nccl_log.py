@@ -195,13 +195,27 @@ def _way(via: str, rest: str) -> str:
 
 
 def _versions(log: NcclLog) -> list[Check]:
+    """The ranks run different versions of NCCL.
+
+    What it means
+        They hang or fail when they set up a group.
+
+    How it is decided
+        Each process prints its version with NCCL_DEBUG=INFO.
+
+    What to do
+        Use one environment on all hosts; LD_LIBRARY_PATH and LD_PRELOAD may choose another library than torch's.
+
+    When it is wrong
+        When the log is of two jobs.
+    """
     if len(log.versions) < 2:
         return []
     text = "; ".join(f"{version} on {', '.join(hosts) or 'a host'}" for version, hosts in log.versions.items())
     return [
         Check(
-            code="comm.nccl-version", area="communication", title="one version of NCCL", status="problem",
-            what=f"the ranks run NCCL {text}", why="ranks with different versions hang or fail when they set up a group",
+            code="comm.nccl-version", area="communication", title="version of NCCL", status="problem",
+            what=f"the ranks run NCCL {text}", why="ranks with different versions hang or fail as they set up a group",
             fix=('python -c "import torch; print(torch.__version__, torch.cuda.nccl.version())"  # on each host',),
             evidence={"versions": {version: list(hosts) for version, hosts in log.versions.items()}},
         )
@@ -209,6 +223,22 @@ def _versions(log: NcclLog) -> list[Check]:
 
 
 def _ways(log: NcclLog) -> list[Check]:
+    """The way that NCCL's data goes.
+
+    What it means
+        Within a host by P2P (NVLink or PCIe), else through shared memory; between hosts by InfiniBand or RoCE, else
+        by TCP. A slower way than the hardware has is the most common reason of slow training.
+
+    How it is decided
+        From the lines `Channel ... via ...`, `Using network ...` and `Bootstrap : Using ...`, and the NCCL_
+        variables that it found.
+
+    What to do
+        Unset what switches the fast way off, or choose the interface that all hosts share.
+
+    When it is wrong
+        When the hosts have no faster network.
+    """
     facts = [f"{count} channels by {way}" for way, count in sorted(log.transports.items(), key=lambda e: -e[1])]
     facts += [f"network {', '.join(log.networks)}"] if log.networks else []
     interfaces = sorted({name for names in log.interfaces.values() for name in names})
@@ -223,7 +253,7 @@ def _ways(log: NcclLog) -> list[Check]:
     status, why, fix = _judged_ways(log, interfaces)
     return [
         Check(
-            code="comm.nccl-transport", area="communication", title="the way that NCCL's data goes", status=status,
+            code="comm.nccl-transport", area="communication", title="transports of NCCL", status=status,
             what=text, why=why, fix=fix, evidence=evidence,
         )
     ]  # fmt: skip
@@ -244,7 +274,7 @@ def _judged_ways(log: NcclLog, interfaces: Sequence[str]) -> tuple[CheckStatus, 
             "unset NCCL_IB_DISABLE",
         )  # fmt: skip
     if many_hosts and log.no_ib and "Socket" in log.networks:
-        return "warning", "no InfiniBand or RoCE device was found: data goes over TCP, many times slower where there is one", (
+        return "warning", "no InfiniBand or RoCE device was found: data goes over TCP, many times slower", (
             "ibv_devinfo", "ls /dev/infiniband  # in a container: --device /dev/infiniband --ulimit memlock=-1",
         )  # fmt: skip
     if log.settings.get("NCCL_P2P_DISABLE") == "1" or log.settings.get("NCCL_SHM_DISABLE") == "1":
@@ -254,6 +284,21 @@ def _judged_ways(log: NcclLog, interfaces: Sequence[str]) -> tuple[CheckStatus, 
 
 
 def _warnings(log: NcclLog) -> list[Check]:
+    """NCCL warned of something that is not in our table.
+
+    What it means
+        See the text itself.
+
+    How it is decided
+        Every line with `NCCL WARN` is looked up in `nccl_messages.toml`; messages that only follow when another
+        rank has failed are left out beside others.
+
+    What to do
+        Search NCCL's issues for the text.
+
+    When it is wrong
+        Some warnings are harmless.
+    """
     told: dict[str, tuple[Explained | None, list[Warned]]] = {}
     for warned in log.warnings:
         entry = explained(warned.text)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
 import os
 import signal
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 from hypocenter.examine.request import Request, Speaker
@@ -22,12 +22,14 @@ ROLL_SHARE = 0.5  # of the timeout: until then a rank may come
 SOFT_SHARE = 0.8  # until then the examination should be over
 GATHER_SHARE = 0.92  # until then reports are waited for
 _NCCL_LINES = 400  # of a log that travel
+_LOG_BYTES = 1 << 24
 
 
 def main() -> None:
     """Read the request, do it, leave."""
     started = time.monotonic()
     _end_with_parent()
+    faulthandler.enable()  # where it was when a library crashes
     request = Request.of(sys.stdin.readline())
     speaker = Speaker(request.speak_fd)
     inbox = Inbox()
@@ -74,11 +76,12 @@ def _with_others(request: Request, speaker: Speaker, inbox: Inbox, started: floa
     here = device.own_device(request.local_rank)
     speaker.say("at", what="waiting for the other ranks")
     if request.died:
+        meeting.put(f"died/{request.rank}", request.died)
+        if not meeting.has(f"here/{request.rank}"):
+            meeting.count("arrived")  # nobody need wait for it
         roster = meeting.wait("roster", last)
     else:
-        roster = call_roll(
-            meeting, request, rank.facts(request, here, listener, address), roll_deadline, last
-        )
+        roster = call_roll(meeting, request, rank.facts(request, here, listener, address), roll_deadline, last)
     if roster is None:
         speaker.say("unreachable", text="the rank that calls the roll did not")
         return
@@ -116,11 +119,13 @@ def _examined(
     said, next_s = "", 0.0
     while work.is_alive() and time.monotonic() < soft_deadline:
         work.join(0.05)
-        if work.at != said and time.monotonic() > next_s:
-            said, next_s = work.at, time.monotonic() + 0.5
+        if work.at != said:
+            said = work.at
             speaker.say("at", what=said)
+        if time.monotonic() > next_s:  # seldom: in a large job all do it at the same store
+            next_s = time.monotonic() + 0.5
             meeting.put(f"at/{request.rank}", said)
-    return {**work.report(), "log": _nccl_lines(request.log_file)}
+    return {**work.report(), "log": _nccl_lines()}
 
 
 def _gathered(request: Request, meeting: Any, roster: dict[str, Any], deadline: float) -> dict[str, Any]:
@@ -135,7 +140,9 @@ def _gathered(request: Request, meeting: Any, roster: dict[str, Any], deadline: 
                 open_ranks.remove(rank)
         time.sleep(0.02 if open_ranks else 0.0)
     late = [r for r in range(request.n_ranks) if r not in roster["ranks"] and meeting.has(f"here/{r}")]
+    dead = {str(r): meeting.get(f"died/{r}") for r in range(request.n_ranks) if r not in roster["ranks"]}
     return {
+        "dead": {rank: died for rank, died in dead.items() if died is not None},
         "reports": list(reports.values()), "roster": roster, "late": late, "n_ranks": request.n_ranks,
         "silent": {str(rank): meeting.get(f"at/{rank}") or "starting" for rank in open_ranks},
     }  # fmt: skip
@@ -164,13 +171,17 @@ def _listening(rank: int, address: str) -> Any:
         return None
 
 
-def _nccl_lines(log_file: str) -> list[str]:
-    """NCCL's own lines of what this process has printed: the warnings, and the first of the rest."""
+def _nccl_lines() -> list[str]:
+    """NCCL's own lines of what this process has printed: the warnings, and the first of the rest.
+
+    The doctor has made stdout a file, which can be read where it was written.
+    """
+    stdout = 1
     try:
-        with Path(log_file).open(encoding="utf-8", errors="replace") as lines:
-            ours = [line.rstrip("\n")[:500] for line in lines if " NCCL " in line]
+        said = os.pread(stdout, _LOG_BYTES, 0).decode("utf-8", "replace")
     except OSError:
         return []
+    ours = [line[:500] for line in said.splitlines() if " NCCL " in line]
     warned = [line for line in ours if "NCCL WARN" in line]
     return warned[: _NCCL_LINES // 2] + [line for line in ours if "NCCL WARN" not in line][: _NCCL_LINES // 2]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -39,7 +39,7 @@ class Test:
 
 
 def examine(device: Device, at: Callable[[str], None], out: dict[str, Any], budget_s: float) -> None:
-    """Run all tests for about `budget_s`: `out` gets "tests", "group" (what must be equal for equal bits), "matmul_ms"."""
+    """Run all tests for about `budget_s`; `out` gets "tests", "matmul_ms", and "group": equal ones give equal bits."""
     deadline = time.monotonic() + budget_s
     out.update(device=device.name, kind=device.kind, group=_group(device), tests=[], skipped=[])
     with _precise():
@@ -127,7 +127,9 @@ def _integers(dtype: torch.dtype, m: int, k: int, where: torch.device) -> Test:
     draw = torch.Generator().manual_seed(1)
     a, b = (torch.randint(-15, 16, shape, generator=draw).double() for shape in ((m, k), (k, m)))  # 225 k < 2**24
     right = (a.to(where) @ b.to(where)).cpu().to(dtype).double()
-    return Test(name="matmul of integers", dtype=dtype, inputs=(a.to(dtype), b.to(dtype)), run=_mm, right=right, bound=None)
+    return Test(
+        name="matmul of integers", dtype=dtype, inputs=(a.to(dtype), b.to(dtype)), run=_mm, right=right, bound=None
+    )
 
 
 def _product(dtype: torch.dtype, m: int, k: int, where: torch.device) -> Test:
@@ -189,11 +191,13 @@ def _timed(device: Device, at: Callable[[str], None]) -> tuple[list[float], list
 def _group(device: Device) -> str:
     """Ranks with the same text must compute the same bits."""
     known = versions()
-    return f"{device.name}, torch {known['torch']}, {torch.get_num_threads() if device.is_cpu else known.get('cuda', '')}"
+    return (
+        f"{device.name}, torch {known['torch']}, {torch.get_num_threads() if device.is_cpu else known.get('cuda', '')}"
+    )
 
 
 @contextmanager
-def _precise() -> Iterator[None]:
+def _precise() -> Generator[None, None, None]:
     """float32 as float32 (no TF32), and no partial sums in half precision: what the bounds are made for."""
     matmul = torch.backends.cuda.matmul
     was = torch.get_float32_matmul_precision(), matmul.allow_bf16_reduced_precision_reduction

@@ -14,7 +14,12 @@ UNIT = {  # unit roundoff, 2**-(bits of the significand)
     torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8,
 }  # fmt: skip
 _TRUNCATES = 2.0
-_LEAST_NORMAL = {torch.float32: 2.0**-126, torch.float16: 2.0**-14, torch.bfloat16: 2.0**-126, torch.float64: 2.0**-1022}
+_LEAST_NORMAL = {
+    torch.float32: 2.0**-126,
+    torch.float16: 2.0**-14,
+    torch.bfloat16: 2.0**-126,
+    torch.float64: 2.0**-1022,
+}
 _EXP_ULPS = 4.0  # of exp, log, rsqrt on any device: CUDA's tables say at most 2
 
 
@@ -38,8 +43,8 @@ def total(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def softmax(x: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """For softmax over the last dimension with the largest value subtracted.
 
-    Blanchard, Higham, Higham, Accurately computing the log-sum-exp and softmax functions (IMA J. Numer. Anal. 41, 2021): the
-    relative error grows with the number of addends and with how far a value lies below the largest.
+    Blanchard, Higham, Higham, Accurately computing the log-sum-exp and softmax functions (IMA J. Numer. Anal.
+    41, 2021): the relative error grows with the number of addends and with how far a value lies below the largest.
     """
     below = x.amax(-1, keepdim=True) - x
     n = x.shape[-1]

@@ -61,12 +61,17 @@ def launch(case: Case, group: Group, mine: torch.Tensor) -> tuple[Any, torch.Ten
         return dist.all_reduce(result, group=pg, async_op=True), result
     if case.op == "all-gather":
         result = mine.new_empty(group.size * n)
-        return dist.all_gather_into_tensor(result, mine, group=pg, async_op=True), result
+        return _named("all_gather_single", "all_gather_into_tensor")(result, mine, group=pg, async_op=True), result
     if case.op == "reduce-scatter":
         result = mine.new_empty(n)
-        return dist.reduce_scatter_tensor(result, mine, group=pg, async_op=True), result
+        return _named("reduce_scatter_single", "reduce_scatter_tensor")(result, mine, group=pg, async_op=True), result
     result = torch.empty_like(mine)
     return dist.all_to_all_single(result, mine, group=pg, async_op=True), result
+
+
+def _named(new: str, old: str) -> Any:
+    """A function of torch.distributed that has another name since torch 2.13."""
+    return getattr(dist, new, None) or getattr(dist, old)
 
 
 def done(work: Any, group: Group) -> None:
@@ -136,9 +141,7 @@ def compare(
     return found
 
 
-def examine(
-    group: Group, at: Callable[[str], None], out: dict[str, Any], go: Callable[[str], bool]
-) -> None:
+def examine(group: Group, at: Callable[[str], None], out: dict[str, Any], go: Callable[[str], bool]) -> None:
     """All cases, each told of in `out`: {op: {"n_cases", "n_wrong", "dtypes", "wrong": [...], "skipped", "error"}}.
 
     Raises:

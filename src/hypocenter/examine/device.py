@@ -92,7 +92,9 @@ def versions() -> dict[str, str]:
     if torch.version.cuda:
         known["cuda"] = str(torch.version.cuda)
         if torch.cuda.is_available() and torch.distributed.is_nccl_available():
-            known["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
+            from torch.cuda import nccl
+
+            known["nccl"] = ".".join(str(part) for part in nccl.version())
     return known
 
 

@@ -34,7 +34,7 @@ def core_wait_ms() -> float | None:
 
 
 def examine(group: Group, at: Callable[[str], None], out: dict[str, Any], go: Callable[[str], bool]) -> None:
-    """Time each collective: {op: {"n_bytes", "bus_gib_s", "launch_ms", "core_wait_ms", "total_ms"}}, lists of repeats."""
+    """Time each collective: {op: {"n_bytes", "bus_gib_s", "launch_ms", "core_wait_ms", "total_ms"}}, by repeat."""
     n_bytes = _BYTES_ON_CPU if group.device.is_cpu else _BYTES_ON_DEVICE
     for op in OPS:
         n = n_bytes // 4 // (1 if op == "all-reduce" else group.size)

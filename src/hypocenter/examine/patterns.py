@@ -52,7 +52,7 @@ def whose(error: torch.Tensor, n_ranks: int, dtype: torch.dtype, salt: int = 0) 
 
 
 def _mixed(x: torch.Tensor) -> torch.Tensor:
-    """Numbers from 0 that look random: shifts and products as in MurmurHash3's finalizer; int64 wraps, the mask is +."""
+    """Numbers from 0 that look random: shifts and products as MurmurHash3 ends; int64 wraps around."""
     x = x & 0x3FFFFFFFFFFFFFFF
     for factor in (0x7F4A7C15, 0x1CE4E5B9):
         x = ((x ^ (x >> 29)) * factor) & 0x3FFFFFFFFFFFFFFF

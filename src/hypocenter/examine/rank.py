@@ -62,7 +62,11 @@ class Work(threading.Thread):
     def run(self) -> None:
         """All of it; what goes wrong is a finding."""
         self._phase("device", self._device.use)
-        own = {"arithmetic": lambda: arithmetic.examine(self._device, self._doing, self._found["arithmetic"], self._burn_s())}
+        own = {
+            "arithmetic": lambda: arithmetic.examine(
+                self._device, self._doing, self._found["arithmetic"], self._burn_s()
+            )
+        }
         for name, phase in own.items():
             self._phase(name, phase)
         if len(self._roster["ranks"]) > 1:
@@ -97,6 +101,7 @@ class Work(threading.Thread):
         collectives.examine(group, self._doing, self._found["collectives"], self._go)
         self._trace(group)
         pace.examine(group, self._doing, self._found["pace"], self._go)
+        pairs.examine(group, ranks, self._doing, self._found["pairs"], self._go)  # a link that is slow is so again
 
     def _trace(self, group: Group) -> None:
         """What was wrong anywhere is done again by all: does it come again, and whose fault is it?"""

@@ -26,7 +26,6 @@ class Request:
     carried: dict[str, Any] = field(default_factory=dict)  # plain data that travels with this rank's report
     died: dict[str, Any] = field(default_factory=dict)  # how the child before this one ended: it says so, no more
     only: str = ""  # "arithmetic": no other rank is asked for; "devices": only count them
-    log_file: str = ""  # where stdout and stderr of this child go
 
     @staticmethod
     def of(line: str) -> Request:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 
 class Stuck(Exception):
     """Something did not end in its time."""
@@ -19,5 +21,6 @@ def kind_of(error: BaseException) -> str:
 
 def brief(error: BaseException) -> str:
     """The first line of what it says, without the stack that C++ adds."""
-    text = str(error).strip().split("\n")[0].split("Exception raised from")[0].strip()
+    text = str(error).strip().split("\n")[0].split("Exception raised from")[0].split(". This is typically")[0]
+    text = re.sub(r"\[\S+\.(cc|cpp|h):\d+\] ", "", text).strip()
     return f"{type(error).__name__}: {text}"[:300] if text else type(error).__name__

@@ -13,6 +13,7 @@ from hypocenter.detect import engine, group_engine
 from hypocenter.diagnose import verdicts
 from hypocenter.doctor import catalogue as doctor_catalogue
 from hypocenter.doctor import settings
+from hypocenter.doctor.over_ranks import pages as over_ranks
 from hypocenter.manual import Manual, parse
 
 
@@ -43,8 +44,8 @@ def items() -> dict[str, Manual]:
 
 
 def checks() -> dict[str, Manual]:
-    """Pages of the doctor's checks of a machine, by code."""
-    return doctor_catalogue.manuals()
+    """Pages of the doctor's checks of a machine, and of those over the ranks of a job, by code."""
+    return {**doctor_catalogue.manuals(), **over_ranks.manuals()}
 
 
 def doctor_settings() -> dict[str, Manual]:

@@ -63,8 +63,9 @@ def add_one(args):
     args[0].view(-1)[0] += 1
 
 
-def plant(dist):
+def plant(module):
     import torch
+    import torch.distributed as dist
 
     if KIND == "wrong-result":  # this rank gets a wrong sum
         wrapped(dist, "all_reduce", after=add_one)
@@ -73,7 +74,9 @@ def plant(dist):
     elif KIND == "left-out":
         wrapped(dist, "all_reduce", before=lambda args: args[0].zero_())
     elif KIND == "wrong-part":
-        wrapped(dist, "all_gather_into_tensor", before=lambda args: add_one(args[1:]))
+        for name in ("all_gather_into_tensor", "all_gather_single"):  # before torch 2.13, and since
+            if hasattr(dist, name):
+                wrapped(dist, name, before=lambda args: add_one(args[1:]))
     elif KIND == "slow":
         wrapped(dist, "all_reduce", before=lambda args: time.sleep(0.03))
     elif KIND == "busy":  # slow by being pre-empted now and then: not a fault of the rank
@@ -116,4 +119,4 @@ if KIND and os.environ.get("RANK") == RANK:
     if KIND == "never" and not IS_CHILD:
         time.sleep(100_000)
     if IS_CHILD:
-        sys.meta_path.insert(0, AfterImport("torch.distributed", plant))
+        sys.meta_path.insert(0, AfterImport("hypocenter.examine.rank", plant))

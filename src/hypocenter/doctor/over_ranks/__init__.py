@@ -1,6 +1,6 @@
 """What the reports of all ranks say together: one file for each thing that is judged, each a function of plain data.
 
-In: `{"reports": [...], "roster": ..., "silent": ..., "late": ..., "n_ranks": ...}` of `hypocenter.examine`. Out: checks.
+In: `{"reports": [...], "roster": ..., "silent": ..., ...}` as `hypocenter.examine` sends it. Out: checks.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from hypocenter.doctor.answer import Check
-from hypocenter.doctor.over_ranks.reports import Reports
+from hypocenter.doctor.over_ranks.reports import Reports, of_plain
 
 
 def judge(reports: Reports) -> list[Check]:
@@ -19,7 +19,7 @@ def _own(reports: Reports) -> list[Check]:
     seen: set[tuple[str, str, str, str]] = set()
     for rank in sorted(reports.of):
         for plain in reports.of[rank].get("own", ()):
-            check = Check(**{**plain, "fix": tuple(plain["fix"])})
+            check = of_plain(plain)
             host = check.host or reports.host(rank)
             mark = (host, check.code, check.status, check.what)
             if mark not in seen:

@@ -16,10 +16,10 @@ from hypocenter.doctor.answer import Check
 from hypocenter.doctor.over_ranks.reports import Reports
 
 TITLES = {
-    "all-reduce": "all-reduce gives exact sums",
-    "all-gather": "all-gather brings every part",
-    "reduce-scatter": "reduce-scatter gives exact sums",
-    "all-to-all": "all-to-all brings every part",
+    "all-reduce": "exact all-reduce",
+    "all-gather": "exact all-gather",
+    "reduce-scatter": "exact reduce-scatter",
+    "all-to-all": "exact all-to-all",
 }
 _PARTS = ("all-gather", "all-to-all")  # whose results are parts of the ranks, in order
 
@@ -30,6 +30,24 @@ def judge(reports: Reports) -> list[Check]:
 
 
 def _judge(reports: Reports, op: str) -> Check | None:
+    """A collective gives a wrong result.
+
+    What it means
+        A card, a link or a library computes wrong sums or loses parts. In training every replica may get the same
+        wrong gradient, which no comparison of replicas shows.
+
+    How it is decided
+        The ranks put in whole numbers of which every partial sum is exact in the format, each rank different ones,
+        so the result is known to the bit in any order: int64, float64, float32, float16, bfloat16, one number, 1031
+        and many. A rank whose result is wrong while others have the right one is named. If all have the same wrong
+        sum, the error is compared with each rank's numbers, and pairs of ranks do it again.
+
+    What to do
+        Take the rank's host out of the job, and test its card and its links.
+
+    When it is wrong
+        When a library is built to compress what it sends.
+    """
     entries = {rank: r["collectives"][op] for rank, r in reports.at_work.items() if op in r["collectives"]}
     if not entries:
         return None
@@ -41,11 +59,14 @@ def _judge(reports: Reports, op: str) -> Check | None:
     if any("error" in entry for entry in entries.values()) or not some["n_cases"]:
         return _not_done(op, entries)
     return Check(
-        code=f"comm.{op}", area="communication", title=TITLES[op], status="ok",
+        code=f"comm.{op}",
+        area="communication",
+        title=TITLES[op],
+        status="ok",
         what=f"{some['n_cases']} cases to the bit on {len(entries)} ranks: {', '.join(some['dtypes'])}"
         + (f"; not checked: {', '.join(sorted(skipped))}" if skipped else ""),
         evidence={"n_cases": some["n_cases"], "dtypes": some["dtypes"], "skipped": sorted(skipped)},
-    )  # fmt: skip
+    )
 
 
 def _not_done(op: str, entries: Mapping[int, Any]) -> Check:
@@ -53,31 +74,39 @@ def _not_done(op: str, entries: Mapping[int, Any]) -> Check:
     skipped = next((why for entry in entries.values() for _, why in entry["skipped"]), "")
     case = f"{error['n_elements']} {error['dtype']}: {error['text']}" if error else skipped
     return Check(
-        code=f"comm.{op}", area="communication", title=TITLES[op], status="cannot-tell",
-        what=f"{op} was not done to the end", why=case or "it was not begun",
-    )  # fmt: skip
+        code=f"comm.{op}",
+        area="communication",
+        title=TITLES[op],
+        status="cannot-tell",
+        what=f"{op} was not done to the end",
+        why=case or "it was not begun",
+    )
 
 
 def _wrong(reports: Reports, op: str, wrong: Mapping[int, Any], entries: Mapping[int, Any]) -> Check:
     ranks, why = _culprits(reports, op, wrong, entries)
     shown = ranks[0] if ranks and ranks[0] in wrong else min(wrong)
-    case = wrong[shown]["wrong"][0]
+    case = max(wrong[shown]["wrong"], key=lambda each: each["n"])
     again = [each for rank in wrong for each in reports.at_work[rank]["again"] if each["op"] == op]
     comes_again = any(each["n_wrong"] for each in again)
     whom = reports.named(ranks) if ranks else "no single rank"
     evidence = {
         "cases": {str(rank): entry["wrong"][:2] for rank, entry in list(wrong.items())[:16]},
-        "again": again[:4], "suspects": list(ranks),
-    }  # fmt: skip
+        "again": again[:4],
+        "suspects": list(ranks),
+    }
     return Check(
-        code=f"comm.{op}", area="communication", title=TITLES[op], status="problem",
+        code=f"comm.{op}",
+        area="communication",
+        title=TITLES[op],
+        status="problem",
         what=f"{op} is wrong, {whom} to blame: {_example(case, shown)}",
         why=f"{why}; {_again(again, comes_again)}",
         fix=_fix(reports, ranks),
         rank=ranks[0] if len(ranks) == 1 else None,
         host=reports.host(ranks[0]) if len(ranks) == 1 else "",
         evidence=evidence,
-    )  # fmt: skip
+    )
 
 
 def _example(case: Mapping[str, Any], rank: int) -> str:
@@ -119,7 +148,7 @@ def _senders(wrong: Mapping[int, Any], entries: Mapping[int, Any]) -> list[int]:
     seen = {
         rank: {order[part] for case in entry["wrong"] for part in case.get("parts", ()) if part < len(order)}
         for rank, entry in wrong.items()
-    }  # fmt: skip
+    }
     return [s for s in order if len(order) > 2 and all(s in seen.get(rank, set()) for rank in order if rank != s)]
 
 
@@ -127,8 +156,10 @@ def _in_groups(reports: Reports, op: str) -> list[int]:
     """Ranks wrong in all of their groups, while everybody else is right in at least one."""
     groups = {
         tuple(each["ranks"]): each["wrong"] or any(_same(other, each) for other in report["small_groups"])
-        for report in reports.at_work.values() for each in report["small_groups"] if each["op"] == op
-    }  # fmt: skip
+        for report in reports.at_work.values()
+        for each in report["small_groups"]
+        if each["op"] == op
+    }
     for report in reports.at_work.values():
         for each in report["small_groups"]:
             if each["op"] == op and each["wrong"]:

@@ -9,7 +9,7 @@ from typing import Any
 from hypocenter.doctor.answer import Check
 from hypocenter.doctor.over_ranks.reports import Reports, joined
 
-CODE, TITLE = "comm.devices", "one device for each rank"
+CODE, TITLE = "comm.devices", "one device a rank"
 
 
 def judge(reports: Reports) -> list[Check]:
@@ -18,34 +18,46 @@ def judge(reports: Reports) -> list[Check]:
 
 
 def _devices(reports: Reports) -> list[Check]:
-    found: list[Check] = []
+    """Two ranks share one device, or the devices of the ranks are of different kinds.
+
+    What it means
+        Each process has to take a device of its own. NCCL refuses two ranks on one device; without it they share
+        its memory and its time.
+
+    How it is decided
+        By the device's UUID, else by host and bus address. The device of a rank is that of its LOCAL_RANK, as under
+        torchrun.
+
+    What to do
+        Start one process per device, and have each choose the device of its LOCAL_RANK.
+
+    When it is wrong
+        When the program chooses its devices otherwise than by LOCAL_RANK, on purpose.
+    """
     holders: dict[str, list[int]] = {}
     for rank, known in reports.facts.items():
         if known["device"]["serial"]:
             holders.setdefault(known["device"]["serial"], []).append(rank)
     shared = {serial: ranks for serial, ranks in holders.items() if len(ranks) > 1}
-    for ranks in shared.values():
-        found.append(
-            Check(
-                code=CODE, area="communication", title=TITLE, status="problem", host=reports.host(ranks[0]),
-                what=f"{reports.named(ranks)} share one device: {reports.facts[ranks[0]]['device']['name']}",
-                why="NCCL refuses two ranks on one device, and their memory and time are shared; "
-                "each process has to take the device of its LOCAL_RANK",
-                fix=("torchrun --nproc-per-node gpu …", "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))  # in the program"),
-                evidence={"ranks": ranks},
-            )
-        )  # fmt: skip
-    for rank, known in reports.facts.items():
-        if known["memory"]:
-            found.append(
-                Check(
-                    code="comm.memory", area="communication", title="memory on each device", status="problem",
-                    rank=rank, host=reports.host(rank),
-                    what=f"{reports.named([rank])} gets no memory on its device: {known['memory']['error']}",
-                    why="another process holds it, or the device is broken",
-                    fix=("nvidia-smi --query-compute-apps=pid,used_memory --format=csv",),
-                )
-            )  # fmt: skip
+    found = [
+        Check(
+            code=CODE,
+            area="communication",
+            title=TITLE,
+            status="problem",
+            host=reports.host(ranks[0]),
+            what=f"{reports.named(ranks)} share one device: {reports.facts[ranks[0]]['device']['name']}",
+            why="NCCL refuses two ranks on one device, and their memory and time are shared; "
+            "each process has to take the device of its LOCAL_RANK",
+            fix=(
+                "torchrun --nproc-per-node gpu …",
+                "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))  # in the program",
+            ),
+            evidence={"ranks": ranks},
+        )
+        for ranks in shared.values()
+    ]
+    found += _without_memory(reports)
     if found:
         return found
     names = Counter(known["device"]["name"] for known in reports.facts.values())
@@ -54,49 +66,116 @@ def _devices(reports: Reports) -> list[Check]:
         n = len(reports.facts)
         return [
             Check(
-                code=CODE, area="communication", title=TITLE, status="not-applicable",
+                code=CODE,
+                area="communication",
+                title=TITLE,
+                status="not-applicable",
                 what=f"no accelerator: {n} ranks compute on the CPU ({joined(list(names)[:3])})",
             )
-        ]  # fmt: skip
+        ]
     text = joined([f"{count} × {name}" for name, count in names.items()])
     if len(names) > 1:
         return [
             Check(
-                code=CODE, area="communication", title=TITLE, status="warning", what=f"devices of several kinds: {text}",
-                why="the slowest sets the pace, and their kernels round differently", evidence={"names": dict(names)},
+                code=CODE,
+                area="communication",
+                title=TITLE,
+                status="warning",
+                what=f"devices of several kinds: {text}",
+                why="the slowest sets the pace, and their kernels round differently",
+                evidence={"names": dict(names)},
             )
-        ]  # fmt: skip
+        ]
     return [
         Check(
-            code=CODE, area="communication", title=TITLE, status="ok", what=f"{text}, one for each rank, memory given",
+            code=CODE,
+            area="communication",
+            title=TITLE,
+            status="ok",
+            what=f"{text}, one for each rank, memory given",
             evidence={"names": dict(names)},
         )
-    ]  # fmt: skip
+    ]
+
+
+def _without_memory(reports: Reports) -> list[Check]:
+    """A rank gets no memory on its device.
+
+    What it means
+        Another process holds all of it, the device is in a mode that lets only one process in, or it is broken.
+
+    How it is decided
+        Each rank allocates 4 KiB on its device, writes numbers and reads them back.
+
+    What to do
+        See which processes hold the memory, and end those that are left over.
+
+    When it is wrong
+        When another job shares the device on purpose.
+    """
+    found: list[Check] = []
+    for rank, known in reports.facts.items():
+        if known["memory"]:
+            found.append(
+                Check(
+                    code="comm.memory",
+                    area="communication",
+                    title="memory on devices",
+                    status="problem",
+                    rank=rank,
+                    host=reports.host(rank),
+                    what=f"{reports.named([rank])} gets no memory on its device: {known['memory']['error']}",
+                    why="another process holds it, or the device is broken",
+                    fix=("nvidia-smi --query-compute-apps=pid,used_memory --format=csv",),
+                )
+            )
+    return found
 
 
 def _versions(reports: Reports) -> list[Check]:
+    """The ranks run different versions of Python, torch, CUDA or NCCL.
+
+    What it means
+        NCCL of another version does not answer, or hangs; another torch has other kernels, which round otherwise.
+
+    How it is decided
+        Every rank says its versions when it comes.
+
+    What to do
+        Use one environment on all hosts, best one container image.
+
+    When it is wrong
+        When another build of the same release gives itself another name.
+    """
     by_name: dict[str, dict[str, list[int]]] = {}
     for rank, known in reports.facts.items():
         versions: Mapping[str, Any] = known["versions"]
         for name, version in versions.items():
             by_name.setdefault(name, {}).setdefault(version, []).append(rank)
-    differing = {name: of for name, of in by_name.items() if len(of) > 1}
+    told = {name.lower() for report in reports.of.values() for name in report.get("settings", {}).get("versions", {})}
+    differing = {name: of for name, of in by_name.items() if len(of) > 1 and name not in told}
     if not differing:
         text = ", ".join(f"{name} {next(iter(of))}" for name, of in by_name.items())
         return [
             Check(
-                code="comm.versions", area="communication", title="the same versions on all ranks", status="ok",
+                code="comm.versions",
+                area="communication",
+                title="versions",
+                status="ok",
                 what=text or "unknown",
             )
-        ]  # fmt: skip
+        ]
     name, of = next(iter(differing.items()))
     text = "; ".join(f"{name} {version} on {reports.named(ranks)}" for version, ranks in of.items())
     is_fatal = "nccl" in differing or "torch" in differing
     return [
         Check(
-            code="comm.versions", area="communication", title="the same versions on all ranks",
-            status="problem" if is_fatal else "warning", what=text,
-            why="NCCL of another version does not answer, or answers in another protocol" if is_fatal else "not tested together",
-            evidence={name: {v: ranks for v, ranks in of.items()} for name, of in differing.items()},
+            code="comm.versions",
+            area="communication",
+            title="versions",
+            status="problem" if is_fatal else "warning",
+            what=text,
+            why="NCCL of another version does not answer" if is_fatal else "not tested together",
+            evidence={name: dict(of) for name, of in differing.items()},
         )
-    ]  # fmt: skip
+    ]

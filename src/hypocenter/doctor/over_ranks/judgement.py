@@ -7,17 +7,34 @@ from typing import TYPE_CHECKING, Any
 
 from hypocenter.doctor.answer import Check
 from hypocenter.doctor.over_ranks import (
-    arithmetic, carried, collectives, devices, links, nccl, pace, pairs, rendezvous, stuck,
-)  # fmt: skip
+    arithmetic,
+    carried,
+    collectives,
+    devices,
+    links,
+    nccl,
+    pace,
+    pairs,
+    rendezvous,
+    stuck,
+)
 from hypocenter.doctor.over_ranks.reports import Reports, of_message
 
 if TYPE_CHECKING:
     from hypocenter.doctor.communication import Examined
 
 JUDGES: tuple[Callable[[Reports], list[Check]], ...] = (
-    rendezvous.judge, stuck.judge, devices.judge, links.judge, pairs.judge, collectives.judge, pace.judge, nccl.judge,
-    arithmetic.judge, carried.judge,
-)  # fmt: skip
+    rendezvous.judge,
+    stuck.judge,
+    devices.judge,
+    links.judge,
+    pairs.judge,
+    collectives.judge,
+    pace.judge,
+    nccl.judge,
+    arithmetic.judge,
+    carried.judge,
+)
 _WORST_FIRST = ("problem", "warning", "cannot-tell", "ok", "not-applicable")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from hypocenter.doctor.answer import Check
 from hypocenter.doctor.over_ranks.reports import Reports, joined
 
-CODE, TITLE = "comm.links", "every rank reaches every other by socket"
+CODE, TITLE = "comm.links", "sockets between ranks"
 
 
 def judge(reports: Reports) -> list[Check]:
@@ -17,6 +17,23 @@ def judge(reports: Reports) -> list[Check]:
 
 
 def _sockets(reports: Reports) -> list[Check]:
+    """A rank cannot open a socket to another one.
+
+    What it means
+        Groups are set up over sockets, also where the data goes another way later. A firewall or a wrong interface
+        lets the set-up hang.
+
+    How it is decided
+        Each rank listens on the address by which it reaches the store, or of GLOO_SOCKET_IFNAME or
+        NCCL_SOCKET_IFNAME, and calls the others: all of them in jobs of up to 64 ranks, else those at the distances
+        1, 2, 4, and so on.
+
+    What to do
+        Choose the interface that all hosts share, and open all ports between them.
+
+    When it is wrong
+        When a firewall lets only some ports through that the libraries were told to use.
+    """
     tried = {(r, int(p)): each for r, report in reports.at_work.items() for p, each in report["links"].items()}
     bad = {link: each for link, each in tried.items() if "error" in each}
     times = sorted(each["ms"] for each in tried.values() if "ms" in each)
@@ -27,25 +44,34 @@ def _sockets(reports: Reports) -> list[Check]:
             return []
         return [
             Check(
-                code=CODE, area="communication", title=TITLE, status="ok",
+                code=CODE,
+                area="communication",
+                title=TITLE,
+                status="ok",
                 what=f"{len(times)} connections made ({_which(reports, len(times))}), "
                 f"{times[len(times) // 2]:.2f} ms in the middle, {times[-1]:.2f} ms at most",
                 evidence={"n": len(times), "median_ms": times[len(times) // 2], "slowest_ms": times[-1]},
             )
-        ]  # fmt: skip
+        ]
     by_target = _blamed(reports, bad)
     (source, target), each = next(iter(bad.items()))
     return [
         Check(
-            code=CODE, area="communication", title=TITLE, status="problem",
+            code=CODE,
+            area="communication",
+            title=TITLE,
+            status="problem",
             what=f"{len(bad)} of {len(tried)} connections failed: {by_target}; rank {source} to rank {target} at "
             f"{each['where']}: {each['error']}",
-            why="a firewall, a wrong interface or a missing route between these hosts: the set-up of a group would hang",
-            fix=("ip -brief address  # then choose the interface that all hosts share:",
-                 "export GLOO_SOCKET_IFNAME=eth0 NCCL_SOCKET_IFNAME=eth0"),
-            rank=None, evidence={"failed": [[a, b, e["error"]] for (a, b), e in list(bad.items())[:64]]},
+            why="a firewall, a wrong interface or a missing route between these hosts: making a group would hang",
+            fix=(
+                "ip -brief address  # then choose the interface that all hosts share:",
+                "export GLOO_SOCKET_IFNAME=eth0 NCCL_SOCKET_IFNAME=eth0",
+            ),
+            rank=None,
+            evidence={"failed": [[a, b, e["error"]] for (a, b), e in list(bad.items())[:64]]},
         )
-    ]  # fmt: skip
+    ]
 
 
 def _which(reports: Reports, n: int) -> str:
@@ -65,24 +91,42 @@ def _blamed(reports: Reports, bad: Mapping[tuple[int, int], Any]) -> str:
 
 
 def _names(reports: Reports) -> list[Check]:
-    """A host whose name means the loopback to itself, among several hosts: gloo tells the others to go there."""
+    """A host's own name means the loopback to itself.
+
+    What it means
+        gloo listens where the host's name points, unless it is given an interface. With an entry such as `127.0.1.1
+        HOST` in /etc/hosts, the other hosts are told to connect to themselves.
+
+    How it is decided
+        Each rank resolves its own host name; looked at only where ranks are on several hosts.
+
+    What to do
+        Give the interface in GLOO_SOCKET_IFNAME, or mend /etc/hosts.
+
+    When it is wrong
+        When GLOO_SOCKET_IFNAME is set already.
+    """
     hosts = {reports.host(rank) for rank in reports.facts}
     if len(hosts) < 2:
         return []
     bad = {
-        reports.host(rank): str(known.get("name_is", "")) for rank, known in sorted(reports.facts.items())
+        reports.host(rank): str(known.get("name_is", ""))
+        for rank, known in sorted(reports.facts.items())
         if str(known.get("name_is", "")).startswith(("127.", "::1", "error"))
-    }  # fmt: skip
+    }
     if not bad:
         return []
     host, meaning = next(iter(bad.items()))
     return [
         Check(
-            code="comm.host-name", area="communication", title="host names mean addresses that others reach",
-            status="warning", host=host,
+            code="comm.host-name",
+            area="communication",
+            title="names of the hosts",
+            status="warning",
+            host=host,
             what=f"on {joined(list(bad)[:8])} the host's own name is {meaning}",
-            why="gloo listens where the host's name points unless an interface is given: other hosts would not reach it",
+            why="gloo listens where the host's name points unless an interface is given: others would not reach it",
             fix=("export GLOO_SOCKET_IFNAME=eth0  # the interface that all hosts share",),
             evidence={"names": bad},
         )
-    ]  # fmt: skip
+    ]

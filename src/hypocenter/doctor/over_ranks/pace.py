@@ -38,6 +38,21 @@ def clearly_slower(mine: Sequence[float], others: Sequence[Sequence[float]], lea
 
 
 def _bandwidth(reports: Reports, timed: Mapping[int, Any]) -> list[Check]:
+    """How fast the collectives are.
+
+    What it means
+        Bytes on the busiest wire per second, as nccl-tests count them (bus bandwidth): comparable between numbers
+        of ranks, and with what the hardware should give.
+
+    How it is decided
+        The quickest of seven repeats of 4 MiB (128 MiB on accelerators).
+
+    What to do
+        Compare it with the link: a small part of it means that data goes another way than you think.
+
+    When it is wrong
+        It is a short look on a machine that may be busy, not a benchmark.
+    """
     rates: dict[str, float] = {}
     for pace in timed.values():
         for op, each in pace.items():
@@ -47,18 +62,42 @@ def _bandwidth(reports: Reports, timed: Mapping[int, Any]) -> list[Check]:
     n_bytes = next(iter(next(iter(timed.values())).values()))["n_bytes"]
     return [
         Check(
-            code="comm.bandwidth", area="communication", title="bandwidth of collectives", status="ok",
+            code="comm.bandwidth",
+            area="communication",
+            title="bandwidth",
+            status="ok",
             what=f"{', '.join(f'{op} {rate:.2f}' for op, rate in rates.items())} GiB/s on the busiest wire "
             f"({n_bytes >> 20} MiB, {reports.backend}, quickest of 7)",
             evidence={
-                "bus_gib_s": rates, "n_bytes": n_bytes,
-                "total_ms": {str(r): {op: median(e["total_ms"]) for op, e in pace.items()} for r, pace in timed.items()},
+                "bus_gib_s": rates,
+                "n_bytes": n_bytes,
+                "total_ms": {
+                    str(r): {op: median(e["total_ms"]) for op, e in pace.items()} for r, pace in timed.items()
+                },
             },
         )
-    ]  # fmt: skip
+    ]
 
 
 def _slow_ranks(reports: Reports, timed: Mapping[int, Any]) -> list[Check]:
+    """One rank holds all others up.
+
+    What it means
+        In a collective all take as long as the slowest: a throttled card, a core that is shared, something that
+        runs on one host only.
+
+    How it is decided
+        Only times that a rank spends by itself are compared: starting a collective, and a product of matrices on
+        its own device (with the same device elsewhere). Time that it waited for a core is taken off where Linux
+        tells it. Its *quickest* repeat must be three times what is usual for the others, beyond eight times their
+        spread, and milliseconds longer.
+
+    What to do
+        Look at clocks, heat and power of the card, and at what else runs on that host.
+
+    When it is wrong
+        When another job shares the device for the whole of the examination.
+    """
     own: dict[str, dict[int, list[float]]] = {}
     for rank, pace in timed.items():
         for op, each in pace.items():
@@ -76,24 +115,33 @@ def _slow_ranks(reports: Reports, timed: Mapping[int, Any]) -> list[Check]:
         mine_ms, theirs_ms = figures[rank]
         found.append(
             _check(
-                reports, rank,
-                f"{reports.named([rank])} is slow: it takes {mine_ms:.1f} ms to start {_first(ops)}, others {theirs_ms:.2f} ms",
+                reports,
+                rank,
+                f"{reports.named([rank])} is slow: it takes {mine_ms:.1f} ms to start {_first(ops)}, others "
+                f"{theirs_ms:.2f} ms",
                 "the others wait for it in every step; time that it waited for a core is not counted",
                 {"ops": ops, "rank_ms": mine_ms, "others_ms": theirs_ms},
             )
-        )  # fmt: skip
+        )
     if found or not timed:
         return found
     n = len(timed)
     return [
         Check(
-            code="comm.slow-rank", area="communication", title="no rank holds the others up", status="ok",
+            code="comm.slow-rank",
+            area="communication",
+            title="no slow rank",
+            status="ok",
             what=f"no rank of {n} takes {TIMES:g} times as long as the others by itself",
             evidence={
-                "matmul_ms": {str(r): min(report["arithmetic"]["matmul_ms"]) for r, report in reports.at_work.items() if report["arithmetic"].get("matmul_ms")},
+                "matmul_ms": {
+                    str(r): min(report["arithmetic"]["matmul_ms"])
+                    for r, report in reports.at_work.items()
+                    if report["arithmetic"].get("matmul_ms")
+                },
             },
         )
-    ]  # fmt: skip
+    ]
 
 
 def _of_matmul(reports: Reports) -> list[Check]:
@@ -110,22 +158,32 @@ def _of_matmul(reports: Reports) -> list[Check]:
                 usual = median(v for each in others for v in each)
                 found.append(
                     _check(
-                        reports, rank,
-                        f"{reports.named([rank])} computes slowly: {min(mine):.2f} ms for a matmul, others {usual:.2f} ms "
+                        reports,
+                        rank,
+                        f"{reports.named([rank])} computes slowly: {min(mine):.2f} ms for a matmul, "
+                        f"others {usual:.2f} ms "
                         f"on the same device ({name})",
                         "a device that is throttled (heat, power), shared with another job, or defective",
                         {"rank_ms": min(mine), "others_ms": usual},
                     )
-                )  # fmt: skip
+                )
     return found
 
 
 def _check(reports: Reports, rank: int, what: str, why: str, evidence: dict[str, Any]) -> Check:
     fix = ("nvidia-smi -q -d PERFORMANCE,TEMPERATURE,CLOCK",) if reports.backend == "nccl" else ()
     return Check(
-        code="comm.slow-rank", area="communication", title="no rank holds the others up", status="problem",
-        what=what, why=why, fix=fix, rank=rank, host=reports.host(rank), evidence=evidence,
-    )  # fmt: skip
+        code="comm.slow-rank",
+        area="communication",
+        title="no slow rank",
+        status="problem",
+        what=what,
+        why=why,
+        fix=fix,
+        rank=rank,
+        host=reports.host(rank),
+        evidence=evidence,
+    )
 
 
 def _net(times_ms: Sequence[float], lost_ms: Sequence[float]) -> list[float]:

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hypocenter.doctor.answer import Check
+
 Report = Mapping[str, Any]
 
 
@@ -14,10 +16,11 @@ class Reports:
     """What came in, by rank."""
 
     n_ranks: int
-    of: Mapping[int, Report]  # reports, of the ranks that sent one
+    of: Mapping[int, Report]  # reports, of the ranks that sent one, in their order: so are parts of results
     facts: Mapping[int, Mapping[str, Any]]  # of the ranks that came: host, device, versions
     silent: Mapping[int, str]  # came, and sent no report: what they were last seen doing
     late: Sequence[int] = ()
+    dead: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)  # their child ended before it came
     why_gloo: str = ""
     backend: str = ""
     expected_hosts: Mapping[int, str] = field(default_factory=dict)
@@ -46,12 +49,21 @@ def of_message(message: Mapping[str, Any], expected_hosts: Mapping[int, str]) ->
     roster = message["roster"]
     return Reports(
         n_ranks=message["n_ranks"],
-        of={int(report["rank"]): report for report in message["reports"]},
-        facts={int(rank): known for rank, known in roster["facts"].items()},
+        of={int(each["rank"]): each for each in sorted(message["reports"], key=lambda each: each["rank"])},
+        facts={rank: roster["facts"][str(rank)] for rank in roster["ranks"]},
         silent={int(rank): at for rank, at in message["silent"].items()},
-        late=message["late"], why_gloo=roster.get("why_gloo", ""), backend=roster.get("backend", ""),
+        late=message["late"],
+        dead={int(rank): died for rank, died in message.get("dead", {}).items()},
+        why_gloo=roster.get("why_gloo", ""),
+        backend=roster.get("backend", ""),
         expected_hosts=expected_hosts,
-    )  # fmt: skip
+    )
+
+
+def of_plain(plain: Mapping[str, Any]) -> Check:
+    """A check that has travelled as plain data."""
+    values: dict[str, Any] = {**plain, "fix": tuple(plain["fix"])}
+    return Check(**values)
 
 
 def named(ranks: Iterable[int], hosts: Mapping[int, str]) -> str:
@@ -65,6 +77,14 @@ def named(ranks: Iterable[int], hosts: Mapping[int, str]) -> str:
     if len(set(hosts.values())) < 2:
         parts = [runs(listed)]
     return f"{word} {joined(parts)}"
+
+
+def last_words(tail: Sequence[str]) -> str:
+    """Of what a process printed before it ended: the innermost line of a crash, else the last line."""
+    crashed = next((n for n, line in enumerate(tail) if line.startswith("Current thread")), None)
+    if crashed is not None and crashed + 1 < len(tail):
+        return f"it was in {tail[crashed + 1].strip()[:280]}"
+    return tail[-1].strip()[:300] if tail else "it said nothing"
 
 
 def runs(ranks: Sequence[int]) -> str:

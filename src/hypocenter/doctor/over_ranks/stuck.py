@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hypocenter.doctor.answer import Check
-from hypocenter.doctor.over_ranks.reports import Report, Reports
+from hypocenter.doctor.over_ranks.reports import Report, Reports, last_words
 
-CODE, TITLE = "comm.stuck", "every rank goes through"
+CODE, TITLE = "comm.stuck", "no rank is stuck"
 _ON_OTHERS = ("waiting", "exchanging", "done")
 _SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
 _SIGNAL_FIX = {7: "df -h /dev/shm  # SIGBUS: shared memory is full", 9: "dmesg | grep -i 'out of memory'"}
@@ -31,10 +31,14 @@ def judge(reports: Reports) -> list[Check]:
         return [_nobody_named(reports, waiting, troubles)]
     return [
         Check(
-            code=CODE, area="communication", title=TITLE, status="ok",
-            what=_went_through(reports), evidence={"barrier_us": _barriers(reports)},
+            code=CODE,
+            area="communication",
+            title=TITLE,
+            status="ok",
+            what=_went_through(reports),
+            evidence={"barrier_us": _barriers(reports)},
         )
-    ]  # fmt: skip
+    ]
 
 
 def _went_through(reports: Reports) -> str:
@@ -49,51 +53,120 @@ def _barriers(reports: Reports) -> dict[str, float]:
 
 
 def _died(reports: Reports, rank: int, report: Report) -> Check:
+    """The process that examined a rank ended by a signal or an error.
+
+    What it means
+        A library crashed, or the system ended the process: SIGSEGV in a driver or in NCCL, SIGBUS when shared
+        memory is full, SIGKILL when memory ran out.
+
+    How it is decided
+        The doctor's child on that rank is gone; another one tells the other ranks. `evidence.tail` holds the last
+        lines that it printed, with the Python stack of a crash.
+
+    What to do
+        Do what the lines say; for SIGBUS look at `df -h /dev/shm`, for SIGKILL at the kernel's log.
+
+    When it is wrong
+        When somebody ended the process by hand.
+    """
     died = report["died"]
     number = died.get("signal")
     how = f"by {_SIGNALS.get(number, f'signal {number}')}" if number else f"with exit code {died.get('code')}"
     tail = [str(line) for line in died.get("tail", [])]
     return Check(
-        code="comm.died", area="communication", title=TITLE, status="problem",
+        code="comm.died",
+        area="communication",
+        title=TITLE,
+        status="problem",
         what=f"the examination of {reports.named([rank])} ended {how} while {died.get('at')}",
-        why=tail[-1][:300] if tail else "it said nothing", rank=rank, host=reports.host(rank),
+        why=last_words(tail),
+        rank=rank,
+        host=reports.host(rank),
         fix=(_SIGNAL_FIX[number],) if number in _SIGNAL_FIX else (),
         evidence={"tail": tail, **{key: died.get(key) for key in ("signal", "code", "at")}},
-    )  # fmt: skip
+    )
 
 
 def _silent(reports: Reports, rank: int, at: str) -> Check:
     return Check(
-        code=CODE, area="communication", title=TITLE, status="problem",
+        code=CODE,
+        area="communication",
+        title=TITLE,
+        status="problem",
         what=f"{reports.named([rank])} came and then said nothing more; last seen {at}",
         why="not even a thread of its own answers: the process is stopped, its host is gone, or a driver call holds it",
-        rank=rank, host=reports.host(rank), fix=_look(reports, rank), evidence={"at": at},
-    )  # fmt: skip
+        rank=rank,
+        host=reports.host(rank),
+        fix=_look(reports, rank),
+        evidence={"at": at},
+    )
 
 
 def _stuck(reports: Reports, rank: int, report: Report) -> Check:
+    """A rank came, began, and did not come back from something that needs no other rank.
+
+    What it means
+        The other ranks wait for it; in training the job would hang with a full load on every other card.
+
+    How it is decided
+        Each rank says what it is doing. One that waits in an operation is no suspect: one that has not come back
+        from *starting* it, or from work of its own, is, and so is one whose process does not answer at all. When
+        all wait in the same operation, nobody is named.
+
+    What to do
+        Look at the host: is the process in state D, does nvidia-smi answer there, does the kernel's log tell of the
+        card?
+
+    When it is wrong
+        When the machine is so loaded that one rank came to nothing in the time: give a longer --timeout.
+    """
     waiting = [r for r, other in reports.at_work.items() if r != rank and other["at"].startswith(_ON_OTHERS)]
     return Check(
-        code=CODE, area="communication", title=TITLE, status="problem",
+        code=CODE,
+        area="communication",
+        title=TITLE,
+        status="problem",
         what=f"{reports.named([rank])} is stuck {report['at']} for {report['at_s']:.0f} s"
         + (f"; {reports.named(waiting)} wait for nobody else" if waiting else ""),
         why="it has not come back from something that needs no other rank",
-        rank=rank, host=reports.host(rank), fix=_look(reports, rank),
+        rank=rank,
+        host=reports.host(rank),
+        fix=_look(reports, rank),
         evidence={"at": report["at"], "at_s": report["at_s"]},
-    )  # fmt: skip
+    )
 
 
 def _own_trouble(reports: Reports, rank: int, report: Report) -> Check:
+    """The examination failed on a rank, with an error of its own.
+
+    What it means
+        A driver or a library refused something there.
+
+    How it is decided
+        Time-outs and closed connections are left out: they follow from what happened on other ranks.
+
+    What to do
+        Read the message; run `hypocenter doctor` on that host.
+
+    When it is wrong
+        When all ranks have the same error, it is a matter of the installation and not of that rank.
+    """
     trouble = _own_errors(report)[0]
     return Check(
-        code="comm.failed", area="communication", title=TITLE, status="problem",
+        code="comm.failed",
+        area="communication",
+        title=TITLE,
+        status="problem",
         what=f"{reports.named([rank])} failed while {trouble['at']}: {trouble['text']}",
-        why="no other rank failed this way", rank=rank, host=reports.host(rank), evidence={"troubles": report["troubles"]},
-    )  # fmt: skip
+        why="no other rank failed this way",
+        rank=rank,
+        host=reports.host(rank),
+        evidence={"troubles": report["troubles"]},
+    )
 
 
 def _own_errors(report: Report) -> list[Mapping[str, str]]:
-    """Errors that are neither a time-out nor the end of a connection: of the rank itself, not of those it waited for."""
+    """Errors that are neither a time-out nor the end of a connection: of the rank itself."""
     return [each for each in report["troubles"] if each["kind"] == "error"]
 
 
@@ -101,13 +174,16 @@ def _nobody_named(reports: Reports, waiting: Mapping[int, str], troubles: Mappin
     first = min(troubles) if troubles else min(waiting)
     how = f"{troubles[first]['at']}: {troubles[first]['text']}" if troubles else waiting[first]
     return Check(
-        code=CODE, area="communication", title=TITLE, status="problem",
+        code=CODE,
+        area="communication",
+        title=TITLE,
+        status="problem",
         what=f"{reports.named(set(waiting) | set(troubles))} did not get through; rank {first} was {how}",
         why="every rank has started it and waits for the others, so none can be named: a link between them is bad, or "
         "the library waits for something; see what it says with NCCL_DEBUG=INFO",
         fix=("export NCCL_DEBUG=INFO",) if reports.backend == "nccl" else (),
         evidence={"waiting": {str(r): at for r, at in waiting.items()}},
-    )  # fmt: skip
+    )
 
 
 def _first_trouble(report: Report) -> Mapping[str, str]:
