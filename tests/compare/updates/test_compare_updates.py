@@ -85,8 +85,13 @@ def test_the_same_training_with_other_roundings_is_the_same(tmp_path: Path, base
 
 @pytest.mark.parametrize(
     ("options", "option"),
-    [({"lr": 2e-2}, "lr"), ({"betas": (0.9, 0.95)}, "beta2"), ({"eps": 1e-5}, "eps"), ({"weight_decay": 0.0}, "weight_decay")],
-)  # fmt: skip
+    [
+        ({"lr": 2e-2}, "lr"),
+        ({"betas": (0.9, 0.95)}, "beta2"),
+        ({"eps": 1e-5}, "eps"),
+        ({"weight_decay": 0.0}, "weight_decay"),
+    ],
+)
 def test_another_option_is_named_although_the_gradients_differ_a_little(
     tmp_path: Path, baseline: RecordedRun, options: dict[str, Any], option: str
 ) -> None:

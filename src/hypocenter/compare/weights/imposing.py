@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hypocenter.compare.pairing.manual_map import ManualMap
 from hypocenter.compare.weights.checkpoint import Checkpoint, CheckpointError
 from hypocenter.compare.weights.convert import converted_views
 from hypocenter.compare.weights.differ import compare
-from hypocenter.compare.weights.match import NEGLIGIBLE
+from hypocenter.compare.weights.match import NEGLIGIBLE, match_checkpoints
 from hypocenter.compare.weights.tensor import Planned, Tensor
 
 _SHOWN = 8  # names of an error
+_WRAPPERS = 3  # names in front of all others: `module.`, `model.`, `_orig_mod.`
+_MOST_PADDING = 0.1  # of a dimension: a vocabulary that is rounded up, and no other vocabulary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,12 +33,14 @@ class Given:
 
     Attributes:
         unused: tensors of the checkpoint that no parameter got.
+        buffers: those of the model's buffers that the checkpoint has, by the model's names.
         how: "by name" or "matched", for the user.
     """
 
     views: Mapping[str, Tensor]
     unused: tuple[str, ...]
     how: str
+    buffers: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
     notes: tuple[str, ...] = ()
 
 
@@ -48,6 +52,7 @@ def given_to(
     settings: Mapping[str, int] | None = None,
     manual: ManualMap | None = None,
     is_part: bool = False,
+    what: str = "weights",
 ) -> Given:
     """A view for each parameter, or an error that names what is missing and what is left over.
 
@@ -55,6 +60,7 @@ def given_to(
         buffers: names of the model's buffers: the checkpoint may have them.
         settings: heads and groups of the model, for fused tensors.
         manual: pairs that win.
+        what: they are, for errors.
         is_part: the model is a part of what the checkpoint is of: much may be left over.
 
     Raises:
@@ -62,11 +68,12 @@ def given_to(
         UnknownNameError, ConfigError: the map is wrong.
     """
     buffers = set(buffers)
-    by_name = None if manual is not None else _by_name(wanted, source, buffers)
-    if by_name is not None:
-        return by_name
+    for renamed in () if manual is not None else _spelt(wanted, source):
+        by_name = _by_name(wanted, renamed, buffers)
+        if by_name is not None:
+            return by_name
     if is_part:
-        raise _incomplete(wanted, source, buffers)
+        raise _incomplete(wanted, source, buffers, what)
     target = Checkpoint(
         path=Path("(the program's model)"),
         kind="planned",
@@ -77,14 +84,51 @@ def given_to(
     aliases = {name for one in wanted for name in one.names[1:]}
     same = [name for name in aliases if name in trained]
     kept = {name: tensor for name, tensor in trained.items() if name not in same}
+    kept_source = replace(source, tensors=kept)
     try:
-        views, notes = converted_views(_only(source, kept), target, manual)
+        padded = _padded(kept_source, target, manual)
+        views, notes = converted_views(kept_source, target, manual)
     except CheckpointError as error:
-        raise _incomplete(wanted, source, buffers, error) from error
+        raise _incomplete(wanted, source, buffers, what, error) from error
     missing = [one.names[0] for one in wanted if one.names[0] not in views]
     if missing:
-        raise _incomplete(wanted, source, buffers)
-    return Given(views=views, unused=(), how="matched", notes=tuple(notes))
+        raise _incomplete(wanted, source, buffers, what)
+    held = {name: source.tensors[name] for name in buffers if name in source.tensors}
+    return Given(views=views, unused=(), how="matched", notes=(*notes, *padded), buffers=held)
+
+
+def _spelt(wanted: Sequence[Wanted], source: Checkpoint) -> Iterator[Checkpoint]:
+    """The checkpoint with its own names; without what stands in front of all of them; with what does in the model."""
+    yield source
+    tensors = source.tensors
+    for _ in range(_WRAPPERS):
+        heads = {name.partition(".")[0] for name in tensors}
+        if len(heads) != 1 or not all("." in name for name in tensors):
+            break
+        tensors = {name.partition(".")[2]: tensor for name, tensor in tensors.items()}
+        yield replace(source, tensors=tensors)
+    prefix = ""
+    for _ in range(_WRAPPERS):
+        heads = {one.names[0].removeprefix(prefix).partition(".")[0] for one in wanted}
+        if len(heads) != 1:
+            break
+        prefix += f"{heads.pop()}."
+        yield replace(source, tensors={f"{prefix}{name}": tensor for name, tensor in source.tensors.items()})
+
+
+def _padded(source: Checkpoint, target: Checkpoint, manual: ManualMap | None) -> list[str]:
+    """Tensors that get rows of zeros, or lose rows, in words: a vocabulary that is padded; never a large part."""
+    notes: list[str] = []
+    for pair in match_checkpoints(source, target, manual).matching.pairs:
+        if pair.layout.kind != "padded":
+            continue
+        name, dim = pair.candidate[0].site, pair.layout.dim
+        here, there = target.tensors[name].shape[dim], source.tensors[pair.baseline[0].site].shape[dim]
+        if abs(here - there) > max(here, there) * _MOST_PADDING:
+            raise CheckpointError(f"{name} has {here:,} along dimension {dim}, {pair.baseline[0].site} {there:,}")
+        what = f"{here - there:,} zeros added" if here > there else f"the last {there - here:,} left out"
+        notes.append(f"{name}: {what} along dimension {dim}")
+    return notes
 
 
 def _by_name(wanted: Sequence[Wanted], source: Checkpoint, buffers: set[str]) -> Given | None:
@@ -104,7 +148,8 @@ def _by_name(wanted: Sequence[Wanted], source: Checkpoint, buffers: set[str]) ->
         views[one.names[0]] = view
     used = {name for one in wanted for name in one.names} | buffers
     unused = tuple(name for name in source.tensors if name not in used and not NEGLIGIBLE.search(name))
-    return Given(views=views, unused=unused, how="by name")
+    held = {name: source.tensors[name] for name in buffers if name in source.tensors}
+    return Given(views=views, unused=unused, how="by name", buffers=held)
 
 
 def left_over(names: Sequence[str], source: Path) -> CheckpointError:
@@ -117,7 +162,7 @@ def left_over(names: Sequence[str], source: Path) -> CheckpointError:
 
 
 def _incomplete(
-    wanted: Sequence[Wanted], source: Checkpoint, buffers: set[str], error: CheckpointError | None = None
+    wanted: Sequence[Wanted], source: Checkpoint, buffers: set[str], what: str, error: CheckpointError | None = None
 ) -> CheckpointError:
     """What gets no value by name, and what no name wants; and what the matching says."""
     missing = [one.names[0] for one in wanted if not any(name in source.tensors for name in one.names)]
@@ -129,19 +174,15 @@ def _incomplete(
     ]
     used = set(shapes) | buffers
     unused = [name for name in source.tensors if name not in used and not NEGLIGIBLE.search(name)]
-    words = [f"no weights for {_listed(missing)}"] if missing else []
+    words = [f"no {what} for {_listed(missing)}"] if missing else []
     words += [f"another shape: {_listed(other)}"] if other else []
     words += [f"left over: {_listed(unused)}"] if unused else []
     words += [f"by matching: {error.what}"] if error is not None else []
     return CheckpointError(
-        f"the weights do not fit the model: {len(missing) + len(other)} of {len(wanted)} parameters get none",
+        f"the {what} do not fit the model: {len(missing) + len(other)} of {len(wanted)} parameters get none",
         where=str(source.path), why="; ".join(words) or "the names do not fit",
         fix="pair names with --weights-map FILE; `hypocenter weights map A B` drafts one",
     )  # fmt: skip
-
-
-def _only(source: Checkpoint, tensors: dict[str, Tensor]) -> Checkpoint:
-    return Checkpoint(path=source.path, kind=source.kind, tensors=tensors, settings=source.settings, notes=source.notes)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -138,6 +138,7 @@ class GradientsFrom:
             checkpoint,
             settings=heads_of(roots[0]) if roots else {},
             manual=self._manual,
+            what="gradients",
         )
         return given.views
 

@@ -95,7 +95,7 @@ class InitialWeights:
                 if view.dtype != one.dtype:
                     casts[f"{view.dtype} to {one.dtype}"] += 1
             for name, buffer in buffers.items():
-                view = self._source.tensors.get(name)
+                view = given.buffers.get(name)
                 if view is not None and view.shape == tuple(buffer.shape):
                     buffer.copy_(as_torch(view, tuple((0, n) for n in view.shape)))
         n_copies = masters.refresh()

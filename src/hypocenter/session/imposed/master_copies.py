@@ -19,6 +19,8 @@ from hypocenter.session.imposed.refuse import ImposeError
 
 _REFRESH = {"megatron": "reload_model_params", "deepspeed": "refresh_fp32_params"}
 """Top package -> the method of its optimizers that copies the model's parameters."""
+_RUN = 16  # values of a parameter that are looked for in a flat tensor
+_TRIED = 4  # parameters that are looked for: a rank's flat tensor may hold a part of them only
 
 
 class MasterCopies:
@@ -53,7 +55,7 @@ class MasterCopies:
         optimizers: list[torch.optim.Optimizer] = []
         for thing in gc.get_objects():
             kind = type(thing)
-            method = _REFRESH.get(kind.__module__.partition(".")[0])
+            method = _REFRESH.get(str(kind.__module__).partition(".")[0])  # of some classes it is a descriptor
             if method is not None and hasattr(kind, method) and hasattr(kind, "step"):
                 self._of_frameworks.append((thing, method))
             elif issubclass(kind, torch.optim.Optimizer):
@@ -68,7 +70,7 @@ class MasterCopies:
             if any(id(p) in ours for p in held):
                 continue
             found = [(p, of) for p in held if (of := _copied(p, by_shape)) is not None]
-            if not found and held and all(p.dtype == torch.float32 for p in held) and _could_be(held, self._parameters):
+            if not found and any(_holds_one(flat, self._parameters) for flat in held):
                 raise _unknown(optimizer)
             self._pairs += found
 
@@ -84,9 +86,23 @@ def _copied(copy: Tensor, by_shape: dict[tuple[int, ...], list[Tensor]]) -> Tens
     return None
 
 
-def _could_be(held: Sequence[Tensor], parameters: Sequence[Tensor]) -> bool:
-    """As many elements in all, or more: flat buffers of several parameters, with padding."""
-    return sum(p.numel() for p in held) >= sum(p.numel() for p in parameters)
+def _holds_one(flat: Tensor, parameters: Sequence[Tensor]) -> bool:
+    """Whether a flat tensor in float32 has the values of one of the parameters in it, one after another."""
+    if flat.dtype != torch.float32 or flat.dim() != 1:
+        return False
+    with torch.no_grad():
+        for parameter in sorted(parameters, key=lambda p: -p.numel())[:_TRIED]:
+            wanted = parameter.detach().flatten()[:_RUN]
+            n = flat.numel() - wanted.numel() + 1
+            if n < 1 or flat.device != wanted.device or not bool(wanted.count_nonzero()):
+                continue
+            values = flat.detach().to(parameter.dtype)
+            here = torch.ones(n, dtype=torch.bool, device=flat.device)
+            for place in range(wanted.numel()):
+                here &= values[place : place + n] == wanted[place]
+            if bool(here.any()):
+                return True
+    return False
 
 
 def _unknown(optimizer: Any) -> ImposeError:
