@@ -21,6 +21,7 @@ class Read(msgspec.Struct, frozen=True, array_like=True, kw_only=False):
     writer: int  # the event that wrote its storage last, or OUTSIDE
     digest: int | None  # of its bits before the operator ran; None: not looked at
     is_undefined: bool = False  # parts of its storage may never have been written (torch.empty)
+    part: int = 0  # digest of which part of its storage it is: offset, shape, strides
 
 
 class Write(msgspec.Struct, frozen=True, array_like=True):
@@ -58,7 +59,8 @@ class Event(msgspec.Struct, frozen=True, array_like=True):
     writes: tuple[Write, ...] = ()
     generator: str = ""  # that it drew from, or seeded: "torch cpu", "numpy.random", "random", ""
     state: int | None = None  # digest of the generator's state before; of what was given, for a seed
-    note: str = ""  # the seed given
+    note: str = ""  # the seed given, or the one that torch's generator started from
+    arguments: str = ""  # of an operator, those that are no tensors
 
 
 class Trace(msgspec.Struct, kw_only=True):

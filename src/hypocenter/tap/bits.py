@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import CodeType, FrameType
 from typing import Any
@@ -34,6 +34,7 @@ _SAME_VALUES = frozenset({"lift_fresh", "detach", "alias", "lift", "set_"})
 _LOADER_FILES = ("dataloader.py", "sampler.py", "worker.py", "fetch.py", "_utils.py")
 _LOADER = "/torch/utils/data/"
 _PRUNE = 1 << 14  # storages between two looks which of them are gone
+_LONGEST = 120  # characters of arguments
 WAITING = 256  # events that are handed over at once
 
 
@@ -145,7 +146,7 @@ class BitsTap(TorchDispatchMode):
         with _no_modes():
             drew = generator is not None and state_digest(generator) != before
             outputs = result_of(func, args, out) if is_collective(func) else (_flat((out,)) or written)
-            self._note(func, base, reads, outputs, (generator, before) if drew else (None, None))
+            self._note(func, base, reads, outputs, (generator, before) if drew else (None, None), plain((args, kwargs)))
         return out
 
     def _reads(self, read: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> list[Read]:
@@ -153,20 +154,21 @@ class BitsTap(TorchDispatchMode):
         looked_at = [t for t in read if id(t) not in only_written]
         known = [self.storages.read(t) for t in looked_at]
         return [
-            Read(writer, digest, undefined)
-            for (writer, undefined), digest in zip(known, digests_of(looked_at), strict=True)
+            Read(writer, digest, undefined, _part(tensor))
+            for tensor, (writer, undefined), digest in zip(looked_at, known, digests_of(looked_at), strict=True)
         ]
 
     def _note(
-        self, func: Any, base: str, reads: list[Read], outputs: Sequence[torch.Tensor], drawn: tuple[Any, int | None]
-    ) -> None:
+        self, func: Any, base: str, reads: list[Read], outputs: Sequence[torch.Tensor], drawn: tuple[Any, int | None],
+        arguments: str,
+    ) -> None:  # fmt: skip
         is_room, is_under_way = base in _UNDEFINED, is_collective(func)
         found = [None] * len(outputs) if is_room or is_under_way else digests_of(outputs)
         event = self.add(
             "op", str(func), self._place(str(func)), reads=reads,
             writes=[Write(digest, form(t)) for t, digest in zip(outputs, found, strict=True)],
             generator=_generator_name(drawn[0]), state=drawn[1],
-            note=str(drawn[0].initial_seed()) if drawn[0] is not None else "",
+            note=str(drawn[0].initial_seed()) if drawn[0] is not None else "", arguments=arguments,
         )  # fmt: skip
         for tensor in outputs:
             self.storages.write(tensor, event, undefined=is_room)
@@ -251,6 +253,30 @@ def state_digest(generator: torch.Generator | None) -> int | None:
         return zlib.crc32(generator.get_state().numpy().tobytes())
     except (RuntimeError, TypeError):
         return None
+
+
+def plain(value: Any) -> str:
+    """Numbers, texts and types among arguments; a long text ends in its checksum."""
+    text = ", ".join(_plain(value))
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... {zlib.crc32(text.encode()):08x}"
+
+
+def _plain(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            for text in _plain(inner):
+                yield f"{key}={text}"
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _plain(inner)
+    elif isinstance(value, (bool, int, float, complex, str, torch.dtype, torch.device)):
+        yield repr(value)
+
+
+def _part(tensor: torch.Tensor) -> int:
+    if tensor.layout != torch.strided or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        return 0
+    return hash((tensor.storage_offset(), *tensor.shape, *tensor.stride())) & 0xFFFF_FFFF  # of numbers: not salted
 
 
 def form(tensor: torch.Tensor) -> str:

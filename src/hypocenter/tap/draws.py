@@ -133,10 +133,12 @@ def state_of(generator: str) -> int | None:
 
 
 def _is_fresh(generator: str) -> bool:
-    """Whether nothing was drawn since it was seeded: a Mersenne Twister makes 624 words at once, when it needs them."""
+    """Whether nothing was drawn since it was made: a Mersenne Twister stands at the end of its 624 words then, one of
+    NumPy's without a seed at the last of them.
+    """
     state: Any = np.random.get_state(legacy=False)
     position = random.getstate()[1][-1] if generator == PYTHON else state["state"]["pos"]
-    return position == 624
+    return position in (623, 624)
 
 
 def _short(value: Any) -> str:

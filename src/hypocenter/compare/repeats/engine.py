@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hypocenter.compare.repeats.answer import Determinism, Origin, Results
 from hypocenter.compare.repeats.generators import Draw, draws_of
-from hypocenter.compare.repeats.origins import counted, moment, of_draw, of_root, place_words
+from hypocenter.compare.repeats.origins import PYTHONS, counted, moment, of_draw, of_root, place_words
 from hypocenter.compare.repeats.pairing import Pairing, of_runs
 from hypocenter.compare.repeats.roots import Root, roots_of
 from hypocenter.opbits import Trace
@@ -71,18 +71,29 @@ class _Compared:
             draw = own.get(id(root.event)) or self._before(root, pairing, at_roots)
             if root.kind == "drew" and id(root.event) not in own:
                 continue  # its generator only follows: it was in the same state before
-            found.append((draw.event.time_ns if draw is not None else root.event.time_ns, of_root(root, pairing, draw)))
+            found.append((root.event.time_ns, of_root(root, pairing, draw)))
         return found
 
     def _before(self, root: Root, pairing: Pairing, at_roots: set[int]) -> Draw | None:
-        """The first draw before it whose numbers no operator carries on: they went to Python, as an order does."""
-        if root.kind not in ("outside", "parted"):
+        """Of the draws before it whose numbers no operator carries on (they went to Python, as an order does), the
+        first of the line that drew last: batches are made one after the other.
+        """
+        if root.kind not in PYTHONS:
             return None
         before = [
             draw for draw in self.draws
             if draw.event.time_ns < root.event.time_ns and draw.pairing.a.rank == pairing.a.rank
+            and id(draw.event) not in at_roots
         ]  # fmt: skip
-        return next((draw for draw in before if id(draw.event) not in at_roots), None)
+        if not before:
+            return None
+        last = max(before, key=lambda draw: (bool(draw.pairing.a.place_of(draw.event).file), draw.event.time_ns))
+        return next(draw for draw in before if _line(draw) == _line(last))
+
+
+def _line(draw: Draw) -> tuple[str, str, int]:
+    place = draw.pairing.a.place_of(draw.event)
+    return draw.event.name, place.file, place.line
 
 
 def _compared(pairings: list[Pairing]) -> _Compared:

@@ -68,7 +68,7 @@ def _blame(pairing: Pairing, event: Event, once_agreed: bool, seed: Event | None
     if seed is not None and seed.n in pairing.differs:
         return "seed"
     if event.note != other.note:  # torch tells the seed that its generator started from
-        return "unseeded" if seed is None else "seed"
+        return "unseeded"  # one that was given was taken back, as `fork_rng` does
     return "follows" if once_agreed else "unseeded"
 
 

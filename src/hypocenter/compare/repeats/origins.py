@@ -22,7 +22,11 @@ ADDING = (
 """Operators that add into shared places: atomically on a GPU, by several threads on a CPU (torch's own list of what
 `use_deterministic_algorithms` changes or warns of)."""
 
+PYTHONS = ("outside", "choice", "parted")
+"""Roots behind which there is something that went through Python: a draw, perhaps."""
+
 _GENERATORS = {"random": "Python's generator", "numpy.random": "NumPy's global generator"}
+_LOOK = "look for what decides here: order of a set (PYTHONHASHSEED) or of files, time, an environment variable"
 _SEEDING = {
     "random": "random.seed(SEED)", "numpy.random": "numpy.random.seed(SEED)",
     "numpy.random.Generator": "numpy.random.default_rng(SEED)", "torch.Generator": "generator.manual_seed(SEED)",
@@ -44,9 +48,24 @@ def of_draw(draw: Draw, why: Iterable[str] = ()) -> Origin:
     what = f"draws from {generator}, which gets another seed in each run"
     reasons = [_seeds(pairing, seed) if seed is not None else _initial(event, pairing.partner[event.n])]
     fix = "seed it with a number that stays the same from run to run"
-    if seed is not None and (place := pairing.a.place_of(seed)).file:
-        fix = f"{fix} ({_short(place)})"
     return _origin(event, pairing, "seed-differs", what, reasons=[*reasons, *why], fix=fix)
+
+
+def of_seed(draw: Draw, why: Iterable[str] = ()) -> Origin:
+    """The call that gave the generator another seed, where one did; else the draw."""
+    seed, event, pairing = draw.seed, draw.event, draw.pairing
+    if seed is None or seed is event:
+        return of_draw(draw, why)
+    other, generator = pairing.partner[seed.n], generator_words(seed.generator)
+    drew = f"{place_words(event, pairing.a.place_of(event))} draws from it"
+    if not seed.note:
+        what = f"seeds {generator} from the operating system's entropy"
+        fix = f"{_seeding(seed)} here, or hypocenter run --deterministic"
+        return _origin(seed, pairing, "unseeded-generator", what, reasons=[drew, *why], fix=fix)
+    what = f"gives {generator} another seed in each run"
+    reasons = [f"{_cut(seed.note)} in one run, {_cut(other.note)} in the other", drew, *why]
+    fix = "give it a number that stays the same from run to run"
+    return _origin(seed, pairing, "seed-differs", what, reasons=reasons, fix=fix)
 
 
 def of_root(root: Root, pairing: Pairing, draw: Draw | None) -> Origin:
@@ -58,15 +77,17 @@ def of_root(root: Root, pairing: Pairing, draw: Draw | None) -> Origin:
     """
     event = root.event
     if root.kind == "drew" and draw is not None:
-        return of_draw(draw)
-    if root.kind in ("outside", "parted") and draw is not None:
-        return replace(of_draw(draw, (_consequence(root, pairing),)), confidence="likely")
+        return of_seed(draw)
+    if root.kind in PYTHONS and draw is not None:
+        return replace(of_seed(draw, (_consequence(root, pairing),)), confidence="likely")
     if root.kind == "op":
         return _of_operator(event, pairing)
     if root.kind == "outside":
         return _of_outside(event, pairing)
     if root.kind == "parted":
         return _of_parting(root, pairing)
+    if root.kind == "choice":
+        return _of_choice(root, pairing)
     if root.kind == "undefined":
         return _of_undefined(root, pairing)
     if root.kind == "changed":
@@ -134,7 +155,8 @@ def _of_operator(event: Event, pairing: Pairing) -> Origin:
         f"{inputs} bit for bit in both runs, its output ({event.writes[0].form if event.writes else ''}) does not"
     ]
     if base.strip("_").startswith(tuple(name.strip("_") for name in ADDING)):
-        what = "gives other bits for the same inputs: it adds in no fixed order where indices repeat"
+        what = "gives other bits for the same inputs"
+        reasons.append("it adds up what goes to the same place, in no fixed order (atomic additions, threads)")
         fix = "hypocenter run --deterministic takes an ordered form of it, if torch has one for this device"
         return _origin(event, pairing, "unordered-accumulation", what, reasons=reasons, fix=fix)
     what = "gives other bits for the same inputs"
@@ -156,9 +178,22 @@ def _of_parting(root: Root, pairing: Pairing) -> Origin:
     other = root.other
     instead = f"{place_words(other, pairing.b.place_of(other))}" if other is not None else "nothing more"
     reasons = [f"up to here both runs did the same {root.event.n:,} things; here the other one did {instead}"]
-    fix = "look for what decides here: order of a set (PYTHONHASHSEED) or of files, time, an environment variable"
     what = "is where the program does other things"
-    return _origin(root.event, pairing, "other-path", what, reasons=reasons, fix=fix)
+    return _origin(root.event, pairing, "other-path", what, reasons=reasons, fix=_LOOK)
+
+
+def _of_choice(root: Root, pairing: Pairing) -> Origin:
+    event, other = root.event, root.other
+    reasons = ["all that operators computed before agrees, so the program itself chose differently, in Python"]
+    if other is not None and event.arguments != other.arguments:
+        reasons.insert(
+            0, f"its arguments are {_cut(event.arguments, 60)} in one run, {_cut(other.arguments, 60)} in the other"
+        )
+        what = "is called with other numbers"
+    else:
+        reasons.insert(0, "it reads another tensor, or another part of one")
+        what = "reads other tensors"
+    return _origin(event, pairing, "other-path", what, reasons=reasons, fix=_LOOK)
 
 
 def _of_undefined(root: Root, pairing: Pairing) -> Origin:
@@ -181,7 +216,7 @@ def _of_changed(root: Root, pairing: Pairing) -> Origin:
 
 def _consequence(root: Root, pairing: Pairing) -> str:
     where = place_words(root.event, pairing.a.place_of(root.event))
-    if root.kind == "parted":
+    if root.kind != "outside":
         return f"so the program does other things from {where} on"
     return f"so the data differ that reach {where}"
 
@@ -189,7 +224,7 @@ def _consequence(root: Root, pairing: Pairing) -> str:
 def _never(event: Event, pairing: Pairing) -> str:
     other = pairing.partner[event.n]
     if event.kind == "op" and event.note != other.note:
-        return f"{_initial(event, other)}, and nothing in the program seeds it"
+        return f"{_initial(event, other)}, and no seed that was given reaches it"
     if not pairing.a.place_of(event).file:
         return "its state differs; the draw was not seen by line, for its function was taken before torch was imported"
     return "its state differed already at its first draw, and nothing in the program seeds it"
@@ -214,5 +249,5 @@ def _short(place: Place) -> str:
     return f"{place.file.replace(chr(92), '/').rpartition('/')[2]}:{place.line}"
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= 24 else f"{text[:21]}..."
+def _cut(text: str, at_most: int = 24) -> str:
+    return text if len(text) <= at_most else f"{text[: at_most - 3]}..."

@@ -15,11 +15,12 @@ class Differs:
     reads: tuple[bool, ...]  # one for each tensor that was read
     writes: bool
     state: bool  # of the generator before; of a seed, what was given
+    choice: bool = False  # other arguments, other tensors, or another part of one: what Python chose
 
     @property
     def at_all(self) -> bool:
         """Whether in anything."""
-        return self.writes or self.state or any(self.reads)
+        return self.writes or self.state or self.choice or any(self.reads)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -94,9 +95,19 @@ def _note(pairing: Pairing, one: Event, other: Event) -> None:
         reads=tuple(_unequal(x.digest, y.digest) for x, y in zip(one.reads, other.reads, strict=True)),
         writes=any(_unequal(x.digest, y.digest) for x, y in zip(one.writes, other.writes, strict=True)),
         state=one.state != other.state,
+        choice=one.kind == "op" and (one.arguments != other.arguments or _reads_others(pairing, one, other)),
     )
     if found.at_all:
         pairing.differs[one.n] = found
+
+
+def _reads_others(pairing: Pairing, one: Event, other: Event) -> bool:
+    """Whether it reads what another event wrote, or another part of that."""
+    for x, y in zip(one.reads, other.reads, strict=True):
+        writer = pairing.partner.get(x.writer)
+        if x.part != y.part or (writer is not None and writer.n != y.writer):
+            return True
+    return False
 
 
 def _unequal(one: int | None, other: int | None) -> bool:

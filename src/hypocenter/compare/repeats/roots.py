@@ -9,7 +9,7 @@ from typing import Literal
 from hypocenter.compare.repeats.pairing import Pairing
 from hypocenter.opbits import OUTSIDE, Event
 
-RootKind = Literal["drew", "op", "outside", "changed", "undefined", "parted"]
+RootKind = Literal["drew", "op", "outside", "choice", "changed", "undefined", "parted"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,8 +17,9 @@ class Root:
     """An event of the first run, and in what way it is the first of its kind.
 
     drew: it took random numbers from a generator in another state; op: its inputs agree, its outputs do not; outside:
-    it read what no operator wrote; changed: it read what had agreed when it was written; undefined: it read memory that
-    nobody had written; parted: the other run did something else here.
+    it read what no operator wrote; choice: Python gave it other numbers, other tensors or another part of one; changed:
+    it read what had agreed when it was written; undefined: it read memory that nobody had written; parted: the other
+    run did something else here.
     """
 
     event: Event
@@ -34,7 +35,8 @@ def roots_of(pairing: Pairing) -> list[Root]:
         return []
     found: dict[int, Root] = {}
     seen = set(starts)
-    waiting = starts + _steering(pairing)
+    ends = [one.n for one, _ in pairing.parted if one is not None]
+    waiting = starts + (_steering(pairing, max(ends)) if ends else [])
     while waiting:
         n = waiting.pop()
         for step in _look(pairing, n):
@@ -57,6 +59,10 @@ def _look(pairing: Pairing, n: int) -> Iterator[Root | int]:
         return
     differs = pairing.differs.get(n)
     if differs is None:
+        return
+    if differs.choice:
+        behind = _steering(pairing, n) + [read.writer for read in event.reads if read.writer in pairing.differs]
+        yield from behind or [Root(event=event, kind="choice", other=other)]
         return
     if differs.state and event.kind == "op":
         yield Root(event=event, kind="drew", other=other)
@@ -86,12 +92,9 @@ def _parted(pairing: Pairing, event: Event) -> Iterator[Root | int]:
     yield from (read.writer for read in event.reads if read.writer in pairing.differs)
 
 
-def _steering(pairing: Pairing) -> list[int]:
-    """Events before the runs part whose values went to Python: `if loss.item() > ...`."""
-    ends = [one.n for one, _ in pairing.parted if one is not None]
-    if not ends:
-        return []
-    return [n for n in pairing.differs if n < max(ends) and not pairing.by_n[n].writes and pairing.by_n[n].reads]
+def _steering(pairing: Pairing, end: int) -> list[int]:
+    """Events before this one that differ and whose values went to Python: `if loss.item() > ...`."""
+    return [n for n in pairing.differs if n < end and pairing.by_n[n].reads and not pairing.by_n[n].writes]
 
 
 def _is_remote(event: Event) -> bool:

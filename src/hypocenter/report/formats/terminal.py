@@ -80,7 +80,7 @@ def _entry(entry: Entry, width: int) -> Iterator[Text]:
     yield from wrapped(Text(f"{pad}--> ", _FRAME), _place(entry), width)
     yield Text(f"{pad} |", _FRAME)
     if entry.excerpt:
-        yield from _excerpt(entry.excerpt, entry.chips, style, gutter, width)
+        yield from excerpt_lines(entry.excerpt, entry.chips, style, gutter, width)
     elif entry.chips:
         yield from wrapped(Text(f"{pad} | ", _FRAME), Text(", ".join(entry.chips), style), width)
     if entry.excerpt or entry.chips:
@@ -117,7 +117,8 @@ def _marked(text: str, subject: str) -> Text:
     return body
 
 
-def _excerpt(excerpt: Excerpt, chips: tuple[str, ...], style: str, gutter: int, width: int) -> Iterator[Text]:
+def excerpt_lines(excerpt: Excerpt, chips: tuple[str, ...], style: str, gutter: int, width: int) -> Iterator[Text]:
+    """The source line with carets below what went wrong, and what it gave beside them."""
     room = max(width - gutter - 3, 20)
     text, start, stop = _fitting(excerpt, room)
     yield Text.assemble((f"{excerpt.line} | ", _FRAME), text)

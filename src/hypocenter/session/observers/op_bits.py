@@ -100,7 +100,9 @@ class OpBits(Observer):
 
     def _moment(self) -> tuple[str, int, int]:
         clock = self.context.clock
-        if self._is_updating:
+        if self._is_child:
+            phase = "data"
+        elif self._is_updating:
             phase = "optimizer"
         elif clock.recording:
             phase = "loss"

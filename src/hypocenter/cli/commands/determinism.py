@@ -1,0 +1,125 @@
+"""`hypocenter determinism`: run a program twice and name the first operator that does not repeat itself."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from hypocenter.cli.commands.run import ProgramCommand
+from hypocenter.cli.repeats import Repeat, configuration, repeat
+from hypocenter.cli.say import say
+from hypocenter.compare.repeats.answer import Cure, Determinism, to_json
+from hypocenter.compare.repeats.engine import compare_repeats
+from hypocenter.errors import ConfigError
+from hypocenter.record.layout import new_run_directory
+from hypocenter.report import wording
+from hypocenter.report.determinism.terminal import render
+from hypocenter.report.screen import screen_of, write
+
+EXIT = {"deterministic": 0, "differs": 1, "cannot-tell": 5}
+
+
+@click.command(
+    cls=ProgramCommand, name="determinism", no_args_is_help=True, options_metavar="[OPTIONS]",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)  # fmt: skip
+@click.option("--steps", type=click.IntRange(min=1), default=3, help="Steps of each run. [default: 3]", metavar="N")
+@click.option("--repeat", "n_runs", type=click.IntRange(min=2), default=2, help="Runs. [default: 2]", metavar="K")
+@click.option("--cure", is_flag=True, help="Try too whether run --deterministic makes it repeat itself.")
+@click.option("--seed", type=int, help="Seed of --cure.", metavar="N")
+@click.option(
+    "--recorded", "recorded", multiple=True, type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="RUN", help="Compare these recordings, made with run --op-bits, and run nothing. May be repeated.",
+)  # fmt: skip
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="DIR", help="Folder of the runs; a new one under runs/."
+)
+@click.option("--force", is_flag=True, help="Replace existing recordings in it.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (hypocenter.determinism/1).")
+@click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="PROGRAM [ARGS]...")
+def command(
+    program: tuple[str, ...], steps: int, n_runs: int, cure: bool, seed: int | None, recorded: tuple[Path, ...],
+    out: Path | None, force: bool, as_json: bool,
+) -> int:  # fmt: skip
+    """Run PROGRAM twice, in the same way, and compare the bits of what every operator reads and writes.
+
+    Names the first operator that differs with its line, and every line that drew random numbers from a generator
+    without a fixed seed. PROGRAM is as in `run`. Exit code: 0 deterministic, 1 differs, 5 cannot tell.
+    """
+    if recorded:
+        found = compare_repeats(_enough(recorded, program))
+        return _answer(found, as_json, "")
+    if not program:
+        raise ConfigError("there is nothing to run", where="PROGRAM", fix="hypocenter determinism train.py")
+    base = out if out is not None else new_run_directory(None, force, f"{_stem(program)}-determinism")
+    say(f"{wording.count(n_runs, 'run')} of {wording.count(steps, 'step')} to {base}")
+    runs = repeat(
+        program, [base / f"run-{n}" for n in range(1, n_runs + 1)], configuration(steps), force=force,
+        said=lambda done: _say_of(done, "run", n_runs),
+    )  # fmt: skip
+    found = _with_failures(compare_repeats([run.directory for run in runs]), runs)
+    if cure and found.status == "differs":
+        found = replace(found, cure=_cure(program, base, steps, n_runs, seed, force))
+    hint = ""
+    if found.status == "differs" and not cure:
+        hint = f"hypocenter determinism --cure --steps {steps} {shlex.join(program)}"
+    elif found.cure is not None and found.cure.verified:
+        hint = f"hypocenter run --deterministic {shlex.join(program)}"
+    return _answer(found, as_json, hint)
+
+
+def _answer(found: Determinism, as_json: bool, hint: str) -> int:
+    shown = to_json(found) if as_json else render(found, screen_of(sys.stdout), next_command=hint)
+    write(sys.stdout, shown)
+    return EXIT[found.status]
+
+
+def _cure(program: Sequence[str], base: Path, steps: int, n_runs: int, seed: int | None, force: bool) -> Cure:
+    """Whether it repeats itself when determinism is imposed."""
+    runs = repeat(
+        program, [base / f"deterministic-{n}" for n in range(1, n_runs + 1)],
+        configuration(steps, deterministic=True, seed=seed), force=force,
+        said=lambda done: _say_of(done, "deterministic run", n_runs),
+    )  # fmt: skip
+    found = compare_repeats([run.directory for run in runs])
+    if found.status == "deterministic":
+        text = f"run --deterministic (verified: {n_runs} runs under it agree in {wording.count(found.n_steps, 'step')})"
+        return Cure(verified=True, text=text)
+    return Cure(verified=False, text=f"not by run --deterministic: {found.sentence}", left=found.first)
+
+
+def _with_failures(found: Determinism, runs: Sequence[Repeat]) -> Determinism:
+    """What a program said that failed."""
+    failed = [run for run in runs if run.code]
+    if not failed:
+        return found
+    run = failed[0]
+    note = f"{run.directory.name} ended with exit code {run.code}: {run.tail.splitlines()[-1] if run.tail else ''}"
+    if found.status == "cannot-tell":
+        return replace(found, why=(*found.why, note), notes=(*found.notes, note))
+    return replace(found, notes=(*found.notes, note))
+
+
+def _enough(recorded: tuple[Path, ...], program: tuple[str, ...]) -> tuple[Path, ...]:
+    if len(recorded) < 2 or program:
+        raise ConfigError(
+            "recordings are compared with each other", where="--recorded",
+            why="a program was given too" if program else "there is only one",
+            fix="hypocenter determinism --recorded RUN --recorded RUN",
+        )  # fmt: skip
+    return recorded
+
+
+def _say_of(run: Repeat, what: str, n_runs: int) -> None:
+    number = run.directory.name.rpartition("-")[2]
+    say(f"{what} {number} of {n_runs}: {run.seconds:.1f} s" + (f", exit code {run.code}" if run.code else ""))
+
+
+def _stem(program: Sequence[str]) -> str:
+    scripts = [word for word in program if word.endswith(".py")]
+    return Path([*scripts, *program][0]).stem

@@ -1,0 +1,1 @@
+"""In: hypocenter.compare.repeats.answer.Determinism. Out: the screen of `hypocenter determinism`."""
