@@ -165,7 +165,7 @@ PLANTED: tuple[tuple[frozenset[str], str, str], ...] = tuple(
         ("model.num_layers", "num_layers: 32", "num_layers: 30"),
         ("model.intermediate_size", "intermediate_size: 11008", "intermediate_size: 14336"),
         ("model.num_key_value_heads", "num_heads: 32", "num_heads: 32\n    n_kv_heads: 8"),
-        ("model.seq_length model.max_position_embeddings", " seq_length: 4096", " seq_length: 2048"),
+        ("model.seq_length", " seq_length: 4096", " seq_length: 2048"),
         ("model.rope_theta", "theta: 10000.0", "theta: 500000.0"),
         ("model.vocab_size model.padded_vocab_size", "vocab_size: 32000", "vocab_size: 32256"),
         ("model.qkv_bias", "theta: 10000.0", "theta: 10000.0\n    qkv_has_bias: True"),

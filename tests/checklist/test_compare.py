@@ -147,6 +147,33 @@ def test_one_word_means_what_its_framework_means(one: tuple[str, str], other: tu
 
 
 @pytest.mark.parametrize(
+    ("more", "verdict"),
+    [
+        ({"model.position_embedding": "rope"}, "equivalent"),
+        ({"model.position_embedding": "rope", "model.rope_scaling": None}, "equivalent"),
+        ({"model.position_embedding": "rope", "model.rope_scaling": "yarn"}, "different"),
+        ({"model.position_embedding": "learned"}, "different"),
+        ({}, "different"),
+    ],
+)
+def test_the_longest_position_matters_where_positions_depend_on_it(more: dict[str, Value], verdict: str) -> None:
+    found = compare(
+        side({"model.max_position_embeddings": 4096, **more}),
+        side({"model.max_position_embeddings": 32768, **more}, label="b"),
+    )
+
+    assert row(found, "model.max_position_embeddings").verdict == verdict
+
+
+def test_the_recommended_value_of_the_candidate_is_not_talked_down() -> None:
+    found = compare(side({"optimizer.beta2": 0.999}), side({"optimizer.beta2": 0.95}, label="b"))
+
+    assert row(found, "optimizer.beta2").fix == (
+        "made.yaml:7: beta2: 0.999; or give the baseline 0.95, which is recommended"
+    )
+
+
+@pytest.mark.parametrize(
     ("one", "other", "verdict"),
     [(4096, None, "equivalent"), (8192, 4096, "equivalent"), (1024, None, "different"), (1024, 4096, "different")],
 )

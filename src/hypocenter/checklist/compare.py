@@ -166,10 +166,15 @@ def _fix(item: Item, verdict: Verdict, label: str, one: Setting | None, other: S
     if verdict != "different" or one is None or other is None:
         return ""
     line = respelled(other, one.value)
-    if line:
-        return f"{other.where}: {line}" if other.where else line
-    place = other.where or label
-    return item.fix or f"{place}: set {item.key.partition('.')[2]} to {_said(one.value)}"
+    place = f"{other.where}: " if other.where else ""
+    fix = (
+        f"{place}{line}"
+        if line
+        else item.fix or f"{place or label + ': '}set {item.key.partition('.')[2]} to {_said(one.value)}"
+    )
+    if item.recommended is not None and equal(item, normal(item, other.value), normal(item, item.recommended)):
+        fix += f"; or give the baseline {_said(item.recommended)}, which is recommended"
+    return fix
 
 
 def _remarks(item: Item, baseline: Configuration, candidate: Configuration) -> tuple[Remark, ...]:

@@ -72,6 +72,7 @@ def fits(described: Described, item: Item, side: Configuration) -> bool:
         and (described.below is None or (_is_number(value) and float(value) < described.below))  # type: ignore[arg-type]
         and (described.not_below is None or _reaches(value, side.settings.get(described.not_below)))
         and all(_has(side.settings.get(key), values) for key, values in described.other.items())
+        and all(_is_unset(side.settings.get(key)) for key in described.lacks)
     )
 
 
@@ -134,6 +135,10 @@ def _like(text: str, pattern: str) -> bool:
 
 def _has(setting: Setting | None, values: tuple[Scalar, ...]) -> bool:
     return setting is not None and any(_alike(setting.value, value) for value in values)
+
+
+def _is_unset(setting: Setting | None) -> bool:
+    return setting is None or (setting.unresolved is None and setting.value in (None, "none", "default"))
 
 
 def _reaches(value: Value, limit: Setting | None) -> bool:

@@ -41,6 +41,7 @@ class Described(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     below: float | None = None
     not_below: str | None = None  # key of an item that this one must be below: an id below the vocabulary's size
     other: dict[str, tuple[Scalar, ...]] = {}  # of other items of that side
+    lacks: tuple[str, ...] = ()  # other items that the side does not set
 
 
 class Equivalent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -96,6 +96,7 @@ def _conditions(side: Described) -> Iterator[str]:
         yield f"not below {side.not_below}"
     for key, values in side.other.items():
         yield f"{key} is {_values(values)}"
+    yield from (f"without {key}" for key in side.lacks)
 
 
 def _values(values: tuple[Scalar, ...]) -> str:
