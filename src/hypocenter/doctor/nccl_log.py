@@ -239,7 +239,10 @@ def _ways(log: NcclLog) -> list[Check]:
     When it is wrong
         When the hosts have no faster network.
     """
-    facts = [f"{count} channels by {way}" for way, count in sorted(log.transports.items(), key=lambda e: -e[1])]
+    facts = [
+        f"{count} channel{'s' if count > 1 else ''} by {way}"
+        for way, count in sorted(log.transports.items(), key=lambda e: -e[1])
+    ]
     facts += [f"network {', '.join(log.networks)}"] if log.networks else []
     interfaces = sorted({name for names in log.interfaces.values() for name in names})
     facts += [f"set up over {', '.join(interfaces)}"] if interfaces else []
@@ -314,7 +317,7 @@ def _check(entry: Explained | None, warned: Sequence[Warned]) -> Check:
     count = sum(each.count for each in warned)
     quoted = f"“{first.text[:160]}”" + (f", {count} times" if count > 1 else "")
     evidence: dict[str, Any] = {"text": first.text, "where": first.where, "count": count, "hosts": hosts}
-    on = f" on {', '.join(hosts[:6])}" if hosts else ""
+    on = f" on {', '.join(hosts[:6])}" if len(hosts) > 1 else ""
     if entry is None:
         return Check(
             code="comm.nccl-warning", area="communication", title="warnings of NCCL", status="warning",

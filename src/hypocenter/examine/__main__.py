@@ -18,9 +18,9 @@ from typing import Any
 
 from hypocenter.examine.request import Request, Speaker
 
-ROLL_SHARE = 0.5  # of the timeout: until then a rank may come
-SOFT_SHARE = 0.8  # until then the examination should be over
-GATHER_SHARE = 0.92  # until then reports are waited for
+ROLL_SHARE = 0.7  # of the timeout: until then a rank may come; the first of a machine looks at its toolkits before
+SOFT_SHARE = 0.87  # until then the examination should be over
+GATHER_SHARE = 0.95  # until then reports are waited for
 _NCCL_LINES = 400  # of a log that travel
 _LOG_BYTES = 1 << 24
 

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 
@@ -41,11 +42,15 @@ MACHINE_SHARE = 0.5  # of the time for toolkits and settings, the rest for arith
     "--timeout", "timeout_s", type=click.FloatRange(1.0), default=COMM_S, show_default=True, metavar="SECONDS",
     help="It has ended by then, whatever hangs.",
 )  # fmt: skip
+@click.option(
+    "--nccl-log", type=click.Path(path_type=Path), metavar="FILE",
+    help="Explain what NCCL printed into FILE (NCCL_DEBUG=INFO).",
+)  # fmt: skip
 @click.option("--plugin", "plugins", multiple=True, metavar="FILE", help="A file with more checks.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (hypocenter.doctor/1).")
 def command(
-    comm: bool, arithmetic: bool, ranks: int | None, builds: bool | None, timeout_s: float, plugins: tuple[str, ...],
-    as_json: bool,
+    comm: bool, arithmetic: bool, ranks: int | None, builds: bool | None, timeout_s: float,
+    nccl_log: Path | None, plugins: tuple[str, ...], as_json: bool,
 ) -> int:  # fmt: skip
     """Examine this machine: toolkits, settings that change numbers, arithmetic; with --comm the whole job.
 
@@ -56,6 +61,7 @@ def command(
     is_first = launcher.local_rank(os.environ) in (None, 0)  # the others of this machine would see the same
     machine = _machine(builds, min(timeout_s * MACHINE_SHARE, ALL_S)) if is_first else None
     own = list(_of(machine, plugins)) if machine is not None else []
+    own += _of_log(nccl_log) if nccl_log is not None and is_first else []
     if not comm and machine is None:
         return 0
     if not comm:
@@ -76,6 +82,12 @@ def _machine(builds: bool | None, timeout_s: float) -> Machine:
     if screen_of(sys.stderr).colour:
         say("asking torch, compilers and drivers …")
     return this_machine(timeout_s=timeout_s, builds=builds)
+
+
+def _of_log(path: Path) -> list[Check]:
+    from hypocenter.doctor.nccl_log import checks_of, read
+
+    return checks_of(read(path))
 
 
 def _of(machine: Machine, plugins: tuple[str, ...]) -> Iterator[Check]:

@@ -89,7 +89,8 @@ def _wrong(reports: Reports, op: str, wrong: Mapping[int, Any], entries: Mapping
     case = max(wrong[shown]["wrong"], key=lambda each: each["n"])
     again = [each for rank in wrong for each in reports.at_work[rank]["again"] if each["op"] == op]
     comes_again = any(each["n_wrong"] for each in again)
-    whom = reports.named(ranks) if ranks else "no single rank"
+    verb = "makes" if len(ranks) == 1 else "make"
+    whom = f"{reports.named(ranks)} {verb} {op} wrong" if ranks else f"{op} is wrong on {reports.named(wrong)}"
     evidence = {
         "cases": {str(rank): entry["wrong"][:2] for rank, entry in list(wrong.items())[:16]},
         "again": again[:4],
@@ -100,7 +101,7 @@ def _wrong(reports: Reports, op: str, wrong: Mapping[int, Any], entries: Mapping
         area="communication",
         title=TITLES[op],
         status="problem",
-        what=f"{op} is wrong, {whom} to blame: {_example(case, shown)}",
+        what=f"{whom}: {_example(case, shown)}",
         why=f"{why}; {_again(again, comes_again)}",
         fix=_fix(reports, ranks),
         rank=ranks[0] if len(ranks) == 1 else None,
@@ -110,13 +111,12 @@ def _wrong(reports: Reports, op: str, wrong: Mapping[int, Any], entries: Mapping
 
 
 def _example(case: Mapping[str, Any], rank: int) -> str:
-    text = f"{case['n_elements']:,} {case['dtype']} at rank {rank}"
     if "first" not in case:
-        return f"the numbers that it put in were changed, {text}"
+        return f"the {case['dtype']} numbers that it put in were changed at rank {rank}"
     first = case["first"]
     return (
-        f"{case['n_wrong']:,} of {case['n']:,} numbers, {text}; element {first['index']} is {first['actual']:.17g}, "
-        f"exact is {first['expected']:.17g}"
+        f"{case['n_wrong']:,} of {case['n']:,} {case['dtype']} at rank {rank}, element {first['index']} is "
+        f"{first['actual']:.17g}, exact is {first['expected']:.17g}"
     )
 
 
@@ -125,7 +125,7 @@ def _culprits(reports: Reports, op: str, wrong: Mapping[int, Any], entries: Mapp
     changed = [r for r, entry in wrong.items() if any(not case["input_ok"] for case in entry["wrong"])]
     if changed and len(changed) < len(entries):
         return changed, "the numbers that it put in were changed in its own memory"
-    if op in _PARTS and (senders := _senders(wrong, entries)):
+    if op in _PARTS and (senders := _senders(list(reports.facts), wrong)):
         return senders, "its part is wrong wherever it is received"
     if len(wrong) < len(entries):
         right = [rank for rank in entries if rank not in wrong]
@@ -134,7 +134,7 @@ def _culprits(reports: Reports, op: str, wrong: Mapping[int, Any], entries: Mapp
     if len({rank for rank, _ in blamed}) == 1:
         rank, factor = next(iter(blamed))
         how = {-1.0: "left out", 1.0: "counted twice"}.get(factor, f"counted {1 + factor:g} times")
-        return [list(entries)[rank]], f"all ranks have the same wrong sum, and the error is that its numbers are {how}"
+        return [list(reports.facts)[rank]], f"all ranks have the same wrong sum: its numbers are {how}"
     if suspects := _in_groups(reports, op):
         return suspects, "all have a wrong sum; in small groups the sum is wrong exactly where it takes part"
     if len(entries) == 2:
@@ -142,9 +142,8 @@ def _culprits(reports: Reports, op: str, wrong: Mapping[int, Any], entries: Mapp
     return [], "all ranks have a wrong sum, and smaller groups do not single one out"
 
 
-def _senders(wrong: Mapping[int, Any], entries: Mapping[int, Any]) -> list[int]:
-    """Ranks whose part is wrong at every other rank."""
-    order = list(entries)
+def _senders(order: Sequence[int], wrong: Mapping[int, Any]) -> list[int]:
+    """Ranks whose part is wrong at every other rank. `order`: in which the parts are."""
     seen = {
         rank: {order[part] for case in entry["wrong"] for part in case.get("parts", ()) if part < len(order)}
         for rank, entry in wrong.items()

@@ -17,14 +17,14 @@ def judge(reports: Reports) -> list[Check]:
 
     How it is decided
         Every rank writes to the job's store (that of torchrun's agent, or of rank 0) when it begins. The roll is
-        called when all have written, or when half of --timeout is over. No process group is needed for that, so a
+        called when all have written, or when 70 % of --timeout is over. No process group is needed for that, so a
         missing rank is named although none could be made. The examination goes on among those that came.
 
     What to do
         Look at the host of the missing rank: is the process there, can it reach MASTER_ADDR:MASTER_PORT?
 
     When it is wrong
-        When a rank starts more than half of --timeout after the first one: give a longer --timeout.
+        When a rank starts more than 70 % of --timeout after the first one: give a longer --timeout.
     """
     n, missing = reports.n_ranks, reports.missing
     if not missing:
