@@ -101,12 +101,16 @@ def _table(found: Checklist, shown: list[Row], view: View) -> Iterator[Text]:
             yield Text.assemble((heading, "bold"), "  ", (columns, "dim"))
         else:
             yield Text(heading.rstrip(), "bold")
-        folded = set() if view.all_rows else _folded(rows)
+        unset = [row for row in rows if row.verdict == "not-set" and not row.remarks]
+        folded = {row.item for row in unset} if view.all_rows else _folded(rows)
         for row in rows:
             if row.item not in folded:
                 yield from _row(row, view, title_width, value_width)
         for verdict in _HALVES:
             yield from _fold([row for row in rows if row.item in folded and row.verdict == verdict], verdict, view)
+        if unset:
+            titles = "; ".join(wording.clean(row.title) for row in unset)
+            yield from wrapped(Text("    neither side says: ", "dim"), Text(titles, "dim"), view.screen.width, indent=6)
 
 
 def _folded(rows: list[Row]) -> set[str]:
