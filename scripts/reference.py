@@ -107,6 +107,24 @@ def items() -> str:
     return "\n".join(parts)
 
 
+def checks() -> str:
+    """The manual pages of the doctor's checks, and the settings that change numbers as a table."""
+    from hypocenter.doctor.settings import settings
+    from hypocenter.report import manuals
+
+    about = (
+        "What [`hypocenter doctor`](doctor.md) looks at, in that order. `hypocenter explain CODE` shows the same page; "
+        "the settings are at the end."
+    )
+    head = "| setting | changes | what | default | when aligning |\n| --- | --- | --- | --- | --- |"
+    rows = [
+        f"| `{row.name}` | {row.matters} | {row.changes} | {row.default} | {' or '.join(row.aligning)} |"
+        for row in settings()
+    ]
+    table = "\n".join(["## Settings that change numbers", "", head, *rows])
+    return f"{_manual_pages('Checks', about, manuals.checks())}\n{table}\n"
+
+
 def _manual_pages(title: str, about: str, pages: object) -> str:
     return "\n".join([f"# {title}\n\n{NOTICE}\n\n{about}\n", *(page.markdown(name) for name, page in pages.items())])  # type: ignore[attr-defined]
 
@@ -118,6 +136,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "causes.md": causes,
     "fits.md": fits,
     "items.md": items,
+    "checks.md": checks,
 }
 
 

@@ -41,6 +41,7 @@ class Made:
     torch: dict[str, Any] = field(default_factory=dict)  # facts that replace the usual ones
     deepspeed: dict[str, Any] = field(default_factory=dict)
     builds: bool | None = None
+    card: str = "NVIDIA GeForce RTX 3090"
 
     def file(self, path: str, text: str = "") -> None:
         """A file of the machine."""
@@ -126,7 +127,7 @@ class Made:
     def _torch(self) -> dict[str, Any]:
         suffix = f"+cu{self.cuda.replace('.', '')}" if self.cuda else "+cpu"
         devices = [
-            {"index": index, "name": "NVIDIA GeForce RTX 3090", "capability": list(capability), "bytes": 24 << 30}
+            {"index": index, "name": self.card, "capability": list(capability), "bytes": 24 << 30}
             for index, capability in enumerate(self.capabilities)
         ]
         return {

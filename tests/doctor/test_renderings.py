@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import guide_machine
 import jsonschema
 from made_machine import Made
 
@@ -124,3 +125,11 @@ def test_json_validates_and_says_the_same(tmp_path: Path) -> None:
 
 def test_schema_itself_is_valid() -> None:
     jsonschema.Draft202012Validator.check_schema(json_rendering.published())
+
+
+def test_page_shows_what_is_said_of_the_guide_s_machine(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text(encoding="utf-8")
+
+    shown = page.partition("<!-- written by tests/doctor/guide_machine.py -->\n```text\n")[2].partition("```\n")[0]
+
+    assert shown == guide_machine.screen(tmp_path)
