@@ -13,7 +13,18 @@ def test_every_shelf_is_listed() -> None:
     said = run("list")
 
     heads = [line.partition(" (")[0] for line in said.out.splitlines() if line and not line.startswith(" ")]
-    assert heads == ["rules", "causes", "fits", "matchers", "items", "formats", "sinks", "options"]
+    assert heads == [
+        "rules",
+        "causes",
+        "fits",
+        "matchers",
+        "items",
+        "checks",
+        "settings",
+        "formats",
+        "sinks",
+        "options",
+    ]
     assert "  HC101 " in said.out
     assert "  format-overflow " in said.out
     assert "  norm-eps " in said.out
