@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypocenter.doctor import cuda, hardware
 from hypocenter.doctor.machine import Machine
 
-_MEANT = ("FORCE_CUDA", "MAX_JOBS", "TORCH_CUDA_ARCH_LIST")  # set by people who build extensions
+_MEANT = ("FORCE_CUDA", "TORCH_CUDA_ARCH_LIST")  # set by people who build extensions
 
 
 def reason(machine: Machine) -> str:

@@ -12,7 +12,10 @@ from hypocenter.doctor.machine import Machine
 from hypocenter.doctor.versions import major, numbers, release
 
 WHERE = ("/usr/local", "/opt", "/usr/lib")  # parents of folders called cuda or cuda-12.4
-LIBRARIES = ("lib64", "lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib")  # where a toolkit keeps libcudart
+LIBRARIES = (  # where a toolkit keeps libcudart; the last two are Debian's
+    "lib64", "lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib", "lib/x86_64-linux-gnu",
+    "lib/aarch64-linux-gnu",
+)  # fmt: skip
 _CUDART = r"libcudart\.so(?:\.[\d.]+)?"
 
 
@@ -103,7 +106,7 @@ def cudart_release(machine: Machine, folder: str) -> str:
         if len(numbers(number)) > 2:  # two are no release: every 11.x is called libcudart.so.11.0
             return release(number)
     is_there = bool(machine.names(folder, _CUDART))
-    return told(machine, re.sub(r"/(lib64|lib|targets/[^/]+/lib)$", "", folder)) if is_there else ""
+    return told(machine, re.sub(r"/(lib64|lib|targets/[^/]+/lib|lib/[^/]+-linux-gnu)$", "", folder)) if is_there else ""
 
 
 def matching(machine: Machine, *, with_nvcc: bool = True) -> Toolkit | None:

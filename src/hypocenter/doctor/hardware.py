@@ -53,13 +53,12 @@ def driver(machine: Machine) -> str:
 
 def uses_ascend(machine: Machine) -> bool:
     """Whether this is, or is meant to be, a machine with NPUs."""
-    names = ("torch-npu", "mindspore", "mindspore-ascend")
+    names = ("torch-npu", "mindspore-ascend")
     variables = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")
     return bool(
         npu_devices(machine)
-        or machine.package(names[0])
+        or any(machine.package(name) for name in names)
         or any(machine.environ.get(name) for name in variables)
-        or machine.is_dir("/usr/local/Ascend")
     )
 
 
@@ -81,3 +80,12 @@ def driver_runs(machine: Machine) -> tuple[int, ...]:
     return max(
         (versions.numbers(name) for name, row in known.items() if versions.numbers(row["driver"]) <= have), default=()
     )
+
+
+def wheel(machine: Machine) -> str:
+    """What PyTorch's wheels for this driver are called, such as cu126: a driver runs all releases of a major number."""
+    newest = driver_runs(machine)
+    return next((name for least, name in _WHEELS if newest >= least), "cu126" if not newest else "cu102")
+
+
+_WHEELS = (((13,), "cu130"), ((12,), "cu126"), ((11,), "cu118"))  # pytorch.org/get-started/previous-versions

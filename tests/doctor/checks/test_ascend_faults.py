@@ -146,3 +146,11 @@ def test_cpu_build_of_torch_is_right_beside_torch_npu(tmp_path: Path) -> None:
     made = ascend(tmp_path, **{"torch-npu": "2.5.1"})
 
     assert made.look("toolkit.gpu-visible").status == "not-applicable"
+
+
+def test_ascend_s_software_on_a_machine_for_other_devices_is_nothing(tmp_path: Path) -> None:
+    made = Made(root=tmp_path)
+    install(made, "8.1.RC1")
+    made.packages["mindspore"] = "2.6.0"
+
+    assert made.bad() == {}

@@ -162,9 +162,26 @@ def test_lib64_that_is_missing_beside_lib(tmp_path: Path) -> None:
 
     found = made.look("toolkit.libraries")
 
-    assert found.status == "problem"
+    assert found.status == "warning"  # torch's builds look in lib too
     assert found.what.startswith("/usr/local/cuda-12.4/lib64 does not exist")
     assert found.fix[0] == "sudo ln -s /usr/local/cuda-12.4/lib /usr/local/cuda-12.4/lib64"
+
+
+def test_lib64_that_is_missing_beside_other_folders(tmp_path: Path) -> None:
+    made = building(tmp_path)
+    made.environ["CUDA_HOME"] = made.toolkit("12.4", lib="targets/x86_64-linux/lib")
+
+    found = made.look("toolkit.libraries")
+
+    assert found.status == "problem"
+    assert found.fix[0] == "sudo ln -s /usr/local/cuda-12.4/targets/x86_64-linux/lib /usr/local/cuda-12.4/lib64"
+
+
+def test_debian_s_toolkit_in_the_system_s_folders_is_fine(tmp_path: Path) -> None:
+    made = building(tmp_path)
+    made.toolkit("12.4", at="/usr", lib="lib/x86_64-linux-gnu")
+
+    assert made.bad() == {"toolkit.deepspeed-ops": "warning"}
 
 
 def test_lib64_without_libcudart(tmp_path: Path) -> None:
@@ -269,7 +286,7 @@ def test_an_older_compiler_that_is_installed_is_linked(tmp_path: Path) -> None:
     assert found.fix == (
         "sudo ln -s /usr/bin/gcc-7 /usr/local/cuda-10.2/bin/gcc",
         "sudo ln -s /usr/bin/g++-7 /usr/local/cuda-10.2/bin/g++",
-        "export CC=/usr/bin/gcc-7 CXX=/usr/bin/g++-7 NVCC_CCBIN=/usr/bin/g++-7  # or, for one shell",
+        "export CC=/usr/bin/gcc-7 CXX=/usr/bin/g++-7 NVCC_CCBIN=/usr/bin/g++-7  # torch looks here",
     )
 
 
@@ -286,6 +303,20 @@ def test_an_older_compiler_that_is_chosen_is_fine(tmp_path: Path, how: str) -> N
         made.environ["NVCC_CCBIN"] = "/usr/bin/g++-7"
 
     assert made.look("toolkit.host-compiler").status == "ok"
+
+
+def test_torch_looks_at_a_newer_compiler_than_nvcc_takes(tmp_path: Path) -> None:
+    made = building(tmp_path, cuda="11.8")
+    made.put_first(made.toolkit("11.8"))
+    made.gcc("13.2.0")
+    made.gcc("13.2.0", "g++")
+    made.gcc("11.4.0", "gcc-11")
+    made.link("/usr/local/cuda-11.8/bin/gcc", "/usr/bin/gcc-11")
+
+    found = made.look("toolkit.host-compiler")
+
+    assert found.status == "warning"
+    assert "torch's builds look at /usr/bin/g++, gcc 13.2.0" in found.what
 
 
 def test_the_compiler_is_judged_for_the_toolkit_that_has_to_be_chosen(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def driver(machine: Machine) -> Verdict:
             f"driver {have} is older than {least}, but torch sees its devices: forward compatibility is installed"
         )
     newest = ".".join(map(str, hardware.driver_runs(machine)))
-    wheel = f"cu{newest.replace('.', '')}" if newest else "cu118"
+    wheel = hardware.wheel(machine)
     return problem(
         f"driver {have} is too old for CUDA {want}, which torch was built for: it needs {least}",
         f"this driver runs CUDA up to {newest or 'an older release than any listed'}",

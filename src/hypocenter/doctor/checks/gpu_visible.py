@@ -21,11 +21,7 @@ from hypocenter.doctor import hardware
 from hypocenter.doctor.catalogue import check
 from hypocenter.doctor.machine import Machine
 from hypocenter.doctor.verdict import Verdict, cannot_tell, not_applicable, ok, problem, warning
-from hypocenter.doctor.versions import release, table
-
-_WHEELS = (  # (least CUDA of the driver, what PyTorch's wheels are called), newest first; pytorch.org/get-started
-    ((13, 0), "cu130"), ((12, 8), "cu128"), ((12, 6), "cu126"), ((12, 0), "cu126"), ((11, 0), "cu118"),
-)  # fmt: skip
+from hypocenter.doctor.versions import release
 
 
 @check("toolkit.gpu-visible", title="GPU", order=20)
@@ -58,16 +54,12 @@ def _without_cuda(machine: Machine, cards: int, on_bus: int) -> Verdict:
     if machine.package("torch-npu"):
         return ok(f"torch {version} is a build without CUDA, as torch_npu needs it")
     what = f"{cards or on_bus} on this machine, but torch {version} is a build without CUDA"
-    fix = (f"pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/{_wheel(machine)}",)
+    fix = (
+        f"pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/{hardware.wheel(machine)}",
+    )
     if not cards:
         return warning(what, "no driver is loaded either: it will compute on the CPU", fix)
     return problem(what, "the driver is loaded, and everything will run on the CPU", fix)
-
-
-def _wheel(machine: Machine) -> str:
-    newest = hardware.driver_runs(machine)
-    known = next((name for least, name in _WHEELS if newest >= least), "")
-    return known or ("cu126" if "12.6" in table("cuda")["release"] else "cu118")
 
 
 def _unseen(machine: Machine, cards: int, on_bus: int) -> Verdict:

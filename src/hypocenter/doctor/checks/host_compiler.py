@@ -5,8 +5,9 @@ What it means
     version! gcc versions later than 7 are not supported!`
 
 How it is decided
-    The compiler is what nvcc would take: NVCC_CCBIN, else `gcc` beside nvcc in the toolkit's bin, else CXX or CC as
-    torch's build passes it on, else gcc on PATH. It is asked for its version. The newest that the toolkit takes is read
+    The compiler is what nvcc would take: CC, which torch's builds pass on, else NVCC_CCBIN, else `gcc` beside nvcc in
+    the toolkit's bin, else gcc on PATH. It is asked for its version; so is the C++ compiler that torch looks at (CXX,
+    else c++ on PATH), for which too new is a warning. The newest that the toolkit takes is read
     from its own include/crt/host_config.h; if there is none, from a table by release. Where another toolkit has to be
     chosen first, it is judged for that one. It is a problem where extensions are built here, else a note.
 
@@ -27,7 +28,7 @@ from dataclasses import dataclass
 from hypocenter.doctor import building, cuda
 from hypocenter.doctor.catalogue import check
 from hypocenter.doctor.machine import Machine
-from hypocenter.doctor.verdict import Verdict, cannot_tell, not_applicable, ok, problem
+from hypocenter.doctor.verdict import Verdict, cannot_tell, not_applicable, ok, problem, warning
 from hypocenter.doctor.versions import major, numbers, table
 
 
@@ -61,6 +62,13 @@ def host_compiler(machine: Machine) -> Verdict:
         )
     have = numbers(found.version)[0]
     facts = {"compiler": found.version, "newest": limit, "cuda": release, "source": source, "path": found.path}
+    other = _for_torch(machine, found)
+    if have <= limit and other is not None and other.kind == found.kind and numbers(other.version)[0] > limit:
+        return warning(
+            f"nvcc takes {found.path}, but torch's builds look at {other.path}, {other.kind} {other.version}",
+            f"torch refuses a C++ compiler that is too new for CUDA {release} (up to {limit})",
+            (f"export CC={shlex.quote(found.path)} CXX={shlex.quote(_plus_plus(found.path))}",), **facts,
+        )  # fmt: skip
     if have <= limit:
         return ok(f"nvcc {release} takes {found.kind} {found.version} (up to {limit})", **facts)
     what = f"{found.kind} {found.version} ({found.path}) is too new for CUDA {release}, which takes up to {limit}"
@@ -82,17 +90,32 @@ def _toolkit(machine: Machine) -> tuple[str, str]:
 
 def chosen(machine: Machine, folder: str) -> Compiler | None:
     """The compiler that nvcc takes, with the version it says."""
-    named = (machine.environ.get(name, "").split() for name in ("NVCC_CCBIN", "CXX", "CC"))
-    by_name = {name: words[0] for name, words in zip(("NVCC_CCBIN", "CXX", "CC"), named, strict=True) if words}
-    tries = [(by_name.pop("NVCC_CCBIN", ""), "NVCC_CCBIN")]
     beside = f"{folder}/bin/gcc"
+    tries = [(_first_word(machine, name), name) for name in ("CC", "NVCC_CCBIN")]
     tries += [(beside if machine.is_file(beside) else "", "the toolkit's bin")]
-    tries += [(path, name) for name, path in by_name.items()]
-    tries += [(next(iter(machine.programs("gcc")), ""), "PATH"), (next(iter(machine.programs("cc")), ""), "PATH")]
+    tries += [(next(iter(machine.programs(name)), ""), "PATH") for name in ("gcc", "cc")]
     for path, by in tries:
         if path and (version := _version(machine, path)):
             return Compiler(path=path, kind=version[0], version=version[1], chosen_by=by)
     return None
+
+
+def _for_torch(machine: Machine, found: Compiler) -> Compiler | None:
+    """The C++ compiler whose version torch's builds look at: CXX, else c++ or g++ on PATH."""
+    tries = [_first_word(machine, "CXX"), *(next(iter(machine.programs(name)), "") for name in ("c++", "g++"))]
+    path = next((path for path in tries if path), "")
+    version = _version(machine, path) if path and path != found.path else None
+    return Compiler(path=path, kind=version[0], version=version[1], chosen_by="torch") if version else None
+
+
+def _first_word(machine: Machine, name: str) -> str:
+    return next(iter(machine.environ.get(name, "").split()), "")
+
+
+def _plus_plus(path: str) -> str:
+    """The C++ compiler beside a C compiler: g++-7 of gcc-7."""
+    folder, _, name = path.rpartition("/")
+    return f"{folder}/{name.replace('gcc', 'g++').replace('clang', 'clang++')}" if "++" not in name else path
 
 
 def newest(machine: Machine, folder: str, release: str, kind: str) -> tuple[int | None, str]:
@@ -115,7 +138,7 @@ def fixes(machine: Machine, folder: str, limit: int) -> tuple[str, ...]:
     at = shlex.quote(f"{folder}/bin")
     lines += [f"sudo ln -s {where}/{name}-{number} {at}/{name}" for name in ("gcc", "g++")]
     lines += [
-        f"export CC={where}/gcc-{number} CXX={where}/g++-{number} NVCC_CCBIN={where}/g++-{number}  # or, for one shell"
+        f"export CC={where}/gcc-{number} CXX={where}/g++-{number} NVCC_CCBIN={where}/g++-{number}  # torch looks here"
     ]
     return tuple(lines)
 

@@ -5,8 +5,8 @@ What it means
 
 How it is decided
     For the toolkit that builds take (CUDA_HOME, CUDA_PATH, nvcc on PATH, /usr/local/cuda), lib64 must hold
-    libcudart.so. lib and targets/<arch>/lib are looked at too: a toolkit that has its libraries there needs a link. It
-    is a problem where extensions are built here, else a warning.
+    libcudart.so. Libraries in lib are a warning: torch looks there too, other builds do not. Elsewhere, or nowhere, is
+    a problem where extensions are built here, else a warning. The system's own folders need no -L.
 
 What to do
     Make the link, or install the toolkit's libraries (package cuda-cudart-dev-<release>).
@@ -24,6 +24,8 @@ from hypocenter.doctor.catalogue import check
 from hypocenter.doctor.machine import Machine
 from hypocenter.doctor.verdict import Verdict, graver, not_applicable, ok
 
+SYSTEM = ("/usr", "/usr/local")
+
 
 @check("toolkit.libraries", title="lib64", order=38)
 def libraries(machine: Machine) -> Verdict:
@@ -34,6 +36,8 @@ def libraries(machine: Machine) -> Verdict:
     found = cuda.library_folder(machine, folder)
     if found == f"{folder}/lib64":
         return ok(f"{found} has libcudart", folder=found)
+    if found and folder in SYSTEM:
+        return ok(f"{found} has libcudart, where every linker looks", folder=found)
     is_there = machine.is_dir(f"{folder}/lib64")
     what = f"{folder}/lib64 {'has no libcudart' if is_there else 'does not exist'} (toolkit chosen by {chosen_by})"
     other = cuda.matching(machine)
@@ -45,4 +49,5 @@ def libraries(machine: Machine) -> Verdict:
     else:
         name = cuda.told(machine, folder).replace(".", "-")
         fix = (f"sudo apt-get install cuda-cudart-dev-{name} cuda-libraries-dev-{name}",)
-    return graver(bool(building.reason(machine)), what, "linking an extension ends with: cannot find -lcudart", fix)
+    is_problem = bool(building.reason(machine)) and found != f"{folder}/lib"
+    return graver(is_problem, what, "linking an extension ends with: cannot find -lcudart", fix)

@@ -17,7 +17,7 @@ When it is wrong
 
 from __future__ import annotations
 
-from hypocenter.doctor import ascend
+from hypocenter.doctor import ascend, hardware
 from hypocenter.doctor.catalogue import check
 from hypocenter.doctor.machine import Machine
 from hypocenter.doctor.verdict import Verdict, cannot_tell, not_applicable, ok, problem
@@ -31,7 +31,7 @@ def mindspore(machine: Machine) -> Verdict:
     formers = machine.package("mindformers")
     if not version:
         return not_applicable("MindSpore is not installed")
-    chosen = ascend.active(machine)
+    chosen = ascend.active(machine) if hardware.uses_ascend(machine) else None
     cann = chosen.version if chosen is not None else ""
     facts = {"mindspore": version, "mindformers": formers, "cann": cann}
     row = next((row for row in table("ascend")["mindformers"] if row["mindformers"] == formers), None)
@@ -42,6 +42,8 @@ def mindspore(machine: Machine) -> Verdict:
             (f"pip install mindspore=={row['mindspore']}",),
             **facts,
         )
+    if not hardware.uses_ascend(machine):
+        return ok(f"MindSpore {version}; no NPU here, so no CANN to go with it")
     known = next((row for row in table("ascend")["mindspore"] if row["mindspore"] == version), None)
     if known is None or not cann or (formers and row is None):
         unlisted = f"MindSpore {version}" if known is None else f"MindFormers {formers}"

@@ -81,7 +81,7 @@ def _fix(check: Check, pasted: set[str]) -> Iterator[Text]:
 
 def _place(check: Check, several: bool) -> str:
     host = wording.clean(check.host) if several and check.host else ""
-    if check.rank is None:
+    if check.rank is None or f"rank {check.rank}" in check.what:
         return host
     return f"rank {check.rank} on {host}" if host else f"rank {check.rank}"
 
