@@ -20,6 +20,7 @@ from hypocenter.record.reader import open_run
 from hypocenter.report import catalogue
 from hypocenter.report.closing import closing
 from hypocenter.report.formats import terminal
+from hypocenter.report.job_steps import of_job
 from hypocenter.report.rank_states import rank_states
 from hypocenter.report.rank_table import grid_of_findings
 from hypocenter.report.screen import can_draw, screen_of, write
@@ -67,8 +68,7 @@ def finish(run_dir: Path, stream: TextIO) -> Diagnosis | None:
         recording = open_run(run_dir)
         diagnosis = diagnose(recording)
         store(run_dir, diagnosis, stream)
-        first = recording.ranks[0] if recording.ranks else 0  # one curve: that of the lowest rank
-        records = [record for rank, record in recording.step_records() if rank == first]
+        records = of_job(recording.step_records())
         grid = grid_of_findings(rank_states(recording, diagnosis), diagnosis)
         write(stream, closing(recording, diagnosis, records, screen_of(stream), can_draw(stream), grid))
     except HypocenterError as error:

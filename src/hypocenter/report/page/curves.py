@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hypocenter.nouns import StepRecord
+from hypocenter.report.job_steps import of_job
 
 MOST_POINTS = 4000  # of one curve; a chart is about 600 pixels wide
 
@@ -23,14 +24,9 @@ class Curves:
     remark: str  # what was left out, or empty
 
 
-def curves_of(records: Sequence[StepRecord]) -> Curves:
-    """One point per step (of several ranks the worst), thinned evenly above MOST_POINTS; bad steps always stay."""
-    merged: dict[int, StepRecord] = {}
-    for record in records:
-        kept = merged.get(record.step)
-        if kept is None or (is_bad(record) and not is_bad(kept)):
-            merged[record.step] = record
-    ordered = [merged[step] for step in sorted(merged)]
+def curves_of(records: Sequence[tuple[int, StepRecord]]) -> Curves:
+    """One point per step of the job (job_steps), thinned evenly above MOST_POINTS; bad steps always stay."""
+    ordered = of_job(records)
     stride = max(1, math.ceil(len(ordered) / MOST_POINTS))
     shown = [record for index, record in enumerate(ordered) if index % stride == 0 or is_bad(record)][: 2 * MOST_POINTS]
     return Curves(

@@ -64,7 +64,7 @@ def payload(
             grids.append(shown)
     return {
         "panels": panels,
-        "curves": asdict(curves_of([record for _, record in records])),
+        "curves": asdict(curves_of(records)),
         "diary": diary.chart if diary else None,
         "log2_limits": {name: math.log2(limit) for name, limit in LARGEST.items()},
         "first": _first(panels),
