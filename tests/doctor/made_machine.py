@@ -64,6 +64,7 @@ class Made:
         at = at or f"/usr/local/cuda-{release}"
         major, minor = map(int, release.split("."))
         self.file(f"{at}/include/cuda.h", f"#define CUDA_VERSION {major * 1000 + minor * 10}\n")
+        self.file(f"{at}/include/cuda_runtime.h")
         if nvcc:
             self.file(f"{at}/bin/nvcc", f"Cuda compilation tools, release {release}, V{release}.{patch}\n")
         if lib:

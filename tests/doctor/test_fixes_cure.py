@@ -83,6 +83,13 @@ def folder_with_a_space(root: Path) -> Made:
     return made
 
 
+def nvcc_is_a_script(root: Path) -> Made:
+    made = building(root)
+    made.toolkit("12.4")
+    made.file("/usr/local/bin/nvcc", "Cuda compilation tools, release 12.4, V12.4.131\n")
+    return made
+
+
 def one_card_is_left_out(root: Path) -> Made:
     made = building(root)
     made.capabilities = ((6, 1), (8, 6))
@@ -102,6 +109,7 @@ def one_card_is_left_out(root: Path) -> Made:
         older_library_comes_first,
         folder_with_a_space,
         one_card_is_left_out,
+        nvcc_is_a_script,
     ],
 )
 def test_pasted_lines_leave_no_problem(tmp_path: Path, fault: Callable[[Path], Made]) -> None:

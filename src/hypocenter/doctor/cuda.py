@@ -99,6 +99,15 @@ def library_folder(machine: Machine, toolkit: str) -> str:
     return next((folder for folder in folders if machine.names(folder, _CUDART)), "")
 
 
+def headers(machine: Machine, toolkit: str) -> str:
+    """The folder below a toolkit that has cuda_runtime.h; empty when none has."""
+    folders = [
+        f"{toolkit}/include",
+        *(f"{toolkit}/targets/{name}/include" for name in machine.names(f"{toolkit}/targets")),
+    ]
+    return next((folder for folder in folders if machine.is_file(f"{folder}/cuda_runtime.h")), "")
+
+
 def cudart_release(machine: Machine, folder: str) -> str:
     """The release of the libcudart in a folder, by its full file name; empty when there is none, or it does not say."""
     for name in machine.names(folder, _CUDART):

@@ -135,6 +135,26 @@ def test_a_link_is_no_second_toolkit(tmp_path: Path) -> None:
     assert made.look("toolkit.side-by-side").status == "not-applicable"
 
 
+def test_nvcc_outside_its_toolkit_hides_the_headers(tmp_path: Path) -> None:
+    made = building(tmp_path)
+    made.link("/usr/local/bin/nvcc", f"{made.toolkit('12.4')}/bin/nvcc")
+
+    found = made.look("toolkit.headers")
+
+    assert found.status == "problem"
+    assert found.what == "builds take /usr/local for the toolkit (by PATH), and it has no include/cuda_runtime.h"
+    assert found.fix[0] == "export CUDA_HOME=/usr/local/cuda-12.4"
+
+
+def test_headers_where_conda_puts_them_are_fine(tmp_path: Path) -> None:
+    made = building(tmp_path)
+    made.environ["CUDA_HOME"] = made.toolkit("12.4", at="/opt/conda")
+    (tmp_path / "opt/conda/include/cuda_runtime.h").unlink()
+    made.file("/opt/conda/targets/x86_64-linux/include/cuda_runtime.h")
+
+    assert made.look("toolkit.headers").status == "ok"
+
+
 def test_cuda_home_that_is_missing(tmp_path: Path) -> None:
     made = building(tmp_path)
     made.put_first(made.toolkit("12.4"))
