@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "hypocenter"
-RECORDING_HALF = {"tap", "session", "replay", "boot", "callbacks"}
+RECORDING_HALF = {"tap", "session", "replay", "boot", "callbacks", "examine"}
 NEEDS_TORCH = ("hypocenter.summary.reducers.torch",)  # and what begins so
 TRAINING_MUST_NOT_LOAD = {"click", "rich", "jinja2", "duckdb", "safetensors"}
 
