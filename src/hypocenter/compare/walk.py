@@ -65,8 +65,8 @@ class Walk:
         rows = [RunRows(run, Spots()) for run in (*self.runs, *self.options.noise)]
         apart = Aligner(self.pairs, rows[0].spots, rows[1].spots, has_same_ranks=self._has_same_ranks)
         over_ranks = OverRanks(self.pairs, self.runs)
-        selves = [Pair(baseline=pair.baseline, candidate=pair.baseline, by="exact") for pair in self.pairs]
-        twins = [Pair(baseline=pair.candidate, candidate=pair.candidate, by="exact") for pair in self.pairs]
+        selves = [_with_itself(pair, pair.baseline) for pair in self.pairs]
+        twins = [_with_itself(pair, pair.candidate) for pair in self.pairs]
         repeats = [Aligner(selves, rows[0].spots, run.spots) for run in rows[2:]]
         own = Aligner(selves, rows[0].spots, rows[0].spots), Aligner(twins, rows[1].spots, rows[1].spots)
         alike = np.array([has_comparable_sketches(pair, *decks) for pair in self.pairs], np.bool_)
@@ -140,6 +140,12 @@ def together(runs: Sequence[RunRows], shift: int) -> Iterator[tuple[StepRows, St
             rest = [head if head is not None and head.step == mine.step else None for head in heads[2:]]
             yield mine, theirs, rest
             heads[0] = next(streams[0], None)
+
+
+def _with_itself(pair: Pair, spots: tuple[Spot, ...]) -> Pair:
+    """One side of a pair in two runs of the same program; of copies one is enough, and has a sketch."""
+    spots = spots[:1] if pair.layout.kind == "copies" else spots
+    return Pair(baseline=spots, candidate=spots, by="exact")
 
 
 def _is_exact(spot: Spot) -> bool:

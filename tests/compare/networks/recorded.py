@@ -12,12 +12,15 @@ from hypocenter.compare.comparison import SiteCard, Spot
 from hypocenter.record.reader import open_run
 
 
-def record(model: torch.nn.Module, loss_of: Callable[[torch.Tensor], torch.Tensor], out: Path) -> list[SiteCard]:
+def record(
+    model: torch.nn.Module, loss_of: Callable[[torch.Tensor], torch.Tensor], out: Path, *, calibrate: str = "never"
+) -> list[SiteCard]:
     """Train two steps on fixed batches, recorded at level modules with sketches."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     torch.manual_seed(11)  # its state is recorded too
     numbers = torch.Generator().manual_seed(7)
     options = {"level": "modules", "sketch": True, "param_schedule": "every=1", "replay": False}
+    options["calibrate"] = calibrate
     with hypocenter.watch(model, optimizer, out=out, **options):
         for _ in range(2):
             loss = loss_of(torch.randint(0, 128, (2, 10), generator=numbers))
