@@ -64,6 +64,14 @@ def active(machine: Machine) -> Cann | None:
     return found[0] if len({one.version for one in found}) == 1 else None
 
 
+def driver(machine: Machine) -> str:
+    """Version of the NPU's driver, such as 24.1.RC3; empty when it does not say."""
+    for root in ROOTS:
+        if match := re.search(r"^Version=(\S+)", machine.text(f"{root}/driver/version.info"), re.MULTILINE):
+            return plain(match[1])
+    return ""
+
+
 def set_env(machine: Machine, cann: Cann | None = None) -> str:
     """The line that sets all of Ascend's variables."""
     folder = cann.folder if cann is not None else "/usr/local/Ascend/ascend-toolkit"

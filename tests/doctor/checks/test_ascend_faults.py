@@ -154,3 +154,11 @@ def test_ascend_s_software_on_a_machine_for_other_devices_is_nothing(tmp_path: P
     made.packages["mindspore"] = "2.6.0"
 
     assert made.bad() == {}
+
+
+@pytest.mark.parametrize(("driver", "status"), [("24.1.rc3", "warning"), ("25.0.rc1", "ok"), ("25.2.0", "ok")])
+def test_driver_that_is_older_than_the_table_s(tmp_path: Path, driver: str, status: str) -> None:
+    made = ascend(tmp_path, mindspore="2.6.0rc1", mindformers="1.5.0")
+    made.file("/usr/local/Ascend/driver/version.info", f"Version={driver}\nascendhal_version=7.35.19\n")
+
+    assert made.look("toolkit.mindspore").status == status

@@ -73,9 +73,8 @@ def build_command(machine: Machine) -> tuple[str, ...]:
     return (
         "git clone https://github.com/deepspeedai/DeepSpeed && cd DeepSpeed && rm -rf build",
         f"{variables} \\",
-        "    pip install . --no-build-isolation --no-cache-dir -v --disable-pip-version-check 2>&1 | tee build.log",
-        "# or, instead of pip install, one wheel in dist/ for all nodes of this kind:",
-        f"# {variables} python setup.py build_ext -j8 bdist_wheel",
+        "    pip install . --no-build-isolation --no-cache-dir -v 2>&1 | tee build.log",
+        "# or one wheel for all nodes of this kind: the same variables, and python setup.py build_ext -j8 bdist_wheel",
     )
 
 

@@ -6,7 +6,7 @@ What it means
 
 How it is decided
     By the tables of MindSpore Transformers' installation guide. A version that is not listed is answered with "cannot
-    tell"; nothing is guessed from its number.
+    tell"; nothing is guessed from its number. A driver that is older than the table's is a warning.
 
 What to do
     Install the versions of one row.
@@ -20,8 +20,8 @@ from __future__ import annotations
 from hypocenter.doctor import ascend, hardware
 from hypocenter.doctor.catalogue import check
 from hypocenter.doctor.machine import Machine
-from hypocenter.doctor.verdict import Verdict, cannot_tell, not_applicable, ok, problem
-from hypocenter.doctor.versions import table
+from hypocenter.doctor.verdict import Verdict, cannot_tell, not_applicable, ok, problem, warning
+from hypocenter.doctor.versions import numbers, table
 
 
 @check("toolkit.mindspore", title="MindSpore", order=64)
@@ -58,4 +58,12 @@ def mindspore(machine: Machine) -> Verdict:
             **facts,
         )
     also = f", MindFormers {formers}" if formers else ""
+    driver = ascend.driver(machine)
+    if row is not None and driver and numbers(driver) < numbers(str(row["driver"])):
+        return warning(
+            f"MindFormers {formers} was made with driver {row['driver']}, loaded is {driver}",
+            "an older driver may lack what CANN asks for",
+            (f"# install the driver and firmware {row['driver']} or newer, then: npu-smi info",),
+            driver=driver, **facts,
+        )  # fmt: skip
     return ok(f"MindSpore {version}{also} and CANN {cann} belong together", **facts)
