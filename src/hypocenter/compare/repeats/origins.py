@@ -142,7 +142,7 @@ def _origin(
     return Origin(
         cause=cause, confidence=confidence, what=what, op=event.name, phase=event.phase, step=event.step,
         microbatch=event.microbatch, rank=trace.rank, worker=trace.worker, site=place.site, module=place.module,
-        param=trace.parameters.get(event.n, ""), generator=event.generator, source=source,
+        param=trace.parameters.get(event.n, "") if event.phase == "setup" else "", generator=event.generator, source=source,
         why=(*reasons, *via), fix=fix,
     )  # fmt: skip
 

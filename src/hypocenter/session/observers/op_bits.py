@@ -31,7 +31,8 @@ class OpBits(Observer):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._pid, self._is_child, self._is_updating = os.getpid(), False, False
+        self._pid, self._is_child = os.getpid(), False
+        self._updating: int | None = None  # step of the update under way
         self._held: list[Place | Event] = []  # until it is known that this process trains, and as which rank
         self._writer: BitsWriter | None = None
         self._trains, self._n_written, self._is_cut, self._told_worker = False, 0, False, False
@@ -77,11 +78,11 @@ class OpBits(Observer):
             self._open().parameters(names)
             if update.step > 0:
                 self._tap.history = None
-        self._is_updating = True
+        self._updating = update.step
 
     def after_update(self, update: Update) -> None:
         """The parameters are results."""
-        self._is_updating = False
+        self._updating = None
         if self._is_attached():
             named = ((self.context.label(p), p) for p in update.parameters)
             self._results(named, "optimizer", update.step)
@@ -100,10 +101,10 @@ class OpBits(Observer):
 
     def _moment(self) -> tuple[str, int, int]:
         clock = self.context.clock
-        if self._is_child:
+        if self._is_child or torch.utils.data.get_worker_info() is not None:
             phase = "data"
-        elif self._is_updating:
-            phase = "optimizer"
+        elif self._updating is not None:
+            return "optimizer", self._updating, clock.microbatch
         elif clock.recording:
             phase = "loss"
         elif clock.microbatch:
