@@ -54,7 +54,8 @@ def place_in(groups: Place, axis: str) -> tuple[int, int]:
 def cut(shape: Sequence[int], axes: Mapping[str, str], place: Place) -> Where:
     """The place of values of this shape, cut into equal parts: "S(1)" is cut along dimension 1.
 
-    Unknown, when two axes cut the same dimension: nothing tells which of them cuts first.
+    Unknown, when two axes cut the same dimension: nothing tells which of them cuts first. And when there is no such
+    dimension: flat pieces of a parameter (Megatron-Core's distributed optimizer) lie otherwise than it does.
     """
     whole, offset = list(shape), [0] * len(shape)
     done: set[int] = set()
@@ -62,7 +63,7 @@ def cut(shape: Sequence[int], axes: Mapping[str, str], place: Place) -> Where:
         if not kind.startswith("S("):
             continue
         dim, (position, size) = int(kind[2:-1]), place_in(place, axis)
-        if dim in done:
+        if dim in done or dim >= len(shape):
             return NOWHERE
         done.add(dim)
         offset[dim], whole[dim] = position * shape[dim], size * shape[dim]

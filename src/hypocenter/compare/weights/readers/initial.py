@@ -45,6 +45,8 @@ def read(path: Path) -> Checkpoint:
                 if all(patch.offset != tuple(part.offset) for patch in patches):  # replicas write the same part
                     patches.append(Patch(offset=tuple(part.offset), tensor=tensor))
     for name, patches in parts.items():
+        if name in whole:  # a rank holds all of it: it is too small to be cut
+            continue
         if sum(patch.tensor.n for patch in patches) != math.prod(shapes[name]):
             raise CheckpointError(
                 "not all parts of a tensor are there", where=f"{path}: {name}",
