@@ -1,8 +1,8 @@
 """Whether the loss is a mean of means on one side, and one mean over all labels on the other.
 
 With n_r labels on rank (or micro-batch) r of k, a mean of k means weighs each of them by 1 / (k n_r), and one mean
-over all by 1 / (n_1 + ... + n_k). So the gradient of the logits is f_r = (n_1 + ... + n_k) / (k n_r) times as large, another
-factor on each rank, and the mean of 1 / f_r is 1.
+over all by 1 / (n_1 + ... + n_k). The gradient of the logits is f_r = (n_1 + ... + n_k) / (k n_r) times as large,
+another factor on each rank, and the mean of 1 / f_r is 1.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def _rate(plan: Plan) -> tuple[str, ...]:
 
 def _steps(plan: Plan, side: SideName) -> tuple[str, ...]:
     own = ("--calibrate", "every=1", "--save-initial-weights") if side == "baseline" else ()
-    return (*IN_FULL, *own, *_exact(plan), *_rate(plan))
+    return (*IN_FULL, "--save-batches", "1", *own, *_exact(plan), *_rate(plan))
 
 
 def _again(plan: Plan, side: SideName) -> tuple[str, ...]:

@@ -30,15 +30,16 @@ def judge(context: Context) -> StageResult:
     if wrong:
         first = wrong[0]
         return result(
-            0, "failed", f"{len(wrong)} of {len(found.rows)} items differ that change the numbers: "
+            0, "failed", f"{len(wrong)} items differ that change the numbers: "
             f"{named(f'{row.title} is {row.baseline} against {row.candidate}' for row in wrong)}",
             site=first.item, cause="config-mismatch", confidence="proven",
             why=tuple(f"{row.title}: {row.baseline} against {row.candidate}. {row.why}" for row in wrong),
             next=(*(row.fix for row in wrong if row.fix), *again), figures=figures,
         )  # fmt: skip
-    words = f"{len(found.rows)} items are the same"
+    known = [row for row in found.rows if row.verdict != "not-set"]
+    words = f"{len(known)} items are the same"
     if apart:
-        words = f"no item differs that must be the same; {len(apart)} of {len(found.rows)} are otherwise"
+        words = f"no item differs that must be the same; {len(apart)} of {len(known)} are otherwise"
     return result(0, "passed", words, figures=figures, why=tuple(
         f"{row.title}: {row.baseline} against {row.candidate} ({row.verdict}). {row.why}" for row in apart[:5]
     ), next=again if apart else ())  # fmt: skip

@@ -13,9 +13,13 @@ from hypocenter.align.plan import SideName
 from hypocenter.align.rounding import unit
 from hypocenter.align.spots import is_batch, is_weight
 from hypocenter.align.verdicts import named, of_comparison, result
+from hypocenter.checklist.configuration import Configuration
+from hypocenter.checklist.data.rows import of_batches
+from hypocenter.checklist.items.loading import load
 from hypocenter.compare.comparison import RowComparison
 from hypocenter.compare.words import place
 
+_ORDER = "data.batches"  # told by digests of all steps
 SIDES: tuple[SideName, SideName] = ("baseline", "candidate")
 
 
@@ -24,7 +28,7 @@ def judge(context: Context) -> StageResult:
     told: list[str] = []
     figures: dict[str, list[str]] = {}
     doubts: list[StageResult] = []
-    for check in (_batches, _weights, _dropout, _determinism, _rate):
+    for check in (_batches, _tokens, _weights, _dropout, _determinism, _rate):
         found = check(context, told)
         if found is not None and found.verdict == "failed":
             return found
@@ -60,6 +64,24 @@ def _batches(context: Context, told: list[str]) -> StageResult | None:
         return result(1, "cannot-tell", "no batch was recorded on both sides")
     told.append(f"the batches of {found.n_steps} steps are the same")
     return None
+
+
+def _tokens(context: Context, told: list[str]) -> StageResult | None:
+    """What the batches hold, where they were kept: are labels shifted alike, ids in range, special ids the same?"""
+    runs = context.run("baseline", "steps"), context.run("candidate", "steps")
+    configurations = Configuration(label="baseline", kinds=()), Configuration(label="candidate", kinds=())
+    found = of_batches(runs, configurations, load())
+    apart = [row for row in found.rows if row.verdict == "different" and row.item != _ORDER]
+    remarks = [f"{remark.side}: {remark.text}" for row in found.rows for remark in row.remarks]
+    if not apart:
+        told += remarks
+        return None
+    first = apart[0]
+    words = f"{first.title}: {first.baseline} in the baseline, {first.candidate} in the candidate"
+    return result(
+        1, "failed", words, step=0, phase="data", site=first.item, cause="data-mismatch", confidence="proven",
+        why=(*dict.fromkeys(row.why for row in apart), *remarks), next=tuple(row.fix for row in apart if row.fix),
+    )  # fmt: skip
 
 
 def _weights(context: Context, told: list[str]) -> StageResult | None:

@@ -1,0 +1,1 @@
+"""All planted plans of `hypocenter align`, and docs/align-cases.md from them."""
