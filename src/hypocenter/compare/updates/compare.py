@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from hypocenter.compare.comparison import Matching
@@ -9,6 +10,7 @@ from hypocenter.compare.step_alignment import shift_between
 from hypocenter.compare.updates.comparison import Reason, UpdateComparison, UpdateDifference, UpdateRow
 from hypocenter.compare.updates.decay import decay_sets
 from hypocenter.compare.updates.explain import explain
+from hypocenter.compare.updates.options import WORDS
 from hypocenter.compare.updates.recompute import row_of
 from hypocenter.compare.updates.recorded import RecordedUpdates
 from hypocenter.record.reader import RecordedRun
@@ -113,6 +115,12 @@ def _decays_only(
     return left, right
 
 
+def _counted(differences: Sequence[UpdateDifference]) -> str:
+    """ "eps of 5, weight decay of 3" """
+    n = Counter(reason.option for each in differences for reason in each.reasons if _counts(reason))
+    return ", ".join(f"{WORDS.get(option, option)} of {count}" for option, count in n.most_common())
+
+
 def _nothing(ours: RecordedUpdates, theirs: RecordedUpdates) -> str:
     sides = [side for side, one in (("baseline", ours), ("candidate", theirs)) if not one.steps]
     if sides:
@@ -128,8 +136,8 @@ def _sentence(
     if differences:
         first = differences[0]
         return (
-            f"{len(differences)} of {n} parameters are updated by another rule, first at step {first.step}: "
-            f"{first.reasons[0].text}{tail}"
+            f"{len(differences)} of {n} parameters are updated by another rule ({_counted(differences)}), first at "
+            f"step {first.step}: {first.reasons[0].text}{tail}"
         )
     if any(only):
         side, names = ("baseline", only[0]) if only[0] else ("candidate", only[1])
