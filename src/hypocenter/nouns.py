@@ -13,6 +13,17 @@ Status = Literal["healthy", "findings", "cannot-tell"]
 
 LEVELS: tuple[Level, ...] = ("sentinel", "modules", "ops", "tensors")
 
+LACKS: tuple[str, ...] = ("counts", "histogram", "extremes", "sum", "sumsq", "rough")
+"""What an imported reading may lack, beside `n_hist == 0` (zeros, subnormals and histogram are not known).
+
+counts     of NaN and infinities: one that is not 0 is a lower bound, one that is 0 may be unseen beside another that is not
+histogram  `n_hist` is 0: nothing is known of zeros, subnormals and exponents
+extremes   `min` or `max` is None because it was not written or is not finite; `absmax` is a lower bound
+sum        is not known, and 0
+sumsq      is not known, and 0
+rough      sum and sumsq were computed in the tensor's own format: good to a few of its roundings
+"""
+
 CAUSES: tuple[str, ...] = (
     "format-overflow", "accumulation-overflow", "loss-scale-overflow", "grad-underflow", "division-by-zero",
     "log-of-zero", "sqrt-gradient-at-zero", "pow-gradient", "inf-minus-inf", "zero-times-inf", "masked-gradient-trap",
@@ -141,6 +152,7 @@ class Reading:
     literal_inf: bool = False  # its infinities come from constants that the program wrote (masks)
     digest: int | None = None  # 64 bits of the exact values here (int64); equal values have equal digests
     placement: str = ""  # over the ranks, per axis: "dp=R tp=S(0)"; R replicated, S(dim) shard, P summand, V its own
+    lacks: str = ""  # words of LACKS, space separated: what the dump it was imported from does not tell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,6 +231,17 @@ class Diagnosis:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """The dump of another tool that a run directory was made from."""
+
+    kind: str  # msprobe, msprobe-monitor, ptdbg, ...
+    path: str = ""
+    version: str = ""  # of the format, or of the tool, as far as it is known
+    digest: str = ""  # what its digests are: "crc32", "xor"; those of different kinds cannot be compared
+    notes: tuple[str, ...] = ()  # what it does not hold, and how it was read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """run.json: what made this recording. Written at start, rewritten at close."""
 
@@ -236,9 +259,10 @@ class Run:
     host: str = ""
     warnings: tuple[str, ...] = ()
     imposed: dict[str, str] = field(default_factory=dict)  # name -> what the program was made to do, in words
+    imported: Imported | None = None  # the dump of another tool that it was made from
 
 
 __all__ = [
-    "CAUSES", "KINDS", "LEVELS", "Attempt", "Confidence", "Coords", "Diagnosis", "Finding", "Level", "Phase", "Place",
+    "CAUSES", "KINDS", "LACKS", "LEVELS", "Attempt", "Confidence", "Coords", "Diagnosis", "Finding", "Imported", "Level", "Phase", "Place",
     "Reading", "Remedy", "Run", "Severity", "Source", "Status", "StepRecord", "Summary", "replace",
 ]  # fmt: skip

@@ -25,6 +25,7 @@ from hypocenter.record.schema import (
 
 FROZEN_READINGS = """
     step microbatch phase site port order call dtype shape module names op recompute replay literal_inf digest placement
+    lacks
     source_file source_line source_text source_function
     n n_nan n_posinf n_neginf n_hist n_zero n_subnormal min max absmin absmax sum sumsq hist_first hist sketch
 """
@@ -47,7 +48,7 @@ readings = st.builds(
     summary=summaries, module=texts, names=st.lists(texts, max_size=3).map(tuple), op=texts,
     source=st.none() | st.builds(Source, file=texts, line=st.integers(0, 10**6), text=texts, function=texts),
     recompute=st.booleans(), replay=st.booleans(), literal_inf=st.booleans(),
-    digest=st.none() | st.integers(-(2**63), 2**63 - 1), placement=texts,
+    digest=st.none() | st.integers(-(2**63), 2**63 - 1), placement=texts, lacks=texts,
 )  # fmt: skip
 steps = st.builds(
     StepRecord,

@@ -111,6 +111,8 @@ def merged(
         whole = pa.array(n_summands == 1)  # of one part the digest is that of the tensor
         digest = table["digest"].take(of_shard.index[tensors]).combine_chunks()
         found["digest"] = pc.if_else(whole, digest, pa.nulls(len(digest), digest.type))
+    if "lacks" in table.column_names:
+        found["lacks"] = table["lacks"].take(of_shard.index[tensors])
     if "literal_inf" in table.column_names:
         flags = table["literal_inf"].to_numpy()[rows.index]
         found["literal_inf"] = pa.array(np.logical_or.reduceat(flags, row_starts))

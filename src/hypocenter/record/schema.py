@@ -36,8 +36,9 @@ _OWN = (
     _required("recompute", pa.bool_()),
     _required("replay", pa.bool_()),
     _required("literal_inf", pa.bool_()),
-    pa.field("digest", pa.int64()),  # these two came later: older files have no such columns
+    pa.field("digest", pa.int64()),  # these three came later: older files have no such columns
     pa.field("placement", pa.string()),
+    pa.field("lacks", pa.string()),
 )
 _SOURCE = (
     pa.field("source_file", pa.string()),
@@ -192,7 +193,7 @@ _OWN_NAMES = tuple(f.name for f in _OWN)
 _SUMMARY_NAMES = tuple(f.name for f in _SUMMARY)
 _N_OWN, _N_SOURCE = len(_OWN), len(_SOURCE)
 _TUPLES = tuple(_OWN_NAMES.index(name) for name in ("shape", "names"))
-_PLACEMENT = _OWN_NAMES.index("placement")
+_TEXTS = tuple(_OWN_NAMES.index(name) for name in ("placement", "lacks"))
 _HIST, _SKETCH = _SUMMARY_NAMES.index("hist"), _SUMMARY_NAMES.index("sketch")
 
 
@@ -201,7 +202,8 @@ def _reading(row: tuple[Any, ...]) -> Reading:
     own, values = list(row[:_N_OWN]), list(row[_N_OWN + _N_SOURCE :])
     for at in _TUPLES:
         own[at] = tuple(own[at])
-    own[_PLACEMENT] = own[_PLACEMENT] or ""
+    for at in _TEXTS:
+        own[at] = own[at] or ""
     values[_HIST] = tuple(values[_HIST])
     if values[_SKETCH] is not None:
         values[_SKETCH] = tuple(values[_SKETCH])
