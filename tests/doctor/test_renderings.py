@@ -26,7 +26,7 @@ GOLD = """\
 1 problem in 3 checks on node1: nvcc
 
 toolkits
-  ✗ nvcc       nvcc is 11.0, torch was built for CUDA 10.2
+  ✗ nvcc       is 11.0, torch was built for CUDA 10.2
       why: torch refuses
       fix: export PATH=/usr/local/cuda-10.2/bin:$PATH
   ✓ torch      fine
@@ -109,8 +109,8 @@ def test_ranks_and_hosts_are_named_where_there_are_several() -> None:
 
     text = terminal.render(answer([PROBLEM, other], n_ranks=8))
 
-    assert "node1: nvcc is 11.0" in text
-    assert "rank 5 on node2: nvcc is 11.0" in text
+    assert "node1: is 11.0" in text
+    assert "rank 5 on node2: is 11.0" in text
 
 
 def test_json_validates_and_says_the_same(tmp_path: Path) -> None:

@@ -115,3 +115,11 @@ def test_a_deepspeed_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(sys.modules, "deepspeed", None)
 
     assert deepspeed_facts.facts()["status"] == "failed"
+
+
+def test_switches_alone_wake_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: pytest.fail("a device was asked for"))
+
+    found = torch_facts.facts(with_devices=False)
+
+    assert set(found) == {"status", "version", "cuda", "hip", "switches"}

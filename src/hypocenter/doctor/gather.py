@@ -72,9 +72,14 @@ def packages() -> dict[str, str]:
     return found
 
 
-def facts(script: str, environ: Mapping[str, str], timeout_s: float) -> dict[str, Any]:
+def switches(environ: Mapping[str, str] | None = None, *, timeout_s: float = ALL_S) -> dict[str, Any]:
+    """Versions and switches of torch in a fresh process, no device woken: what ranks compare."""
+    return facts("torch_facts", os.environ if environ is None else environ, timeout_s, "--switches")
+
+
+def facts(script: str, environ: Mapping[str, str], timeout_s: float, *flags: str) -> dict[str, Any]:
     """The last line that `python -m hypocenter.examine.<script>` prints; else a `status` that says what went wrong."""
-    command = [sys.executable, "-W", "ignore", "-m", f"hypocenter.examine.{script}"]
+    command = [sys.executable, "-W", "ignore", "-m", f"hypocenter.examine.{script}", *flags]
     reply = run(command, environ=for_children(environ), timeout_s=timeout_s)
     if reply is None:
         return {"status": "failed", "error": f"{sys.executable} could not be started"}

@@ -25,6 +25,7 @@ Kind = Literal["variable", "switch"]
 Matters = Literal["numbers", "order", "speed"]
 _RESULT = {"numbers": "other numbers", "order": "sums in another order", "speed": "speed only"}
 _MOST_NAMED = 8  # ranks named in one sentence
+_FEW = 2  # ranks that are named rather than called the others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,9 +214,8 @@ def _difference(name: str, kind: str, values: Mapping[int, str], row: Setting | 
     odd = [rank for rank, value in values.items() if value != usual]
     others = ", ".join(sorted({values[rank] for rank in odd}))
     matters = row.matters if row is not None else ("numbers" if kind == "version" else "order")
-    named = ", ".join(map(str, odd[:_MOST_NAMED])) + (
-        f" and {len(odd) - _MOST_NAMED} more" if len(odd) > _MOST_NAMED else ""
-    )
+    same = [rank for rank, value in values.items() if value == usual]
+    few = len(same) <= _FEW
     is_split = n_usual * 2 <= len(values)
     fix: tuple[str, ...] = ()
     if kind == "variable":
@@ -225,11 +225,16 @@ def _difference(name: str, kind: str, values: Mapping[int, str], row: Setting | 
     return Check(
         code="setting.equal-on-every-rank", area="settings", title=name,
         status="problem" if matters == "numbers" or (row is not None and row.together) else "warning",
-        what=f"{name} is {others} on rank{'s' if len(odd) > 1 else ''} {named}, and {usual} on the other {n_usual}",
+        what=f"{name} is {others} on {_ranks(odd)}, and {usual} on {_ranks(same) if few else f'the other {n_usual}'}",
         why=f"{row.changes}: {_RESULT[matters]}" if row is not None else "ranks that compute otherwise drift apart",
         fix=fix, rank=odd[0] if len(odd) == 1 else None,
         evidence={"kind": kind, "values": {str(rank): value for rank, value in values.items()}},
     )  # fmt: skip
+
+
+def _ranks(ranks: list[int]) -> str:
+    more = f" and {len(ranks) - _MOST_NAMED} more" if len(ranks) > _MOST_NAMED else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:_MOST_NAMED]))}{more}"
 
 
 def _check(

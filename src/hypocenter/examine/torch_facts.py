@@ -10,6 +10,7 @@ import importlib
 import importlib.metadata
 import json
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,11 +26,11 @@ _LIBRARY = re.compile(r"/\S*lib(?:cudart|cublas|cublasLt|cudnn|nccl|cuda|hccl|as
 
 
 def main() -> None:
-    """Print the facts; a torch that cannot be imported is a fact too."""
-    print(json.dumps(facts()), flush=True)
+    """Print the facts; a torch that cannot be imported is a fact too. `--switches`: only those that need no device."""
+    print(json.dumps(facts(with_devices="--switches" not in sys.argv[1:])), flush=True)
 
 
-def facts() -> dict[str, Any]:
+def facts(*, with_devices: bool = True) -> dict[str, Any]:
     """`{"status": "imported", ...}`, or `missing` or `failed` with the error."""
     try:
         importlib.import_module("torch")
@@ -38,7 +39,16 @@ def facts() -> dict[str, Any]:
         return {"status": "missing" if is_missing else "failed", "error": f"{type(error).__name__}: {error}"}
     except Exception as error:  # OSError of a shared library, RuntimeError of an extension, anything
         return {"status": "failed", "error": f"{type(error).__name__}: {error}", "installed": _installed("torch")}
-    return {"status": "imported", **gather()}
+    return {"status": "imported", **(gather() if with_devices else settled())}
+
+
+def settled() -> dict[str, Any]:
+    """Versions and switches of the torch in this process: what can be had without waking a device. Imports torch."""
+    import torch
+
+    return {
+        "version": str(torch.__version__), "cuda": torch.version.cuda, "hip": torch.version.hip, "switches": switches()
+    }  # fmt: skip
 
 
 def gather() -> dict[str, Any]:
@@ -46,8 +56,7 @@ def gather() -> dict[str, Any]:
     import torch
 
     known: dict[str, Any] = {
-        "version": str(torch.__version__), "cuda": torch.version.cuda, "hip": torch.version.hip,
-        "folder": str(Path(torch.__file__).parent), "switches": switches(), "arch_list": [], "devices": [],
+        **settled(), "folder": str(Path(torch.__file__).parent), "arch_list": [], "devices": [],
     }  # fmt: skip
     known["cuda_available"], known["cuda_error"] = _tried(torch.cuda.is_available)
     if torch.version.cuda or torch.version.hip:

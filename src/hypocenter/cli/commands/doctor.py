@@ -15,7 +15,7 @@ from hypocenter.cli.say import say
 from hypocenter.doctor.answer import Answer, Check
 from hypocenter.doctor.answering import answer
 from hypocenter.doctor.catalogue import examine_machine
-from hypocenter.doctor.gather import ALL_S, this_machine
+from hypocenter.doctor.gather import ALL_S, switches, this_machine
 from hypocenter.doctor.machine import Machine
 from hypocenter.doctor.settings import examine_settings, snapshot
 from hypocenter.report import manuals, wording
@@ -69,7 +69,8 @@ def command(
         return _print(answer(own, notes=_notes(own)), as_json)
     from hypocenter.doctor.communication import examine_job, speaks
 
-    taken = snapshot(os.environ, machine.torch if machine is not None else None)
+    told = machine.torch if machine is not None else switches(timeout_s=timeout_s * MACHINE_SHARE)
+    taken = snapshot(os.environ, told)
     found = examine_job(timeout_s=max(until - time.monotonic(), 1.0), ranks=ranks, own=own, settings=taken)
     whole = answer(
         found.checks, asked=("communication",), n_ranks=found.n_ranks, missing=found.missing,

@@ -55,8 +55,12 @@ def _headline(found: Answer, width: int) -> Iterator[Text]:
 def _check(check: Check, room: int, width: int, marks: dict[str, str], several: bool) -> Iterator[Text]:
     title = wording.clean(check.title)
     place = _place(check, several)
-    what = check.what.removeprefix(check.title) if check.what.startswith(f"{check.title}=") else check.what
-    what = f"{place}: {what}" if place else what
+    what = (
+        check.what.removeprefix(check.title)
+        if check.what.startswith((f"{check.title}=", f"{check.title} "))
+        else check.what
+    )
+    what = f"{place}: {what.strip()}" if place else what.strip()
     label = Text.assemble(
         "  ", (marks[check.status], _STYLES[check.status]), f" {title}{' ' * (room - cell_len(title))}  "
     )
