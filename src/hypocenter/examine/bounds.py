@@ -49,7 +49,7 @@ def softmax(x: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype) -> torch.T
     below = x.amax(-1, keepdim=True) - x
     n = x.shape[-1]
     relative = UNIT[dtype] * (n + 2.0 * below.amax(-1, keepdim=True) + 3.0 * _EXP_ULPS + 4.0)
-    return 2.0 * relative * exact + _LEAST_NORMAL[dtype] * UNIT[dtype]
+    return 2.0 * relative * exact + 2.0 * _LEAST_NORMAL[dtype]  # below, values may be flushed to zero
 
 
 def layernorm(x: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import os
 import platform
 import time
@@ -101,7 +103,10 @@ def versions() -> dict[str, str]:
 def _kind() -> str:
     if torch.cuda.is_available() and torch.cuda.device_count():
         return "cuda"
-    npu = getattr(torch, "npu", None)  # torch_npu puts it there when it is installed
+    if importlib.util.find_spec("torch_npu") is not None:
+        with contextlib.suppress(Exception):  # without a driver it raises what it likes
+            importlib.import_module("torch_npu")
+    npu = getattr(torch, "npu", None)  # torch_npu puts it there
     return "npu" if npu is not None and npu.is_available() and npu.device_count() else "cpu"
 
 

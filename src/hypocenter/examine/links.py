@@ -37,12 +37,21 @@ def own_address(store_host: str, store_port: int, environ: Mapping[str, str] = o
             found = _address_of(wanted)
             if found:
                 return found
+    found = _route_to(store_host, store_port)
+    is_local = store_host in ("localhost", "127.0.0.1", "::1")
+    if found.startswith("127.") and not is_local:  # a host that has its own name in /etc/hosts
+        found = _route_to("192.0.2.1", 9) or found  # TEST-NET-1, RFC 5737: the way out, where there is one
+    return found or "127.0.0.1"
+
+
+def _route_to(host: str, port: int) -> str:
+    """The own address on the way there. Nothing is sent: a connected UDP socket only picks the route."""
     with contextlib.suppress(OSError):
-        family, kind, protocol, _, address = socket.getaddrinfo(store_host, store_port, type=socket.SOCK_DGRAM)[0]
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind, protocol) as probe:
-            probe.connect(address)  # nothing is sent: it only picks the route
+            probe.connect(address)
             return str(probe.getsockname()[0])
-    return "127.0.0.1"
+    return ""
 
 
 def name_resolves_to() -> str:

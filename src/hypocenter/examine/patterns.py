@@ -19,29 +19,31 @@ NAMES = {dtype: str(dtype).removeprefix("torch.") for dtype in EXACT}
 _WIDEST = 2**40  # of a single number: leaves room in int64 for the sum over 2**22 ranks
 
 
-def contribution(rank: int, n_ranks: int, n_elements: int, dtype: torch.dtype, salt: int = 0) -> torch.Tensor:
-    """What `rank` puts in: int64 on the CPU, each exact in `dtype`, and so are all sums over the ranks."""
-    index = torch.arange(n_elements, dtype=torch.int64)
+def contribution(
+    rank: int, n_ranks: int, n_elements: int, dtype: torch.dtype, salt: int = 0, *, start: int = 0
+) -> torch.Tensor:
+    """What `rank` puts in from element `start` on: int64 on the CPU, each exact in `dtype`, and so are all sums."""
+    index = torch.arange(start, start + n_elements, dtype=torch.int64)
     every = -(-n_ranks // EXACT[dtype])  # 1, but for very many ranks
     widest = min(EXACT[dtype] // (-(-n_ranks // every)), _WIDEST)
     numbers = _mixed(index * 1_000_003 + rank * 7_919 + salt * 104_729) % (2 * widest + 1) - widest
     return numbers if every == 1 else torch.where((index + rank) % every == 0, numbers, torch.zeros_like(numbers))
 
 
-def total(n_ranks: int, n_elements: int, dtype: torch.dtype, salt: int = 0) -> torch.Tensor:
-    """The sum over all ranks, int64."""
+def total(n_ranks: int, n_elements: int, dtype: torch.dtype, *, start: int = 0) -> torch.Tensor:
+    """The sum over all ranks from element `start` on, int64."""
     sums = torch.zeros(n_elements, dtype=torch.int64)
     for rank in range(n_ranks):
-        sums += contribution(rank, n_ranks, n_elements, dtype, salt)
+        sums += contribution(rank, n_ranks, n_elements, dtype, start=start)
     return sums
 
 
-def whose(error: torch.Tensor, n_ranks: int, dtype: torch.dtype, salt: int = 0) -> tuple[int, float] | None:
+def whose(error: torch.Tensor, n_ranks: int, dtype: torch.dtype) -> tuple[int, float] | None:
     """The rank whose contribution, times a factor, is this error of the sum: -1 is left out, 1 is counted twice."""
     if error.numel() < 16 or not bool(torch.isfinite(error).all()):  # with a few numbers anything fits
         return None
     for rank in range(n_ranks):
-        theirs = contribution(rank, n_ranks, error.numel(), dtype, salt).double()
+        theirs = contribution(rank, n_ranks, error.numel(), dtype).double()
         at = int(theirs.abs().argmax())
         if theirs[at] == 0:
             continue

@@ -23,10 +23,10 @@ from hypocenter.examine.meeting import Meeting
 from hypocenter.examine.request import Request
 from hypocenter.examine.trouble import brief, kind_of
 
-ARITHMETIC_S = {"cpu": 1.0}  # else:
-_ARITHMETIC_S = 3.0
+_ARITHMETIC_S = 3.0  # of an accelerator; on a processor, whose cores the ranks share:
+_ARITHMETIC_ON_CPU_S = 0.5
 _OP_SHARE = 0.4  # of the time that is left: how long one operation may take before the group is given up
-_LEAST_OP_S, _MOST_OP_S = 2.0, 30.0
+_LEAST_OP_S, _MOST_OP_S = 2.0, 60.0
 
 
 class Work(threading.Thread):
@@ -75,7 +75,7 @@ class Work(threading.Thread):
         self._doing("done")
 
     def _burn_s(self) -> float:
-        wanted = ARITHMETIC_S.get(self._device.kind, _ARITHMETIC_S)
+        wanted = _ARITHMETIC_ON_CPU_S if self._device.is_cpu else _ARITHMETIC_S
         return max(0.1, min(wanted, 0.2 * (self._deadline - time.monotonic())))
 
     def _examine_links(self) -> None:

@@ -1,16 +1,18 @@
-"""Faults for tests, on PYTHONPATH of one run: DOCTOR_FAULT=KIND, in the process of the rank DOCTOR_FAULT_RANK only.
+"""Faults for tests, on PYTHONPATH of one run: DOCTOR_FAULT=KIND@RANK,KIND@RANK, each in the process of that rank only.
 
 Python imports a module of this name at its start. The product has no switch for any of this: what is wrapped here are
 functions of torch, in the child that examines, or the start of the rank's process itself.
 """
 
+import ctypes
 import importlib.abc
 import importlib.machinery
 import os
 import sys
 import time
 
-KIND, RANK = os.environ.get("DOCTOR_FAULT", ""), os.environ.get("DOCTOR_FAULT_RANK", "")
+PLANTED = [each.split("@") for each in os.environ.get("DOCTOR_FAULT", "").split(",") if each]
+KIND = next((kind for kind, rank in PLANTED if rank == os.environ.get("RANK")), "")
 WORDS = getattr(sys, "orig_argv", sys.argv)
 IS_CHILD = "hypocenter.examine" in WORDS
 
@@ -85,11 +87,9 @@ def plant(module):
     elif KIND == "stuck":
         wrapped(dist, "all_reduce", before=lambda args: time.sleep(100_000))
     elif KIND == "hang-in-c":  # holds the interpreter: no thread of this process can do anything
-        import ctypes
-
         wrapped(dist, "all_reduce", before=lambda args: ctypes.PyDLL(None).sleep(100_000))
     elif KIND == "crash":
-        wrapped(dist, "all_reduce", before=lambda args: os.kill(os.getpid(), 11))
+        wrapped(dist, "all_reduce", before=lambda args: ctypes.string_at(0))
     elif KIND == "bad-link":  # what rank 1 sends to rank 2 arrives changed
         original = dist.batch_isend_irecv
 
@@ -115,8 +115,7 @@ def plant(module):
         torch.mm = faulty_mm
 
 
-if KIND and os.environ.get("RANK") == RANK:
-    if KIND == "never" and not IS_CHILD:
-        time.sleep(100_000)
-    if IS_CHILD:
-        sys.meta_path.insert(0, AfterImport("hypocenter.examine.rank", plant))
+if KIND == "never" and not IS_CHILD:
+    time.sleep(100_000)
+if KIND and IS_CHILD:
+    sys.meta_path.insert(0, AfterImport("hypocenter.examine.rank", plant))

@@ -82,7 +82,7 @@ def _unsteady(burn: Mapping[str, Any], rank: int | None, host: str, who: str) ->
         A fault that comes and goes: heat, power, a weak memory cell.
 
     How it is decided
-        Every test of the burn is repeated for a second (three on accelerators), and each result compared with the
+        Every test of the burn is repeated for half a second (three on accelerators), and each result compared with the
         first one, bit by bit.
 
     What to do

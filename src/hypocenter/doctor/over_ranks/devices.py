@@ -50,8 +50,8 @@ def _devices(reports: Reports) -> list[Check]:
             why="NCCL refuses two ranks on one device, and their memory and time are shared; "
             "each process has to take the device of its LOCAL_RANK",
             fix=(
-                "torchrun --nproc-per-node gpu …",
-                "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))  # in the program",
+                "# torchrun --nproc-per-node gpu …",
+                "# in the program: torch.cuda.set_device(int(os.environ['LOCAL_RANK']))",
             ),
             evidence={"ranks": ranks},
         )

@@ -43,6 +43,37 @@ def judged(message: Mapping[str, Any], expected_hosts: Mapping[int, str]) -> Exa
     from hypocenter.doctor.communication import Examined
 
     reports = of_message(message, expected_hosts)
-    checks = [check for judge in JUDGES for check in judge(reports)]
+    checks = [check for judge in JUDGES for check in _safely(judge, reports)]
     checks.sort(key=lambda check: _WORST_FIRST.index(check.status))
     return Examined(tuple(checks), reports.missing, reports.n_ranks)
+
+
+def _safely(judge: Callable[[Reports], list[Check]], reports: Reports) -> list[Check]:
+    """What the ranks reported could not be judged.
+
+    What it means
+        A bug in Hypocenter, or a report that a broken rank garbled. The other checks are not touched by it.
+
+    How it is decided
+        The function that judges has raised an error.
+
+    What to do
+        Please report it, with the answer of `--json`.
+
+    When it is wrong
+        Never: it only says that nothing is known.
+    """
+    try:
+        return judge(reports)
+    except Exception as error:
+        name = judge.__module__.rpartition(".")[2]
+        return [
+            Check(
+                code="comm.not-judged",
+                area="communication",
+                title=name,
+                status="cannot-tell",
+                what=f"what the ranks reported about {name} could not be judged",
+                why=f"{type(error).__name__}: {error}: a bug in Hypocenter",
+            )
+        ]

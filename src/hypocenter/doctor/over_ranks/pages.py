@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from hypocenter.doctor import nccl_log
-from hypocenter.doctor.over_ranks import arithmetic, collectives, devices, links, pace, pairs, rendezvous, stuck
+from hypocenter.doctor.over_ranks import (
+    arithmetic,
+    collectives,
+    devices,
+    judgement,
+    links,
+    pace,
+    pairs,
+    rendezvous,
+    stuck,
+)
 from hypocenter.manual import Manual, parse
 
 JUDGES: Mapping[str, Callable[..., object]] = {
@@ -29,6 +39,7 @@ JUDGES: Mapping[str, Callable[..., object]] = {
     "arithmetic.burn": arithmetic._beyond_bounds,
     "arithmetic.repeat": arithmetic._unsteady,
     "arithmetic.among-ranks": arithmetic._among,
+    "comm.not-judged": judgement._safely,
 }
 
 
