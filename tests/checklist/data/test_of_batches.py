@@ -129,6 +129,7 @@ def test_labels_that_were_shifted_twice(good, tmp_path, how) -> None:
     assert faults(found, "labels_shifted") == [
         ("candidate", "labels were shifted twice: each place learns the token after the next")
     ]
+    assert verdicts(found)["batches"] in ("same", "equivalent")  # the inputs are
 
 
 def test_labels_that_were_never_shifted(good, tmp_path) -> None:

@@ -60,9 +60,24 @@ def by_samples(baseline: Side, candidate: Side) -> Order:
     again = next((s for s, rows in sorted(one.items()) if sorted(rows) == sorted(other[step])), None)
     where = f"the baseline has them at step {again}" if again is not None else "the baseline never has them"
     why = f"{len(differ):,} of {len(both):,} kept steps have other samples, the first is step {step}: {where}"
-    return Order(
-        baseline=Seen(value="these samples", why=why), candidate=Seen(value="others", why=why), verdict="different"
-    )
+    return _different(len(differ), len(both), "kept steps", why)
+
+
+def compared(runs: tuple[Path, Path], sides: tuple[Side, Side]) -> Order:
+    """By digests where they can be compared. Where they differ and the inputs do not, that is said."""
+    found, kept = by_digests(*runs), by_samples(*sides)
+    if found is None:
+        return kept
+    if found.verdict == "different" and kept.verdict in ("same", "equivalent"):
+        why = f"{kept.baseline.why}; what else is in the batches differs: labels, masks, positions"
+        seen = Seen(value=kept.baseline.value, why=why)
+        return Order(baseline=seen, candidate=seen, verdict="equivalent")
+    return found
+
+
+def _different(n: int, n_all: int, what: str, why: str) -> Order:
+    mine, theirs = f"{n_all:,} {what}", f"{n:,} of them other"
+    return Order(baseline=Seen(value=mine, why=why), candidate=Seen(value=theirs, why=why), verdict="different")
 
 
 def _same(n: int, words: str) -> Order:

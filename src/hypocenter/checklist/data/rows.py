@@ -93,7 +93,7 @@ def _in_order(
     (one, other), (mine, theirs) = runs, sides
     if one is None or other is None or mine is None or theirs is None:
         return
-    found = in_order.by_digests(one.directory, other.directory) or in_order.by_samples(mine, theirs)
+    found = in_order.compared((one.directory, other.directory), (mine, theirs))
     yield _row(items.by_key["data.batches"], found.baseline, found.candidate, found.verdict)
 
 
