@@ -53,7 +53,17 @@ class Context:
         """Where a recording (or the log that stands for it) is. Raises what Recordings.get raises."""
         if side == "candidate" and self.plan.stages.weights == "impose" and not start_from:
             start_from = str(self.path("baseline", "steps"))
-        return self.recordings.get(need(self.plan, side, purpose, start_from=start_from, gradients=gradients))
+        parameters = self._endings(side) if purpose in ("updates", "fed") else ()
+        wanted = need(
+            self.plan, side, purpose, start_from=start_from, gradients=gradients, parameters=parameters
+        )  # fmt: skip
+        return self.recordings.get(wanted)
+
+    def _endings(self, side: SideName) -> tuple[str, ...]:
+        """Last words of the names of a side's parameters: weight, bias, ..."""
+        facts = self.run(side, "steps").facts()
+        modules = facts.modules if facts is not None else ()
+        return tuple(sorted({name for module in modules for name in module.parameters}))
 
     def run(self, side: SideName, purpose: str) -> RecordedRun:
         """A recording, opened."""

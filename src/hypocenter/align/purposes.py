@@ -12,6 +12,7 @@ long       the programs as they are
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hypocenter.align.plan import Plan, SideName
@@ -31,17 +32,23 @@ class Need:
     weights: str = ""  # file that the program starts from
 
 
-def need(plan: Plan, side: SideName, purpose: str, *, start_from: str = "", gradients: str = "") -> Need:
+def need(
+    plan: Plan, side: SideName, purpose: str, *, start_from: str = "", gradients: str = "",
+    parameters: Sequence[str] = (),
+) -> Need:  # fmt: skip
     """The recording of a side for a purpose.
 
     Args:
         start_from: path of initial weights that are not the program's own.
         gradients: recording whose gradients the optimizer is fed with.
+        parameters: ends of the names of parameters, where only these are to be recorded.
     """
     kind = purpose.rstrip("0123456789").rstrip("-")
     options = (*_OPTIONS[kind](plan, side), *_length(plan, kind))
     options += ("--initial-weights", start_from) if start_from else ()
     options += ("--gradients-from", gradients) if gradients else ()
+    if kind in ("updates", "fed"):  # what modules take in and give is far larger than parameters
+        options += tuple(word for name in parameters or _ENDINGS for word in ("--site", f"*{name}"))
     return Need(side=side, purpose=purpose, options=options, weights=start_from)
 
 
@@ -84,13 +91,11 @@ def _long(plan: Plan, side: SideName) -> tuple[str, ...]:
 
 
 def _updates(plan: Plan, side: SideName) -> tuple[str, ...]:
-    """Values of parameters alone: what modules take in and give is far larger."""
-    sites = [word for name in _ENDINGS for word in ("--site", f"*{name}")]
-    steps = ("--schedule", f"0-{UPDATED - 1}", "--param-schedule", f"0-{UPDATED - 1}")
-    return ("--level", "tensors", *steps, *sites, *_exact(plan), *_rate(plan))
+    steps = f"0-{UPDATED - 1}"
+    return ("--level", "tensors", "--schedule", steps, "--param-schedule", steps, *_exact(plan), *_rate(plan))
 
 
-_ENDINGS = ("weight", "bias", "gamma", "beta", "scale", "_param", "_log", "kernel")  # of names of parameters
+_ENDINGS = ("weight", "bias", "gamma", "beta")  # of names of parameters, where nobody knows better
 _OPTIONS = {
     "steps": _steps, "again": _again, "loose": _loose, "fed": _updates, "updates": _updates, "frozen": _frozen,
     "frozen-repeat": _frozen_repeat, "long": _long, "repeat": _long,

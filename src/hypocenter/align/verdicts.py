@@ -26,12 +26,18 @@ def of_comparison(stage: int, found: Comparison, sentence: str = "", **others: A
     first = found.first
     fix = (found.fit.fix,) if found.fit is not None and found.fit.fix else ()
     told = result(
-        stage, "failed" if found.status == "diverged" else "cannot-tell", sentence or found.sentence,
+        stage, "failed" if found.status == "diverged" else "cannot-tell", sentence or _without_place(found),
         cause=found.cause or "unknown", confidence=found.confidence, why=tuple(found.why), next=fix, **others,
     )  # fmt: skip
     if first is None:
         return told
     return replace(told, step=first.step, phase=first.phase, site=first.site)
+
+
+def _without_place(found: Comparison) -> str:
+    """The comparison's sentence; where step and phase are said beside it, without them."""
+    head, _, rest = found.sentence.partition(": ")
+    return rest.partition(", first of ")[0] if found.status == "diverged" and rest else found.sentence or head
 
 
 def named(names: Iterable[str]) -> str:

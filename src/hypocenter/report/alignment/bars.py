@@ -15,18 +15,30 @@ _LEFT, _RIGHT, _ROW, _TOP = 300, 210, 18, 34
 _SPAN = 4.0  # decades that a bar's length covers
 
 STYLE = """
-svg.bars { --fg: #1b1f24; --mute: #57606a; --base: #8c959f; --cand: #1f6f8b; --bad: #c42b24; --band: #c42b2418;
+svg.bars { --fg: #1b1f24; --mute: #57606a; --base: #8c959f; --cand: #1f6f8b; --bad: #c42b24; --bg: #ffffff;
+  --band: #c42b2418;
   font: 11px ui-monospace, "DejaVu Sans Mono", monospace; max-width: 100%; height: auto; }
 @media (prefers-color-scheme: dark) { svg.bars { --fg: #e6e8eb; --mute: #9aa4af; --base: #6e7781; --cand: #7cc0ea;
-  --bad: #ff6b63; --band: #ff6b6322; } }
+  --bad: #ff6b63; --band: #ff6b6322; --bg: #0f1216; } }
+.bars .ground { fill: var(--bg); }
 .bars text { fill: var(--fg); } .bars .mute { fill: var(--mute); } .bars .end { text-anchor: end; }
 .bars .base { fill: var(--base); } .bars .cand { fill: var(--cand); } .bars .bad { fill: var(--bad); }
 .bars .row { fill: var(--band); }
 """.strip()
 
 
-def inline(norms: Sequence[dict[str, Any]]) -> str:
-    """The drawing as SVG: what differs first in place, never left out; others in order until there is no more room."""
+def document(norms: Sequence[dict[str, Any]]) -> str:
+    """The drawing as an SVG file."""
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + inline(norms, with_style=True) + "\n"
+
+
+def inline(norms: Sequence[dict[str, Any]], *, with_style: bool = False) -> str:
+    """The drawing as an element of a page, which has to bring STYLE itself unless `with_style`.
+
+    What differs is never left out; others stand in order until there is no more room.
+    """
+    style = f"<style>{STYLE}</style>" if with_style else ""
+    ground = f'<rect class="ground" width="{WIDTH}" height="100%"/>' if with_style else ""
     shown = _chosen(norms)
     sizes = [value for one in shown for value in (_size(one, "baseline"), _size(one, "candidate")) if value > 0]
     most = max(sizes, default=1.0)
@@ -35,7 +47,7 @@ def inline(norms: Sequence[dict[str, Any]]) -> str:
     head = f"local norm of each parameter's gradient, step 0 (a decade is {_room() / _SPAN:.0f} px{cut})"
     return (
         f'<svg class="bars" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
-        f'height="{height}" role="img"><title>{escape(head)}</title>'
+        f'height="{height}" role="img">{style}<title>{escape(head)}</title>{ground}'
         f'<text class="mute end" x="{_LEFT - 8}" y="20">parameter</text>'
         f'<text class="mute" x="{_LEFT}" y="20">baseline above, candidate below; logarithmic</text>'
         f'<text class="mute end" x="{WIDTH - 8}" y="20">gradient apart, in noise floors</text>'

@@ -10,12 +10,28 @@ from hypocenter.report.curves import picture
 _NAMES = {"loss": "loss", "grad_norm": "grad norm"}
 
 
+def document(figure: dict[str, Any]) -> str | None:
+    """The chart as an SVG file; None when there are fewer than two points."""
+    found = _comparison(figure)
+    return picture.document(found) if found is not None else None
+
+
 def inline(figure: dict[str, Any]) -> str | None:
     """The chart as SVG; None when there are fewer than two points."""
+    found, name = _comparison(figure), _name(figure)
+    if found is None:
+        return None
+    return picture.inline(found, name="loss" if name.startswith("repeat") else name)
+
+
+def _name(figure: dict[str, Any]) -> str:
+    return _NAMES.get(str(figure.get("name")), str(figure.get("name")))
+
+
+def _comparison(figure: dict[str, Any]) -> CurveComparison | None:
     steps = tuple(int(step) for step in figure.get("steps", ()))
     if len(steps) < 2:
         return None
-    name = _NAMES.get(str(figure.get("name")), str(figure.get("name")))
     baseline, candidate = _numbers(figure, "baseline"), _numbers(figure, "candidate")
     floor = _numbers(figure, "floor") or (None,) * len(steps)
     difference = tuple(
@@ -26,11 +42,10 @@ def inline(figure: dict[str, Any]) -> str | None:
     departure = None
     if isinstance(at, int):
         departure = Departure(series="loss", step=at, seen_step=at, until=None, gap=0.0, floor=0.0)
-    found = CurveComparison(
-        sentence=str(figure.get("sentence") or name), baseline=side, candidate=side, departure=departure,
+    return CurveComparison(
+        sentence=str(figure.get("sentence") or _name(figure)), baseline=side, candidate=side, departure=departure,
         track=Track(steps=steps, baseline=baseline, candidate=candidate, difference=difference, floor=floor),
     )  # fmt: skip
-    return picture.inline(found, name="loss" if name.startswith("repeat") else name)
 
 
 def _numbers(figure: dict[str, Any], name: str) -> tuple[float | None, ...]:

@@ -49,6 +49,8 @@ def _stage(stage: StageResult, width: int) -> Iterator[Text]:
     label = Text.assemble(
         (f"{MARKS[stage.verdict]} ", style), f"{stage.stage} {stage.name:<12}", (f"{WORDS[stage.verdict]:<12}", style)
     )
+    if not stage.sentence:
+        label.rstrip()
     body = Text(wording.sentence(stage.sentence), "dim" if stage.verdict in ("skipped", "not-run") else "")
     yield from wrapped(label, body, width)
     if stage.verdict in _EXPANDED:
