@@ -16,7 +16,7 @@ from hypocenter.nouns import StepRecord
 from hypocenter.session.boundary import Boundary
 from hypocenter.session.guard import StopTraining, guarded
 from hypocenter.session.imposed.apply import begin
-from hypocenter.session.imposed.leaving import leave_together
+from hypocenter.session.imposed.leaving import at_exit_leave_together
 from hypocenter.session.parts import Parts
 from hypocenter.tap.gradients import local, norms, to_host
 from hypocenter.tap.roots import owner_of
@@ -225,7 +225,7 @@ class Session:
             return
         self.warn(f"stopped after step {last}, as asked for")
         self.close()
-        leave_together(self.config.agree_timeout_s)
+        at_exit_leave_together(self.config.agree_timeout_s)
         raise StopTraining(0)
 
     @guarded

@@ -146,6 +146,7 @@ ENDS = (".weight", ".bias", "gain")
     ("job", "args"),
     [
         ("megatron_job.py", ("--tp", "2", "--precision", "bf16")),
+        ("megatron_job.py", ("--pp", "2", "--precision", "bf16")),
         ("megatron_job.py", ("--distopt", "--precision", "fp16")),
         ("deepspeed_job.py", ("--stage", "0", "--precision", "fp16")),
         ("deepspeed_job.py", ("--stage", "2", "--precision", "bf16")),

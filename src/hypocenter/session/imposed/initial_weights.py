@@ -77,7 +77,7 @@ class InitialWeights:
 
     def _load(self, root: nn.Module, held: Sequence[Held]) -> None:
         buffers = buffers_of(root, self._names)
-        self._is_part = self._is_part or bool(self._loaded)
+        self._is_part = self._is_part or bool(self._loaded) or self._laid_out.is_stage
         given = given_to(
             [Wanted(names=one.names, shape=one.shape, dtype=one.dtype) for one in held],
             self._source,

@@ -46,19 +46,20 @@ class Held:
 
 
 class LaidOut:
-    """Parameters of a model with their places.
-
-    Args:
-        option: that asks, for errors.
-    """
+    """Parameters of a model with their places."""
 
     def __init__(self, names: NameMap, place: Callable[[], Place]) -> None:
-        self._names, self._wrappers = names, Wrappers()
+        self._names, self._wrappers, self._place = names, Wrappers(), place
         self._spread = SpreadOfParameters(names, self._wrappers, place)
 
     def attach(self) -> Callable[[], None]:
         """Notes data-parallel wrappers as they are made; returns the undo."""
         return self._wrappers.attach()
+
+    @property
+    def is_stage(self) -> bool:
+        """Whether the models here are parts of a pipeline."""
+        return len(self._place().groups.get("pp", ())) > 1
 
     def root_of(self, module: nn.Module) -> nn.Module:
         """The model that a module belongs to; itself where it belongs to none that is known."""
@@ -67,6 +68,9 @@ class LaidOut:
 
     def parameters(self, root: nn.Module, option: str) -> Iterator[Held]:
         """Every parameter of a model.
+
+        Args:
+            option: that asks, for errors.
 
         Raises:
             ImposeError: one lies in a way that tells not which of its elements are here.
@@ -97,6 +101,9 @@ class LaidOut:
             return Held(names=names, parameter=parameter, shape=shape, offset=offset)
         if placements is not None:
             where = self._spread.of(placements, names[0], parameter, parameter, "param")
+            if "=V" in where.placement:
+                why = f"it lies as {where.placement}: other ranks hold other ones under the same name (experts)"
+                raise _unknown(names[0], option, why, "run without expert parallelism")
             if where.is_part and where.offset is None:
                 why = f"it lies as {where.placement}, and which elements are here is not known"
                 raise _unknown(names[0], option, why, "run on fewer ranks, or without this kind of sharding")

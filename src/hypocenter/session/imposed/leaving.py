@@ -6,11 +6,17 @@ other once, and close their process groups, whose threads would otherwise be end
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 from datetime import timedelta
 
 import torch
+
+
+def at_exit_leave_together(timeout_s: float) -> None:
+    """Do it when the interpreter exits: what trainers tidy up on the way there may still need their groups."""
+    atexit.register(leave_together, timeout_s)
 
 
 def leave_together(timeout_s: float) -> None:
