@@ -107,6 +107,7 @@ class BitsTap(TorchDispatchMode):
         self._threads: dict[int, int] = {}
         self._out: list[Place | Event] = []
         self.waiting = WAITING
+        self._is_loading = False
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -196,10 +197,15 @@ class BitsTap(TorchDispatchMode):
         caller, via = user_frame_via(frame)
         where = _of_code(caller.f_code, caller.f_lineno) if caller is not None else Place()
         place = Place(self._site(), "", where.file, where.line, where.function, where.text, via)
-        return place, "forward" if place.site else "data" if via and phase == "setup" else phase, step, microbatch
+        return place, "forward" if place.site else self._outside(phase, via), step, microbatch
 
     def _site(self) -> str:
         return "" if (site := self.context.site) == "loss" else site
+
+    def _outside(self, phase: str, via: str) -> str:
+        """The set-up is over when a loader gives its first batch."""
+        self._is_loading = self._is_loading or bool(via)
+        return "data" if self._is_loading and phase == "setup" else phase
 
     def _place(self, name: str) -> tuple[Place, str, int, int]:
         phase, step, microbatch = self._moment()
@@ -212,7 +218,7 @@ class BitsTap(TorchDispatchMode):
             phase = "forward"
         else:
             via = user_frame_via(sys._getframe(2))[1]
-            phase = "data" if via and phase == "setup" else phase
+            phase = self._outside(phase, via)
         site = "" if found.site == "loss" else found.site
         return (
             Place(site, found.module, where.file, where.line, where.function, where.text, via), phase, step, microbatch,
