@@ -59,7 +59,7 @@ class RecordedValues:
 
     def site(self, site: str, step: int, microbatch: int) -> Mapping[str, Stored]:
         """All values of a module by key (`in[0]`, `out[0]#1`, `weight`, `weight.grad`); empty when there are none."""
-        path = self._files.get((step, microbatch), {}).get(_stem(site))
+        path = self._files.get((step, microbatch), {}).get(file_stem(site))
         found = self._file(path) if path is not None else None
         if found is None or found.metadata.get("site", site) != site:  # another one whose name looks the same on disk
             return {}
@@ -98,6 +98,6 @@ class RecordedValues:
         return found
 
 
-def _stem(site: str) -> str:
+def file_stem(site: str) -> str:
     """What the recording half calls the file of a site."""
     return re.sub(r"[^\w.#()\[\]-]", "_", site)[:200] or "(root)"

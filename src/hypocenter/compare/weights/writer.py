@@ -30,7 +30,7 @@ def write_safetensors(tensors: dict[str, Tensor], out: Path, *, max_shard_bytes:
     try:
         if out.suffix == ".safetensors":
             out.parent.mkdir(parents=True, exist_ok=True)
-            _write(tensors, out)
+            write_file(tensors, out, {})
             return [out]
         out.mkdir(parents=True)
         return _write_shards(tensors, out, max_shard_bytes)
@@ -43,14 +43,14 @@ def write_safetensors(tensors: dict[str, Tensor], out: Path, *, max_shard_bytes:
 def _write_shards(tensors: dict[str, Tensor], out: Path, limit: int) -> list[Path]:
     shards = _shards(tensors, limit)
     if len(shards) == 1:
-        _write(shards[0], out / "model.safetensors")
+        write_file(shards[0], out / "model.safetensors", {})
         return [out / "model.safetensors"]
     files: list[Path] = []
     index: dict[str, str] = {}
     for number, shard in enumerate(shards, start=1):
         files.append(out / f"model-{number:05d}-of-{len(shards):05d}.safetensors")
         index |= dict.fromkeys(shard, files[-1].name)
-        _write(shard, files[-1])
+        write_file(shard, files[-1], {})
     total = sum(n_bytes(tensor.shape, tensor.dtype) for tensor in tensors.values())
     text = json.dumps({"metadata": {"total_size": total}, "weight_map": index}, indent=2, ensure_ascii=False)
     (out / INDEX).write_text(text + "\n", encoding="utf-8")
@@ -70,8 +70,9 @@ def _shards(tensors: dict[str, Tensor], limit: int) -> list[dict[str, Tensor]]:
     return shards
 
 
-def _write(tensors: dict[str, Tensor], path: Path) -> None:
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+def write_file(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
+    """Write one file, that appears whole. Raises OSError, CheckpointError, and HypocenterError for a format it lacks."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt", **metadata}}
     at = 0
     for name, tensor in tensors.items():
         if tensor.dtype not in _NAMES:

@@ -1,0 +1,138 @@
+"""A large JSON object entry by entry: what `json.load` would take whole, with a bound on memory.
+
+Reads what Python's own writer writes, so the bare tokens NaN, Infinity and -Infinity are numbers. A file that is cut
+off gives every whole entry, and one line about the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+PIECE = 1 << 20  # characters read at a time
+AT_MOST = 64 << 20  # characters of one entry; a real one of a thousand tensors has half a megabyte
+_SPACE = re.compile(r"[ \t\r\n]*")
+_DECODER = json.JSONDecoder()
+
+
+class _Damaged(Exception):
+    """The text is no JSON from here on."""
+
+
+def entries(path: Path, inside: str, say: Callable[[str], None]) -> Iterator[tuple[str, Any]]:
+    """The entries of the object at key `inside` of the outermost object, in the order of the file.
+
+    What is beside it comes as ("", {key: value}) first, as far as it stands before it. With `inside` empty the entries
+    are those of the outermost object itself.
+
+    Args:
+        path: the file.
+        inside: a key, or "".
+        say: takes one line when the file is damaged; what came before stays.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with path.open("r", encoding="utf-8", errors="replace", newline="") as file:
+        text = _Text(file.read)
+        try:
+            text.expect("{")
+            if not inside:
+                yield from _members(text)
+                return
+            beside: dict[str, Any] = {}
+            for key in _keys(text):
+                if key == inside:
+                    yield "", beside
+                    text.expect("{")
+                    yield from _members(text)
+                else:
+                    beside[key] = text.value()
+        except _Damaged as error:
+            say(f"{path.name}: {error}")
+        except RecursionError:
+            say(f"{path.name}: nested too deeply after {text.n_entries:,} entries")
+
+
+def _members(text: _Text) -> Iterator[tuple[str, Any]]:
+    for key in _keys(text):
+        value = text.value()
+        text.n_entries += 1
+        yield key, value
+
+
+def _keys(text: _Text) -> Iterator[str]:
+    """The keys of an object whose brace has been read; the caller reads each value."""
+    mark = text.next()
+    if mark == "}":
+        return
+    while True:
+        if mark != '"':
+            raise _Damaged(f"no key where one must be, after {text.n_entries:,} entries")
+        text.back()
+        key = text.value()
+        text.expect(":")
+        yield key
+        mark = text.next()
+        if mark == "}":
+            return
+        if mark != ",":
+            raise _Damaged(f"no comma where one must be, after {text.n_entries:,} entries")
+        mark = text.next()
+
+
+class _Text:
+    """A window that moves over the file."""
+
+    def __init__(self, read: Callable[[int], str]) -> None:
+        self.n_entries = 0
+        self._read, self._held, self._at, self._is_over = read, "", 0, False
+
+    def next(self) -> str:
+        """The next character that is no space."""
+        while True:
+            self._at = _SPACE.match(self._held, self._at).end()  # type: ignore[union-attr]
+            if self._at < len(self._held):
+                self._at += 1
+                return self._held[self._at - 1]
+            if not self._more(PIECE):
+                raise _Damaged(f"cut off after {self.n_entries:,} entries")
+
+    def back(self) -> None:
+        """Go back by the character that `next` gave."""
+        self._at -= 1
+
+    def expect(self, mark: str) -> None:
+        """Go past a mark."""
+        if self.next() != mark:
+            raise _Damaged(f"no {mark} where one must be, after {self.n_entries:,} entries")
+
+    def value(self) -> Any:
+        """The JSON value that stands here."""
+        self.next()
+        self.back()
+        while True:
+            try:
+                value, end = _DECODER.raw_decode(self._held, self._at)
+            except ValueError as error:
+                is_cut = True
+                why = str(error).partition(":")[0]
+            else:
+                is_cut, why = end == len(self._held) and not self._is_over, ""  # a number may go on
+                if not is_cut:
+                    self._at = end
+                    return value
+            held = len(self._held) - self._at
+            if held > AT_MOST:
+                raise _Damaged(f"an entry is larger than {AT_MOST >> 20} MiB, after {self.n_entries:,} entries")
+            if not self._more(max(PIECE, held)) and why:
+                raise _Damaged(f"cut off or damaged after {self.n_entries:,} entries ({why})")
+
+    def _more(self, n: int) -> bool:
+        piece = "" if self._is_over else self._read(n)
+        self._is_over = not piece
+        self._held, self._at = self._held[self._at :] + piece, 0
+        return bool(piece)

@@ -1,0 +1,92 @@
+"""Where another tool's files of a step and rank lie: `step3/rank1/dump.json` and the ways in which that is varied."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+_STEP = re.compile(r"step(\d{1,15})")
+_RANK = re.compile(r"(?:rank|device)(\d{1,9})")
+_PROCESS = re.compile(r"proc(\d{1,12})|rank")
+_DEPTH = 6
+_MOST_RANK = 100_000  # a higher number behind `rank` is a process number, as ptdbg writes it
+_MOST_FILES = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One file of one rank and step."""
+
+    path: Path
+    rank: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """All of a dump, ranks rising and of each rank the steps."""
+
+    parts: tuple[Part, ...]
+    twice: tuple[Path, ...]  # other files of a rank and step that is there already
+    notes: tuple[str, ...] = ()
+
+
+def parts_of(path: Path, names: Collection[str], say: Callable[[str], None]) -> Parts:
+    """Find files of these names below a path (or the one that it is), each with the rank and step its folders tell.
+
+    Processes that no rank is told of are numbered in the order of their folders' names.
+    """
+    found = [path] if path.is_file() else _below(path, names)
+    told = [(_number(_STEP, file), _rank_word(file), file) for file in found]
+    processes = sorted({word for _, word, _ in told if isinstance(word, str)})
+    kept: dict[tuple[int, int], Path] = {}
+    twice: list[Path] = []
+    for step, word, file in told:
+        rank = word if isinstance(word, int) else processes.index(word)
+        key = rank, step or 0
+        if key in kept:
+            twice.append(file)
+            continue
+        kept[key] = file
+    if len(processes) > 1:
+        notes = (f"{len(processes)} processes without a rank are taken as ranks 0 to {len(processes) - 1}",)
+    else:
+        notes = ()
+    for file in twice[:3]:
+        say(f"{file} is left out: another file is of the same rank and step; import it on its own")
+    parts = [Part(path=file, rank=rank, step=step) for (rank, step), file in sorted(kept.items())]
+    return Parts(parts=tuple(parts), twice=tuple(twice), notes=notes)
+
+
+def _below(root: Path, names: Collection[str]) -> list[Path]:
+    found: list[Path] = []
+    for folder, folders, files in os.walk(root):
+        depth = len(Path(folder).relative_to(root).parts)
+        folders.sort()
+        folders[:] = [name for name in folders if name != "dump_tensor_data"] if depth < _DEPTH else []
+        found += [Path(folder) / name for name in sorted(files) if name in names]
+        if len(found) > _MOST_FILES:
+            break
+    return found
+
+
+def _number(pattern: re.Pattern[str], file: Path) -> int | None:
+    for part in reversed(file.absolute().parts[:-1]):
+        match = pattern.fullmatch(part)
+        if match:
+            return int(match[1])
+    return None
+
+
+def _rank_word(file: Path) -> int | str:
+    """The rank, or what stands in its place."""
+    number = _number(_RANK, file)
+    if number is not None and number < _MOST_RANK:
+        return number
+    for part in reversed(file.absolute().parts[:-1]):
+        if _PROCESS.fullmatch(part) or _RANK.fullmatch(part):
+            return part
+    return ""

@@ -1,0 +1,163 @@
+"""One step of one rank of an msprobe dump: which call of which micro-batch each entry is, and where it stands.
+
+msprobe counts calls of a module over the whole step, and calls of an API over the whole program: one more call slides
+all later numbers. Here they are counted per module and micro-batch. A module that is called again while its backward
+is still to come is a checkpoint's recompute; one that is called again after it begins a new micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hypocenter.importing.msprobe_names import Name, Sites, parse
+from hypocenter.nouns import Phase
+
+OPTIMIZER = "optimizer"  # parent of the APIs that an update calls
+APART = 1 << 10  # between the orders of two entries: modules begin in between
+_DEEPEST = 256  # modules within modules
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """Where an entry belongs."""
+
+    site: str
+    phase: Phase
+    op: str
+    module: str  # class of the module
+    call: int
+    microbatch: int
+    recompute: bool
+    order_in: int
+    order_out: int
+
+
+@dataclass(slots=True)
+class Step:
+    """What is known of the entries so far.
+
+    Args:
+        parents: entry name -> name of the module's entry that called it, as construct.json has it.
+        sites: our names of modules.
+        has_modules: APIs are ops of modules; without any (level L1) each API is a site of its own.
+    """
+
+    parents: Mapping[str, str | None]
+    sites: Sites
+    has_modules: bool
+    microbatch: int = 0
+    n_entries: int = 0
+    _counted: Counter[tuple[str, str, str, int, bool]] = field(default_factory=Counter)
+    _forward: dict[tuple[str, int], Call] = field(default_factory=dict)  # of a path and the tool's number
+    _waiting: dict[str, set[int]] = field(default_factory=dict)  # forward calls whose backward is still to come
+    _recomputed: set[str] = field(default_factory=set)  # roots of recomputes, by entry name
+    _is_in_backward: bool = False
+    _begins: dict[str, int] = field(default_factory=dict)  # entry name -> number of the first entry inside it
+    _opened: Counter[int] = field(default_factory=Counter)  # modules that begin just before an entry
+
+    def place(self, text: str, name: Name, *, has_gradient: bool) -> Call:
+        """Place the next entry.
+
+        Args:
+            text: its name, as written; `name` is the same taken apart.
+            has_gradient: an output of it requires one.
+        """
+        self.n_entries += 1
+        parent = self.parents.get(text)
+        above = self._above(text)
+        order_in, order_out = self._orders(text, above, is_module=name.kind == "module")
+        if name.direction == "backward":
+            return self._backward(name, text, parent, order_in, order_out)
+        if parent == OPTIMIZER:
+            return self._made(name, "", "optimizer", self.microbatch, False, order_in, order_out)
+        is_again = self._is_recompute(above[-1] if above else text)
+        owner = self._owner(name, parent)
+        call = self._made(name, owner, "forward", self.microbatch, is_again, order_in, order_out)
+        self._forward[name.path, name.call] = call
+        if has_gradient and name.kind == "module":
+            self._waiting.setdefault(name.path, set()).add(name.call)
+        return call
+
+    @property
+    def is_in_backward(self) -> bool:
+        """Whether an entry of backward was seen in this micro-batch."""
+        return self._is_in_backward
+
+    def between(self) -> int:
+        """The order of what stands at no module or API."""
+        self.n_entries += 1
+        return self.n_entries * APART
+
+    def _backward(self, name: Name, text: str, parent: str | None, order_in: int, order_out: int) -> Call:
+        self._is_in_backward = True
+        self._waiting.get(name.path, set()).discard(name.call)
+        known = self._forward.get((name.path, name.call))
+        if known is None:
+            return self._made(name, self._owner(name, parent), "backward", self.microbatch, False, order_in, order_out)
+        return Call(
+            site=known.site, phase="backward", op=known.op, module=known.module, call=known.call,
+            microbatch=known.microbatch, recompute=False, order_in=order_in, order_out=order_out,
+        )  # fmt: skip
+
+    def _made(
+        self, name: Name, owner: str, phase: Phase, microbatch: int, recompute: bool, order_in: int, order_out: int
+    ) -> Call:
+        op = name.path if name.kind == "api" and (self.has_modules or phase == "optimizer") else ""
+        module = name.module
+        if name.kind == "module":
+            site = self.sites.of(name.path)
+        elif not op:
+            site = name.path
+        else:
+            parsed = parse(owner) if owner else None
+            site = self.sites.of(parsed.path) if parsed is not None and parsed.kind == "module" else ""
+            module = parsed.module if parsed is not None else ""
+        key = site, op, phase, microbatch, recompute
+        number = self._counted[key]
+        self._counted[key] += 1
+        return Call(
+            site=site, phase=phase, op=op, module=module, call=number, microbatch=microbatch, recompute=recompute,
+            order_in=order_in, order_out=order_out,
+        )  # fmt: skip
+
+    def _owner(self, name: Name, parent: str | None) -> str:
+        return parent or "" if name.kind == "api" else ""
+
+    def _above(self, text: str) -> list[str]:
+        """The entries around one, innermost first."""
+        found: list[str] = []
+        here = self.parents.get(text)
+        while here and here != OPTIMIZER and len(found) < _DEEPEST and here not in found:
+            found.append(here)
+            here = self.parents.get(here)
+        return found
+
+    def _orders(self, text: str, above: list[str], *, is_module: bool) -> tuple[int, int]:
+        """A module's entry is written when it ends: it has begun before the first entry inside it."""
+        number = self.n_entries
+        first = min(self._begins.pop(text, number), number)
+        for name in above:
+            self._begins.setdefault(name, first)
+        if not is_module:
+            return number * APART, number * APART + 1
+        self._opened[first] += 1
+        return first * APART - min(self._opened[first], _DEEPEST), number * APART + 1
+
+    def _is_recompute(self, root: str) -> bool:
+        """Whether the outermost entry around a forward entry is a checkpoint's second call; begins a micro-batch."""
+        if not self._is_in_backward:
+            return False
+        if root in self._recomputed:
+            return True
+        name = parse(root)
+        if name is None or name.kind != "module":
+            return False
+        if any(call < name.call for call in self._waiting.get(name.path, ())):
+            self._recomputed.add(root)
+            return True
+        if (name.path, name.call - 1) in self._forward:
+            self.microbatch += 1
+            self._is_in_backward = False
+        return False

@@ -1,0 +1,69 @@
+"""From Max, Min, Mean and Norm of another tool to a Summary, and the words for what these four do not tell."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from hypocenter.nouns import Summary
+
+_UNKNOWN = "counts histogram extremes sum sumsq"
+
+
+def summary_of(
+    n: int, *, high: Any, low: Any, mean: Any, norm: Any, dtype: str, is_rough: bool = True
+) -> tuple[Summary, str]:
+    """What four statistics tell of `n` elements, and what is lacking (nouns.LACKS).
+
+    A statistic that is no number (null, text) is not known. NaN in a maximum, minimum or mean proves one NaN at least,
+    or infinities of both signs for a mean; an infinite extreme proves one of its sign. An infinite mean or norm of
+    finite extremes proves nothing: the sum overflowed the format in which it was formed.
+
+    Args:
+        high, low, mean, norm: as found in the file.
+        is_rough: mean and norm were computed in the tensor's own dtype.
+    """
+    if n == 0:
+        return Summary(), ""
+    top, bottom = number(high), number(low)
+    if top is None and bottom is None:
+        return Summary(n=n), _UNKNOWN
+    lacks = ["histogram"]
+    has_nan = any(value is not None and math.isnan(value) for value in (top, bottom))
+    n_posinf, n_neginf = int(math.inf in (top, bottom)), int(-math.inf in (top, bottom))
+    is_bad = bool(has_nan or n_posinf or n_neginf)
+    lacks += ["counts"] if is_bad else []
+    finite_top = top if top is not None and math.isfinite(top) else None
+    finite_bottom = bottom if bottom is not None and math.isfinite(bottom) else None
+    lacks += ["extremes"] if finite_top is None or finite_bottom is None else []
+    total = None if is_bad else _finite(number(mean))
+    size = None if is_bad else _finite(number(norm))
+    lacks += [word for word, value in (("sum", total), ("sumsq", size)) if value is None]
+    if is_rough and (total is not None or size is not None) and dtype != "float64":
+        lacks.append("rough")
+    squares = size * size if size is not None else 0.0
+    summary = Summary(
+        n=n, n_nan=int(has_nan), n_posinf=n_posinf, n_neginf=n_neginf, min=finite_bottom, max=finite_top,
+        absmax=max((abs(v) for v in (finite_top, finite_bottom) if v is not None), default=0.0),
+        sum=(total * n if math.isfinite(total * n) else 0.0) if total is not None else 0.0,
+        sumsq=squares if math.isfinite(squares) else 0.0,
+    )  # fmt: skip
+    if size is not None and not math.isfinite(squares):
+        lacks.append("sumsq")
+    return summary, " ".join(dict.fromkeys(lacks))
+
+
+def number(value: Any) -> float | None:
+    """A statistic as a float; None when it is none."""
+    if isinstance(value, bool):
+        return float(value)
+    if isinstance(value, (int, float)):
+        try:
+            return float(value)
+        except OverflowError:
+            return math.copysign(math.inf, value)
+    return None
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
