@@ -213,3 +213,31 @@ def test_workers_of_a_loader_differ_from_each_other_and_repeat(tmp_path: Path) -
 
     assert first == again
     assert all(len(set(line.strip("[]").split(","))) == 4 for line in first.splitlines())
+
+
+def test_mindspore_is_switched_at_its_import(tmp_path: Path) -> None:
+    """A stand-in: it notes what it is told. Nothing of torch is needed for it."""
+    (tmp_path / "mindspore.py").write_text(
+        "def set_seed(seed): print('seed', seed)\ndef set_context(**options): print(options)\n", encoding="utf-8"
+    )
+    program = "import mindspore, random, numpy\nprint(numpy.random.rand() == numpy.random.RandomState(42).rand())"
+
+    found = run(tmp_path, program, "--deterministic").stdout
+
+    assert found.splitlines() == ["seed 42", "{'deterministic': 'ON'}", "True"]
+
+
+def test_attention_runs_its_backward_in_the_strict_mode(tmp_path: Path) -> None:
+    """What is done to a node of attention on a GPU, done to another one here."""
+    program = (
+        "import torch\n"
+        "from hypocenter.session.imposed.algorithms import be_strict\n"
+        "is_strict = lambda: not torch.is_deterministic_algorithms_warn_only_enabled()\n"
+        "class Probe(torch.autograd.Function):\n"
+        "    def forward(ctx, x): return x.clone()\n"
+        "    def backward(ctx, g): print(is_strict()); return g\n"
+        "x = torch.ones(2, requires_grad=True)\n"
+        "y = Probe.apply(Probe.apply(x)); be_strict(y.grad_fn); y.sum().backward(); print(is_strict())"
+    )
+
+    assert run(tmp_path, program, "--deterministic").stdout.split() == ["True", "False", "False"]

@@ -139,10 +139,11 @@ def _origin(
     via = {"loader": ["torch.utils.data does it on behalf of this line"]}.get(
         place.via, [f"in the {place.via}"] if place.via.startswith("backward") else []
     )
+    param = trace.parameters.get(event.n, "") if event.phase == "setup" else ""
     return Origin(
         cause=cause, confidence=confidence, what=what, op=event.name, phase=event.phase, step=event.step,
         microbatch=event.microbatch, rank=trace.rank, worker=trace.worker, site=place.site, module=place.module,
-        param=trace.parameters.get(event.n, "") if event.phase == "setup" else "", generator=event.generator, source=source,
+        param=param, generator=event.generator, source=source,
         why=(*reasons, *via), fix=fix,
     )  # fmt: skip
 

@@ -34,6 +34,7 @@ class Pairing:
     parted: list[tuple[Event | None, Event | None]] = field(default_factory=list)  # a thread's first that is no pair
     by_n: dict[int, Event] = field(default_factory=dict)  # of a
     results: list[tuple[Event, Event]] = field(default_factory=list)
+    steering: list[int] = field(default_factory=list)  # events that differ and whose values went to Python, in order
 
     @property
     def trains(self) -> bool:
@@ -50,6 +51,7 @@ def paired(a: Trace, b: Trace) -> Pairing:
     for one, other in pairing.results:  # also after the runs have parted
         pairing.partner[one.n] = other
         _note(pairing, one, other)
+    pairing.steering = sorted(n for n in pairing.differs if pairing.by_n[n].reads and not pairing.by_n[n].writes)
     return pairing
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -94,7 +95,7 @@ def _parted(pairing: Pairing, event: Event) -> Iterator[Root | int]:
 
 def _steering(pairing: Pairing, end: int) -> list[int]:
     """Events before this one that differ and whose values went to Python: `if loss.item() > ...`."""
-    return [n for n in pairing.differs if n < end and pairing.by_n[n].reads and not pairing.by_n[n].writes]
+    return pairing.steering[: bisect_left(pairing.steering, end)]
 
 
 def _is_remote(event: Event) -> bool:
