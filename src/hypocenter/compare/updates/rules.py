@@ -17,6 +17,7 @@ from hypocenter.compare.values.bits import Array
 
 EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 """Distance from 1 to the next number: IEEE 754, and bfloat16."""
+ALLOWED = 4.0  # rounding errors that a result may have: see recompute.LIMIT_UNITS
 TINY = {"float64": 2.0**-1022, "float32": 2.0**-126, "float16": 2.0**-24, "bfloat16": 2.0**-126}
 """Below this a result may be flushed to zero (float16: its smallest subnormal number)."""
 
@@ -84,9 +85,9 @@ def _adam(options: Options, inputs: Inputs) -> Predicted:
     c1, c2 = (1 - b1**n, 1 - b2**n) if options.bias_correction else (1.0, 1.0)
     root = np.sqrt(divides)
     below = root / np.sqrt(c2) + options.eps
-    root_unit = np.minimum(np.sqrt(square_unit), square_unit / np.maximum(root, TINY["float64"]))
     direction = _divided(new_mean, c1 * below)
-    size = _divided(mean_unit, c1 * below) + np.abs(direction) * (eps + _divided(root_unit / np.sqrt(c2), below))
+    off = _root_off(divides, square_unit) / np.sqrt(c2) + eps * below + TINY[inputs.dtype]
+    size = _divided(mean_unit, c1 * below) + np.abs(direction) * (eps + _stretched(off, below))
     return _moved(options, inputs, direction, size, state)
 
 
@@ -117,8 +118,8 @@ def _adagrad(options: Options, inputs: Inputs) -> Predicted:
     root = np.sqrt(total)
     below = (root + options.eps) * (1 + inputs.n_steps * options.lr_decay)
     direction = _divided(gradient, below)
-    root_unit = np.minimum(np.sqrt(total_unit), total_unit / np.maximum(root, TINY["float64"]))
-    size = eps * (_divided(terms, below) + np.abs(direction)) + np.abs(direction) * _divided(root_unit, below)
+    off = _root_off(total, total_unit) + eps * (root + options.eps) + TINY[inputs.dtype]
+    size = eps * (_divided(terms, below) + np.abs(direction)) + np.abs(direction) * _stretched(off, root + options.eps)
     return _moved(options, inputs, direction, size, {"sum": Value(exact=total, unit=total_unit)})
 
 
@@ -139,6 +140,21 @@ def _moved(options: Options, inputs: Inputs, direction: Array, size: Array, stat
         size + EPS[inputs.dtype] * np.abs(direction)
     )
     return Predicted(after=Value(exact=after, unit=unit + TINY[inputs.dtype]), direction=direction, state=state)
+
+
+def _root_off(square: Array, unit: Array) -> Array:
+    """How far the root may be off when the square is off by one rounding error."""
+    return np.minimum(np.sqrt(unit), unit / np.maximum(np.sqrt(square), TINY["float64"]))
+
+
+def _stretched(off: Array, below: Array) -> Array:
+    """By how much of itself a quotient may be off when what divides is off by so much for each rounding error.
+
+    Where all errors that are allowed together could take most of the divisor away nothing can be said: infinite. That
+    is so for small second moments in float16, which has no numbers for them.
+    """
+    left = 1 - ALLOWED * _divided(off, below)
+    return np.where(left > 0, _divided(off, below) / np.maximum(left, TINY["float64"]), np.inf)
 
 
 def _divided(above: Array, below: Array) -> Array:
