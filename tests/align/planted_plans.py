@@ -1,4 +1,4 @@
-"""Ten planted differences and a right pair: plans for one program whose flags plant them, and what must be found.
+"""Eleven planted differences and two right pairs: plans for one program whose flags plant them, and what must be found.
 
 What must be found follows from what is planted and from the order of the stages, never from what was found.
 """
@@ -28,6 +28,7 @@ class Planted:
 
 CASES = (
     Planted(name="nothing (one process, then two ranks)", wide=("one", "")),
+    Planted(name="nothing (attention written out: the same, rounded elsewhere)", flags="--attention written-out"),
     Planted(name="eps of one norm 1e-3 for 1e-5", flags="--eps 1e-3", stage=2, cause="config-mismatch",
             words=("blocks.1.norm2",)),
     Planted(name="batches in another order", flags="--order later-first", stage=1, cause="data-mismatch",
@@ -45,6 +46,8 @@ CASES = (
             words=("bfloat16",)),
     Planted(name="one matrix starts as other numbers", flags="--layer-seed 5", stage=1, cause="init-mismatch",
             words=("blocks.1.up.weight",)),
+    Planted(name="one batch is treated otherwise", flags="--odd-step 13", stage=5, cause="implementation-mismatch",
+            words=("step 13",)),
     Planted(name="DDP: a mean of the ranks' means", stage=8, cause="implementation-mismatch",
             words=("mean of the ranks' own means",), wide=("ranks", "--mean per-rank")),
 )  # fmt: skip

@@ -25,11 +25,18 @@ def formats_apart(context: Context, site: str) -> FormatsApart | None:
             if _is_output(row, module) and row.dtypes[0] != row.dtypes[1] and all(row.dtypes):
                 mine, other = row.dtypes
                 return FormatsApart(
-                    text=f"{module} gives {mine} in the baseline and {other} in the candidate: it computes, and "
+                    text=f"{module}{_kind(context, module)} gives {mine} in the baseline and {other} in the candidate: it computes, and "
                     f"adds up its gradient, in another format",
                     fix=f"let {module} compute in {mine}, as the baseline does",
                 )  # fmt: skip
     return None
+
+
+def _kind(context: Context, module: str) -> str:
+    """` (Embedding)`, where the class is known."""
+    facts = context.run("baseline", "steps").facts()
+    kinds = (one.kind for one in (facts.modules if facts is not None else ()) if one.path == module)
+    return "".join(f" ({kind})" for kind in kinds)
 
 
 def _is_output(row: RowComparison, module: str) -> bool:

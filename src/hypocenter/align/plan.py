@@ -64,6 +64,7 @@ class Stages:
     repeats: int = 2  # of the baseline without determinism
     budget: float = 4.0  # an error counts from this many times the measured noise floor on
     map: str = ""  # pairs of names that win (TOML), as `hypocenter diff --map`
+    tokenizer: str = ""  # folder of a tokenizer: the batch of a spike is decoded with it
     timeout_s: float | None = None  # longest that one run may take
 
 

@@ -8,6 +8,7 @@ frozen     learning rate 0 for many steps
 loose      the first steps of the baseline without determinism: does that change anything here?
 frozen-repeat-N, repeat-N    the baseline once more, as far off as good runs may be
 long       the programs as they are
+batches-N  the baseline until step N, its batches kept
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def need(
         parameters: ends of the names of parameters, where only these are to be recorded.
     """
     kind = purpose.rstrip("0123456789").rstrip("-")
-    options = (*_OPTIONS[kind](plan, side), *_length(plan, kind))
+    options = (*_OPTIONS[kind](plan, side), *_length(plan, kind, purpose))
     options += ("--initial-weights", start_from) if start_from else ()
     options += ("--gradients-from", gradients) if gradients else ()
     if kind in ("updates", "fed"):  # what modules take in and give is far larger than parameters
@@ -96,16 +97,25 @@ def _updates(plan: Plan, side: SideName) -> tuple[str, ...]:
 
 
 _ENDINGS = ("weight", "bias", "gamma", "beta")  # of names of parameters, where nobody knows better
+
+
+def _batches(plan: Plan, side: SideName) -> tuple[str, ...]:
+    return _drawn(plan)
+
+
 _OPTIONS = {
     "steps": _steps, "again": _again, "loose": _loose, "fed": _updates, "updates": _updates, "frozen": _frozen,
-    "frozen-repeat": _frozen_repeat, "long": _long, "repeat": _long,
+    "frozen-repeat": _frozen_repeat, "long": _long, "repeat": _long, "batches": _batches,
 }  # fmt: skip
 
 
-def _length(plan: Plan, kind: str) -> tuple[str, ...]:
+def _length(plan: Plan, kind: str, purpose: str) -> tuple[str, ...]:
     stages = plan.stages
     lengths = {
         "frozen": stages.frozen_steps, "frozen-repeat": stages.frozen_steps, "long": stages.long_steps,
         "repeat": stages.long_steps, "updates": UPDATED, "fed": UPDATED,
     }  # fmt: skip
+    if kind == "batches":
+        last = int(purpose.rpartition("-")[2])
+        return ("--save-batches", str(last + 1), "--stop-after-step", str(last))
     return ("--stop-after-step", str(lengths.get(kind, stages.steps) - 1))

@@ -20,6 +20,8 @@ SPACE = 32  # labels of words behind a space in the first half of the batch are 
 class Block(nn.Module):
     """Attention and a feed-forward network, each behind a norm and beside a residual."""
 
+    is_written_out = False
+
     def __init__(self, eps: float, dropout: float) -> None:
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH, eps=eps)
@@ -30,9 +32,16 @@ class Block(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         n, t, d = x.shape
         q, k, v = (part.view(n, t, N_HEADS, -1).transpose(1, 2) for part in self.qkv(self.norm1(x)).split(d, dim=2))
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        y = attention(q, k, v) if Block.is_written_out else F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.drop(self.proj(y.transpose(1, 2).reshape(n, t, d)))
         return x + self.drop(self.down(F.gelu(self.up(self.norm2(x)))))
+
+
+def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """The same, rounded elsewhere."""
+    t = q.shape[-2]
+    scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+    return scores.masked_fill(torch.ones(t, t, dtype=torch.bool).triu(1), -math.inf).softmax(-1) @ v
 
 
 class Gpt(nn.Module):
@@ -56,6 +65,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--eps", type=float, default=1e-5, help="of a norm of the second block")
+    parser.add_argument("--attention", choices=("fused", "written-out"), default="fused")
     parser.add_argument("--order", choices=("as-is", "later-first"), default="as-is")
     parser.add_argument("--decay-steps", type=int, default=200)
     parser.add_argument("--label-shift", type=int, default=1)
@@ -64,6 +74,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--accumulate", choices=("mean", "sum"), default="mean")
     parser.add_argument("--loss", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--layer-seed", type=int, default=0, help="draws the second block's first matrix again")
+    parser.add_argument("--odd-step", type=int, default=-1, help="logits of this step's batch are 1 %% larger")
     parser.add_argument("--micro-batches", type=int, default=N_MICRO)
     parser.add_argument("--mean", choices=("global", "per-rank"), default="global")
     return parser.parse_args()
@@ -71,6 +82,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     given = arguments()
+    Block.is_written_out = given.attention == "written-out"
     n_ranks, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     if n_ranks > 1:
         dist.init_process_group("gloo")
@@ -85,12 +97,13 @@ def main() -> None:
     decay = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: 0.1 + 0.45 * (1 + math.cos(math.pi * min(step / given.decay_steps, 1.0)))
     )
-    for micro in micro_batches(given):
+    for step, micro in enumerate(micro_batches(given)):
         n_labels = sum(int((labels != NOTHING).sum()) for _, labels in micro)
         for at, (ids, labels) in enumerate(micro):
             if at % n_ranks != rank:
                 continue
             logits = model(ids).to(getattr(torch, given.loss)).flatten(0, 1)
+            logits = logits * 1.01 if step == given.odd_step else logits
             total = F.cross_entropy(logits, labels.flatten(), reduction="sum")
             own = int((labels != NOTHING).sum())
             if n_ranks > 1:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from hypocenter.align.alignment import StageResult, StageVerdict
 from hypocenter.align.context import Context
+from hypocenter.align.groups import group_differences
 from hypocenter.align.repeats import repeats
+from hypocenter.align.samples import samples_at
 from hypocenter.align.tracks import track_figures
-from hypocenter.align.verdicts import result
+from hypocenter.align.verdicts import named, result
 from hypocenter.compare.curves.compare import compare_curves
 from hypocenter.compare.curves.comparison import Check, CurveComparison
+from hypocenter.errors import HypocenterError
 
 _VERDICTS: dict[str, StageVerdict] = {"accepted": "passed", "departed": "failed", "cannot-tell": "cannot-tell"}
 
@@ -19,6 +22,8 @@ def judge(context: Context) -> StageResult:
     curves = [context.curve(side, "long") for side in ("baseline", "candidate")]
     found = compare_curves(curves[0], curves[1], noise.curves)
     cause, why = _cause(found)
+    if cause == "unknown" and found.status == "departed":
+        cause, why = _settings(context)
     figures = {
         "curves": [track_figures(found)],
         "checks": [{"name": c.name, "status": c.status, "text": c.text} for c in found.checks],
@@ -33,6 +38,8 @@ def judge(context: Context) -> StageResult:
         for s in found.spikes[:3]
     ]
     verdict = _VERDICTS[found.status]
+    if found.spikes and verdict != "passed" and context.plan.stages.tokenizer:
+        spikes += samples_at(context, found.spikes[0].step)
     failed = verdict == "failed"
     names = [context.shown(side, "long") for side in ("baseline", "candidate")]
     again = " ".join(["hypocenter curves", *names, *(f"--noise {context.short(path)}" for path in noise.paths)])
@@ -43,6 +50,22 @@ def judge(context: Context) -> StageResult:
         next=(*found.next, again) if verdict != "passed" else (),
         figures=figures,
     )  # fmt: skip
+
+
+def _settings(context: Context) -> tuple[str, list[str]]:
+    """Settings of the optimizers that differ, where the long runs recorded them: the parameters with weight decay."""
+    try:
+        runs = context.run("baseline", "long"), context.run("candidate", "long")
+        apart = group_differences(*runs, context.matching)
+    except HypocenterError:
+        return "unknown", []
+    if not apart:
+        return "unknown", ["both optimizers are set alike, parameter by parameter"]
+    one = apart[0]
+    return "config-mismatch", [
+        f"{one.option} of {len(one.parameters)} of {one.n_all} parameters is {one.baseline} in the baseline and "
+        f"{one.candidate} in the candidate: {named(one.parameters)}"
+    ]
 
 
 def _cause(found: CurveComparison) -> tuple[str, list[str]]:

@@ -60,10 +60,15 @@ def side_of(name: str, run: RecordedRun, configuration: Configuration | None = N
     )  # fmt: skip
 
 
-def _batches(run: RecordedRun, problems: list[str]) -> Iterator[Batch]:
+def batches_of_step(run: RecordedRun, step: int) -> tuple[Batch, ...]:
+    """The batches of one step that were kept and can be read."""
+    return tuple(_batches(run, [], f"step-{step:06d}"))
+
+
+def _batches(run: RecordedRun, problems: list[str], folders: str = "step-*") -> Iterator[Batch]:
     n_files = 0
     for rank in run.ranks:
-        for path in sorted(batches_directory(run.directory, rank).glob("step-*/mb-*.safetensors")):
+        for path in sorted(batches_directory(run.directory, rank).glob(f"{folders}/mb-*.safetensors")):
             n_files += 1
             if n_files > _MOST_FILES:
                 problems.append(f"only the first {_MOST_FILES} batches were looked at")

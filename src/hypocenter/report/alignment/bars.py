@@ -50,7 +50,7 @@ def inline(norms: Sequence[dict[str, Any]], *, with_style: bool = False) -> str:
         f'height="{height}" role="img">{style}<title>{escape(head)}</title>{ground}'
         f'<text class="mute end" x="{_LEFT - 8}" y="20">parameter</text>'
         f'<text class="mute" x="{_LEFT}" y="20">baseline above, candidate below; logarithmic</text>'
-        f'<text class="mute end" x="{WIDTH - 8}" y="20">gradient apart, in noise floors</text>'
+        f'<text class="mute end" x="{WIDTH - 8}" y="20">gradient apart, relative / in noise floors</text>'
         f"{''.join(_row(one, at, most) for at, one in enumerate(shown))}"
         f"{_rest(cut, height)}</svg>"
     )
@@ -81,15 +81,15 @@ def _parts(one: dict[str, Any], y: int, most: float, *, bad: bool) -> Iterator[s
     yield f'<text class="{"bad " if bad else ""}end" x="{_LEFT - 8}" y="{y + 12}">{name}</text>'
     for side, style, top in (("baseline", "base", y + 2), ("candidate", "bad" if bad else "cand", y + 9)):
         yield f'<rect class="{style}" x="{_LEFT}" y="{top}" width="{_length(_size(one, side), most)}" height="6"/>'
-    yield f'<text class="{"bad" if bad else "mute"} end" x="{WIDTH - 8}" y="{y + 12}">{_times(one)}</text>'
+    for x, words in zip((WIDTH - 90, WIDTH - 8), _apart(one), strict=True):
+        yield f'<text class="{"bad" if bad else "mute"} end" x="{x}" y="{y + 12}">{words}</text>'
 
 
-def _times(one: dict[str, Any]) -> str:
+def _apart(one: dict[str, Any]) -> tuple[str, str]:
     error, floor = _size(one, "error"), _size(one, "floor")
     mark = {"differs": "≠", "equal": "=", "cannot-tell": "?"}.get(str(one["verdict"]), "≈")
-    if error == 0.0:
-        return f"{mark} 0"
-    return f"{mark} {error / floor:.2g} × {floor:.1e}" if floor else f"{mark} {error:.1e}, floor 0"
+    times = f"{error / floor:.2g} ×" if floor else "floor 0"
+    return f"{mark} {error:.2g}", times if error else ""
 
 
 def _room() -> int:
