@@ -24,18 +24,19 @@ def read(paths: Sequence[Path]) -> Configuration:
     if not paths:
         raise ConfigurationError("no file is given", why="a side of the checklist is one file or more", fix="name one")
     READERS.load()
-    parts = [part for path in paths for part in _parts(Path(path))]
-    settings, notes = _said(parts)
+    found = [_parts(Path(path)) for path in paths]
+    parts = [part for of_file in found for part in of_file]
+    settings, replaced, notes = _said(parts)
     derive(settings, of_defaults=False)
     for item, setting in _assumed(parts, settings).items():
         settings.setdefault(item, setting)
     derive(settings, of_defaults=True)
     return Configuration(
         label=", ".join(str(path) for path in paths),
-        kinds=tuple(dict.fromkeys(part.kind for part in parts)),
+        kinds=tuple(dict.fromkeys(part.kind for of_file in found for part in reversed(of_file))),
         settings=dict(sorted(settings.items())),
         unknown=tuple(setting for part in parts for setting in part.unknown),
-        set_aside=tuple(setting for part in parts for setting in part.set_aside),
+        set_aside=(*(setting for part in parts for setting in part.set_aside), *replaced),
         notes=tuple(dict.fromkeys(notes)),
     )
 
@@ -88,21 +89,24 @@ def _chosen(source: Source) -> Reader:
     )  # fmt: skip
 
 
-def _said(parts: Sequence[Part]) -> tuple[dict[str, Setting], list[str]]:
-    """What is said, the last word winning, with a note where two files do not agree."""
+def _said(parts: Sequence[Part]) -> tuple[dict[str, Setting], list[Setting], list[str]]:
+    """What is said, the last word winning; what it takes the place of; a note where two files do not agree."""
     said: dict[str, Setting] = {}
+    replaced: list[Setting] = []
     notes = [note for part in parts for note in part.notes]
     for part in parts:
         for item, setting in part.settings.items():
             earlier = said.get(item)
             if earlier is not None and earlier.derived is None and setting.derived is not None:
+                replaced.append(setting)
                 continue  # what is written stands above what is computed
             if earlier is not None and earlier.value != setting.value and earlier.derived is None:
                 notes.append(
                     f"{setting.where}: {setting.spelled} takes the place of {earlier.spelled} ({earlier.where})"
                 )
+            replaced += [earlier] if earlier is not None else []
             said[item] = setting
-    return said, notes
+    return said, replaced, notes
 
 
 def _assumed(parts: Sequence[Part], said: dict[str, Setting]) -> dict[str, Setting]:

@@ -35,7 +35,7 @@ class Sheet:
         self._entries: dict[str, Entry] = {}
         self._said: dict[str, Setting] = {}
         self._assumed: dict[str, Setting] = {}
-        self._used: set[str] = set()
+        self._keys: dict[str, tuple[str, ...]] = {}  # by item: the keys that its setting tells
         self._repeated: list[Entry] = []
         for note in given.notes:
             self.note(note)
@@ -76,7 +76,7 @@ class Sheet:
     def set(self, item: str, value: Value, *keys: str, derived: str | None = None) -> None:
         """Set an item as said by these keys; of those that are absent nothing is told."""
         entries = [self._entries[key] for key in keys if key in self._entries]
-        self._used.update(entry.key for entry in entries)
+        self._keys[item] = tuple(entry.key for entry in entries)
         lost = next((entry for entry in entries if not entry.is_resolved), None)
         self._said[item] = Setting(
             item=item, value=None if lost else canonical(item, value), derived=derived,
@@ -103,11 +103,15 @@ class Sheet:
             if not item or (entry.value is None and entry.is_resolved):
                 continue
             value = canonical(item, self._translated(key, entry.value))
+            earlier = self._said.get(item)
+            if earlier is not None and earlier.value != value:
+                self.note(f"{entry.where}: {entry.spelled} takes the place of {earlier.spelled} ({earlier.where})")
             self.set(item, not value if is_opposite and isinstance(value, bool) else value, key)
 
     def close(self) -> Part:
         """All of it: nothing of the file is in none of the lists."""
-        loose = [entry for key, entry in self._entries.items() if key not in self._used] + self._repeated
+        used = {key for keys in self._keys.values() for key in keys}
+        loose = [entry for key, entry in self._entries.items() if key not in used] + self._repeated
         says_nothing = [entry.value is None and entry.is_resolved for entry in loose]
         known = [quiet or self._is_known(entry.key) for entry, quiet in zip(loose, says_nothing, strict=True)]
         aside = [entry for entry, is_known in zip(loose, known, strict=True) if is_known]

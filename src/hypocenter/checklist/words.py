@@ -84,6 +84,11 @@ def number(value: Any) -> Any:
     return value
 
 
+def product(factor: float, number: float) -> float:
+    """The product as a person would write it: 0.1 * 3e-4 is 3e-5, not 2.9999999999999997e-05."""
+    return float(f"{factor * number:.12g}")
+
+
 def whole(value: Any) -> Any:
     """As `number`, and 4096.0 as 4096."""
     found = number(value)

@@ -6,7 +6,7 @@ from typing import Any
 
 from hypocenter.checklist.settling import framework
 from hypocenter.checklist.sheet import Sheet
-from hypocenter.checklist.words import boolean, dtype, number
+from hypocenter.checklist.words import boolean, dtype, number, product
 
 _RATES = ("scheduler.params.warmup_max_lr", "optimizer.params.lr")
 
@@ -25,7 +25,9 @@ def settle(sheet: Sheet) -> None:
     if sheet.says("scheduler.params.cos_min_ratio"):
         ratio, rate = number(sheet.value("scheduler.params.cos_min_ratio")), number(sheet.value(_RATES[1]))
         if isinstance(ratio, (int, float)) and isinstance(rate, (int, float)):
-            sheet.set("optimizer.min_lr", ratio * rate, "scheduler.params.cos_min_ratio", derived="cos_min_ratio * lr")
+            sheet.set(
+                "optimizer.min_lr", product(ratio, rate), "scheduler.params.cos_min_ratio", derived="cos_min_ratio * lr"
+            )
 
 
 def _is_on(sheet: Sheet, *keys: str) -> str | None:

@@ -59,7 +59,8 @@ def _defaults(sheet: Sheet) -> None:
     both = Sheet(Given(kind="", table="hf_config", entries=(*added, *kept)), table("hf_config"))
     both.start()
     _settle(both, str(sheet.value("model_type")))
-    for item, setting in part_of(both).settings.items():
+    part = part_of(both)
+    for item, setting in {**part.assumed, **part.settings}.items():
         sheet.assume(item, setting.value, setting.derived)
     for item, value in known["facts"].items():
         sheet.assume(item, value)
@@ -92,6 +93,12 @@ def _number(sheet: Sheet, *keys: str) -> Any:
     return found if isinstance(found, (int, float)) and not isinstance(found, bool) else None
 
 
+def _leaves_to_class(sheet: Sheet, key: str) -> bool:
+    """Whether the key is absent and the model's class has a default for it, `null` not being absent."""
+    kind = str(sheet.value("model_type") or "")
+    return not sheet.has(key) and key in models().get(kind, {}).get("defaults", {})
+
+
 def _format(sheet: Sheet) -> None:
     key = _first(sheet, "dtype", "torch_dtype")
     if key and sheet.value(key) != "auto":
@@ -119,7 +126,7 @@ def _heads(sheet: Sheet) -> None:
         sheet.set("model.num_key_value_heads", whole(sheet.value(key)), key)
     elif is_multi_query and not boolean(sheet.value("new_decoder_architecture", False)):
         sheet.set("model.num_key_value_heads", 1, "multi_query", "new_decoder_architecture")
-    elif heads is not None:
+    elif heads is not None and not _leaves_to_class(sheet, "num_key_value_heads"):
         keys = ("num_attention_heads", "n_head", "n_heads", "num_heads")
         sheet.set("model.num_key_value_heads", heads, *keys, derived="num_attention_heads")
     hidden = _number(sheet, "hidden_size", "n_embd", "d_model", "dim")
@@ -209,7 +216,8 @@ def _experts(sheet: Sheet, kind: str) -> None:
 
 
 def _window(sheet: Sheet) -> None:
-    if boolean(sheet.value("use_sliding_window", True)) is False:
+    defaults = models().get(str(sheet.value("model_type") or ""), {}).get("defaults", {})
+    if boolean(sheet.value("use_sliding_window", defaults.get("use_sliding_window", True))) is False:
         why = "use_sliding_window is off"
         sheet.set("model.sliding_window", None, "use_sliding_window", "sliding_window", derived=why)
     elif sheet.says("sliding_window"):

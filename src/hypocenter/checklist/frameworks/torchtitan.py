@@ -7,7 +7,7 @@ from typing import Any
 from hypocenter.checklist.settling import framework
 from hypocenter.checklist.sheet import Sheet
 from hypocenter.checklist.tables import read_toml
-from hypocenter.checklist.words import number
+from hypocenter.checklist.words import number, product
 
 
 @framework("torchtitan")
@@ -68,7 +68,7 @@ def _schedule(sheet: Sheet) -> None:
     key = next((key for key in ("lr_scheduler.min_lr_factor", "lr_scheduler.lr_min") if sheet.says(key)), None)
     factor, rate = number(sheet.value(key)) if key else None, number(sheet.value("optimizer.lr", 8e-4))
     if key and isinstance(factor, (int, float)) and isinstance(rate, (int, float)):
-        sheet.set("optimizer.min_lr", factor * rate, key, derived=f"{key.rpartition('.')[2]} * lr")
+        sheet.set("optimizer.min_lr", product(factor, rate), key, derived=f"{key.rpartition('.')[2]} * lr")
 
 
 def _sharding(sheet: Sheet) -> None:

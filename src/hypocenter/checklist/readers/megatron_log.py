@@ -12,7 +12,7 @@ from hypocenter.checklist.words import literal, plain
 _BEGINS = re.compile(r"-{8,} arguments -{8,}")
 _ENDS = re.compile(r"-{6,} end of arguments -{6,}")
 _DOTTED = re.compile(r"(?:^|[\s\]>|:])([A-Za-z_]\w*) \.+ ?(.*?)\s*$")
-_BARE = re.compile(r"^\s*([A-Za-z_]\w{46,})  ?(.*?)\s*$")  # a name so long that no dots are left
+_BARE = re.compile(r"(?:^|[\s\]>|:])([A-Za-z_]\w{46,})  (.*?)\s*$")  # a name so long that no dots are left
 _PADDED = re.compile(r"padded vocab \(size: (\d+)\) with \d+ dummy tokens \(new size: (\d+)\)")
 
 
@@ -50,7 +50,7 @@ def _block(lines: list[str], start: int, name: str) -> Iterator[Entry]:
     for i in range(start + 1, len(lines)):
         if _ENDS.search(lines[i]):
             return
-        match = _DOTTED.search(lines[i]) or _BARE.match(lines[i])
+        match = _DOTTED.search(lines[i]) or _BARE.search(lines[i])
         if match:
             yield Entry(
                 key=match[1], value=plain(literal(match[2])) if match[2] else None,

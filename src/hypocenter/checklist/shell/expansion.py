@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hypocenter.checklist.shell.arithmetic import NotANumber, calculate
 from hypocenter.checklist.shell.syntax import Arithmetic, Parameter, Piece, Substitution, Text, Word
 
-AT_MOST_CHARACTERS = 1 << 20  # of all that is filled in for one word: variables that double each other end here
+AT_MOST_CHARACTERS = 1 << 18  # of all that is filled in for one word: variables that double each other end here
 _ALL = ("@", "*")
 _BLANKS = " \t\n\r"
 
@@ -59,7 +59,10 @@ class Scope:
         """A word as a command gets it: none, one or several fields."""
         found: list[list[Run]] = []
         is_open = False
+        size = 0
         for text, splits, starts in self._streams(word):
+            size += 1 + sum(len(run.text) for run in text)
+            _require(size)
             if starts and is_open:
                 is_open = False
             if not splits:
@@ -75,13 +78,12 @@ class Scope:
                         found = found if is_open else [*found, []]
                         is_open = True
                         found[-1].append(part)
-            _bound(found)
         return tuple(Field(tuple(runs)) for runs in found)
 
     def single(self, word: Word) -> Field:
         """A word as an assignment takes it: not split."""
         runs = [run for text, _, _ in self._streams(word) for run in text]
-        _bound([runs])
+        _require(sum(len(run.text) for run in runs))
         return Field(tuple(runs))
 
     def known_text(self, name: str) -> str | None:
@@ -170,6 +172,6 @@ def _split(run: Run) -> Iterator[tuple[Run, bool]]:
         yield Run(run.text[start:], run.line), False
 
 
-def _bound(fields: list[list[Run]]) -> None:
-    if sum(len(run.text) for runs in fields for run in runs) > AT_MOST_CHARACTERS:
+def _require(n_characters: int) -> None:
+    if n_characters > AT_MOST_CHARACTERS:
         raise OverflowError("a variable grows without end")

@@ -6,7 +6,7 @@ import fnmatch
 from dataclasses import dataclass, field
 
 from hypocenter.checklist.shell.conditions import holds
-from hypocenter.checklist.shell.expansion import Field, Run, Scope
+from hypocenter.checklist.shell.expansion import AT_MOST_CHARACTERS, Field, Run, Scope
 from hypocenter.checklist.shell.parser import parse
 from hypocenter.checklist.shell.syntax import (
     Assignment,
@@ -23,6 +23,7 @@ from hypocenter.checklist.shell.syntax import (
 
 _AT_MOST_COMMANDS = 20_000
 _AT_MOST_TURNS = 64  # of a loop
+_AT_MOST_ELEMENTS = 20_000  # of an array
 _DEPTH = 12  # of functions that call each other, and of scripts within quotes
 _DECLARING = {"export", "declare", "local", "readonly", "typeset"}
 _TALKING = {"echo", "printf", "log", "cat", "which"}
@@ -230,13 +231,13 @@ class _Follower:
         if all(run.is_known for run in text.runs) and not any(char in text.text for char in "'\"$;&|()`<>"):
             self.script.commands.append(split_again(text))
             return
-        masked, holes = _masked(text)
+        masked, holes, lines = _masked(text)
         self.depth += 1
         kept = dict(self.scope.variables)
         try:
             for i, hole in enumerate(holes):
                 self.scope.variables[f"_{i}_not_known"] = (Field((hole,)),)
-            self.body(parse(masked, self.path, max(1, text.line)))
+            self.body(parse(masked, self.path, max(1, text.line), lines))
         finally:
             self.scope.variables = kept
             self.depth -= 1
@@ -249,12 +250,14 @@ class _Follower:
         before = variables.get(assignment.name, ())
         if assignment.array is not None:
             added = tuple(field for word in assignment.array for field in self.scope.fields(word))
+            if len(before) + len(added) > _AT_MOST_ELEMENTS:
+                raise OverflowError("an array grows without end")
             variables[assignment.name] = (*before, *added) if assignment.appends else added
         else:
             value = self.scope.single(assignment.word or ())
             if assignment.appends and before:
                 value = Field((*before[-1].runs, *value.runs))
-                if len(value.text) > 1 << 20:
+                if len(value.text) > AT_MOST_CHARACTERS:
                     raise OverflowError("a variable grows without end")
             variables[assignment.name] = (value,)
 
@@ -297,14 +300,18 @@ def split_again(text: Field) -> tuple[Field, ...]:
     return tuple(Field(tuple(runs)) for runs in found)
 
 
-def _masked(text: Field) -> tuple[str, list[Run]]:
-    """The text with a variable in the place of each part that is not known."""
+def _masked(text: Field) -> tuple[str, list[Run], list[tuple[int, int]]]:
+    """The text with a variable in the place of each part that is not known, these parts, and (offset, line) of all."""
     holes: list[Run] = []
     parts: list[str] = []
+    lines: list[tuple[int, int]] = []
+    offset = 0
     for run in text.runs:
+        lines.append((offset, run.line))
         if run.is_known:
             parts.append(run.text)
         else:
             parts.append(f"${{_{len(holes)}_not_known}}")
             holes.append(run)
-    return "".join(parts), holes
+        offset += len(parts[-1])
+    return "".join(parts), holes, lines

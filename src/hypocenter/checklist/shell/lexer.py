@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hypocenter.checklist.shell.syntax import Arithmetic, Parameter, Piece, ShellError, Substitution, Text, Word
@@ -27,10 +29,18 @@ class Token:
 
 
 class Lexer:
-    """One script. Raises ShellError when quotes or brackets do not close."""
+    """One script. Raises ShellError when quotes or brackets do not close.
 
-    def __init__(self, text: str, where: str, line: int = 1) -> None:
+    Args:
+        text: of the script.
+        where: its path, for errors.
+        line: of its first character.
+        lines: of text that was put together of several places: (offset, line) from which on it is of that line.
+    """
+
+    def __init__(self, text: str, where: str, line: int = 1, lines: Sequence[tuple[int, int]] = ()) -> None:
         self.text, self.where, self.at, self.line = text, where, 0, line
+        self._offsets, self._lines_of = [offset for offset, _ in lines], [line for _, line in lines]
         self.depth = 0
         self._documents: list[tuple[str, bool]] = []  # here-documents that begin behind the next line break
 
@@ -55,6 +65,8 @@ class Lexer:
 
     def _token(self) -> Token | None:
         is_glued = self._skip_blanks()
+        if self._offsets:
+            self.line = self._lines_of[max(0, bisect.bisect_right(self._offsets, self.at) - 1)]
         if self.at >= len(self.text):
             return None
         for operator in OPERATORS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from hypocenter.checklist.shell.lexer import Lexer, Token
 from hypocenter.checklist.shell.syntax import Assignment, Case, Chain, Command, Function, If, Loop, Simple, Text, Word
@@ -14,9 +15,9 @@ _DEPTH = 60
 _Body = tuple[Command, ...]
 
 
-def parse(text: str, where: str, line: int = 1) -> _Body:
-    """The commands. Raises ShellError: quotes, brackets or branches do not close. `where`: the file."""
-    return _Parser(Lexer(text, where, line)).body(())
+def parse(text: str, where: str, line: int = 1, lines: Sequence[tuple[int, int]] = ()) -> _Body:
+    """The commands. Raises ShellError: quotes, brackets or branches do not close. Arguments as those of Lexer."""
+    return _Parser(Lexer(text, where, line, lines)).body(())
 
 
 class _Parser:
@@ -157,6 +158,8 @@ class _Parser:
         if self.tokens[self.at].operator == "(":
             self._brackets()  # (( ... )): arithmetic as a command
             return Simple(words=((Text("((", line, True),),), line=line)
+        if self._peek() == "[[":
+            return Simple(words=self._double_brackets(line), line=line)
         while self.at < len(self.tokens) and (word := self.tokens[self.at].word) is not None:
             declares = bool(words) and _head(words[0]) in _DECLARING
             token = self.tokens[self.at]
@@ -169,6 +172,17 @@ class _Parser:
         if not words and not assignments:
             self.at += 1  # an operator where a command is expected
         return Simple(assignments=tuple(assignments), words=tuple(words), line=line)
+
+    def _double_brackets(self, line: int) -> tuple[Word, ...]:
+        """[[ ... ]], in which && and || are words of the condition."""
+        words: list[Word] = []
+        while self.at < len(self.tokens):
+            token = self.tokens[self.at]
+            self.at += 1
+            words.append(token.word if token.word is not None else (Text(token.operator, token.line, False),))
+            if _head(words[-1]) == "]]":
+                return tuple(words)
+        raise self.lexer.error("]] is missing", line)
 
     def _assignment(self, match: re.Match[str], word: Word, line: int) -> Assignment:
         first = word[0]
