@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import traceback
+import weakref
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,6 +53,7 @@ class InTraining:
         self._config, self._directory, self._told = config, directory, told
         self._folder = lambda: rank_directory(directory, rank()[0])
         self._names, self._rank, self._place, self._warn = names, rank, place, warn
+        self._called: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._rate: LearningRate | None = None
         self._gradients: GradientsFrom | None = None
         self._weights: InitialWeights | None = None
@@ -110,8 +112,9 @@ class InTraining:
 
     def before_forward(self, module: nn.Module | None) -> None:
         """An outermost module is about to be called in training."""
-        if module is None or (self._weights is None and self._saved is None):
+        if module is None or (self._weights is None and self._saved is None) or module in self._called:
             return
+        self._called.add(module)
         with self._or_refused():
             if self._weights is not None:
                 self._weights.before_forward(module)
