@@ -21,6 +21,7 @@ from hypocenter.examine.request import Request, Speaker
 ROLL_SHARE = 0.7  # of the timeout: until then a rank may come; the first of a machine looks at its toolkits before
 SOFT_SHARE = 0.87  # until then the examination should be over
 GATHER_SHARE = 0.95  # until then reports are waited for
+STILL_S = 5.0  # a rank that others have given up, and that has done nothing for so long, reports as it is
 _NCCL_LINES = 400  # of a log that travel
 _LOG_BYTES = 1 << 24
 
@@ -125,6 +126,8 @@ def _examined(
         if time.monotonic() > next_s:  # seldom: in a large job all do it at the same store
             next_s = time.monotonic() + 0.5
             meeting.put(f"at/{request.rank}", said)
+            if work.still_s > STILL_S and meeting.has("hurry"):
+                break
     return {**work.report(), "log": _nccl_lines()}
 
 
@@ -138,6 +141,8 @@ def _gathered(request: Request, meeting: Any, roster: dict[str, Any], deadline: 
             if report is not None:
                 reports[rank] = report
                 open_ranks.remove(rank)
+                if any(trouble["kind"] == "timeout" for trouble in report.get("troubles", ())):
+                    meeting.put("hurry", True)  # somebody hangs: who does should not make the others wait longer
         time.sleep(0.02 if open_ranks else 0.0)
     late = [r for r in range(request.n_ranks) if r not in roster["ranks"] and meeting.has(f"here/{r}")]
     dead = {str(r): meeting.get(f"died/{r}") for r in range(request.n_ranks) if r not in roster["ranks"]}

@@ -52,10 +52,15 @@ class Work(threading.Thread):
         """What it is doing. "waiting ..." and "exchanging ..." depend on others, anything else on this rank alone."""
         return self._at
 
+    @property
+    def still_s(self) -> float:
+        """For how long it has been doing the same."""
+        return time.monotonic() - self._since
+
     def report(self) -> dict[str, Any]:
         """What is known by now."""
         return {
-            **self._found, "rank": self._request.rank, "at": self._at, "at_s": time.monotonic() - self._since,
+            **self._found, "rank": self._request.rank, "at": self._at, "at_s": self.still_s,
             "device": asdict(self._device), **self._request.carried,
         }  # fmt: skip
 

@@ -99,7 +99,7 @@ def _unsteady(burn: Mapping[str, Any], rank: int | None, host: str, who: str) ->
         Check(
             code="arithmetic.repeat",
             area="arithmetic",
-            title="same bits each time",
+            title="repeated bits",
             status="problem",
             rank=rank,
             host=host,
@@ -168,7 +168,7 @@ def _among(reports: Reports, burns: Mapping[int, Any]) -> list[Check]:
         Check(
             code="arithmetic.among-ranks",
             area="arithmetic",
-            title="same bits on all ranks",
+            title="bits over ranks",
             status="ok",
             what=f"{n_compared} ranks with equal hardware have the same digests",
             evidence={"groups": groups},
@@ -197,7 +197,7 @@ def _differ(reports: Reports, name: str, marks: Mapping[int, tuple[tuple[str, st
     return Check(
         code="arithmetic.among-ranks",
         area="arithmetic",
-        title="same bits on all ranks",
+        title="bits over ranks",
         status="problem",
         what=f"{whom}: {first}",
         why=f"the same hardware and library ({name}) must give the same bits; "

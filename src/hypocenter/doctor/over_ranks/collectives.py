@@ -16,10 +16,10 @@ from hypocenter.doctor.answer import Check
 from hypocenter.doctor.over_ranks.reports import Reports
 
 TITLES = {
-    "all-reduce": "exact all-reduce",
-    "all-gather": "exact all-gather",
-    "reduce-scatter": "exact reduce-scatter",
-    "all-to-all": "exact all-to-all",
+    "all-reduce": "all-reduce",
+    "all-gather": "all-gather",
+    "reduce-scatter": "reduce-scatter",
+    "all-to-all": "all-to-all",
 }
 _PARTS = ("all-gather", "all-to-all")  # whose results are parts of the ranks, in order
 

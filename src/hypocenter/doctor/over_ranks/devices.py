@@ -9,7 +9,7 @@ from typing import Any
 from hypocenter.doctor.answer import Check
 from hypocenter.doctor.over_ranks.reports import Reports, joined
 
-CODE, TITLE = "comm.devices", "one device a rank"
+CODE, TITLE = "comm.devices", "devices"
 
 
 def judge(reports: Reports) -> list[Check]:
@@ -120,7 +120,7 @@ def _without_memory(reports: Reports) -> list[Check]:
                 Check(
                     code="comm.memory",
                     area="communication",
-                    title="memory on devices",
+                    title="device memory",
                     status="problem",
                     rank=rank,
                     host=reports.host(rank),

@@ -8,7 +8,8 @@ from typing import Any
 from hypocenter.doctor.answer import Check
 from hypocenter.doctor.over_ranks.reports import Reports, joined
 
-CODE, TITLE = "comm.links", "sockets between ranks"
+CODE, TITLE = "comm.links", "sockets"
+ALL_PAIRS = 64  # ranks; as in hypocenter.examine.links
 
 
 def judge(reports: Reports) -> list[Check]:
@@ -75,8 +76,10 @@ def _sockets(reports: Reports) -> list[Check]:
 
 
 def _which(reports: Reports, n: int) -> str:
-    count = len(reports.at_work)
-    return "every rank to every other" if n == count * (count - 1) else "ranks at distances 1, 2, 4, …: not all pairs"
+    count = len(reports.facts)
+    if n == count * (count - 1):
+        return "every rank to every other"
+    return "ranks at distances 1, 2, 4, …: not all pairs" if count > ALL_PAIRS else "not every report came"
 
 
 def _blamed(reports: Reports, bad: Mapping[tuple[int, int], Any]) -> str:
@@ -121,7 +124,7 @@ def _names(reports: Reports) -> list[Check]:
         Check(
             code="comm.host-name",
             area="communication",
-            title="names of the hosts",
+            title="host names",
             status="warning",
             host=host,
             what=f"on {joined(list(bad)[:8])} the host's own name is {meaning}",

@@ -12,7 +12,7 @@ from hypocenter.doctor.over_ranks.reports import last_words
 if TYPE_CHECKING:
     from hypocenter.doctor.communication import Examined
 
-CODE, TITLE = "comm.rendezvous", "all ranks come"
+CODE, TITLE = "comm.rendezvous", "rendezvous"
 
 
 def unreachable(here: Place, text: str) -> Examined:

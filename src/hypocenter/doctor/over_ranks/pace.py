@@ -130,7 +130,7 @@ def _slow_ranks(reports: Reports, timed: Mapping[int, Any]) -> list[Check]:
         Check(
             code="comm.slow-rank",
             area="communication",
-            title="no slow rank",
+            title="pace of ranks",
             status="ok",
             what=f"no rank of {n} takes {TIMES:g} times as long as the others by itself",
             evidence={
@@ -175,7 +175,7 @@ def _check(reports: Reports, rank: int, what: str, why: str, evidence: dict[str,
     return Check(
         code="comm.slow-rank",
         area="communication",
-        title="no slow rank",
+        title="pace of ranks",
         status="problem",
         what=what,
         why=why,

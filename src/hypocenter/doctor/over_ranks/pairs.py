@@ -7,6 +7,7 @@ from statistics import median
 from typing import Any
 
 from hypocenter.doctor.answer import Check
+from hypocenter.doctor.over_ranks.links import ALL_PAIRS
 from hypocenter.doctor.over_ranks.reports import Reports, joined
 
 CODE, TITLE = "comm.pairs", "pairs of ranks"
@@ -59,8 +60,10 @@ def judge(reports: Reports) -> list[Check]:
 
 
 def _how(reports: Reports, n: int) -> str:
-    count = len(reports.at_work)
-    return "" if n == count * (count - 1) // 2 else " (at distances 1, 2, 4, …: not all pairs)"
+    count = len(reports.facts)
+    if n == count * (count - 1) // 2:
+        return ""
+    return " (at distances 1, 2, 4, …: not all pairs)" if count > ALL_PAIRS else f" of {count * (count - 1) // 2}"
 
 
 def _wrong(reports: Reports, wrong: Mapping[tuple[int, int], Any], done: Mapping[tuple[int, int], Any]) -> Check:
@@ -74,7 +77,7 @@ def _wrong(reports: Reports, wrong: Mapping[tuple[int, int], Any], done: Mapping
         status="problem",
         what=f"{whom} arrives changed: {each['n_wrong']:,} of {each['n']:,} numbers "
         f"from rank {source} to rank {target}",
-        why="the path, a network card or the memory of this rank changes data; training would go on with it",
+        why="the path, a network card or memory changes data; training would go on with it",
         rank=rank,
         host=reports.host(rank) if rank is not None else "",
         evidence={"links": [[a, b, e["n_wrong"]] for (a, b), e in list(wrong.items())[:64]]},
@@ -158,7 +161,7 @@ def _slow(reports: Reports, done: Mapping[tuple[int, int], Any]) -> list[Check]:
             Check(
                 code="comm.slow-link",
                 area="communication",
-                title="speed of the links",
+                title="speed of links",
                 status="warning",
                 what=f"{whom} exchange {slow[worst]:.3f} GiB/s, others {usual:.2f}",
                 why="one slow link slows every collective that goes over it; the quickest of six tries is counted",

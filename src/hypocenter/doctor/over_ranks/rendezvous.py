@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypocenter.doctor.answer import Check
 from hypocenter.doctor.over_ranks.reports import Reports, joined, last_words
 
-CODE, TITLE = "comm.rendezvous", "all ranks come"
+CODE, TITLE = "comm.rendezvous", "rendezvous"
 
 
 def judge(reports: Reports) -> list[Check]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from hypocenter.doctor.answer import Check
 from hypocenter.doctor.over_ranks.reports import Report, Reports, last_words
 
-CODE, TITLE = "comm.stuck", "no rank is stuck"
+CODE, TITLE = "comm.stuck", "progress"
 _ON_OTHERS = ("waiting", "exchanging", "done")
 _SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
 _SIGNAL_FIX = {7: "df -h /dev/shm  # SIGBUS: shared memory is full", 9: "dmesg | grep -i 'out of memory'"}
@@ -127,7 +127,7 @@ def _stuck(reports: Reports, rank: int, report: Report) -> Check:
         title=TITLE,
         status="problem",
         what=f"{reports.named([rank])} is stuck {report['at']} for {report['at_s']:.0f} s"
-        + (f"; {reports.named(waiting)} wait for nobody else" if waiting else ""),
+        + (f"; {reports.named(waiting)} {'waits' if len(waiting) == 1 else 'wait'} for it" if waiting else ""),
         why="it has not come back from something that needs no other rank",
         rank=rank,
         host=reports.host(rank),
