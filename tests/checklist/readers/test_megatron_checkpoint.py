@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import TrainingArguments
 
 from hypocenter.checklist.reading import read
 from hypocenter.errors import HypocenterError
@@ -62,3 +63,13 @@ def test_a_checkpoint_without_arguments_is_an_error(tmp_path: Path) -> None:
 
     with pytest.raises(HypocenterError, match="no arguments"):
         read([path])
+
+
+def test_training_arguments_as_a_pickle_say_how_to_write_them(tmp_path: Path) -> None:
+    path = tmp_path / "training_args.bin"
+    torch.save(TrainingArguments(output_dir=str(tmp_path), use_cpu=True), path)
+
+    with pytest.raises(HypocenterError, match="not read") as caught:
+        read([path])
+
+    assert "to_json_string" in caught.value.fix

@@ -90,6 +90,10 @@ def _model(sheet: Sheet, kind: str) -> None:
 
 
 def _formats(sheet: Sheet) -> None:
+    compute_key = f"{_MODEL}compute_dtype"
+    if sheet.says(compute_key):
+        value, why = sheet.value(compute_key), "the head computes in compute_dtype"
+        sheet.set("precision.head_dtype", value, compute_key, derived=why)
     key = next((f"{_MODEL}{name}" for name in ("param_init_type", "param_init_dtype", "params_dtype")
                 if sheet.says(f"{_MODEL}{name}")), None)  # fmt: skip
     if key is None:

@@ -12,6 +12,7 @@ from hypocenter.checklist.configuration import Value
 from hypocenter.checklist.entry import ConfigurationError, Entry, Given
 from hypocenter.checklist.words import plain
 from hypocenter.compare.weights.archive import is_archive
+from hypocenter.compare.weights.checkpoint import CheckpointError
 from hypocenter.compare.weights.readers.torch_file import open_torch
 from hypocenter.compare.weights.unpickler import Bag, DType
 
@@ -31,7 +32,7 @@ def read(source: Source) -> Given:
     path = _file(source.path) if source.is_directory else source.path
     if path is None or not is_archive(path):
         raise ConfigurationError("no checkpoint with arguments", where=str(source.path), fix="give model_optim_rng.pt")
-    content = open_torch(path).content
+    content = _content(path)
     arguments = content.get("args") if isinstance(content, dict) else None
     values = arguments.attributes if isinstance(arguments, Bag) else arguments
     if not isinstance(values, dict) or not values:
@@ -43,6 +44,18 @@ def read(source: Source) -> Given:
     iteration = content.get("iteration")
     notes = (f"{path.name}: as of iteration {iteration}",) if isinstance(iteration, int) else ()
     return Given(kind="megatron-checkpoint", table="megatron", entries=entries, notes=notes)
+
+
+def _content(path: Path) -> Any:
+    try:
+        return open_torch(path).content
+    except CheckpointError as error:
+        if "transformers.training_args" not in error.what:
+            raise
+        raise ConfigurationError(
+            "TrainingArguments as a pickle are not read", where=str(path), why="a pickle is a program",
+            fix="write them as JSON: open('training_args.json', 'w').write(args.to_json_string())",
+        ) from error  # fmt: skip
 
 
 def _entries(values: dict[Any, Any], name: str) -> Iterator[Entry]:
