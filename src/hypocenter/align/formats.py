@@ -25,8 +25,8 @@ def formats_apart(context: Context, site: str) -> FormatsApart | None:
             if _is_output(row, module) and row.dtypes[0] != row.dtypes[1] and all(row.dtypes):
                 mine, other = row.dtypes
                 return FormatsApart(
-                    text=f"{module}{_kind(context, module)} gives {mine} in the baseline and {other} in the candidate: it computes, and "
-                    f"adds up its gradient, in another format",
+                    text=f"{module}{_kind(context, module)} gives {mine} in the baseline and {other} in the candidate: "
+                    "it computes, and adds up its gradient, in another format",
                     fix=f"let {module} compute in {mine}, as the baseline does",
                 )  # fmt: skip
     return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from hypocenter.compare.curves.comparison import CurveComparison
 
-
 _STATUS = {"accepted": "within noise", "departed": "departed", "cannot-tell": "nobody can tell"}
 
 

@@ -60,7 +60,7 @@ def _failed(
         why.insert(0, formats.text)
         fix = [formats.fix]
     if len(norms) > len(apart):
-        why.append(f"the other {len(norms) - len(apart)} agree: the backward pass up to there does")
+        why.append(f"the other {len(norms) - len(apart)} agree, and so does the backward pass up to there")
     paths = [context.shown(side, "steps") for side in ("baseline", "candidate")]
     return replace(
         result(3, "failed", words, figures=figures), step=0, phase="grad" if site in names else told.phase, site=site,

@@ -102,7 +102,7 @@ def _next_loss(context: Context, updates: UpdateComparison, told: Fed, found: Co
         verdict = "cannot-tell"  # neither done again nor fed, and what is recorded of parameters does not tell either
         return result(4, verdict, f"{words}; nobody can tell of the updates", why=tuple(doubts), figures=figures)
     settings = "the optimizers are set alike" if updates.status != "same" else updates.sentence
-    return result(4, "passed", f"{settings}; {words}, at most {same_size(row)}", figures=figures,
+    return result(4, "passed", f"{settings}; {words}: {same_size(row)}", figures=figures,
                   why=tuple(doubts if updates.status != "same" else doubts[1:]))  # fmt: skip
 
 
