@@ -201,7 +201,7 @@ def test_what_travels_back_is_what_was_found():
 def test_a_rank_that_reaches_no_store_says_so_and_where():
     place = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
 
-    found = examine_job(timeout_s=8, environ=environment() | place)
+    found = examine_job(timeout_s=12, environ=environment() | place)
 
     assert [(check.code, check.rank) for check in found.checks] == [("comm.rendezvous", 1)]
     assert "127.0.0.1:1" in found.checks[0].what

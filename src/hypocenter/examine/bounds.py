@@ -43,8 +43,9 @@ def total(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def softmax(x: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """For softmax over the last dimension with the largest value subtracted.
 
-    Blanchard, Higham, Higham, Accurately computing the log-sum-exp and softmax functions (IMA J. Numer. Anal.
-    41, 2021): the relative error grows with the number of addends and with how far a value lies below the largest.
+    Blanchard, Higham, Higham, Accurately computing the log-sum-exp and softmax functions (IMA Journal of
+    Numerical Analysis 41, 2021): the relative error grows with the number of addends and with how far a value
+    lies below the largest.
     """
     below = x.amax(-1, keepdim=True) - x
     n = x.shape[-1]

@@ -7,6 +7,7 @@ The store needs no group: a rank that never comes is seen to be missing although
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -17,6 +18,7 @@ import torch.distributed as dist
 from hypocenter.examine.request import Request
 
 POLL_S = 0.02
+RETRY_S = 0.25
 
 
 class NoStore(Exception):
@@ -106,6 +108,8 @@ def call_roll(
 
 
 def _connected(request: Request, within_s: float) -> Any:
+    if not request.hosts_store:
+        _await_port(request.store_host, request.store_port, time.monotonic() + within_s)
     timeout = timedelta(seconds=max(1.0, within_s))
     try:
         if request.hosts_store and request.store_fd >= 0:
@@ -119,3 +123,20 @@ def _connected(request: Request, within_s: float) -> Any:
         )  # fmt: skip
     except (RuntimeError, ValueError, OSError) as error:  # DistNetworkError, DistStoreError are RuntimeErrors
         raise NoStore(str(error).strip().split("\n")[0]) from error
+
+
+def _await_port(host: str, port: int, deadline: float) -> None:
+    """Try until somebody listens there: torch's own attempts can last longer than they were given.
+
+    Raises:
+        NoStore: nobody does by `deadline`.
+    """
+    while True:
+        left_s = deadline - time.monotonic()
+        try:
+            with socket.create_connection((host, port), timeout=min(3.0, max(0.1, left_s))):
+                return
+        except OSError as error:
+            if time.monotonic() + RETRY_S >= deadline:
+                raise NoStore(error.strerror or str(error)) from error
+            time.sleep(RETRY_S)

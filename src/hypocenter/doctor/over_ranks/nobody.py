@@ -45,7 +45,7 @@ def no_word(here: Place, at: str, tail: Sequence[str]) -> Examined:
     return _examined(
         here,
         f"the time was up while rank {here.rank} was {at}",
-        tail[-1][:300] if tail else "the others were not heard of; a longer --timeout may show more",
+        last_words(tail) if tail else "the others were not heard of; a longer --timeout may show more",
         (),
     )
 

@@ -81,6 +81,7 @@ def named(ranks: Iterable[int], hosts: Mapping[int, str]) -> str:
 
 def last_words(tail: Sequence[str]) -> str:
     """Of what a process printed before it ended: the innermost line of a crash, else the last line."""
+    tail = [line for line in tail if not line.startswith("frame #")]  # of C++, without names
     crashed = next((n for n, line in enumerate(tail) if line.startswith("Current thread")), None)
     if crashed is not None and crashed + 1 < len(tail):
         return f"it was in {tail[crashed + 1].strip()[:280]}"
