@@ -20,6 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hypocenter.tap.host_memory import bytes_of, is_there
+
 ROW = 1 << 15  # words to a row: with both rows of keys 768 KiB, which fits in a core's second-level cache
 ROWS_AT_ONCE = 128  # rows in one kernel of a device that is not a CPU: temporaries of 32 MiB
 SMALL = 1 << 11  # words; smaller tensors are packed together, for a kernel call each would cost more than reading them
@@ -33,7 +35,7 @@ LENGTH = 0x1405_7B7E_F767_814F  # its increment; odd
 def digests(tensors: Sequence[Tensor]) -> list[Tensor | None]:
     """Digests as 0-d int64 tensors on the tensors' devices; nothing is transferred and nobody waits.
 
-    A DTensor is its local shard. None for what has no values here (meta, fake, sparse, quantised, empty).
+    A DTensor is its local shard. None for what has no values here (meta, fake, sparse, quantised, empty, freed).
     """
     out: list[Tensor | None] = [None] * len(tensors)
     small: dict[torch.device, list[tuple[int, Tensor, int]]] = {}
@@ -76,7 +78,7 @@ def _values(tensor: Tensor) -> Tensor | None:
         tensor = tensor.wait()  # type: ignore[operator]
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type == "meta" or tensor.numel() == 0:
         return None
-    if type(tensor).__name__ == "FakeTensor":
+    if type(tensor).__name__ == "FakeTensor" or not is_there(tensor):
         return None
     tensor = tensor.detach()
     if tensor.is_complex():
@@ -122,7 +124,7 @@ def _on_host(blocks: Iterator[Tensor]) -> int:
     upper = np.empty(ROW, np.int64)
     total = 0
     for block in blocks:
-        words = block.numpy()
+        words = bytes_of(block).view(np.int64)
         for first in range(0, len(words), ROW):
             row = words[first : first + ROW]
             n = len(row)

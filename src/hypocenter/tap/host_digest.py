@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hypocenter.tap.digest import LENGTH, ROW, _keys
+from hypocenter.tap.host_memory import bytes_of, is_there
 
 _WORD = 8  # bytes
 _HOSTS = torch.device("cpu")
@@ -24,9 +25,9 @@ def host_digest(tensor: Tensor) -> int | None:
     n_bytes = tensor.numel() * tensor.element_size() if type(tensor) is Tensor else 0
     if not 0 < n_bytes <= ROW * _WORD or tensor.device != _HOSTS or tensor.dtype not in _DTYPES:
         return None
-    if not tensor.is_contiguous() or tensor.is_neg():
+    if not tensor.is_contiguous() or tensor.is_neg() or not is_there(tensor):
         return None
-    words = _words(tensor.detach().numpy().reshape(-1).view(np.uint8))
+    words = _words(bytes_of(tensor))
     low, high = _host_keys()
     n = len(words)
     total = int(np.dot(words, low[:n])) + int(np.dot(words >> 32, high[:n])) + LENGTH * n_bytes
