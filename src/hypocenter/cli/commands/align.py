@@ -11,8 +11,8 @@ import click
 from hypocenter.align.alignment import STAGES, Alignment
 from hypocenter.align.engine import How, align, status_of
 from hypocenter.align.plan import read_plan
-from hypocenter.cli.comparison_page import refuse_existing
 from hypocenter.cli.group import did_you_mean
+from hypocenter.cli.output_file import refuse_existing, write_file
 from hypocenter.cli.say import say
 from hypocenter.errors import ConfigError, UnknownNameError
 from hypocenter.report import wording
@@ -46,7 +46,7 @@ def command(words: tuple[str, ...], again_from: str | None, as_json: bool, repor
             words[0], ["status", "new"], otherwise="hypocenter align PLAN, or hypocenter align status PLAN"
         )
         raise ConfigError("one plan at a time", where=" ".join(words), fix=fix)
-    refuse_existing(report, force=force)
+    refuse_existing(report, "report", flag="--report", force=force)
     plan = read_plan(words[-1])
     found = status_of(plan) if is_status else align(plan, How(tell=_tell, again_from=_stage(again_from)))
     _print(found, as_json=as_json)
@@ -80,10 +80,5 @@ def _stage(text: str | None) -> int | None:
 
 def _write_page(target: Path, found: Alignment) -> None:
     text = html.render(found)
-    try:
-        target.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(
-            "the report cannot be written", where=str(target), why=str(error), fix="choose another with --report"
-        ) from error
+    write_file(target, text, "report", flag="--report")
     say(f"wrote {target} ({wording.byte_size(len(text.encode()))}); open it in a browser")

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import click
 
+from hypocenter.cli.output_file import refuse_existing, write_file
 from hypocenter.compare.curves.catalogue import read_curve
 from hypocenter.compare.curves.compare import compare_curves
 from hypocenter.compare.curves.comparison import CurveComparison, Limits
 from hypocenter.compare.curves.schema import to_json
-from hypocenter.errors import ConfigError, ExistsError, HypocenterError
+from hypocenter.errors import ConfigError
 from hypocenter.report.curves import picture, screen_text
 from hypocenter.report.screen import can_draw, screen_of, write
 
@@ -44,11 +45,10 @@ def command(
     Each is a run directory or a log: trainer_state.json, Megatron-LM or MindFormers text, TensorBoard events, W&B
     offline files, CSV, JSON Lines. Exit code: 0 accepted, 1 departed, 4 nothing to read, 5 cannot tell.
     """
-    if plot is not None and plot.exists() and not force:
-        raise ExistsError("the chart exists already", where=str(plot), fix="give --force or another name")
+    refuse_existing(plot, "chart", flag="--plot", force=force)
     found = compare_logs(baseline, candidate, noise, kind=kind, offset=offset, limits=limits)
     if plot is not None:
-        _store(plot, found)
+        write_file(plot, picture.document(found), "chart", flag="--plot")
     return answer(found, as_json=as_json)
 
 
@@ -93,10 +93,3 @@ def limits_of(words: tuple[str, ...]) -> Limits:
             why = f"there are {', '.join(_NUMBERS)}" if isinstance(error, KeyError) else "it needs a number above 0"
             raise ConfigError(f"no limit can be {word!r}", where="--limit", why=why, fix="--limit loss=0.05") from error
     return replace(Limits(), **changed)  # type: ignore[arg-type]
-
-
-def _store(plot: Path, found: CurveComparison) -> None:
-    try:
-        plot.write_text(picture.document(found), encoding="utf-8")
-    except OSError as error:
-        raise HypocenterError("the chart was not written", where=str(plot), why=error.strerror or str(error)) from error

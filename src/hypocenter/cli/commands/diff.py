@@ -12,7 +12,8 @@ import click
 
 from hypocenter import schedule
 from hypocenter.cli.commands import curves
-from hypocenter.cli.comparison_page import refuse_existing, write_page
+from hypocenter.cli.comparison_page import write_page
+from hypocenter.cli.output_file import refuse_existing, write_file
 from hypocenter.compare.comparison import Comparison
 from hypocenter.compare.curves.catalogue import is_log
 from hypocenter.compare.engine import compare_runs
@@ -20,7 +21,7 @@ from hypocenter.compare.options import Options
 from hypocenter.compare.pairing.manual_map import draft_map, read_map
 from hypocenter.compare.values.measured import Measured, measured
 from hypocenter.compare.verdict import BUDGET
-from hypocenter.errors import ConfigError, ExistsError
+from hypocenter.errors import ConfigError
 from hypocenter.record.reader import open_run
 from hypocenter.report import value_table, wording
 from hypocenter.report.comparison import catalogue, terminal
@@ -72,12 +73,8 @@ def command(
     """
     if is_log(baseline) or is_log(candidate):
         return _curves(baseline, candidate, noise, "json" if as_json else format_name)
-    if write_map is not None and write_map.exists():
-        raise ExistsError(
-            "the map exists already", where=str(write_map), why="files are never overwritten silently",
-            fix="choose another with --write-map, or remove it",
-        )  # fmt: skip
-    refuse_existing(report, force=force)
+    refuse_existing(write_map, "map", flag="--write-map")
+    refuse_existing(report, "report", flag="--report", force=force)
     name = "json" if as_json else format_name
     render = catalogue.by_name(name)
     options = Options(
@@ -149,12 +146,7 @@ def _values(found: Comparison, lines: Sequence[Measured], name: str, rows: int) 
 
 
 def _write_map(path: Path, found: Comparison) -> None:
-    try:
-        path.write_text(draft_map(found.matching), encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(
-            "the map cannot be written", where=str(path), why=str(error), fix="choose another with --write-map"
-        ) from error
+    write_file(path, draft_map(found.matching), "map", flag="--write-map")
     write(sys.stderr, f"wrote {path}\n")
 
 

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hypocenter import schedule
-from hypocenter.errors import ConfigError, ExistsError
+from hypocenter.cli.output_file import refuse_existing, write_file
+from hypocenter.errors import ConfigError
 from hypocenter.record.reader import RecordedRun, open_run
 from hypocenter.report import wording
 from hypocenter.report.headroom import picture, terminal
@@ -84,11 +85,7 @@ def _check(scale: float | None, step: int | None, steps: str | None, output: Pat
             f"no picture is called {output.name!r}", where="-o", why="its ending says what to draw",
             fix="end it in .svg or .html",
         )  # fmt: skip
-    if output is not None and output.exists() and not force:
-        raise ExistsError(
-            "the picture exists already", where=str(output), why="files are never overwritten silently",
-            fix="choose another with -o, or add --force to replace it",
-        )  # fmt: skip
+    refuse_existing(output, "picture", flag="-o", force=force)
 
 
 def _of_steps(table: pa.Table, steps: str | None) -> pa.Table:
@@ -106,12 +103,7 @@ def _of_steps(table: pa.Table, steps: str | None) -> pa.Table:
 def _draw(found: Answer, recording: RecordedRun, output: Path) -> None:
     name = recording.run.name
     text = picture.svg(found, name) if output.suffix == ".svg" else picture.html(found, name)
-    try:
-        output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(
-            "the picture cannot be written", where=str(output), why=str(error), fix="choose another with -o"
-        ) from error
+    write_file(output, text, "picture", flag="-o")
     write(sys.stderr, f"wrote {output} ({wording.byte_size(len(text.encode()))})\n")
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
+from hypocenter.cli.output_file import refuse_existing, write_file
 from hypocenter.diagnose.diagnosis import diagnose
-from hypocenter.errors import ConfigError, ExistsError
 from hypocenter.record.reader import open_run
 from hypocenter.report import catalogue, wording
 from hypocenter.report.screen import write
@@ -26,19 +26,13 @@ def command(run: Path, output: Path | None, format_name: str | None, as_json: bo
         format_name, output = "json", Path("-") if output is None else output
     chosen = catalogue.by_name(format_name) if format_name else _by_ending(output)
     target = output or Path(f"report{chosen.suffix}")
-    if str(target) != "-" and target.exists() and not force:
-        raise ExistsError(
-            "the report exists already",
-            where=str(target),
-            why="reports are never overwritten silently",
-            fix="choose another with -o, or add --force to replace it",
-        )
+    refuse_existing(target, "report", flag="-o", force=force)
     recording = open_run(run)
     text = chosen.render(recording, diagnose(recording))
     if str(target) == "-":
         write(sys.stdout, text)
         return
-    _write_file(target, text)
+    write_file(target, text, "report", flag="-o")
     size = wording.byte_size(len(text.encode()))
     write(sys.stderr, f"wrote {target} ({size})\nopen it in a browser, or type: {wording.command('show', str(run))}\n")
 
@@ -49,12 +43,3 @@ def _by_ending(output: Path | None) -> catalogue.Format:
     known = catalogue.load().by_name
     fitting = [entry for entry in known.values() if entry.suffix == output.suffix]
     return fitting[0] if len(fitting) == 1 else catalogue.by_name("html" if not fitting else "terminal")
-
-
-def _write_file(target: Path, text: str) -> None:
-    try:
-        target.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(
-            "the report cannot be written", where=str(target), why=str(error), fix="choose another with -o"
-        ) from error

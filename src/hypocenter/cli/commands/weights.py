@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from hypocenter.cli.output_file import refuse_existing, write_file
 from hypocenter.cli.say import say
 from hypocenter.compare.pairing.manual_map import ManualMap, draft_map, read_map
 from hypocenter.compare.weights.catalogue import read_checkpoint
@@ -19,7 +20,7 @@ from hypocenter.compare.weights.elements import CASTABLE
 from hypocenter.compare.weights.match import match_checkpoints
 from hypocenter.compare.weights.schema import to_json
 from hypocenter.compare.weights.targets import NAMINGS, planned
-from hypocenter.errors import ConfigError, ExistsError, HypocenterError
+from hypocenter.errors import ConfigError
 from hypocenter.report import wording
 from hypocenter.report.screen import screen_of, write
 from hypocenter.report.weights import screen_text
@@ -69,14 +70,10 @@ def diff(baseline: Path, candidate: Path, map_file: Path | None, ulp: int, limit
 @_MAP
 def map_(baseline: Path, candidate: Path, out: Path, map_file: Path | None) -> int:
     """Write which tensors of BASELINE and CANDIDATE are the same, to be corrected by hand and given with --map."""
-    if out.exists():
-        raise ExistsError("the map exists already", where=str(out), fix="choose another with -o, or remove it")
+    refuse_existing(out, "map", flag="-o")
     found = match_checkpoints(read_checkpoint(baseline), read_checkpoint(candidate), _map(map_file)).matching
     found = replace(found, pairs=tuple(pair for pair in found.pairs if pair.by != "tied"))
-    try:
-        out.write_text(draft_map(found), encoding="utf-8")
-    except OSError as error:
-        raise HypocenterError("the map was not written", where=str(out), why=error.strerror or str(error)) from error
+    write_file(out, draft_map(found), "map", flag="-o")
     left = len(found.unmatched_baseline), len(found.unmatched_candidate)
     say(f"{wording.count(len(found.pairs), 'pair')} written to {out}; left over: {left[0]} and {left[1]}")
     return 0 if found.pairs else EXIT["cannot-tell"]
