@@ -125,7 +125,7 @@ class Sheet:
         earlier = self._entries.get(entry.key)
         if earlier is not None:
             self._repeated.append(earlier)
-            if earlier.value != entry.value:
+            if earlier.value != entry.value and (earlier.value is not None or not earlier.is_resolved):
                 self.note(f"{entry.where}: {entry.spelled} takes the place of {earlier.spelled} ({earlier.where})")
             self._entries.pop(entry.key)
         self._entries[entry.key] = entry

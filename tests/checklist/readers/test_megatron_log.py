@@ -22,11 +22,12 @@ def test_all_that_a_log_says() -> None:
         "parallel.tensor": 4, "parallel.pipeline": 2, "parallel.data": 2, "parallel.world_size": 16,
         "parallel.sequence_parallel": True, "batch.accumulation_steps": 8, "precision.compute_dtype": "bfloat16",
         "precision.params_dtype": "bfloat16", "precision.grad_reduce_dtype": "float32", "model.activation": "swiglu",
-        "data.dataset": (1.0, "corpus_text_document"), "moe.num_experts": 1,
+        "data.dataset": (1.0, "corpus_text_document"), "moe.num_experts": 1, "optimizer.decay_steps": 100000,
     }  # fmt: skip
     assert {item: found.settings[item].value for item in expected} == expected
     assert found.settings["optimizer.beta2"].where == "gpt.log:6"
     assert found.settings["optimizer.beta2"].assumed is None
+    assert found.notes == ()
     assert [setting.spelled for setting in found.unknown] == ["fp8_recipe delayed"]
 
 

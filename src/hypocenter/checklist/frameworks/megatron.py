@@ -243,7 +243,7 @@ def _in_steps(sheet: Sheet, item: str, steps: str, samples: str, batch: Any) -> 
         sheet.set(item, found, samples, "global_batch_size", derived=f"{samples} / global_batch_size")
         return found
     lost = next((key for key in (steps, samples) if sheet.is_lost(key)), None)
-    if lost or (sheet.has(steps) and not n):
+    if lost or (sheet.value(steps) is not None and not n):
         sheet.set(item, sheet.value(steps), lost or steps)
     return found
 

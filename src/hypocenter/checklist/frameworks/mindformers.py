@@ -316,7 +316,8 @@ def _rest(sheet: Sheet) -> None:
     for key in ("context.deterministic", "train_precision_sync"):
         if sheet.says(key):
             sheet.set("other.deterministic", boolean(sheet.value(key)) is True, key)
-    keys = [f"processor.tokenizer.{name}" for name in ("vocab_file", "tokenizer_file", "type")]
+    places = ("processor.tokenizer.", "train_dataset.tokenizer.")
+    keys = [f"{place}{name}" for name in ("vocab_file", "tokenizer_file", "type") for place in places]
     key = next((key for key in keys if sheet.value(key)), None)
     if key:
         sheet.set("data.tokenizer", sheet.value(key), key, *keys)
