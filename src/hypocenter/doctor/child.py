@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+_NOT_FOR_CHILDREN = ("HYPOCENTER_", "NCCL_DEBUG_FILE")  # nothing is recorded, and no log of training written over
 _LOG_TAIL_BYTES, _LOG_LINES = 16384, 40
 
 
@@ -29,9 +30,10 @@ class Child:
         Path(name).unlink()  # nothing is left behind, however we end: both sides hold it open
         self._log = handle
         reading, writing = os.pipe()
+        kept = {name: value for name, value in environ.items() if not name.startswith(_NOT_FOR_CHILDREN)}
         env = {
             # a stuck collective is ours to report: by default the watchdog of NCCL ends the process
-            **environ, "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "PYTHONUNBUFFERED": "1",
+            **kept, "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "PYTHONUNBUFFERED": "1",
             "NCCL_DEBUG": environ.get("NCCL_DEBUG") or "INFO",
         }  # fmt: skip
         try:

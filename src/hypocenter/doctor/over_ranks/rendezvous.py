@@ -90,5 +90,5 @@ def _mates(reports: Reports) -> str:
 def _fix(reports: Reports, missing: tuple[int, ...]) -> list[str]:
     host = reports.host(missing[0])
     if host:
-        return [f"ssh {host} 'ps aux | grep -i python; nvidia-smi'"]
+        return [f"ssh {host} pgrep -af python"]
     return []
