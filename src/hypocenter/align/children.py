@@ -35,7 +35,7 @@ def start(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, output: Pat
         except subprocess.TimeoutExpired:
             return 124  # as timeout(1)
         finally:
-            _end(child)
+            end(child)
 
 
 def clean_environment(environ: Mapping[str, str], cwd: Path) -> dict[str, str]:
@@ -45,7 +45,8 @@ def clean_environment(environ: Mapping[str, str], cwd: Path) -> dict[str, str]:
     return kept | {"PYTHONPATH": os.pathsep.join(str((cwd / folder).absolute()) for folder in folders)}
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
+def end(child: subprocess.Popen[bytes]) -> None:
+    """End a child that leads a session, with all its own: politely first, then not."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         if child.poll() is not None:
             return

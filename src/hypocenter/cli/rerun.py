@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-import signal
 import subprocess
 import sys
 import tempfile
@@ -13,6 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from hypocenter.align.children import end
 from hypocenter.cli.say import say
 from hypocenter.diagnose.exhibits import Exhibit, decode, load
 from hypocenter.errors import HypocenterError, NoRecordingError
@@ -21,7 +21,6 @@ from hypocenter.record.layout import EVIDENCE_FILE
 from hypocenter.record.reader import open_run
 
 POLL_S = 0.5  # between two looks for the evidence
-PATIENCE_S = 10.0  # for the program to end when asked to
 
 
 class RerunError(HypocenterError):
@@ -57,7 +56,7 @@ def exhibits_of_rerun(run: Run) -> tuple[Exhibit, ...]:
             while child.poll() is None and not _is_searched(out):
                 time.sleep(POLL_S)
         finally:
-            _end(child)
+            end(child)
         try:
             recording = open_run(out)
         except NoRecordingError:
@@ -101,13 +100,3 @@ def _is_searched(out: Path) -> bool:
             if decode(path.read_bytes()).cure is not None:
                 return True
     return False
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        if child.poll() is not None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(PATIENCE_S)
