@@ -6,4 +6,5 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "processes"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "ranks"))
 sys.path.insert(0, str(Path(__file__).parent))

@@ -30,6 +30,7 @@ from hypocenter.tap.source import is_library, source_of
 _UNDEFINED = frozenset({
     "empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "resize_", "empty_permuted",
 })  # fmt: skip
+_PARTLY = frozenset({"fsdp"})  # its operators give whole buffers of which they have written a part
 _SAME_VALUES = frozenset({"lift_fresh", "detach", "alias", "lift", "set_"})
 _LOADER_FILES = ("dataloader.py", "sampler.py", "worker.py", "fetch.py", "_utils.py")
 _LOADER = "/torch/utils/data/"
@@ -140,7 +141,7 @@ class BitsTap(TorchDispatchMode):
         else:
             read, written = _flat((args, {k: v for k, v in kwargs.items() if k != "out"})), _written(func, args, kwargs)
         with _no_modes():
-            reads = self._reads(read, written)
+            reads = self._reads(read, read if func.namespace in _PARTLY else written)
             generator = _generator(func, args, kwargs)
             before = state_digest(generator)
         out = func(*args, **kwargs)
@@ -163,7 +164,7 @@ class BitsTap(TorchDispatchMode):
         self, func: Any, base: str, reads: list[Read], outputs: Sequence[torch.Tensor], drawn: tuple[Any, int | None],
         arguments: str,
     ) -> None:  # fmt: skip
-        is_room, is_under_way = base in _UNDEFINED, is_collective(func)
+        is_room, is_under_way = base in _UNDEFINED or func.namespace in _PARTLY, is_collective(func)
         found = [None] * len(outputs) if is_room or is_under_way else digests_of(outputs)
         event = self.add(
             "op", str(func), self._place(str(func)), reads=reads,

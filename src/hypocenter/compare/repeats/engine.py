@@ -14,6 +14,7 @@ from hypocenter.compare.repeats.roots import Root, roots_of
 from hypocenter.opbits import Trace
 from hypocenter.record.bits_file import read_traces
 
+ECHOES = ("other-data", "other-path", "changed-outside", "unknown")
 Timed = tuple[int, Origin]  # when it happened in the first run, in ns
 
 
@@ -40,7 +41,7 @@ def compare_repeats(runs: Sequence[Path]) -> Determinism:
     apart = [each for each in compared if each.results.n_differ]
     if not apart:
         return replace(facts, status="deterministic", sentence=_agree(facts))
-    timed = sorted((item for each in apart for item in each.origins()), key=lambda item: item[0])
+    timed = _without_echoes(sorted((item for each in apart for item in each.origins()), key=lambda item: item[0]))
     draws = counted(of_draw(draw) for each in apart[:1] for draw in each.draws)
     origins = counted(origin for _, origin in timed)
     first_origin = origins[0] if origins else None
@@ -48,6 +49,11 @@ def compare_repeats(runs: Sequence[Path]) -> Determinism:
     also = [origin for origin in origins[1:] if (origin.op, origin.source) not in listed]
     found = replace(facts, status="differs", first=first_origin, also=tuple(also), draws=tuple(draws))
     return replace(found, sentence=_differ(found))
+
+
+def _without_echoes(timed: list[Timed]) -> list[Timed]:
+    """What came through Python, from other ranks or out of compiled code after the first is most likely its echo."""
+    return [item for n, item in enumerate(timed) if n == 0 or item[1].cause not in ECHOES]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -100,11 +100,11 @@ def of_root(root: Root, pairing: Pairing, draw: Draw | None) -> Origin:
 
 
 def counted(origins: Iterable[Origin]) -> list[Origin]:
-    """Those of one line as one, with how many there were, in order."""
+    """Those of one line, on whatever rank, as one, with how many there were, in order."""
     found: dict[Any, Origin] = {}
     for origin in origins:
         source = origin.source
-        key = (origin.cause, origin.op, origin.generator, origin.rank, origin.worker is None,
+        key = (origin.cause, origin.op, origin.generator, origin.worker is None,
                source.file if source else origin.site, source.line if source else 0)  # fmt: skip
         first = found.get(key)
         found[key] = origin if first is None else replace(first, n=first.n + origin.n)

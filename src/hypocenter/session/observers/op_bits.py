@@ -89,7 +89,7 @@ class OpBits(Observer):
             self._tap.flush()
 
     def _results(self, named: Any, phase: str, step: int | None = None) -> None:
-        found = list(named)
+        found = [(name, getattr(tensor, "_local_tensor", tensor)) for name, tensor in named]  # of a DTensor
         place = (Place(), phase, self.context.clock.step if step is None else step, self.context.clock.microbatch)
         for (name, tensor), digest in zip(found, digests_of([t for _, t in found]), strict=True):
             writer, is_undefined = self._tap.storages.read(tensor)
