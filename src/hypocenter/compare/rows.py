@@ -21,6 +21,7 @@ from hypocenter.compare.ranks import Found, of_job
 from hypocenter.compare.spots import KEY, Spots
 from hypocenter.diagnose import logical
 from hypocenter.diagnose.shelf import Shelf
+from hypocenter.nouns import LACKS
 from hypocenter.record.reader import RecordedRun
 
 Ints = npt.NDArray[np.int64]
@@ -28,12 +29,13 @@ Reals = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 Sketches = npt.NDArray[np.float32]
 
+LACKS_BIT = {word: 1 << i for i, word in enumerate(LACKS)}
 CALIBRATION = "calibrate["  # how `op` of a perturbed replay's rows begins
 SKETCH_LENGTH = 256  # numbers of a sketch (summary.sketch: K * K)
 _COUNTS = ("n", "n_nan", "n_posinf", "n_neginf", "n_hist")
 _VALUES = ("min", "max", "absmax", "sum", "sumsq")
 _SAME = ("phase", "site", "port", "call", "microbatch", "dtype", "op", "recompute", "replay", "literal_inf")
-COLUMNS = ("step", *_SAME, "order", *_COUNTS, *_VALUES, "digest", "sketch")
+COLUMNS = ("step", *_SAME, "order", *_COUNTS, *_VALUES, "digest", "sketch", "lacks")
 _TOLD_BY = ("phase", "site", "port", "call", "op", "recompute", "replay")  # whether a row is compared, and what it is
 _NOT_OF_THE_PROGRAM = ("misuse.", "rng.", "replicas.", "sdc", "micro-batches", "label_weight", "loss_scale.")
 _NOT_VALUES = (
@@ -64,6 +66,7 @@ class StepRows:
     sketch: Sketches | None = None  # of the rows `sketched`, one a row
     sketched: Ints = field(default_factory=lambda: np.empty(0, np.int64))
     calibration: Ints = field(default_factory=lambda: np.empty(0, np.int64))  # of a perturbed replay: which; else -1
+    lacks: Ints | None = None  # of imported rows: bits of LACKS_BIT; None: nothing is lacking anywhere
 
     def __len__(self) -> int:
         return len(self.spot)
@@ -96,8 +99,14 @@ class StepRows:
             values={n: c[at] for n, c in self.values.items()}, digest=self.digest[at],
             has_digest=self.has_digest[at], literal_inf=self.literal_inf[at], is_bound=self.is_bound[at],
             sketch=None if self.sketch is None else self.sketch[wanted[held]], sketched=held,
-            calibration=self.calibration[at],
+            calibration=self.calibration[at], lacks=None if self.lacks is None else self.lacks[at],
         )  # fmt: skip
+
+    def without(self, word: str) -> Flags:
+        """Which rows lack what a word of nouns.LACKS says."""
+        if self.lacks is None:
+            return np.zeros(len(self), np.bool_)
+        return (self.lacks & LACKS_BIT[word]) != 0
 
 
 class RunRows:
@@ -113,6 +122,7 @@ class RunRows:
         self.problems: list[str] = run.early_problems
         self.n_rows = 0
         self.over_ranks = Found()
+        self.has_digests = True  # that can be compared with those of the other run
         self._run = run
         self._keys: list[pa.Array] = []  # of the step before: most steps have the same rows
         self._codes: tuple[Ints, Ints, npt.NDArray[np.object_]] | None = None
@@ -147,8 +157,8 @@ class RunRows:
             counts={name: batch[name].to_numpy() for name in _COUNTS},
             values={name: _reals(batch[name]) for name in _VALUES},
             digest=pc.fill_null(digest, 0).to_numpy() if digest.null_count else digest.to_numpy(),
-            has_digest=_flags(digest.is_valid()), literal_inf=_flags(batch["literal_inf"]), is_bound=is_bound,
-            sketch=sketch, sketched=sketched, calibration=_calibrations(batch["op"]),
+            has_digest=_flags(digest.is_valid()) & self.has_digests, literal_inf=_flags(batch["literal_inf"]),
+            is_bound=is_bound, sketch=sketch, sketched=sketched, calibration=_calibrations(batch["op"]), lacks=_lacks(batch),
         )  # fmt: skip
 
     def _coded(self, batch: pa.RecordBatch) -> tuple[Ints, Ints, npt.NDArray[np.object_]]:
@@ -231,6 +241,18 @@ class Compared:
             keep = pa.chunked_array([is_compared(batch) for batch in table.to_batches()])
             self._keys, self._keep = keys, None if pc.all(keep).as_py() else keep.combine_chunks()
         return table if self._keep is None else table.filter(self._keep)
+
+
+def _lacks(batch: pa.RecordBatch) -> Ints | None:
+    """Bits of what rows of an imported run do not tell."""
+    if "lacks" not in batch.schema.names:
+        return None
+    column = pc.fill_null(batch["lacks"], "").dictionary_encode()
+    words = column.dictionary.to_pylist()
+    if not any(words):
+        return None
+    bits = [sum(LACKS_BIT.get(word, 0) for word in set(text.split())) for text in words]
+    return np.array(bits, np.int64)[column.indices.to_numpy(zero_copy_only=False)]
 
 
 def _one_batch(table: pa.Table) -> pa.RecordBatch:

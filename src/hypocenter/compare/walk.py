@@ -63,6 +63,9 @@ class Walk:
             return
         decks = self.decks[0].by_spot, self.decks[1].by_spot
         rows = [RunRows(run, Spots()) for run in (*self.runs, *self.options.noise)]
+        kinds = [_digest_kind(run) for run in (*self.runs, *self.options.noise)]
+        for one, kind in zip(rows[1:], kinds[1:], strict=True):
+            one.has_digests = kind == kinds[0]
         apart = Aligner(self.pairs, rows[0].spots, rows[1].spots, has_same_ranks=self._has_same_ranks)
         over_ranks = OverRanks(self.pairs, self.runs)
         selves = [_with_itself(pair, pair.baseline) for pair in self.pairs]
@@ -140,6 +143,11 @@ def together(runs: Sequence[RunRows], shift: int) -> Iterator[tuple[StepRows, St
             rest = [head if head is not None and head.step == mine.step else None for head in heads[2:]]
             yield mine, theirs, rest
             heads[0] = next(streams[0], None)
+
+
+def _digest_kind(run: RecordedRun) -> str:
+    """What the digests of a recording are: those of another kind say nothing beside them."""
+    return run.run.imported.digest if run.run.imported is not None else "own"
 
 
 def _with_itself(pair: Pair, spots: tuple[Spot, ...]) -> Pair:

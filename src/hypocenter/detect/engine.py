@@ -21,7 +21,9 @@ from hypocenter.manual import Manual, parse
 from hypocenter.nouns import KINDS, Finding, Reading, Severity, StepRecord
 
 Check = Callable[[Window], Iterator[Finding]]
-Reads = Literal["nonfinite", "scalar", "scaler", "optimizer", "large-half", "zero", "half-grad", "near-limit", "all"]
+Reads = Literal[
+    "nonfinite", "scalar", "scaler", "optimizer", "large-half", "zero", "half-grad", "near-limit", "imported", "all"
+]
 LARGE_HALF = 255.9  # its square is the largest float16: 65504, IEEE 754
 
 SELECTS: dict[Reads, Callable[[Reading], bool]] = {
@@ -33,6 +35,7 @@ SELECTS: dict[Reads, Callable[[Reading], bool]] = {
     "zero": lambda r: 0 < r.summary.n_hist == r.summary.n_zero,
     "half-grad": lambda r: r.dtype == "float16" and r.summary.n_hist > 0 and r.phase in ("backward", "grad"),
     "near-limit": is_near_limit,
+    "imported": lambda r: bool(r.lacks),
     "all": lambda r: True,
 }
 """Which readings a rule looks at; what no rule looks at need not be read from disk. A reader may filter more widely."""

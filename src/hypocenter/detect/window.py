@@ -22,7 +22,7 @@ class History:
     """What a rank's earlier steps have shown. Written by the engine after each step, read by rules."""
 
     records: deque[StepRecord] = field(default_factory=lambda: deque[StepRecord](maxlen=KEPT_RECORDS))
-    healthy_nonfinite: set[tuple[str, str]] = field(default_factory=set)  # (site, port) in steps where all was well
+    healthy_nonfinite: set[tuple[str, str]] = field(default_factory=set)  # `healthy_key`s in steps where all was well
     scale: ScaleTrack = field(default_factory=ScaleTrack)  # what the loss scale has done
     peaks: Peaks = field(default_factory=Peaks)  # of sites near their format's limit
     _rows: dict[tuple[str, str], deque[Reading]] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class History:
             key = reading.site, reading.port
             self._rows.setdefault(key, deque(maxlen=KEPT_ROWS)).append(reading)
             if is_healthy and reading.summary.n_nonfinite:
-                self.healthy_nonfinite.add(key)
+                self.healthy_nonfinite.add(healthy_key(reading))
 
     def _remember_scale(self, window: Window) -> None:
         scale = window.loss_scale
@@ -53,6 +53,11 @@ class History:
             know(self.scale, entry)
         is_skipped = window.skipped
         self.scale.add(window.step, scale, skipped=is_skipped, culprit=window.culprit if is_skipped else "")
+
+
+def healthy_key(reading: Reading) -> tuple[str, str]:
+    """What `History.healthy_nonfinite` knows a reading by: site and port, of single operations with their name."""
+    return reading.site, f"{reading.op} {reading.port}" if reading.op else reading.port
 
 
 def know(track: ScaleTrack, entry: Entry) -> None:

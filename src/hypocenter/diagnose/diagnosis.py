@@ -74,7 +74,7 @@ def _status(
     recorded: Recorded,
 ) -> tuple[Status, tuple[str, ...]]:
     errors = [f for f in folded if f.finding.severity == "error"]
-    if errors and not any(f.is_located for f in errors):
+    if errors and not any(f.is_located or _is_followed(f.finding, recorded) for f in errors):
         return "cannot-tell", tuple(dict.fromkeys(_unexplained(f.finding, exhibits, records) for f in errors))
     if any(f.finding.severity in ("error", "warning") for f in folded):
         return "findings", ()
@@ -84,6 +84,11 @@ def _status(
     if off:
         return "cannot-tell", tuple(off)
     return "healthy", ()
+
+
+def _is_followed(finding: Finding, recorded: Recorded) -> bool:
+    """Whether inputs and outputs of a dump show where it began; there is no replay of it."""
+    return recorded.run.imported is not None and finding.code == "HC104" and finding.confidence != "possible"
 
 
 def _unexplained(finding: Finding, exhibits: Exhibits, records: dict[tuple[int, int], StepRecord]) -> str:

@@ -225,6 +225,7 @@ def _of_rank(table: Any, reads: Collection[Reads]) -> Any:
             pc.or_(pc.equal(table["phase"], arrow("backward")), pc.equal(table["phase"], arrow("grad"))),
         ),
         "near-limit": lambda: _near_limit(table),
+        "imported": lambda: pc.not_equal(pc.fill_null(table["lacks"], ""), arrow("")),
         "zero": lambda: pc.and_(pc.greater(table["n_hist"], arrow(0)), pc.equal(table["n_zero"], table["n_hist"])),
         "all": lambda: pc.is_valid(table["step"]),
     }

@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from hypocenter.nouns import Summary
+from hypocenter.summary.reducers.numpy import summarize
 
 _UNKNOWN = "counts histogram extremes sum sumsq"
 
@@ -28,6 +31,8 @@ def summary_of(
     top, bottom = number(high), number(low)
     if top is None and bottom is None:
         return Summary(n=n), _UNKNOWN
+    if n == 1 and top is not None and (top == bottom or math.isnan(top)) and (exact := _of_one(top, dtype)) is not None:
+        return exact, ""
     lacks = ["histogram"]
     has_nan = any(value is not None and math.isnan(value) for value in (top, bottom))
     n_posinf, n_neginf = int(math.inf in (top, bottom)), int(-math.inf in (top, bottom))
@@ -51,6 +56,17 @@ def summary_of(
     if size is not None and not math.isfinite(squares):
         lacks.append("sumsq")
     return summary, " ".join(dict.fromkeys(lacks))
+
+
+def _of_one(value: float, dtype: str) -> Summary | None:
+    """Of a single element everything is known, if its format is one of NumPy's."""
+    if dtype == "bfloat16":
+        dtype = "float32"  # the same exponents
+    if dtype not in ("float32", "float64", "float16", "bool") and not dtype.startswith(("int", "uint")):
+        return None
+    with np.errstate(over="ignore"):
+        kept = np.array([value], np.float64 if dtype.startswith(("int", "uint", "bool")) else dtype)
+    return summarize(kept) if math.isfinite(value) == bool(np.isfinite(kept[0])) else None
 
 
 def number(value: Any) -> float | None:

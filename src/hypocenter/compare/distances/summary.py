@@ -13,6 +13,9 @@ import numpy as np
 from hypocenter.compare.rows import Flags, Reals, StepRows
 
 _SUMMED_ERROR = 2.0**-22  # float32 accumulation of a sum or a sum of squares may be off by this much of its magnitude
+# Sums that were formed, or rounded, in the tensor's own format: a few of its roundings (its eps is twice one).
+_ROUGH_ERROR = {"bfloat16": 2.0**-6, "float16": 2.0**-9}
+_ROUGH_ELSE = 2.0**-20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +33,7 @@ def has_summary(rows: StepRows) -> Flags:
     found = (rows.counts["n_hist"] > 0) | (rows.values["sumsq"] > 0) | (rows.values["absmax"] > 0)
     for name in ("n_nan", "n_posinf", "n_neginf"):
         found |= rows.counts[name] > 0
+    found |= np.isfinite(rows.values["min"]) | np.isfinite(rows.values["max"])  # zeros, in an imported row
     return found & (rows.counts["n"] > 0)
 
 
@@ -42,17 +46,39 @@ def bound(baseline: StepRows, candidate: StepRows) -> Bound:
     is_known |= (n == 0) & (candidate.counts["n"] == 0)  # of empty tensors nothing differs
     is_known &= ~(baseline.is_bound | candidate.is_bound)
     same = is_known & (n == candidate.counts["n"])
-    gaps = [np.abs(np.sqrt(b["sumsq"]) - size) - _SUMMED_ERROR * size]
-    gaps.append(np.where(same, np.abs(b["sum"] - a["sum"]) / np.sqrt(np.maximum(n, 1)) - _SUMMED_ERROR * size, 0.0))
-    has_extremes = same & np.isfinite(a["min"]) & np.isfinite(b["min"])
-    gaps += [np.where(has_extremes, np.abs(b[name] - a[name]), 0.0) for name in ("min", "max", "absmax")]
-    with np.errstate(all="ignore"):
-        largest = np.nanmax(np.maximum(np.nan_to_num(np.stack(gaps), nan=0.0, posinf=np.inf), 0.0), axis=0)
-        low = np.where(largest == 0.0, 0.0, largest / size)  # infinite of a baseline that is zero
+    summed = np.maximum(_summed_error(baseline), _summed_error(candidate))
+    no_sum, no_size = (baseline.without(word) | candidate.without(word) for word in ("sum", "sumsq"))
+    gaps = [np.where(no_size, 0.0, np.abs(np.sqrt(b["sumsq"]) - size) - summed * size)]
+    added = np.abs(b["sum"] - a["sum"]) / np.sqrt(np.maximum(n, 1)) - summed * size
+    gaps.append(np.where(same & ~no_sum & ~no_size, added, 0.0))
+    at_most = np.where(baseline.without("sumsq"), np.sqrt(n) * a["absmax"], size)
+    at_most[baseline.without("sumsq") & baseline.without("extremes")] = np.inf
+    for name in ("min", "max", "absmax"):
+        known = same & np.isfinite(a[name]) & np.isfinite(b[name])
+        if name == "absmax":
+            known &= np.isfinite(a["min"]) & np.isfinite(b["min"])
+            known &= ~(baseline.without("extremes") | candidate.without("extremes"))
+        gaps.append(np.where(known, np.abs(b[name] - a[name]), 0.0))
+    largest = np.nanmax(np.maximum(np.nan_to_num(np.stack(gaps), nan=0.0, posinf=np.inf), 0.0), axis=0)
+    low = np.where(largest == 0.0, 0.0, largest / at_most)  # infinite of a baseline that is zero
+    no_counts = baseline.without("counts") | candidate.without("counts")
     nonfinite = np.zeros(len(n), np.bool_)
-    is_identical = same.copy()
+    has_nan = [side.counts["n_nan"] > 0 for side in (baseline, candidate)]
+    is_identical = same & ~no_sum & ~no_size
     for name in ("n_nan", "n_posinf", "n_neginf"):
-        nonfinite |= baseline.counts[name] != candidate.counts[name]
+        mine, other = baseline.counts[name], candidate.counts[name]
+        # Lower bounds tell whether there are any; beside NaN not even that of infinities.
+        is_any = ((mine > 0) != (other > 0)) & ((name == "n_nan") | ~(has_nan[0] | has_nan[1]))
+        nonfinite |= np.where(no_counts, is_any, mine != other)
     for name in ("min", "max", "absmax", "sum", "sumsq"):
         is_identical &= (a[name] == b[name]) | (np.isnan(a[name]) & np.isnan(b[name]))
     return Bound(low=low, is_known=is_known, is_identical=is_identical & ~nonfinite, nonfinite_differs=nonfinite)
+
+
+def _summed_error(rows: StepRows) -> Reals:
+    """Relative, of sums and norms."""
+    found = np.full(len(rows), _SUMMED_ERROR)
+    rough = np.flatnonzero(rows.without("rough"))
+    if len(rough):
+        found[rough] = [_ROUGH_ERROR.get(str(name), _ROUGH_ELSE) for name in rows.dtype[rough]]
+    return found

@@ -70,8 +70,11 @@ def _chooses(pair: tuple[object, object]) -> bool:
 def _of_children(case: Case, mine: ModuleFacts, other: ModuleFacts) -> tuple[str, str] | None:
     """The function is a module inside that was not called by itself."""
     for name in _SETTINGS[:1]:
-        pair = case.module(f"{mine.path}.{name}", side=0), case.module(f"{other.path}.{name}", side=1)
-        if pair[0] is not None and pair[1] is not None and pair[0].kind != pair[1].kind:
+        paths = f"{mine.path}.{name}", f"{other.path}.{name}"
+        pair = case.module(paths[0], side=0), case.module(paths[1], side=1)
+        if pair[0] is None or pair[1] is None or (pair[0].path, pair[1].path) != paths:
+            continue  # not recorded there: the module around it says nothing of its function
+        if pair[0].kind != pair[1].kind:
             return pair[0].kind, pair[1].kind
     return None
 

@@ -10,6 +10,9 @@ How it is decided
     left out, so are sites that were not finite in earlier steps that were healthy. The first in execution order
     is reported: as an error when the loss or a gradient of the step is not finite, else as a note; there -inf
     alone, the usual mask, says nothing.
+    Where inputs of single operations were recorded (dumps of other tools), values that are not finite are followed
+    from the loss, or the first bad gradient, back to where they began; those that ended in finite results are not
+    blamed. It may begin in a parameter or in what the model was given.
 
 What to do
     If there is an error, it is the place to look at first. A replay finds the operation inside the module.
@@ -21,16 +24,24 @@ When it is wrong
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from hypocenter.detect.engine import rule
-from hypocenter.detect.window import Window
+from hypocenter.detect.flow import Call, Origin, calls_of, has_flow, origin_of
+from hypocenter.detect.flow_causes import because
+from hypocenter.detect.window import Window, healthy_key
 from hypocenter.nouns import Finding, Reading
 
 
-@rule("HC104", "nonfinite", severity="error", reads=("nonfinite",))
+@rule("HC104", "nonfinite", severity="error", reads=("nonfinite", "imported"))
 def check(window: Window) -> Iterator[Finding]:
     """Fire on the first output that is new among the non-finite ones and whose inputs are finite."""
     is_healthy = window.loss_finite and window.grads_finite
+    if not is_healthy and has_flow(window.readings):
+        origin = origin_of(window.readings)
+        if origin is not None:
+            yield _followed(origin, window)
+            return
     rows = sorted((r for r in window.of("forward", "loss") if _counts(r, window)), key=lambda r: r.order)
     tainted = {_call(r) for r in rows if r.port.startswith("in[")}
     made = [r for r in rows if r.port.startswith("out") and _call(r) not in tainted]
@@ -39,14 +50,58 @@ def check(window: Window) -> Iterator[Finding]:
     if not made:
         return
     first = made[0]
-    s = first.summary
-    chips = [f"{k} ×{n:,}" for k, n in (("NaN", s.n_nan), ("+inf", s.n_posinf), ("-inf", s.n_neginf)) if n]
     others = len({r.site for r in made}) - 1
-    yield Finding(
+    yield replace(
+        _found(first, window, f"{first.op or first.module or 'the output'} made {_kinds(first)}"),
+        severity="note" if is_healthy else "error",
+        why=(f"{others} other site{'s' if others > 1 else ''} made non-finite values too",) if others else (),
+    )
+
+
+def _followed(origin: Origin, window: Window) -> Finding:
+    first, call = origin.reading, origin.call
+    if origin.kind == "param":
+        found = _found(first, window, f"parameter {first.site} was not finite before the step")
+        return replace(found, param=first.site, cause="bad-parameter", confidence="likely")
+    if origin.kind == "input":
+        where = call.key[1] or "the model"
+        found = _found(first, window, f"{where} was given {_kinds(first)}")
+        why = ("no value before it that is not finite was recorded",)
+        return replace(found, cause="bad-input", confidence="possible", why=why)
+    name = first.op or first.module or "the output"
+    backward = " in backward" if first.phase == "backward" else ""
+    found = _found(first, window, f"{name} made {_kinds(first)}{backward}")
+    if not call.ins:
+        return found
+    why = [f"its {'gradients' if backward else 'inputs'} are finite, as far as they were recorded"]
+    if origin.is_watched:
+        why.append("the loss descends from it")
+    told = because(call, first, _forward_of(call, window))
+    if told is None:
+        return replace(found, confidence="likely", why=tuple(why))
+    return replace(
+        found, title=f"{told.title}{backward}" if told.cause == "format-overflow" else told.title, cause=told.cause,
+        confidence="likely", why=(told.why, *why), limit=told.limit, actual=told.actual,
+    )  # fmt: skip
+
+
+def _forward_of(call: Call, window: Window) -> Call | None:
+    phase, *rest = call.key
+    if phase != "backward":
+        return None
+    rows = [r for r in window.of("forward") if [r.site, r.op, r.microbatch, r.call] == rest]
+    return next(iter(calls_of(rows)), None)
+
+
+def _found(first: Reading, window: Window, title: str) -> Finding:
+    s = first.summary
+    counts = (("NaN", s.n_nan), ("+inf", s.n_posinf), ("-inf", s.n_neginf))
+    is_exact = "counts" not in first.lacks.split()
+    return Finding(
         code="HC104",
         kind="nonfinite",
-        severity="note" if is_healthy else "error",
-        title=f"{first.op or first.module or 'the output'} made {' and '.join(c.split(' ')[0] for c in chips)}",
+        severity="error",
+        title=title,
         step=window.step,
         microbatch=first.microbatch,
         rank=window.rank,
@@ -55,16 +110,21 @@ def check(window: Window) -> Iterator[Finding]:
         port=first.port,
         op=first.op or None,
         source=first.source,
-        chips=tuple(chips),
+        chips=tuple(f"{kind} ×{n:,}" if is_exact else kind for kind, n in counts if n),
         names=first.names,
-        why=(f"{others} other site{'s' if others > 1 else ''} made non-finite values too",) if others else (),
     )
+
+
+def _kinds(reading: Reading) -> str:
+    s = reading.summary
+    kinds = (("NaN", s.n_nan), ("+inf", s.n_posinf), ("-inf", s.n_neginf))
+    return " and ".join(kind for kind, n in kinds if n)
 
 
 def _counts(reading: Reading, window: Window) -> bool:
     if not reading.summary.n_nonfinite or reading.literal_inf or reading.port in ("value", "probe"):
         return False
-    return (reading.site, reading.port) not in window.history.healthy_nonfinite
+    return healthy_key(reading) not in window.history.healthy_nonfinite
 
 
 def _call(reading: Reading) -> tuple[str, int, int, str]:
