@@ -1,4 +1,4 @@
-"""Eleven planted differences and two right pairs: plans for one program whose flags plant them, and what must be found.
+"""Thirteen planted differences and two right pairs: plans for one program whose flags plant them, and what must be found.
 
 What must be found follows from what is planted and from the order of the stages, never from what was found.
 """
@@ -46,6 +46,10 @@ CASES = (
             words=("bfloat16",)),
     Planted(name="one matrix starts as other numbers", flags="--layer-seed 5", stage=1, cause="init-mismatch",
             words=("blocks.1.up.weight",)),
+    Planted(name="one gradient 2 % larger", flags="--gradient-factor 1.02", stage=3, cause="implementation-mismatch",
+            words=("blocks.1.up.weight",)),
+    Planted(name="all gradients twice as large", flags="--gradient-factor 2 --all-gradients-factor 2", stage=3,
+            cause="implementation-mismatch", words=("2 times the baseline's",)),
     Planted(name="one batch is treated otherwise", flags="--odd-step 13", stage=5, cause="implementation-mismatch",
             words=("step 13",)),
     Planted(name="DDP: a mean of the ranks' means", stage=8, cause="implementation-mismatch",

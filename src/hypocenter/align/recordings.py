@@ -18,7 +18,8 @@ from hypocenter.align.plan import Plan, SideName
 from hypocenter.align.purposes import Need
 from hypocenter.record.layout import is_recording
 
-_TAIL_LINES = 12  # of a failed program's output that are shown
+_TAIL_LINES = 4  # of a failed program's output that are shown
+_OURS = ("note:", "= hint:", "recording to ", "sites: hypocenter", "wrote ", "0 errors")  # lines of `hypocenter run`
 Tell = Callable[[str], None]
 
 
@@ -117,7 +118,7 @@ class Recordings:
         how = f"ended with exit code {code}" if code != 124 else f"took longer than {self.plan.stages.timeout_s} s"
         if code == 0:
             how = "left no recording"
-        said = [line for line in lines if line.strip()][-_TAIL_LINES:]
+        said = [line for line in lines if line.strip() and not line.lstrip().startswith(_OURS)][-_TAIL_LINES:]
         return ProgramFailedError(
             f"the {need.side} {how} ({need.purpose})", where=str(output), why=" / ".join(said) or "it said nothing",
             fix=f"mend it; what it said is in {os.path.relpath(output)}",

@@ -74,6 +74,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--accumulate", choices=("mean", "sum"), default="mean")
     parser.add_argument("--loss", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--layer-seed", type=int, default=0, help="draws the second block's first matrix again")
+    parser.add_argument("--gradient-factor", type=float, default=1.0, help="of the second block's up-projection")
+    parser.add_argument("--all-gradients-factor", type=float, default=1.0)
     parser.add_argument("--odd-step", type=int, default=-1, help="logits of this step's batch are 1 %% larger")
     parser.add_argument("--micro-batches", type=int, default=N_MICRO)
     parser.add_argument("--mean", choices=("global", "per-rank"), default="global")
@@ -111,6 +113,8 @@ def main() -> None:
             else:
                 loss = total / n_labels * (1 if given.accumulate == "mean" else given.micro_batches)
             loss.backward()
+        for name, parameter in model.named_parameters():
+            parameter.grad.mul_(given.gradient_factor if name == "blocks.1.up.weight" else given.all_gradients_factor)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         decay.step()

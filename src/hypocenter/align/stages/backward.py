@@ -11,6 +11,8 @@ from hypocenter.align.local_norms import LocalNorm, local_norms
 from hypocenter.align.spots import is_backward
 from hypocenter.align.verdicts import named, of_comparison, result
 
+_FEWEST = 3  # parameters that make a common factor one
+_SAME = 1e-2  # relative: how far factors may be apart that are one
 _SHOWN = 3  # parameters whose numbers are given
 
 
@@ -33,6 +35,15 @@ def judge(context: Context) -> StageResult:
     return _failed(context, norms, apart, figures)
 
 
+def _shared_factor(norms: list[LocalNorm], apart: list[LocalNorm]) -> float | None:
+    """By what all gradients are larger, if it is one number."""
+    if len(apart) < len(norms) or len(norms) < _FEWEST or not all(one.baseline for one in norms):
+        return None
+    factors = sorted(one.candidate / one.baseline for one in norms)
+    middle = factors[len(factors) // 2]
+    return middle if factors[0] > 0 and factors[-1] - factors[0] < _SAME * middle else None
+
+
 def _failed(
     context: Context, norms: list[LocalNorm], apart: list[LocalNorm], figures: dict[str, object]
 ) -> StageResult:
@@ -53,6 +64,10 @@ def _failed(
             f"{named(one.site for one in shown)}; the farthest {worst.numbers()}"
         )
         why = [f"{one.site}: local norm {one.baseline:.4g} and {one.candidate:.4g}, {one.numbers()}" for one in shown]
+    shared = _shared_factor(norms, apart)
+    if shared is not None:
+        words = f"all {len(norms)} gradients are {shared:.6g} times the baseline's, before clipping"
+        why, told = [], replace(told, why=("the backward pass is right but for what divides or multiplies all of it",))
     formats = formats_apart(context, site)
     cause, confidence, fix = told.cause, told.confidence, list(told.next)
     if formats is not None and cause in (None, "unknown"):
