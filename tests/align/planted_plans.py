@@ -1,4 +1,4 @@
-"""Thirteen planted differences and two right pairs: plans for one program whose flags plant them, and what must be found.
+"""Thirteen planted differences and two right pairs: plans for one program whose flags plant them, what must be found.
 
 What must be found follows from what is planted and from the order of the stages, never from what was found.
 """

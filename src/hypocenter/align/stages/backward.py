@@ -76,6 +76,8 @@ def _failed(
         fix = [formats.fix]
     if len(norms) > len(apart):
         why.append(f"the other {len(norms) - len(apart)} agree, and so does the backward pass up to there")
+    if shared is not None:
+        site, confidence = None, "likely"
     paths = [context.shown(side, "steps") for side in ("baseline", "candidate")]
     return replace(
         result(3, "failed", words, figures=figures), step=0, phase="grad" if site in names else told.phase, site=site,
