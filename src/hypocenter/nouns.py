@@ -13,7 +13,7 @@ Status = Literal["healthy", "findings", "cannot-tell"]
 
 LEVELS: tuple[Level, ...] = ("sentinel", "modules", "ops", "tensors")
 
-LACKS: tuple[str, ...] = ("counts", "histogram", "extremes", "sum", "sumsq", "rough")
+LACKS: tuple[str, ...] = ("counts", "histogram", "extremes", "sum", "sumsq", "rough", "rounded")
 """What an imported reading may lack, beside `n_hist == 0` (zeros, subnormals and histogram are not known).
 
 counts     of NaN and infinities: one that is not 0 is a lower bound, one that is 0 may be unseen beside another that is not
@@ -22,6 +22,7 @@ extremes   `min` or `max` is None because it was not written or is not finite; `
 sum        is not known, and 0
 sumsq      is not known, and 0
 rough      sum and sumsq were computed in the tensor's own format: good to a few of its roundings
+rounded    extremes, mean and norm were written with six decimals
 """
 
 CAUSES: tuple[str, ...] = (

@@ -34,8 +34,8 @@ class Call:
 
     @property
     def is_op(self) -> bool:
-        """Whether it is a single API."""
-        return bool(self.key[2])
+        """Whether it is a single API; of a dump without modules each is a site of its own."""
+        return bool(self.key[2]) or not any(r.module for r in (*self.ins, *self.outs))
 
     @property
     def is_bad(self) -> bool:
@@ -80,6 +80,14 @@ def has_flow(readings: Iterable[Reading]) -> bool:
     return any(r.lacks or (r.op and r.port.startswith("in[")) for r in readings)
 
 
+def bad_results(readings: Iterable[Reading]) -> list[Reading]:
+    """What the model gave that is not finite, in a step that has neither a loss nor gradients."""
+    rows = list(readings)
+    if any((r.phase == "loss" and r.port == "value") or r.phase == "grad" for r in rows):
+        return []
+    return [r for r in rows if r.phase == "forward" and not r.site and not r.op and r.port.startswith("out") and is_bad(r)]
+
+
 def origin_of(readings: Sequence[Reading], *, microbatch: int | None = None) -> Origin | None:
     """The first origin of a bad loss or, of a good one, of bad gradients; None when nothing bad lives on.
 
@@ -94,7 +102,8 @@ def origin_of(readings: Sequence[Reading], *, microbatch: int | None = None) -> 
         return _first(_descended(forward, watched) or _alive(forward, kinds=("call", "param", "input")))
     gradients = [r for r in rows if r.phase == "grad" and is_bad(r)]
     if not gradients:
-        return None
+        given = bad_results(rows)
+        return _first(_descended(forward, given)) if given else None
     has_loss = any(r.phase == "loss" and r.port == "value" for r in rows)
     in_forward = [] if has_loss else _alive(forward, kinds=("call", "param", "input"))
     backward = _graph([r for r in rows if r.phase == _BACKWARD], ())
@@ -107,7 +116,7 @@ def calls_of(rows: Iterable[Reading]) -> list[Call]:
     for row in rows:
         key = row.phase, row.site, row.op, row.microbatch, row.call
         call = found.setdefault(key, Call(key=key))
-        is_in = row.port.startswith("grad_out" if row.phase == _BACKWARD else "in[")
+        is_in = row.port.startswith(("grad_out", "in[") if row.phase == _BACKWARD else "in[")
         (call.ins if is_in else call.outs).append(row)
     return sorted(found.values(), key=lambda call: call.order)
 
@@ -136,7 +145,7 @@ def _graph(rows: Sequence[Reading], every: Sequence[Reading]) -> list[_Node]:
                 before.append(node)
         if not bad:
             for node in before:
-                node.n_killed += 1 if call.is_op or not call.outs else 0
+                node.n_killed += 1
             continue
         here = _Node(Origin(kind="call", reading=bad[0], call=call), from_=before)
         for node in before:

@@ -14,7 +14,7 @@ from hypocenter.diagnose.handed_on import without_received
 from hypocenter.diagnose.job_end import jobs_of
 from hypocenter.diagnose.panels import panels_of
 from hypocenter.diagnose.ranks import together
-from hypocenter.diagnose.rows import Recorded, extent, steps_of
+from hypocenter.diagnose.rows import Recorded, extent, holds_values, steps_of
 from hypocenter.diagnose.shelf import Shelf
 from hypocenter.nouns import Diagnosis, Finding, Place, Status, StepRecord
 
@@ -80,6 +80,8 @@ def _status(
         return "findings", ()
     if not records:
         return "cannot-tell", ("no completed step was recorded",)
+    if recorded.run.imported is not None and not holds_values(recorded):
+        return "cannot-tell", (f"the dump of {recorded.run.imported.kind} holds no values",)
     off = [line for line in recorded.run.warnings if "switched off after an internal error" in line]
     if off:
         return "cannot-tell", tuple(off)

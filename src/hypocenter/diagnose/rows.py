@@ -208,6 +208,20 @@ def extent(recorded: Recorded) -> tuple[int, int]:
     return int(pc.count_distinct(table["site"]).as_py()), table.num_rows + len(recorded.step_records())
 
 
+def holds_values(recorded: Recorded) -> bool:
+    """Whether any reading tells of values: of imported runs some hold names, or checksums, alone."""
+    return any(table.num_rows for _, table in scanned(recorded, _tells))
+
+
+def _tells(table: Any) -> Any:
+    import pyarrow.compute as pc
+
+    found: Any = pc.is_valid(table["min"])
+    for name in ("n_nan", "n_posinf", "n_neginf"):
+        found = pc.or_(found, pc.greater(table[name], arrow(0)))
+    return found
+
+
 def _of_rank(table: Any, reads: Collection[Reads]) -> Any:
     """Which rows `detect.engine.SELECTS` says yes of for at least one word, computed on columns; None: no row."""
     import pyarrow.compute as pc

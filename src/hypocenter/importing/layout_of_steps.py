@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,12 +34,12 @@ class Parts:
     notes: tuple[str, ...] = ()
 
 
-def parts_of(path: Path, names: Collection[str], say: Callable[[str], None]) -> Parts:
-    """Find files of these names below a path (or the one that it is), each with the rank and step its folders tell.
+def parts_of(path: Path, is_wanted: Callable[[str], bool], say: Callable[[str], None]) -> Parts:
+    """Find files by name below a path (or the one that it is), each with the rank and step that its folders tell.
 
     Processes that no rank is told of are numbered in the order of their folders' names.
     """
-    found = [path] if path.is_file() else _below(path, names)
+    found = [path] if path.is_file() else _below(path, is_wanted)
     told = [(_number(_STEP, file), _rank_word(file), file) for file in found]
     processes = sorted({word for _, word, _ in told if isinstance(word, str)})
     kept: dict[tuple[int, int], Path] = {}
@@ -61,13 +61,13 @@ def parts_of(path: Path, names: Collection[str], say: Callable[[str], None]) -> 
     return Parts(parts=tuple(parts), twice=tuple(twice), notes=notes)
 
 
-def _below(root: Path, names: Collection[str]) -> list[Path]:
+def _below(root: Path, is_wanted: Callable[[str], bool]) -> list[Path]:
     found: list[Path] = []
     for folder, folders, files in os.walk(root):
         depth = len(Path(folder).relative_to(root).parts)
         folders.sort()
         folders[:] = [name for name in folders if name != "dump_tensor_data"] if depth < _DEPTH else []
-        found += [Path(folder) / name for name in sorted(files) if name in names]
+        found += [Path(folder) / name for name in sorted(files) if is_wanted(name)]
         if len(found) > _MOST_FILES:
             break
     return found

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from hypocenter.nouns import Summary
+from hypocenter.nouns import Summary, replace
 from hypocenter.summary.reducers.numpy import summarize
 
 _UNKNOWN = "counts histogram extremes sum sumsq"
 
 
 def summary_of(
-    n: int, *, high: Any, low: Any, mean: Any, norm: Any, dtype: str, is_rough: bool = True
+    n: int, *, high: Any, low: Any, mean: Any, norm: Any, dtype: str, is_rounded: bool = False
 ) -> tuple[Summary, str]:
     """What four statistics tell of `n` elements, and what is lacking (nouns.LACKS).
 
@@ -24,15 +24,17 @@ def summary_of(
 
     Args:
         high, low, mean, norm: as found in the file.
-        is_rough: mean and norm were computed in the tensor's own dtype.
+        is_rounded: to six decimals.
     """
     if n == 0:
         return Summary(), ""
     top, bottom = number(high), number(low)
     if top is None and bottom is None:
         return Summary(n=n), _UNKNOWN
-    if n == 1 and top is not None and (top == bottom or math.isnan(top)) and (exact := _of_one(top, dtype)) is not None:
-        return exact, ""
+    if top is not None and not is_rounded and (top == bottom or (n == 1 and math.isnan(top))):
+        exact = _of_equal(n, top, dtype) if n == 1 or math.isfinite(top) else None
+        if exact is not None:
+            return exact, ""
     lacks = ["histogram"]
     has_nan = any(value is not None and math.isnan(value) for value in (top, bottom))
     n_posinf, n_neginf = int(math.inf in (top, bottom)), int(-math.inf in (top, bottom))
@@ -44,7 +46,8 @@ def summary_of(
     total = None if is_bad else _finite(number(mean))
     size = None if is_bad else _finite(number(norm))
     lacks += [word for word, value in (("sum", total), ("sumsq", size)) if value is None]
-    if is_rough and (total is not None or size is not None) and dtype != "float64":
+    lacks += ["rounded"] if is_rounded else []
+    if (total is not None or size is not None) and dtype != "float64":
         lacks.append("rough")
     squares = size * size if size is not None else 0.0
     summary = Summary(
@@ -58,15 +61,24 @@ def summary_of(
     return summary, " ".join(dict.fromkeys(lacks))
 
 
-def _of_one(value: float, dtype: str) -> Summary | None:
-    """Of a single element everything is known, if its format is one of NumPy's."""
+def _of_equal(n: int, value: float, dtype: str) -> Summary | None:
+    """Of elements that are all the same everything is known, if their format is one of NumPy's."""
     if dtype == "bfloat16":
         dtype = "float32"  # the same exponents
     if dtype not in ("float32", "float64", "float16", "bool") and not dtype.startswith(("int", "uint")):
         return None
     with np.errstate(over="ignore"):
         kept = np.array([value], np.float64 if dtype.startswith(("int", "uint", "bool")) else dtype)
-    return summarize(kept) if math.isfinite(value) == bool(np.isfinite(kept[0])) else None
+    if math.isfinite(value) != bool(np.isfinite(kept[0])):
+        return None
+    one = summarize(kept)
+    total, squares = one.sum * n, one.sumsq * n
+    if n == 1 or not (math.isfinite(total) and math.isfinite(squares)):
+        return one if n == 1 else None
+    return replace(
+        one, n=n, n_hist=n, n_zero=one.n_zero * n, n_subnormal=one.n_subnormal * n, sum=total, sumsq=squares,
+        hist=tuple(count * n for count in one.hist),
+    )  # fmt: skip
 
 
 def number(value: Any) -> float | None:

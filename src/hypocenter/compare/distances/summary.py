@@ -16,6 +16,7 @@ _SUMMED_ERROR = 2.0**-22  # float32 accumulation of a sum or a sum of squares ma
 # Sums that were formed, or rounded, in the tensor's own format: a few of its roundings (its eps is twice one).
 _ROUGH_ERROR = {"bfloat16": 2.0**-6, "float16": 2.0**-9}
 _ROUGH_ELSE = 2.0**-20
+_DECIMALS = 1e-6  # absolute, of the difference of two numbers written with six decimals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +48,10 @@ def bound(baseline: StepRows, candidate: StepRows) -> Bound:
     is_known &= ~(baseline.is_bound | candidate.is_bound)
     same = is_known & (n == candidate.counts["n"])
     summed = np.maximum(_summed_error(baseline), _summed_error(candidate))
+    apart = np.where(baseline.without("rounded") | candidate.without("rounded"), _DECIMALS, 0.0)
     no_sum, no_size = (baseline.without(word) | candidate.without(word) for word in ("sum", "sumsq"))
-    gaps = [np.where(no_size, 0.0, np.abs(np.sqrt(b["sumsq"]) - size) - summed * size)]
-    added = np.abs(b["sum"] - a["sum"]) / np.sqrt(np.maximum(n, 1)) - summed * size
+    gaps = [np.where(no_size, 0.0, np.abs(np.sqrt(b["sumsq"]) - size) - summed * size - apart)]
+    added = np.abs(b["sum"] - a["sum"]) / np.sqrt(np.maximum(n, 1)) - summed * size - apart * np.sqrt(n)
     gaps.append(np.where(same & ~no_sum & ~no_size, added, 0.0))
     at_most = np.where(baseline.without("sumsq"), np.sqrt(n) * a["absmax"], size)
     at_most[baseline.without("sumsq") & baseline.without("extremes")] = np.inf
@@ -58,7 +60,7 @@ def bound(baseline: StepRows, candidate: StepRows) -> Bound:
         if name == "absmax":
             known &= np.isfinite(a["min"]) & np.isfinite(b["min"])
             known &= ~(baseline.without("extremes") | candidate.without("extremes"))
-        gaps.append(np.where(known, np.abs(b[name] - a[name]), 0.0))
+        gaps.append(np.where(known, np.abs(b[name] - a[name]) - apart, 0.0))
     largest = np.nanmax(np.maximum(np.nan_to_num(np.stack(gaps), nan=0.0, posinf=np.inf), 0.0), axis=0)
     low = np.where(largest == 0.0, 0.0, largest / at_most)  # infinite of a baseline that is zero
     no_counts = baseline.without("counts") | candidate.without("counts")

@@ -44,7 +44,7 @@ def accepts(head: Head) -> float:
 @importer("msprobe", accepts=accepts)
 def read(path: Path, into: Recording) -> None:
     """msprobe 8.x and 26.x: dump.json or debug.json with stack.json, construct.json and tensor files beside it."""
-    found = parts_of(path, FILES, into.problem)
+    found = parts_of(path, FILES.__contains__, into.problem)
     if not found.parts:
         raise NotADumpError("no dump.json in it", where=str(path), fix="name the folder that holds step*/rank*/")
     for note in found.notes:
