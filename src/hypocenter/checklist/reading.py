@@ -82,9 +82,8 @@ def _chosen(source: Source) -> Reader:
     best = max(sure, key=lambda pair: pair[0])
     if best[0] > 0:
         return best[1]
-    known = "; ".join(f"{name} ({about.rstrip('.')})" for name, about in kinds().items())
     raise ConfigurationError(
-        "nobody knows what kind of configuration this is", where=str(source.path), why=f"known are {known}",
+        "nobody knows what kind of configuration this is", where=str(source.path), why=f"known are {', '.join(kinds())}",
         fix="give a launch script, a log with its arguments, or the configuration file of the program",
     )  # fmt: skip
 
