@@ -71,3 +71,9 @@ def test_says_which_worker_and_where_its_draws_went(tmp_path: Path) -> None:
     why = " ".join(found.first.why)
     assert f"worker_seed.py:{line_of('worker_seed.py', 'np.random.normal')}" in why
     assert f"worker_seed.py:{line_of('worker_seed.py', 'loss = model(batch)')}" in why
+
+
+def test_unusual_tensors_and_modes_are_left_alone(tmp_path: Path) -> None:
+    found = twice("unusual.py", tmp_path)
+
+    assert (found.status, found.notes) == ("deterministic", ())

@@ -12,8 +12,9 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -27,11 +28,13 @@ from hypocenter.tap.host_digest import host_digest
 from hypocenter.tap.op_context import OpContext
 from hypocenter.tap.source import is_library, source_of
 
+T = TypeVar("T")
 _UNDEFINED = frozenset({
     "empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "resize_", "empty_permuted",
 })  # fmt: skip
 _PARTLY = frozenset({"fsdp"})  # its operators give whole buffers of which they have written a part
 _SAME_VALUES = frozenset({"lift_fresh", "detach", "alias", "lift", "set_"})
+_OTHERS = frozenset({"prim", "profiler"})
 _LOADER_FILES = ("dataloader.py", "sampler.py", "worker.py", "fetch.py", "_utils.py")
 _LOADER = "/torch/utils/data/"
 _PRUNE = 1 << 14  # storages between two looks which of them are gone
@@ -84,6 +87,14 @@ class Storages:
         self._prune_at = max(_PRUNE, 2 * len(self._alive))
 
 
+@dataclass(slots=True, kw_only=True)
+class _Begun:
+    reads: list[Read]
+    written: list[torch.Tensor]
+    generator: torch.Generator | None
+    state: int | None
+
+
 class BitsTap(TorchDispatchMode):
     """Notes every operator.
 
@@ -91,6 +102,7 @@ class BitsTap(TorchDispatchMode):
         context: follows modules and autograd nodes.
         moment: (phase outside of modules and backward, step, micro-batch) now.
         emit: takes places and events in order; a place comes before the events that name it.
+        fail: told why nothing more is looked at.
     """
 
     def __init__(
@@ -98,11 +110,13 @@ class BitsTap(TorchDispatchMode):
         context: OpContext,
         moment: Callable[[], tuple[str, int, int]],
         emit: Callable[[list[Place | Event]], None],
+        fail: Callable[[str], None] = lambda _: None,
     ) -> None:
         super().__init__()
         self.context, self.storages = context, Storages()
         self.history: dict[int, list[int]] | None = {}  # storage -> events that wrote it, until parameters have names
-        self._moment, self._emit = moment, emit
+        self._moment, self._emit, self._fail = moment, emit, fail
+        self.is_off = False
         self._n = 0
         self._places: dict[Place, int] = {}
         self._threads: dict[int, int] = {}
@@ -131,25 +145,43 @@ class BitsTap(TorchDispatchMode):
         kwargs = kwargs or {}
         if is_wrapped(types):
             return NotImplemented  # we want what the wrapper does inside
-        if quiet.is_on() or func.namespace in ("prim", "profiler") or func.is_view:
-            return func(*args, **kwargs)
         base = func.__name__.partition(".")[0]
-        if base in _SAME_VALUES:
+        if self.is_off or quiet.is_on() or func.namespace in _OTHERS or func.is_view or base in _SAME_VALUES:
             return func(*args, **kwargs)
+        begun = self._guarded(lambda: self._begun(func, args, kwargs))
+        out = func(*args, **kwargs)
+        if begun is not None:
+            self._guarded(lambda: self._ended(func, base, args, kwargs, out, begun))
+        return out
+
+    def _guarded(self, look: Callable[[], T]) -> T | None:
+        """What fails in here is ours: the operator runs all the same, and nothing more is looked at."""
+        try:
+            with _no_modes():
+                return look()
+        except Exception as error:
+            self.is_off = True
+            self._fail(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
+            return None
+
+    def _begun(self, func: Any, args: Any, kwargs: Any) -> _Begun:
+        """What is known before it runs."""
         if is_collective(func):
-            read, written = operands(func, args), []
+            read, written = operands(func, args), list[torch.Tensor]()
         else:
             read, written = _flat((args, {k: v for k, v in kwargs.items() if k != "out"})), _written(func, args, kwargs)
-        with _no_modes():
-            reads = self._reads(read, read if func.namespace in _PARTLY else written)
-            generator = _generator(func, args, kwargs)
-            before = state_digest(generator)
-        out = func(*args, **kwargs)
-        with _no_modes():
-            drew = generator is not None and state_digest(generator) != before
-            outputs = result_of(func, args, out) if is_collective(func) else (_flat((out,)) or written)
-            self._note(func, base, reads, outputs, (generator, before) if drew else (None, None), plain((args, kwargs)))
-        return out
+        generator = _generator(func, args, kwargs)
+        return _Begun(
+            reads=self._reads(read, read if func.namespace in _PARTLY else written),
+            written=written, generator=generator, state=state_digest(generator),
+        )  # fmt: skip
+
+    def _ended(self, func: Any, base: str, args: Any, kwargs: Any, out: Any, begun: _Begun) -> None:
+        """What it has written, and drawn."""
+        drew = begun.generator is not None and state_digest(begun.generator) != begun.state
+        outputs = result_of(func, args, out) if is_collective(func) else (_flat((out,)) or begun.written)
+        drawn = (begun.generator, begun.state) if drew else (None, None)
+        self._note(func, base, begun.reads, outputs, drawn, plain((args, kwargs)))
 
     def _reads(self, read: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> list[Read]:
         only_written = {id(t) for t in written if self.storages.is_unwritten(t)}
@@ -244,8 +276,8 @@ def user_frame_via(frame: FrameType | None) -> tuple[FrameType | None, str]:
 
 def digests_of(tensors: Sequence[torch.Tensor]) -> list[int | None]:
     """Digests as numbers. Small tensors on the host take a few microseconds; those of a device wait for it."""
-    found = [host_digest(tensor) if type(tensor) is torch.Tensor else None for tensor in tensors]
-    rest = [i for i, digest in enumerate(found) if digest is None]
+    found = [host_digest(tensor) if _is_plain(tensor) else None for tensor in tensors]
+    rest = [i for i, digest in enumerate(found) if digest is None and not tensors[i].is_nested]
     if rest:
         for i, digest in zip(rest, to_host(digests([tensors[i] for i in rest])), strict=True):
             found[i] = digest
@@ -280,15 +312,22 @@ def _plain(value: Any) -> Iterator[str]:
         yield repr(value)
 
 
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return (
+        type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout == torch.strided and not tensor.is_nested
+    )
+
+
 def _part(tensor: torch.Tensor) -> int:
-    if tensor.layout != torch.strided or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+    if not _is_plain(tensor):
         return 0
     return hash((tensor.storage_offset(), *tensor.shape, *tensor.stride())) & 0xFFFF_FFFF  # of numbers: not salted
 
 
 def form(tensor: torch.Tensor) -> str:
     """`float32 [8, 16]`"""
-    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+    shape = "nested" if tensor.is_nested else list(tensor.shape)
+    return f"{str(tensor.dtype).removeprefix('torch.')} {shape}"
 
 
 def storage_key(tensor: torch.Tensor) -> int:

@@ -37,8 +37,8 @@ class OpBits(Observer):
         self._writer: BitsWriter | None = None
         self._trains, self._n_written, self._is_cut, self._told_worker = False, 0, False, False
         ops = OpContext(context.names.module_name)
-        self._ops, self._tap = ops, BitsTap(ops, self._moment, self._take)
-        self._draws = Draws(self._drawn)
+        self._ops, self._tap = ops, BitsTap(ops, self._moment, self._take, self._failed)
+        self._draws, self._why_cut = Draws(self._drawn), ""
 
     def attach(self) -> Callable[[], None]:
         """From here on every operator is seen."""
@@ -152,6 +152,13 @@ class OpBits(Observer):
             self._is_cut = True
             writer.cut(f"only the first {MAX_EVENTS:,} events are kept")
 
+    def _failed(self, why: str) -> None:
+        """The program goes on without being looked at; who reads the recording is told."""
+        self._why_cut = f"nothing after this was looked at: {why}"
+        self.context.warn(f"operators are no longer digested: {why}")
+        if self._writer is not None:
+            self._writer.cut(self._why_cut)
+
     def _open(self) -> BitsWriter:
         if self._writer is None:
             assert self.context.directory is not None
@@ -160,4 +167,6 @@ class OpBits(Observer):
             self._writer = BitsWriter(rank_directory(self.context.directory, rank), process, rank)
             held, self._held = self._held, []
             self._writer.write(held)
+            if self._why_cut:
+                self._writer.cut(self._why_cut)
         return self._writer
