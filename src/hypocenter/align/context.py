@@ -20,7 +20,6 @@ from hypocenter.compare.engine import compare_runs
 from hypocenter.compare.matching import match
 from hypocenter.compare.options import Options
 from hypocenter.compare.pairing.manual_map import ManualMap, read_map
-from hypocenter.nouns import StepRecord
 from hypocenter.record.reader import RecordedRun, open_run
 
 Wanted = Callable[[Spot], bool]
@@ -79,15 +78,16 @@ class Context:
         """Loss, grad norm and learning rate of a recording or log."""
         return read_curve(self.path(side, purpose, start_from=start_from))
 
-    def record(self, side: SideName, purpose: str, step: int) -> StepRecord:
-        """What was recorded of one step as a whole, on the lowest rank; an empty record when it was not."""
-        records = [one for _, one in self.run(side, purpose).step_records() if one.step == step]
-        with_loss = [one for one in records if one.loss is not None]
-        return (with_loss or records or [StepRecord(step=step)])[0]
-
     def loss(self, side: SideName, purpose: str, step: int) -> float:
         """The loss of a step, of all ranks together; NaN when it was not recorded."""
-        series = self.curve(side, purpose).series.get("loss")
+        return self._value("loss", side, purpose, step)
+
+    def grad_norm(self, side: SideName, purpose: str, step: int) -> float:
+        """The norm of all gradients before clipping, of all ranks together; NaN when it was not recorded."""
+        return self._value("grad_norm", side, purpose, step)
+
+    def _value(self, name: str, side: SideName, purpose: str, step: int) -> float:
+        series = self.curve(side, purpose).series.get(name)
         at = [] if series is None else series.values[series.steps == step].tolist()
         return at[0] if at else math.nan
 

@@ -116,8 +116,8 @@ def _verdict(row: RowComparison, error: float, budget: float) -> RowVerdict:
 
 def _clipping(context: Context, side: SideName, norms: dict[str, float]) -> float:
     """What a side's gradients of the first step were multiplied by between their norm and the update."""
-    before = context.record(side, "steps", 0).grad_norm
+    before = context.grad_norm(side, "steps", 0)
     after = math.hypot(*norms.values()) if norms else 0.0
-    if not before or not after or after > before * (1 - _CLIPPED):
+    if math.isnan(before) or not before or not after or after > before * (1 - _CLIPPED):
         return 1.0
     return after / before
