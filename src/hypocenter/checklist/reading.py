@@ -83,7 +83,8 @@ def _chosen(source: Source) -> Reader:
     if best[0] > 0:
         return best[1]
     raise ConfigurationError(
-        "nobody knows what kind of configuration this is", where=str(source.path), why=f"known are {', '.join(kinds())}",
+        "nobody knows what kind of configuration this is", where=str(source.path),
+        why=f"known are {', '.join(kinds())}",
         fix="give a launch script, a log with its arguments, or the configuration file of the program",
     )  # fmt: skip
 
