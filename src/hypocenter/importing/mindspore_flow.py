@@ -1,0 +1,275 @@
+"""How values flow through a graph of MindSpore: what enters and leaves cells, which operand is a gradient, of what."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from hypocenter.importing.mindspore_graph import Graph, GraphParameter, Node
+from hypocenter.importing.mindspore_names import Scope, flat, number_of, scope_of, site_of, stem_of
+
+_PASSES = frozenset({"Load", "Depend", "TupleGetItem", "StopGradient"})  # the first operand is the value
+_GATHERS = frozenset({"MakeTuple", "MakeList"})
+_LEFT_OUT = frozenset({"UpdateState", "Return", "Partial", "Switch", "Call"})
+_DEEPEST = 64
+_MOST_RESULTS = 64
+# Place of the gradient among the operands of operators that do not name them; mindspore.ops, 2.x.
+_GRADIENTS = {
+    "SGD": 1, "ApplyMomentum": 3, "Momentum": 3, "Adam": 9, "FusedSparseAdam": 9, "AdamWeightDecay": 8,
+    "FusedAdam": 9, "FusedAdamWeightDecay": 9, "AdamW": 11, "ApplyAdamWithAmsgrad": 7, "ApplyRMSProp": 4,
+    "ApplyAdagrad": 3, "ApplyGradientDescent": 2, "Lamb": 9,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tap:
+    """Where the value of a cell's input or output was dumped."""
+
+    node: Node
+    is_input: bool
+    slot: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """A cell with its one input and its one output; None where there is none or more than one."""
+
+    site: str
+    kind: str
+    entry: Tap | None
+    leave: Tap | None
+
+
+class Flow:
+    """Answers about a graph."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.names = {flat(p.name): p for p in graph.parameters.values()}
+        self._forward: dict[str, Node] = {}
+        for node in graph.nodes.values():
+            if node.identity and not node.identity_of_forward and not node.is_of_backward:
+                self._forward.setdefault(node.identity, node)
+
+    @cached_property
+    def weights(self) -> dict[str, GraphParameter]:
+        """Parameters of the network and of its optimizer, by name."""
+        return {p.name: p for p in self.graph.parameters.values() if p.is_weight}
+
+    @cached_property
+    def operators(self) -> list[Node]:
+        """Nodes that compute."""
+        return [
+            n for n in self.graph.nodes.values()
+            if n.full_name and n.op not in _PASSES | _GATHERS | _LEFT_OUT
+        ]  # fmt: skip
+
+    def scope(self, node: Node) -> Scope:
+        """Where an operator stands; in backward the operator of forward that it belongs to."""
+        own = scope_of(node.full_name)
+        if own.kind == "optimizer" or not (own.kind == "backward" or node.is_of_backward):
+            return own
+        forward = self.forward_of(node)
+        return Scope(kind="backward", cells=scope_of(forward.full_name).cells if forward is not None else own.cells)
+
+    def forward_of(self, node: Node) -> Node | None:
+        """The operator whose gradient an operator computes, where the graph says it."""
+        return self._forward.get(node.identity_of_forward) if node.identity_of_forward else None
+
+    def candidates(self, names: Iterable[tuple[str, str]]) -> list[dict[tuple[str, str], Node]]:
+        """Ways in which names of files (type, name) may belong to operators, the likelier first.
+
+        MindSpore 2.10 counts operators of one type and scope anew, in the order of the graph, before it dumps them, so
+        that the numbers in names of files are other ones than in the graph. Where there are as many of both they are
+        taken in order; else, and as the second way, by their numbers.
+        """
+        files: dict[tuple[str, str], list[str]] = defaultdict(list)
+        nodes: dict[tuple[str, str], list[Node]] = defaultdict(list)
+        for op_type, name in names:
+            files[op_type, stem_of(name)].append(name)
+        for node in self.operators:
+            nodes[node.op, stem_of(flat(node.full_name))].append(node)
+        in_order: dict[tuple[str, str], Node] = {}
+        by_number: dict[tuple[str, str], Node] = {}
+        for (op_type, stem), of_stem in files.items():
+            ours = sorted(nodes.get((op_type, stem), []), key=lambda n: n.index)
+            exact = {flat(node.full_name): node for node in ours}
+            told = {(op_type, name): exact[name] for name in of_stem if name in exact}
+            by_number.update(told)
+            if len(of_stem) == len(ours):
+                in_order.update(
+                    {(op_type, n): node for n, node in zip(sorted(of_stem, key=number_of), ours, strict=True)}
+                )
+            else:
+                in_order.update(told)
+        return [in_order, by_number]
+
+    def sources(self, node: Node) -> Iterator[tuple[int, Node, int]]:
+        """Operands that other operators computed: the operand's place, the operator and which of its outputs."""
+        for slot, operand in enumerate(node.operands):
+            source = self._source(node.graph, operand)
+            if isinstance(source, Node) and source.full_name:
+                output = self._output(node.graph, operand)
+                if output is not None:
+                    yield slot, source, output
+
+    def _output(self, graph: str, operand: str) -> int | None:
+        """Which output of an operator an operand is; None when it is a part of a part."""
+        parts: list[int] = []
+        for _ in range(_DEEPEST):
+            node = self.graph.nodes.get((graph, operand))
+            if node is None or node.op not in _PASSES or not node.operands:
+                break
+            if node.op == "TupleGetItem":
+                number = re.fullmatch(r"I64\((\d{1,6})\)", "".join(node.operands[1:2]))
+                if number is None:
+                    return None
+                parts.append(int(number[1]))
+            operand = node.operands[0]
+        return None if len(parts) > 1 else next(iter(parts), 0)
+
+    def weight(self, node: Node, slot: int) -> GraphParameter | None:
+        """The weight that an operand is, itself or as it was loaded."""
+        source = self._source(node.graph, node.operands[slot]) if slot < len(node.operands) else None
+        return source if isinstance(source, GraphParameter) and source.is_weight else None
+
+    def is_gradient(self, node: Node, slot: int) -> bool:
+        """Whether an operand was computed in backward."""
+        source = self._source(node.graph, node.operands[slot]) if slot < len(node.operands) else None
+        return isinstance(source, Node) and self.scope(source).kind == "backward"
+
+    def updated(self, node: Node) -> tuple[GraphParameter, int] | None:
+        """The parameter that an operator of an optimizer updates, and which operand is its gradient."""
+        if not node.operands or (node.op not in _GRADIENTS and not node.operand_names):
+            return None
+        target = self.graph.parameters.get(node.operands[0])
+        named = next((i for i, n in enumerate(node.operand_names) if n in ("gradient", "grad", "gradients", "g")), -1)
+        slot = named if named >= 0 else _GRADIENTS.get(node.op, -1)
+        if target is None or not target.is_weight or not 0 < slot < len(node.operands):
+            return None
+        return target, slot
+
+    @cached_property
+    def cells(self) -> list[Cell]:
+        """Cells of forward with what enters and leaves them, where the graph leaves no choice."""
+        members: dict[tuple[str, ...], list[Node]] = defaultdict(list)
+        kinds: dict[tuple[str, ...], str] = {}
+        scopes = {id(node): self.scope(node) for node in self.operators}
+        for node in self.operators:
+            scope = scopes[id(node)]
+            if scope.kind not in ("forward", "loss") or scope.recompute:
+                continue
+            path = tuple(name for name, _ in scope.cells)
+            for n in range(1, len(path) + 1):
+                members[path[:n]].append(node)
+                kinds.setdefault(path[:n], scope.cells[n - 1][1])
+        users = self._users
+        found: dict[str, Cell] = {}
+        for path in sorted(members, key=len):
+            if not kinds[path]:
+                continue
+            inside = {id(node) for node in members[path]}
+            site = site_of(path)
+            found[site] = Cell(
+                site=site, kind=kinds[path], entry=self._entry(members[path], inside),
+                leave=self._leave(members[path], inside, users, scopes),
+            )  # fmt: skip
+        return list(found.values())
+
+    @cached_property
+    def loss(self) -> Node | None:
+        """The operator that gives the loss: of a graph with backward, the number that it returns first."""
+        returned = self._returned
+        is_trained = any(node.is_of_backward or self.scope(node).kind == "backward" for node in self.operators)
+        first = returned[0] if returned and is_trained else None
+        return first if first is not None and self.scope(first).kind in ("forward", "loss") else None
+
+    @cached_property
+    def results(self) -> list[Node | None]:
+        """The operators whose values a graph without backward returns; None for what is no operator's."""
+        if any(self.scope(node).kind in ("backward", "optimizer") for node in self.operators):
+            return []
+        return self._returned
+
+    @property
+    def _returned(self) -> list[Node | None]:
+        """What the only graph that returns something gives."""
+        last = [node for (_, number), node in self.graph.nodes.items() if number == "%Return"]
+        if len(last) != 1 or not last[0].operands:
+            return []
+        inner = self.graph.nodes.get((last[0].graph, last[0].operands[0]))
+        operands = inner.operands if inner is not None and inner.op in _GATHERS else last[0].operands
+        found = [self._source(last[0].graph, operand) for operand in operands[:_MOST_RESULTS]]
+        return [source if isinstance(source, Node) and source.full_name else None for source in found]
+
+    def _source(self, graph: str, operand: str) -> Node | GraphParameter | None:
+        """What computed an operand."""
+        for _ in range(_DEEPEST):
+            if operand in self.graph.parameters:
+                return self.graph.parameters[operand]
+            node = self.graph.nodes.get((graph, operand))
+            if node is None or node.op not in _PASSES or not node.operands:
+                return node
+            operand = node.operands[0]
+        return None
+
+    @cached_property
+    def _users(self) -> Mapping[int, list[Node]]:
+        """By identity of a node those that compute with its value; one that returns it is itself."""
+        found: dict[int, list[Node]] = defaultdict(list)
+        for node in self.graph.nodes.values():
+            if node.op in _PASSES or node.op in _GATHERS or node.op in _LEFT_OUT - {"Return"}:
+                continue
+            for source in self._sources(node):
+                if isinstance(source, Node):
+                    found[id(source)].append(node)
+        return found
+
+    def _sources(self, node: Node) -> Iterator[Node | GraphParameter]:
+        waiting, seen = [(operand, 0) for operand in reversed(node.operands)], 0
+        while waiting and seen < 10_000:
+            seen += 1
+            operand, depth = waiting.pop()
+            source = self._source(node.graph, operand)
+            if isinstance(source, Node) and source.op in _GATHERS and depth < _DEEPEST:
+                waiting += [(inner, depth + 1) for inner in reversed(source.operands)]
+            elif source is not None:
+                yield source
+
+    def _entry(self, members: list[Node], inside: set[int]) -> Tap | None:
+        found: dict[int, Tap] = {}
+        for node in members:
+            for slot, operand in enumerate(node.operands):
+                source = self._source(node.graph, operand)
+                if source is None or (isinstance(source, GraphParameter) and source.is_weight):
+                    continue
+                if isinstance(source, Node) and (id(source) in inside or source.op in _LEFT_OUT | _GATHERS):
+                    continue
+                found.setdefault(id(source), Tap(node=node, is_input=True, slot=slot))
+        return next(iter(found.values())) if len(found) == 1 else None
+
+    def _leave(
+        self, members: list[Node], inside: set[int], users: Mapping[int, list[Node]], scopes: Mapping[int, Scope]
+    ) -> Tap | None:
+        found: list[Node] = []
+        for node in members:
+            for user in users.get(id(node), []):
+                scope = scopes.get(id(user))
+                is_forward = user.op == "Return" or (scope is not None and scope.kind in ("forward", "loss"))
+                if id(user) not in inside and is_forward:
+                    found.append(node)
+                    break
+        return Tap(node=found[0], is_input=False, slot=0) if len(found) == 1 else None
+
+
+def calls(keys: Iterable[tuple[str, str, int, int]]) -> dict[tuple[str, str, int, int], int]:
+    """Numbers of the calls of one site and phase, in the order of the program: (site, phase, place, time) -> call."""
+    counted: Counter[tuple[str, str]] = Counter()
+    found: dict[tuple[str, str, int, int], int] = {}
+    for key in sorted(set(keys), key=lambda k: (k[0], k[1], k[2], k[3])):
+        found[key] = counted[key[0], key[1]]
+        counted[key[0], key[1]] += 1
+    return found
