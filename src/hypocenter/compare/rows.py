@@ -31,6 +31,7 @@ Sketches = npt.NDArray[np.float32]
 
 LACKS_BIT = {word: 1 << i for i, word in enumerate(LACKS)}
 CALIBRATION = "calibrate["  # how `op` of a perturbed replay's rows begins
+GRAPH = "Graph."  # how `op` of an imported graph's operators begins: each is a site of its own, and compared
 SKETCH_LENGTH = 256  # numbers of a sketch (summary.sketch: K * K)
 _COUNTS = ("n", "n_nan", "n_posinf", "n_neginf", "n_hist")
 _VALUES = ("min", "max", "absmax", "sum", "sumsq")
@@ -215,7 +216,8 @@ def is_compared(batch: pa.RecordBatch) -> pa.Array:
     """Which rows are values of the program: no recompute, no single operators, nothing that Hypocenter measured."""
     is_ours = pc.equal(batch["recompute"], True)
     is_calibration = pc.starts_with(batch["op"], CALIBRATION)
-    is_other_op = pc.and_(pc.not_equal(batch["op"], ""), pc.invert(is_calibration))
+    is_compared_op = pc.or_(is_calibration, pc.starts_with(batch["op"], GRAPH))
+    is_other_op = pc.and_(pc.not_equal(batch["op"], ""), pc.invert(is_compared_op))
     is_replay = pc.and_(batch["replay"], pc.invert(is_calibration))
     is_ours = pc.or_(is_ours, pc.or_(is_other_op, is_replay))
     for start in _NOT_OF_THE_PROGRAM:

@@ -85,7 +85,8 @@ def bad_results(readings: Iterable[Reading]) -> list[Reading]:
     rows = list(readings)
     if any((r.phase == "loss" and r.port == "value") or r.phase == "grad" for r in rows):
         return []
-    return [r for r in rows if r.phase == "forward" and not r.site and not r.op and r.port.startswith("out") and is_bad(r)]
+    given = [r for r in rows if r.phase == "forward" and not (r.site or r.op) and r.port.startswith("out")]
+    return [r for r in given if is_bad(r)]
 
 
 def origin_of(readings: Sequence[Reading], *, microbatch: int | None = None) -> Origin | None:

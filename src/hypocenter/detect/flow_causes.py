@@ -46,7 +46,7 @@ def because(call: Call, first: Reading, forward: Call | None = None) -> Because 
         first: its first bad output.
         forward: of a backward call, the forward call that it belongs to.
     """
-    name = call.key[2].rpartition(".")[2]
+    name = call.key[2].rpartition(".")[2].lower()
     if call.key[0] == "backward":
         return _backward(name, forward)
     form = FORMATS.get(first.dtype)

@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from hypocenter.detect.engine import rule
-from hypocenter.detect.flow import Call, Origin, calls_of, has_flow, origin_of
+from hypocenter.detect.flow import Call, Origin, bad_results, calls_of, has_flow, origin_of
 from hypocenter.detect.flow_causes import because
 from hypocenter.detect.window import Window, healthy_key
 from hypocenter.nouns import Finding, Reading
@@ -37,7 +37,9 @@ from hypocenter.nouns import Finding, Reading
 def check(window: Window) -> Iterator[Finding]:
     """Fire on the first output that is new among the non-finite ones and whose inputs are finite."""
     is_healthy = window.loss_finite and window.grads_finite
-    if not is_healthy and has_flow(window.readings):
+    is_followed = has_flow(window.readings)
+    is_healthy &= not (is_followed and bad_results(window.readings))
+    if not is_healthy and is_followed:
         origin = origin_of(window.readings)
         if origin is not None:
             yield _followed(origin, window)
@@ -75,7 +77,8 @@ def _followed(origin: Origin, window: Window) -> Finding:
         return found
     why = [f"its {'gradients' if backward else 'inputs'} are finite, as far as they were recorded"]
     if origin.is_watched:
-        why.append("the loss descends from it")
+        has_loss = any(r.phase == "loss" and r.port == "value" for r in window.readings)
+        why.append(f"the {'loss' if has_loss else 'result of the model'} descends from it")
     told = because(call, first, _forward_of(call, window))
     if told is None:
         return replace(found, confidence="likely", why=tuple(why))
