@@ -61,7 +61,7 @@ def page(done: list[Done]) -> str:
         "program with one difference. What must be found stands beside it in tests/align/planted_plans.py.",
         "", f"- of {len(planted)} planted plans {sum(one.is_right for one in planted)} stop at the right stage with the"
         " right cause", f"- of {len(others)} right plans {sum(one.is_right for one in others)} pass every stage",
-        f"- all of it took {sum(one.seconds for one in done):.0f} s on one core", "",
+        f"- all of it took {sum(one.seconds for one in done):.0f} s, beside other work", "",
         "| planted | stage | cause | found |", "| --- | --- | --- | --- |", *map(_row, done), "",
     ]  # fmt: skip
     return "\n".join(lines)
