@@ -21,7 +21,8 @@ class Episode:
 
 def is_sick(finding: Finding) -> bool:
     """Whether a finding says that training itself was not finite in its step (not only a value that went nowhere)."""
-    return finding.kind == "nonfinite" and finding.severity == "error" and finding.code in SICK_CODES
+    is_update = finding.code == "HC104" and finding.phase == "optimizer"  # it ends in a parameter
+    return finding.kind == "nonfinite" and finding.severity == "error" and (finding.code in SICK_CODES or is_update)
 
 
 SICK_CODES = frozenset({"HC101", "HC102", "HC103"})  # gradient, loss, parameter

@@ -101,14 +101,20 @@ def origin_of(readings: Sequence[Reading], *, microbatch: int | None = None) -> 
     watched = [r for r in rows if r.phase == "loss" and r.port == "value" and is_bad(r)]
     if watched:
         return _first(_descended(forward, watched) or _alive(forward, kinds=("call", "param", "input")))
-    gradients = [r for r in rows if r.phase == "grad" and is_bad(r)]
-    if not gradients:
-        given = bad_results(rows)
-        return _first(_descended(forward, given)) if given else None
+    if given := bad_results(rows):
+        return _first(_descended(forward, given))
+    has_gradients = any(r.phase == "grad" for r in rows)
+    if has_gradients and not any(r.phase == "grad" and is_bad(r) for r in rows):
+        return None
     has_loss = any(r.phase == "loss" and r.port == "value" for r in rows)
-    in_forward = [] if has_loss else _alive(forward, kinds=("call", "param", "input"))
+    in_forward = [] if has_loss or not has_gradients else _alive(forward, kinds=("call", "param", "input"))
     backward = _graph([r for r in rows if r.phase == _BACKWARD], ())
     return _first(in_forward) or _first(_alive(backward, kinds=("call",)))
+
+
+def origin_in_update(readings: Sequence[Reading]) -> Origin | None:
+    """The first API of the optimizer that made bad values from finite ones."""
+    return _first(_alive(_graph([r for r in readings if r.phase == "optimizer" and r.op], ()), kinds=("call",)))
 
 
 def calls_of(rows: Iterable[Reading]) -> list[Call]:
@@ -124,7 +130,8 @@ def calls_of(rows: Iterable[Reading]) -> list[Call]:
 
 def _graph(rows: Sequence[Reading], every: Sequence[Reading]) -> list[_Node]:
     """Nodes of everything bad in one direction, in execution order."""
-    params = {_look(r): r for r in every if r.phase == "param" and is_bad(r)}
+    bad_params = [r for r in every if r.phase == "param" and is_bad(r)]
+    params = {_look(r): r for r in bad_params}
     nodes: list[_Node] = []
     exact: dict[_LOOK, _Node] = {}
     loose: dict[tuple[int, bool, bool, bool], _Node] = {}
@@ -148,6 +155,10 @@ def _graph(rows: Sequence[Reading], every: Sequence[Reading]) -> list[_Node]:
             for node in before:
                 node.n_killed += 1
             continue
+        own = None if before else next((r for r in bad_params if r.site.rpartition(".")[0] == call.key[1]), None)
+        if own is not None and not (call.is_op and call.key[2]):  # a module's parameters are not among its inputs
+            before = [_leaf("param", own, call)]
+            nodes += before
         here = _Node(Origin(kind="call", reading=bad[0], call=call), from_=before)
         for node in before:
             node.to.append(here)

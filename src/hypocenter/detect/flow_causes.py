@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hypocenter.detect.flow import Call
@@ -15,16 +16,9 @@ _CONTRACTIONS = ("linear", "matmul", "__matmul__", "bmm", "mm", "addmm", "baddbm
 _EXPONENTIALS = ("exp", "exp_", "expm1")
 _LOGARITHMS = ("log", "log_", "log2", "log10")
 _QUOTIENTS = (
-    "div",
-    "div_",
-    "__truediv__",
-    "true_divide",
-    "__itruediv__",
-    "reciprocal",
-    "reciprocal_",
-    "rsqrt",
-    "rsqrt_",
-)
+    "div", "div_", "__truediv__", "true_divide", "__itruediv__", "reciprocal", "reciprocal_", "rsqrt", "rsqrt_",
+    "addcdiv", "addcdiv_",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +49,8 @@ def because(call: Call, first: Reading, forward: Call | None = None) -> Because 
         return None
     if name in _LOGARITHMS and call.ins[0].summary.min == 0.0 and not first.summary.n_nan:
         return Because(cause="log-of-zero", title="the logarithm of 0", why="the smallest input is exactly 0")
-    if name in _QUOTIENTS and first.summary.n_posinf + first.summary.n_neginf and _is_constant_zero(call.ins[-1]):
-        return Because(cause="division-by-zero", title="a division by 0", why="the divisor is exactly 0 everywhere")
+    if name in _QUOTIENTS and 0.0 in (call.ins[-1].summary.min, call.ins[-1].summary.max):
+        return Because(cause="division-by-zero", title="a division by 0", why="the divisor is exactly 0 somewhere")
     if form is None or first.summary.n_nan:
         return None
     reached = _reached(name, sizes, call)
@@ -65,8 +59,8 @@ def because(call: Call, first: Reading, forward: Call | None = None) -> Because 
     how, log2 = reached[1], reached[0]
     size = 2.0**log2 if log2 < 1023 else None
     return Because(
-        cause="format-overflow", title=f"{call.key[2]} overflowed {first.dtype}", limit=form.max, actual=size,
-        why=f"{how}, and the largest {first.dtype} is {form.max:.3g}",
+        cause="format-overflow", title=f"{call.key[2] or call.key[1]} overflowed {first.dtype}", limit=form.max,
+        actual=size, why=f"{how}, and the largest {first.dtype} is {form.max:.3g}",
     )  # fmt: skip
 
 
@@ -86,11 +80,6 @@ def _reached(name: str, sizes: list[float], call: Call) -> tuple[float, str] | N
     return None
 
 
-def _is_constant_zero(reading: Reading) -> bool:
-    s = reading.summary
-    return s.min == 0.0 == s.max and not s.n_nonfinite
-
-
 def _backward(name: str, forward: Call | None) -> Because | None:
     """Gradients that are infinite at 0."""
     if forward is None or not forward.ins or forward.ins[0].summary.min != 0.0:
@@ -106,3 +95,29 @@ def _backward(name: str, forward: Call | None) -> Because | None:
             why="the smallest input of forward is exactly 0",
         )  # fmt: skip
     return None
+
+
+def unrecorded_cast(first: Reading, rows: Iterable[Reading]) -> tuple[Reading, Because] | None:
+    """The last output before an infinite input that is as large as it, finite and beyond float16's largest number.
+
+    Dumps leave out casts, views and arithmetic on them: one of these made the infinity.
+    """
+    s = first.summary
+    if s.n_nan or not (s.n_posinf or s.n_neginf):
+        return None
+    limit = FORMATS["float16"].max
+    before = [
+        r for r in rows
+        if r.phase == "forward" and r.port.startswith("out") and r.order < first.order and r.summary.n == s.n
+        and not r.summary.n_nonfinite and r.summary.absmax > limit and r.microbatch == first.microbatch
+    ]  # fmt: skip
+    if not before:
+        return None
+    last = max(before, key=lambda r: r.order)
+    size, name = last.summary.absmax, last.op or last.site
+    why = f"{name} gave {size:.3g}, which is finite; nothing was recorded between it and {first.site or 'the model'}"
+    told = Because(
+        cause="format-overflow", title="a cast that was not recorded overflowed", limit=limit, actual=size,
+        why=f"{why}: a cast to float16 (largest {limit:.0f}) would do this",
+    )  # fmt: skip
+    return last, told

@@ -103,7 +103,10 @@ def steps_of(
     for rank, record in recorded.step_records():
         records[rank].append(record)
     shelf = shelf if len(recorded.ranks) > 1 or aside else None
-    for rank, table in scanned(recorded, lambda batch: _wanted(batch, reads, aside if shelf is not None else ())):
+    whole = _bad_steps(recorded) if recorded.run.imported is not None and "imported" in reads else None
+    reads = frozenset(reads) - {"imported"}
+    over = aside if shelf is not None else ()
+    for rank, table in scanned(recorded, lambda batch: _wanted(batch, reads, over, whole)):
         if shelf is not None:
             shelf.put(_only(table, of_ranks(table, aside)))
         found: dict[int, Step] = {}
@@ -111,7 +114,7 @@ def steps_of(
             known = found.get(record.step)
             both = record if known is None or known.record is None else _merged(known.record, record)
             found[record.step] = Step(rank=rank, step=record.step, record=both)
-        own = _only(table, _of_rank(table, reads))
+        own = _only(table, _of_rank(table, reads, whole))
         if len(recorded.ranks) >= MANY_RANKS:
             own = _without_repeats(own, {step: at.record.n_bad_grads for step, at in found.items() if at.record})
         for reading in readings_from(own):
@@ -169,10 +172,10 @@ def _only(table: pa.Table, mask: Any) -> pa.Table:
     return table.slice(0, 0) if mask is None else table.filter(mask)
 
 
-def _wanted(table: Any, reads: Collection[Reads], aside: Collection[GroupReads]) -> Any:
+def _wanted(table: Any, reads: Collection[Reads], aside: Collection[GroupReads], whole: Any) -> Any:
     import pyarrow.compute as pc
 
-    own, others = _of_rank(table, reads), of_ranks(table, aside)
+    own, others = _of_rank(table, reads, whole), of_ranks(table, aside)
     if own is None or others is None:
         return others if own is None else own
     return pc.or_(own, others)
@@ -208,6 +211,21 @@ def extent(recorded: Recorded) -> tuple[int, int]:
     return int(pc.count_distinct(table["site"]).as_py()), table.num_rows + len(recorded.step_records())
 
 
+def _bad_steps(recorded: Recorded) -> Any:
+    """Steps of an imported run in which something is not finite: all their rows are wanted, to follow it."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    found = [pc.unique(table["step"]) for _, table in scanned(recorded, _is_nonfinite) if table.num_rows]
+    return pc.unique(pa.concat_arrays(found)) if found else pa.array([], pa.int64())
+
+
+def _is_nonfinite(table: Any) -> Any:
+    import pyarrow.compute as pc
+
+    return pc.greater(pc.add(pc.add(table["n_nan"], table["n_posinf"]), table["n_neginf"]), arrow(0))
+
+
 def holds_values(recorded: Recorded) -> bool:
     """Whether any reading tells of values: of imported runs some hold names, or checksums, alone."""
     return any(table.num_rows for _, table in scanned(recorded, _tells))
@@ -222,12 +240,12 @@ def _tells(table: Any) -> Any:
     return found
 
 
-def _of_rank(table: Any, reads: Collection[Reads]) -> Any:
+def _of_rank(table: Any, reads: Collection[Reads], whole: Any = None) -> Any:
     """Which rows `detect.engine.SELECTS` says yes of for at least one word, computed on columns; None: no row."""
     import pyarrow.compute as pc
 
     columns: dict[Reads, Callable[[], Any]] = {
-        "nonfinite": lambda: pc.greater(pc.add(pc.add(table["n_nan"], table["n_posinf"]), table["n_neginf"]), arrow(0)),
+        "nonfinite": lambda: _is_nonfinite(table),
         "scalar": lambda: pc.equal(table["port"], arrow("value")),
         "scaler": lambda: pc.equal(table["phase"], arrow("scaler")),
         "optimizer": lambda: pc.equal(table["phase"], arrow("optimizer")),
@@ -246,6 +264,9 @@ def _of_rank(table: Any, reads: Collection[Reads]) -> Any:
     mask: Any = None
     for word in reads:
         mask = columns[word]() if mask is None else pc.or_(mask, columns[word]())
+    if whole is not None and len(whole):
+        of_step = pc.is_in(table["step"], value_set=whole)
+        mask = of_step if mask is None else pc.or_(mask, of_step)
     for prefix in _OVER_RANKS if mask is not None else ():
         mask = pc.and_not(mask, pc.starts_with(table["port"], prefix))
     return mask

@@ -27,8 +27,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from hypocenter.detect.engine import rule
-from hypocenter.detect.flow import Call, Origin, bad_results, calls_of, has_flow, origin_of
-from hypocenter.detect.flow_causes import because
+from hypocenter.detect.flow import Call, Origin, bad_results, calls_of, has_flow, origin_in_update, origin_of
+from hypocenter.detect.flow_causes import because, unrecorded_cast
 from hypocenter.detect.window import Window, healthy_key
 from hypocenter.nouns import Finding, Reading
 
@@ -39,11 +39,12 @@ def check(window: Window) -> Iterator[Finding]:
     is_healthy = window.loss_finite and window.grads_finite
     is_followed = has_flow(window.readings)
     is_healthy &= not (is_followed and bad_results(window.readings))
-    if not is_healthy and is_followed:
-        origin = origin_of(window.readings)
-        if origin is not None:
-            yield _followed(origin, window)
-            return
+    if is_followed and (origin := _origin(window, is_healthy=is_healthy)) is not None:
+        found = _followed(origin, window)
+        if is_healthy and origin.reading.phase == "backward":  # no gradient of a parameter was recorded
+            found = replace(found, severity="warning")
+        yield found
+        return
     rows = sorted((r for r in window.of("forward", "loss") if _counts(r, window)), key=lambda r: r.order)
     tainted = {_call(r) for r in rows if r.port.startswith("in[")}
     made = [r for r in rows if r.port.startswith("out") and _call(r) not in tainted]
@@ -60,22 +61,26 @@ def check(window: Window) -> Iterator[Finding]:
     )
 
 
+def _origin(window: Window, *, is_healthy: bool) -> Origin | None:
+    if not is_healthy:
+        return origin_of(window.readings)
+    has_gradients = any(True for _ in window.of("grad"))
+    in_backward = None if has_gradients else origin_of([r for r in window.readings if r.phase != "loss"])
+    return in_backward or origin_in_update(window.readings)
+
+
 def _followed(origin: Origin, window: Window) -> Finding:
     first, call = origin.reading, origin.call
     if origin.kind == "param":
         found = _found(first, window, f"parameter {first.site} was not finite before the step")
         return replace(found, param=first.site, cause="bad-parameter", confidence="likely")
     if origin.kind == "input":
-        where = call.key[1] or "the model"
-        found = _found(first, window, f"{where} was given {_kinds(first)}")
-        why = ("no value before it that is not finite was recorded",)
-        return replace(found, cause="bad-input", confidence="possible", why=why)
-    name = first.op or first.module or "the output"
-    backward = " in backward" if first.phase == "backward" else ""
-    found = _found(first, window, f"{name} made {_kinds(first)}{backward}")
+        return _given(first, call, window)
+    backward = {"backward": " in backward", "optimizer": " in the update"}.get(first.phase, "")
+    found = _found(first, window, f"{first.op or first.module or first.site} made {_kinds(first)}{backward}")
     if not call.ins:
         return found
-    why = [f"its {'gradients' if backward else 'inputs'} are finite, as far as they were recorded"]
+    why = [f"its {'gradients' if first.phase == 'backward' else 'inputs'} are finite, as far as they were recorded"]
     if origin.is_watched:
         has_loss = any(r.phase == "loss" and r.port == "value" for r in window.readings)
         why.append(f"the {'loss' if has_loss else 'result of the model'} descends from it")
@@ -86,6 +91,27 @@ def _followed(origin: Origin, window: Window) -> Finding:
         found, title=f"{told.title}{backward}" if told.cause == "format-overflow" else told.title, cause=told.cause,
         confidence="likely", why=(told.why, *why), limit=told.limit, actual=told.actual,
     )  # fmt: skip
+
+
+def _given(first: Reading, call: Call, window: Window) -> Finding:
+    """A call was given bad values that nothing recorded has made."""
+    cast = unrecorded_cast(first, window.readings)
+    if cast is not None:
+        last, told = cast
+        found = _found(replace(first, site=_common(last.site, first.site), op=""), window, told.title)
+        return replace(
+            found, port=None, cause=told.cause, confidence="possible", why=(told.why,), limit=told.limit,
+            actual=told.actual,
+        )  # fmt: skip
+    found = _found(first, window, f"{call.key[1] or 'the model'} was given {_kinds(first)}")
+    why = ("no value before it that is not finite was recorded: the batch, or what the dump leaves out",)
+    return replace(found, cause="bad-input", confidence="possible", why=why)
+
+
+def _common(one: str, other: str) -> str:
+    """The module around both."""
+    parts = [a for a, b in zip(one.split("."), other.split("."), strict=False) if a == b]
+    return ".".join(parts) if one.split(".")[: len(parts)] == other.split(".")[: len(parts)] else ""
 
 
 def _forward_of(call: Call, window: Window) -> Call | None:
