@@ -45,7 +45,7 @@ def folders_of(path: Path) -> list[Folder]:
         below.sort()
         if len(Path(here).relative_to(path).parts) >= _DEPTH:
             below.clear()
-        if any(name == STATISTICS or parse_file(name) is not None for name in files):
+        if any(name in (STATISTICS, MAPPING) or parse_file(name) is not None for name in files):
             found.append(_folder(Path(here).resolve()))
         if len(found) >= _MOST_FOLDERS:
             break
