@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import os
 import sys
 from collections.abc import Mapping
@@ -24,6 +25,11 @@ else:
 
 ENV_PREFIX = "HYPOCENTER_"
 _READ = ("initial_weights", "weights_map", "gradients_from")  # options that are paths of what exists
+_FROM_ZERO = {  # options whose value is 0 or more, when it is given, and what 0 means
+    "stop_after_step": "end after the first step", "stop_after_batch": "end after the first micro-batch",
+    "impose_lr": "no parameter changes",
+}  # fmt: skip
+_PLAIN_TYPES = {"int": "a whole number", "float": "a number", "str": "a text", "bool": "true or false"}
 RESERVED_ENV = frozenset({"HYPOCENTER_CONFIG", "HYPOCENTER_RUN", "HYPOCENTER_TRACEBACK"})
 # the first two are written by `hypocenter run` for its child processes, the third shows tracebacks of our own bugs
 
@@ -167,7 +173,8 @@ def _convert(name: str, value: Any, origin: str) -> Any:
 
 def _allowed(hint: Any, value: Any) -> str:
     if get_origin(hint) is not Literal:
-        return f"its type is {hint.__name__ if isinstance(hint, type) else hint}"
+        named = hint.__name__ if isinstance(hint, type) else str(hint).removesuffix(" | None")
+        return f"its type is {_PLAIN_TYPES.get(named, named)}"
     choices = [str(choice) for choice in get_args(hint)]
     near = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.5)
     return (f"did you mean {near[0]!r}? " if near else "") + "it is one of " + ", ".join(choices)
@@ -180,6 +187,10 @@ def _build(values: Mapping[str, Any], origin: str) -> Config:
     for name in ("frames", "save_batches", "keep_mb", "bundle_mb", "max_replays", "agree_timeout_s"):
         if getattr(config, name) < 0:
             raise ConfigError(f"option {name!r} cannot be negative", where=origin, fix="use 0 to switch it off")
+    for name, zero in _FROM_ZERO.items():
+        value = getattr(config, name)
+        if value is not None and not 0 <= value < math.inf:
+            raise ConfigError(f"option {name!r} cannot be {value}", where=origin, fix=f"give 0 or more; 0: {zero}")
     if config.seed is not None:
         checked_seed(config.seed, origin)
     return _with_whole_paths(config, origin)
