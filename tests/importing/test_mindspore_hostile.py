@@ -133,8 +133,10 @@ def test_a_damaged_graph_never_stops_an_import(tmp_path: Path, seed: int) -> Non
 
 
 _LINES = (
-    "  %1(CNode_1) = PrimFunc_Add(%0, %1)", "subgraph @g() {", "((((", "}", "  Return(%1)", "  %0(x) = Load(%0, UMonad[U])",
-    "%para1_x: <Tensor[Float32], (2)>  :  IsWeight: true", "      : (<Tensor[Float16], (2)>) -> (<Tensor[Float16], (2)>)",
+    "  %1(CNode_1) = PrimFunc_Add(%0, %1)", "subgraph @g() {", "((((", "}", "  Return(%1)",
+    "  %0(x) = Load(%0, UMonad[U])",
+    "%para1_x: <Tensor[Float32], (2)>  :  IsWeight: true",
+    "      : (<Tensor[Float16], (2)>) -> (<Tensor[Float16], (2)>)",
     "      : (<Float32xDefaultFormat{2}>) -> (<", "      # Fullname with scope: (Default/a-B/Add-op0)",
     "      # In file a.py:1~2, 3~4/x/", "  %2(x) = TupleGetItem(%1, I64(99999999999))", '  %3(y) = MakeTuple(%3, ")',
 )  # fmt: skip

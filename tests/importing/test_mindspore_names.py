@@ -21,6 +21,7 @@ def test_a_file_is_taken_apart_from_the_right() -> None:
         op_type="BiasAdd", name="Default_net.v2-Net_fc1-Dense_BiasAdd-op10", time_us=1795227767605265, io="input",
         slot=1, dtype="float32",
     )  # fmt: skip
+    assert found is not None
     assert found.number == 10
 
 
