@@ -192,6 +192,19 @@ def test_wrong_value_says_what_is_right(flags: dict[str, Any], says: str, tmp_pa
     assert says in caught.value.fix
 
 
+def test_plug_in_that_is_not_there_is_refused_and_one_that_is_gets_its_whole_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").touch()
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(ConfigError, match="a plug-in is not there"):
+        resolve(flags={"plugins": ("yours.py",)})
+    found = resolve(flags={"plugins": ("mine.py", "package.rules")})
+
+    assert found.plugins == (str(tmp_path / "mine.py"), "package.rules")
+
+
 @pytest.mark.parametrize("source", SOURCES)
 def test_mistake_names_its_source(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if source == "file":

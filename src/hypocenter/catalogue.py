@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Generic, TypeVar
 
-from hypocenter.errors import UnknownNameError
+from hypocenter.errors import ConfigError, UnknownNameError
 
 T = TypeVar("T")
 
@@ -60,6 +60,20 @@ class Catalogue(Generic[T]):
         """Everything registered so far, sorted by key (load first)."""
         self.load()
         return dict(sorted(self._entries.items()))
+
+    def load_asked(self, plugins: Iterable[str]) -> None:
+        """Load as `load` does, but what somebody has just asked for by name has to be there.
+
+        Raises:
+            ConfigError: one of these plug-ins cannot be loaded.
+        """
+        asked = tuple(plugins)
+        self.load(asked)
+        for broken in self.broken:
+            if broken.name in asked:
+                raise ConfigError(
+                    "a plug-in cannot be loaded", where=broken.name, why=broken.error, fix="mend it or leave it out"
+                )
 
     def report(self, name: str, error: BaseException) -> None:
         """List something of this catalogue as broken, once."""

@@ -213,4 +213,14 @@ def _with_whole_paths(config: Config, origin: str) -> Config:
     for name, path in given.items():
         if not Path(path).exists():
             raise ConfigError(f"option {name!r} names what is not there", where=origin, why=path, fix="check the path")
-    return replace(config, **{name: str(Path(path).absolute()) for name, path in given.items()})
+    whole = {name: str(Path(path).absolute()) for name, path in given.items()}
+    return replace(config, **whole, plugins=tuple(_plugin(name, origin) for name in config.plugins))
+
+
+def _plugin(name: str, origin: str) -> str:
+    """A plug-in's file by its whole path, or the name of its module."""
+    if not name.endswith(".py"):
+        return name
+    if not Path(name).is_file():
+        raise ConfigError("a plug-in is not there", where=origin, why=name, fix="give a .py file or a module's name")
+    return str(Path(name).absolute())

@@ -62,7 +62,7 @@ def test_no_flag_is_every_default() -> None:
         (["--out", "r"], "out", "r"),
         (["--force"], "force", True),
         (["--sink", "console"], "sinks", ("console",)),
-        (["--plugin", "a.py", "--plugin", "b.c"], "plugins", ("a.py", "b.c")),
+        (["--plugin", "a", "--plugin", "b.c"], "plugins", ("a", "b.c")),
     ],
 )
 def test_flag_sets_its_field(words: list[str], field: str, expected: object) -> None:

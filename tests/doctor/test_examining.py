@@ -12,6 +12,7 @@ from hypocenter.doctor import catalogue
 from hypocenter.doctor.answer import Check
 from hypocenter.doctor.answering import answer
 from hypocenter.doctor.verdict import ok
+from hypocenter.errors import ConfigError
 
 OK = Check(code="toolkit.torch", area="toolkits", title="torch", status="ok", what="fine", host="a")
 PROBLEM = replace(OK, code="toolkit.nvcc", title="nvcc", status="problem")
@@ -64,6 +65,24 @@ def test_a_plug_in_adds_a_check(tmp_path: Path) -> None:
         assert [one.what for one in found if one.title == "shm"] == ["64 MB"]
     finally:
         catalogue.CATALOGUE._entries.pop("toolkit.made-shared-memory")
+
+
+@pytest.mark.parametrize(("text", "why"), [(None, "FileNotFoundError"), ("1 / 0\n", "ZeroDivisionError")])
+def test_a_plug_in_that_was_asked_for_and_cannot_be_loaded_is_an_error(
+    text: str | None, why: str, tmp_path: Path
+) -> None:
+    plugin = tmp_path / "checks_of_mine.py"
+    if text is not None:
+        plugin.write_text(text, encoding="utf-8")
+
+    try:
+        with pytest.raises(ConfigError, match="a plug-in cannot be loaded") as caught:
+            list(catalogue.examine_machine(Made(root=tmp_path).machine(), (str(plugin),)))
+    finally:
+        catalogue.CATALOGUE.broken.clear()
+
+    assert caught.value.where == str(plugin)
+    assert caught.value.why.startswith(why)
 
 
 def test_evidence_is_plain_data(tmp_path: Path) -> None:

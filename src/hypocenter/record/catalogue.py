@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import pkgutil
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from hypocenter.catalogue import import_plugin
 from hypocenter.errors import ConfigError, UnknownNameError
 from hypocenter.nouns import Finding, Reading, StepRecord
 from hypocenter.record import sinks
@@ -107,16 +106,16 @@ def load_sinks(
 
     Args:
         names: of the folder, of a plug-in, or of an installed package.
-        plugins: paths of Python files that use the decorator `sink`.
+        plugins: Python files or modules that use the decorator `sink`.
         start: what the sinks are told.
         warn: takes one line of text for each sink that fails, now or later.
 
     Raises:
         UnknownNameError: no sink has such a name.
-        ConfigError: a plug-in file does not exist or cannot be imported.
+        ConfigError: a plug-in does not exist or cannot be imported.
     """
     for plugin in plugins:
-        _import_file(Path(plugin))
+        _import(plugin)
     opened: dict[str, Sink] = {}
     for name in names:
         opener = _find(name, warn)
@@ -154,18 +153,9 @@ def _find(name: str, warn: Callable[[str], None]) -> Open | None:
     return _registered[name]
 
 
-def _import_file(path: Path) -> None:
-    module_name = f"hypocenter_plugin_{path.stem}"
+def _import(plugin: str) -> None:
     try:
-        spec = importlib.util.spec_from_file_location(module_name, path)
-        if spec is None or spec.loader is None:
-            raise ImportError("it is not a Python file")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[module_name] = module
-        spec.loader.exec_module(module)
+        import_plugin(plugin)
     except Exception as error:
-        sys.modules.pop(module_name, None)
         why = f"{type(error).__name__}: {error}"
-        raise ConfigError(
-            "a plug-in cannot be loaded", where=str(path), why=why, fix="mend it or leave it out"
-        ) from error
+        raise ConfigError("a plug-in cannot be loaded", where=plugin, why=why, fix="mend it or leave it out") from error
