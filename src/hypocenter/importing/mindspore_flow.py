@@ -15,6 +15,7 @@ _PASSES = frozenset({"Load", "Depend", "TupleGetItem", "StopGradient"})  # the f
 _GATHERS = frozenset({"MakeTuple", "MakeList"})
 _LEFT_OUT = frozenset({"UpdateState", "Return", "Partial", "Switch", "Call"})
 _DEEPEST = 64
+_EXPANDED = re.compile("_[A-Z]")  # of operators that were put in place of one: `Expand/_SumExt`; no cell
 _MOST_RESULTS = 64
 # Place of the gradient among the operands of operators that do not name them; mindspore.ops, 2.x.
 _GRADIENTS = {
@@ -169,7 +170,7 @@ class Flow:
         users = self._users
         found: dict[str, Cell] = {}
         for path in sorted(members, key=len):
-            if not kinds[path]:
+            if not kinds[path] and _EXPANDED.match(path[-1]):
                 continue
             inside = {id(node) for node in members[path]}
             site = site_of(path)
