@@ -82,6 +82,13 @@ def test_arithmetic_is_part_of_it_unless_refused(made: pytest.MonkeyPatch) -> No
     assert (run("doctor").code, run("doctor", "--no-arithmetic").code) == (1, 0)
 
 
+def test_a_number_of_ranks_is_for_communication(made: pytest.MonkeyPatch) -> None:
+    said = run("doctor", "--ranks", "3")
+
+    assert said.code == 2
+    assert "= fix: hypocenter doctor --comm --ranks 3" in said.err
+
+
 def test_only_the_first_rank_of_a_machine_looks(made: pytest.MonkeyPatch) -> None:
     made.setenv("LOCAL_RANK", "1")
 

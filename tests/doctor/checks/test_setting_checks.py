@@ -48,6 +48,11 @@ def test_tf32_by_two_settings(tmp_path: Path, override: str, cublas: str, precis
         ("4", "8", "warning"),
         ("1", "8", "ok"),
         ("", "8", "not-applicable"),
+        ("abc", "1", "warning"),
+        ("0", "1", "warning"),
+        ("-4", "1", "warning"),
+        ("8,2", "1", "ok"),
+        ("17,2", "1", "warning"),
     ],
 )
 def test_threads_of_all_ranks(tmp_path: Path, threads: str, ranks: str, status: str) -> None:

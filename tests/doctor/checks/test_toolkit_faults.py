@@ -146,6 +146,17 @@ def test_nvcc_outside_its_toolkit_hides_the_headers(tmp_path: Path) -> None:
     assert found.fix[0] == "export CUDA_HOME=/usr/local/cuda-12.4"
 
 
+def test_headers_of_an_nvcc_that_tells_no_release(tmp_path: Path) -> None:
+    made = building(tmp_path)
+    made.file("/home/me/bin/nvcc")
+    made.environ["PATH"] = "/home/me/bin"
+
+    found = made.look("toolkit.headers")
+
+    assert found.status == "problem"
+    assert found.fix == ("sudo apt-get install cuda-toolkit",)
+
+
 def test_headers_where_conda_puts_them_are_fine(tmp_path: Path) -> None:
     made = building(tmp_path)
     made.environ["CUDA_HOME"] = made.toolkit("12.4", at="/opt/conda")

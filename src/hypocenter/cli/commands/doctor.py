@@ -18,6 +18,7 @@ from hypocenter.doctor.catalogue import examine_machine
 from hypocenter.doctor.gather import ALL_S, switches, this_machine
 from hypocenter.doctor.machine import Machine
 from hypocenter.doctor.settings import examine_settings, snapshot
+from hypocenter.errors import ConfigError
 from hypocenter.report import manuals, wording
 from hypocenter.report.doctor import json, terminal
 from hypocenter.report.screen import can_draw, screen_of, write
@@ -57,6 +58,11 @@ def command(
     Each problem comes with the lines that fix it. Under torchrun or srun one rank of each machine looks and, with
     --comm, one rank prints for all. Exit code: 0 healthy, 1 problems, 5 cannot tell.
     """
+    if ranks is not None and not comm:
+        raise ConfigError(
+            "--ranks without --comm", where="hypocenter doctor", why="only communication needs more than one rank",
+            fix=wording.command("doctor", "--comm", "--ranks", str(ranks)),
+        )  # fmt: skip
     until = time.monotonic() + timeout_s
     is_first = launcher.local_rank(os.environ) in (None, 0)  # the others of this machine would see the same
     machine = _machine(builds, min(timeout_s * MACHINE_SHARE, ALL_S)) if is_first else None

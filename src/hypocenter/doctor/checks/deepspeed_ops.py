@@ -65,11 +65,11 @@ def deepspeed_ops(machine: Machine) -> Verdict:
 
 def build_command(machine: Machine) -> tuple[str, ...]:
     """The lines that build DeepSpeed with its usual operators for the GPUs of this machine."""
-    listed = ";".join(of_devices(machine.torch.get("devices") or [])) or "8.6"
+    listed = ";".join(of_devices(machine.torch.get("devices") or []))
     wanted = ["DS_BUILD_CPU_ADAM=1", "DS_BUILD_FUSED_ADAM=1"]
     wanted += ["DS_BUILD_UTILS=1"] if "utils" in building.ops(machine) or not building.ops(machine) else []
     wanted += ["DS_BUILD_AIO=1"] if building.ops(machine).get("async_io", {}).get("compatible") else []
-    variables = f'TORCH_CUDA_ARCH_LIST="{listed}" {" ".join(wanted)}'
+    variables = " ".join(([f'TORCH_CUDA_ARCH_LIST="{listed}"'] if listed else []) + wanted)
     return (
         "git clone https://github.com/deepspeedai/DeepSpeed && cd DeepSpeed && rm -rf build",
         f"{variables} \\",

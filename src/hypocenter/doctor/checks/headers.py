@@ -40,7 +40,7 @@ def headers(machine: Machine) -> Verdict:
     fix = (
         cuda.exports_of(machine, best)
         if best is not None
-        else (f"sudo apt-get install cuda-toolkit-{have.replace('.', '-')}",)
+        else (f"sudo apt-get install {'-'.join(['cuda-toolkit', *have.split('.')]).rstrip('-')}",)
     )
     return problem(
         f"builds take {folder} for the toolkit (by {chosen_by}), and it has no include/cuda_runtime.h",

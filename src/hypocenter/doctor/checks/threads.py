@@ -6,7 +6,7 @@ What it means
 
 How it is decided
     OMP_NUM_THREADS times the ranks of this node (LOCAL_WORLD_SIZE, 1 without a launcher) against the cores that this
-    process may use. More than twice the cores is a warning.
+    process may use. More than twice the cores is a warning, and so is a value that is no number.
 
 What to do
     Set it to cores divided by ranks of a node.
@@ -17,10 +17,13 @@ When it is wrong
 
 from __future__ import annotations
 
+import re
+
 from hypocenter.doctor.catalogue import check
 from hypocenter.doctor.machine import Machine
 from hypocenter.doctor.verdict import Verdict, not_applicable, ok, warning
 
+_LEVELS = re.compile(r"\s*\+?0*[1-9][0-9]*\s*(,\s*\+?0*[1-9][0-9]*\s*)*")  # OpenMP 5.2, 21.1.2: positive integers
 TOO_MANY = 2.0  # threads a core from which on waiting costs more than hyper-threads give
 
 
@@ -28,8 +31,14 @@ TOO_MANY = 2.0  # threads a core from which on waiting costs more than hyper-thr
 def threads(machine: Machine) -> Verdict:
     """Whether the threads of all ranks of this node fit on its cores."""
     text = machine.environ.get("OMP_NUM_THREADS", "")
-    if not text.isdecimal() or not machine.n_cores:
+    if not text or not machine.n_cores:
         return not_applicable("OMP_NUM_THREADS is not set")
+    if not _LEVELS.fullmatch(text):
+        return warning(
+            f"OMP_NUM_THREADS={text} is no number", "it is ignored: every rank starts a thread for each core",
+            ("unset OMP_NUM_THREADS",),
+        )  # fmt: skip
+    text = text.partition(",")[0].strip()  # the levels below are of nested parallel regions
     local = machine.environ.get("LOCAL_WORLD_SIZE", "1")
     n_ranks = int(local) if local.isdecimal() else 1
     n_threads = int(text) * n_ranks
