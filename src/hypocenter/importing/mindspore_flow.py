@@ -23,6 +23,9 @@ _GRADIENTS = {
     "FusedAdam": 9, "FusedAdamWeightDecay": 9, "AdamW": 11, "ApplyAdamWithAmsgrad": 7, "ApplyRMSProp": 4,
     "ApplyAdagrad": 3, "ApplyGradientDescent": 2, "Lamb": 9,
 }  # fmt: skip
+_RATES = {
+    "SGD": 2, "ApplyMomentum": 2, "Momentum": 2, "Adam": 5, "AdamWeightDecay": 3, "FusedAdamWeightDecay": 3, "AdamW": 6,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +144,16 @@ class Flow:
         """Whether an operand was computed in backward."""
         source = self._source(node.graph, node.operands[slot]) if slot < len(node.operands) else None
         return isinstance(source, Node) and self.scope(source).kind == "backward"
+
+    def rate(self, node: Node) -> int:
+        """Which operand of an optimizer's operator is the learning rate; -1 when it is not known."""
+        named = next((i for i, n in enumerate(node.operand_names) if n in ("learning_rate", "lr")), -1)
+        return named if named >= 0 else _RATES.get(node.op, -1)
+
+    @cached_property
+    def kinds(self) -> frozenset[str]:
+        """Directions of the operators in it: forward, loss, backward, optimizer."""
+        return frozenset(self.scope(node).kind for node in self.operators)
 
     def updated(self, node: Node) -> tuple[GraphParameter, int] | None:
         """The parameter that an operator of an optimizer updates, and which operand is its gradient."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from hypocenter.importing.frames import is_library
@@ -77,15 +78,14 @@ def read_graph(path: Path) -> tuple[Graph, str]:
         return Graph(), f"{path.name} is left out: it is larger than {_AT_MOST_BYTES >> 30} GiB"
     graph = Graph()
     name, node, head = "", None, ""
-    for line in _lines(path):
+    for line in chain(_lines(path), ["}"]):
         text = line.strip()
         if head:
-            if not text.startswith((": (", "#")):
+            if not text.startswith((": (", "#")) and text != "}":
                 head = f"{head} {text}"[:_HEAD_AT_MOST]
                 continue
             node, head = _node(head, name, len(graph.nodes)), ""
-            if node is not None:
-                graph.nodes[name, node[0]] = node[1]
+            graph.nodes[name, node[0]] = node[1]
         if line.startswith("%para"):
             _parameter(text, graph)
         elif line.startswith("subgraph @"):
@@ -123,7 +123,7 @@ def _parameter(text: str, graph: Graph) -> None:
     )  # fmt: skip
 
 
-def _node(head: str, graph: str, index: int) -> tuple[str, Node] | None:
+def _node(head: str, graph: str, index: int) -> tuple[str, Node]:
     found = _NODE.match(head)
     number, op = (found[1], found[2]) if found else ("Return", "Return")
     start = found.end() if found else head.find("(") + 1

@@ -266,6 +266,10 @@ class Step:
         self.into.note(
             "gradients are as the optimizer got them: after clipping, decay and loss scale, if there were any"
         )
+        rate = run.items.get(("input", flow.rate(node))) if flow is not None and node is not None else None
+        lr = self.values.of(run, rate) if rate is not None else None
+        if lr is not None and lr.summary.n == 1 and not lr.summary.n_nonfinite and not lr.lacks:
+            self.lr = lr.summary.sum
         site = site_of(tuple(parameter.name.split(".")))
         self.n_bad_grads += bool(value.summary.n_nonfinite)
         self._give(self._of_parameter(value, "grad", site, "grad", self._order + 1))

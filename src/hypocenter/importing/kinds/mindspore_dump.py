@@ -77,8 +77,10 @@ class _Rank:
     def read(self) -> None:
         """All of it into the recording."""
         target = self._surroundings()
+        left_out = self._left_out()
+        self.flows = {number: flow for number, flow in self.flows.items() if number not in left_out}
         constants = [folder for folder in self.folders if folder.is_constants]
-        steps = [folder for folder in self.folders if not folder.is_constants]
+        steps = [folder for folder in self.folders if not folder.is_constants and folder.graph not in left_out]
         left: dict[tuple[str, str, str], Kept] = {}
         at = -2
         for step, of_step in groupby(steps, key=lambda folder: folder.step):
@@ -133,6 +135,24 @@ class _Rank:
                 for row, _ in zip(rows_of(path), range(_MOST_ORDERED), strict=False):
                     if row and "/" in row[0]:
                         self.orders[number][flat(row[0])] = row[0]
+
+    def _left_out(self) -> set[int]:
+        """Graphs of evaluation: they compute cells of another graph, that trains them, without backward of their own."""
+        trained = {number for number, flow in self.flows.items() if {"forward", "backward"} <= flow.kinds}
+        sites = {cell.site for number in trained for cell in self.flows[number].cells}
+        found = {
+            number for number, flow in self.flows.items()
+            if number not in trained and not flow.kinds & {"backward", "optimizer"}
+            and any(cell.site in sites for cell in flow.cells)
+        }  # fmt: skip
+        for number in sorted(found):
+            folders = [folder for folder in self.folders if folder.graph == number and not folder.is_constants]
+            if folders:
+                self.into.note(
+                    f"graph {number} only evaluates what another one trains: left out; to import it alone name its "
+                    f"folder, {folders[0].path.parent}"
+                )
+        return found
 
     def _setting(self, group: str, key: str) -> Any:
         found = self.config.get(group)
