@@ -28,7 +28,9 @@ def refuse(error: HypocenterError, directory: Path | None = None) -> NoReturn:
         directory: of the run; a mark is left there, for a launcher gives its processes' exit code as its own 1.
     """
     rank = os.environ.get("RANK")
-    print(f"hypocenter: {error}" if rank is None else f"hypocenter (rank {rank}): {error}", file=sys.stderr, flush=True)
+    who = "hypocenter" if rank is None else f"hypocenter (rank {rank})"
+    sys.stderr.write(f"{who}: {error}\n")  # in one piece: other ranks write there too
+    sys.stderr.flush()
     if directory is not None:
         with contextlib.suppress(OSError):
             (directory / REFUSED_FILE).write_text(str(error), encoding="utf-8")
