@@ -123,7 +123,7 @@ def test_a_graph_of_evaluation_is_left_out_beside_the_one_that_trains(tmp_path: 
     [
         "  %5(x) = Conv2D(%0, %1) {instance name: c}\n"
         "       : (<Tensor[Float32], (2, 3)>, <Tensor[Float32], (4)>) -> (<Tensor[Float32], (2)>)\n"
-        "       : (<Float16xNC1HWC0[const vector][32, 16]>, <Float16xFracZ[const vector][1]>) -> (<Float32xNC1[x][1]>)\n"
+        "       : (<Float16xNC1HWC0[const vector][32, 16]>, <Float16xFracZ[const vector][1]>) -> (<Float32xNC1[1]>)\n"
         "       : full_name_with_scope: (Default/conv-Conv2d/Conv2D-op12)\n"
         "       # In file ./train.py(175)/        x = self.conv(x)/\n"
     ],

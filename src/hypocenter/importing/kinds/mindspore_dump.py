@@ -149,8 +149,8 @@ class _Rank:
             folders = [folder for folder in self.folders if folder.graph == number and not folder.is_constants]
             if folders:
                 self.into.note(
-                    f"graph {number} only evaluates what another one trains: left out; to import it alone name its "
-                    f"folder, {folders[0].path.parent}"
+                    f"graph {number} only evaluates what another one trains: left out; to import it alone name "
+                    f"{folders[0].path.parent}"
                 )
         return found
 
