@@ -18,7 +18,7 @@ from hypocenter.align.fingerprint import digest_of
 from hypocenter.align.rounding import unit
 from hypocenter.compare.weights.catalogue import read_checkpoint
 from hypocenter.compare.weights.tensor import Box, Tensor
-from hypocenter.compare.weights.writer import write_safetensors
+from hypocenter.compare.weights.writer import write_weights
 from hypocenter.record.reader import RecordedRun
 
 _SHARD_BYTES = 4 << 30
@@ -57,7 +57,7 @@ def nudged_weights(context: Context, size: float, number: int) -> Path:
     }
     unfinished = folder.with_name(f"unfinished-{folder.name}")
     _remove(unfinished)
-    write_safetensors(tensors, unfinished, max_shard_bytes=_SHARD_BYTES)
+    write_weights(tensors, unfinished, max_shard_bytes=_SHARD_BYTES)
     unfinished.rename(folder)
     return folder
 

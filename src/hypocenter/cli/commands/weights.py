@@ -34,7 +34,7 @@ _MAP = click.option(
 
 @click.group("weights")
 def command() -> None:
-    """Checkpoints: safetensors, torch files, torch.distributed.checkpoint, Megatron-LM; nothing in one is executed."""
+    """Checkpoints: safetensors, torch, torch.distributed.checkpoint, Megatron-LM, MindSpore; nothing is executed."""
 
 
 @command.command("diff")
@@ -86,7 +86,7 @@ def map_(baseline: Path, candidate: Path, out: Path, map_file: Path | None) -> i
 )
 @click.option("--naming", type=click.Choice(tuple(NAMINGS)), help="Names and layouts of this library.")
 @click.option("-o", "--out", type=click.Path(path_type=Path), required=True, metavar="OUT",
-              help="A file that ends in .safetensors, or a folder.")  # fmt: skip
+              help="A file that ends in .safetensors or .ckpt (MindSpore), or a folder.")  # fmt: skip
 @click.option("--dtype", type=click.Choice(CASTABLE), help="Format of what is written; as in SOURCE if not given.")
 @click.option("--max-shard-size", default="5GB", show_default=True, metavar="SIZE", help="Of each file: 5GB, 500MB, …")
 @_MAP
@@ -96,7 +96,7 @@ def convert(
     source: Path, like: Path | None, naming: str | None, out: Path, dtype: str | None, max_shard_size: str,
     map_file: Path | None, heads: int | None, groups: int | None,
 ) -> int:  # fmt: skip
-    """Rewrite SOURCE with the names, fusions and shapes of another checkpoint or library, as safetensors.
+    """Rewrite SOURCE with the names, fusions and shapes of another checkpoint or library.
 
     What is written is read again and compared to the bit.
     """

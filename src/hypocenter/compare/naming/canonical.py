@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from hypocenter.compare.comparison import SiteCard
-from hypocenter.compare.naming.tables import Table, tables
+from hypocenter.compare.naming.tables import Table, leaf_of, tables
 from hypocenter.compare.naming.wrappers import unwrapped
 from hypocenter.compare.pairing.layouts import is_parameter
 from hypocenter.compare.pairing.ports import canonical_port, direction
@@ -51,7 +51,7 @@ class Naming:
             return Role(name=canonical_port(_as_port(card.spot.site)), known=True)
         path = self.path(card.spot.site)
         found = self._known(path, card)
-        return Role(name=path if found is None else found, known=found is not None)
+        return Role(name=_own(path, card) if found is None else found, known=found is not None)
 
     def aliases(self, card: SiteCard) -> list[str]:
         """Canonical names of the other names of a shared module or parameter."""
@@ -105,6 +105,12 @@ def is_vocabulary(name: str) -> bool:
 def sounds_like_vocabulary(site: str) -> bool:
     """As `is_vocabulary`, for a name of any naming."""
     return bool(_VOCABULARY_NAMES.search(site)) or not site
+
+
+def _own(path: str, card: SiteCard) -> str:
+    """The name of what no table knows: parameters as torch calls them."""
+    module, dot, leaf = path.rpartition(".")
+    return f"{module}{dot}{leaf_of(leaf)}" if is_parameter(card) else path
 
 
 def _as_port(site: str) -> str:

@@ -33,6 +33,18 @@ else:
     import tomli as tomllib
 
 
+_LEAVES = {
+    "gamma": "weight", "beta": "bias", "embedding_table": "weight", "moving_mean": "running_mean",
+    "moving_variance": "running_var",
+}  # fmt: skip
+"""What MindSpore's own cells call the parameters of norms and embeddings, whatever the naming of the modules."""
+
+
+def leaf_of(name: str) -> str:
+    """The last part of a parameter's name as torch would have it."""
+    return _LEAVES.get(name, name)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     """One naming. Paths and canonical names hold `{}` for numbers."""
@@ -62,7 +74,7 @@ class Table:
             return known
         module, _, leaf = path.rpartition(".")
         owner = self.module(module)
-        return None if owner is None else f"{owner}.{self.leaves.get(leaf, leaf)}".lstrip(".")
+        return None if owner is None else f"{owner}.{self.leaves.get(leaf) or leaf_of(leaf)}".lstrip(".")
 
     def observed(self, path: str, side: str, swallowing: frozenset[str]) -> str | None:
         """The canonical module to which a port of a module belongs; None when to none that others have.

@@ -1,4 +1,4 @@
-"""One checkpoint rewritten with the names and layouts of another, or of a naming: views in, safetensors out."""
+"""One checkpoint rewritten with the names and layouts of another, or of a naming: views in, files out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypocenter.compare.weights.lay import lay
 from hypocenter.compare.weights.match import match_checkpoints
 from hypocenter.compare.weights.tensor import Tensor, boxes
 from hypocenter.compare.weights.views import cast
-from hypocenter.compare.weights.writer import write_safetensors
+from hypocenter.compare.weights.writer import write_weights
 
 _SHOWN = 5
 
@@ -44,7 +44,7 @@ def convert(
 
     Args:
         target: a checkpoint, or what `targets.planned` gives.
-        out: a file that ends in .safetensors, or a folder for shards and their index.
+        out: a file that ends in .safetensors or .ckpt (MindSpore), or a folder for shards and their index.
         dtype: of all floating-point tensors; as in the source when not given.
 
     Raises:
@@ -54,7 +54,7 @@ def convert(
     views, notes = converted_views(source, target, manual)
     if dtype is not None:
         views = {name: cast(view, dtype) for name, view in views.items()}
-    files = write_safetensors(views, out, max_shard_bytes=max_shard_bytes)
+    files = write_weights(views, out, max_shard_bytes=max_shard_bytes)
     _verify(views, out)
     n_bytes = sum(file.stat().st_size for file in files)
     return Converted(path=out, files=tuple(files), n_tensors=len(views), n_bytes=n_bytes, notes=tuple(notes))

@@ -1,4 +1,4 @@
-"""Tensors to safetensors, one file or shards with an index, part by part: memory does not grow with them."""
+"""Tensors to files, part by part: one .ckpt, one .safetensors, or shards of safetensors with their index."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hypocenter.compare.weights.ckpt_writer import write_ckpt
 from hypocenter.compare.weights.elements import SAFETENSORS, STORED
 from hypocenter.compare.weights.stored import n_bytes
 from hypocenter.compare.weights.tensor import Tensor, boxes
@@ -18,8 +19,8 @@ _ALIGNED = 8  # bytes: the header is filled up with spaces, as the library does
 INDEX = "model.safetensors.index.json"
 
 
-def write_safetensors(tensors: dict[str, Tensor], out: Path, *, max_shard_bytes: int) -> list[Path]:
-    """Write them in order; a folder gets shards of at most so many bytes, and their index.
+def write_weights(tensors: dict[str, Tensor], out: Path, *, max_shard_bytes: int) -> list[Path]:
+    """Write them in order, as the ending of `out` says; a folder gets shards of at most so many bytes, and their index.
 
     Raises:
         ExistsError: `out` is there already.
@@ -28,9 +29,12 @@ def write_safetensors(tensors: dict[str, Tensor], out: Path, *, max_shard_bytes:
     if out.exists():
         raise ExistsError("the output exists already", where=str(out), fix="give another with -o, or remove it")
     try:
-        if out.suffix == ".safetensors":
+        if out.suffix in (".ckpt", ".safetensors"):
             out.parent.mkdir(parents=True, exist_ok=True)
-            write_file(tensors, out, {})
+            if out.suffix == ".ckpt":
+                write_ckpt(tensors, out)
+            else:
+                write_file(tensors, out, {})
             return [out]
         out.mkdir(parents=True)
         return _write_shards(tensors, out, max_shard_bytes)
@@ -71,7 +75,7 @@ def _shards(tensors: dict[str, Tensor], limit: int) -> list[dict[str, Tensor]]:
 
 
 def write_file(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
-    """Write one file, that appears whole. Raises OSError, CheckpointError, and HypocenterError for a format it lacks."""
+    """Write one file, that appears whole. Raises OSError, CheckpointError; HypocenterError for a format it lacks."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt", **metadata}}
     at = 0
     for name, tensor in tensors.items():
