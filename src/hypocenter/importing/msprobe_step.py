@@ -17,6 +17,7 @@ from hypocenter.nouns import Phase
 OPTIMIZER = "optimizer"  # parent of the APIs that an update calls
 APART = 1 << 10  # between the orders of two entries: modules begin in between
 _DEEPEST = 256  # modules within modules
+_FEW = 64  # modules inside one that are looked at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +52,9 @@ class Step:
     n_entries: int = 0
     _counted: Counter[tuple[str, str, str, int, bool]] = field(default_factory=Counter)
     _forward: dict[tuple[str, int], Call] = field(default_factory=dict)  # of a path and the tool's number
-    _waiting: dict[str, set[int]] = field(default_factory=dict)  # forward calls whose backward is still to come
-    _recomputed: set[str] = field(default_factory=set)  # roots of recomputes, by entry name
+    _done: dict[str, dict[int, bool]] = field(default_factory=dict)  # module -> call -> whether its backward has come
+    _below: dict[str, list[str]] = field(default_factory=dict)  # module -> some of the modules in it
+    _judged: dict[str, bool] = field(default_factory=dict)  # outermost entries in backward: whether it is a recompute
     _is_in_backward: bool = False
     _begins: dict[str, int] = field(default_factory=dict)  # entry name -> number of the first entry inside it
     _opened: Counter[int] = field(default_factory=Counter)  # modules that begin just before an entry
@@ -62,7 +64,7 @@ class Step:
 
         Args:
             text: its name, as written; `name` is the same taken apart.
-            has_gradient: an output of it requires one.
+            has_gradient: an output or a parameter of it requires one.
         """
         self.n_entries += 1
         parent = self.parents.get(text)
@@ -77,7 +79,7 @@ class Step:
         call = self._made(name, owner, "forward", self.microbatch, is_again, order_in, order_out)
         self._forward[name.path, name.call] = call
         if has_gradient and name.kind == "module":
-            self._waiting.setdefault(name.path, set()).add(name.call)
+            self._watch(name)
         return call
 
     @property
@@ -92,7 +94,8 @@ class Step:
 
     def _backward(self, name: Name, text: str, parent: str | None, order_in: int, order_out: int) -> Call:
         self._is_in_backward = True
-        self._waiting.get(name.path, set()).discard(name.call)
+        if name.call in (calls := self._done.get(name.path, {})):
+            calls[name.call] = True
         known = self._forward.get((name.path, name.call))
         if known is None:
             return self._made(name, self._owner(name, parent), "backward", self.microbatch, False, order_in, order_out)
@@ -145,19 +148,37 @@ class Step:
         self._opened[first] += 1
         return first * APART - min(self._opened[first], _DEEPEST), number * APART + 1
 
+    def _watch(self, name: Name) -> None:
+        """Note a forward call whose backward is to come."""
+        if name.path not in self._done:
+            around = name.path
+            for _ in range(_DEEPEST):
+                around = around.rpartition(".")[0]
+                inside = self._below.setdefault(around, [])
+                if not around or len(inside) >= _FEW:
+                    break
+                inside.append(name.path)
+        self._done.setdefault(name.path, {})[name.call] = False
+
     def _is_recompute(self, root: str) -> bool:
-        """Whether the outermost entry around a forward entry is a checkpoint's second call; begins a micro-batch."""
+        """Whether the outermost entry around a forward entry is a checkpoint's second call; begins a micro-batch.
+
+        Of a recompute no module inside has had its backward. The module itself may: its hook can fire before.
+        """
         if not self._is_in_backward:
             return False
-        if root in self._recomputed:
-            return True
+        if root in self._judged:
+            return self._judged[root]
         name = parse(root)
         if name is None or name.kind != "module":
             return False
-        if any(call < name.call for call in self._waiting.get(name.path, ())):
-            self._recomputed.add(root)
-            return True
-        if (name.path, name.call - 1) in self._forward:
+        inside = [self._done.get(path, {}) for path in (self._below.get(name.path) or [name.path])]
+        states = [is_done for calls in inside for is_done in calls.values()]
+        is_again = bool(states) and not any(states)
+        if is_again:
+            self._judged[root] = True
+        elif (name.path, name.call - 1) in self._forward:
             self.microbatch += 1
             self._is_in_backward = False
-        return False
+            self._done, self._below, self._judged = {}, {}, {}
+        return is_again

@@ -156,7 +156,9 @@ class _Reader:
 
     def _forward(self, text: str, name: Name, entry: Mapping[str, Any]) -> None:
         outputs = list(_leaves(entry.get("output"), "out"))
-        has_gradient = any(leaf.get("requires_grad") is True for _, leaf in outputs)
+        held = entry.get("parameters")
+        trained = [leaf for leaf in held.values() if isinstance(leaf, dict)] if isinstance(held, dict) else []
+        has_gradient = any(leaf.get("requires_grad") is True for leaf in (*trained, *(leaf for _, leaf in outputs)))
         call = self.step.place(text, name, has_gradient=has_gradient)
         source = self.lines.get(text)
         args = entry.get("input_args", entry.get("input"))

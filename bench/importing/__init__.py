@@ -1,0 +1,1 @@
+"""How long an import of a large dump takes, and how much memory."""

@@ -1,0 +1,57 @@
+"""Dumps made by hand, samples that tools wrote, and their import, for tests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from hypocenter.importing.catalogue import import_dump
+from hypocenter.nouns import Reading
+from hypocenter.record.reader import RecordedRun, open_run
+
+SAMPLES = Path(__file__).parent / "samples"
+MSPROBE = SAMPLES / "msprobe"
+PTDBG = SAMPLES / "ptdbg_ascend"
+
+
+def imported(path: Path, out: Path, kind: str | None = None) -> RecordedRun:
+    """The run that is made of a dump."""
+    return open_run(import_dump(path, str(out), kind=kind).directory)
+
+
+def tensor(high: float, low: float, *, shape: tuple[int, ...] = (2, 3), dtype: str = "float32", **more: Any) -> Any:
+    """A leaf as msprobe writes it."""
+    mean = more.pop("mean", (high + low) / 2)
+    norm = more.pop("norm", max(abs(high), abs(low)))
+    return {"type": "torch.Tensor", "dtype": f"torch.{dtype}", "shape": list(shape), "Max": high, "Min": low,
+            "Mean": mean, "Norm": norm, "requires_grad": True, **more}  # fmt: skip
+
+
+def forward(ins: list[Any], outs: list[Any], **kwargs: Any) -> dict[str, Any]:
+    """A forward entry."""
+    return {"input_args": ins, "input_kwargs": kwargs, "output": outs}
+
+
+def write(root: Path, data: dict[str, Any], *, parents: dict[str, Any] | None = None, level: str = "mix", step: int = 0,
+          rank: str = "rank0", task: str = "statistics") -> Path:  # fmt: skip
+    """A dump of one rank and step, written as msprobe writes it; its root."""
+    folder = root / f"step{step}" / rank
+    folder.mkdir(parents=True, exist_ok=True)
+    head = {"task": task, "level": level, "framework": "pytorch", "dump_data_dir": None, "data": data}
+    (folder / "dump.json").write_text(json.dumps(head, indent=1), encoding="utf-8")
+    (folder / "construct.json").write_text(json.dumps(parents or {}, indent=1), encoding="utf-8")
+    (folder / "stack.json").write_text("{}", encoding="utf-8")
+    return root
+
+
+def rows(run: RecordedRun, **fields: Any) -> list[Reading]:
+    """Readings with these fields, in the order of execution."""
+    found = [r for r in run.readings() if all(getattr(r, name) == value for name, value in fields.items())]
+    return sorted(found, key=lambda r: r.order)
+
+
+def row(run: RecordedRun, **fields: Any) -> Reading:
+    """The only such reading."""
+    (found,) = rows(run, **fields)
+    return found
