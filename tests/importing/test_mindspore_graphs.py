@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hypocenter.diagnose.diagnosis import diagnose
 from hypocenter.importing.mindspore_flow import Flow
 from hypocenter.importing.mindspore_graph import read_graph
 
@@ -101,6 +102,54 @@ def test_a_loop_is_calls_in_the_order_of_time(tmp_path: Path) -> None:
     maxima = [reading_of(run, "forward", "fc.Neg", "out[0]", call=call).summary.max for call in (0, 1, 2)]
     assert maxima == [4.0, 44.0, 84.0]
     assert not [r for r in run.readings() if r.site == "fc"]  # which call is the cell's cannot be told
+
+
+def test_an_overflow_is_followed_through_what_a_cpu_dumps_wrongly(tmp_path: Path) -> None:
+    """Cast overflows; what Neg gives is the first half of a buffer, in which nothing is wrong; Cast gives NaN."""
+    n, half = 8, np.zeros(8, np.float16)
+    half[:] = np.arange(4, dtype=np.float32).view(np.float16)
+    big = np.array([1e6, *range(7)], np.float32)
+
+    def typed(number: int, op: str, operand: str, full_name: str, *forms: str) -> str:
+        seen, held = ([f"Float{bits}" for bits in pair.split()] for pair in forms)
+        return (
+            f"  %{number}(C) = PrimFunc_{op}({operand}) cnode_attrs: {{}}\n"
+            f"      : (<Tensor[{seen[0]}], ({n})>) -> (<Tensor[{seen[1]}], ({n})>)\n"
+            f"      : (<{held[0]}xDefaultFormat{{{n}}}>) -> (<{held[1]}xDefaultFormat{{{n}}}>)\n"
+            f"      # Fullname with scope: ({full_name})\n"
+        )
+
+    text = graph(
+        typed(0, "Cast", "%para1_x", "Default/fc-Dense/Cast-op0", "32 16", "32 16"),
+        typed(1, "Neg", "%0", "Default/fc-Dense/Neg-op0", "16 16", "16 32"),
+        typed(2, "Cast", "%1", "Default/Cast-op0", "16 16", "32 16"), returns=2,
+    )  # fmt: skip
+    root = dumped(tmp_path / "dump", text, {"Cast.Default_fc-Dense_Cast-op0": [(1, "input.0", big)]})
+    for name, time, slot, array in (
+        ("Cast.Default_fc-Dense_Cast-op0", 2, "output.0", np.array([np.inf, *range(7)], np.float16)),
+        ("Neg.Default_fc-Dense_Neg-op0", 3, "input.0", np.array([np.inf, *range(7)], np.float16)),
+        ("Neg.Default_fc-Dense_Neg-op0", 4, "output.0", half),
+        ("Cast.Default_Cast-op0", 5, "input.0", half),
+        ("Cast.Default_Cast-op0", 6, "output.0", np.array([*range(7), np.nan], np.float16)),
+    ):
+        np.save(root / "rank_0/Net/0/0" / f"{name}.0.0.{time}.{slot}.DefaultFormat.Float16.npy", array)
+
+    (found,) = diagnose(imported(root, tmp_path / "run")).findings
+
+    assert (found.site, found.cause, found.actual) == ("fc.Cast", "format-overflow", pytest.approx(1e6))
+
+
+def test_a_bad_weight_is_to_blame_itself(tmp_path: Path) -> None:
+    weight = "%para2_fc.weight: <Ref[Tensor[Float32]], (3), ref_key=fc.weight, is_parameter>  :  IsWeight: true\n"
+    text = weight + graph(line(0, "Mul", "%para1_x, %para2_fc.weight", "Default/fc-Dense/Mul-op0"))
+    bad = np.array([1, np.nan, 3], np.float32)
+    files = {"Mul.Default_fc-Dense_Mul-op0": [(1, "input.0", X), (2, "input.1", bad), (3, "output.0", X * bad)]}
+
+    run = imported(dumped(tmp_path / "dump", text, files), tmp_path / "run")
+
+    assert reading_of(run, "param", "fc.weight", "value").summary.n_nan == 1
+    found = next(f for f in diagnose(run).findings if f.severity == "error" and f.code == "HC104")
+    assert (found.param, found.cause) == ("fc.weight", "bad-parameter")
 
 
 def test_a_graph_of_evaluation_is_left_out_beside_the_one_that_trains(tmp_path: Path) -> None:

@@ -135,6 +135,7 @@ def _graph(rows: Sequence[Reading], every: Sequence[Reading]) -> list[_Node]:
     nodes: list[_Node] = []
     exact: dict[_LOOK, _Node] = {}
     loose: dict[tuple[int, bool, bool, bool], _Node] = {}
+    veiled: list[_Node] = []  # whose values went into results that are not known
     for call in calls_of([r for r in rows if r.port != "value"]):
         bad = [r for r in call.outs if is_bad(r)]
         if not call.is_op and bad and all(_look(r) in exact for r in bad):
@@ -151,6 +152,11 @@ def _graph(rows: Sequence[Reading], every: Sequence[Reading]) -> list[_Node]:
                     nodes.append(node)
                     exact[look] = node
                 before.append(node)
+        if not before and any(_is_unknown(r) for r in call.ins):
+            before = list(veiled)
+        if not bad and any(_is_unknown(r) for r in call.outs):
+            veiled += [node for node in before if all(node is not other for other in veiled)]
+            continue
         if not bad:
             for node in before:
                 node.n_killed += 1
@@ -167,6 +173,11 @@ def _graph(rows: Sequence[Reading], every: Sequence[Reading]) -> list[_Node]:
             exact[_look(row)] = here
             loose[_look(row)[:4]] = here
     return nodes
+
+
+def _is_unknown(reading: Reading) -> bool:
+    """Whether there may be values that are not finite, of which the dump says nothing."""
+    return not reading.summary.n_nonfinite and "counts" in reading.lacks.split()
 
 
 def _leaf(kind: Literal["param", "input"], reading: Reading, call: Call) -> _Node:

@@ -13,6 +13,7 @@ from hypocenter.summary.formats import FORMATS
 _SQUARES = ("pow", "__pow__", "pow_", "square", "square_")
 _PRODUCTS = ("mul", "__mul__", "mul_", "__rmul__", "__imul__", "multiply")
 _CONTRACTIONS = ("linear", "matmul", "__matmul__", "bmm", "mm", "addmm", "baddbmm", "einsum", "dense")
+_CASTS = ("cast", "to", "half", "bfloat16", "type")
 _EXPONENTIALS = ("exp", "exp_", "expm1")
 _LOGARITHMS = ("log", "log_", "log2", "log10")
 _QUOTIENTS = (
@@ -71,6 +72,8 @@ def _reached(name: str, sizes: list[float], call: Call) -> tuple[float, str] | N
         return None
     if name in _SQUARES and len(call.ins) == 1:
         return 2 * math.log2(largest), f"the input reaches {largest:.3g}, its square 2^{2 * math.log2(largest):.0f}"
+    if name in _CASTS and len(sizes) == 1:
+        return math.log2(largest), f"the input reaches {largest:.3g}"
     if name in _EXPONENTIALS and (call.ins[0].summary.max or 0.0) > 0:
         top = call.ins[0].summary.max or 0.0
         return top * math.log2(math.e), f"the input reaches {top:.3g}, its exponential 2^{top * math.log2(math.e):.0f}"

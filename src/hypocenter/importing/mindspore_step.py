@@ -167,7 +167,8 @@ class Step:
             if weight is not None:
                 if not is_backward and not scope.recompute:
                     self._weight(run, item, weight)
-                continue
+                if is_backward:
+                    continue
             is_gradient = is_backward and flow is not None and run.node is not None and flow.is_gradient(run.node, slot)
             port = f"{'grad_out' if is_gradient else 'in'}[{slot}]"
             self._observed(run, item, site, port, phase, module, self._order + 1, scope)

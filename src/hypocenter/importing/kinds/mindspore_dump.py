@@ -137,7 +137,7 @@ class _Rank:
                         self.orders[number][flat(row[0])] = row[0]
 
     def _left_out(self) -> set[int]:
-        """Graphs of evaluation: they compute cells of another graph, that trains them, without backward of their own."""
+        """Graphs of evaluation: they compute cells that another graph trains, without backward of their own."""
         trained = {number for number, flow in self.flows.items() if {"forward", "backward"} <= flow.kinds}
         sites = {cell.site for number in trained for cell in self.flows[number].cells}
         found = {
