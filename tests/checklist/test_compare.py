@@ -70,6 +70,16 @@ def test_a_default_counts_as_a_value_and_says_whose_it_is() -> None:
     assert found.fix == "made.yaml:7: norm_eps: 1e-06"
 
 
+def test_what_was_measured_on_a_program_is_mended_in_the_program() -> None:
+    other = side(LLAMA, label="runs/new")
+    measured = setting("model.norm_eps", 1e-6, spelled="norm_eps: 1e-06", where="facts.json: LlamaRMSNorm")
+    other = Configuration(label="b", kinds=other.kinds, settings={**other.settings, "model.norm_eps": measured})
+
+    found = row(compare(side(LLAMA), other), "model.norm_eps")
+
+    assert found.fix == "in the candidate's program: set norm_eps to 1e-05"
+
+
 def test_what_one_side_says_alone_is_no_difference() -> None:
     found = compare(side(LLAMA), side(without(LLAMA, "optimizer.beta2"), label="b"))
 

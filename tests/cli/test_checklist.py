@@ -38,7 +38,7 @@ def test_two_equal_sides_are_the_same(tmp_path: Path) -> None:
 
     assert said.code == 0, said.err
     assert said.out.startswith("same in all ")
-    assert said.err == "next: hypocenter align plan.toml\n"
+    assert said.err == "next: hypocenter align new > plan.toml  # the next stages\n"
 
 
 def test_a_difference_is_named_with_both_places_and_exit_code_1(tmp_path: Path) -> None:

@@ -30,6 +30,14 @@ def test_a_difference_is_one_sentence_and_exit_code_1(pair):
     assert "--site encoder.ff --step 3 --values" in said.err
 
 
+def test_where_no_cause_is_found_the_settings_are_the_next_to_look_at(pair):
+    said = run("diff", *pair)
+    found = json.loads(run("diff", *pair, "--json").out)
+
+    assert (found["cause"] in (None, "unknown")) == (f"next: hypocenter checklist {pair[0]} {pair[1]}" in said.err)
+    assert found["cause"] in (None, "unknown")
+
+
 def test_a_run_and_itself_are_the_same(pair):
     said = run("diff", pair[0], pair[0])
 

@@ -9,6 +9,8 @@ from hypocenter.checklist.items.item import Item
 from hypocenter.checklist.judging import SIDES, in_words, recommendation
 from hypocenter.checklist.respelled import respelled
 
+_MEASURED = ("facts.json", "rank.json")  # of a recording: what the program was, nothing to edit
+
 
 def fix(item: Item, baseline: Setting, candidate: Setting, label: str) -> str:
     """What to change so that the candidate says what the baseline says: its line anew, if that is plain.
@@ -16,8 +18,9 @@ def fix(item: Item, baseline: Setting, candidate: Setting, label: str) -> str:
     Args:
         label: of the candidate, for a value that stands nowhere in it.
     """
-    place = f"{candidate.where or label}: "
-    line = respelled(candidate, baseline.value)
+    is_measured = candidate.where.partition(":")[0] in _MEASURED
+    place = "in the candidate's program: " if is_measured else f"{candidate.where or label}: "
+    line = "" if is_measured else respelled(candidate, baseline.value)
     if line:
         text = f"{place}{line}" if candidate.where else line
     else:

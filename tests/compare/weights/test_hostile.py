@@ -78,6 +78,25 @@ def test_what_is_known_cannot_be_called_with_anything_else():
         assert found is None or found.where == "here"
 
 
+def test_a_recording_without_weights_says_how_to_get_them(tmp_path):
+    (tmp_path / "run.json").write_text("{}")
+
+    with pytest.raises(CheckpointError, match="holds no weights") as caught:
+        read_checkpoint(tmp_path)
+
+    assert "--save-initial-weights" in caught.value.fix
+
+
+def test_what_is_no_checkpoint_is_told_what_would_be_one(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+
+    with pytest.raises(CheckpointError) as caught:
+        read_checkpoint(tmp_path / "config.json")
+
+    assert "safetensors" in caught.value.why
+    assert caught.value.fix
+
+
 def test_a_container_that_holds_itself_ends(tmp_path):
     circle: list = []
     circle.append({"again": circle})

@@ -107,4 +107,4 @@ def _advice(found: Checklist, first: Row | None) -> str:
         return wording.command("explain", first.item)
     if found.status == "cannot-tell":
         return "give more files of the sides: model, trainer and parallel settings, joined by commas"
-    return "hypocenter align plan.toml"
+    return "hypocenter align new > plan.toml  # the next stages"

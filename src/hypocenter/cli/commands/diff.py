@@ -159,3 +159,5 @@ def _next(baseline: Path, candidate: Path, found: Comparison, *, has_noise: bool
     else:
         words = ("diff", str(baseline), str(candidate), "--json")
     write(sys.stderr, f"next: {wording.command(*words)}\n")
+    if found.status == "diverged" and found.cause in (None, "unknown"):  # settings are recorded, and may tell it
+        write(sys.stderr, f"next: {wording.command('checklist', str(baseline), str(candidate))}\n")

@@ -68,5 +68,13 @@ def _chosen(path: Path) -> Reader:
     for entry in ordered:
         if entry.accepts(path):
             return entry
-    kinds = "; ".join(f"{entry.name}: {entry.about}" for entry in ordered)
-    raise CheckpointError("nobody knows what kind of checkpoint this is", where=str(path), why=kinds)
+    if (path / "run.json").is_file():
+        raise CheckpointError(
+            "this recording holds no weights", where=str(path), why="it was made without --save-initial-weights",
+            fix="record it again: hypocenter run --save-initial-weights ...",
+        )  # fmt: skip
+    raise CheckpointError(
+        "this is no checkpoint that we know", where=str(path),
+        why=f"it looks like none of: {', '.join(entry.name for entry in ordered)}",
+        fix="give a .safetensors file, what torch.save wrote, or the folder of a checkpoint",
+    )  # fmt: skip

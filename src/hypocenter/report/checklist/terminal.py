@@ -210,7 +210,7 @@ def _samples(found: Checklist, width: int) -> Iterator[Text]:
     if not found.samples:
         return
     yield Text()
-    yield Text("samples of the batches, decoded", "bold")
+    yield Text("samples of the batches", "bold")
     for sample in found.samples:
         yield from wrapped(Text("    "), Text(wording.sentence(sample)), width)
 
