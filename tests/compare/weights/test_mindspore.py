@@ -183,6 +183,48 @@ def test_hugging_face_to_mindformers_and_back(tmp_path):
     assert main(["weights", "diff", str(tmp_path / "hf.safetensors"), str(there)]) == 0
 
 
+def test_gpt2_of_hugging_face_to_mindformers_and_back(tmp_path):
+    numbers = np.random.default_rng(0)
+    h, n = 4, 2
+    theirs = {"wte.weight": (9, h), "wpe.weight": (5, h), "ln_f.weight": (h,), "ln_f.bias": (h,)}
+    for i in range(n):
+        sizes = {"attn.c_attn": (h, 3 * h), "attn.c_proj": (h, h), "mlp.c_fc": (h, 4 * h), "mlp.c_proj": (4 * h, h)}
+        theirs |= {f"h.{i}.{name}.weight": size for name, size in sizes.items()}
+        theirs |= {f"h.{i}.{name}.bias": size[1:] for name, size in sizes.items()}
+        theirs |= {f"h.{i}.{norm}.{leaf}": (h,) for norm in ("ln_1", "ln_2") for leaf in ("weight", "bias")}
+    state = {f"transformer.{k}": torch.from_numpy(numbers.standard_normal(v).astype("f4")) for k, v in theirs.items()}
+    torch.save(state, tmp_path / "hf.pt")
+    wanted = as_mindformers({name: value.numpy() for name, value in state.items()}, n)
+    write_ckpt({name: held(np.zeros_like(array)) for name, array in wanted.items()}, tmp_path / "new.ckpt")
+    paths = {name: str(tmp_path / name) for name in ("hf.pt", "new.ckpt", "there.ckpt", "back.safetensors")}
+
+    there = main(["weights", "convert", paths["hf.pt"], "--like", paths["new.ckpt"], "-o", paths["there.ckpt"]])
+    argv = ["weights", "convert", paths["there.ckpt"], "--like", paths["hf.pt"], "-o", paths["back.safetensors"]]
+
+    assert there == 0
+    assert found(read_checkpoint(tmp_path / "there.ckpt")) == {
+        name: ("float32", array.shape, array.tobytes()) for name, array in wanted.items()
+    }
+    assert main(argv) == 0
+    assert found(read_checkpoint(tmp_path / "back.safetensors")) == found(read_checkpoint(tmp_path / "hf.pt"))
+
+
+def as_mindformers(state, n):
+    """As MindFormers' own conversion of GPT-2 has it: queries, keys and values apart and turned, the rest not."""
+    norms = {"weight": "gamma", "bias": "beta"}
+    made = {f"backbone.layernorm.{norms[leaf]}": state[f"transformer.ln_f.{leaf}"] for leaf in norms}
+    for theirs, ours in (("wte", "word_embedding"), ("wpe", "position_embedding")):
+        made[f"backbone.embedding.{ours}.embedding_table"] = state[f"transformer.{theirs}.weight"]
+    names = {"attn.c_proj": "attention.projection", "mlp.c_fc": "output.mapping", "mlp.c_proj": "output.projection"}
+    for a, b in ((f"transformer.h.{i}", f"backbone.blocks.{i}") for i in range(n)):
+        for leaf, norm in norms.items():
+            made |= {f"{b}.{ours}.{leaf}": state[f"{a}.{theirs}.{leaf}"] for theirs, ours in names.items()}
+            made |= {f"{b}.layernorm{k}.{norm}": state[f"{a}.ln_{k}.{leaf}"] for k in (1, 2)}
+            parts = np.split(state[f"{a}.attn.c_attn.{leaf}"], 3, axis=-1)
+            made |= {f"{b}.attention.dense{k}.{leaf}": part.T.copy() for k, part in enumerate(parts, start=1)}
+    return made
+
+
 def test_norms_and_embeddings_of_mindspores_own_cells(tmp_path, capsys):
     sample = read_checkpoint(SAMPLES / "crc.ckpt").tensors
     names = {"wte.embedding_table": "wte.weight", "norm.gamma": "norm.weight", "norm.beta": "norm.bias"}

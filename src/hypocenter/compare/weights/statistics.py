@@ -13,7 +13,11 @@ from hypocenter.compare.weights.checkpoint import Checkpoint
 from hypocenter.compare.weights.tensor import Planned, Tensor, boxes
 from hypocenter.summary import sketch
 
-_CONV1D = re.compile(r"(^|\.)h\.\d+\.(attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj)\.weight$")
+_CONV1D = re.compile(
+    r"(^|\.)(h\.\d+\.(attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj)"
+    r"|blocks\.\d+\.(attention\.projection|output\.mapping|output\.projection))\.weight$"
+)
+_MINDFORMERS_FIRST = re.compile(r"(^|\.)blocks\.\d+\.output\.mapping\.weight$")
 _FUSED_FIRST = re.compile(r"(^|\.)h\.\d+\.attn\.c_attn\.weight$")
 
 
@@ -46,8 +50,10 @@ def measured(card: SiteCard, tensor: Tensor) -> SiteCard:
 
 
 def _is_turned(tensors: dict[str, Tensor]) -> bool:
-    """Whether GPT-2's matrices are kept (in, out), as transformers' Conv1D does and nanoGPT does not."""
+    """Whether GPT-2's matrices are kept (in, out), as transformers' Conv1D and MindFormers do and nanoGPT does not."""
     for name, tensor in tensors.items():
         if _FUSED_FIRST.search(name) and len(tensor.shape) == 2:
             return tensor.shape[1] == 3 * tensor.shape[0]
+        if _MINDFORMERS_FIRST.search(name) and len(tensor.shape) == 2:
+            return tensor.shape[1] > tensor.shape[0]  # to the width of the MLP
     return False
