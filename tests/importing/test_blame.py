@@ -1,7 +1,7 @@
 """What `check` and `diff` say of dumps whose fault is known: the culprit, where the tool's own analysis misses it.
 
-The tool's answers to the same programs: `overflow_check` names `masked_fill` for `mask_log`, another module for `input`,
-no parameter for `adam`; `compare` passes the first module that differs in both pairs.
+The tool's answers to such programs: `overflow_check` names `masked_fill` for `mask_log`, another module for `input`, no
+parameter for `adam`; `compare` passes the first module that differs in both pairs.
 """
 
 from __future__ import annotations

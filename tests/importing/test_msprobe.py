@@ -62,8 +62,8 @@ def test_every_tensor_has_the_numbers_of_the_tools_own_file(name: str, tmp_path:
 
 
 def test_norms_and_means_become_sums_that_are_called_rough(tmp_path: Path) -> None:
-    run = imported(write(tmp_path / "d", {"Functional.linear.0.forward": forward([], [tensor(3, -1, mean=0.5, norm=4)])}),
-                   tmp_path / "run")  # fmt: skip
+    data = {"Functional.linear.0.forward": forward([], [tensor(3, -1, mean=0.5, norm=4)])}
+    run = imported(write(tmp_path / "d", data), tmp_path / "run")
 
     reading = row(run, port="out[0]")
 

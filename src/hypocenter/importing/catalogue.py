@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from hypocenter.catalogue import Catalogue
 from hypocenter.errors import HypocenterError, NoRecordingError, UnknownNameError
 from hypocenter.importing.recording import Recording, Tally
 from hypocenter.nouns import Imported, Run
-from hypocenter.record.layout import is_recording, new_run_directory
+from hypocenter.record.layout import is_recording, new_run_directory, remove_recording
 
 HEAD_BYTES = 1 << 16  # of a file that readers may look at to tell whether it is theirs
 _MOST_NAMES = 20_000  # files of a folder that are looked at to tell its kind
@@ -94,21 +95,30 @@ def import_dump(path: Path, out: str | None, *, kind: str | None = None, force: 
     directory = new_run_directory(out, force, f"{chosen.name}-{path.resolve().name}")
     recording = Recording(directory, Imported(kind=chosen.name, path=str(path.resolve())))
     try:
+        _read(chosen, path, recording)
+        return Done(directory=directory, run=recording.close(), tally=recording.tally)
+    except BaseException:
+        recording.give_up()
+        with suppress(OSError):
+            remove_recording(directory)
+            directory.rmdir()
+        raise
+
+
+def _read(chosen: Importer, path: Path, recording: Recording) -> None:
+    try:
         chosen.read(path, recording)
     except OSError as error:
         why = error.strerror or str(error)
         raise NotADumpError("the dump cannot be read", where=error.filename or str(path), why=why) from error
     except MemoryError as error:
         raise NotADumpError("the dump does not fit into memory", where=str(path)) from error
-    finally:
-        run = recording.close()
-    if not recording.tally.steps:
+    if not recording.tally.readings and not (recording.is_of_names and recording.tally.steps):
         raise NotADumpError(
             f"there is nothing in this dump (read as {chosen.name})", where=str(path),
             why="; ".join(recording.problems[:3]) or "no step of it holds any value",
             fix="name another kind: " + ", ".join(IMPORTERS.entries()),
         )  # fmt: skip
-    return Done(directory=directory, run=replace(run), tally=recording.tally)
 
 
 def head_of(path: Path) -> Head:

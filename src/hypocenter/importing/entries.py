@@ -15,6 +15,7 @@ from typing import Any
 PIECE = 1 << 20  # characters read at a time
 AT_MOST = 64 << 20  # characters of one entry; a real one of a thousand tensors has half a megabyte
 _SPACE = re.compile(r"[ \t\r\n]*")
+_NUMBER = re.compile(r"[0-9.eE+-]*")
 _DECODER = json.JSONDecoder()
 
 
@@ -118,10 +119,11 @@ class _Text:
             try:
                 value, end = _DECODER.raw_decode(self._held, self._at)
             except ValueError as error:
-                is_cut = True
                 why = str(error).partition(":")[0]
             else:
-                is_cut, why = end == len(self._held) and not self._is_over, ""  # a number may go on
+                tail = _NUMBER.match(self._held, end)
+                is_cut = tail is not None and tail.end() == len(self._held) and not self._is_over  # it may go on
+                why = ""
                 if not is_cut:
                     self._at = end
                     return value

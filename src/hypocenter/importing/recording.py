@@ -51,6 +51,7 @@ class Recording:
         self.problems: list[str] = []
         self.notes: list[str] = []
         self.world_size = 1
+        self.is_of_names = False  # the dump holds names alone: no reading is no mistake
         self._imported = imported
         self._n_problems = 0
         self._writer: Writer | None = None
@@ -125,6 +126,11 @@ class Recording:
         )  # fmt: skip
         (self.directory / RUN_FILE).write_bytes(encode(run))
         return run
+
+    def give_up(self) -> None:
+        """Close the files as they are."""
+        if self._writer is not None:
+            self._writer.close(seal=False)
 
     def _flush(self, record: StepRecord | None) -> None:
         if self._writer is None:

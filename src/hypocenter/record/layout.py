@@ -149,11 +149,12 @@ def _claim(path: Path, force: bool) -> Path:
             why="recordings are never overwritten silently",
             fix="choose another with --out, or add --force to replace it",
         )
-    _remove_recording(path)
+    remove_recording(path)
     return path
 
 
-def _remove_recording(path: Path) -> None:
+def remove_recording(path: Path) -> None:
+    """Remove what a recording consists of, and nothing else. Raises OSError."""
     for name in (RUN_FILE, DIAGNOSIS_FILE):
         (path / name).unlink(missing_ok=True)
     if not (path / MARK_FOLDER).is_symlink():

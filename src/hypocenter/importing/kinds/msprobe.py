@@ -125,6 +125,7 @@ class _Reader:
             into.problem(f"{part.path}: there is no data in it")
         if str(self.head.get("task")) == "structure":
             into.note("task structure: names and calls only, there are no values")
+            into.is_of_names = True
         if self.with_facts:
             for name in {*self.step.parents, *(p for p in self.step.parents.values() if p)}:
                 known = parse(name)
