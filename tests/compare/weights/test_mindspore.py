@@ -287,7 +287,7 @@ def test_a_file_that_cannot_be_true(tmp_path, data, why):
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 1 << 30),
-    name=st.sampled_from(["plain.ckpt", "crc.ckpt", "ranks", "strategy"]),
+    name=st.sampled_from(["plain.ckpt", "crc.ckpt", "ranks", "strategy", "json"]),
     n=st.integers(0, 6),
     is_cut=st.booleans(),
 )
@@ -297,6 +297,9 @@ def test_damage_gives_a_checkpoint_or_one_clear_error(tmp_path, seed, name, n, i
     shutil.copytree(SAMPLES, tmp_path / "x")
     at = tmp_path / "x" / name
     file = {"ranks": at / "rank_1" / "net_1.ckpt", "strategy": at / "ckpt_strategy_rank_0.ckpt"}.get(name, at)
+    if name == "json":
+        two_stages(tmp_path / "x" / "json", merged=True)
+        at, file = at / "checkpoint", at / "strategy" / "merged_strategy.json"
     data = bytearray(file.read_bytes())
     for _ in range(n):
         data[numbers.randrange(len(data))] ^= 1 << numbers.randrange(8)
@@ -370,6 +373,41 @@ def test_pipeline_stages_are_merged_at_the_last_step_that_all_ranks_have(tmp_pat
         name: array.tobytes() for name, array in network.items()
     }
     assert checkpoint.notes[1] == "of epoch 1, step 9: the last that all ranks have"
+
+
+def test_ranks_that_left_out_what_others_hold_too(tmp_path):
+    shutil.copytree(SAMPLES / "strategy", tmp_path / "strategy")
+    held_by: set[tuple[str, bytes]] = set()
+    n_left_out = 0
+    for rank in range(4):
+        source = read_checkpoint(SAMPLES / "ranks" / f"rank_{rank}" / f"net_{rank}.ckpt").tensors
+        kept = {name: tensor for name, tensor in source.items() if (name, bits(tensor)) not in held_by}
+        held_by |= {(name, bits(tensor)) for name, tensor in kept.items()}
+        n_left_out += len(source) - len(kept)
+        (tmp_path / "ranks" / f"rank_{rank}").mkdir(parents=True)
+        state = {name: torch.from_numpy(tensor.read(whole(tensor.shape)).copy()) for name, tensor in kept.items()}
+        save_file(state, tmp_path / "ranks" / f"rank_{rank}" / "net.safetensors", metadata={"format": "ms"})
+
+    checkpoint = read_checkpoint(tmp_path / "ranks")
+
+    assert n_left_out > 4
+    assert found(checkpoint) == told("ranks")
+
+
+def test_a_strategy_of_another_checkpoint_is_refused(tmp_path):
+    shutil.copytree(SAMPLES / "ranks", tmp_path / "ranks")
+    layouts = {"rows.weight": {"dev_matrix": [1 << 16], "tensor_map": [-1, -1]}}
+    item = {"parallel_layout_item": layouts}
+    (tmp_path / "strategy.json").write_text(json.dumps(item))
+
+    with pytest.raises(CheckpointError, match="not of this checkpoint"):
+        read_checkpoint(tmp_path / "ranks")
+
+    layouts["rows.weight"]["dev_matrix"] = [4]
+    layouts["rows.weight"]["tensor_map"] = [0]
+    (tmp_path / "strategy.json").write_text(json.dumps(item))
+    with pytest.raises(CheckpointError, match="do not go together"):
+        read_checkpoint(tmp_path / "ranks")
 
 
 def test_what_is_missing_of_a_parallel_checkpoint_is_named(tmp_path):

@@ -21,6 +21,7 @@ from hypocenter.compare.weights.checkpoint import CheckpointError
 _AT_MOST_BYTES = 256 << 20  # of a JSON file
 _AT_MOST_ITEMS = 1 << 20
 _AT_MOST_DEVICES = 1 << 20
+_AT_MOST_DIMS = 64
 _ITEM, _LAYOUT = 2, 3  # fields of a strategy file
 _DEVICES, _MAP, _SPLIT, _FIELD, _OPT_SIZE = 1, 2, 3, 5, 7  # of a layout
 
@@ -81,7 +82,7 @@ def read_strategies(files: Iterable[Path]) -> Strategy:
     for path in files:
         try:
             stage, layouts = _of_json(path) if path.suffix == ".json" else _of_message(path)
-        except (wire.WireError, ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
             why = f"{type(error).__name__}: {error}"[:300]
             raise CheckpointError("no strategy file of MindSpore, or damaged", where=str(path), why=why) from error
         for name, raw in layouts:
@@ -101,6 +102,8 @@ def read_strategies(files: Iterable[Path]) -> Strategy:
 
 def _layout(raw: _Raw, where: str) -> Layout:
     """A layout that can be true."""
+    if max(len(raw.devices), len(raw.maps)) > _AT_MOST_DIMS:
+        raise CheckpointError("no layout has so many dimensions", where=where)
     if not raw.devices or min(raw.devices) < 1 or math.prod(raw.devices) > _AT_MOST_DEVICES:
         raise CheckpointError("no matrix of devices", where=where, why=str(raw.devices)[:100])
     n = len(raw.devices)

@@ -32,6 +32,7 @@ _COUNTERS = frozenset({
 })  # fmt: skip
 """Scalars that are saved beside the network."""
 _SHOWN = 4
+_MOST_MISSING = 1024  # times as many devices as there are ranks: that is no strategy of this checkpoint
 
 
 def accepts(path: Path) -> bool:
@@ -165,6 +166,9 @@ def _merged(path: Path, notes: list[str]) -> Held:
         )  # fmt: skip
     held = {rank: _held(file) for rank, file in files.items()}
     n_devices = next(layout.n_devices for stage in strategy.values() for layout in stage.values())
+    if n_devices > _MOST_MISSING * len(ranks):
+        why = f"{len(ranks):,} rank folders, {n_devices:,} devices in {strategies[0].name}"
+        raise CheckpointError("the strategy is not of this checkpoint", where=str(path), why=why)
     others = tuple(dict.fromkeys(name for one in held.values() for name in one.others))
     tensors: dict[str, Tensor] = {}
     for name, stage in _owners(held, n_devices).items():
