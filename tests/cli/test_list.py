@@ -22,6 +22,7 @@ def test_every_shelf_is_listed() -> None:
         "checks",
         "settings",
         "formats",
+        "importers",
         "sinks",
         "options",
     ]

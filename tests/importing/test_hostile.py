@@ -28,14 +28,15 @@ from dumps import MSPROBE, PTDBG, forward, imported, row, rows, tensor, write  #
 
 quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
+WORDS = [b"NaN", b"1e999", b"-1", b"[", b"{", b'"', b"null", b"9" * 30, b"\\u0000", b"\0", b"../"]
+
 
 def tried(path: Path, out: Path, kind: str) -> None:
     """Import and check it; only an error of ours may come."""
     shutil.rmtree(out, ignore_errors=True)
     try:
         done = import_dump(path, str(out), kind=kind)
-    except HypocenterError as error:
-        assert error.what
+    except HypocenterError:
         return
     diagnose(open_run(done.directory))
 

@@ -45,7 +45,8 @@ class Negligible:
         gradients = self._is_gradient[pair]
         sizes = np.maximum(aligned.baseline.values["sumsq"], aligned.candidate.values["sumsq"])
         whole = sizes[gradients].sum()
-        is_noise = gradients & (sizes <= floors.relative**2 * whole) & (distances.relative > _UNRELATED)
+        is_known = ~(aligned.baseline.without("sumsq") | aligned.candidate.without("sumsq"))
+        is_noise = gradients & is_known & (sizes <= floors.relative**2 * whole) & (distances.relative > _UNRELATED)
         before = self._known.copy()
         self._known[self._site[pair[is_noise]]] = True
         rows = before[self._site[pair]] & self._is_of_parameter[pair]  # what an update with such a gradient made

@@ -159,7 +159,8 @@ class RunRows:
             values={name: _reals(batch[name]) for name in _VALUES},
             digest=pc.fill_null(digest, 0).to_numpy() if digest.null_count else digest.to_numpy(),
             has_digest=_flags(digest.is_valid()) & self.has_digests, literal_inf=_flags(batch["literal_inf"]),
-            is_bound=is_bound, sketch=sketch, sketched=sketched, calibration=_calibrations(batch["op"]), lacks=_lacks(batch),
+            is_bound=is_bound, sketch=sketch, sketched=sketched, calibration=_calibrations(batch["op"]),
+            lacks=_lacks(batch),
         )  # fmt: skip
 
     def _coded(self, batch: pa.RecordBatch) -> tuple[Ints, Ints, npt.NDArray[np.object_]]:

@@ -122,9 +122,9 @@ class _Text:
                 why = str(error).partition(":")[0]
             else:
                 tail = _NUMBER.match(self._held, end)
-                is_cut = tail is not None and tail.end() == len(self._held) and not self._is_over  # it may go on
-                why = ""
-                if not is_cut:
+                may_go_on = tail is not None and tail.end() == len(self._held)
+                why = "a number without an end" if isinstance(value, (int, float)) else ""
+                if not may_go_on or (self._is_over and not why):
                     self._at = end
                     return value
             held = len(self._held) - self._at

@@ -13,6 +13,7 @@ import click
 
 from hypocenter.catalogue import Broken
 from hypocenter.config import Config
+from hypocenter.importing.catalogue import IMPORTERS
 from hypocenter.record import sinks
 from hypocenter.record.catalogue import sink_names
 from hypocenter.report import catalogue, manuals, wording
@@ -49,6 +50,8 @@ def shelves() -> Iterator[Shelf]:
         yield Shelf(kind=f"{kind}s", entries=entries, broken=manuals.broken(kind))
     formats = catalogue.load()
     yield Shelf(kind="formats", entries={n: f.about for n, f in formats.by_name.items()}, broken=formats.broken)
+    dumps = {name: entry.about for name, entry in IMPORTERS.entries().items()}
+    yield Shelf(kind="importers", entries=dumps, broken=tuple(IMPORTERS.broken))
     yield Shelf(kind="sinks", entries=_sinks())
     defaults = Config()
     yield Shelf(kind="options", entries={f.name: f"default {getattr(defaults, f.name)!r}" for f in fields(Config)})

@@ -66,7 +66,7 @@ def _is_same(one: Values, other: Values) -> bool:
 def _has_same_numbers(one: Values, other: Values) -> bool:
     """As far as sums and extremes tell."""
     names = ("n", "sum", "sumsq", "min", "max", "absmax")
-    return one.n > 1 and all(getattr(one, name) == getattr(other, name) for name in names)
+    return one.n > 1 and one.sumsq > 0 and all(getattr(one, name) == getattr(other, name) for name in names)
 
 
 def _answer(row: PairedRow, text: str, confidence: Confidence) -> Fit:

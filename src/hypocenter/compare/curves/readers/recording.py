@@ -81,6 +81,8 @@ def _add_losses(losses: Mapping[int, Sequence[float]], n_parts: int, found: Coll
 
 
 def _add_grad_norms(run: RecordedRun, found: Collector) -> None:
+    if run.run.imported is not None:  # a dump's gradients are those before any reduction, and some norms are not known
+        return
     for norm in job_grad_norms(run.scan(_is_grad, columns=READS), run.places):
         if norm.norm is not None and not norm.is_lower_bound and not norm.is_upper_bound:
             found.add(norm.step, "grad_norm", norm.norm)
