@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import sys
@@ -140,6 +141,22 @@ _LINES = (
     "      : (<Float32xDefaultFormat{2}>) -> (<", "      # Fullname with scope: (Default/a-B/Add-op0)",
     "      # In file a.py:1~2, 3~4/x/", "  %2(x) = TupleGetItem(%1, I64(99999999999))", '  %3(y) = MakeTuple(%3, ")',
 )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_flipped_bits_anywhere_give_a_run_or_one_error(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    dump = copied((OVERFLOWED, TRAINED)[seed % 2], tmp_path / "dump")
+    files = sorted(path for path in dump.rglob("*") if path.is_file())
+    for path in rng.sample(files, len(files) // 2):
+        content = bytearray(path.read_bytes())
+        for _ in range(rng.choice((1, 8))):
+            at = rng.randrange(min(len(content), 256))  # headers, more often than not
+            content[at] ^= 1 << rng.randrange(8)
+        path.write_bytes(bytes(content[: rng.choice((len(content), len(content) - 1, 100))]))
+
+    with contextlib.suppress(HypocenterError):
+        assert imported(dump, tmp_path / "run").run.warnings
 
 
 @settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.too_slow])

@@ -1,4 +1,4 @@
-"""A small network that MindSpore trains for two steps in GRAPH mode, dumping all of it: [healthy|eps|half|log]; prints losses."""
+"""A small network that MindSpore trains for two steps in GRAPH mode: healthy|eps|half|log; prints its losses."""
 
 from __future__ import annotations
 
