@@ -8,6 +8,7 @@ python mindspore_gpt.py load WEIGHTS.ckpt OUT.json   # name -> format, shape, bi
 import json
 import math
 import sys
+from pathlib import Path
 
 import mindspore as ms
 import numpy as np
@@ -90,15 +91,14 @@ def loaded(path):
 def main():
     task, path = sys.argv[1:3]
     if task == "load":
-        with open(sys.argv[3], "w") as file:
-            json.dump(loaded(path), file)
+        Path(sys.argv[3]).write_text(json.dumps(loaded(path)))
         return
     net = Gpt()
     if task == "init":
         ms.save_checkpoint(net, path)
         return
     missing, unused = ms.load_param_into_net(net, ms.load_checkpoint(path), strict_load=True)
-    assert not missing and not unused, (missing, unused)
+    assert (missing, unused) == ([], [])
     np.save(sys.argv[3], net(Tensor(IDS)).asnumpy())
 
 
