@@ -33,6 +33,7 @@ def test_the_value_is_replaced(item: str, value: Value, spelled: str, target: Va
         ("model.qkv_bias", True, "--add-qkv-bias", False),
         ("model.norm_eps", 1e-6, "", 1e-5),
         ("data.eos_token_id", 2, "eos_token_id: 2", (2, 3)),
+        ("optimizer.lr_schedule", "constant", "lr_schedule.type: ConstantWarmUpLR", "linear"),  # no name of a class
         ("optimizer.clip_grad", 1.0, "clip: 1.0", None),
     ],
 )

@@ -22,6 +22,8 @@ def respelled(setting: Setting, target: Value) -> str:
 
 
 def _says(setting: Setting, word: str) -> bool:
+    if isinstance(setting.value, str) and word.lower() != setting.value.lower():
+        return False  # a framework's own name of it (`ConstantWarmUpLR`): of the other value we have none
     found = canonical(setting.item, word)
     return found == setting.value and not isinstance(setting.value, bool)
 

@@ -25,6 +25,7 @@ from hypocenter.compare.fits.initialisation import initialisation
 from hypocenter.compare.fits.learning_rate import learning_rate
 from hypocenter.compare.fits.missing_bias import missing_bias
 from hypocenter.compare.fits.norm_eps import norm_eps
+from hypocenter.compare.fits.precision_of_one_module import precision_of_one_module
 from hypocenter.compare.fits.scale_factor import scale_factor
 from hypocenter.compare.outcome import with_fit
 from hypocenter.nouns import Run
@@ -155,3 +156,16 @@ def test_of_two_fits_that_tie_both_are_said_and_neither_is_sure():
     assert found.confidence == "possible"
     assert "it is one" in found.why[0]
     assert "it is two" in found.why[1]
+
+
+@pytest.mark.parametrize(
+    ("extremes", "is_short"),
+    [((1.0, 1.0), False), ((-0.5, 1.5), False), ((0.0, 0.75), False), ((-1.0078125, 2.59375), True)],
+)
+def test_round_numbers_tell_no_format(extremes: tuple[float, float], is_short: bool) -> None:
+    baseline = Values(dtype="float32", n=64, min=extremes[0], max=extremes[1])
+    candidate = Values(dtype="float32", n=64, min=extremes[0] * 1.0123, max=extremes[1] * 1.0123)
+
+    found = precision_of_one_module(case(row("param", "norm", "weight", baseline, candidate, relative=2.0**-7)))
+
+    assert (found is not None) == is_short

@@ -5,8 +5,8 @@ What it means
 
 How it is decided
     The dtype of the first output that differs, or of its module's parameters, is another one; or the least and the
-    largest value of one side only have no more digits than a short format has. And the error is of the size that the
-    shorter format makes.
+    largest value of one side only have no more digits than a short format has, and more than 0, 1 or 0.5 have. And
+    the error is of the size that the shorter format makes.
 
 What to do
     Give the module the same dtype and the same autocast on both sides.
@@ -29,6 +29,7 @@ _EPS = {
     "float8_e5m2": 2.0**-2,
 }  # fmt: skip
 _TIMES = 16.0  # times eps: rounding of inputs, weights and outputs, and a short sum
+_BEYOND_ROUND = 0x1FFFFF  # bits of a float32's mantissa below the first two
 
 
 @fit("precision-of-one-module")
@@ -63,6 +64,8 @@ def _held(values: Values) -> str:
     extremes = np.array([values.min, values.max], np.float32)
     if values.n < 2 or not np.isfinite(extremes).all():
         return values.dtype
+    if not (extremes.view(np.uint32) & _BEYOND_ROUND).any():
+        return values.dtype  # zeros, ones and halves are exact in every format, and tell none
     if not (extremes.view(np.uint32) & 0xFFFF).any():  # the lower 16 bits of a float32 are what bfloat16 leaves out
         return "bfloat16"
     with np.errstate(over="ignore"):
