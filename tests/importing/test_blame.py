@@ -119,3 +119,17 @@ def test_levels_of_one_program_are_the_same_where_both_were_recorded(pair: tuple
 
     assert found.status == "same"
     assert found.n_differ == 0
+
+
+def test_at_level_l1_a_call_more_is_no_difference_in_all_later_calls(tmp_path: Path) -> None:
+    def run_of(name: str, sizes: list[float]) -> RecordedRun:
+        data = {f"Functional.linear.{i}.forward": forward([tensor(size, 0)], [tensor(2 * size, 0)])
+                for i, size in enumerate(sizes)}  # fmt: skip
+        data["Functional.gelu.0.forward"] = forward([tensor(1, 0)], [tensor(2, 0)])
+        return imported(write(tmp_path / name, data, level="L1"), tmp_path / f"run-{name}")
+
+    found = compare_runs(run_of("a", [1, 2, 3]), run_of("b", [9, 1, 2, 3]))
+
+    assert found.n_differ == 0
+    assert any("Functional.linear (3 and 4 times)" in note for note in found.notes)
+    assert {card.spot.site for card in found.matching.unmatched_baseline} == {"Functional.linear"}

@@ -19,6 +19,7 @@ from hypocenter.compare.matching import match
 from hypocenter.compare.options import Options
 from hypocenter.compare.outcome import Tally, outcome, with_fit
 from hypocenter.compare.settings_apart import settings_apart
+from hypocenter.compare.slid_calls import without_slid_calls
 from hypocenter.compare.source import source_of
 from hypocenter.compare.step_alignment import shift_between
 from hypocenter.compare.values.bits import Array
@@ -138,10 +139,11 @@ def _explained(found: Comparison, walk: Walk, course: _Course) -> Comparison:
 
 def _matched(runs: tuple[RecordedRun, RecordedRun], decks: tuple[Deck, Deck], options: Options) -> Matching:
     mine, theirs = decks
-    return match(
+    found = match(
         mine.cards, theirs.cards, options.map, baseline_facts=runs[0].facts(), candidate_facts=runs[1].facts(),
         plugins=options.plugins,
     )  # fmt: skip
+    return without_slid_calls(found, runs, (mine.cards, theirs.cards))
 
 
 def _of_sites(matching: Matching, pattern: str) -> Matching:
