@@ -169,7 +169,11 @@ PLANTED: tuple[tuple[frozenset[str], str, str], ...] = tuple(
         ("model.rope_theta", "theta: 10000.0", "theta: 500000.0"),
         ("model.vocab_size model.padded_vocab_size", "vocab_size: 32000", "vocab_size: 32256"),
         ("model.qkv_bias", "theta: 10000.0", "theta: 10000.0\n    qkv_has_bias: True"),
-        ("precision.compute_dtype precision.residual_dtype", 'compute_dtype: "bfloat16"', 'compute_dtype: "float16"'),
+        (
+            "precision.compute_dtype precision.residual_dtype precision.head_dtype",
+            'compute_dtype: "bfloat16"',
+            'compute_dtype: "float16"',
+        ),
         ("precision.embedding_dtype", 'embedding_init_type: "bfloat16"', ""),
         ("parallel.distributed_optimizer", "enable_parallel_optimizer: False", "enable_parallel_optimizer: True"),
     )
