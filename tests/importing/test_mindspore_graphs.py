@@ -152,6 +152,38 @@ def test_a_bad_weight_is_to_blame_itself(tmp_path: Path) -> None:
     assert (found.param, found.cause) == ("fc.weight", "bad-parameter")
 
 
+def test_an_update_is_told_by_its_operator_where_no_cell_is_around_it(tmp_path: Path) -> None:
+    """Of a function that is compiled; the state that the optimizer keeps is no parameter of the network."""
+    weights = "".join(
+        f"%para{i}_{name}: <Ref[Tensor[Float32]], (3), ref_key={name}, is_parameter>  :  IsWeight: true\n"
+        for i, name in ((2, "fc.weight"), (3, "moments.fc.weight"), (4, "learning_rate"))
+    )
+    operands = "%para2_fc.weight, %para3_moments.fc.weight, %para4_learning_rate, %0, F32(0.9)"
+    text = weights + graph(
+        line(0, "Mul", "%para1_x, %para2_fc.weight", "Gradients/Default/fc-Dense/Grad_Mul/Mul-op0"),
+        line(1, "ApplyMomentum", operands, "Default/ApplyMomentum-op0"),
+    )  # fmt: skip
+    rate = np.float32(0.5)
+    files = {
+        "Mul.Gradients_Default_fc-Dense_Grad_Mul_Mul-op0": [
+            (1, "input.0", X), (2, "input.1", X), (3, "output.0", X * X),
+        ],
+        "ApplyMomentum.Default_ApplyMomentum-op0": [
+            (4, "input.0", -X), (5, "input.1", X * X), (6, "input.2", rate), (7, "input.3", X * X),
+        ],
+        "Parameter.fc_weight": [(8, "output.0", -X)],
+        "Parameter.moments_fc_weight": [(9, "output.0", X * X)],
+    }  # fmt: skip
+
+    run = imported(dumped(tmp_path / "dump", text, files), tmp_path / "run")
+
+    assert reading_of(run, "grad", "fc.weight", "grad").summary.sum == float((X * X).sum())
+    assert reading_of(run, "param", "fc.weight", "value", step=1).summary.sum == -7.0
+    assert reading_of(run, "optimizer", "fc.weight", "momentum_buffer", step=1).summary.max == 16.0
+    assert {r.site for r in run.readings(phase="param")} == {"fc.weight"}
+    assert [record.lr for _, record in run.step_records()] == [0.5, None]
+
+
 def test_a_graph_of_evaluation_is_left_out_beside_the_one_that_trains(tmp_path: Path) -> None:
     dump = copied(TRAINED, tmp_path / "dump")
     text = graph(line(0, "ReLU", "%para1_x", "Default/act-ReLU/ReLU-op0"))

@@ -26,6 +26,10 @@ _GRADIENTS = {
 _RATES = {
     "SGD": 2, "ApplyMomentum": 2, "Momentum": 2, "Adam": 5, "AdamWeightDecay": 3, "FusedAdamWeightDecay": 3, "AdamW": 6,
 }  # fmt: skip
+_COUNTERS = frozenset({
+    "global_step", "learning_rate", "momentum", "beta1_power", "beta2_power", "current_iterator_step",
+    "last_overflow_iterator_step", "scale_sense",
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +78,8 @@ class Flow:
     def scope(self, node: Node) -> Scope:
         """Where an operator stands; in backward the operator of forward that it belongs to."""
         own = scope_of(node.full_name)
+        if node.op in _GRADIENTS and self.updated(node) is not None:  # of a function that is compiled: without a cell
+            return Scope(kind="optimizer", cells=own.cells)
         if own.kind == "optimizer" or not (own.kind == "backward" or node.is_of_backward):
             return own
         forward = self.forward_of(node)
@@ -144,6 +150,12 @@ class Flow:
         """Whether an operand was computed in backward."""
         source = self._source(node.graph, node.operands[slot]) if slot < len(node.operands) else None
         return isinstance(source, Node) and self.scope(source).kind == "backward"
+
+    def is_of_network(self, parameter: GraphParameter) -> bool:
+        """Whether a weight is the network's own: no state that an optimizer keeps of one, no rate, no counter."""
+        name = parameter.name
+        is_state = name.partition(".")[2] in self.weights
+        return parameter.is_weight and not is_state and ("." in name or name not in _COUNTERS)
 
     def rate(self, node: Node) -> int:
         """Which operand of an optimizer's operator is the learning rate; -1 when it is not known."""

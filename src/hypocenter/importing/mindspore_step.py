@@ -246,9 +246,12 @@ class Step:
 
     def _weight(self, run: Execution, item: Item, weight: GraphParameter) -> None:
         """A parameter as forward used it: before any update of this step."""
-        value = self.values.of(run, item)
+        flow = self.flows[run.graph]
         key = ("param", site_of(tuple(weight.name.split("."))), "value")
-        if value is None or key in self._have:
+        if key in self._have or not flow.is_of_network(weight):
+            return
+        value = self.values.of(run, item)
+        if value is None:
             return
         self._give(self._of_parameter(value, *key, self._order))
 
@@ -310,7 +313,7 @@ class Step:
         prefix, _, rest = known.name.partition(".")
         if rest in weights:
             self._state(value, site_of(tuple(rest.split("."))), _STATE.get(prefix, prefix), is_after=is_after)
-        elif known.name.count(".") or value.summary.n > 1:
+        elif flow is not None and flow.is_of_network(known):
             site = site_of(tuple(known.name.split(".")))
             self._held(value, "param", site, "value", is_after=is_after)
 
