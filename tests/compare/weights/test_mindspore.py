@@ -250,6 +250,18 @@ def value(tag=b"a", dims=(2,), dtype=b"Float32", content=bytes(8), more=b""):
     return wire.head(1, len(inside)) + inside
 
 
+def test_texts_and_hash_tables_are_named_and_not_read(tmp_path):
+    table = wire.head(1, 5) + b"table" + wire.head(3, 0)
+    (tmp_path / "a.ckpt").write_bytes(
+        value() + wire.head(1, len(table)) + table + value(b"t", (0,), b"str", b"x\0\0\0")
+    )
+
+    checkpoint = read_checkpoint(tmp_path / "a.ckpt")
+
+    assert list(checkpoint.tensors) == ["a"]
+    assert checkpoint.notes == ("not read: table, t",)
+
+
 @pytest.mark.parametrize(
     ("data", "why"),
     [

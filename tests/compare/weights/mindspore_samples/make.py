@@ -88,6 +88,7 @@ def ranks():
     layout(strategy, "optimizer.weight", [2, 2], [[0, -1]], step=2, size=2)
     layout(strategy, "optimizer.bias", [4], [[-1]], step=1, size=-1)
     layout(strategy, "nested.weight", [2, 2], [[1, 0], [-1]])
+    layout(strategy, "nested.bias", [2, 2], [[1, 0], []])  # of one dimension: MindSpore adds an empty map
     (HERE / "strategy").mkdir(exist_ok=True)
     (HERE / "strategy" / "ckpt_strategy_rank_0.ckpt").write_bytes(strategy.SerializeToString())
     names = [item.param_name for item in strategy.parallel_layout_item]
