@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import tracemalloc
 import zlib
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from hypocenter.compare.weights.checkpoint import CheckpointError
 from hypocenter.compare.weights.ckpt_file import FORMATS
 from hypocenter.compare.weights.ckpt_writer import write_ckpt
 from hypocenter.compare.weights.elements import STORED, item_bytes
+from hypocenter.compare.weights.stored import StoredTensor, row_major
 from hypocenter.compare.weights.tensor import Tensor, boxes, whole
 from hypocenter.errors import HypocenterError
 
@@ -140,6 +142,31 @@ def test_our_file_is_byte_by_byte_what_mindspore_writes(tmp_path):
     assert left_out == {"adam_m.fc.weight"}
     at = theirs.index(b"adam_m.fc.weight") - 4
     assert (tmp_path / "a.ckpt").read_bytes() == theirs[:at]
+
+
+def test_memory_does_not_grow_with_the_tensor(tmp_path):
+    source = tmp_path / "zeros"
+    with source.open("wb") as file:
+        file.truncate(128 << 20)
+    shape = (32, 1 << 20)
+    stored = StoredTensor(shape=shape, dtype="float32", path=source, offset=0, strides=row_major(shape))
+    tracemalloc.start()
+
+    write_ckpt({"a": stored}, tmp_path / "a.ckpt", piece=(40 << 20) + 1)
+    tensor = read_checkpoint(tmp_path / "a.ckpt").tensors["a"]
+    n_bytes = sum(tensor.read(box).nbytes for box in boxes(shape))
+
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert n_bytes == 128 << 20
+    assert peak < 32 << 20
+
+
+def test_a_ckpt_of_torch_is_still_read_as_one(tmp_path):
+    torch.save({"state_dict": {"a": torch.ones(2)}, "epoch": 1}, tmp_path / "lightning.ckpt")
+
+    assert read_checkpoint(tmp_path / "lightning.ckpt").kind == "torch"
+    assert read_checkpoint(tmp_path).kind == "torch"
 
 
 def test_what_a_ckpt_cannot_hold_is_refused_before_anything_is_written(tmp_path):
