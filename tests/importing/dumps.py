@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -55,3 +56,39 @@ def row(run: RecordedRun, **fields: Any) -> Reading:
     """The only such reading."""
     (found,) = rows(run, **fields)
     return found
+
+
+Numbers = list[tuple[tuple[int, ...], str, str]]
+
+
+def numbers_of(run: RecordedRun) -> Numbers:
+    """Shape, maximum and minimum of every reading that stands for a tensor of the dump."""
+    readings = [r for r in run.readings() if not (r.phase == "loss" and r.port == "value")]
+    return sorted((r.shape, _text(r.summary.max), _text(r.summary.min)) for r in readings)
+
+
+def told(path: Path) -> Numbers:
+    """What the tool's own files say of every tensor, read in the plainest way."""
+    found: Numbers = []
+
+    def visit(value: Any) -> None:
+        if isinstance(value, dict) and "shape" in value:
+            found.append((tuple(value["shape"]), _text(value.get("Max")), _text(value.get("Min"))))
+        elif isinstance(value, (dict, list)):
+            for inner in value.values() if isinstance(value, dict) else value:
+                visit(inner)
+
+    for file in sorted(path.rglob("dump.json")):
+        data = json.loads(file.read_text())["data"]
+        seen: set[str] = set()
+        for name, entry in data.items():
+            if "parameters" in entry:  # of a module that is called again they are the same
+                module = name.rsplit(".", 2)[0]
+                entry = {k: v for k, v in entry.items() if k != "parameters" or module not in seen}
+                seen.add(module)
+            visit(entry)
+    return sorted(found)
+
+
+def _text(value: Any) -> str:
+    return "-" if value is None or not math.isfinite(value) else f"{float(value):.9g}"

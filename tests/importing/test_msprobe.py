@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from pathlib import Path
@@ -18,47 +17,17 @@ from hypocenter.diagnose.diagnosis import diagnose
 from hypocenter.record.reader import RecordedRun
 
 sys.path.insert(0, str(Path(__file__).parent))
-from dumps import MSPROBE, forward, imported, row, rows, tensor, write  # isort: skip
+from dumps import MSPROBE, forward, imported, numbers_of, row, rows, tensor, told, write  # isort: skip
 
 WHOLE = ("two_ranks_mix", "fp16_norm_infinity_L0", "checkpoint_reentrant_mix", "checkpoint_non_reentrant_mix",
          "pair/mlp_bf16_L0", "overflow/cast", "overflow/adam", "L1_statistics_tensor_list")  # fmt: skip
-
-
-def told(path: Path) -> list[tuple[Any, ...]]:
-    """What the tool's own files say of every tensor, read in the plainest way."""
-    found: list[tuple[Any, ...]] = []
-
-    def visit(value: Any) -> None:
-        if isinstance(value, dict) and "shape" in value:
-            found.append((tuple(value["shape"]), *(_text(value.get(k)) for k in ("Max", "Min"))))
-        elif isinstance(value, (dict, list)):
-            for inner in value.values() if isinstance(value, dict) else value:
-                visit(inner)
-
-    for file in sorted(path.rglob("dump.json")):
-        data = json.loads(file.read_text())["data"]
-        seen: set[str] = set()
-        for name, entry in data.items():
-            if "parameters" in entry:  # of a module that is called again they are the same
-                module = name.rsplit(".", 2)[0]
-                entry = {k: v for k, v in entry.items() if k != "parameters" or module not in seen}
-                seen.add(module)
-            visit(entry)
-    return found
-
-
-def _text(value: Any) -> str:
-    return "-" if value is None or not math.isfinite(value) else f"{float(value):.9g}"
 
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_every_tensor_has_the_numbers_of_the_tools_own_file(name: str, tmp_path: Path) -> None:
     run = imported(MSPROBE / name, tmp_path / "run")
 
-    readings = [r for r in run.readings() if not (r.phase == "loss" and r.port == "value")]
-    ours = [(r.shape, _text(r.summary.max), _text(r.summary.min)) for r in readings]
-
-    assert sorted(ours) == sorted(told(MSPROBE / name))
+    assert numbers_of(run) == told(MSPROBE / name)
 
 
 def test_norms_and_means_become_sums_that_are_called_rough(tmp_path: Path) -> None:
