@@ -79,7 +79,7 @@ def test_modules_and_apis_have_the_names_of_the_program(tmp_path: Path) -> None:
     assert {r.op for r in rows(run, phase="optimizer")} == {"Tensor.add_"}
     line = row(run, step=1, op="Tensor.__pow__", port="out[0]", phase="forward", summary=_pow(run)).source
     assert line is not None
-    assert (line.file, line.line) == ("/home/user/train/ddp.py", 18)
+    assert (line.file, line.line) == ("/home/me/train/ddp.py", 18)
 
 
 def _pow(run: RecordedRun) -> Any:

@@ -38,7 +38,7 @@ def test_lines_give_the_tools_numbers_and_the_users_line(tmp_path: Path) -> None
 
     assert (reading.summary.max, reading.summary.min) == pytest.approx(first[5][:2])
     assert reading.source is not None
-    assert (reading.source.file, reading.source.line) == ("/home/user/train/run.py", 8)
+    assert (reading.source.file, reading.source.line) == ("/home/me/train/run.py", 8)
     assert [record.loss for _, record in run.step_records()] == pytest.approx([1.22744, 0.89032], abs=1e-5)
 
 
