@@ -22,7 +22,7 @@ def line(number: int, op: str, operands: str, full_name: str, more: str = "") ->
         "      : (<Tensor[Float32], (3)>) -> (<Tensor[Float32], (3)>)\n"
         "      : (<Float32xDefaultFormat[const vector]{3}>) -> (<Float32xDefaultFormat[const vector]{3}>)\n"
         f"      # Fullname with scope: ({full_name})\n"
-        f"      # In file /home/user/train.py:{10 + number}, 4~70/        y = step_{number}(x)/\n"
+        f"      # In file /home/me/train.py:{10 + number}, 4~70/        y = step_{number}(x)/\n"
     )
 
 
