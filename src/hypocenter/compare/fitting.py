@@ -27,13 +27,18 @@ class Hypothesis:
 
     name: str
     look: Look
+    is_last: bool = False  # asked only when no other fit explains the difference
 
 
-def fit(name: str) -> Callable[[Look], Look]:
-    """Register a fit under the name of its file, with dashes: `@fit("norm-eps")` in `fits/norm_eps.py`."""
+def fit(name: str, *, last: bool = False) -> Callable[[Look], Look]:
+    """Register a fit under the name of its file, with dashes: `@fit("norm-eps")` in `fits/norm_eps.py`.
+
+    Args:
+        last: it is asked only when no other fit explains the difference.
+    """
 
     def register(look: Look) -> Look:
-        CATALOGUE.register(name, Hypothesis(name=name, look=look))
+        CATALOGUE.register(name, Hypothesis(name=name, look=look, is_last=last))
         return look
 
     return register
@@ -51,7 +56,9 @@ def accepted(case: Case, plugins: Iterable[str] = ()) -> list[Fit]:
     A fit that raises is listed as broken, never fatal; so is one whose cause is not in the vocabulary.
     """
     found: list[Fit] = []
-    for entry in fits(plugins).values():
+    for entry in sorted(fits(plugins).values(), key=lambda entry: entry.is_last):
+        if entry.is_last and found:
+            break
         try:
             one = entry.look(case)
             if one is not None and one.cause not in CAUSES:

@@ -79,7 +79,8 @@ def with_fit(found: Comparison, fits: Sequence[Fit]) -> Comparison:
     best = fits[0]
     if best.confidence == "possible" and found.cause not in (None, "unknown", best.cause):
         return found  # the place says more
-    why = (f"{best.text} (explains {best.explained:.0%} of the difference)", *found.why)
+    share = "" if best.explained == 1.0 else f" (explains {best.explained:.0%} of the difference)"
+    why = (best.text + share, *found.why)
     rivals = [one for one in fits[1:] if one.confidence == best.confidence and one.explained > best.explained - _TIE]
     if rivals:
         best = replace(best, confidence="possible" if best.confidence == "likely" else "likely")

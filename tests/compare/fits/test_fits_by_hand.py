@@ -27,8 +27,11 @@ from hypocenter.compare.fits.missing_bias import missing_bias
 from hypocenter.compare.fits.norm_eps import norm_eps
 from hypocenter.compare.fits.precision_of_one_module import precision_of_one_module
 from hypocenter.compare.fits.scale_factor import scale_factor
+from hypocenter.compare.fits.setting import setting
+from hypocenter.compare.fitting import Hypothesis, accepted, fits
 from hypocenter.compare.outcome import with_fit
 from hypocenter.nouns import Run
+from hypocenter.record.facts_file import Facts, ModuleFacts
 
 
 def row(phase, site, port, baseline, candidate, *, step=0, order=0, verdict="differs", **distance):
@@ -169,3 +172,45 @@ def test_round_numbers_tell_no_format(extremes: tuple[float, float], is_short: b
     found = precision_of_one_module(case(row("param", "norm", "weight", baseline, candidate, relative=2.0**-7)))
 
     assert (found is not None) == is_short
+
+
+def facts_of(**configuration):
+    """A model that holds a rotary embedding with attributes of its own."""
+    named = {f"config.{name}": value for name, value in configuration.items() if name != "scaling"}
+    rotary = ModuleFacts(path="rotary", kind="Rotary", attributes={"scaling": configuration.get("scaling", 1.0)})
+    return Facts(modules=(ModuleFacts(path="", kind="Model", attributes=named), rotary))
+
+
+@pytest.mark.parametrize(
+    ("mine", "other", "wanted"),
+    [
+        ({"rope_theta": 1e4}, {"rope_theta": 5e5}, ("config.rope_theta of the model is 10000", "likely")),
+        ({"rope_theta": 1e4, "eps": 1.0}, {"rope_theta": 5e5, "eps": 2.0}, ("config.rope_theta of", "possible")),
+        ({"scaling": 1.0, "eps": 1.0}, {"scaling": 2.0, "eps": 2.0}, ("scaling of rotary is 1 in", "likely")),
+        ({"width": 1, "eps": 1.0}, {"width": 2, "eps": 2.0}, None),  # which of the two?
+        ({"torch_dtype": "a"}, {"torch_dtype": "b"}, None),
+        ({"rope_theta": 1e4}, {"rope_theta": 1e4}, None),
+    ],
+)
+def test_a_setting_that_differs_is_named_if_it_must_be_the_one(mine, other, wanted):
+    out = row("forward", "rotary", "out[0]", Values(n=4, sumsq=4.0), Values(n=4, sumsq=5.0))
+
+    found = setting(case(out, facts=(facts_of(**mine), facts_of(**other))))
+
+    assert (found is None) == (wanted is None)
+    if found is not None:
+        assert found.text.startswith(wanted[0])
+        assert found.confidence == wanted[1]
+
+
+def test_a_setting_is_asked_for_only_when_no_other_fit_explains_it(monkeypatch):
+    out = row("forward", "rotary", "out[0]", Values(n=4, sumsq=4.0), Values(n=4, sumsq=5.0))
+    asked = case(out, facts=(facts_of(rope_theta=1e4), facts_of(rope_theta=5e5)))
+    knows = Fit(name="knows", cause="config-mismatch", explained=0.95, confidence="likely", text="what it does")
+
+    alone = accepted(asked)
+    others = {"setting": fits()["setting"], "knows": Hypothesis(name="knows", look=lambda case: knows)}
+    monkeypatch.setattr("hypocenter.compare.fitting.fits", lambda plugins=(): others)
+
+    assert [one.name for one in alone] == ["setting"]
+    assert accepted(asked) == [knows]

@@ -79,7 +79,8 @@ def looks_like_ckpt(path: Path) -> bool:
             size = path.stat().st_size
             first = next(wire.fields(file, 0, size))
             name = next(wire.fields(file, first.start, first.start + first.size))
-            return (first.number, name.number) == (1, TAG) and wire.text(file, name).isprintable()
+            tag = wire.text(file, name)
+            return (first.number, name.number) == (1, TAG) and bool(tag) and tag.isprintable()
         except (wire.WireError, StopIteration):
             return False
 
