@@ -107,10 +107,13 @@ def _unexplained(finding: Finding, exhibits: Exhibits, records: dict[tuple[int, 
 def _notes(recorded: Recorded, exhibits: Exhibits) -> tuple[str, ...]:
     broken = (*engine.CATALOGUE.broken, *group_engine.CATALOGUE.broken, *verdicts.CATALOGUE.broken)
     run = recorded.run
+    dump = run.imported
+    told = [f"imported from {dump.kind}: run.json tells what the dump does not hold"] if dump and dump.notes else []
     ended = [f"the program ended with exit code {run.exit_code}"] if run.exit_code else []
     return tuple(
         dict.fromkeys(
             (
+                *told,
                 *recorded.problems,
                 *recorded.attempts,
                 *run.warnings,
