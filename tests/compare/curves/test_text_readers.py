@@ -237,3 +237,28 @@ def test_every_reader_says_what_it_reads() -> None:
     assert READERS.broken == []
     for entry in READERS.entries().values():
         assert len(entry.about) > 20
+
+
+TRAINER = {
+    "4": "{'loss': 2.5, 'grad_norm': 1.25, 'learning_rate': 5e-05, 'epoch': 0.1}",
+    "5": "{'loss': '2.5', 'grad_norm': '1.25', 'learning_rate': '5e-05', 'epoch': '0.1'}",
+    "beside a bar": " 10%|█         | 10/100 [00:01<00:09]\r{'loss': 2.5, 'grad_norm': 1.25, 'learning_rate': 5e-05, "
+    "'epoch': 0.1}\r 11%|",
+}
+
+
+@pytest.mark.parametrize("line", TRAINER.values(), ids=TRAINER)
+def test_what_the_trainer_prints(tmp_path: Path, line: str) -> None:
+    second = line.replace("2.5", "nan").replace("0.1", "0.2")
+    more = "{'eval_loss': 9.0, 'epoch': 0.1}", "{'train_runtime': 3.1, 'train_loss': 2.0}"
+    text = "\n".join(["loading", line, more[0], second, more[1]])
+
+    curve = read(tmp_path / "log.txt", text)
+
+    assert curve.kind == "trainer_console"
+    assert curve.series["loss"].steps.tolist() == [0, 1]
+    assert curve.series["loss"].values[0] == 2.5
+    assert str(curve.series["loss"].values[1]) == "nan"
+    assert curve.series["grad_norm"].values.tolist() == [1.25, 1.25]
+    assert curve.series["lr"].values.tolist() == [5e-05, 5e-05]
+    assert any("carry no step" in problem for problem in curve.problems)

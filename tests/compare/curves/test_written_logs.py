@@ -136,7 +136,7 @@ def test_a_damaged_offline_run_loses_only_what_is_damaged(wandb_file: Path, tmp_
         assert curve.problems
 
 
-def test_trainer_state_of_a_real_trainer(tmp_path: Path) -> None:
+def test_trainer_state_of_a_real_trainer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
@@ -154,6 +154,8 @@ def test_trainer_state_of_a_real_trainer(tmp_path: Path) -> None:
     trainer.train()
 
     curve = read_curve(tmp_path / "checkpoint-12")
+    (tmp_path / "printed.log").write_text(capsys.readouterr().out)
+    printed = read_curve(tmp_path / "printed.log")
 
     logged = [row for row in trainer.state.log_history if "loss" in row]
     assert curve.kind == "trainer_state"
@@ -162,6 +164,9 @@ def test_trainer_state_of_a_real_trainer(tmp_path: Path) -> None:
     assert {"loss", "grad_norm", "lr"} <= set(curve.series)
     assert curve.series["loss"].is_mean
     assert "train_runtime" not in curve.series
+    assert printed.kind == "trainer_console"
+    assert printed.series["loss"].values == pytest.approx(curve.series["loss"].values, rel=1e-3)
+    assert printed.series["grad_norm"].values == pytest.approx(curve.series["grad_norm"].values, rel=1e-3)
 
 
 def test_a_trainer_state_that_is_not_whole_is_refused(tmp_path: Path) -> None:

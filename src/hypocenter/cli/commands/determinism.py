@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from hypocenter.cli.commands.run import ProgramCommand
+from hypocenter.cli.program import argv_of
 from hypocenter.cli.repeats import Repeat, configuration, repeat
 from hypocenter.cli.say import say
 from hypocenter.compare.repeats.answer import Cure, Determinism, to_json
@@ -56,6 +57,7 @@ def command(
         return _answer(found, as_json, "")
     if not program:
         raise ConfigError("there is nothing to run", where="PROGRAM", fix="hypocenter determinism train.py")
+    argv_of(program)  # a program that is not there is an error before anything is made
     base = out if out is not None else new_run_directory(None, force, f"{_stem(program)}-determinism")
     say(f"{wording.count(n_runs, 'run')} of {wording.count(steps, 'step')} to {base}")
     runs = repeat(

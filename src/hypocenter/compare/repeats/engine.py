@@ -118,6 +118,8 @@ def _results(pairings: Sequence[Pairing]) -> Results:
 
 def _problem(traces: Sequence[Sequence[Trace]], compared: Sequence[_Compared]) -> str:
     for number, run in enumerate(traces, 1):
+        if not any(trace.events for trace in run):
+            return f"run {number} holds no bits of operators: record it with --op-bits"
         if not any(event.kind == "result" for trace in run for event in trace.events):
             return f"run {number} finished no step of training"
     for number, each in enumerate(compared, 2):

@@ -51,12 +51,16 @@ def judge(reports: Reports) -> list[Check]:
             area="communication",
             title=TITLE,
             status="ok",
-            what=f"{len(done) // 2} pairs{_how(reports, len(done) // 2)}, both ways at once: "
+            what=f"{_counted(len(done) // 2)}{_how(reports, len(done) // 2)}, both ways at once: "
             f"{median(rates):.2f} GiB/s in the middle, {min(rates):.2f} at least",
             evidence={"n_pairs": len(done) // 2, "median_gib_s": median(rates), "least_gib_s": min(rates)},
         ),
         *_slow(reports, done),
     ]
+
+
+def _counted(n: int) -> str:
+    return f"{n} pair" if n == 1 else f"{n} pairs"
 
 
 def _how(reports: Reports, n: int) -> str:
