@@ -77,7 +77,7 @@ def is_bad(reading: Reading) -> bool:
 
 def has_flow(readings: Iterable[Reading]) -> bool:
     """Whether inputs of single calls were recorded, as in dumps of other tools: our own ops give outputs alone."""
-    return any(r.lacks or (r.op and r.port.startswith("in[")) for r in readings)
+    return any(r.lacks or (r.op and r.phase == "forward" and r.port.startswith("in[")) for r in readings)
 
 
 def bad_results(readings: Iterable[Reading]) -> list[Reading]:
