@@ -50,9 +50,7 @@ def _data(n_tensors: int, rng: random.Random) -> tuple[dict[str, Any], dict[str,
         parents[block] = None
         held += 2
         layer += 1
-    frames = [f"File {_LIBRARY}" for _ in range(12)] + [
-        "File /home/me/train.py, line 12, in forward, \n y = self.q(x)"
-    ]
+    frames = [f"File {_LIBRARY}" for _ in range(12)] + ["File /home/me/train.py, line 12, in forward, \n y = self.q(x)"]
     stacks = {str(i): [names[i : i + 2], frames] for i in range(0, len(names), 2)}
     return data, parents, stacks
 

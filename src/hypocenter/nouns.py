@@ -16,7 +16,7 @@ LEVELS: tuple[Level, ...] = ("sentinel", "modules", "ops", "tensors")
 LACKS: tuple[str, ...] = ("counts", "histogram", "extremes", "sum", "sumsq", "rough", "rounded")
 """What an imported reading may lack, beside `n_hist == 0` (zeros, subnormals and histogram are not known).
 
-counts     of NaN and infinities: one that is not 0 is a lower bound, one that is 0 may be unseen beside another that is not
+counts     of NaN and infinities: one that is not 0 is a lower bound, one that is 0 may be unseen beside another
 histogram  `n_hist` is 0: nothing is known of zeros, subnormals and exponents
 extremes   `min` or `max` is None because it was not written or is not finite; `absmax` is a lower bound
 sum        is not known, and 0
@@ -264,6 +264,6 @@ class Run:
 
 
 __all__ = [
-    "CAUSES", "KINDS", "LACKS", "LEVELS", "Attempt", "Confidence", "Coords", "Diagnosis", "Finding", "Imported", "Level", "Phase", "Place",
-    "Reading", "Remedy", "Run", "Severity", "Source", "Status", "StepRecord", "Summary", "replace",
+    "CAUSES", "KINDS", "LACKS", "LEVELS", "Attempt", "Confidence", "Coords", "Diagnosis", "Finding", "Imported",
+    "Level", "Phase", "Place", "Reading", "Remedy", "Run", "Severity", "Source", "Status", "StepRecord", "Summary", "replace",
 ]  # fmt: skip
