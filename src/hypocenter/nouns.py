@@ -265,5 +265,6 @@ class Run:
 
 __all__ = [
     "CAUSES", "KINDS", "LACKS", "LEVELS", "Attempt", "Confidence", "Coords", "Diagnosis", "Finding", "Imported",
-    "Level", "Phase", "Place", "Reading", "Remedy", "Run", "Severity", "Source", "Status", "StepRecord", "Summary", "replace",
+    "Level", "Phase", "Place", "Reading", "Remedy", "Run", "Severity", "Source", "Status", "StepRecord", "Summary",
+    "replace",
 ]  # fmt: skip
