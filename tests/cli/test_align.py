@@ -1,3 +1,5 @@
+"""`hypocenter align`."""
+
 from __future__ import annotations
 
 import json
@@ -14,7 +16,8 @@ PLAN = '[baseline]\ncommand = "python a.py"\n[candidate]\ncommand = "python b.py
 
 
 def _run(*words: str) -> Result:
-    return CliRunner().invoke(command, list(words), standalone_mode=False)
+    names = ["-h", "--help"]  # as in our group: click remembers those of the first context, also for later ones
+    return CliRunner().invoke(command, list(words), standalone_mode=False, help_option_names=names)
 
 
 @pytest.fixture

@@ -261,7 +261,8 @@ def test_a_full_tmpfs_stops_recording_and_keeps_whole_steps(tmp_path: Path) -> N
 
     complete, n_warnings, n_steps, n_rows, reason = done.stdout.split(maxsplit=4)
     assert 0 < int(complete) < 200
-    assert (n_warnings, int(n_steps), int(n_rows)) == ("1", int(complete), 20 * int(complete))
+    assert (n_warnings, int(n_steps)) == ("1", int(complete))
+    assert int(n_rows) - 20 * int(complete) in (0, 20)  # a step's rows go first: its record may not fit any more
     assert "No space left" in reason
 
 
