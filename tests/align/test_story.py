@@ -87,7 +87,9 @@ def test_the_case_of_the_guide(tmp_path: Path) -> None:
     assert len([run for run in runs if run.startswith("baseline steps")]) == 1  # the baseline is recorded once
 
     n_runs = len(runs)
-    shown = CliRunner().invoke(command, ["status", str(plan.path)], standalone_mode=False)
+    shown = CliRunner().invoke(
+        command, ["status", str(plan.path)], standalone_mode=False, help_option_names=["-h", "--help"]
+    )
     assert align(plan, how).status == "aligned"
     assert len(runs) == n_runs
     assert shown.return_value == 0
