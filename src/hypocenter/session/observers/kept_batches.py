@@ -71,12 +71,14 @@ class KeptBatches(Observer):
 
     def before_backward(self, roots: Sequence[Tensor]) -> None:
         """A micro-batch is complete: copy what it was made of."""
+        if self._hook is None:
+            return
         events, logits = self.context.tape.events, self._logits
         start = self._n_events if self._n_events <= len(events) else 0
         self._n_events, self._logits = len(events), None
         first = next((i for i in range(start, len(events)) if events[i].module is not None), None)
         clock = self.context.clock
-        if self._hook is None or first is None or clock.microbatch >= MOST_MICROBATCHES:
+        if first is None or clock.microbatch >= MOST_MICROBATCHES:
             return
         given = [(f"model|{name}", whole) for name, whole, _ in given_to_model(events[first], is_full=False)]
         known = {id(whole) for _, whole in given}
@@ -89,8 +91,10 @@ class KeptBatches(Observer):
 
     def before_update(self, update: Update) -> None:
         """The step is complete: write it."""
+        if self._hook is None:
+            return
         kept, self._kept, self._n_events = self._kept, {}, 0
-        if self._hook is None or update.step >= self._n_steps:
+        if update.step >= self._n_steps:
             self._let_go()
             return
         for microbatch, found in kept.items():
