@@ -33,6 +33,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
+from reducers import keep_reducers
+
 SOON = (  # what nearly every program imports, or Hypocenter in it
     "torch", "torch._dynamo", "torch.distributed.device_mesh", "torch.distributed.fsdp", "torch.distributed.tensor",
     "torch.optim.swa_utils", "hypocenter.session", "hypocenter.cli", "hypocenter.cli.commands.run",
@@ -79,6 +81,7 @@ def _prepare(more: Sequence[str]) -> None:
         for info in pkgutil.iter_modules(importlib.import_module(name).__path__):
             importlib.import_module(f"{name}.{info.name}")
     sys.modules["torch"].set_num_threads(1)
+    keep_reducers()
     gc.collect()
     gc.freeze()  # a collection in a child would copy every page
 

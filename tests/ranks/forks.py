@@ -20,6 +20,10 @@ import sys
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "processes"))
+
+from reducers import keep_reducers
+
 
 def main() -> int:
     parser = argparse.ArgumentParser()
@@ -36,6 +40,7 @@ def main() -> int:
         import hypocenter.session  # noqa: F401
 
     torch.set_num_threads(1)
+    keep_reducers()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
