@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from hypocenter.diagnose.faulty_device import LASTING, with_device
-from hypocenter.diagnose.fold import Folded
+from hypocenter.diagnose.group import Folded
 from hypocenter.nouns import Finding
 
 FAULT = Finding(

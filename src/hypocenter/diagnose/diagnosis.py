@@ -9,7 +9,8 @@ from hypocenter.detect import engine, group_engine
 from hypocenter.diagnose import verdicts
 from hypocenter.diagnose.exhibits import Exhibits, load
 from hypocenter.diagnose.faulty_device import with_device
-from hypocenter.diagnose.fold import Folded, fold
+from hypocenter.diagnose.fold import fold
+from hypocenter.diagnose.group import Folded
 from hypocenter.diagnose.handed_on import without_received
 from hypocenter.diagnose.job_end import jobs_of
 from hypocenter.diagnose.panels import panels_of

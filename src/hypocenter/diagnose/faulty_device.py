@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hypocenter.diagnose.fold import Folded
+from hypocenter.diagnose.group import Folded
 from hypocenter.nouns import Finding
 
 HARDWARE = ("HC341", "HC342", "HC343")

@@ -2,55 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from hypocenter.detect.consequence import Episode, episode_of, episodes, is_sick
 from hypocenter.diagnose.before_reduction import LOCATES, led_by_one_rank
+from hypocenter.diagnose.consequences import forecast, what_followed
 from hypocenter.diagnose.exhibits import Exhibit
 from hypocenter.diagnose.fall import Fall, by_rank, fall_from, first_without_inverse, scale_text, streaks
-from hypocenter.diagnose.numbers import counted
-from hypocenter.diagnose.why import place
+from hypocenter.diagnose.group import EACH_STEP, FORECAST, OF_THE_SCALE, Folded, Group
 from hypocenter.nouns import Finding, StepRecord
 
-_FIRST = (
-    "HC104",
-    "HC103",
-    "HC102",
-    "HC201",
-    "HC101",
-)  # without evidence: what names a place comes before what names a symptom
-_EACH_STEP = ("HC203", "HC206")  # gradients that underflow do so at every recorded step
-_OF_THE_SCALE = ("HC201", "HC202")  # they gather what a falling loss scale has left elsewhere
-_TOLD_WHOLE = ("HC214", "HC219")  # their titles are told with what they follow
-FORECAST = "HC205"  # an overflow that was seen coming
-_SHOWN = 8  # numbers of steps or ranks that a sentence lists
-
-
-@dataclass(slots=True, kw_only=True)
-class Group:
-    """A finding in the making: what it is, and all that follows from it."""
-
-    finding: Finding
-    exhibit: Exhibit | None = None
-    same: list[Finding] = field(default_factory=list)  # the same cause at the same place, at other steps or ranks
-    followers: list[Finding] = field(default_factory=list)
-    fall: Fall | None = None  # of the loss scale, that belongs to it
-    ruined_from: int | None = None  # step at which the fallen scale broke the parameters
-
-    @property
-    def is_located(self) -> bool:
-        """Whether a replay showed where it started."""
-        return self.exhibit is not None and self.exhibit.is_located
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Folded:
-    """A finding, and whether it says where the failure started."""
-
-    finding: Finding
-    is_located: bool
+# Without evidence: what names a place comes before what names a symptom.
+_FIRST = ("HC104", "HC103", "HC102", "HC201", "HC101")
 
 
 def fold(
@@ -79,7 +43,7 @@ def fold(
     _take_in_skips(groups)
     _take_in_ruin(groups, past)
     for finding in sorted(ruled, key=lambda f: f.code == FORECAST):  # last: whether it came true is known then
-        if finding.code in _OF_THE_SCALE:
+        if finding.code in OF_THE_SCALE:
             _place_fall(finding, groups, past.get(finding.rank, []))
         else:
             _place_finding(finding, groups, spans)
@@ -136,7 +100,7 @@ def _place_finding(finding: Finding, groups: list[Group], spans: Sequence[Episod
             return
     if leader is None:
         groups.append(Group(finding=finding))
-    elif leader.finding.code == finding.code in ("HC106", *_EACH_STEP) and leader.exhibit is None:
+    elif leader.finding.code == finding.code in ("HC106", *EACH_STEP) and leader.exhibit is None:
         leader.same.append(finding)
     else:
         leader.followers.append(finding)
@@ -276,7 +240,7 @@ def _leader(finding: Finding, groups: Sequence[Group], spans: Sequence[Episode])
         skips = [g for g in groups if g.finding.code == "HC106"]
         alike = (g for g in skips if g.exhibit is None and g.finding.why == finding.why)
         return next((g for g in skips if g.finding.step == finding.step), next(alike, None))
-    if finding.code in _EACH_STEP:
+    if finding.code in EACH_STEP:
         return next((g for g in groups if g.finding.code == finding.code), None)
     same_step = [g for g in groups if g.exhibit is not None and g.finding.step == finding.step]
     shown = [g for g in same_step if g.finding.rank == finding.rank or is_sick(g.finding)]
@@ -285,15 +249,16 @@ def _leader(finding: Finding, groups: Sequence[Group], spans: Sequence[Episode])
     return None
 
 
+def _is_same_schedule(said: Finding, counts: Finding) -> bool:
+    """Whether these are the whole run's counts of the schedule that a finding is about."""
+    name = said.title.partition(" ")[0]
+    return said.code == counts.code and said.rank == counts.rank and counts.title.endswith(f" of {name}")
+
+
 def _came_true(forecast: Finding, finding: Finding) -> bool:
     """Whether a value overflowed where it had been forecast."""
     is_overflow = finding.kind == "nonfinite" and finding.severity == "error" and finding.site is not None
     return is_overflow and finding.site == forecast.site and finding.step >= forecast.step
-
-
-def _forecast(group: Group) -> list[str]:
-    told = [f for f in group.followers if f.code == FORECAST]
-    return [f"forecast at step {f.step}: {f.why[1]}" for f in told[:1] if len(f.why) > 1]
 
 
 def _distance(leader: Finding, finding: Finding) -> tuple[bool, int]:
@@ -302,128 +267,13 @@ def _distance(leader: Finding, finding: Finding) -> tuple[bool, int]:
 
 
 def _finished(group: Group, spans: Sequence[Episode], records: Mapping[tuple[int, int], StepRecord]) -> Folded:
-    finding, exhibit = group.finding, group.exhibit
-    then = [*_turned(exhibit), *_symptoms(group, spans, records), *_spread(exhibit, records), *_probes(group)]
-    then += _told_whole(group)
-    then += [*_fell(group), *_skipped(group, records), *_other_ranks(group), *_again(group), *_later(group)]
+    finding, then = group.finding, what_followed(group, spans, records)
     return Folded(
         finding=replace(
             finding,
-            why=(*finding.why, *_forecast(group)),
+            why=(*finding.why, *forecast(group)),
             then=(*finding.then, *dict.fromkeys(then)),
             count=1 + len(group.same),
         ),
         is_located=group.is_located or finding.cause != "unknown" or finding.code in LOCATES,
     )
-
-
-def _turned(exhibit: Exhibit | None) -> list[str]:
-    maker = exhibit.evidence.nan_maker if exhibit is not None else None
-    return [f"{place(maker)} -> NaN"] if maker is not None else []
-
-
-def _symptoms(group: Group, spans: Sequence[Episode], records: Mapping[tuple[int, int], StepRecord]) -> list[str]:
-    """The first loss and the first gradients that went bad with it."""
-    finding, exhibit = group.finding, group.exhibit
-    episode = episode_of(finding.step, spans) if finding.severity == "error" else None
-    if episode is None:
-        return []
-    mine = [records[rank, step] for rank, step in sorted(records, key=lambda k: k[1]) if rank == finding.rank]
-    after = [r for r in mine if r.step in episode and r.step >= finding.step]
-    lines: list[tuple[int, str]] = []
-    bad_loss = next((r for r in after if r.loss is not None and not math.isfinite(r.loss)), None)
-    if bad_loss is not None and bad_loss.loss is not None and not (finding.code == "HC102" and exhibit is None):
-        kind = "NaN" if math.isnan(bad_loss.loss) else "inf"
-        lines.append((bad_loss.step, f"loss -> {kind} (step {bad_loss.step})"))
-    n_bad, n_params = _bad_gradients(exhibit)
-    bad_grads = next((r for r in after if r.n_bad_grads), None)
-    if n_bad:
-        lines.append((finding.step, f"{n_bad:,} of {n_params:,} gradients -> NaN"))
-    elif bad_grads is not None and not (finding.code == "HC101" and exhibit is None):
-        lines.append((bad_grads.step, f"{counted(bad_grads.n_bad_grads, 'gradient')} -> NaN (step {bad_grads.step})"))
-    return [line for _, line in sorted(lines, key=lambda pair: pair[0])]
-
-
-def _bad_gradients(exhibit: Exhibit | None) -> tuple[int, int]:
-    """How many gradients went bad before any clipping, and of how many."""
-    if exhibit is None or exhibit.evidence.trigger == "nonfinite-param":
-        return 0, 0
-    n_bad = len(exhibit.evidence.replayed_bad_params) or len(exhibit.evidence.bad_params)
-    return n_bad, max(exhibit.evidence.n_params, n_bad)
-
-
-def _spread(exhibit: Exhibit | None, records: Mapping[tuple[int, int], StepRecord]) -> list[str]:
-    if exhibit is None or not exhibit.evidence.clip:
-        return []
-    record = records.get((exhibit.finding.rank, exhibit.finding.step))
-    before = len(exhibit.evidence.bad_params)
-    after = record.n_bad_grads if record is not None and record.n_bad_grads > before else exhibit.evidence.n_params
-    return [f"{exhibit.evidence.clip} spread it from {before:,} to {after:,} parameters"] if before < after else []
-
-
-def _probes(group: Group) -> list[str]:
-    probes = [f for f in group.followers if f.code == "HC107" and f.step == group.finding.step]
-    return [f"probe {f.site} -> {', '.join(f.chips)}" for f in probes]
-
-
-def _told_whole(group: Group) -> list[str]:
-    """Loggers that show finite numbers instead; counts of the whole run."""
-    return [f.title for f in group.followers if f.code in _TOLD_WHOLE]
-
-
-def _fell(group: Group) -> list[str]:
-    fall = group.fall
-    if fall is None or group.finding.severity == "note":
-        return []
-    is_said = fall.n_skips > 1 or group.finding.code in _OF_THE_SCALE
-    ruin = f"1 / loss scale is infinite: the update of step {group.ruined_from} -> NaN in the parameters"
-    return [*([fall.sentence()] if is_said else []), *([ruin] if group.ruined_from is not None else [])]
-
-
-def _skipped(group: Group, records: Mapping[tuple[int, int], StepRecord]) -> list[str]:
-    record = records.get((group.finding.rank, group.finding.step))
-    if record is None or not record.skipped or (group.finding.code == "HC106" and group.exhibit is None):
-        return []
-    return [] if _fell(group) else ["the update was skipped"]
-
-
-def _other_ranks(group: Group) -> list[str]:
-    everywhere = {f.rank for f in (*group.followers, *group.same)} - {group.finding.rank}
-    return [f"rank{'s' if len(everywhere) > 1 else ''} {_listed(everywhere)} -> not finite too"] if everywhere else []
-
-
-def _again(group: Group) -> list[str]:
-    steps = {f.step for f in group.same} - {group.finding.step}
-    if not steps:
-        return []
-    return [f"the same at {counted(len(steps), 'later step')}: {_listed(steps)}"]
-
-
-def _is_same_schedule(said: Finding, counts: Finding) -> bool:
-    """Whether these are the whole run's counts of the schedule that a finding is about."""
-    name = said.title.partition(" ")[0]
-    return said.code == counts.code and said.rank == counts.rank and counts.title.endswith(f" of {name}")
-
-
-def _later(group: Group) -> list[str]:
-    told = group.fall if _fell(group) else None
-    later = [f for f in group.followers if f.step > group.finding.step and f.code not in _TOLD_WHOLE]
-    later = [f for f in later if told is None or f.step not in told or f.code not in ("HC101", "HC106", "HC201")]
-    if not later:
-        return []
-    first, last = min(f.step for f in later), max(f.step for f in later)
-    span = f"step {first}" if first == last else f"steps {first} to {last}"
-    return [f"{counted(len(later), 'later finding')} ({span})"]
-
-
-def _listed(numbers: Iterable[int]) -> str:
-    """3, 5 to 9, 12"""
-    runs: list[list[int]] = []
-    for n in sorted(numbers):
-        if runs and n == runs[-1][1] + 1:
-            runs[-1][1] = n
-        else:
-            runs.append([n, n])
-    texts = [str(a) if a == b else f"{a}, {b}" if b == a + 1 else f"{a} to {b}" for a, b in runs]
-    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
-    return ", ".join(texts[:_SHOWN]) + more

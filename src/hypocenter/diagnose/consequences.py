@@ -1,0 +1,142 @@
+"""What followed from a failure, in sentences: the `then` of a finding."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from hypocenter.detect.consequence import Episode, episode_of
+from hypocenter.diagnose.exhibits import Exhibit
+from hypocenter.diagnose.group import FORECAST, OF_THE_SCALE, TOLD_WHOLE, Group
+from hypocenter.diagnose.numbers import counted
+from hypocenter.diagnose.why import place
+from hypocenter.nouns import Finding, StepRecord
+
+_SHOWN = 8  # numbers of steps or ranks that a sentence lists
+
+
+def what_followed(group: Group, spans: Sequence[Episode], records: Mapping[tuple[int, int], StepRecord]) -> list[str]:
+    """From the loss that went bad with it to other ranks and later steps.
+
+    Args:
+        group: the finding, with its followers.
+        spans: episodes of bad steps.
+        records: step records by (rank, step).
+    """
+    exhibit = group.exhibit
+    then = [*_turned(exhibit), *_symptoms(group, spans, records), *_spread(exhibit, records), *_probes(group)]
+    then += _told_whole(group)
+    then += [*_fell(group), *_skipped(group, records), *_other_ranks(group), *_again(group), *_later(group)]
+    return then
+
+
+def forecast(group: Group) -> list[str]:
+    """How the failure had been seen coming."""
+    told = [f for f in group.followers if f.code == FORECAST]
+    return [f"forecast at step {f.step}: {f.why[1]}" for f in told[:1] if len(f.why) > 1]
+
+
+def _turned(exhibit: Exhibit | None) -> list[str]:
+    maker = exhibit.evidence.nan_maker if exhibit is not None else None
+    return [f"{place(maker)} -> NaN"] if maker is not None else []
+
+
+def _symptoms(group: Group, spans: Sequence[Episode], records: Mapping[tuple[int, int], StepRecord]) -> list[str]:
+    """The first loss and the first gradients that went bad with it."""
+    finding, exhibit = group.finding, group.exhibit
+    episode = episode_of(finding.step, spans) if finding.severity == "error" else None
+    if episode is None:
+        return []
+    mine = [records[rank, step] for rank, step in sorted(records, key=lambda k: k[1]) if rank == finding.rank]
+    after = [r for r in mine if r.step in episode and r.step >= finding.step]
+    lines: list[tuple[int, str]] = []
+    bad_loss = next((r for r in after if r.loss is not None and not math.isfinite(r.loss)), None)
+    if bad_loss is not None and bad_loss.loss is not None and not (finding.code == "HC102" and exhibit is None):
+        kind = "NaN" if math.isnan(bad_loss.loss) else "inf"
+        lines.append((bad_loss.step, f"loss -> {kind} (step {bad_loss.step})"))
+    n_bad, n_params = _bad_gradients(exhibit)
+    bad_grads = next((r for r in after if r.n_bad_grads), None)
+    if n_bad:
+        lines.append((finding.step, f"{n_bad:,} of {n_params:,} gradients -> NaN"))
+    elif bad_grads is not None and not (finding.code == "HC101" and exhibit is None):
+        lines.append((bad_grads.step, f"{counted(bad_grads.n_bad_grads, 'gradient')} -> NaN (step {bad_grads.step})"))
+    return [line for _, line in sorted(lines, key=lambda pair: pair[0])]
+
+
+def _bad_gradients(exhibit: Exhibit | None) -> tuple[int, int]:
+    """How many gradients went bad before any clipping, and of how many."""
+    if exhibit is None or exhibit.evidence.trigger == "nonfinite-param":
+        return 0, 0
+    n_bad = len(exhibit.evidence.replayed_bad_params) or len(exhibit.evidence.bad_params)
+    return n_bad, max(exhibit.evidence.n_params, n_bad)
+
+
+def _spread(exhibit: Exhibit | None, records: Mapping[tuple[int, int], StepRecord]) -> list[str]:
+    if exhibit is None or not exhibit.evidence.clip:
+        return []
+    record = records.get((exhibit.finding.rank, exhibit.finding.step))
+    before = len(exhibit.evidence.bad_params)
+    after = record.n_bad_grads if record is not None and record.n_bad_grads > before else exhibit.evidence.n_params
+    return [f"{exhibit.evidence.clip} spread it from {before:,} to {after:,} parameters"] if before < after else []
+
+
+def _probes(group: Group) -> list[str]:
+    probes = [f for f in group.followers if f.code == "HC107" and f.step == group.finding.step]
+    return [f"probe {f.site} -> {', '.join(f.chips)}" for f in probes]
+
+
+def _told_whole(group: Group) -> list[str]:
+    """Loggers that show finite numbers instead; counts of the whole run."""
+    return [f.title for f in group.followers if f.code in TOLD_WHOLE]
+
+
+def _fell(group: Group) -> list[str]:
+    fall = group.fall
+    if fall is None or group.finding.severity == "note":
+        return []
+    is_said = fall.n_skips > 1 or group.finding.code in OF_THE_SCALE
+    ruin = f"1 / loss scale is infinite: the update of step {group.ruined_from} -> NaN in the parameters"
+    return [*([fall.sentence()] if is_said else []), *([ruin] if group.ruined_from is not None else [])]
+
+
+def _skipped(group: Group, records: Mapping[tuple[int, int], StepRecord]) -> list[str]:
+    record = records.get((group.finding.rank, group.finding.step))
+    if record is None or not record.skipped or (group.finding.code == "HC106" and group.exhibit is None):
+        return []
+    return [] if _fell(group) else ["the update was skipped"]
+
+
+def _other_ranks(group: Group) -> list[str]:
+    everywhere = {f.rank for f in (*group.followers, *group.same)} - {group.finding.rank}
+    return [f"rank{'s' if len(everywhere) > 1 else ''} {_listed(everywhere)} -> not finite too"] if everywhere else []
+
+
+def _again(group: Group) -> list[str]:
+    steps = {f.step for f in group.same} - {group.finding.step}
+    if not steps:
+        return []
+    return [f"the same at {counted(len(steps), 'later step')}: {_listed(steps)}"]
+
+
+def _later(group: Group) -> list[str]:
+    told = group.fall if _fell(group) else None
+    later = [f for f in group.followers if f.step > group.finding.step and f.code not in TOLD_WHOLE]
+    later = [f for f in later if told is None or f.step not in told or f.code not in ("HC101", "HC106", "HC201")]
+    if not later:
+        return []
+    first, last = min(f.step for f in later), max(f.step for f in later)
+    span = f"step {first}" if first == last else f"steps {first} to {last}"
+    return [f"{counted(len(later), 'later finding')} ({span})"]
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    """3, 5 to 9, 12"""
+    runs: list[list[int]] = []
+    for n in sorted(numbers):
+        if runs and n == runs[-1][1] + 1:
+            runs[-1][1] = n
+        else:
+            runs.append([n, n])
+    texts = [str(a) if a == b else f"{a}, {b}" if b == a + 1 else f"{a} to {b}" for a, b in runs]
+    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+    return ", ".join(texts[:_SHOWN]) + more
