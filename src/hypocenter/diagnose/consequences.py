@@ -10,7 +10,7 @@ from hypocenter.diagnose.exhibits import Exhibit
 from hypocenter.diagnose.group import FORECAST, OF_THE_SCALE, TOLD_WHOLE, Group
 from hypocenter.diagnose.numbers import counted
 from hypocenter.diagnose.why import place
-from hypocenter.nouns import Finding, StepRecord
+from hypocenter.nouns import StepRecord
 
 _SHOWN = 8  # numbers of steps or ranks that a sentence lists
 
