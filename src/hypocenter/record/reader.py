@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
-from typing import Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,21 +26,17 @@ from hypocenter.record.gather import EVERYTHING, Mask, Want, nothing
 from hypocenter.record.layout import (
     DIAGNOSIS_FILE,
     EVIDENCE_FILE,
-    FORMAT,
-    RUN_FILE,
-    is_recording,
     rank_directories,
     sealed_path,
 )
 from hypocenter.record.place_file import read_place
 from hypocenter.record.rank_files import SCHEMAS, RankRows, parts_of, read_rank, spans_of
-from hypocenter.record.salvage import newer_format, salvage, sealed_rows
+from hypocenter.record.salvage import salvage, sealed_rows
 from hypocenter.record.schema import readings_from, steps_from
 from hypocenter.record.step_stream import StepStream, only_file
 from hypocenter.record.whereabouts import Whereabouts, read_earlier, read_whereabouts
+from hypocenter.record.whole_run import missing_ranks, read_run_file, require_recording
 
-_RUN_FILE_AT_MOST_BYTES = 16 << 20
-_NAMED_AT_MOST = 8  # missing or damaged ranks that a problem lists by number
 _KEPT_BYTES = 256 << 20  # of tables kept for the next question: a job of many ranks is read again instead
 _READERS = 2  # threads that read ahead: Arrow decodes without the interpreter's lock
 _AHEAD = 3  # ranks read before they are asked for
@@ -77,8 +71,8 @@ def open_run(path: Path | str) -> RecordedRun:
 
 
 def _open(directory: Path) -> RecordedRun:
-    _require_recording(directory)
-    run, problems = _read_run_file(directory)
+    require_recording(directory)
+    run, problems = read_run_file(directory)
     ranks = rank_directories(directory)
     if not ranks:
         raise NoRecordingError(
@@ -87,7 +81,7 @@ def _open(directory: Path) -> RecordedRun:
             why=f"its program (status {run.status}) ended before its first step, or has just started",
             fix="look at the program's own output, then record again",
         )
-    return RecordedRun(directory, run, ranks, problems + _missing_ranks(run, ranks))
+    return RecordedRun(directory, run, ranks, problems + missing_ranks(run, ranks))
 
 
 class RecordedRun:
@@ -386,48 +380,3 @@ def _rank_problems(rank: int, known: Sequence[_Facts], numbers: Mapping[str, int
             f"rank {rank} was written by {len(writers)} processes, its steps may overlap: {', '.join(writers)}"
         )
     return problems
-
-
-def _missing_ranks(run: Run, ranks: dict[int, Path]) -> list[str]:
-    n_missing = run.world_size - sum(rank < run.world_size for rank in ranks)
-    if n_missing <= 0:
-        return []
-    candidates = range(min(run.world_size, len(ranks) + _NAMED_AT_MOST))
-    named = [str(rank) for rank in candidates if rank not in ranks][:_NAMED_AT_MOST]
-    more = f" and {n_missing - len(named):,} more" if n_missing > len(named) else ""
-    return [f"{n_missing:,} of {run.world_size:,} ranks left no recording: {', '.join(named)}{more}"]
-
-
-def _read_run_file(directory: Path) -> tuple[Run, list[str]]:
-    path = directory / RUN_FILE
-    unknown = Run(format=FORMAT, name=directory.resolve().name, world_size=0)
-    try:
-        with path.open("rb") as file:
-            data = file.read(_RUN_FILE_AT_MOST_BYTES)
-        loose: Any = msgspec.json.decode(data)
-        if isinstance(loose, dict) and isinstance(loose.get("format"), int) and loose["format"] > FORMAT:
-            raise newer_format(loose["format"], path)
-        return msgspec.json.decode(data, type=Run), []
-    except FileNotFoundError:
-        return unknown, [f"{RUN_FILE} is missing: command, versions and world size are unknown"]
-    except (OSError, ValueError, RecursionError) as error:
-        return unknown, [f"{RUN_FILE} cannot be read: {error}"]
-
-
-def _require_recording(directory: Path) -> None:
-    if is_recording(directory):
-        return
-    try:
-        inside = sorted(p.name for p in directory.iterdir() if is_recording(p)) if directory.is_dir() else []
-    except OSError:
-        inside = []
-    near = next((p for p in (directory.parent, directory.parent.parent) if is_recording(p)), None)
-    if not directory.exists():
-        why, fix = "there is no such directory", "record one: hypocenter run --out DIR train.py"
-    elif inside:
-        why, fix = f"it is a folder of {len(inside)} recordings", f"name one of them: {directory / inside[-1]}"
-    elif near is not None:
-        why, fix = "it is a part of a recording", f"name the run directory: {near}"
-    else:
-        why, fix = f"it has neither {RUN_FILE} nor a folder of a rank", "record one: hypocenter run --out DIR train.py"
-    raise NoRecordingError("no recording found", where=str(directory), why=why, fix=fix)
