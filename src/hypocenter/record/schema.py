@@ -172,13 +172,16 @@ def column(field: pa.Field, values: Sequence[Any]) -> pa.Array:
     return array
 
 
+_NUMPY = {pa.int64(): np.int64, pa.float32(): np.float32}  # to_pandas_dtype() of older pyarrow needs pandas
+
+
 def _list_column(field: pa.Field, values: Sequence[Any]) -> pa.Array:
     item = field.type.value_type
     if field.nullable or pa.types.is_string(item):
         return pa.array(values, field.type)
     offsets = np.zeros(len(values) + 1, np.int32)
     np.cumsum(np.fromiter(map(len, values), np.int32, len(values)), out=offsets[1:])
-    flat = np.fromiter(chain.from_iterable(values), item.to_pandas_dtype(), int(offsets[-1]))
+    flat = np.fromiter(chain.from_iterable(values), _NUMPY[item], int(offsets[-1]))
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat, item))
 
 
