@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,8 +32,9 @@ from hypocenter.compare.values.tensor_file import Stored
 from hypocenter.errors import ConfigError, NoRecordingError
 from hypocenter.record.reader import RecordedRun, open_run
 from hypocenter.replay.calibration import SAMPLES, UNIT, Rounding, off_by_one_rounding
+from hypocenter.replay.one_module import array_of, executed, fed, ports, tensor_of
 from hypocenter.tap.names import NameMap, class_name
-from hypocenter.tap.tree import flatten, replace_tensors
+from hypocenter.tap.tree import replace_tensors
 
 _SMALLEST = 0.25  # of a rounding: floor of what only copies
 
@@ -127,7 +128,7 @@ class _Bench:
                     for key, param in module._parameters.items():
                         if param is not None and key in stored and stored[key].shape == tuple(param.shape):
                             kept.append((param, param.detach().clone()))
-                            param.copy_(_tensor(stored[key], param))
+                            param.copy_(tensor_of(stored[key], param))
             yield
         finally:
             with torch.no_grad():
@@ -157,7 +158,7 @@ class _Bench:
         for key, stored in self._values.site("", self._step, self._microbatch).items():
             name = key[3:-1]
             if key.startswith("in[") and key.endswith("]") and "[" not in name:
-                tensor = _tensor(stored, like, keep_dtype=True)
+                tensor = tensor_of(stored, like, keep_dtype=True)
                 if name.isdigit():
                     args[int(name)] = tensor
                 else:
@@ -175,7 +176,7 @@ class _Bench:
                 return None
             call = self._calls.get(name, 0)
             stored = self._values.site(name, self._step, self._microbatch)
-            return _fed(args, kwargs, stored, call)
+            return fed(args, kwargs, stored, call)
 
         return hook
 
@@ -198,7 +199,7 @@ class _Bench:
     def _judge(self, name: str, call: int, module: nn.Module, args: Any, kwargs: Any) -> None:
         stored = self._values.site(name, self._step, self._microbatch)
         suffix = f"#{call}" if call else ""
-        missing = [port for port, _ in _ports(args, kwargs) if f"{port}{suffix}" not in stored]
+        missing = [port for port, _ in ports(args, kwargs) if f"{port}{suffix}" not in stored]
         if missing:
             why = f"{missing[0]} was not recorded, or has another shape"
             self._results.append(self._result(name, call, module, why=why))
@@ -229,28 +230,28 @@ class _Bench:
         keep_weights: str = "",
     ) -> dict[str, tuple[float, torch.dtype]]:  # fmt: skip
         """Error of each output and input gradient against the baseline's."""
-        outputs, gradients, own = _executed(module, args, kwargs, stored, suffix)
+        outputs, gradients, own = executed(module, args, kwargs, stored, suffix)
         found: dict[str, tuple[float, torch.dtype]] = {}
         if id(module) not in self._only_users:
             gradients = {}
         for port, tensor in {**outputs, **gradients}.items():
             right = stored.get(f"{port}{suffix}")
             if right is not None and right.shape == tuple(tensor.shape):
-                found[port] = relative(_array(tensor), right.values()), tensor.dtype
+                found[port] = relative(array_of(tensor), right.values()), tensor.dtype
         if keep_weights and self._has_one_batch() and not suffix and "in[0]#1" not in stored:
             for key, gradient in own.items():
                 if id(module._parameters[key]) in self._shared:
                     continue
                 right = stored.get(f"{key}.grad")
                 if right is not None and right.shape == tuple(gradient.shape):
-                    self._weight_gaps.append((len(self._results), gradient, _tensor(right, gradient), f"{key}.grad"))
+                    self._weight_gaps.append((len(self._results), gradient, tensor_of(right, gradient), f"{key}.grad"))
         return found
 
     def _perturbed(
         self, module: nn.Module, args: Any, kwargs: Any, stored: Mapping[str, Stored], suffix: str, sample: int
     ) -> dict[str, float]:
         """How far rounding moves outputs and input gradients."""
-        plain, plain_gradients, _ = _executed(module, args, kwargs, stored, suffix)
+        plain, plain_gradients, _ = executed(module, args, kwargs, stored, suffix)
 
         def off(tensor: Tensor) -> Tensor:
             if tensor.dtype not in UNIT:
@@ -261,10 +262,10 @@ class _Bench:
         with torch.no_grad():
             moved_args, moved_kwargs = replace_tensors(tuple(args), off), replace_tensors(kwargs, off)
         with Rounding(sample):
-            outputs, gradients, _ = _executed(module, moved_args, moved_kwargs, stored, suffix)
+            outputs, gradients, _ = executed(module, moved_args, moved_kwargs, stored, suffix)
         pairs = {**plain, **plain_gradients}, {**outputs, **gradients}
         return {
-            port: relative(_array(pairs[1][port]), _array(tensor))
+            port: relative(array_of(pairs[1][port]), array_of(tensor))
             for port, tensor in pairs[0].items()
             if port in pairs[1]
         }
@@ -285,7 +286,7 @@ class _Bench:
             if at >= len(self._results):
                 continue
             like = self._results[at]
-            error = relative(_array(own) * scale, _array(right))
+            error = relative(array_of(own) * scale, array_of(right))
             others = [one.floor for one in self._results if one.site == like.site and one.floor is not None]
             floor = max([*others, UNIT.get(own.dtype, UNIT[torch.float32])])
             found.append(replace(like, port=port, error=error, floor=floor, verdict=judged(error, floor)))
@@ -314,102 +315,3 @@ def _only_users(model: nn.Module) -> set[int]:
         if type(module).forward is nn.Sequential.forward:
             found |= {id(child) for child in list(module.children())[1:]}
     return found
-
-
-def _ports(args: Any, kwargs: Any) -> list[tuple[str, Tensor]]:
-    """The tensors among arguments by the names under which they are recorded."""
-    found: list[tuple[str, Tensor]] = []
-    for key, value in (*enumerate(args), *kwargs.items()):
-        found += [(f"in[{key}]", value)] if isinstance(value, Tensor) else flatten(value, f"in[{key}]")
-    return found
-
-
-def _fed(args: Any, kwargs: Any, stored: Mapping[str, Stored], call: int) -> tuple[Any, Any]:
-    """The arguments with recorded tensors in place of the caller's own, where shapes are the same."""
-    suffix = f"#{call}" if call else ""
-    new: dict[int, Tensor] = {}
-    for port, tensor in _ports(args, kwargs):
-        right = stored.get(f"{port}{suffix}")
-        if right is not None and right.shape == tuple(tensor.shape):
-            fed = _tensor(right, tensor)
-            new[id(tensor)] = fed.requires_grad_(tensor.requires_grad and fed.is_floating_point())
-
-    def swap(tensor: Tensor) -> Tensor:
-        return new.get(id(tensor), tensor)
-
-    return replace_tensors(tuple(args), swap), replace_tensors(dict(kwargs), swap)
-
-
-def _executed(
-    module: nn.Module, args: Any, kwargs: Any, stored: Mapping[str, Stored], suffix: str
-) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
-    """Outputs, gradients of inputs and of own parameters, by port; the module's random numbers and buffers stay."""
-    fresh: dict[int, Tensor] = {}
-
-    def leaf(tensor: Tensor) -> Tensor:
-        if id(tensor) not in fresh:
-            fresh[id(tensor)] = tensor.detach().clone().requires_grad_(tensor.requires_grad)
-        return fresh[id(tensor)]
-
-    args, kwargs = replace_tensors(tuple(args), leaf), replace_tensors(dict(kwargs), leaf)
-    leaves = [(port, tensor) for port, tensor in _ports(args, kwargs) if tensor.requires_grad]
-    # a function in between: a module may write to its inputs, and leaves must not be written to
-    passed: dict[int, Tensor] = {}
-
-    def through(tensor: Tensor) -> Tensor:
-        if not tensor.requires_grad:
-            return tensor
-        return passed.setdefault(id(tensor), tensor.clone())
-
-    buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
-    with torch.random.fork_rng(), torch.enable_grad():
-        output = module(*replace_tensors(args, through), **replace_tensors(kwargs, through))
-    with torch.no_grad():
-        for buffer, before in buffers:
-            buffer.copy_(before)
-    outputs = dict(_outputs(output))
-    own = [(key, param) for key, param in module._parameters.items() if param is not None and param.requires_grad]
-    starts: list[tuple[Tensor, Tensor]] = []
-    for port, tensor in outputs.items():
-        right = stored.get(f"grad_{port}{suffix}")
-        if tensor.requires_grad and right is not None and right.shape == tuple(tensor.shape):
-            starts.append((tensor, _tensor(right, tensor)))
-    named = [*((f"grad_{port}", tensor) for port, tensor in leaves), *own]
-    if not starts or not named or len(starts) < sum(tensor.requires_grad for tensor in outputs.values()):
-        return outputs, {}, {}
-    found: Sequence[Any] = torch.autograd.grad(
-        [tensor for tensor, _ in starts], [tensor for _, tensor in named], [grad for _, grad in starts],
-        allow_unused=True,
-    )  # fmt: skip
-    known: dict[str, Any] = dict(zip((name for name, _ in named), found, strict=True))
-    gradients = {name: grad for name, grad in known.items() if grad is not None}
-    keys = {key for key, _ in own}
-    return (
-        outputs,
-        {name: grad for name, grad in gradients.items() if name not in keys},
-        {name: grad for name, grad in gradients.items() if name in keys},
-    )
-
-
-def _outputs(output: Any) -> list[tuple[str, Tensor]]:
-    if isinstance(output, Tensor):
-        return [("out[0]", output)]
-    if type(output) in (tuple, list):
-        found: list[tuple[str, Tensor]] = []
-        for key, value in enumerate(output):
-            found += [(f"out[{key}]", value)] if isinstance(value, Tensor) else flatten(value, f"out[{key}]")
-        return found
-    return [(f"out{suffix}", tensor) for suffix, tensor in flatten(output)]
-
-
-def _tensor(stored: Stored, like: Tensor, *, keep_dtype: bool = False) -> Tensor:
-    """Recorded values as a tensor like another one: its device, and its format if both are floats."""
-    values = torch.from_numpy(stored.values().copy())
-    own = getattr(torch, stored.dtype, torch.float32)
-    if keep_dtype or not (own.is_floating_point and like.is_floating_point()):
-        return values.to(device=like.device, dtype=own)
-    return values.to(device=like.device, dtype=like.dtype)
-
-
-def _array(tensor: Tensor) -> Any:
-    return tensor.detach().to("cpu", torch.float64).numpy()
