@@ -9,8 +9,8 @@ from torch import nn
 import hypocenter
 from hypocenter.record.reader import open_run
 from hypocenter.session import observers
+from hypocenter.session.check import scalar_reading
 from hypocenter.session.observer import Observer
-from hypocenter.session.sentinel import scalar_reading
 
 torch.set_num_threads(1)
 

@@ -36,7 +36,7 @@ from hypocenter.nouns import Reading
 from hypocenter.replay.jointly import Table
 from hypocenter.replay.own_groups import OwnGroups
 from hypocenter.session.assembly import Assembled, Assembly, StepCount, named, silent, start_most
-from hypocenter.session.sentinel import scalar_reading
+from hypocenter.session.check import scalar_reading
 from hypocenter.session.wire import receive, send
 
 UNHURRIED = timedelta(hours=12)  # nobody waits for it: a rank may evaluate or save for long

@@ -11,12 +11,13 @@ import torch
 
 from hypocenter.nouns import Reading, StepRecord
 from hypocenter.session.agreement import Meeting
+from hypocenter.session.check import Check, scalar_reading
 from hypocenter.session.failures import Decision
 from hypocenter.session.guard import StopTraining
+from hypocenter.session.learning_rate import learning_rate
 from hypocenter.session.observer import Update
 from hypocenter.session.parts import Parts
-from hypocenter.session.scalars import learning_rate, scalar_rows
-from hypocenter.session.sentinel import Check, scalar_reading
+from hypocenter.session.scalars import scalar_rows
 from hypocenter.tap.quiet import quietly
 from hypocenter.tap.scaled import PlainUpdate, ScaledUpdate, gradients_of
 
@@ -117,8 +118,8 @@ class Boundary:
         self.rows += [r for r in self._parts.sentinel.readings(check, self._step, parameters) if r.site not in have]
         state = None if scaled is None else scaled.state
         self.rows += scalar_rows(
-            check, self._step, scale=self.scale, norm=self._unclipped_norm, optimizer=optimizer, scaler=state,
-            next_order=self._parts.clock.next_order,
+            check, self._step, scale=self.scale, norm=self._unclipped_norm, lr=learning_rate(optimizer),
+            scaler=None if state is None else (state.scale, state.kind), next_order=self._parts.clock.next_order,
         )  # fmt: skip
         if self._parts.council.waits:
             with self._parts.where.during("agree"):

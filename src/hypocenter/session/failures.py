@@ -21,11 +21,11 @@ from hypocenter.replay.case import BUDGETS, HIDDEN, Case
 from hypocenter.replay.engine import Replayer
 from hypocenter.replay.investigate import Investigator
 from hypocenter.replay.jointly import Jointly, Table
+from hypocenter.session.check import Check
 from hypocenter.session.live_trace import LiveTrace
 from hypocenter.session.replay_rows import ReplayRows
 from hypocenter.session.scale_memory import ScaleMemory
 from hypocenter.session.scale_watch import Judged, ScaleWatch
-from hypocenter.session.sentinel import Check
 from hypocenter.session.underflow_probe import UnderflowProbe
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.tape import Microbatch

@@ -19,7 +19,7 @@ from hypocenter.config import Config
 from hypocenter.nouns import Place, Reading
 from hypocenter.replay.engine import Replayer
 from hypocenter.session.agreement import Council, nobody
-from hypocenter.session.sentinel import Check
+from hypocenter.session.check import Check
 from hypocenter.tap.clock import Clock
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.scaled import ScaledUpdate, Unscaling

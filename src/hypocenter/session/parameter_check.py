@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
+from hypocenter.session.check import Check
 from hypocenter.session.failures import Failures
-from hypocenter.session.sentinel import Check, Sentinel
+from hypocenter.session.sentinel import Sentinel
 from hypocenter.tap.tape import version_of
 
 

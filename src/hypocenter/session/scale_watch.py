@@ -11,8 +11,8 @@ import torch
 from hypocenter.config import Config
 from hypocenter.detect.scale_track import ScaleTrack, Skip
 from hypocenter.replay.engine import Replayer, ReplayImpossible
+from hypocenter.session.check import Check
 from hypocenter.session.observers.culprit import last_in_model
-from hypocenter.session.sentinel import Check
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.tape import Microbatch
 

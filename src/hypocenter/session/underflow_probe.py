@@ -14,7 +14,7 @@ import torch
 from hypocenter.config import Config
 from hypocenter.diagnose.evidence import Evidence, Rerun
 from hypocenter.replay.engine import Replayer
-from hypocenter.session.sentinel import Check
+from hypocenter.session.check import Check
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.tape import Microbatch
 

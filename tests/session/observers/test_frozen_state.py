@@ -17,9 +17,9 @@ from hypocenter.detect.update_rows import (
     share,
 )
 from hypocenter.nouns import Place
+from hypocenter.session.check import Check
 from hypocenter.session.observer import Context, Update
 from hypocenter.session.observers.frozen_state import FrozenState
-from hypocenter.session.sentinel import Check
 from hypocenter.tap.clock import Clock
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.tape import Tape

@@ -16,6 +16,7 @@ from hypocenter.config import Config
 from hypocenter.detect.update_rows import GRAD_SHARE, LR_SHARE, PARAMS_STUCK, SITE, UPDATE_LOST, UPDATE_ULPS, share
 from hypocenter.nouns import Place
 from hypocenter.record.reader import open_run
+from hypocenter.session.check import Check
 from hypocenter.session.observer import Context, Update
 from hypocenter.session.observers.accumulation import Accumulation
 from hypocenter.session.observers.averages import Averages
@@ -23,7 +24,6 @@ from hypocenter.session.observers.frozen_state import FrozenState
 from hypocenter.session.observers.head import HeadGap
 from hypocenter.session.observers.hyperparameters import Hyperparameters
 from hypocenter.session.observers.updates import LostUpdates
-from hypocenter.session.sentinel import Check
 from hypocenter.tap.clock import Clock
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.tape import Tape

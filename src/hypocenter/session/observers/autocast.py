@@ -15,8 +15,8 @@ import torch
 
 from hypocenter.detect import misuse
 from hypocenter.replay.engine import Replayed, ReplayImpossible
+from hypocenter.session.check import scalar_reading
 from hypocenter.session.observer import Context, Observer, Update
-from hypocenter.session.sentinel import scalar_reading
 from hypocenter.tap.gradients import norms, to_host
 from hypocenter.tap.state import Ambient, capture_ambient, entered
 from hypocenter.tap.tape import Microbatch, Tape

@@ -22,9 +22,9 @@ from hypocenter.replay.engine import Replayed
 from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.session.calibrated_gradients import Gradients, Value, readings
 from hypocenter.session.calibrated_update import Shadow, Trajectory
+from hypocenter.session.check import Check, scalar_reading
 from hypocenter.session.levels import UntracedReducer
 from hypocenter.session.observer import Context, Observer, Update
-from hypocenter.session.sentinel import Check, scalar_reading
 from hypocenter.tap.clock import Clock
 from hypocenter.tap.modules import ModuleTap
 from hypocenter.tap.tape import Microbatch

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from hypocenter.detect.replica_rows import CLIP
 from hypocenter.schedule import parse
+from hypocenter.session.check import Check, scalar_reading
 from hypocenter.session.observer import Context, Observer, Update
-from hypocenter.session.sentinel import Check, scalar_reading
 from hypocenter.tap.gradients import local, norms, to_host
 
 AT_LEAST = 2  # parameters: the ratio of a single one may be anything's (a reduction by hand)

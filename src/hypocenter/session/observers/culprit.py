@@ -12,8 +12,8 @@ import torch
 
 from hypocenter.detect.window import CULPRIT
 from hypocenter.nouns import Reading, Summary
+from hypocenter.session.check import Check
 from hypocenter.session.observer import Observer, Update
-from hypocenter.session.sentinel import Check
 from hypocenter.tap.names import NameMap
 
 

@@ -15,8 +15,8 @@ import torch
 
 from hypocenter.detect.diary import FACTS, FOUND_INF, SCALE, SCALED_GRAD
 from hypocenter.nouns import Reading, Summary, replace
+from hypocenter.session.check import Check, scalar_reading
 from hypocenter.session.observer import Context, Observer, Update
-from hypocenter.session.sentinel import Check, scalar_reading
 from hypocenter.tap.extremes import counted, largest
 from hypocenter.tap.gradients import local, to_host
 from hypocenter.tap.scaled import ScalerState, Unscaling, devices_of, torch_scaler_state

@@ -8,8 +8,8 @@ from types import FrameType
 from typing import Any
 
 from hypocenter.detect import misuse
+from hypocenter.session.check import scalar_reading
 from hypocenter.session.observer import Observer, Update
-from hypocenter.session.sentinel import scalar_reading
 
 MAX_FRAMES = 64  # between the training loop and the optimizer
 MAX_NOTES = 8  # steps at which this is said; a run that stays NaN needs no more

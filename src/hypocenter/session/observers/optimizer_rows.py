@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hypocenter.detect.update_rows import count_summary
 from hypocenter.nouns import Reading, Summary
-from hypocenter.session.sentinel import scalar_reading
+from hypocenter.session.check import scalar_reading
 
 
 def count_row(

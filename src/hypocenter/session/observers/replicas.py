@@ -18,8 +18,8 @@ from torch import Tensor
 from hypocenter.detect.replica_rows import AFTER, BEFORE, GRAD, PARAM, REWRITTEN, STATE_PREFIX, UNWRAPPED
 from hypocenter.nouns import Phase, Reading, Summary
 from hypocenter.schedule import parse
+from hypocenter.session.check import scalar_reading
 from hypocenter.session.observer import Context, Observer, Update
-from hypocenter.session.sentinel import scalar_reading
 from hypocenter.summary.reducers.torch_small_sketch import small_sketches
 from hypocenter.tap.digest import digests, to_host
 from hypocenter.tap.gradients import local

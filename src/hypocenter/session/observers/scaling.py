@@ -17,9 +17,9 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from hypocenter.detect import misuse
+from hypocenter.session.check import Check, scalar_reading
 from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.observers.contributions import Contributions
-from hypocenter.session.sentinel import Check, scalar_reading
 from hypocenter.tap import scaler_calls
 from hypocenter.tap.gradients import local, norms, to_host
 from hypocenter.tap.loss_graph import multiplier

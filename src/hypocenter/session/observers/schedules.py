@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hypocenter.detect import misuse
+from hypocenter.session.check import scalar_reading
 from hypocenter.session.observer import Context, Observer, Update
-from hypocenter.session.sentinel import scalar_reading
 from hypocenter.tap import schedule_calls
 
 ENOUGH = 4  # updates that were not skipped, to know whether a schedule steps once per update or once per epoch

@@ -25,9 +25,9 @@ from hypocenter.replay.engine import ReplayImpossible
 from hypocenter.replay.triage.again import Again, Examined, computed
 from hypocenter.replay.triage.bits import Bits, Print
 from hypocenter.replay.triage.ring import Ring
+from hypocenter.session.check import Check
 from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.sdc_rows import Rows
-from hypocenter.session.sentinel import Check
 from hypocenter.tap import digest
 from hypocenter.tap.gradients import local, norms, to_host
 from hypocenter.tap.tape import Microbatch

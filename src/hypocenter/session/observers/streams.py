@@ -24,8 +24,8 @@ from hypocenter.detect.replica_rows import BATCH_PORT, BATCH_PREFIX, RNG_PORT, R
 from hypocenter.nouns import Reading, Summary
 from hypocenter.schedule import parse
 from hypocenter.session.batch import given_to_loss_code, given_to_model
+from hypocenter.session.check import scalar_reading
 from hypocenter.session.observer import Context, Observer, Update
-from hypocenter.session.sentinel import scalar_reading
 from hypocenter.tap.digest import digests, to_host
 from hypocenter.tap.host_digest import host_digest
 from hypocenter.tap.state import RngState
