@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypocenter.nouns import Summary
 from hypocenter.summary import merge_all
 from hypocenter.summary.reducers import numpy as numpy_reducer
+from hypocenter.summary.reducers.sampling import SIZE, SMALL
 from hypocenter.summary.reducers.torch import TorchReducer, summarize
-from hypocenter.summary.reducers.torch_samples import SIZE, SMALL
 
 torch.set_num_threads(1)
 

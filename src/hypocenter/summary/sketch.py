@@ -48,13 +48,13 @@ def sketch(array: NDArray[Any], place: Placement | None = None) -> NDArray[np.fl
     values = array.astype(np.float32 if array.dtype.name in ("float16", "float32") else np.float64, copy=False)
     starts = matrix_place(values.shape, place)
     matrix = as_matrix(values, starts)
-    columns = _signs(np.arange(matrix.shape[1]) + starts.column, COLUMN_SEED).astype(values.dtype)
+    columns = signs(np.arange(matrix.shape[1]) + starts.column, COLUMN_SEED).astype(values.dtype)
     rows = row_numbers(starts, np.arange)
     total = np.zeros((K, K), dtype=np.float64)
     step = max(1, _BLOCK // max(1, matrix.shape[1]))
     for first in range(0, matrix.shape[0], step):
         block = np.nan_to_num(matrix[first : first + step], nan=0.0, posinf=0.0, neginf=0.0).clip(-LARGEST, LARGEST)
-        total += _signs(rows[first : first + step], ROW_SEED).T @ (block @ columns).astype(np.float64)
+        total += signs(rows[first : first + step], ROW_SEED).T @ (block @ columns).astype(np.float64)
     return total.astype(np.float32).reshape(-1)
 
 
@@ -147,8 +147,8 @@ def _finalised(x: Any) -> Any:
     return x ^ (x >> 16)
 
 
-def _signs(numbers: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
-    """K signs of each number, (numbers, K)."""
+def signs(numbers: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
+    """K signs, 1 or -1, of each number: (numbers, K)."""
     return 1 - 2 * ((hashed(numbers.astype(np.int64), seed)[:, None] >> np.arange(K)) & 1)
 
 

@@ -13,7 +13,7 @@ from hypocenter.summary.merge import merge_all, saturated
 from hypocenter.summary.sketch import Placement
 from hypocenter.summary.sketch import sketch as sketch_of
 
-_CHUNK = 1 << 18  # elements: 2 MiB as float64, which bounds the extra memory
+CHUNK = 1 << 18  # elements: 2 MiB as float64, which bounds the extra memory
 _SAMPLE = 512  # elements, evenly spread
 _NO_SUBNORMALS = -(1 << 30)  # as exponent of the smallest normal number of integers and bool
 
@@ -24,18 +24,21 @@ def summarize(
     histogram: Literal["sample", "full"] = "full",
     sketch: bool = False,
     place: Placement | None = None,
+    smallest_normal: int | None = None,
 ) -> Summary:
     """Summarise an array of any dtype and shape; what holds no numbers (strings, objects) gives `n` only.
 
     Args:
         histogram: "sample" looks at 512 evenly spread elements for the histogram's fields.
         sketch: also sketch it, as a whole or, with `place`, as a shard of a logical tensor.
+        smallest_normal: binary exponent of the format that the numbers had, where that is not their dtype.
     """
     if array.dtype.kind not in "biufc":
         return Summary(n=array.size)
     row = np.ascontiguousarray(_real(array)).reshape(-1)
-    smallest_normal = _smallest_normal_exponent(row.dtype)
-    whole = merge_all(_chunk(_widened(row[i : i + _CHUNK]), smallest_normal) for i in range(0, row.size, _CHUNK))
+    if smallest_normal is None:
+        smallest_normal = smallest_normal_exponent(row.dtype)
+    whole = merge_all(_chunk(_widened(row[i : i + CHUNK]), smallest_normal) for i in range(0, row.size, CHUNK))
     if histogram == "sample" and row.size > _SAMPLE:
         sample = _chunk(_widened(row[:: row.size // _SAMPLE][:_SAMPLE]), smallest_normal)
         whole = replace(
@@ -49,7 +52,8 @@ def _real(array: NDArray[Any]) -> NDArray[Any]:
     return np.stack([np.real(array), np.imag(array)]) if array.dtype.kind == "c" else array
 
 
-def _smallest_normal_exponent(dtype: np.dtype[Any]) -> int:
+def smallest_normal_exponent(dtype: np.dtype[Any]) -> int:
+    """Return the binary exponent of the smallest normal number; integers and bool have no subnormals."""
     return int(np.finfo(dtype).minexp) if dtype.kind == "f" else _NO_SUBNORMALS
 
 

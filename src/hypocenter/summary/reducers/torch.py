@@ -9,10 +9,11 @@ from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 
 from hypocenter.nouns import Summary, replace
+from hypocenter.summary.reducers.sampling import SMALL
 from hypocenter.summary.reducers.torch_deferred import Deferred
 from hypocenter.summary.reducers.torch_exact import exact
 from hypocenter.summary.reducers.torch_moments import moments_of
-from hypocenter.summary.reducers.torch_samples import SMALL, Samples
+from hypocenter.summary.reducers.torch_samples import Samples
 from hypocenter.summary.reducers.torch_sketch import Placement, sketch_of
 from hypocenter.summary.reducers.torch_values import in_a_row, is_capturing, local_values, n_elements
 

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from hypocenter.nouns import Summary
 from hypocenter.summary.exponents import BINARY32, tally
+from hypocenter.summary.reducers.sampling import SIZE, Moments, assembled
 from hypocenter.summary.reducers.torch_exact import exact, smallest_normal_exponent
-from hypocenter.summary.reducers.torch_samples import SIZE, Moments, assembled, spread
+from hypocenter.summary.reducers.torch_samples import spread
 
 _FLOAT32 = frozenset((torch.float32, torch.bfloat16, torch.float16))
 _KEPT = 1 << 16  # elements: integers and float64 up to this are copied and summarised exactly after the transfer

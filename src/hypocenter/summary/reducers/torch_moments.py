@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from hypocenter.summary.reducers.sampling import Moments
 from hypocenter.summary.reducers.torch_exact import CHUNK
-from hypocenter.summary.reducers.torch_samples import Moments
 
 _INF = math.inf
 _TRUSTED_RMS = 1e-15  # below it squares come near the smallest float32 (1.2e-38) and lose bits: sum them in float64

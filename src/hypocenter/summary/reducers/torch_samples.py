@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,27 +15,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hypocenter.nouns import Summary
-from hypocenter.summary.exponents import Tallies, n_below, tally
+from hypocenter.summary.exponents import tally
+from hypocenter.summary.reducers.sampling import RUN_LENGTH, RUNS, SIZE, Moments, assembled, run_stride
 from hypocenter.summary.reducers.torch_exact import exact, smallest_normal_exponent
 
-RUNS, RUN_LENGTH = 64, 8  # a run lies in one or two cache lines: lone elements cost three times as much
-SIZE = RUNS * RUN_LENGTH  # elements: the standard error of a fraction is at most 1/(2 sqrt(512)), 2 per cent
-SMALL = 1024  # elements: from here on four reductions cost less than counting all
 _BLOCK = 1 << 15  # elements: 128 KiB, allocated when first needed and kept from step to step
 
 SMALLEST_NORMAL = {dtype: smallest_normal_exponent(dtype) for dtype in (torch.float16, torch.bfloat16, torch.float32)}
-
-
-class Moments(NamedTuple):
-    """Extremes and sums of the finite values, and how many are not; `low` is above `high` when none is finite."""
-
-    low: float
-    high: float
-    total: float
-    squares: float
-    n_nan: int = 0
-    n_posinf: int = 0
-    n_neginf: int = 0
 
 
 def spread(row: Tensor) -> Tensor:
@@ -44,7 +29,7 @@ def spread(row: Tensor) -> Tensor:
     n = row.numel()
     if n <= SIZE:
         return row
-    return row.as_strided((RUNS, RUN_LENGTH), ((n - RUN_LENGTH) // (RUNS - 1), 1), row.storage_offset())
+    return row.as_strided((RUNS, RUN_LENGTH), (run_stride(n), 1), row.storage_offset())
 
 
 class Samples:
@@ -61,7 +46,7 @@ class Samples:
 
     def add_spread(self, ticket: int, dense: Tensor, n: int, moments: Moments) -> None:
         """Copy SIZE of the n elements, which lie one after the other in memory."""
-        sample = dense.as_strided((RUNS, RUN_LENGTH), ((n - RUN_LENGTH) // (RUNS - 1), 1), dense.storage_offset())
+        sample = dense.as_strided((RUNS, RUN_LENGTH), (run_stride(n), 1), dense.storage_offset())
         self._spread.place(SIZE).view(RUNS, RUN_LENGTH).copy_(sample)
         self._spread.held.append((ticket, n, SIZE, dense.dtype, moments))
 
@@ -134,17 +119,3 @@ def _summaries_of_whole(values: NDArray[np.float32], held: list[_Held]) -> Itera
         else:
             bad = torch.from_numpy(values[starts[i] : starts[i] + size])
             yield ticket, exact(bad, SMALLEST_NORMAL[dtype])
-
-
-def assembled(n: int, n_hist: int, smallest_normal: int, moments: Moments, tallies: Tallies, i: int = 0) -> Summary:
-    """Put together a Summary from moments and the i-th counted sample."""
-    low, high = moments.low, moments.high
-    first, counts = tallies.first[i], tallies.counts[i]
-    has_finite = low <= high
-    return Summary(
-        n=n, n_nan=moments.n_nan, n_posinf=moments.n_posinf, n_neginf=moments.n_neginf, n_hist=n_hist,
-        n_zero=tallies.n_zero[i], n_subnormal=n_below(smallest_normal, first, counts),
-        min=low + 0.0 if has_finite else None, max=high + 0.0 if has_finite else None, absmin=tallies.absmin[i],
-        absmax=max(-low, high) + 0.0 if has_finite else 0.0, sum=moments.total, sumsq=moments.squares,
-        hist_first=first, hist=counts,
-    )  # fmt: skip

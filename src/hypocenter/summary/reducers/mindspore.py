@@ -1,0 +1,78 @@
+"""MindSpore tensor -> Summary, with the interface of TorchReducer: `add` many, `drain` once a step."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from hypocenter.nouns import Summary, replace
+from hypocenter.summary.reducers.mindspore_deferred import Deferred
+from hypocenter.summary.reducers.mindspore_sketch import sketch_of
+from hypocenter.summary.reducers.mindspore_values import has_values, is_on_host, n_elements, on_host
+from hypocenter.summary.reducers.numpy_many import NumpyReducer
+from hypocenter.summary.sketch import Placement
+
+Histogram = Literal["sample", "full"]
+
+
+class MindSporeReducer:
+    """Summarise many tensors cheaply. Not thread-safe.
+
+    On the host everything is exact and agrees to the bit with `reducers.numpy` (numpy_many tells of the sample). On an
+    accelerator `add` only launches operators, which keep no reference to the tensor, and `drain` makes one transfer
+    for all floating-point tensors: counts of non-finite values and extremes are exact, sums are float32 sums, and
+    fields of the histogram come from the sample, unless `histogram="full"`, which waits for the device in `add`.
+    """
+
+    def __init__(self, histogram: Histogram = "sample", sketch: bool = False, *, defer_cpu: bool = False) -> None:
+        self._full, self._sketch = histogram == "full", sketch
+        self._defer_cpu = defer_cpu  # treat the CPU as an accelerator: for tests
+        self._host = NumpyReducer(histogram, sketch)
+        self._reset()
+
+    def _reset(self) -> None:
+        self._n = 0
+        self._done: dict[int, Summary] = {}
+        self._on_host: dict[int, int] = {}  # ticket -> that of the reducer on the host
+        self._deferred = Deferred()
+
+    def add(self, tensor: Any, place: Placement | None = None, *, sketch: bool = True) -> int:
+        """Take in a tensor as it is now and return its ticket: the index of its Summary in `drain()`.
+
+        Args:
+            tensor: a mindspore.Tensor or Parameter; what cannot be read gives `n` only.
+            place: what part of a larger tensor it is.
+            sketch: False: not this one, although the reducer sketches.
+        """
+        ticket, self._n = self._n, self._n + 1
+        try:
+            self._reduce(tensor, ticket, place, sketch)
+        except Exception:  # a summary is never worth the user's run
+            self._done[ticket] = Summary(n=n_elements(tensor))
+        return ticket
+
+    def _reduce(self, tensor: Any, ticket: int, place: Placement | None, sketch: bool) -> None:
+        if not has_values(tensor):
+            self._done[ticket] = Summary(n=n_elements(tensor))
+        elif self._full or (is_on_host(tensor) and not self._defer_cpu):
+            self._on_host[ticket] = self._host.add(on_host(tensor), place, sketch=sketch)
+        elif not n_elements(tensor):
+            self._done[ticket] = Summary()
+        else:
+            self._deferred.add(ticket, tensor, sketch_of(tensor, place) if self._sketch and sketch else None)
+
+    def drain(self) -> list[Summary]:
+        """Return the Summary of every ticket in order, and start anew."""
+        n, done, on_host_, deferred = self._n, self._done, self._on_host, self._deferred
+        self._reset()
+        host = self._host.drain()
+        done.update({ticket: host[of_host] for ticket, of_host in on_host_.items()})
+        for ticket, summary, sketch in deferred.summaries():
+            done[ticket] = summary if sketch is None else replace(summary, sketch=sketch)
+        return [done.get(ticket, Summary()) for ticket in range(n)]
+
+
+def summarize(tensor: Any, *, histogram: Histogram = "full", sketch: bool = False) -> Summary:
+    """Summarise one tensor now; on an accelerator this waits for it. Never raises, changes or keeps the tensor."""
+    reducer = MindSporeReducer(histogram, sketch)
+    reducer.add(tensor)
+    return reducer.drain()[0]
