@@ -28,12 +28,13 @@ class Measured:
     crc32: int  # of the bytes in row-major order, as they are stored
 
 
-def measure(tensor: Tensor, *, at_once: int = AT_ONCE) -> Measured:
+def measure(tensor: Tensor, *, at_once: int = AT_ONCE, sketch: bool = True) -> Measured:
     """Read all of a tensor once.
 
     Args:
         tensor: where the values lie.
         at_once: elements that are held in memory; the sketch of a larger tensor is summed up from its parts.
+        sketch: whether floating-point numbers are sketched.
 
     Raises:
         CheckpointError: the values cannot be read.
@@ -45,7 +46,7 @@ def measure(tensor: Tensor, *, at_once: int = AT_ONCE) -> Measured:
         bits = np.ascontiguousarray(tensor.read(box))
         crc = zlib.crc32(bits.reshape(-1).view(np.uint8).data, crc)
         array = _numbers(bits, tensor.dtype)
-        if not is_floating(tensor.dtype):
+        if not sketch or not is_floating(tensor.dtype):
             summaries.append(summarize(array))
             continue
         if is_small:

@@ -12,8 +12,8 @@ from hypocenter.importing.mindspore_graph import GraphParameter, Node
 from hypocenter.importing.mindspore_items import Execution, Item
 from hypocenter.importing.mindspore_names import Scope, flat, number_of, scope_of, scope_of_flat, site_of, stem_of
 from hypocenter.importing.mindspore_values import Value, Values
-from hypocenter.importing.recording import Recording
-from hypocenter.nouns import Phase, Reading, StepRecord, Summary
+from hypocenter.importing.sink import Sink
+from hypocenter.nouns import Phase, Reading, Summary
 
 _APART = 4  # orders of one run: parameters, inputs, outputs, the cell
 _MOST_NAMED = 5
@@ -47,14 +47,16 @@ class Step:
         orders: full names of operators by their names in files, by graph; for those without a graph.
         values: reads the values.
         before: what the update of the step before left, for parameters of which this step has nothing else.
+        microbatch: whose runs they are.
     """
 
-    into: Recording
+    into: Sink
     step: int
     flows: dict[int, Flow]
     orders: dict[int, dict[str, str]]
     values: Values
     before: dict[tuple[str, str, str], Kept]
+    microbatch: int = 0
     after: dict[tuple[str, str, str], Kept] = field(default_factory=dict)
     loss: float | None = None
     lr: float | None = None
@@ -65,7 +67,7 @@ class Step:
     _places: dict[int, tuple[Scope, str, str, Phase]] = field(default_factory=dict)
 
     def read(self, runs: list[Execution], parameters: list[Item]) -> None:
-        """All of it into the recording."""
+        """All of it into the recording; the step is not ended by it."""
         self._match(runs)
         self._number(runs)
         last_update = 0
@@ -84,9 +86,6 @@ class Step:
         for key, kept in self.before.items():
             if key not in self._have:
                 self._give(replace(kept, reading=replace(kept.reading, step=self.step)))
-        self.into.end(
-            StepRecord(step=self.step, n_microbatches=1, loss=self.loss, lr=self.lr, n_bad_grads=self.n_bad_grads)
-        )
 
     def _match(self, runs: list[Execution]) -> None:
         """Find the operator of each run, and test by the values that flow between them that it is the right one."""
@@ -349,8 +348,8 @@ class Step:
 
     def _reading(self, value: Value, phase: Phase, site: str, port: str, order: int, **more: Any) -> Reading:
         return Reading(
-            step=self.step, microbatch=0, phase=phase, site=site, port=port, order=order, dtype=value.dtype,
-            shape=value.shape, summary=value.summary, digest=value.digest, lacks=value.lacks, **more,
+            step=self.step, microbatch=self.microbatch, phase=phase, site=site, port=port, order=order,
+            dtype=value.dtype, shape=value.shape, summary=value.summary, digest=value.digest, lacks=value.lacks, **more,
         )  # fmt: skip
 
     def _give(self, kept: Kept) -> None:
@@ -359,7 +358,7 @@ class Step:
             self._have.add((reading.phase, reading.site, reading.port))
         self.into.add(reading)
         if kept.tensor is not None:
-            self.into.keep(kept.of, kept.key, 0, kept.tensor)
+            self.into.keep(kept.of, kept.key, self.microbatch, kept.tensor)
 
     def _give_plain(self, reading: Reading) -> None:
         self.into.add(reading)

@@ -16,7 +16,7 @@ from hypocenter.compare.weights.stored import StoredTensor
 from hypocenter.compare.weights.tensor import Tensor
 from hypocenter.importing.measured import Measured, measure
 from hypocenter.importing.mindspore_items import Execution, Item
-from hypocenter.importing.recording import Recording
+from hypocenter.importing.sink import Sink
 from hypocenter.importing.tensor_file import open_tensor
 from hypocenter.nouns import Summary
 
@@ -43,10 +43,12 @@ class Values:
     Args:
         into: gets problems and notes.
         may_mislabel: the device may be a CPU.
+        sketch: whether values are sketched.
     """
 
-    def __init__(self, into: Recording, *, may_mislabel: bool) -> None:
+    def __init__(self, into: Sink, *, may_mislabel: bool, sketch: bool = True) -> None:
         self._into = into
+        self._sketch = sketch
         self._may_mislabel = may_mislabel
         self._files: dict[int, tuple[Tensor, Measured] | None] = {}  # by identity of the item
         self._known: dict[int, Value | None] = {}  # by identity of the item
@@ -71,7 +73,7 @@ class Values:
             return None
         try:
             tensor = open_tensor(item.path)
-            return tensor, measure(tensor)
+            return tensor, measure(tensor, sketch=self._sketch)
         except CheckpointError as error:
             self._into.problem(
                 f"values are left out: {item.path}: {error.what}{f' ({error.why})' if error.why else ''}"
