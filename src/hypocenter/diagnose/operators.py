@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from hypocenter.diagnose.evidence import OpFacts
+from hypocenter.operator_names import canonical
 
 MATMUL = frozenset(
     {
@@ -74,7 +75,9 @@ _NAMES = {
 
 
 def base(op: str) -> str:
-    """The operator without namespace, overload and in-place mark: `aten.add_.Tensor` is `add`."""
+    """The operator without namespace, overload and in-place mark: `aten.add_.Tensor` is `add`, and so is `AddExt`."""
+    if op[:1].isupper():
+        return canonical(op)  # MindSpore's
     parts = op.split("::")[-1].split(".")
     name = parts[1] if len(parts) > 1 and parts[0] in ("aten", "prims", "quantized", "torchvision") else parts[0]
     if len(parts) > 1 and name == parts[0] and parts[0] not in _NAMES:

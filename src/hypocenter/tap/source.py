@@ -1,29 +1,37 @@
-"""The innermost line of code outside torch and Hypocenter: where an operation was written."""
+"""The innermost line of code outside the framework and Hypocenter: where an operation was written."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
 import linecache
 import os
 from pathlib import Path
 from types import FrameType
 
-import torch
-
 from hypocenter.nouns import Source
 
-_SKIPPED = (
-    str(Path(torch.__file__).resolve().parent) + os.sep,
-    str(Path(__file__).resolve().parents[1]) + os.sep,
-)
+
+def _folders() -> tuple[str, ...]:
+    """Of the frameworks that are installed, found without importing them, and of Hypocenter."""
+    found = [Path(__file__).resolve().parents[1]]
+    for name in ("torch", "mindspore"):
+        with contextlib.suppress(ValueError, ImportError):  # a stand-in that somebody put into sys.modules
+            spec = importlib.util.find_spec(name)
+            if spec is not None and spec.origin:
+                found.append(Path(spec.origin).resolve().parent)
+    return tuple(str(folder) + os.sep for folder in found)
+
+
+_SKIPPED = _folders()
 _SKIPPED_PARTS = (f"{os.sep}deepspeed{os.sep}runtime{os.sep}",)  # what ZeRO-3 has put in place of F.linear
 _SKIPPED_FILES = frozenset({contextlib.__file__, functools.__file__})
 _known: dict[str, bool] = {}
 
 
 def is_library(filename: str) -> bool:
-    """Whether a frame of this file is folded: torch, Hypocenter itself, the import machinery, generated code."""
+    """Whether a frame of this file is folded: a framework, Hypocenter itself, import machinery, generated code."""
     known = _known.get(filename)
     if known is None:
         known = filename.startswith((*_SKIPPED, "<frozen", "<eval_with_key")) or filename in _SKIPPED_FILES
