@@ -7,6 +7,7 @@ Standard library only: it is imported in every process of a job.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -73,13 +74,37 @@ def seed_numpy(seed: int) -> None:
         numpy.random.seed(seed)
 
 
+_OURS = "is_hypocenters"
+
+
 def switch_mindspore(seed: int, *, deterministic: bool) -> None:
-    """MindSpore's seed and, when wanted, its deterministic switch; nothing where it is not imported."""
+    """MindSpore's seeds and, when wanted, its deterministic switch; nothing where it is not imported."""
     mindspore: Any = sys.modules.get("mindspore")
     if mindspore is None:
         return
-    mindspore.set_seed(seed)
+    mindspore.set_seed(seed)  # of initializers, random operators and data sets; and NumPy's
+    if hasattr(mindspore, "manual_seed"):  # of `mint` (MindSpore 2.3 and later): begins at a number of the system's
+        mindspore.manual_seed(seed)
     if deterministic and hasattr(mindspore, "set_deterministic"):  # MindSpore 2.5 and later
-        mindspore.set_deterministic(True)
+        _set_once(mindspore)
     elif deterministic:
         mindspore.set_context(deterministic="ON")
+
+
+def _set_once(mindspore: Any) -> None:
+    """Switch it on; a program that does so itself later is not told that it was on already, which is an error there."""
+    own: Any = mindspore.set_deterministic
+    if hasattr(own, _OURS):
+        return
+
+    @functools.wraps(own)
+    def set_deterministic(deterministic: bool) -> None:
+        try:
+            own(deterministic)
+        except RuntimeError:
+            if not deterministic:
+                raise
+
+    own(True)
+    setattr(set_deterministic, _OURS, True)
+    mindspore.set_deterministic = set_deterministic

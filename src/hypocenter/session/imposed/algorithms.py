@@ -16,7 +16,7 @@ import torch
 
 from hypocenter import deterministic
 from hypocenter.config import Config
-from hypocenter.session.imposed.seeds import wanted_seed
+from hypocenter.session.imposed.wanted_seed import wanted_seed
 
 _NAMES = re.compile(r"^(.+?) (?:does not have a deterministic implementation|defaults to a non-deterministic)")
 _state: dict[str, Any] = {}  # what has been put in place in this process, so that it is put there once

@@ -7,32 +7,14 @@ imposed is kept in run.json and said at the end of `hypocenter run`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from hypocenter.config import Config
 from hypocenter.session.imposed import algorithms, dropout, entropy, seeds
-
-Warn = Callable[[str], None]
-Impose = Callable[[Config, Warn], dict[str, str]]
+from hypocenter.session.imposed.in_order import Impose, Warn, impose_all
 
 IMPOSED: tuple[Impose, ...] = (seeds.begin, algorithms.begin, entropy.begin, dropout.begin)
 """Add yours here."""
 
 
 def begin(config: Config, warn: Warn) -> dict[str, str]:
-    """Impose what the options ask for. Called when torch has been imported, before the user's code goes on.
-
-    Args:
-        warn: says one line on stderr, and keeps it for run.json.
-
-    Returns:
-        Name -> what was imposed, in words.
-    """
-    done: dict[str, str] = {}
-    for impose in IMPOSED:
-        try:
-            done |= impose(config, warn)
-        except Exception as error:
-            what = impose.__module__.rpartition(".")[2]
-            warn(f"{what} could not be imposed as asked for: {type(error).__name__}: {error}")
-    return done
+    """Impose what the options ask for. Called when torch has been imported, before the user's code goes on."""
+    return impose_all(IMPOSED, config, warn)

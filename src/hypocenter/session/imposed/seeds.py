@@ -15,13 +15,7 @@ import torch
 from hypocenter import deterministic
 from hypocenter.config import Config
 from hypocenter.session.imposed.later import when_imported
-
-
-def wanted_seed(config: Config) -> int | None:
-    """The seed that the options ask for; None when they leave generators alone."""
-    if config.seed is not None:
-        return config.seed
-    return deterministic.SEED if config.deterministic else None
+from hypocenter.session.imposed.wanted_seed import wanted_seed
 
 
 def begin(config: Config, warn: Any) -> dict[str, str]:

@@ -1,0 +1,1 @@
+"""What a MindSpore run is made to do on an unmodified program, when asked: one file = one such thing. All off."""

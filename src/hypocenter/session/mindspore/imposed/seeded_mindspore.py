@@ -1,0 +1,15 @@
+"""The half of `hypocenter.seed_all` that is MindSpore's."""
+
+from __future__ import annotations
+
+from hypocenter.config import Config
+from hypocenter.session.imposed.in_order import Warn
+from hypocenter.session.mindspore.imposed import algorithms, dropout, entropy
+from hypocenter.session.mindspore.imposed.seeds import set_all
+
+
+def begin(config: Config, warn: Warn) -> None:
+    """Called when MindSpore is there."""
+    set_all(config.seed or 0, is_deterministic=config.deterministic)
+    for impose in (algorithms.begin, entropy.begin, dropout.begin):
+        impose(config, warn)
