@@ -12,7 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hypocenter.tap.tree import MAX_TENSORS, flatten, replace_tensors, tensors
+from hypocenter.tap.tree import flatten, replace_tensors, tensors
+from hypocenter.tap.walking import MAX_TENSORS
 
 
 class Pair(typing.NamedTuple):

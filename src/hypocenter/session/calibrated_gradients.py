@@ -14,7 +14,7 @@ from hypocenter.nouns import Phase, Reading
 from hypocenter.session.levels import UntracedReducer
 from hypocenter.tap.gradients import local
 from hypocenter.tap.names import NameMap
-from hypocenter.tap.sites import is_wanted
+from hypocenter.tap.wanted import is_wanted
 
 SMALL = 64  # elements
 MIN_COSINE = 0.999  # between a parameter's gradient and its replay's: else something else was added to it

@@ -21,7 +21,7 @@ from hypocenter.config import Config
 from hypocenter.session.facts.plain import NOT_PLAIN, plain
 from hypocenter.session.trained import Trained, trained
 from hypocenter.tap.names import NameMap
-from hypocenter.tap.sites import is_wanted
+from hypocenter.tap.wanted import is_wanted
 
 _SHOWN_STATE = 8  # tensors of state per parameter; more is an optimizer whose rule is not known
 

@@ -26,8 +26,8 @@ from hypocenter.nouns import Phase, Reading
 from hypocenter.tap.clock import Clock
 from hypocenter.tap.compile_guard import never_compile, silence_global_hook_warning
 from hypocenter.tap.names import NameMap, class_name, unwrap, wrapped_attribute
-from hypocenter.tap.sites import is_wanted
 from hypocenter.tap.slots import FULL_PRECISION, Slots, can_fold, fold, fold_through
+from hypocenter.tap.wanted import is_wanted
 
 _MATRIX_PRODUCTS = (
     nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d,

@@ -25,7 +25,8 @@ from hypocenter.tap.compile_guard import inside_compiled_call, never_compile, si
 from hypocenter.tap.frames import Frame, frames_of
 from hypocenter.tap.names import NameMap, unwrap
 from hypocenter.tap.reducer import Reducer
-from hypocenter.tap.sites import Site, Sites
+from hypocenter.tap.site import Site
+from hypocenter.tap.sites import Sites
 from hypocenter.tap.spread.activations import SpreadOfActivations
 from hypocenter.tap.spread.where import Where
 from hypocenter.tap.tree import flatten

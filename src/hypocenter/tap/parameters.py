@@ -18,10 +18,10 @@ from hypocenter.tap.clock import Clock
 from hypocenter.tap.flat_parameters import is_flat, unfolded
 from hypocenter.tap.names import NameMap, class_name
 from hypocenter.tap.reducer import Reducer
-from hypocenter.tap.sites import is_wanted
 from hypocenter.tap.spread.parameters import SpreadOfParameters
 from hypocenter.tap.spread.where import Where
 from hypocenter.tap.tree import flatten
+from hypocenter.tap.wanted import is_wanted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from hypocenter.tap.sites import Site
+from hypocenter.tap.site import Site
 
 ROOT_FILE = "(root)"  # the outermost module's site has no name
 

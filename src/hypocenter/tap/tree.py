@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
@@ -13,9 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-MAX_DEPTH = 8  # containers within containers; a KV cache is output[past][layers][0][keys], 5 deep
-MAX_TENSORS = 1024  # per value; a 100-layer cache holds 200
-MAX_NODES = 8192  # values looked at, so that a config or a tokenizer in an argument cannot stall a step
+from hypocenter.tap.walking import MAX_DEPTH, MAX_NODES, MAX_TENSORS, Walk, children
 
 _LEAVES = (
     str, bytes, int, float, complex, bool, type(None), range, slice, type, torch.dtype, torch.device, torch.Size,
@@ -38,7 +35,7 @@ def tensors(value: object) -> Iterator[tuple[str, Tensor]]:
 
 def flatten(value: object, prefix: str = "") -> list[tuple[str, Tensor]]:
     """The same as a list, with `prefix` before each suffix."""
-    walk = _Walk()
+    walk = Walk(Tensor, _LEAVES)
     walk.visit(value, prefix, 0)
     return walk.found
 
@@ -51,25 +48,6 @@ def replace_tensors(value: Any, fn: Callable[[Tensor], Tensor]) -> Any:
     A container that contains itself keeps the original at the inner place.
     """
     return _Replace(fn).visit(value, 0)
-
-
-class _Walk:
-    def __init__(self) -> None:
-        self.found: list[tuple[str, Tensor]] = []
-        self._seen: dict[int, object] = {}  # holds the values too, so that no id is used again meanwhile
-        self._n_nodes = 0
-
-    def visit(self, value: object, path: str, depth: int) -> None:
-        if isinstance(value, Tensor):
-            if len(self.found) < MAX_TENSORS:
-                self.found.append((path, value))
-            return
-        if isinstance(value, _LEAVES) or id(value) in self._seen or depth > MAX_DEPTH or self._n_nodes > MAX_NODES:
-            return
-        self._seen[id(value)] = value
-        for key, child in _children(value):
-            self._n_nodes += 1
-            self.visit(child, f"{path}[{key}]", depth + 1)
 
 
 class _Replace:
@@ -89,7 +67,7 @@ class _Replace:
             return value
         self._remember(value, value)
         changed: dict[Any, Any] = {}
-        for key, child in _children(value):
+        for key, child in children(value):
             self._n_nodes += 1
             new = self.visit(child, depth + 1)
             if new is not child:
@@ -100,25 +78,6 @@ class _Replace:
         self._kept.append(value)
         self._memo[id(value)] = new
         return new
-
-
-def _children(value: Any) -> list[tuple[Any, Any]]:
-    """(key, child) of a container; the key is what `_rebuild` puts the new child under."""
-    try:
-        if isinstance(value, (tuple, list, deque)):
-            return list(enumerate(cast("list[Any]", value)))
-        if isinstance(value, Mapping):
-            return list(cast("Mapping[Any, Any]", value).items())
-        return _attributes(value)
-    except Exception:  # an object whose own access methods raise: it is opaque to us
-        return []
-
-
-def _attributes(value: Any) -> list[tuple[str, Any]]:
-    names: dict[str, Any] = {}
-    if dataclasses.is_dataclass(value):
-        names = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if hasattr(value, f.name)}
-    return list({**names, **getattr(value, "__dict__", {})}.items())
 
 
 def _rebuild(value: Any, changed: Mapping[Any, Any]) -> Any:
