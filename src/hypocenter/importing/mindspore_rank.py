@@ -84,6 +84,10 @@ class Rank:
         self.into.end(StepRecord(step=step, n_microbatches=len(batches), loss=loss, lr=lr, n_bad_grads=n_bad))
         self._last = step
 
+    def forget(self) -> None:
+        """Say nothing of what the last update left."""
+        self._left = {}
+
     def end(self) -> None:
         """No step is left: what the last update left, and what the program is made of."""
         if self._left:

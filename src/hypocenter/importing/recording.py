@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
 from hypocenter._version import __version__
-from hypocenter.compare.values.recorded import file_stem
-from hypocenter.compare.weights.checkpoint import CheckpointError
-from hypocenter.compare.weights.elements import SAFETENSORS
 from hypocenter.compare.weights.tensor import Tensor
-from hypocenter.compare.weights.writer import write_file
 from hypocenter.errors import HypocenterError
+from hypocenter.importing.values_out import Held, hold, write_values
 from hypocenter.nouns import Attempt, Imported, Place, Reading, Run, StepRecord
 from hypocenter.record.facts_file import Facts, write_facts
 from hypocenter.record.layout import FORMAT, RUN_FILE, rank_directory, tensors_directory
@@ -24,7 +21,6 @@ from hypocenter.record.writer import Writer
 ROWS = 4096  # readings handed on at a time
 MOST_PROBLEMS = 50  # that are listed; the rest is counted
 MOST_STEP = (1 << 62) - 1
-_FLOATS = frozenset(SAFETENSORS.values())
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,7 +53,7 @@ class Recording:
         self._writer: Writer | None = None
         self._at: tuple[int, int] = (-1, -1)
         self._waiting: list[Reading] = []
-        self._values: dict[tuple[int, str], dict[str, Tensor]] = {}
+        self._values: Held = {}
         self._started = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
 
     def problem(self, text: str) -> None:
@@ -95,12 +91,13 @@ class Recording:
 
     def keep(self, site: str, key: str, microbatch: int, tensor: Tensor) -> None:
         """Values of the current step: written when the step ends, read from their file part by part then."""
-        if tensor.dtype in _FLOATS and not tensor.dtype.startswith("complex"):
-            self._values.setdefault((microbatch, site), {})[key] = tensor
+        hold(self._values, site, key, microbatch, tensor)
 
     def end(self, record: StepRecord) -> None:
         """The current step is complete."""
-        self._write_values(record.step)
+        held, self._values = self._values, {}
+        folder = tensors_directory(self.directory, self._at[0])
+        self.tally.tensors += write_values(folder, record.step, held, self.problem)
         self._flush(record)
 
     def facts(self, rank: int, facts: Facts) -> None:
@@ -147,20 +144,3 @@ class Recording:
         self._flush(None)
         self._writer.close(seal=True)
         self._writer = None
-
-    def _write_values(self, step: int) -> None:
-        held, self._values = self._values, {}
-        for (microbatch, site), values in held.items():
-            folder = tensors_directory(self.directory, self._at[0]) / f"step-{step:06d}" / f"mb-{microbatch}"
-            self._write_file(folder / f"{file_stem(site)}.safetensors", values, site)
-
-    def _write_file(self, path: Path, values: Mapping[str, Tensor], site: str) -> None:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_file(dict(values), path, {"site": site})
-            self.tally.tensors += len(values)
-        except CheckpointError as error:  # one of the dump's files has become unreadable
-            self.problem(f"values of {site} are left out: {error.what} ({error.why})")
-            path.with_name(f".{path.name}.part").unlink(missing_ok=True)
-        except OSError as error:
-            raise HypocenterError("the run cannot be written", where=str(path), why=str(error)) from error

@@ -1,0 +1,162 @@
+"""GRAPH mode: MindSpore dumps the calls that were asked for, and after each step its dump becomes rows and is deleted.
+
+MindSpore reads MINDSPORE_DUMP_CONFIG when it compiles the first graph, not when it is imported: so it is set before
+the first call of a graph in GRAPH mode, and a program in PyNative mode never has it. Which calls are dumped is told
+call by call: every call gets a number as its "iteration", and those that are not wanted the number 0, which the
+configuration leaves out.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mindspore as ms  # pyright: ignore[reportMissingImports]
+
+from hypocenter import schedule
+from hypocenter.importing.mindspore_live import FOLDER, MOST_CALLS, LiveDump, LiveRows, note_call
+from hypocenter.nouns import LEVELS, Reading, StepRecord
+from hypocenter.session.mindspore.dump_settings import PLAIN_PATH, settings
+from hypocenter.session.mindspore.seams import Context, Part
+from hypocenter.tap.mindspore.graph_calls import GraphCalls, trains
+
+VARIABLE = "MINDSPORE_DUMP_CONFIG"
+_NONE = 0  # the number of calls that are not dumped
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphStep:
+    """What the dump tells of a step."""
+
+    rows: Sequence[Reading] = ()
+    record: StepRecord | None = None  # loss, rate and bad gradients, as far as they are known; None: nothing was dumped
+
+
+class Graphs(Part):
+    """The dump of one process. Off below level modules, and until a graph is called in GRAPH mode."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._config = context.config
+        self._is_wanted = LEVELS.index(self._config.level) >= LEVELS.index("modules")
+        self._due = schedule.parse(self._config.schedule)
+        self._dump: LiveDump | None = None
+        self._rows: LiveRows | None = None
+        self._link: Path | None = None
+        self._is_set = False
+        self._number = 0
+        self._calls: list[int] = []
+        self._said: set[str] = set()
+
+    def attach(self) -> Any:
+        """Listen to calls of graphs."""
+        GraphCalls(self.context.patches, self).attach()
+        return self._end
+
+    def before_graph(self, owner: Any) -> None:
+        """A graph is about to be called."""
+        if not self._is_wanted:
+            self._say_once(
+                "GRAPH mode: at level sentinel what Python sees alone is recorded; --level modules looks inside"
+            )
+            return
+        if self._dump is None and not self._begin():
+            self._is_wanted = False
+            return
+        step = self.context.clock.step
+        if not (self._due(step) and trains(owner)) or self._number >= MOST_CALLS:
+            _number_calls(_NONE)
+            return
+        self._number += 1
+        self._calls.append(self._number)
+        assert self._dump is not None
+        note_call(self._dump.folder, self._number, step)
+        _number_calls(self._number)
+
+    def after_graph(self, owner: Any) -> None:
+        """It has returned: MindSpore has read its configuration, which no other process is to see."""
+        if self._is_set:
+            os.environ.pop(VARIABLE, None)
+            self._is_set = False
+        if self._dump is not None:
+            _number_calls(_NONE)
+
+    def collect(self, step: int) -> GraphStep:
+        """What was dumped of a step that is over."""
+        calls, self._calls = self._calls, []
+        if self._dump is None or self._rows is None or not calls:
+            return GraphStep()
+        _wait()
+        if not self._dump.read(step, calls):
+            self._say_once(
+                "GRAPH mode: MindSpore dumped nothing: it had compiled a graph before GRAPH mode was set, or dumps are "
+                "not part of this build"
+            )
+            return GraphStep()
+        for line in self._rows.problems:
+            self._say_once(f"GRAPH mode: {line}")
+        return GraphStep(rows=self._rows.rows, record=self._rows.record)
+
+    def _begin(self) -> bool:
+        """Write the configuration and name it to MindSpore."""
+        if os.environ.get(VARIABLE):
+            self._say_once(f"GRAPH mode: the program dumps by itself ({VARIABLE} is set): hypocenter import reads that")
+            return False
+        if not hasattr(ms._c_expression, "_set_init_iter"):
+            self._say_once(
+                f"GRAPH mode: this MindSpore ({ms.__version__}) cannot number its dumps; nothing is looked at"
+            )
+            return False
+        rank, _ = self.context.rank()
+        folder = self.context.rank_directory() / FOLDER
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        file = folder / "settings.json"
+        is_statistic = ms.get_context("device_target") == "Ascend" and self._config.level == "modules"
+        text = settings(
+            self._plain(folder), iterations=f"1-{MOST_CALLS}", sites=self._config.sites, is_statistic=is_statistic
+        )
+        file.write_text(text, encoding="utf-8")
+        os.environ[VARIABLE] = str(file)
+        self._is_set = True
+        self._rows = LiveRows(self._config, self.context.directory, rank)
+        self._dump = LiveDump(folder, rank, self._rows, sketch=self._config.sketch)
+        return True
+
+    def _plain(self, folder: Path) -> str:
+        """A path that MindSpore takes: the folder's own, or one that leads there."""
+        path = str(folder.absolute())
+        if PLAIN_PATH.fullmatch(path):
+            return path
+        self._link = Path(tempfile.gettempdir()) / f"hypocenter-{os.getpid()}"
+        self._link.unlink(missing_ok=True)
+        self._link.symlink_to(folder.absolute())
+        return str(self._link)
+
+    def _say_once(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self.context.warn(text)
+
+    def _end(self) -> None:
+        if self._dump is not None:
+            self._dump.end()
+        if self._link is not None:
+            with suppress(OSError):
+                self._link.unlink()
+
+
+def _number_calls(number: int) -> None:
+    ms._c_expression._set_init_iter(number)
+
+
+def _wait() -> None:
+    """Until what was launched is done, and dumped; a CPU is done when a call returns."""
+    if ms.get_context("device_target") != "CPU":
+        ms.runtime.synchronize()
