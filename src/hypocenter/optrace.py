@@ -50,3 +50,38 @@ class TracedOp:
         for edge in self.inputs:
             found |= edge.bits
         return found & REAL
+
+
+def is_transition(op: TracedOp) -> bool:
+    """Whether values stop being finite here (a kind that no input had), or a bad leaf is first used here."""
+    if not op.real:
+        return False
+    if any(edge.producer < 0 and edge.real for edge in op.inputs):
+        return True
+    return op.incoming == 0 or bool(op.bits & NAN and not op.incoming & NAN)
+
+
+def classify(found: int, inputs: tuple[Edge, ...], literal: int, *, flips_sign: bool) -> int:
+    """Split the infinities of an output into real ones and those that descend from constants of the program.
+
+    Args:
+        found: kinds of non-finite values in the output.
+        literal: infinite numbers among the operator's own arguments.
+        flips_sign: the operator can turn +inf into -inf.
+    """
+    if not found & (POSINF | NEGINF):
+        return found
+    real_in = 0
+    for edge in inputs:
+        real_in |= edge.real
+        literal |= edge.bits & (LITERAL_POSINF | LITERAL_NEGINF)
+    if flips_sign and literal:
+        literal = LITERAL_POSINF | LITERAL_NEGINF
+    bits = found & NAN
+    for kind, constant in ((POSINF, LITERAL_POSINF), (NEGINF, LITERAL_NEGINF)):
+        if found & kind:
+            if literal & constant:
+                bits |= constant | (kind if real_in else 0)
+            else:
+                bits |= kind
+    return bits

@@ -15,7 +15,17 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hypocenter.optrace import LITERAL_NEGINF, LITERAL_POSINF, NAN, NEGINF, POSINF, REAL, Edge, TracedOp
+from hypocenter.optrace import (
+    LITERAL_NEGINF,
+    LITERAL_POSINF,
+    NAN,
+    NEGINF,
+    POSINF,
+    Edge,
+    TracedOp,
+    classify,
+    is_transition,
+)
 from hypocenter.tap.collective_ops import is_collective, is_wrapped, operands, result_of
 from hypocenter.tap.gradients import local
 from hypocenter.tap.op_context import OpContext, OpPlace
@@ -193,7 +203,8 @@ class OpTracer(TorchDispatchMode):
         place = self.context.place(name)
         index = len(self.nodes)
         for tensor in outputs:
-            found = 0 if base in UNDEFINED else _classify(nonfinite_bits(tensor), base, edges, literal)
+            now = 0 if base in UNDEFINED else nonfinite_bits(tensor)
+            found = classify(now, edges, literal, flips_sign=base in _SIGN_FLIPS)
             bits |= found
             self._write(tensor, index, found)
         traced = TracedOp(
@@ -212,7 +223,7 @@ class OpTracer(TorchDispatchMode):
             dtypes=tuple(str(t.dtype).removeprefix("torch.") for t in outputs),
             scalars=tuple(v for v in (*args, *kwargs.values()) if isinstance(v, (int, float))),
         )
-        if func is not None and self._capture and _is_transition(traced, edges) and self._n_captures < MAX_CAPTURES:
+        if func is not None and self._capture and is_transition(traced) and self._n_captures < MAX_CAPTURES:
             self._n_captures += 1
             node.func = func
             node.args, node.kwargs = _detached(args, captured), _detached(kwargs, captured)
@@ -258,38 +269,6 @@ class OpTracer(TorchDispatchMode):
 
     def _before_write(self, written: list[torch.Tensor]) -> dict[int, torch.Tensor]:
         return {id(t): t.detach().clone() for t in written if 0 < _bytes(t) <= CAPTURE_BYTES}
-
-
-def _is_transition(traced: TracedOp, edges: tuple[Edge, ...]) -> bool:
-    """Whether values stop being finite here (a kind that no input had), or a bad leaf is first used here."""
-    if not traced.bits & REAL:
-        return False
-    if any(edge.producer < 0 and edge.real for edge in edges):
-        return True
-    incoming = 0
-    for edge in edges:
-        incoming |= edge.real
-    return incoming == 0 or bool(traced.bits & NAN and not incoming & NAN)
-
-
-def _classify(found: int, base: str, edges: tuple[Edge, ...], literal: int) -> int:
-    """Split the infinities of an output into real ones and those that descend from constants of the program."""
-    if not found & (POSINF | NEGINF):
-        return found
-    real_in = 0
-    for edge in edges:
-        real_in |= edge.real
-        literal |= edge.bits & (LITERAL_POSINF | LITERAL_NEGINF)
-    if base in _SIGN_FLIPS and literal:
-        literal = LITERAL_POSINF | LITERAL_NEGINF
-    bits = found & NAN
-    for kind, constant in ((POSINF, LITERAL_POSINF), (NEGINF, LITERAL_NEGINF)):
-        if found & kind:
-            if literal & constant:
-                bits |= constant | (kind if real_in else 0)
-            else:
-                bits |= kind
-    return bits
 
 
 def _literal_bits(args: Any, kwargs: Any) -> int:
