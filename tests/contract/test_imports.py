@@ -13,7 +13,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "hypocenter"
 RECORDING_HALF = {"tap", "session", "replay", "boot", "callbacks", "examine"}
-NEEDS_TORCH = ("hypocenter.summary.reducers.torch",)  # and what begins so
+NEEDS_A_FRAMEWORK = (  # and what begins so
+    "hypocenter.summary.reducers.torch", "hypocenter.summary.reducers.mindspore", "hypocenter.session.mindspore.",
+    "hypocenter.tap.mindspore.", "hypocenter.replay.mindspore.",
+)  # fmt: skip
 TRAINING_MUST_NOT_LOAD = {"click", "rich", "jinja2", "duckdb", "safetensors"}
 
 _LOADED = """
@@ -34,7 +37,7 @@ def loaded_by(name: str, *, after: str = "") -> set[str]:
     """Top-level packages that a fresh process loads with a module and all below it, beyond what `after` loads."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("HYPOCENTER_")}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), environment.get("PYTHONPATH", "")])
-    command = [sys.executable, "-W", "ignore", "-c", _LOADED, name, ",".join(NEEDS_TORCH), after]
+    command = [sys.executable, "-W", "ignore", "-c", _LOADED, name, ",".join(NEEDS_A_FRAMEWORK), after]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     return set(json.loads(done.stdout.splitlines()[-1]))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 from typing import Any
 
-from hypocenter.session.start import Handle, watch
+from hypocenter.session.handle import Handle
+from hypocenter.session.start import watch
 
 if importlib.util.find_spec("lightning") is not None:
     from lightning.pytorch.callbacks import Callback

@@ -6,7 +6,8 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from hypocenter.session.start import Handle, watch
+from hypocenter.session.handle import Handle
+from hypocenter.session.start import watch
 
 
 class TransformersCallback(TrainerCallback):

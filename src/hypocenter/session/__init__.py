@@ -2,6 +2,25 @@
 
 from __future__ import annotations
 
-from hypocenter.session.start import probe, start_from_env, watch
+import sys
+from typing import TYPE_CHECKING, Any
+
+from hypocenter.session.dispatch import start_from_env, watch
+
+if TYPE_CHECKING:
+    from hypocenter.session.start import probe
 
 __all__ = ["probe", "start_from_env", "watch"]
+
+
+def __getattr__(name: str) -> Any:
+    """`probe` is the framework's own where there is only one: torch.compile looks into it."""
+    if name != "probe":
+        raise AttributeError(f"module 'hypocenter.session' has no attribute {name!r}")
+    if "mindspore" not in sys.modules:
+        from hypocenter.session.start import probe
+    elif "torch" not in sys.modules:
+        from hypocenter.session.mindspore.start import probe
+    else:
+        from hypocenter.session.dispatch import probe
+    return probe

@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-import torch
-
 from hypocenter._version import __version__
 from hypocenter.config import Config
 from hypocenter.nouns import Reading, StepRecord
@@ -16,12 +14,15 @@ from hypocenter.record.run_file import finish_run, start_run
 from hypocenter.record.writer import Writer
 from hypocenter.session.guard import Warnings
 
+_claimed: dict[Path, Output] = {}  # a process may import two frameworks: the one that makes a step first writes
+
 
 class Output:
     """Writes rows and step records. Nothing is written before the first ones: only then is the rank known.
 
     Args:
         owns_run: whether run.json is ours to write (`watch`) or the launcher's (`hypocenter run`).
+        versions: of the framework and what goes with it, by name.
         imposed: what the program is made to do; read when the first rows come.
     """
 
@@ -34,20 +35,30 @@ class Output:
         *,
         owns_run: bool,
         command: tuple[str, ...],
+        versions: Mapping[str, str],
         imposed: Mapping[str, str] | None = None,
     ) -> None:
         self._config, self._directory, self._rank, self._warn = config, directory, rank, warn
         self._owns_run, self._command, self._imposed = owns_run, command, imposed
+        self._versions = versions
         self._open: tuple[Writer, Sinks] | None = None
+        self._is_second = False
 
     @property
     def is_broken(self) -> bool:
         """Whether the recording of this rank had to be given up."""
-        return self._open is not None and bool(self._open[0].broken)
+        return self._is_second or (self._open is not None and bool(self._open[0].broken))
 
     def write(self, rows: Sequence[Reading], record: StepRecord | None) -> None:
         """One step's rows, and its record if it is complete."""
         if self._open is None:
+            first = _claimed.setdefault(self._directory, self)
+            self._is_second = set(first._versions) != set(self._versions)
+            if self._is_second:
+                self._warn(
+                    f"only what trains with {next(iter(first._versions))} is recorded, the first that made a step"
+                )
+                return
             self._open = self._opened()
         for each in self._open:
             each.write(rows, record)
@@ -58,12 +69,14 @@ class Output:
             return
         for each in self._open:
             each.close()
+        if _claimed.get(self._directory) is self:
+            del _claimed[self._directory]
         if self._owns_run or self._warn.lines:
             finish_run(self._directory, "finished", 0 if self._owns_run else None, self._warn.lines)
 
     def _opened(self) -> tuple[Writer, Sinks]:
         rank, world_size = self._rank()
-        versions = {"hypocenter": __version__, "torch": torch.__version__}
+        versions = {"hypocenter": __version__, **self._versions}
         start_run(self._directory, self._command, asdict(self._config), world_size, versions, self._imposed)
         writer = Writer(self._directory, rank=rank, warn=self._warn)
         start = SinkStart(rank=rank, world_size=world_size, directory=self._directory)

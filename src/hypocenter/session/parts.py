@@ -123,8 +123,9 @@ class Parts:
         )
         self.parameter_check = ParameterCheck(self.sentinel, self.failures, self.rank)
         self.output = Output(
-            config, directory, self.rank, self.warn, owns_run=owns_run, command=command, imposed=self.imposed
-        )
+            config, directory, self.rank, self.warn, owns_run=owns_run, command=command,
+            versions={"torch": torch.__version__}, imposed=self.imposed,
+        )  # fmt: skip
 
     def attach(self) -> list[Callable[[], None]]:
         """Start listening; what takes each part off again, in the order in which they came on."""

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
-import time
 from collections.abc import Callable
-from datetime import datetime, timezone
 from pathlib import Path
 
 from hypocenter import launcher
-from hypocenter.nouns import Attempt, Place
+from hypocenter.nouns import Place
 from hypocenter.record.place_file import write_place
+from hypocenter.session.attempt import this_attempt
 from hypocenter.session.rank import rank_and_world_size
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.topology.survey import Standing, Survey
@@ -33,14 +31,7 @@ class PlaceKeeper:
         self._is_surveyed, self._nowhere = True, Standing()
         self._made: tuple[object, Place] | None = None
         self._written: Place | None = None
-        now_ns = time.time_ns()
-        self._attempt = Attempt(
-            number=launcher.attempt(os.environ),
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            started=datetime.fromtimestamp(now_ns / 1e9, timezone.utc).isoformat(timespec="milliseconds"),
-            started_ns=now_ns,
-        )
+        self._attempt = this_attempt()
 
     def attach(self) -> Callable[[], None]:
         """Watch for what will tell the layout; returns the undo."""

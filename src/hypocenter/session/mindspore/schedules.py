@@ -1,0 +1,38 @@
+"""The learning rate that an optimizer of MindSpore's is about to use: a number, a Parameter, or a schedule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mindspore as ms  # pyright: ignore[reportMissingImports]
+from mindspore.common import api  # pyright: ignore[reportMissingImports]
+
+
+def learning_rate(optimizer: Any) -> float | None:
+    """Of the first parameter group; None if it is nothing that is a number."""
+    return next(iter(learning_rates(optimizer)), None)
+
+
+def learning_rates(optimizer: Any) -> list[float]:
+    """Of each group. A schedule is asked for the step that the optimizer's own counter shows."""
+    groups = getattr(optimizer, "param_groups", None)
+    if isinstance(groups, list):  # mindspore.experimental.optim and mint.optim
+        return _numbers([group.get("lr") for group in groups if isinstance(group, dict)])
+    if not hasattr(optimizer, "get_lr"):
+        return _numbers([getattr(optimizer, "learning_rate", None)])
+    with api._no_grad():
+        found = optimizer.get_lr()
+    return _numbers(found if isinstance(found, (tuple, list)) else [found])
+
+
+def _numbers(values: Any) -> list[float]:
+    return [number for value in values if (number := as_number(value)) is not None]
+
+
+def as_number(value: Any) -> float | None:
+    """A number, or a Tensor or Parameter that holds one."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(value, ms.Tensor) and value.size == 1:
+        return float(value.asnumpy().reshape(-1)[0])
+    return None

@@ -1,0 +1,119 @@
+"""The check of every step: loss and gradients, one transfer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from hypocenter.nouns import Reading, Summary
+from hypocenter.session.check import Check
+from hypocenter.tap.clock import Clock
+from hypocenter.tap.mindspore.gradients import Norms, dtype_name, exact_norm, is_finite
+from hypocenter.tap.mindspore.names import NameMap
+from hypocenter.tap.mindspore.tape import GradCall
+
+
+class Sentinel:
+    """Checks gradients before an update and parameters after it."""
+
+    def __init__(self, names: NameMap, clock: Clock) -> None:
+        self._names, self._clock = names, clock
+        self._alive: set[int] = set()  # id(parameter) whose gradient was not zero at the last step
+
+    def check(
+        self,
+        pairs: Sequence[tuple[Any, Any]],
+        microbatches: Sequence[GradCall],
+        *,
+        scale: float = 1.0,
+        remember: bool = True,
+    ) -> Check:
+        """Norms of all gradients together with the losses.
+
+        Args:
+            pairs: (parameter, gradient) of the update that is about to happen.
+            microbatches: of this step.
+            scale: loss scale that the gradients still carry.
+            remember: note which gradients are exactly 0, to see at the next step which have died.
+        """
+        check = Check(losses=losses(microbatches))
+        gradients = [gradient for _, gradient in pairs]
+        norms = _known_norms(gradients, microbatches) or Norms(gradients)
+        for (parameter, gradient), norm in zip(pairs, norms.read(), strict=True):
+            name = self._names.label(parameter)
+            if not math.isfinite(norm):
+                if not is_finite(gradient):
+                    check.bad_params.append(name)
+                norm = exact_norm(gradient)
+            elif norm == 0.0 and id(parameter) in self._alive:
+                check.newly_dead.append(name)
+            if remember:
+                (self._alive.discard if norm == 0.0 else self._alive.add)(id(parameter))
+            check.grad_norms[name] = norm / scale
+        return check
+
+    def of_microbatches(self, microbatches: Sequence[GradCall], scale: float = 1.0) -> Check:
+        """What is known of gradients as they came out of backward, when no optimizer is given any.
+
+        Of several micro-batches the norms are those of the last one, which holds what is not finite as well as any.
+        """
+        check = Check(losses=losses(microbatches))
+        for call in microbatches:
+            for parameter, norm in zip(call.weights, _norms_of(call), strict=False):
+                name = self._names.label(parameter)
+                if not math.isfinite(norm) and name not in check.bad_params:
+                    check.bad_params.append(name)
+                check.grad_norms[name] = norm / scale
+        return check
+
+    def bad_before(self, microbatches: Sequence[GradCall]) -> list[str]:
+        """Parameters whose gradient was not finite when it came out of backward."""
+        return self.of_microbatches(microbatches).bad_params
+
+    def readings(self, check: Check, step: int, parameters: Sequence[Any]) -> list[Reading]:
+        """One row per local norm: at this level only the number of elements and the sum of squares are known."""
+        known = {self._names.label(p): p for p in parameters}
+        rows: list[Reading] = []
+        for name, norm in check.grad_norms.items():
+            parameter = known.get(name)
+            bad = not math.isfinite(norm) or name in check.bad_params
+            names = () if parameter is None else self._names.param_names(parameter)
+            rows.append(
+                Reading(
+                    step=step, microbatch=0, phase="grad", site=name, port="grad", order=self._clock.next_order(),
+                    dtype="" if parameter is None else dtype_name(parameter),
+                    shape=() if parameter is None else tuple(parameter.shape),
+                    summary=Summary(
+                        n=0 if parameter is None else int(parameter.size), sumsq=0.0 if bad else norm * norm,
+                        n_nan=int(bad),
+                    ),
+                    names=names if len(names) > 1 else (),
+                )
+            )  # fmt: skip
+        return rows
+
+
+def losses(microbatches: Sequence[GradCall]) -> list[float]:
+    """As computed, with the loss scale that is in it: one number for each micro-batch that told one."""
+    return [value for call in microbatches if (value := loss_of(call)) is not None]
+
+
+def loss_of(call: GradCall) -> float | None:
+    """On the host. A loss of several elements counts as their sum: that is what its gradient is of."""
+    if call.loss_value is None and call.loss is not None:
+        array = call.loss.asnumpy()
+        call.loss_value = float(array.astype("float64").sum()) if array.size else None
+        call.loss = None
+    return call.loss_value
+
+
+def _known_norms(gradients: Sequence[Any], microbatches: Sequence[GradCall]) -> Norms | None:
+    """Those that were taken when backward ended, if the optimizer is given the very same tensors."""
+    if len(microbatches) != 1 or not isinstance(microbatches[0].norms, Norms):
+        return None
+    return microbatches[0].norms if microbatches[0].norms.are_of(gradients) else None
+
+
+def _norms_of(call: GradCall) -> list[float]:
+    return call.norms.read() if isinstance(call.norms, Norms) else []

@@ -1,0 +1,120 @@
+"""Calls of outermost cells: of models inside a differentiated function, of training cells, of whole compiled steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from mindspore import nn  # pyright: ignore[reportMissingImports]
+from mindspore.common import api  # pyright: ignore[reportMissingImports]
+
+from hypocenter.tap.mindspore.grads import GradTap
+from hypocenter.tap.mindspore.names import children, is_optimizer
+from hypocenter.tap.mindspore.patches import Patches
+
+
+class CallListener(Protocol):
+    """Who is told of calls."""
+
+    def on_root(self, cell: Any) -> None: ...
+    def begin_call(self, cell: Any) -> None: ...
+    def end_call(self, cell: Any, outputs: Any) -> None: ...
+
+
+class CallTap:
+    """Tells of training cells, and of the cells that a differentiated function calls.
+
+    A training cell is one that holds an optimizer: TrainOneStepCell, those of Model.train, and the user's own.
+
+    Attributes:
+        paused: nothing is told.
+    """
+
+    def __init__(self, listener: CallListener, grads: GradTap) -> None:
+        self._listener, self._grads = listener, grads
+        self.paused = False
+        self._training: Any = None  # the training cell, or compiled step, under way
+        self._known: dict[int, bool] = {}  # id of a compiled function -> whether it holds an optimizer
+        self._is_inside = False  # a cell that a differentiated function called
+
+    @property
+    def is_training(self) -> bool:
+        """Whether a training cell is under way."""
+        return self._training is not None
+
+    @property
+    def training_cell(self) -> Any:
+        """The one that is under way, or None."""
+        return self._training
+
+    def attach(self, patches: Patches) -> None:
+        """Patch; `patches` takes it off."""
+        patches.wrap(nn.Cell, "__call__", self._called)
+        patches.wrap(api._JitExecutor, "__call__", self._compiled)
+
+    def _called(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def __call__(cell: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._is_inside or self.paused:
+                return original(cell, *args, **kwargs)
+            if self._grads.in_forward:
+                if is_optimizer(cell):
+                    return original(cell, *args, **kwargs)
+                self._is_inside = True
+                try:
+                    self._listener.on_root(cell)
+                    return original(cell, *args, **kwargs)
+                finally:
+                    self._is_inside = False
+            if self._training is not None or self._grads.current is not None or not is_training_cell(cell):
+                return original(cell, *args, **kwargs)
+            return self._whole(cell, original, cell, *args, **kwargs)
+
+        return __call__
+
+    def _compiled(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def __call__(executor: Any, *args: Any, **kwargs: Any) -> Any:
+            is_busy = self.paused or self._training is not None or self._grads.current is not None
+            if is_busy or not self._is_step(executor.fn):
+                return original(executor, *args, **kwargs)
+            return self._whole(executor.fn, original, executor, *args, **kwargs)
+
+        return __call__
+
+    def _whole(self, thing: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self._training = thing
+        outputs = None
+        self._listener.begin_call(thing)
+        try:
+            outputs = original(*args, **kwargs)
+        finally:
+            self._training = None
+            self._listener.end_call(thing, outputs)
+        return outputs
+
+    def _is_step(self, function: Any) -> bool:
+        """Whether a compiled function of the user's mentions an optimizer."""
+        code = getattr(function, "__code__", None)
+        if code is None or getattr(function, "__module__", "").startswith("mindspore."):
+            return False
+        known = self._known.get(id(code))
+        if known is None:
+            known = self._known[id(code)] = any(is_optimizer(thing) for thing in mentioned(function))
+        return known
+
+
+def is_training_cell(cell: Any) -> bool:
+    """Whether a cell holds an optimizer, and is none."""
+    return any(is_optimizer(child) for child in children(cell).values()) and not is_optimizer(cell)
+
+
+def mentioned(function: Any) -> list[Any]:
+    """Objects that a function names: globals and what it closes over, and what is set on its `self`."""
+    inner = getattr(function, "__func__", function)
+    found = [inner.__globals__.get(name) for name in inner.__code__.co_names]
+    for held in inner.__closure__ or ():
+        try:
+            found.append(held.cell_contents)
+        except ValueError:  # not filled yet
+            continue
+    owner = getattr(function, "__self__", None)
+    return [*found, *(children(owner).values() if owner is not None else ())]
