@@ -7,10 +7,8 @@ experiment that is not the one that was asked for would mislead.
 from __future__ import annotations
 
 import contextlib
-import os
-import traceback
 import weakref
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +19,9 @@ from hypocenter.config import Config
 from hypocenter.errors import HypocenterError
 from hypocenter.nouns import Place
 from hypocenter.record.layout import rank_directory
+from hypocenter.session.imposed.asked import changes_training
 from hypocenter.session.imposed.learning_rate import LearningRate
-from hypocenter.session.imposed.refuse import ImposeError, refuse
+from hypocenter.session.imposed.refuse import or_refused, refuse, refuse_now
 from hypocenter.tap.names import NameMap
 
 if TYPE_CHECKING:  # what reads checkpoints and recordings is imported only where it was asked for
@@ -62,8 +61,7 @@ class InTraining:
     @property
     def is_asked(self) -> bool:
         """Whether training is to be other than the program's own."""
-        config = self._config
-        return config.impose_lr is not None or bool(config.initial_weights) or bool(config.gradients_from)
+        return changes_training(self._config)
 
     @property
     def looks_at_rules(self) -> bool:
@@ -84,11 +82,13 @@ class InTraining:
                 undo.callback(self._attach_weights())
             if config.gradients_from:
                 from hypocenter.session.imposed.gradients import GradientsFrom
+                from hypocenter.session.imposed.recorded_gradients import RecordedGradients
 
-                self._gradients = GradientsFrom(
-                    config.gradients_from, config.weights_map, self._names, self._rank,
+                recorded = RecordedGradients(
+                    config.gradients_from, config.weights_map, self._rank,
                     warn=self._warn, told=self._tells("gradients"),
                 )  # fmt: skip
+                self._gradients = GradientsFrom(recorded, self._names)
         return undo.close
 
     def _attach_weights(self) -> Callable[[], None]:
@@ -150,7 +150,7 @@ class InTraining:
     def let_go(self, reason: str) -> None:
         """Hypocenter switches itself off: what was asked for can no longer be done."""
         if self.is_asked:
-            self._refused(ImposeError("what was to be imposed can no longer be", where="hypocenter", why=reason))
+            refuse_now(self._directory, reason)
 
     def _tells(self, name: str) -> Callable[[str], None]:
         return lambda words: self._told.__setitem__(name, words)
@@ -158,14 +158,5 @@ class InTraining:
     def _refused(self, error: HypocenterError) -> None:
         refuse(error, self._directory)
 
-    @contextlib.contextmanager
-    def _or_refused(self) -> Generator[None, None, None]:
-        try:
-            yield
-        except HypocenterError as error:
-            self._refused(error)
-        except Exception as error:  # ours, or a program that is made as nobody thought of
-            if os.environ.get("HYPOCENTER_TRACEBACK"):
-                traceback.print_exception(type(error), error, error.__traceback__)
-            words = f"{type(error).__name__}: {error}"
-            self._refused(ImposeError("what was asked for cannot be imposed on this program", why=words[:500]))
+    def _or_refused(self) -> contextlib.AbstractContextManager[None]:
+        return or_refused(self._directory)

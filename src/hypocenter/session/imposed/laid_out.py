@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from hypocenter.compare.weights.folder import settings_of
 from hypocenter.nouns import Place
+from hypocenter.session.imposed.heads import heads_in
 from hypocenter.session.imposed.refuse import ImposeError
 from hypocenter.tap.flat_parameters import is_flat
 from hypocenter.tap.names import NameMap, unwrap
@@ -126,14 +126,7 @@ def buffers_of(root: nn.Module, names: NameMap) -> dict[str, Tensor]:
 
 def heads_of(root: nn.Module) -> dict[str, int]:
     """Heads and groups, as the model's own configuration says; empty when it says nothing."""
-    config: Any = getattr(unwrap(root), "config", None)
-    if config is None:
-        return {}
-    members = config if isinstance(config, dict) else dict(getattr(config, "__dict__", {}))
-    inner = members.get("text_config")
-    if inner is not None:
-        members = {**members, **getattr(inner, "__dict__", {})}
-    return settings_of({key: value for key, value in members.items() if type(value) is int})
+    return heads_in(getattr(unwrap(root), "config", None))
 
 
 def _unknown(name: str, option: str, why: str, fix: str) -> ImposeError:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import traceback
+from collections.abc import Generator
 from pathlib import Path
 from typing import NoReturn
 
@@ -35,3 +37,22 @@ def refuse(error: HypocenterError, directory: Path | None = None) -> NoReturn:
         with contextlib.suppress(OSError):
             (directory / REFUSED_FILE).write_text(str(error), encoding="utf-8")
     raise StopTraining(EXIT_CODE)
+
+
+@contextlib.contextmanager
+def or_refused(directory: Path) -> Generator[None, None, None]:
+    """What goes wrong in this block ends the process: the experiment would not be the one that was asked for."""
+    try:
+        yield
+    except HypocenterError as error:
+        refuse(error, directory)
+    except Exception as error:  # ours, or a program that is made as nobody thought of
+        if os.environ.get("HYPOCENTER_TRACEBACK"):
+            traceback.print_exception(type(error), error, error.__traceback__)
+        words = f"{type(error).__name__}: {error}"
+        refuse(ImposeError("what was asked for cannot be imposed on this program", why=words[:500]), directory)
+
+
+def refuse_now(directory: Path, reason: str) -> NoReturn:
+    """Hypocenter switches itself off: what was asked for can no longer be done."""
+    refuse(ImposeError("what was to be imposed can no longer be", where="hypocenter", why=reason), directory)
