@@ -8,7 +8,8 @@ from hypocenter.nouns import Summary, replace
 from hypocenter.summary.reducers.mindspore_deferred import Deferred
 from hypocenter.summary.reducers.mindspore_sketch import sketch_of
 from hypocenter.summary.reducers.mindspore_values import has_values, is_on_host, n_elements, on_host
-from hypocenter.summary.reducers.numpy_many import NumpyReducer
+from hypocenter.summary.reducers.numpy_many import NumpyReducer, sample_of
+from hypocenter.summary.reducers.sampling import SMALL
 from hypocenter.summary.sketch import Placement
 
 Histogram = Literal["sample", "full"]
@@ -59,6 +60,13 @@ class MindSporeReducer:
             self._done[ticket] = Summary()
         else:
             self._deferred.add(ticket, tensor, sketch_of(tensor, place) if self._sketch and sketch else None)
+
+    def mark(self, tensor: Any) -> bytes | None:
+        """Bytes of the sample: other ones tell that a tensor was written to. None where reading them would wait."""
+        if not has_values(tensor) or not is_on_host(tensor) or self._defer_cpu:
+            return None
+        row = tensor.asnumpy().reshape(-1)
+        return (row if row.size <= SMALL else sample_of(row)).tobytes()
 
     def drain(self) -> list[Summary]:
         """Return the Summary of every ticket in order, and start anew."""

@@ -1,0 +1,36 @@
+"""What MindSpore's PyNative autograd tells of a tensor and of itself: the few names here are not in its documentation.
+
+A MindSpore that lacks one of them tells nothing: values are read, their gradients are not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mindspore.common.api import _pynative_executor  # pyright: ignore[reportMissingImports]
+
+_engine_id = getattr(_pynative_executor, "get_current_autodiff_engine_id", lambda: -1)
+
+
+def in_backward() -> bool:
+    """Whether backward runs: a cell that is called now is called again, to compute what was not kept."""
+    return _engine_id() != -1
+
+
+def has_gradient(tensor: Any) -> bool:
+    """Whether a gradient of it will be computed."""
+    return bool(getattr(tensor, "_requires_grad", False))
+
+
+def is_leaf(tensor: Any) -> bool:
+    """Whether no operator made it: a hook on it outlives the graph."""
+    return bool(getattr(tensor, "_is_leaf", True))
+
+
+def made_by(tensor: Any) -> int:
+    """Number of the operator that made its value, or last wrote to it; -1 of a leaf.
+
+    Some operators write in place without leaving a trace here (`add_` of a number).
+    """
+    number: Any = getattr(getattr(tensor, "_grad_node", None), "_sequence_nr", None)
+    return -1 if number is None else int(number() if callable(number) else number)
