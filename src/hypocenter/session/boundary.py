@@ -83,7 +83,7 @@ class Boundary:
         """An optimizer is about to step: check, agree with the other ranks, investigate what failed."""
         self._parts.where.note("check")
         self._parts.roots.reset()
-        self._finding = self._parts.parameter_check.read(self._check) or self._finding
+        self._finding = self._parts.parameter_check.read() or self._finding
         self.rows = self._parts.resumption.before_update(optimizer, self.rows)
         self._step = self._parts.clock.begin_update(id(optimizer))
         is_wrapper = not isinstance(optimizer, torch.optim.Optimizer)
@@ -176,8 +176,8 @@ class Boundary:
             check, update = self._check, self._update
             if check is None or update is None:
                 return
-            if self._parts.parameter_check.start(update.parameters, optimizer, self._step):
-                self._finding = self._parts.parameter_check.read(check) or self._finding
+            if self._parts.parameter_check.start(update.parameters, optimizer, self._step, check):
+                self._finding = self._parts.parameter_check.read() or self._finding
             update.skipped = self.is_skipped
             self.rows += self._parts.observers.after_update(update)
         self.flush(self._record(optimizer, check))
@@ -218,7 +218,7 @@ class Boundary:
     def at_end(self) -> None:
         """A loss that was not finite and that no update followed: the program gave up on it, or is about to end."""
         self._parts.parameter_check.restart()
-        self._finding = self._parts.parameter_check.read(self._check) or self._finding
+        self._finding = self._parts.parameter_check.read() or self._finding
         self._parts.roots.suspend_loss_mode()
         self._parts.tape.close_unused_loss(self._parts.clock.microbatch, self._parts.clock.batch)
         losses = [float(v) for m in self._parts.tape.microbatches for v in m.values]

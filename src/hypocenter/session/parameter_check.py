@@ -20,15 +20,20 @@ class ParameterCheck:
         self._sentinel, self._failures, self._rank = sentinel, failures, rank
         self._started: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._step = 0
+        self._check: Check | None = None  # of the last update
         self._versions: dict[int, int] = {}  # of parameters, as the last update left them
         self._optimizer: Any = None
         self._parameters: Sequence[torch.Tensor] = ()
 
-    def start(self, parameters: Sequence[torch.Tensor], optimizer: Any, step: int) -> bool:
-        """An update is over. Returns whether the answer is there already: on a CPU there is nothing to wait for."""
+    def start(self, parameters: Sequence[torch.Tensor], optimizer: Any, step: int, check: Check) -> bool:
+        """An update is over. Returns whether the answer is there already: on a CPU there is nothing to wait for.
+
+        Args:
+            check: of the same update; one whose gradients were bad has been explained already.
+        """
         self._started = self._sentinel.start_parameters(parameters, step)
         self._versions = {id(p): version_of(p) for p in parameters}
-        self._step, self._optimizer, self._parameters = step, optimizer, parameters
+        self._step, self._optimizer, self._parameters, self._check = step, optimizer, parameters, check
         return not self._started or self._started[0][1].device.type == "cpu"
 
     def restart(self) -> None:
@@ -36,16 +41,13 @@ class ParameterCheck:
         if self._optimizer is not None and self._untouched(self._parameters):
             self._started = self._sentinel.start_parameters(self._parameters)
 
-    def read(self, check: Check | None) -> str:
-        """The answer to the last `start`: the id of the evidence written, or ''.
-
-        Args:
-            check: of the same update; one whose gradients were bad has been explained already.
-        """
+    def read(self) -> str:
+        """The answer to the last `start`: the id of the evidence written, or ''."""
         started, self._started = self._started, []
         if not started or self._optimizer is None:
             return ""
         bad = self._sentinel.bad_parameters(started)
+        check = self._check
         gradients_fine = check is None or (check.loss_finite and not check.bad_params)
         found = self._blame(bad, must_prove=False) if bad and gradients_fine and not self._failures.poisoned else ""
         self._failures.poisoned = bool(bad) or (self._failures.poisoned and not gradients_fine)

@@ -1,24 +1,27 @@
 """Loss scalers that do not step through `torch.amp.GradScaler.step`: apex, torch_npu, an in-house copy of GradScaler.
 
 Nothing is imported for them. What has the methods of a GradScaler is taken for one; its state is read field by field,
-and what is missing is None. A class is watched from the first moment that shows it: an instance given to `watch`, a
-call of the inherited `scale`, or an optimizer's step that its `step` called (the one update that is then under way is
-seen as a plain one). Whatever nests inside such a step belongs to it: one update is reported, not two.
+and what is missing is None. A class that derives from torch's is watched from the start, or from its definition: its
+first step is often the one that overflows, and torch_npu's calls nothing inherited before that. Any other class is
+watched from the first moment that shows it: an instance given to `watch`, or an optimizer's step that its `step` called
+(the one update that is then under way is seen as a plain one). Whatever nests inside such a step belongs to it: one
+update is reported, not two.
 """
 
 from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
 import torch
 import torch.optim.optimizer as optimizer_hooks
 
-from hypocenter.tap.scaled import ScaledUpdate, ScalerState, gradients_of, torch_scaler_state
+from hypocenter.tap.scaled import ScaledUpdate, ScalerState, gradients_of, torch_found_inf, torch_scaler_state
 
 _METHODS = ("scale", "step", "update")
 _FRAMES = 12  # between an optimizer's step hook and the scaler above it: wrappers of schedulers, profilers, accelerate
@@ -37,21 +40,22 @@ class ForeignScalers:
     def attach(self) -> Callable[[], None]:
         """Start looking for scalers; returns the undo."""
         handle = optimizer_hooks.register_optimizer_step_pre_hook(self._before_step)
-        original = _TORCH.scale
-        watch = self.watch
+        scaler: Any = _TORCH
+        for kind in _subclasses(scaler):
+            self._watch_kind(kind)
+        watch_kind = self._watch_kind
 
-        @functools.wraps(original)
-        def scale(self: Any, outputs: Any) -> Any:
-            if type(self) is not _TORCH:
-                watch(self)
-            return original(self, outputs)
+        def defined(cls: type, **kwargs: Any) -> None:
+            super(scaler, cls).__init_subclass__(**kwargs)
+            watch_kind(cls)
 
-        _TORCH.scale = scale  # type: ignore[method-assign]
+        own = classmethod(defined)
+        scaler.__init_subclass__ = own
 
         def undo() -> None:
             handle.remove()
-            if _TORCH.scale is scale:
-                _TORCH.scale = original  # type: ignore[method-assign]
+            if scaler.__dict__.get("__init_subclass__") is own:
+                del scaler.__init_subclass__
             while self._undo:
                 self._undo.pop()()
             self._watched = {_TORCH}
@@ -61,12 +65,14 @@ class ForeignScalers:
     def watch(self, scaler: Any) -> bool:
         """See the steps of this scaler and of all of its class. False: it is none, or is seen already."""
         owner = next((kind for kind in type(scaler).__mro__ if "step" in kind.__dict__), None)
-        if owner is None or owner in self._watched or not looks_like_scaler(scaler):
+        return owner is not None and looks_like_scaler(scaler) and self._watch_kind(owner)
+
+    def _watch_kind(self, owner: type) -> bool:
+        """See the steps of a class of scalers, if it has a `step` of its own."""
+        original: Any = owner.__dict__.get("step")
+        if owner in self._watched or not callable(original):
             return False
         self._watched.add(owner)
-        original = owner.__dict__["step"]
-        if not callable(original):
-            return False
         foreign = self
 
         @functools.wraps(original)
@@ -93,6 +99,12 @@ class ForeignScalers:
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if not self._is_inside and (scaler := scaler_above(sys._getframe(1))) is not None:
             self.watch(scaler)
+
+
+def _subclasses(kind: type) -> Iterator[type]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from _subclasses(each)
 
 
 def looks_like_scaler(thing: Any) -> bool:
@@ -123,12 +135,14 @@ def update_of(scaler: Any, optimizer: Any) -> ScaledUpdate | None:
     try:
         if not getattr(scaler, "is_enabled", lambda: True)():
             return None
+        was_unscaled = is_unscaled(scaler, optimizer)
         return ScaledUpdate(
             scaler=scaler,
             optimizer=optimizer,
             state=state_of(scaler),
             gradients=gradients_of(optimizer),
-            is_unscaled=is_unscaled(scaler, optimizer),
+            is_unscaled=was_unscaled,
+            found_inf=_found_inf(scaler, optimizer) if was_unscaled else {},  # else noted when it unscales
         )
     except Exception:
         return None
@@ -140,19 +154,20 @@ def state_of(scaler: Any) -> ScalerState:
     Raises:
         ValueError: it has no scale that is a number.
     """
+    is_dynamic = getattr(scaler, "_dynamic", getattr(scaler, "dynamic", True))
+    is_dynamic = is_dynamic if isinstance(is_dynamic, bool) else True
     try:
-        return torch_scaler_state(scaler)
+        return replace(torch_scaler_state(scaler), is_dynamic=is_dynamic)  # torch_npu's may be static
     except (AttributeError, TypeError, ValueError, RuntimeError):
         pass
     scale = _number(scaler.get_scale() if callable(getattr(scaler, "get_scale", None)) else scaler._scale)
     if scale is None:
         raise ValueError(f"{type(scaler).__name__} has no scale that is a number")
     tracker, interval = _field(scaler, "growth_tracker"), _field(scaler, "growth_interval")
-    is_dynamic = getattr(scaler, "_dynamic", getattr(scaler, "dynamic", True))
     return ScalerState(
         kind=type(scaler).__name__,
         scale=scale,
-        is_dynamic=is_dynamic if isinstance(is_dynamic, bool) else True,
+        is_dynamic=is_dynamic,
         growth_tracker=None if tracker is None else int(tracker),
         growth_interval=None if interval is None else int(interval),
         growth_factor=_field(scaler, "growth_factor"),
@@ -169,6 +184,13 @@ def is_unscaled(scaler: Any, optimizer: Any) -> bool:
         return False
     stage = states[id(optimizer)].get("stage")
     return bool(getattr(stage, "value", stage or 0))
+
+
+def _found_inf(scaler: Any, optimizer: Any) -> dict[str, bool]:
+    try:
+        return torch_found_inf(scaler, optimizer, may_wait=True)
+    except Exception:  # of a scaler that is made differently
+        return {}
 
 
 def _field(scaler: Any, name: str) -> float | None:

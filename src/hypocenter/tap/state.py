@@ -14,10 +14,8 @@ import torch
 
 def accelerator_type() -> str | None:
     """The device type of the accelerator in use (cuda, npu, xpu, ...), or None on a CPU-only process."""
-    if hasattr(torch, "accelerator"):
-        device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-        return device.type if device is not None else None
-    return "cuda" if torch.cuda.is_available() else None
+    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return device.type if device is not None else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +67,13 @@ _DEVICE_TYPES: list[tuple[str, ...]] = []
 
 
 def _device_types() -> tuple[str, ...]:
-    if not _DEVICE_TYPES:
-        accelerator = accelerator_type()
-        _DEVICE_TYPES.append(("cpu", accelerator) if accelerator else ("cpu",))
+    """Asked again until there is an accelerator: `npu` exists once torch_npu is imported."""
+    if _DEVICE_TYPES:
+        return _DEVICE_TYPES[0]
+    accelerator = accelerator_type()
+    if not accelerator:
+        return ("cpu",)
+    _DEVICE_TYPES.append(("cpu", accelerator))
     return _DEVICE_TYPES[0]
 
 

@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from hypocenter.replay.remedies.casts import NARROWER, Caster, back
 from hypocenter.replay.remedies.layer import Layer
-from hypocenter.replay.remedies.wide_forward import autocast_off, in_recompute
+from hypocenter.replay.remedies.wide_forward import accelerator, autocast_off, in_recompute
 
 ALSO: dict[str, tuple[str, ...]] = {"matmul": ("__matmul__", "__rmatmul__"), "__matmul__": ("matmul", "__rmatmul__")}
 """Functions that are another spelling of one: `@` is matmul."""
@@ -89,6 +89,7 @@ class FunctionsIn(TorchFunctionMode):
         super().__init__()
         self.functions, self.dtype, self.cast_back = functions, dtype, cast_back
         self.called: set[str] = set()  # of `functions`; not kept in a compiled graph
+        accelerator()  # before anything is compiled
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None

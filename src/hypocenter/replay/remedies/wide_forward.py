@@ -34,6 +34,7 @@ class WideForward(Layer):
         self.dtype = dtype
         self.cast_back = cast_back
         self.narrower = NARROWER[dtype]
+        accelerator()  # before anything is compiled
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not self.enabled:
@@ -65,17 +66,29 @@ class WideForward(Layer):
         return in_recompute() and _is_wide(args, kwargs, self.narrower)
 
 
-ACCELERATOR: str = accelerator_type() or ""
+_accelerator: list[str] = [""]
+
+
+def accelerator() -> str:
+    """The accelerator's device type, or "". Asked again until there is one: `npu` exists once torch_npu is imported.
+
+    In a compiled graph it is what it was when last asked outside.
+    """
+    if not _accelerator[0] and not torch.compiler.is_compiling():
+        _accelerator[0] = accelerator_type() or ""
+    return _accelerator[0]
 
 
 def is_autocast_on() -> bool:
     """Whether autocast is on, on the CPU or the accelerator."""
-    return torch.is_autocast_enabled("cpu") or (bool(ACCELERATOR) and torch.is_autocast_enabled(ACCELERATOR))
+    device = accelerator()
+    return torch.is_autocast_enabled("cpu") or (bool(device) and torch.is_autocast_enabled(device))
 
 
 def autocast_off(dtype: torch.dtype, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Call a function without autocast; for bfloat16 with bfloat16's where some is on, so that it casts parameters."""
-    cpu, device = torch.is_autocast_enabled("cpu"), bool(ACCELERATOR) and torch.is_autocast_enabled(ACCELERATOR)
+    kind = accelerator()
+    cpu, device = torch.is_autocast_enabled("cpu"), bool(kind) and torch.is_autocast_enabled(kind)
     if not (cpu or device):
         return function(*args, **kwargs)
     if torch.compiler.is_compiling():
@@ -86,7 +99,7 @@ def autocast_off(dtype: torch.dtype, function: Callable[..., Any], args: Any, kw
             return function(*args, **kwargs)
     with (
         torch.autocast("cpu", dtype=torch.bfloat16, enabled=cpu and stays),
-        torch.autocast(ACCELERATOR, dtype=torch.bfloat16, enabled=stays),
+        torch.autocast(kind, dtype=torch.bfloat16, enabled=stays),
     ):
         return function(*args, **kwargs)
 

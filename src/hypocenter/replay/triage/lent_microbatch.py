@@ -34,7 +34,7 @@ _PLAIN = (int, float, str, bool, type(None), torch.dtype, torch.device)
 def alike() -> str:
     """What must be the same for two devices to compute the same bits."""
     device = accelerator_type()
-    name = getattr(torch, device).get_device_name() if device in ("cuda", "npu", "xpu") else ""
+    name = getattr(getattr(torch, device or "cpu"), "get_device_name", lambda: "")()  # MPS and CPUs have none
     settings = (
         torch.__version__, name, torch.backends.cpu.get_cpu_capability(), torch.get_num_threads(),
         torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark,

@@ -1,0 +1,155 @@
+"""Training on `npu`, a device that is not CUDA: one more device, like any other.
+
+The device is real to PyTorch (PrivateUse1, as torch_npu's) and computes on the CPU; see npu_backend.cpp. Nothing here
+has run on an Ascend NPU.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import npu_backend
+import pytest
+import warm
+
+HERE = Path(__file__).parent
+PROGRAM = HERE / "train_on_npu.py"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled():
+    if npu_backend.library() is None:
+        pytest.skip("no C++ compiler, or torch without its headers")
+
+
+def python(*arguments, ok=(0,)):
+    source = str(HERE.parents[1] / "src")
+    environment = {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
+    done = warm.run([sys.executable, *map(str, arguments)], env=environment, timeout=120)
+    assert done.returncode in ok, done.stderr
+    return done
+
+
+def recorded(out, *arguments, options=("--level", "modules")):
+    return python("-m", "hypocenter", "run", "--out", out, *options, PROGRAM, *arguments)
+
+
+def findings(out):
+    text = python("-m", "hypocenter", "check", out, "--json", ok=(0, 1)).stdout
+    return json.loads(text)["findings"]
+
+
+def evidence(out):
+    (path,) = Path(out).glob("rank-00000/bundles/*/evidence.json")
+    return json.loads(path.read_text())
+
+
+@pytest.fixture(scope="module")
+def alone():
+    return python(PROGRAM).stdout
+
+
+@pytest.fixture(scope="module")
+def overflowed(tmp_path_factory):
+    out = tmp_path_factory.mktemp("overflowed") / "run"
+    recorded(out, "--overflow-at", 2)
+    return out
+
+
+def test_an_overflow_is_found_explained_and_cured_on_the_device(overflowed):
+    (finding,) = findings(overflowed)
+    found = evidence(overflowed)
+    line = PROGRAM.read_text().splitlines()[found["origin"]["source"]["line"] - 1]
+    assert (finding["code"], finding["cause"], finding["confidence"]) == ("HC102", "format-overflow", "proven")
+    assert (found["origin"]["site"], found["origin"]["op"]) == ("blocks.1", "aten.mul.Tensor")
+    assert line.strip() == "wide = wide * gain"
+    assert (found["reproduced"], found["again"]["equal_bits"], found["cpu"]["finite"]) == (True, True, False)
+    cure = found["cure"]
+    assert (cure["status"], cure["targets"], cure["verified"]) == ("cured", ["blocks.1"], True)
+    assert cure["patch_verified"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--level", "sentinel"), ("--level", "tensors", "--calibrate"), ("--level", "modules", "--sketch", "--op-bits")],
+    ids=lambda options: options[1],
+)
+def test_training_with_hypocenter_on_is_bit_identical(tmp_path, alone, options):
+    watched = recorded(tmp_path / "run", options=options)
+
+    assert watched.stdout == alone
+    assert "internal error" not in watched.stderr
+    assert findings(tmp_path / "run") == []
+
+
+def test_the_recording_names_the_device_and_follows_its_random_stream(overflowed):
+    rank = json.loads((overflowed / "rank-00000" / "rank.json").read_text())
+    shown = python("-m", "hypocenter", "show", overflowed).stdout
+    assert (rank["device"], rank["device_name"]) == ("npu:0", "Ascend910B2")
+    assert "rng.npu" in shown
+
+
+def test_the_first_step_of_torch_npus_scaler_is_seen_also_when_it_overflows(tmp_path):
+    recorded(tmp_path / "run", "--scaler", "torch_npu", "--overflow-at", 0)
+
+    (finding,) = findings(tmp_path / "run")
+    found = evidence(tmp_path / "run")
+    assert (finding["code"], finding["step"], finding["cause"]) == ("HC102", 0, "format-overflow")
+    assert (found["loss_scale"], found["origin"]["site"]) == (65536.0, "blocks.1")
+
+
+def test_a_static_scaler_makes_the_update_and_what_it_breaks_is_no_second_finding(tmp_path):
+    recorded(tmp_path / "run", "--scaler", "static", "--overflow-at", 2)
+
+    (finding,) = findings(tmp_path / "run")
+    assert (finding["code"], finding["step"]) == ("HC102", 2)
+    assert "skipped" not in " ".join(finding["then"])
+
+
+def test_a_device_that_saturates_skips_without_an_infinite_gradient(tmp_path):
+    recorded(tmp_path / "run", "--scaler", "torch_npu", "--saturate-at", 2)
+
+    steps = python("-m", "hypocenter", "check", tmp_path / "run", "--notes").stdout
+    assert "the update was skipped at loss scale 65,536" in steps
+    assert "step 2" in steps
+
+
+def test_the_devices_generator_is_captured_and_restored():
+    program = """
+import npu_backend; npu_backend.begin()
+import torch
+from hypocenter.tap.state import capture_rng, restore_rng
+x = torch.ones(64, device="npu")
+before = capture_rng()
+first = torch.nn.functional.dropout(x)
+second = torch.nn.functional.dropout(x)
+restore_rng(before)
+again = torch.nn.functional.dropout(x)
+print(before.device_type, torch.equal(first.cpu(), again.cpu()), torch.equal(first.cpu(), second.cpu()))
+"""
+    assert python("-c", f"import sys; sys.path.insert(0, {str(HERE)!r}){program}").stdout.split() == [
+        "npu",
+        "True",
+        "False",
+    ]
+
+
+def test_autocast_of_a_device_that_appears_later_is_seen():
+    program = """
+import torch
+from hypocenter.tap.state import capture_ambient, entered
+from hypocenter.replay.remedies.wide_forward import autocast_off, is_autocast_on
+with torch.autocast("cpu"):
+    capture_ambient(), is_autocast_on()
+import npu_backend; npu_backend.begin()
+with torch.autocast("npu", dtype=torch.float16):
+    ambient = capture_ambient()
+    print(is_autocast_on(), autocast_off(torch.float32, is_autocast_on, (), {}))
+with entered(ambient):
+    print(torch.is_autocast_enabled("npu"), torch.get_autocast_dtype("npu"))
+"""
+    done = python("-c", f"import sys; sys.path.insert(0, {str(HERE)!r}){program}")
+    assert done.stdout.splitlines() == ["True False", "True torch.float16"]
