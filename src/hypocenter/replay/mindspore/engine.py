@@ -1,0 +1,169 @@
+"""Does a micro-batch of MindSpore again, in place: same function, inputs, random state and flags; everything restored.
+
+The parameters are still the ones the step started from, because replays happen before the optimizer uses the gradients.
+MindSpore's gradients are results of a function, so nothing of the program's is overwritten by taking them again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import mindspore as ms  # pyright: ignore[reportMissingImports]
+from mindspore import ops  # pyright: ignore[reportMissingImports]
+
+from hypocenter.replay.impossible import ReplayImpossible
+from hypocenter.replay.mindspore.host import flat, is_finite, is_floating
+from hypocenter.replay.mindspore.trace import OpTracer
+from hypocenter.tap.mindspore.names import NameMap
+from hypocenter.tap.mindspore.tape import GradCall
+
+
+@dataclass(slots=True, kw_only=True)
+class Replayed:
+    """What a replay computed."""
+
+    values: list[Any] = field(default_factory=list[Any])  # what backward started from
+    grads: list[Any] = field(default_factory=list[Any])  # per weight of the call
+
+    @property
+    def finite(self) -> bool:
+        """Loss and all gradients finite."""
+        return all(is_finite(t) for t in (*self.values, *self.grads))
+
+
+class Replayer:
+    """Executes micro-batches again.
+
+    Args:
+        names: the user's names.
+        paused: entered while user code runs again: nothing that happens in it is training.
+    """
+
+    def __init__(self, names: NameMap, paused: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
+        self._names, self._paused = names, paused
+
+    def why_not(self, call: GradCall) -> str:
+        """Why this micro-batch cannot be replayed, or ''."""
+        if call.is_dropped:
+            return "the inputs of this step are larger than keep_mb"
+        if not call.has_value or ms.get_context("mode") == ms.GRAPH_MODE:
+            return "the step ran as a compiled graph: single operators cannot be seen in it"
+        if not call.weights:
+            return "gradients were taken for inputs only, not for parameters"
+        return ""
+
+    def named_inputs(self, call: GradCall) -> list[tuple[str, Any]]:
+        """The tensors that the function was called with, and as which argument."""
+        found: list[tuple[str, Any]] = []
+        for position, value in enumerate(_arguments(call)):
+            inside = list(flat(value))
+            found += [(f"[{position}]" if len(inside) == 1 else f"[{position}][{i}]", t) for i, t in enumerate(inside)]
+        for name, value in call.kwargs.items():
+            found += [(name, t) for t in flat(value)]
+        return found
+
+    def run(
+        self,
+        call: GradCall,
+        *,
+        tracer: OpTracer | None = None,
+        around: contextlib.AbstractContextManager[Any] | None = None,
+        rows: tuple[int, Sequence[int]] | None = None,
+        seed_scale: float = 1.0,
+    ) -> Replayed:
+        """Forward, loss and backward.
+
+        Args:
+            tracer: sees every operator.
+            around: entered around all of it (a remedy).
+            rows: (batch size, indices): keep only these rows of every input whose first dimension is the batch.
+            seed_scale: multiplies the gradient that backward starts from (1 / loss scale: as without scaling).
+
+        Raises:
+            ReplayImpossible: with the reason.
+        """
+        if why := self.why_not(call):
+            raise ReplayImpossible(why)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._paused())
+            stack.enter_context(self._state_put_back(call))
+            if around is not None:
+                stack.enter_context(around)
+            if tracer is not None:
+                stack.enter_context(tracer)
+            return self._run(call, tracer, rows, seed_scale)
+
+    def _run(
+        self, call: GradCall, tracer: OpTracer | None, rows: tuple[int, Sequence[int]] | None, seed_scale: float
+    ) -> Replayed:
+        result = Replayed()
+        kwargs = {name: _fresh(value, rows) for name, value in call.kwargs.items()}
+
+        def forward(*args: Any) -> Any:
+            out = call.fn(*args, **kwargs)
+            roots = out[0] if getattr(call.operation, "has_aux", False) and isinstance(out, (tuple, list)) else out
+            result.values = [t for t in flat(roots) if is_floating(t)]
+            if tracer is not None:
+                tracer.forward_over(result.values)
+            return roots
+
+        has_seed = bool(getattr(call.operation, "sens_param", False))
+        args = [_fresh(value, rows) for value in _arguments(call)]
+        gradient: Any = ops.GradOperation(get_by_list=True, sens_param=has_seed or seed_scale != 1.0)
+        if has_seed:
+            args.append(_scaled(call.args[-1], seed_scale))
+        elif seed_scale != 1.0:
+            args.append(_scaled(_ones_like(call), seed_scale))
+        grads = gradient(forward, ms.ParameterTuple(list(call.weights)))(*args)
+        result.grads = list(flat(grads))
+        return result
+
+    @contextlib.contextmanager
+    def _state_put_back(self, call: GradCall) -> Generator[None, None, None]:
+        """The random state as before the forward; afterwards it and what is no weight (running means) as now."""
+        held = {id(weight) for weight in call.weights}
+        buffers = [
+            (p, ms.Tensor(p.asnumpy().copy(), p.dtype)) for _, p in self._names.parameters() if id(p) not in held
+        ]
+        before = ms.get_rng_state() if call.random is not None else None
+        if call.random is not None:
+            ms.set_rng_state(call.random.generator)
+        try:
+            yield
+        finally:
+            for parameter, value in buffers:
+                parameter.set_data(value)
+            if before is not None:
+                ms.set_rng_state(before)
+
+
+def _arguments(call: GradCall) -> tuple[Any, ...]:
+    return call.args[:-1] if getattr(call.operation, "sens_param", False) else call.args
+
+
+def _ones_like(call: GradCall) -> Any:
+    if call.loss is None:
+        raise ReplayImpossible("what backward started from is not known")
+    return ops.ones_like(call.loss)
+
+
+def _scaled(seed: Any, by: float) -> Any:
+    if isinstance(seed, (tuple, list)):
+        return type(seed)(_scaled(each, by) for each in seed)
+    return seed if by == 1.0 else seed * ms.Tensor(by, seed.dtype)
+
+
+def _fresh(value: Any, rows: tuple[int, Sequence[int]] | None) -> Any:
+    """Another tensor on the same memory: MindSpore's dispatch mode does not show operators on what was made outside."""
+    if isinstance(value, ms.Tensor) and not isinstance(value, ms.Parameter):
+        if rows is not None and value.shape and value.shape[0] == rows[0]:
+            return ms.Tensor(value.asnumpy()[list(rows[1])], value.dtype)
+        return ms.Tensor(value)
+    if isinstance(value, (tuple, list)) and type(value) in (tuple, list):
+        return type(value)(_fresh(each, rows) for each in value)
+    if isinstance(value, dict):
+        return {key: _fresh(each, rows) for key, each in value.items()}
+    return value

@@ -1,0 +1,71 @@
+"""Values of MindSpore tensors on the host, and which kinds of non-finite values they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import mindspore as ms  # pyright: ignore[reportMissingImports]
+import numpy as np
+from numpy.typing import NDArray
+
+from hypocenter.optrace import NAN, NEGINF, POSINF
+from hypocenter.summary.reducers.mindspore_values import dtype_name, has_values, on_host
+
+FLOATS = (ms.float16, ms.bfloat16, ms.float32, ms.float64)
+
+
+def is_floating(tensor: Any) -> bool:
+    """Whether it can hold a value that is not finite."""
+    return tensor.dtype in FLOATS or dtype_name(tensor).startswith(("complex", "float8"))
+
+
+def values(tensor: Any) -> NDArray[Any]:
+    """The values; float32 for bfloat16."""
+    return on_host(tensor)
+
+
+def nonfinite_bits(tensor: Any) -> int:
+    """Which kinds of non-finite values a tensor holds."""
+    return 0 if not is_floating(tensor) or not has_values(tensor) else bits_of(values(tensor))
+
+
+def bits_of(array: NDArray[Any]) -> int:
+    """The same of values on the host."""
+    if array.dtype.kind not in "fc" or bool(np.isfinite(array).all()):
+        return 0
+    real = np.stack([np.real(array), np.imag(array)]) if array.dtype.kind == "c" else array
+    return (
+        NAN * bool(np.isnan(real).any())
+        | POSINF * bool((real == np.inf).any())
+        | NEGINF * bool((real == -np.inf).any())
+    )
+
+
+def is_finite(tensor: Any) -> bool:
+    """Whether every element is finite."""
+    return nonfinite_bits(tensor) == 0
+
+
+def flat(*trees: Any) -> Iterator[Any]:
+    """Tensors in nested tuples, lists and dicts, in order."""
+    for tree in trees:
+        if isinstance(tree, ms.Tensor):
+            yield tree
+        elif isinstance(tree, (tuple, list)):
+            yield from flat(*tree)
+        elif isinstance(tree, dict):
+            yield from flat(*tree.values())
+
+
+def address(tensor: Any) -> int:
+    """Of the memory that holds it, the same for all views; 0 where there is none."""
+    try:
+        return int(tensor.untyped_storage().data_ptr())
+    except Exception:  # a compressed or empty tensor, another version of MindSpore
+        return 0
+
+
+def same_values(a: NDArray[Any], b: NDArray[Any]) -> bool:
+    """Bit for bit as far as a value can tell: NaN equals NaN."""
+    return a.shape == b.shape and a.dtype == b.dtype and bool(((a == b) | (np.isnan(a) & np.isnan(b))).all())

@@ -1,0 +1,436 @@
+"""The op trace of one replayed micro-batch: which op read what from whom, and where values stopped being finite.
+
+MindSpore's dispatch mode shows the operators of forward and most of backward, by name. Data flow is followed by memory
+address; every result is kept alive meanwhile, so that no address comes twice. What the mode does not show is closed up:
+
+- an operator gets a contiguous copy of a view: such a copy is known by its content, if that is not finite;
+- hooks on everything an operator reads tell which forward operator's gradient is computed next, and what it came to,
+  also where the operators that compute it are not shown (LayerNormGrad);
+- a value that nobody was seen to make, and that is not finite, gets a node of its own, "unseen", under the value that
+  was not finite before it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import math
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import mindspore as ms  # pyright: ignore[reportMissingImports]
+import numpy as np
+from mindspore.ops.auto_generate import gen_ops_prim  # pyright: ignore[reportMissingImports]
+from mindspore.utils import MsDispatchMode  # pyright: ignore[reportMissingImports]
+from numpy.typing import NDArray
+
+from hypocenter.operator_names import canonical
+from hypocenter.optrace import (
+    LITERAL_NEGINF,
+    LITERAL_POSINF,
+    NAN,
+    NEGINF,
+    POSINF,
+    Edge,
+    TracedOp,
+    classify,
+    is_transition,
+)
+from hypocenter.replay.mindspore.host import address, bits_of, flat, is_floating, nonfinite_bits, same_values, values
+from hypocenter.replay.mindspore.places import Place, Places
+from hypocenter.summary.reducers.mindspore_values import dtype_name
+
+CAPTURE_BYTES = 256 << 20  # per op: what adjudication needs
+ALIVE_BYTES = 4 << 30  # results kept so that their addresses are not used again
+MAX_CAPTURES = 48
+MAX_BAD = 64  # last non-finite values whose copies can be recognised
+_SIGN_FLIPS = frozenset({"neg", "mul", "div", "sub", "rsub"})
+_WRITES = frozenset({"Assign", "AssignAdd", "AssignSub", "CopyTo"})
+_NOT_VALUES = frozenset({"typeof", "sequence_len", "make_range", "Shape", "Depend"})
+VIEWS = frozenset({
+    "Reshape", "Transpose", "TransposeView", "TransposeExtView", "ExpandDims", "ExpandDimsView", "Squeeze",
+    "BroadcastTo", "BroadcastToView", "View", "Flatten", "FlattenExt", "Split", "SplitTensor", "StridedSlice",
+    "SelectExtView", "Contiguous", "Copy", "Narrow", "ChunkView",
+})  # fmt: skip
+"""Operators that compute nothing: steps of a path that nobody wants to read."""
+
+UNSEEN = "unseen"
+_NO_ARGUMENT = ("self", "args", "kwargs")
+
+
+@dataclass(slots=True, kw_only=True)
+class Node:
+    """One op as it ran, with what adjudication needs of it (only where values stopped being finite)."""
+
+    traced: TracedOp
+    place: Place
+    func: Callable[..., Any] | None = None  # runs it again: func(*args)
+    args: Any = None  # as they were before it ran
+    names: tuple[str, ...] = ()  # of its arguments
+    outputs: tuple[NDArray[Any], ...] = ()
+    shapes: tuple[tuple[int, ...], ...] = ()
+    dtypes: tuple[str, ...] = ()
+    scalars: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(slots=True, kw_only=True)
+class Leaf:
+    """A tensor that was there before any traced op."""
+
+    kind: str  # param, buffer, batch, external
+    name: str
+    dtype: str = ""
+    values: NDArray[Any] | None = None  # only if they are not finite
+    bits: int = 0
+
+
+@dataclass(slots=True)
+class _Written:
+    edge: int  # producing op, or -1 - leaf
+    bits: int
+
+
+@dataclass(slots=True, kw_only=True)
+class _Call:
+    """An operator that is about to run."""
+
+    args: Any
+    operands: tuple[Any, ...]
+    read: list[Any]
+    edges: tuple[Edge, ...]
+    written: list[Any]  # operands that it changes in place
+    before: dict[int, Any]  # what they were
+
+
+@dataclass(slots=True)
+class _Bad:
+    content: NDArray[Any]
+    written: _Written
+
+
+class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
+    """Traces every op of a replay.
+
+    Args:
+        places: where operators run.
+        leaf: names tensors from outside: tensor -> (kind, name).
+    """
+
+    def __init__(self, places: Places, leaf: Callable[[Any], tuple[str, str]]) -> None:
+        super().__init__()
+        self.nodes: list[Node] = []
+        self.leaves: list[Leaf] = []
+        self.broken = ""  # why the trace is not complete
+        self._places, self._leaf = places, leaf
+        self._written: dict[int, _Written] = {}
+        self._bad: deque[_Bad] = deque(maxlen=MAX_BAD)
+        self._alive: deque[tuple[Any, int]] = deque()
+        self._alive_bytes = 0
+        self._n_captures = 0
+        self._is_own = False  # operators of ours run
+        self._in_backward = False
+        self._owner: int | None = None  # forward op whose gradient is being computed
+        self._gradients: dict[int, Edge] = {}  # forward op -> gradient at its result
+        self._readers: dict[int, list[int]] = {}  # leaf's edge -> forward ops that read it
+
+    def trace(self) -> tuple[TracedOp, ...]:
+        """The ops as plain data, for the blame walk."""
+        return tuple(node.traced for node in self.nodes)
+
+    def forward_over(self, roots: Sequence[Any]) -> None:
+        """Backward begins, from these values."""
+        with self._own():
+            made = [written.edge for root in roots if (written := self._written.get(address(root))) is not None]
+        self._in_backward = True
+        self._owner = max(made, default=len(self.nodes) - 1)
+
+    def edge_to(self, tensor: Any) -> Edge:
+        """Who made this tensor, and what it holds."""
+        with self._own():
+            return self._edge(tensor, None)
+        return Edge(producer=0)
+
+    def edge_to_gradient(self, gradient: Any, parameter: Any) -> Edge:
+        """The same of a gradient as it came out, which an operator may have made that was not seen."""
+        with self._own():
+            known = self._known(gradient, nonfinite_bits(gradient))
+            if known is not None:
+                return known
+            leaf = self._written.get(address(parameter))
+            readers = self._readers.get(leaf.edge, []) if leaf is not None else []
+            bad = [index for index in readers if (at := self._gradients.get(index)) is not None and at.real]
+            consumer = next(iter(bad or readers), None)
+            return self._edge(gradient, None) if consumer is None else self._unseen_gradient(gradient, consumer)
+        return Edge(producer=0)
+
+    def __ms_dispatch__(self, func: Any, args: Any, kwargs: Any = None) -> Any:
+        """Called for every operator in place of it."""
+        if self._is_own or self.broken or func.name in _NOT_VALUES:
+            return func(*args)
+        call: _Call | None = None
+        with self._own():
+            call = self._before(func.name, args)
+        out = func(*args)
+        if call is not None:  # pyright: ignore[reportUnnecessaryComparison]
+            with self._own():
+                self._add(func, call, tuple(call.written) or tuple(flat(out)))
+        return out
+
+    def _before(self, name: str, args: Any) -> _Call:
+        operands = _operands(args)
+        read = list(flat(operands))
+        edges = tuple(self._edge(tensor, None) for tensor in read)
+        if not self._in_backward:
+            for tensor, edge in zip(read, edges, strict=True):
+                self._follow(tensor, edge, len(self.nodes))
+        written = read[:1] if name in _WRITES or name.startswith("Inplace") else []
+        before = {id(t): _copied(t) for t in written}
+        return _Call(args=args, operands=operands, read=read, edges=edges, written=written, before=before)
+
+    @contextlib.contextmanager
+    def _own(self) -> Generator[None, None, None]:
+        """Operators in this block are ours; an error in it ends the trace and not the program's forward."""
+        was, self._is_own = self._is_own, True
+        try:
+            yield
+        except Exception as error:
+            self.broken = f"{type(error).__name__}: {str(error).splitlines()[0][:160] if str(error) else ''}"
+        finally:
+            self._is_own = was
+
+    def _add(self, func: Any, call: _Call, outputs: tuple[Any, ...]) -> None:
+        name, index = str(func.name), len(self.nodes)
+        operands, read, edges = call.operands, call.read, call.edges
+        base = canonical(name)
+        literal = _literal_bits(operands)
+        arrays = [values(t) if is_floating(t) else None for t in outputs]
+        bits, news = 0, []
+        for array in arrays:
+            now = 0 if array is None else bits_of(array)
+            news.append(classify(now, edges, literal, flips_sign=base in _SIGN_FLIPS))
+            bits |= news[-1]
+        traced = TracedOp(
+            index=index,
+            op=name,
+            phase=(place := self._place()).phase,
+            bits=bits,
+            inputs=edges,
+            zero_factor=bool(bits & NAN) and base == "mul" and _other_factor_is_zero(read, edges, arrays),
+        )
+        node = Node(
+            traced=traced,
+            place=place,
+            names=_argument_names(name, len(operands)),
+            shapes=tuple(tuple(t.shape) for t in outputs),
+            dtypes=tuple(dtype_name(t) for t in outputs),
+        )
+        outside = {id(t) for t, edge in zip(read, edges, strict=True) if edge.producer < 0}
+        node.scalars = _scalars(operands, node.names, outside)
+        if is_transition(traced) and self._n_captures < MAX_CAPTURES:
+            self._n_captures += 1
+            node.func, node.args = func, _detached(call.args, call.before)
+            node.outputs = tuple(a.copy() for a in arrays if a is not None and a.nbytes <= CAPTURE_BYTES)
+        self.nodes.append(node)
+        for tensor, array, found in zip(outputs, arrays, news, strict=True):
+            self._write(tensor, array, _Written(index, found))
+
+    def _place(self) -> Place:
+        if not self._in_backward:
+            return self._places.here()
+        if self._owner is None or not 0 <= self._owner < len(self.nodes):
+            return Place(phase="backward", site="")
+        owner = self.nodes[self._owner]
+        return owner.place.backward(owner.traced.op)
+
+    def _write(self, tensor: Any, array: NDArray[Any] | None, written: _Written) -> None:
+        key = address(tensor)
+        if key:
+            self._written[key] = written
+            self._keep(tensor)
+        if written.bits and array is not None and array.nbytes <= CAPTURE_BYTES:
+            self._bad.append(_Bad(array.copy(), written))
+
+    def _keep(self, tensor: Any) -> None:
+        size = int(tensor.nbytes)
+        self._alive.append((tensor, size))
+        self._alive_bytes += size
+        while self._alive_bytes > ALIVE_BYTES:
+            self._alive_bytes -= self._alive.popleft()[1]
+
+    def _edge(self, tensor: Any, consumer: int | None) -> Edge:
+        now = nonfinite_bits(tensor)
+        known = self._known(tensor, now)
+        if known is not None:
+            return known
+        kind, name = self._leaf(tensor)
+        if now and kind == "external":
+            if self._in_backward and (consumer is not None or self._owner is not None):
+                return self._unseen_gradient(tensor, consumer if consumer is not None else self._owner or 0)
+            if not self._in_backward and tensor.shape and (last := self._last_bad()) is not None:
+                return self._unseen(tensor, now, (Edge(producer=last, bits=self.nodes[last].traced.bits),))
+        bits = _as_constants(now, kind, is_number=not tensor.shape)
+        self.leaves.append(
+            Leaf(
+                kind=kind,
+                name=name,
+                dtype=dtype_name(tensor),
+                bits=bits,
+                values=values(tensor).copy() if bits else None,
+            )
+        )
+        written = _Written(-len(self.leaves), bits)
+        self._write(tensor, values(tensor) if bits else None, written)
+        return Edge(producer=written.edge, bits=bits)
+
+    def _known(self, tensor: Any, now: int) -> Edge | None:
+        """By address; by content where what is there is not what was written, or where it is a copy."""
+        written = self._written.get(address(tensor))
+        if written is not None and (not now or written.bits):
+            return Edge(producer=written.edge, bits=_shown(now, written.bits))
+        if not now:
+            return None
+        array = values(tensor)
+        for bad in reversed(self._bad):
+            if same_values(bad.content, array):
+                self._written[address(tensor)] = bad.written
+                self._keep(tensor)
+                return Edge(producer=bad.written.edge, bits=_shown(now, bad.written.bits))
+        return None
+
+    def _last_bad(self) -> int | None:
+        bad = (w.edge for each in reversed(self._bad) if (w := each.written).edge >= 0)
+        return next((edge for edge in bad if self.nodes[edge].traced.real), None)
+
+    def _unseen(
+        self, tensor: Any, now: int, inputs: tuple[Edge, ...], place: Place | None = None, op: str = ""
+    ) -> Edge:
+        """A node for an operator that the mode did not show."""
+        place = place or self._place()
+        bits = classify(now, inputs, 0, flips_sign=True)
+        index = len(self.nodes)
+        array = values(tensor)
+        traced = TracedOp(index=index, op=op or UNSEEN, phase=place.phase, bits=bits, inputs=inputs)
+        node = Node(traced=traced, place=place, shapes=(tuple(tensor.shape),), dtypes=(dtype_name(tensor),))
+        node.outputs = (array.copy(),) if array.nbytes <= CAPTURE_BYTES else ()
+        self.nodes.append(node)
+        self._write(tensor, array, _Written(index, bits))
+        return Edge(producer=index, bits=bits)
+
+    def _unseen_gradient(self, tensor: Any, consumer: int) -> Edge:
+        """What the gradient of a forward op came to, made by an operator that was not shown."""
+        forward = self.nodes[consumer]
+        upstream = self._gradients.get(consumer)
+        inputs = (*((upstream,) if upstream is not None else ()), *forward.traced.inputs)
+        place = forward.place.backward(forward.traced.op)
+        return self._unseen(tensor, nonfinite_bits(tensor), inputs, place, f"{forward.traced.op}Grad")
+
+    def _follow(self, tensor: Any, edge: Edge, consumer: int) -> None:
+        """Be told the gradient of what an operator reads, just before that of its producer is computed."""
+        if edge.producer < 0:
+            self._readers.setdefault(edge.producer, []).append(consumer)
+        if isinstance(tensor, ms.Parameter) or not is_floating(tensor):
+            return
+
+        def told(gradient: Any) -> Any:
+            if gradient is not None and not self._is_own:
+                with self._own():
+                    at = self._edge(gradient, consumer)
+                    if edge.producer >= 0:
+                        self._gradients[edge.producer] = at
+                        self._owner = edge.producer
+            return gradient
+
+        with contextlib.suppress(Exception):  # it needs no gradient
+            tensor.register_hook(told)
+
+
+def _operands(args: Any) -> tuple[Any, ...]:
+    """Without what the older kind of operator has in front: the primitive and its name."""
+    if len(args) == 3 and isinstance(args[0], ms.ops.Primitive) and isinstance(args[2], tuple):
+        return args[2]
+    return tuple(args)
+
+
+@functools.lru_cache(maxsize=1024)
+def _argument_names(op: str, n: int) -> tuple[str, ...]:
+    """As the operator's own class calls them: input, other."""
+    kind: Any = getattr(gen_ops_prim, op, None)
+    found: list[str] = []
+    if kind is not None:
+        with contextlib.suppress(TypeError, ValueError, AttributeError):
+            found = [name for name in inspect.signature(kind.__call__).parameters if name not in _NO_ARGUMENT]
+    elif n == 2:
+        found = ["input", "other"]  # Muls, Divs: variants without a class of their own
+    return tuple(found[i] if i < len(found) else f"in[{i}]" for i in range(n))
+
+
+def _scalars(operands: Sequence[Any], names: Sequence[str], outside: set[int]) -> dict[str, Any]:
+    """Arguments that are numbers; also those that MindSpore made a tensor of, which nobody computed."""
+    found: dict[str, Any] = {}
+    for name, value in zip(names, operands, strict=True):
+        if id(value) in outside:
+            if (number := _number(value)) is not None:
+                found[name] = number
+        elif isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
+            found[name] = value
+        elif isinstance(value, (list, tuple)) and value and all(isinstance(v, int) for v in value):
+            found[name] = list(value)
+    return found
+
+
+def _number(tensor: Any) -> float | None:
+    if tensor.shape or isinstance(tensor, ms.Parameter):
+        return None
+    array = values(tensor)
+    number = float(array) if array.dtype.kind in "fiu" else math.nan
+    return number if math.isfinite(number) else None
+
+
+def _literal_bits(operands: Sequence[Any]) -> int:
+    bits = 0
+    for value in operands:
+        if isinstance(value, float) and math.isinf(value):
+            bits |= LITERAL_POSINF if value > 0 else LITERAL_NEGINF
+    return bits
+
+
+def _as_constants(bits: int, kind: str, *, is_number: bool) -> int:
+    """Infinities that the program wrote: an additive mask that came from outside, a number that became a tensor."""
+    if kind == "external" and is_number:
+        return bits & NAN | (LITERAL_POSINF if bits & POSINF else 0) | (LITERAL_NEGINF if bits & NEGINF else 0)
+    if bits & NEGINF and not bits & (NAN | POSINF) and kind != "param":
+        return LITERAL_NEGINF
+    return bits
+
+
+def _shown(now: int, written: int) -> int:
+    """Of what was written, the part that this view shows."""
+    bits = now & NAN
+    for kind, literal in ((POSINF, LITERAL_POSINF), (NEGINF, LITERAL_NEGINF)):
+        if now & kind:
+            bits |= written & (kind | literal) or kind
+    return bits
+
+
+def _other_factor_is_zero(read: list[Any], edges: tuple[Edge, ...], outputs: Sequence[NDArray[Any] | None]) -> bool:
+    if len(read) != 2 or len(outputs) != 1 or outputs[0] is None or bool(edges[0].real) == bool(edges[1].real):
+        return False
+    other = values(read[1] if edges[0].real else read[0])
+    return bool((np.broadcast_to(other, outputs[0].shape)[np.isnan(outputs[0])] == 0).all())
+
+
+def _copied(tensor: Any) -> Any:
+    return ms.Tensor(values(tensor).copy(), tensor.dtype)
+
+
+def _detached(value: Any, before: dict[int, Any]) -> Any:
+    """The arguments as they were before the op ran, off the graph of gradients."""
+    if isinstance(value, ms.Tensor):
+        kept = before.get(id(value))
+        return kept if kept is not None else _copied(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_detached(item, before) for item in value)
+    return value
