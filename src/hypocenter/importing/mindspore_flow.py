@@ -226,10 +226,15 @@ class Flow:
         last = [node for (_, number), node in self.graph.nodes.items() if number == "%Return"]
         if len(last) != 1 or not last[0].operands:
             return []
-        inner = self.graph.nodes.get((last[0].graph, last[0].operands[0]))
-        operands = inner.operands if inner is not None and inner.op in _GATHERS else last[0].operands
-        found = [self._source(last[0].graph, operand) for operand in operands[:_MOST_RESULTS]]
-        return [source if isinstance(source, Node) and source.full_name else None for source in found]
+        found: list[Node | None] = []
+        waiting = [last[0].operands[0]]
+        while waiting and len(found) < _MOST_RESULTS:
+            source = self._source(last[0].graph, waiting.pop())
+            if isinstance(source, Node) and source.op in _GATHERS:
+                waiting += list(reversed(source.operands))
+            else:
+                found.append(source if isinstance(source, Node) and source.full_name else None)
+        return found
 
     def _source(self, graph: str, operand: str) -> Node | GraphParameter | None:
         """What computed an operand."""

@@ -24,7 +24,7 @@ from hypocenter.importing.mindspore_live import FOLDER, MOST_CALLS, LiveDump, Li
 from hypocenter.nouns import LEVELS, Reading, StepRecord
 from hypocenter.session.mindspore.dump_settings import PLAIN_PATH, settings
 from hypocenter.session.mindspore.seams import Context, Part
-from hypocenter.tap.mindspore.graph_calls import GraphCalls, trains
+from hypocenter.tap.mindspore.graph_calls import GraphCalls, name_scopes, trains, wait
 
 VARIABLE = "MINDSPORE_DUMP_CONFIG"
 _NONE = 0  # the number of calls that are not dumped
@@ -69,6 +69,7 @@ class Graphs(Part):
         if self._dump is None and not self._begin():
             self._is_wanted = False
             return
+        name_scopes(owner, self.context.names)
         step = self.context.clock.step
         if not (self._due(step) and trains(owner)) or self._number >= MOST_CALLS:
             _number_calls(_NONE)
@@ -85,6 +86,7 @@ class Graphs(Part):
             os.environ.pop(VARIABLE, None)
             self._is_set = False
         if self._dump is not None:
+            wait()
             _number_calls(_NONE)
 
     def collect(self, step: int) -> GraphStep:
@@ -92,7 +94,6 @@ class Graphs(Part):
         calls, self._calls = self._calls, []
         if self._dump is None or self._rows is None or not calls:
             return GraphStep()
-        _wait()
         if not self._dump.read(step, calls):
             self._say_once(
                 "GRAPH mode: MindSpore dumped nothing: it had compiled a graph before GRAPH mode was set, or dumps are "
@@ -154,9 +155,3 @@ class Graphs(Part):
 
 def _number_calls(number: int) -> None:
     ms._c_expression._set_init_iter(number)
-
-
-def _wait() -> None:
-    """Until what was launched is done, and dumped; a CPU is done when a call returns."""
-    if ms.get_context("device_target") != "CPU":
-        ms.runtime.synchronize()

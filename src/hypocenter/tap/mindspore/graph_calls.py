@@ -6,14 +6,21 @@ Only outermost calls are told: what a graph calls is in the graph.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import FunctionType, MethodType
 from typing import Any, Protocol
 
 import mindspore as ms  # pyright: ignore[reportMissingImports]
 from mindspore import nn  # pyright: ignore[reportMissingImports]
 from mindspore.common import api  # pyright: ignore[reportMissingImports]
 
+from hypocenter.tap.mindspore.calls import is_training_cell, mentioned
+from hypocenter.tap.mindspore.names import NameMap, is_optimizer
 from hypocenter.tap.mindspore.patches import Patches
+
+_DEEPEST = 4  # functions that mention functions
+_BACKBONE, _LOSS = "_backbone", "_loss_fn"  # what MindSpore's WithLossCell calls its two cells
+_RECOMPUTED = "recompute_"  # the scope of a cell that is recomputed, before it has a name
 
 
 class Listener(Protocol):
@@ -67,20 +74,60 @@ def _function_of(executor: Any) -> Any:
     return getattr(executor, "obj", None) or getattr(executor, "fn", None)
 
 
+def wait() -> None:
+    """Until what was launched has run: a compiled function returns before it has."""
+    if ms.get_context("device_target") == "CPU":
+        api._pynative_executor.sync()
+    else:
+        ms.runtime.synchronize()
+
+
 def trains(owner: Any) -> bool:
     """Whether a call of it may be a part of training: no cell that is only evaluated."""
-    return not isinstance(owner, nn.Cell) or bool(owner.training) or holds_optimizer(owner)
+    if not isinstance(owner, nn.Cell):
+        return True
+    return bool(owner.training) or is_optimizer(owner) or is_training_cell(owner)
 
 
-def holds_optimizer(owner: Any) -> bool:
-    """Whether a call of a cell updates parameters."""
-    kinds = tuple(k for k in (nn.Optimizer, _experimental()) if k is not None)
-    return isinstance(owner, nn.Cell) and any(isinstance(cell, kinds) for _, cell in owner.cells_and_names())
+def name_scopes(owner: Any, names: NameMap) -> None:
+    """Give cells of the models that a graph holds the scopes by which names of operators tell them.
+
+    MindSpore does this for a cell that is called, by its own attributes; below a function all operators would be
+    `Default/...`. Where a cell has a scope already nothing is changed.
+    """
+    models = [owner] if isinstance(owner, nn.Cell) else _models(getattr(owner, "fn", owner), depth=_DEEPEST)
+    for cell in models:
+        names.add_root(cell)
+    cells = dict(names.cells())
+    for name, cell in cells.items():
+        if cell.get_scope() in (None, _RECOMPUTED):
+            cell._set_scope(_scope(name, cells))
 
 
-def _experimental() -> Any:
-    try:
-        from mindspore.experimental import optim  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        return None
-    return getattr(optim, "Optimizer", None)
+def _scope(name: str, cells: Mapping[str, Any]) -> str:
+    """`Default/_backbone-Net/layers-CellList/0-Block` of `layers.0`."""
+    parts = name.split(".") if name else []
+    paths = [".".join(parts[: n + 1]) for n in range(len(parts))]
+    inner = [f"{part}-{type(cells[path]).__name__ if path in cells else 'Cell'}" for part, path in zip(parts, paths, strict=True)]
+    first = [f"{_BACKBONE}-{type(cells['']).__name__}"] if "" in cells else []
+    if name in cells and not inner[1:] and isinstance(cells[name], nn.LossBase):
+        return f"Default/{_LOSS}-{type(cells[name]).__name__}"
+    return "/".join(["Default", *first, *inner])
+
+
+def _models(function: Any, depth: int) -> list[Any]:
+    """Cells that a function mentions, itself or in functions that it mentions; no optimizer."""
+    if not hasattr(getattr(function, "__func__", function), "__code__"):
+        return []
+    found: list[Any] = []
+    for thing in mentioned(function):
+        if isinstance(thing, nn.Cell):
+            found += [] if is_optimizer(thing) else [thing]
+        elif depth and isinstance(thing, (FunctionType, MethodType)) and not is_library(thing):
+            found += _models(thing, depth - 1)
+    return found
+
+
+def is_library(function: Any) -> bool:
+    """Whether a function is a part of MindSpore."""
+    return str(getattr(function, "__module__", "")).partition(".")[0] == "mindspore"
