@@ -22,6 +22,7 @@ from hypocenter.compare.settings_apart import settings_apart
 from hypocenter.compare.slid_calls import without_slid_calls
 from hypocenter.compare.source import source_of
 from hypocenter.compare.step_alignment import shift_between
+from hypocenter.compare.unseen_update import or_an_unseen_update
 from hypocenter.compare.values.bits import Array
 from hypocenter.compare.verdict import CANNOT_TELL
 from hypocenter.compare.walk import Walk
@@ -123,6 +124,9 @@ def _explained(found: Comparison, walk: Walk, course: _Course) -> Comparison:
         return replace(found, notes=(*found.notes, *settings_apart(found.matching.pairs, course.facts)))
     if found.first is None or course.scene is None:
         return found
+    behind = or_an_unseen_update(found, *walk.runs, course.scene, is_start=course.scene_before is None)
+    if behind is not found:
+        return behind
 
     def series(pair: Pair) -> tuple[PairedRow, ...]:
         again = replace(walk, pairs=[pair], problems=[])

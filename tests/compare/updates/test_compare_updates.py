@@ -193,3 +193,32 @@ def test_a_damaged_file_is_a_problem_and_no_crash(tmp_path: Path) -> None:
 
     assert recompute(run, 0) == ()
     assert {row.verdict for row in recompute(run, 1)} == {"as-stated"}
+
+
+def test_diff_blames_an_update_between_two_recorded_steps_not_the_forward_after_it(
+    tmp_path: Path, baseline: RecordedRun
+) -> None:
+    candidate = trained(tmp_path / "run", adamw(eps=1e-5))
+
+    found = compare_runs(baseline, candidate)
+
+    assert found.status == "diverged"
+    assert found.first is not None
+    assert (found.first.step, found.first.phase, found.first.site) == (0, "optimizer", "embed.weight")
+    assert found.cause == "config-mismatch"
+    assert found.sentence.startswith("diverged at step 0, optimizer: embed.weight is updated by another rule")
+
+
+def test_diff_keeps_the_forward_that_differs_under_equal_updates(tmp_path: Path, baseline: RecordedRun) -> None:
+    def other_from_the_second_step(model: nn.Module) -> torch.optim.Optimizer:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1)
+        norm = model.get_submodule("norm")
+        optimizer.register_step_post_hook(lambda *_: setattr(norm, "eps", 1e-2))
+        return optimizer
+
+    candidate = trained(tmp_path / "run", other_from_the_second_step)
+
+    found = compare_runs(baseline, candidate)
+
+    assert found.first is not None
+    assert (found.first.step, found.first.phase, found.first.site) == (1, "forward", "norm")
