@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from hypocenter.importing.mindspore_graph import Graph, GraphParameter, Node
 from hypocenter.importing.mindspore_names import Scope, flat, number_of, scope_of, site_of, stem_of
+from hypocenter.importing.mindspore_twins import Path, placed
 
 _PASSES = frozenset({"Load", "Depend", "TupleGetItem", "StopGradient"})  # the first operand is the value
 _GATHERS = frozenset({"MakeTuple", "MakeList"})
@@ -77,17 +78,50 @@ class Flow:
 
     def scope(self, node: Node) -> Scope:
         """Where an operator stands; in backward the operator of forward that it belongs to."""
-        own = scope_of(node.full_name)
+        own = self._own_scope(node)
         if node.op in _GRADIENTS and self.updated(node) is not None:  # of a function that is compiled: without a cell
             return Scope(kind="optimizer", cells=own.cells)
         if own.kind == "optimizer" or not (own.kind == "backward" or node.is_of_backward):
             return own
         forward = self.forward_of(node)
-        return Scope(kind="backward", cells=scope_of(forward.full_name).cells if forward is not None else own.cells)
+        return Scope(kind="backward", cells=self._own_scope(forward).cells if forward is not None else own.cells)
 
     def forward_of(self, node: Node) -> Node | None:
         """The operator whose gradient an operator computes, where the graph says it."""
+        if id(node) in self._forward_of_twins:
+            return self._forward_of_twins[id(node)]
         return self._forward.get(node.identity_of_forward) if node.identity_of_forward else None
+
+    def _own_scope(self, node: Node) -> Scope:
+        named = scope_of(node.full_name)
+        place = self._placed.get(id(node))
+        return named if place is None else replace(named, cells=place)
+
+    @cached_property
+    def _placed(self) -> dict[int, Path]:
+        """Cells of operators whose names have the scope of another place."""
+        named = [(node, scope_of(node.full_name)) for node in self.operators if not node.is_of_backward]
+        forward = [(node, scope) for node, scope in named if scope.kind in ("forward", "loss") and not scope.recompute]
+        return placed([node for node, _ in forward], {id(node): scope.cells for node, scope in forward})
+
+    @cached_property
+    def _forward_of_twins(self) -> dict[int, Node]:
+        """Of operators of backward whose forward ran at several places: which; backward comes the other way round."""
+        ran: dict[str, list[Node]] = defaultdict(list)
+        for node in self.operators:
+            if id(node) in self._placed:
+                ran[node.identity].append(node)
+        back: dict[tuple[str, str], list[Node]] = defaultdict(list)
+        for node in self.operators:
+            if node.identity_of_forward in ran:
+                back[node.op, node.identity_of_forward].append(node)
+        found: dict[int, Node] = {}
+        for (_, identity), nodes in back.items():
+            forward = ran[identity]
+            each, rest = divmod(len(nodes), len(forward))
+            for i, node in enumerate(nodes if not rest else ()):
+                found[id(node)] = forward[-1 - i // each]
+        return found
 
     def candidates(self, names: Iterable[tuple[str, str]]) -> list[dict[tuple[str, str], Node]]:
         """Ways in which names of files (type, name) may belong to operators, the likelier first.
