@@ -136,11 +136,6 @@ def chips(tensor: torch.Tensor) -> tuple[str, ...]:
     return tuple(f"{kind} ×{count:,}" for kind, count in counts if count)
 
 
-def indices(tensor: torch.Tensor, node: Node) -> tuple[tuple[int, ...], ...]:
-    """The first elements that went bad."""
-    return tuple(tuple(int(i) for i in row) for row in bad_mask(tensor, node).nonzero()[:MAX_INDICES].tolist())
-
-
 def tensor_facts(tensor: torch.Tensor, name: str, origin: str = "", literal: bool = False) -> TensorFacts:
     """A tensor as plain facts."""
     return TensorFacts(

@@ -15,6 +15,7 @@ from hypocenter.replay.cure import proposals
 from hypocenter.replay.engine import Replayed, Replayer, ReplayImpossible
 from hypocenter.replay.shares import fits, run_gradient, shares
 from hypocenter.replay.testimony import testify
+from hypocenter.replay.traced import Traced
 from hypocenter.replay.tracing import Observer, Tracing
 from hypocenter.replay.trials import Trials
 from hypocenter.tap.names import NameMap
@@ -165,7 +166,7 @@ class Investigator:
         return self._with(scene, base, found) if found is not None else None
 
     def _with(self, scene: Scene, base: Evidence, found: Blame) -> Outcome:
-        evidence, node, mask = testify(scene, base, found)
+        evidence, op, mask = testify(Traced(scene.tracer), base, found)
         if scene.microbatch is not None:
             trials = Trials(scene, scene.microbatch, self._replayer, self._names)
             evidence = trials.samples(evidence, mask)
@@ -173,7 +174,7 @@ class Investigator:
             if evidence.cure is not None and evidence.cure.verified:
                 self._cures[_place(evidence)] = evidence.cure
             evidence = replace(evidence, remedies=proposals.propose(evidence))
-        return Outcome(evidence=evidence, node=node)
+        return Outcome(evidence=evidence, node=None if op is None else scene.tracer.nodes[op])
 
     def _add_up(self, scene: Scene, replayed: Replayed) -> None:
         for (name, _), grad in zip(scene.named, replayed.grads, strict=True):

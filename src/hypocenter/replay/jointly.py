@@ -15,11 +15,12 @@ import torch
 
 from hypocenter.diagnose.evidence import Evidence
 from hypocenter.diagnose.origin import Blame, blame
-from hypocenter.replay.case import Case, Outcome, Scene, is_finite
+from hypocenter.replay.case import Case, Outcome, is_finite
 from hypocenter.replay.engine import Replayed, Replayer
 from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.replay.own_groups import OwnGroups
 from hypocenter.replay.testimony import testify
+from hypocenter.replay.traced import Traced
 from hypocenter.replay.tracing import Observer, Tracing
 from hypocenter.replay.whole.model import Whole
 from hypocenter.tap.names import NameMap
@@ -158,11 +159,10 @@ class Jointly:
         located = table.most([int(found is not None and not is_received)])
         if found is None:
             return Outcome(evidence=replace(base, why_not="on this rank everything that it sends is finite"))
-        scene = Scene(case=case, named=self._parameters(), tracer=tracer, microbatch=None)
-        evidence, node, _ = testify(scene, base, found)
+        evidence, op, _ = testify(Traced(tracer), base, found)
         if is_received and located is not None and located[0]:
             return Outcome(evidence=replace(evidence, received=True, why_not="the value came from another rank"))
-        return Outcome(evidence=evidence, node=node)
+        return Outcome(evidence=evidence, node=None if op is None else tracer.nodes[op])
 
 
 _OTHERS = "the replay failed on another rank"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
-from dataclasses import replace
+from collections.abc import Sequence
 
 import torch
 
@@ -18,8 +16,6 @@ from hypocenter.replay.engine import Replayer
 from hypocenter.replay.tracing import Tracing
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.tape import Microbatch
-
-PATIENCE_S = 20.0  # seconds the user's job may wait while rows are tried one by one
 
 
 class Trials:
@@ -37,27 +33,16 @@ class Trials:
             mask: bad elements of the blamed tensor.
         """
         n_rows = samples.batch_size(self._replayer.batch_tensors(self._microbatch))
-        evidence = replace(evidence, n_samples=n_rows)
-        if n_rows < 1 or evidence.leaf_kind in ("param", "buffer"):
-            return evidence
-        rows = samples.rows_of(mask, n_rows) if mask is not None else ()
+        rows = samples.rows_of(mask.cpu(), n_rows) if mask is not None else ()
         if self._scene.case.trigger in HIDDEN:  # such a step is finite with and without them
-            return replace(evidence, samples=rows)
+            return samples.named(evidence, rows, n_rows, None)
 
-        def finite_with(kept: torch.Tensor) -> bool:
-            rows = (n_rows, kept)
+        def finite_with(kept: Sequence[int]) -> bool:
+            rows = (n_rows, torch.tensor(kept))
             seed_scale = self._scene.case.seed_scale
             return self._replayer.run(self._microbatch, self._scene.parameters, rows=rows, seed_scale=seed_scale).finite
 
-        started = time.perf_counter()
-        check = samples.confirmed(rows, n_rows, finite_with) if 0 < len(rows) < n_rows else None
-        took_s = time.perf_counter() - started
-        if not check and took_s * n_rows < PATIENCE_S:
-            with contextlib.suppress(Exception):  # a model that wants exactly this batch size
-                alone = samples.rows_alone(n_rows, finite_with)
-                if 0 < len(alone) < n_rows and samples.confirmed(alone, n_rows, finite_with):
-                    return replace(evidence, samples=alone, samples_confirmed=True)
-        return replace(evidence, samples=rows, samples_confirmed=check)
+        return samples.named(evidence, rows, n_rows, finite_with)
 
     def cure(self, evidence: Evidence, before: Cure | None) -> Cure | None:
         """The search for the smallest float32 island; None when none was wanted.
