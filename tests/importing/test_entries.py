@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hypocenter.importing import entries as module
-from hypocenter.importing.entries import entries
+from hypocenter.importing.entries import entries, last_of
 
 names = st.text(max_size=12)
 leaves = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | names
@@ -101,3 +101,25 @@ def test_an_entry_without_end_is_given_up(tmp_path: Path, monkeypatch: pytest.Mo
 
     assert dict(found)["a"] == 1
     assert "larger than" in said[0]
+
+
+@given(keys=st.lists(st.text("ab.", max_size=6), max_size=20), piece=st.integers(1, 40))
+def test_the_last_name_with_an_ending_is_found_from_the_end(
+    keys: list[str], piece: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "last.json"
+    path.write_text(json.dumps([[f"{key}.backward" if n % 3 else key, n] for n, key in enumerate(keys)]))
+    wanted = [f"{key}.backward" for n, key in enumerate(keys) if n % 3]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "PIECE", piece)
+        found = last_of(path, ".backward")
+
+    assert found == (wanted[-1] if wanted else "")
+
+
+@pytest.mark.parametrize("content", [b"", b'.backward"', b'"' + b"x" * 5000 + b'.backward"', b'\xff".backward'])
+def test_what_is_no_name_is_not_found(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(content)
+
+    assert last_of(tmp_path / "x", ".backward") == ""

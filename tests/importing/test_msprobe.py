@@ -132,6 +132,30 @@ def test_the_loss_is_what_backward_began_at_unless_it_may_carry_a_scale(tmp_path
     assert [record.loss for _, record in run_of("Tensor.__mul__", "b").step_records()] == [None]
 
 
+def test_at_level_l1_what_comes_after_backward_is_the_update_until_a_function_begins_anew(tmp_path: Path) -> None:
+    add = forward([tensor(1, 0)], [tensor(1, 0)])
+    data = {
+        "Functional.linear.0.forward": add,
+        "Functional.linear.0.backward": {"input": [tensor(1, 1)], "output": [tensor(1, 0)]},
+        "Tensor.add_.0.forward": add,
+        "Functional.linear.1.forward": add,
+        "Functional.linear.1.backward": {"input": [tensor(1, 1)], "output": [tensor(1, 0)]},
+        "Tensor.add_.1.forward": add,
+        "Torch.sqrt.0.forward": add,
+        "Functional.linear.2.forward": add,
+        "Torch.sqrt.1.forward": add,
+    }
+    run = imported(write(tmp_path / "d", data, level="L1"), tmp_path / "run")
+
+    outs = [(r.phase, r.site, r.op) for r in rows(run, port="out[0]")]
+
+    assert outs == [
+        ("forward", "Functional.linear", ""), ("forward", "Tensor.add_", ""), ("forward", "Functional.linear", ""),
+        ("optimizer", "", "Tensor.add_"), ("optimizer", "", "Torch.sqrt"), ("forward", "Functional.linear", ""),
+        ("forward", "Torch.sqrt", ""),
+    ]  # fmt: skip
+
+
 def test_values_are_read_without_their_pickles_and_can_be_compared(tmp_path: Path) -> None:
     run = imported(MSPROBE / "L0_tensor", tmp_path / "run")
 

@@ -7,12 +7,14 @@ off gives every whole entry, and one line about the rest.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 PIECE = 1 << 20  # characters read at a time
+LONGEST_NAME = 1024  # bytes of what `last_of` finds
 AT_MOST = 64 << 20  # characters of one entry; a real one of a thousand tensors has half a megabyte
 _SPACE = re.compile(r"[ \t\r\n]*")
 _NUMBER = re.compile(r"[0-9.eE+-]*")
@@ -56,6 +58,25 @@ def entries(path: Path, inside: str, say: Callable[[str], None]) -> Iterator[tup
             say(f"{path.name}: {error}")
         except RecursionError:
             say(f"{path.name}: nested too deeply after {text.n_entries:,} entries")
+
+
+def last_of(path: Path, ending: str) -> str:
+    """The last string of the file that ends so, looked for from its end; "" when there is none of a name's length."""
+    mark = f'{ending}"'.encode()
+    with path.open("rb") as file:
+        at = file.seek(0, os.SEEK_END)
+        tail = b""
+        while at:
+            at, end = max(0, at - PIECE), at
+            file.seek(at)
+            held = file.read(end - at) + tail
+            found = held.rfind(mark)
+            if found >= 0 and (found > LONGEST_NAME or not at):
+                begin = held.rfind(b'"', 0, found) + 1
+                name = held[begin : found + len(ending)]
+                return name.decode("utf-8", "replace") if begin and len(name) <= LONGEST_NAME else ""
+            tail = held[: LONGEST_NAME + len(mark)]
+    return ""
 
 
 def _members(text: _Text) -> Iterator[tuple[str, Any]]:

@@ -43,11 +43,14 @@ class Step:
         parents: entry name -> name of the module's entry that called it, as construct.json has it.
         sites: our names of modules.
         has_modules: APIs are ops of modules; without any (level L1) each API is a site of its own.
+        last_backward: without parents (level L1), the entry after which APIs are those of the update, until a function
+            of torch.nn.functional begins something else.
     """
 
     parents: Mapping[str, str | None]
     sites: Sites
     has_modules: bool
+    last_backward: str = ""
     microbatch: int = 0
     n_entries: int = 0
     _counted: Counter[tuple[str, str, str, int, bool]] = field(default_factory=Counter)
@@ -56,6 +59,7 @@ class Step:
     _below: dict[str, list[str]] = field(default_factory=dict)  # module -> some of the modules in it
     _judged: dict[str, bool] = field(default_factory=dict)  # outermost entries in backward: whether it is a recompute
     _is_in_backward: bool = False
+    _is_updating: bool = False
     _begins: dict[str, int] = field(default_factory=dict)  # entry name -> number of the first entry inside it
     _opened: Counter[int] = field(default_factory=Counter)  # modules that begin just before an entry
 
@@ -71,8 +75,10 @@ class Step:
         above = self._above(text)
         order_in, order_out = self._orders(text, above, is_module=name.kind == "module")
         if name.direction == "backward":
+            self._is_updating = text == self.last_backward
             return self._backward(name, text, parent, order_in, order_out)
-        if parent == OPTIMIZER:
+        self._is_updating = self._is_updating and not name.path.startswith("Functional.")
+        if parent == OPTIMIZER or self._is_updating:
             return self._made(name, "", "optimizer", self.microbatch, False, order_in, order_out)
         is_again = self._is_recompute(above[-1] if above else text)
         owner = self._owner(name, parent)

@@ -12,7 +12,7 @@ from hypocenter.compare.weights.checkpoint import CheckpointError
 from hypocenter.compare.weights.tensor import Tensor
 from hypocenter.importing.attributes import Attributes
 from hypocenter.importing.catalogue import Head, NotADumpError, importer
-from hypocenter.importing.entries import entries
+from hypocenter.importing.entries import entries, last_of
 from hypocenter.importing.frames import frame_of, own_line
 from hypocenter.importing.layout_of_steps import Part, parts_of
 from hypocenter.importing.msprobe_names import Name, Sites, parse
@@ -110,6 +110,7 @@ class _Reader:
             into.note("level L0: no APIs, no root module and no code outside modules were recorded, nor the loss")
         if level == "L1" and not has_modules:
             into.note("level L1: no modules were recorded: each API is a site, and calls are counted per API")
+            self.step.last_backward = last_of(self.part.path, ".backward")
         if level in ("L1", "mix"):
             into.note(
                 "APIs that the tool's default filter leaves out (casts, views, cat, stack, clamp) are not recorded"
