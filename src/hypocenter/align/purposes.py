@@ -6,6 +6,7 @@ updates    what both optimizers get and make of it in the first two steps, as va
 fed        the same of the candidate, its optimizer fed with the baseline's gradients
 frozen     learning rate 0 for many steps
 loose      the first steps of the baseline without determinism: does that change anything here?
+loose-2    the same once more: or is only the deterministic way another one?
 frozen-repeat-N, repeat-N    the baseline once more, as far off as good runs may be
 long       the programs as they are
 batches-N  the baseline until step N, its batches kept

@@ -14,6 +14,7 @@ from hypocenter.compare.comparison import Spot
 # Relative, of the norm: two sums over the same numbers in another order. Formats by how a product of matrices rounds.
 _SUMMED = {"bfloat16": 2.0**-9, "float16": 2.0**-11}
 _SUMMED_ELSE = 2.0**-18
+_ATTRIBUTES = {"epsilon": "eps", "variance_epsilon": "eps"}  # MindSpore's norms, and RMS norms of HF
 _QUERIES = ("q_proj", "query", "wq", "to_q", "linear_q")
 _KEYS = ("k_proj", "key", "wk", "to_k", "linear_k")
 _VALUES = ("v_proj", "value", "wv", "to_v", "linear_v")
@@ -34,7 +35,12 @@ def attributes_apart(case: Case, words: Iterable[str]) -> dict[str, tuple[Any, A
     mine, other = case.modules
     if mine is None or other is None:
         return {}
-    return apart(mine.attributes, other.attributes, words)
+    return apart(_renamed(mine.attributes), _renamed(other.attributes), words)
+
+
+def _renamed(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes under the names that torch gives them."""
+    return {_ATTRIBUTES.get(name, name): value for name, value in attributes.items()}
 
 
 def options_apart(case: Case, parameter: str) -> dict[str, tuple[Any, Any]]:

@@ -23,20 +23,13 @@ WIDTH, N_HEADS, N_LAYERS, LENGTH, SIZE = 32, 4, 2, 32, 8
 WARM_STEPS, DECAY_STEPS = 5, 60
 
 
-class Transposed(nn.Dense):
-    """A linear that forgot that its weight is kept (out, in)."""
-
-    def construct(self, x):
-        return ops.matmul(x, self.weight) + self.bias
-
-
 class Attention(nn.Cell):
     """Three projections; scores and softmax written out."""
 
-    def __init__(self, given, is_last):
+    def __init__(self, given):
         super().__init__()
         self.dense1, self.dense2, self.dense3 = (nn.Dense(WIDTH, WIDTH) for _ in range(3))
-        self.projection = (Transposed if given.transposed and is_last else nn.Dense)(WIDTH, WIDTH)
+        self.projection = nn.Dense(WIDTH, WIDTH)
         self.dropout = nn.Dropout(p=given.dropout)
         self.mask = Tensor(np.triu(np.full((LENGTH, LENGTH), -1e9, np.float32), 1))
 
@@ -69,7 +62,7 @@ class Block(nn.Cell):
     def __init__(self, given, is_last):
         super().__init__()
         self.layernorm1 = nn.LayerNorm((WIDTH,), epsilon=1e-5)
-        self.attention = Attention(given, is_last)
+        self.attention = Attention(given)
         self.layernorm2 = nn.LayerNorm((WIDTH,), epsilon=given.eps if is_last else 1e-5)
         self.output = FeedForward(given, is_last)
 
@@ -173,7 +166,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--embedding", choices=("float32", "float16"), default="float32", help="of tokens")
     parser.add_argument("--beta2", type=float, default=0.95)
     parser.add_argument("--label-shift", type=int, default=1)
-    parser.add_argument("--transposed", action="store_true", help="the last block's attention projection")
+    parser.add_argument("--transposed", action="store_true", help="the last block's attention projection when loaded")
     parser.add_argument("--dropout", type=float, default=0.0)
     return parser.parse_args()
 
@@ -193,6 +186,9 @@ def main() -> None:
     if given.weights:
         kind = "safetensors" if given.weights.endswith(".safetensors") else "ckpt"
         ms.load_param_into_net(net, ms.load_checkpoint(given.weights, format=kind), strict_load=False)
+    if given.transposed:
+        weight = net.backbone.blocks[-1].attention.projection.weight
+        weight.set_data(Tensor(weight.asnumpy().T.copy()))
     if given.logits:
         ids, labels = next(batches(given.tokens, 1, size=SIZE, length=LENGTH))
         np.save(given.logits, net(Tensor(ids), Tensor(labels))[0].asnumpy())

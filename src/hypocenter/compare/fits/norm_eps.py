@@ -25,7 +25,7 @@ from hypocenter.compare.clues import attributes_apart, say
 from hypocenter.compare.comparison import Fit
 from hypocenter.compare.fitting import fit
 
-_USUAL = (1e-12, 1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
+_USUAL = (1e-12, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 _NEAR = 0.05  # relative, of the distance of the factor from 1
 
 

@@ -1,8 +1,8 @@
 """Spots that nothing pairs, but whose tensor is seen at a paired spot of their own run too: they join that pair.
 
-What a module gives is what the next one takes. Where one network has a module that the other has not (Megatron's
-`core_attention`, an activation that is a function elsewhere), its output is paired all the same: with what the
-counterpart of the next module takes in.
+What a module gives is what the next one takes, and a module may be given what the one around it was given. Where one
+network has a module that the other has not (Megatron's `core_attention`, an activation that is a function elsewhere),
+its output is paired all the same: with what the counterpart of the next module takes in.
 """
 
 from __future__ import annotations
@@ -77,7 +77,9 @@ def _tensor(card: SiteCard) -> object:
 
 
 def _nearest(card: SiteCard, others: Iterable[SiteCard]) -> SiteCard | None:
+    others = list(others)
     handed_on = [other for other in others if _is_handed_on(card, other)]
+    handed_on = handed_on or [other for other in others if _is_handed_in(card, other)]
     return min(handed_on, key=lambda other: (abs(other.order - card.order), other.order), default=None)
 
 
@@ -90,8 +92,21 @@ def _is_handed_on(a: SiteCard, b: SiteCard) -> bool:
     return set(ways) == {"in", "out"} and first.order < second.order
 
 
+def _is_handed_in(a: SiteCard, b: SiteCard) -> bool:
+    """Whether both are taken, or both given, by a module and one inside it."""
+    ways = direction(a.spot.port), direction(b.spot.port)
+    sites = a.spot.site, b.spot.site
+    return ways[0] == ways[1] and (_is_around(*sites) or _is_around(*sites[::-1]))
+
+
+def _is_around(outer: str, inner: str) -> bool:
+    return inner.startswith(f"{outer}." if outer else "") and inner != outer
+
+
 def _joined(pair: Pair, side: int, spots: Sequence[Spot]) -> Pair:
     layout = Layout(kind="copies", swapped=pair.layout.swapped)
+    port = (pair.baseline, pair.candidate)[side][0].port
+    spots = sorted(spots, key=lambda spot: spot.port != port)  # as a map that is drafted from the pairs has them
     names = ", ".join(f"{spot.site} {spot.port}" for spot in spots)
     found = replace(
         pair, layout=layout, why=f"{pair.why}; {names} {'is' if len(spots) == 1 else 'are'} the same tensor"
