@@ -7,16 +7,14 @@ holds the module's own parameters and their gradients (`weight`, `weight.grad`) 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from hypocenter.tap.file_name import file_name
 from hypocenter.tap.site import Site
-
-ROOT_FILE = "(root)"  # the outermost module's site has no name
 
 
 class TensorKeeper:
@@ -90,11 +88,6 @@ class TensorKeeper:
         if kind not in self._warned:
             self._warned.add(kind)
             self._warn(text)
-
-
-def file_name(site: str) -> str:
-    """A site as a file name: itself, but for characters that a file system may refuse."""
-    return re.sub(r"[^\w.#()\[\]-]", "_", site)[:200] or ROOT_FILE
 
 
 def _on_host(tensor: Tensor, limit_bytes: int) -> Tensor | None:

@@ -32,5 +32,5 @@ def made_by(tensor: Any) -> int:
 
     Some operators write in place without leaving a trace here (`add_` of a number).
     """
-    number: Any = getattr(getattr(tensor, "_grad_node", None), "_sequence_nr", None)
-    return -1 if number is None else int(number() if callable(number) else number)
+    number = getattr(getattr(tensor, "_grad_node", None), "_sequence_nr", None)
+    return number() if number is not None else -1

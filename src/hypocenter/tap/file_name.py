@@ -1,0 +1,12 @@
+"""A site as the name of a file."""
+
+from __future__ import annotations
+
+import re
+
+ROOT_FILE = "(root)"  # the outermost module's site has no name
+
+
+def file_name(site: str) -> str:
+    """The site itself, but for characters that a file system may refuse."""
+    return re.sub(r"[^\w.#()\[\]-]", "_", site)[:200] or ROOT_FILE

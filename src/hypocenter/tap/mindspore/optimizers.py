@@ -1,0 +1,168 @@
+"""State and options of MindSpore's optimizers in torch's words: nn.optim, experimental.optim and mint.optim.
+
+They keep state in tuples of Parameters, in the order of `optimizer.parameters`, under words of their own; those of one
+quantity get one word here. What has no word here keeps MindSpore's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mindspore import Parameter, Tensor  # pyright: ignore[reportMissingImports]
+
+_WORDS = {
+    "moment1": "exp_avg", "moments1": "exp_avg", "moment2": "exp_avg_sq", "moments2": "exp_avg_sq",
+    "vhat": "max_exp_avg_sq", "moments": "momentum_buffer", "momentum_buf": "momentum_buffer",
+    "mean_square": "square_avg", "ms": "square_avg", "mean_grad": "grad_avg", "mg": "grad_avg",
+    "moment": "momentum_buffer", "prev": "prev",
+}  # fmt: skip
+_WORDS_OF: dict[str, dict[str, str]] = {
+    "SGD": {"accum": "momentum_buffer"},
+    "Adagrad": {"accum": "sum"},
+}
+"""Class -> words that mean something else in another class."""
+
+_NO_STATE = ("parameters", "_parameters", "params", "stat", "lrs", "weight_decay", "learning_rate", "group_lr")
+_COUNTERS = ("state_step", "step_t", "global_step")
+
+
+def state_of(optimizer: Any) -> dict[int, list[tuple[str, Any]]]:
+    """id of a parameter -> (word, tensor) of what is kept for it; `step` is one counter for all."""
+    parameters = members(optimizer)
+    found: dict[int, list[tuple[str, Any]]] = {id(parameter): [] for parameter in parameters}
+    words = {**_WORDS, **_words_of_class(optimizer)}
+    for name, held in _tuples(optimizer).items():
+        if len(held) != len(parameters) or not all(isinstance(each, Tensor) for each in held):
+            continue
+        if name == "accum" and _is_first_sgd_step(optimizer):
+            continue  # it is not used: the first buffer is the gradient
+        for parameter, tensor in zip(parameters, held, strict=True):
+            found[id(parameter)].append((words.get(name, name), tensor))
+    counter = counter_of(optimizer)
+    if counter is not None:
+        for states in found.values():
+            states.append(("step", counter))
+    return {key: states for key, states in found.items() if states}
+
+
+def members(optimizer: Any) -> list[Any]:
+    """The parameters, in the order in which gradients are given."""
+    return list(getattr(optimizer, "parameters", ()) or ())
+
+
+def counter_of(optimizer: Any) -> Any | None:
+    """The Parameter that counts the steps that were taken."""
+    held = (getattr(optimizer, name, None) for name in _COUNTERS)
+    return next((counter for counter in held if isinstance(counter, Parameter)), None)
+
+
+def bases_of(optimizer: Any) -> list[str]:
+    """Its class and those that it derives from, as `module.Class`."""
+    return [f"{kind.__module__}.{kind.__qualname__}" for kind in type(optimizer).__mro__ if kind is not object]
+
+
+def groups_of(optimizer: Any) -> list[tuple[dict[str, Any], list[Any]]]:
+    """(options, parameters) of each group, as they are at this step. Reads from the host; in torch's words."""
+    groups = getattr(optimizer, "param_groups", None)
+    if isinstance(groups, (list, tuple)):
+        return [_as_group(group) for group in groups if isinstance(group, Mapping)]
+    shared = _options(optimizer)
+    split: dict[tuple[tuple[str, float], ...], list[Any]] = {}
+    for index, parameter in enumerate(members(optimizer)):
+        own = {"lr": _rate(optimizer, index), "weight_decay": _decay(optimizer, index)}
+        split.setdefault(tuple(own.items()), []).append(parameter)
+    return [({**shared, **dict(own)}, parameters) for own, parameters in split.items()]
+
+
+def loss_scale_of(optimizer: Any) -> float:
+    """By which an nn optimizer divides gradients itself."""
+    scale = getattr(optimizer, "loss_scale", 1.0)
+    return float(scale) if isinstance(scale, (int, float)) and scale else 1.0
+
+
+def _as_group(group: Mapping[str, Any]) -> tuple[dict[str, Any], list[Any]]:
+    options = {str(key): plain for key, value in group.items() if (plain := _plain(value)) is not None}
+    return {key: value for key, value in options.items() if key != "params"}, list(group.get("params", ()))
+
+
+def _options(optimizer: Any) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    betas = _plain(getattr(optimizer, "beta1", None)), _plain(getattr(optimizer, "beta2", None))
+    if None not in betas:
+        options["betas"] = betas
+    for word, names in (("eps", ("eps", "epsilon")), ("momentum", ("momentum",)), ("dampening", ("dampening",))):
+        value = next((v for name in names if (v := _plain(getattr(optimizer, name, None))) is not None), None)
+        if value is not None:
+            options[word] = value
+    options["nesterov"] = bool(getattr(optimizer, "nesterov", getattr(optimizer, "use_nesterov", False)))
+    if "beta1_power" in getattr(optimizer, "_params", {}):  # the others do not correct their moments for the bias
+        options["amsgrad"] = bool(getattr(optimizer, "use_amsgrad", False))
+        options["eps_before_correction"] = True  # lr * sqrt(1 - b2^t) / (1 - b1^t) * m / (sqrt(v) + eps): ops.Adam
+    elif "betas" in options:
+        options["bias_correction"] = False
+    return options
+
+
+def _rate(optimizer: Any, index: int) -> float:
+    rate = getattr(optimizer, "learning_rate", None)
+    if getattr(optimizer, "is_group_lr", False):
+        rate = rate[index] if isinstance(rate, (list, tuple)) else list(rate or ())[index]
+    return _now(rate, optimizer)
+
+
+def _decay(optimizer: Any, index: int) -> float:
+    """Weight decay of one parameter, 0 for what MindSpore leaves out (biases and norms, by their names)."""
+    decay = getattr(optimizer, "weight_decay", 0.0)
+    if isinstance(decay, (list, tuple)):
+        decay = decay[index]
+    flags = getattr(optimizer, "decay_flags", None)
+    if isinstance(flags, (list, tuple)) and index < len(flags) and not flags[index]:
+        return 0.0
+    return _now(decay, optimizer) / loss_scale_of(optimizer)  # nn.Optimizer multiplies it in
+
+
+def _now(value: Any, optimizer: Any) -> float:
+    """A number, or a schedule's number at this step; NaN where that cannot be told."""
+    number = _plain(value)
+    if isinstance(number, (int, float)):
+        return float(number)
+    try:
+        return float(_plain(value(optimizer.global_step)) or 0.0)
+    except Exception:  # a schedule of another kind
+        return float("nan")
+
+
+def _plain(value: Any) -> Any:
+    """A number, bool, string or tuple of numbers; None for anything else."""
+    if isinstance(value, Tensor):
+        return float(value.asnumpy().reshape(-1)[0]) if value.size == 1 else None
+    if isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (tuple, list)) and value:
+        items: Sequence[Any] = [_plain(each) for each in value]
+        return None if any(not isinstance(each, (int, float)) for each in items) else tuple(items)
+    return None
+
+
+def _tuples(optimizer: Any) -> dict[str, Sequence[Any]]:
+    return {
+        name: held
+        for name, held in {**vars(optimizer), **getattr(optimizer, "_params", {})}.items()
+        if isinstance(held, (tuple, list)) and held and name not in _NO_STATE and isinstance(held[0], Parameter)
+    }
+
+
+def _words_of_class(optimizer: Any) -> dict[str, str]:
+    for kind in type(optimizer).__mro__:
+        if kind.__name__ in _WORDS_OF:
+            return _WORDS_OF[kind.__name__]
+    return {}
+
+
+def _is_first_sgd_step(optimizer: Any) -> bool:
+    """MindSpore's SGD marks in `stat` that a buffer has not been used yet (ops.SGD); all are the same."""
+    stat = getattr(optimizer, "stat", None)
+    if not isinstance(stat, (tuple, list)) or not stat or not isinstance(stat[0], Tensor) or not stat[0].size:
+        return False
+    return bool(stat[0].asnumpy().reshape(-1)[0] > 0)
