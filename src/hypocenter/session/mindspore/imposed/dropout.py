@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import sys
-from types import ModuleType
 from typing import Any
 
 import mindspore  # pyright: ignore[reportMissingImports]
@@ -73,10 +72,10 @@ def _impose() -> None:
 
 def _swap_everywhere(swaps: dict[Any, Any]) -> None:
     """MindSpore hands the same function out under many names in many of its modules."""
-    for name, module in [(name, module) for name, module in sys.modules.items() if isinstance(module, ModuleType)]:
+    for name, module in list(sys.modules.items()):
         if not name.startswith("mindspore"):
             continue
-        members = vars(module)
+        members: dict[str, Any] = getattr(module, "__dict__", {})  # anything may stand in sys.modules
         for key, held in list(members.items()):
             if callable(held) and held.__hash__ is not None and held in swaps:
                 members[key] = swaps[held]
