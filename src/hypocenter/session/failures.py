@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch
 
 from hypocenter.config import Config
@@ -22,6 +21,7 @@ from hypocenter.replay.engine import Replayer
 from hypocenter.replay.investigate import Investigator
 from hypocenter.replay.jointly import Jointly, Table
 from hypocenter.session.check import Check
+from hypocenter.session.evidence_file import write_evidence
 from hypocenter.session.live_trace import LiveTrace
 from hypocenter.session.replay_rows import ReplayRows
 from hypocenter.session.scale_memory import ScaleMemory
@@ -276,17 +276,12 @@ class Failures:
             if outcome is not None and outcome.node is not None:
                 files, notes = write_bundle(folder, outcome.node, evidence, self._config.bundle_mb << 20)
                 evidence = replace(evidence, bundle_files=files, notes=(*evidence.notes, *notes))
-            (folder / "evidence.json").write_bytes(msgspec.json.encode(_json_safe(evidence)))
         except OSError as error:
             self._warn(f"the evidence cannot be written: {error}")
+            self.written.append(evidence)
+            return evidence.id
+        problem = write_evidence(self._folder(), evidence)
+        if problem:
+            self._warn(f"the evidence cannot be written: {problem}")
         self.written.append(evidence)
         return evidence.id
-
-
-def _json_safe(evidence: Evidence) -> Evidence:
-    """JSON has no NaN: named numbers that are not finite become text."""
-
-    def safe(facts: dict[str, Any]) -> dict[str, Any]:
-        return {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in facts.items()}
-
-    return replace(evidence, facts=safe(evidence.facts), optimizer=safe(evidence.optimizer))

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
 from hypocenter.record.facts_file import ModuleFacts, TensorFacts
-from hypocenter.session.facts.plain import NOT_PLAIN, function_name, members, place_of, plain
+from hypocenter.session.facts.plain import members, place_of
+from hypocenter.session.facts.settings_of import take_settings
 from hypocenter.tap.flat_parameters import is_flat, originals
 from hypocenter.tap.names import NameMap, class_name, wrapped_attribute
-
-_CONFIGS = ("config", "cfg", "args")  # what makers of models call the object that holds all their sizes
-_PRIVATE = {"_attn_implementation_internal": "attn_implementation", "_attn_implementation": "attn_implementation"}
-_NOT_SETTINGS = frozenset({"training", "transformers_version", "architectures", "id2label", "label2id"})
-MAX_CONFIG = 400  # entries of one config
 
 
 def module_facts(names: NameMap, *, tp: int = 1) -> tuple[ModuleFacts, ...]:
@@ -30,7 +26,7 @@ def module_facts(names: NameMap, *, tp: int = 1) -> tuple[ModuleFacts, ...]:
     for path, module in names.modules():
         if wrapped_attribute(module):
             continue
-        attributes, functions = _settings(module, seen_configs)
+        attributes, functions = take_settings(members(module), seen_configs)
         attributes.update({key: None for key, value in module._parameters.items() if value is None})
         found.append(
             ModuleFacts(
@@ -53,38 +49,6 @@ def _where(module: nn.Module) -> str:
         if "forward" in vars(kind):
             return "" if kind is nn.Module else place_of(vars(kind)["forward"])
     return ""
-
-
-def _settings(module: nn.Module, seen_configs: set[int]) -> tuple[dict[str, Any], dict[str, str]]:
-    attributes: dict[str, Any] = {}
-    functions: dict[str, str] = {}
-    for key, value in members(module).items():
-        if key.startswith("_") or key in _NOT_SETTINGS:
-            continue
-        _take(key, value, attributes, functions)
-        if key in _CONFIGS and id(value) not in seen_configs:
-            seen_configs.add(id(value))
-            for inner, each in _entries(value):
-                _take(f"{key}.{inner}", each, attributes, functions)
-    return attributes, functions
-
-
-def _take(key: str, value: Any, attributes: dict[str, Any], functions: dict[str, str]) -> None:
-    kept = plain(value)
-    if isinstance(kept, dict):
-        attributes.update({f"{key}.{inner}": each for inner, each in kept.items()})
-    elif kept is not NOT_PLAIN:
-        attributes[key] = kept
-    elif name := function_name(value):
-        functions[key] = name
-
-
-def _entries(config: Any) -> Iterator[tuple[str, Any]]:
-    """(name, value) of what a config object, namespace or dict holds."""
-    values = config if type(config) is dict else members(config)
-    for key in list(values)[:MAX_CONFIG]:
-        if type(key) is str and key not in _NOT_SETTINGS and (not key.startswith("_") or key in _PRIVATE):
-            yield _PRIVATE.get(key, key), values[key]
 
 
 def _tensors(things: Mapping[str, Tensor | None], flat: _FlatShapes, tp: int) -> dict[str, TensorFacts]:

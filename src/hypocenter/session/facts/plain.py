@@ -1,18 +1,19 @@
 """What of a value set on an object can be kept as a fact: numbers, booleans, short texts, names of functions.
 
-Nothing of the user's is called: no property, no `__repr__`, no `__float__` of a class of theirs.
+Nothing of the user's is called: no property, no `__repr__`, no `__float__` of a class of theirs. A framework's own
+kinds are known where it is imported; none is imported here.
 """
 
 from __future__ import annotations
 
 import enum
 import functools
+import sys
 import types
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import torch
 
 MAX_TEXT = 200  # characters
 MAX_ITEMS = 16  # of a tuple, list or mapping; longer ones are data
@@ -28,13 +29,12 @@ def plain(value: Any, *, depth: int = 2) -> Any:
         return value._name_
     if isinstance(value, (int, float, str)):
         return _scalar(value)
-    if isinstance(value, torch.dtype):
-        return str(value).removeprefix("torch.")
     if isinstance(value, np.generic):
         return plain(value.item()) if value.dtype.kind in "biuf" else NOT_PLAIN
-    if isinstance(value, torch.Tensor):
-        return plain(value.item()) if _is_number(value) else NOT_PLAIN
-    if depth and kind in (tuple, list, torch.Size) and len(value) <= MAX_ITEMS:
+    for framework, read in (("torch", _of_torch), ("mindspore", _of_mindspore)):
+        if framework in sys.modules and (found := read(value, sys.modules[framework])) is not None:
+            return found
+    if depth and (kind in (tuple, list) or _is_size(value)) and len(value) <= MAX_ITEMS:
         items = [plain(item, depth=depth - 1) for item in value]
         return NOT_PLAIN if any(item is NOT_PLAIN for item in items) else items
     if depth and kind is dict and len(value) <= MAX_ITEMS and all(type(key) is str for key in value):
@@ -88,11 +88,31 @@ def _scalar(value: Any) -> Any:
     return real if real - real == 0.0 else str(real)  # JSON has neither NaN nor infinities
 
 
-def _is_number(tensor: torch.Tensor) -> bool:
-    """A single number on the host: reading it costs no synchronisation."""
-    return (
-        type(tensor) is torch.Tensor and tensor.dim() == 0 and tensor.device.type == "cpu" and not tensor.is_complex()
+def _of_torch(value: Any, torch: Any) -> Any:
+    """A format's name; of a tensor the number it holds, if it is on the host: reading it costs no synchronisation."""
+    if isinstance(value, torch.dtype):
+        return str(value).removeprefix("torch.")
+    if not isinstance(value, torch.Tensor):
+        return None
+    is_number = (
+        type(value) is torch.Tensor and value.dim() == 0 and value.device.type == "cpu" and not value.is_complex()
     )
+    return plain(value.item()) if is_number else NOT_PLAIN
+
+
+def _of_mindspore(value: Any, mindspore: Any) -> Any:
+    """The same of MindSpore, where a number may also be a Parameter or have one dimension."""
+    if type(value).__module__ == "mindspore._c_expression.typing":
+        return str(value).lower()
+    if not isinstance(value, mindspore.Tensor):
+        return None
+    is_number = value.size == 1 and value.ndim <= 1 and mindspore.get_context("device_target") == "CPU"
+    return plain(value.asnumpy().reshape(-1)[0]) if is_number else NOT_PLAIN
+
+
+def _is_size(value: Any) -> bool:
+    torch: Any = sys.modules.get("torch")
+    return torch is not None and type(value) is torch.Size
 
 
 def _shown(value: Any) -> str:
@@ -108,6 +128,9 @@ def _short_file(code: types.CodeType) -> str:
 def _builtins() -> dict[Any, str]:
     """torch's own names of functions that are made in C: `torch._C._nn.gelu` is `torch.nn.functional.gelu`."""
     found: dict[Any, str] = {}
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
+        return found
     for place, module in (("torch", torch), ("torch.nn.functional", torch.nn.functional)):
         for name, value in vars(module).items():
             if isinstance(value, types.BuiltinFunctionType) and not name.startswith("_"):

@@ -22,6 +22,9 @@ called from Python in GRAPH mode, the three of the micro-batch with `call.has_va
 from __future__ import annotations
 
 import contextlib
+import os
+import traceback
+import weakref
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +33,7 @@ from typing import Any
 from hypocenter.config import Config
 from hypocenter.nouns import Place, Reading
 from hypocenter.session.check import Check
+from hypocenter.session.guard import StopTraining
 from hypocenter.tap.clock import Clock
 from hypocenter.tap.mindspore.names import NameMap
 from hypocenter.tap.mindspore.patches import Patches
@@ -157,13 +161,68 @@ class Investigator(Part):
         return []
 
 
-@dataclass(slots=True, kw_only=True)
 class Seams:
-    """The parts of one session."""
+    """The parts of one session. A call of one that fails takes it out, and says so once; the others go on.
 
-    levels: Levels
-    imposing: Imposing
-    investigator: Investigator
+    Args:
+        warn: takes one line of text.
+        levels, imposing, investigator: see their classes.
+        others: parts that only listen.
+    """
 
-    def __iter__(self) -> Generator[Part, None, None]:
-        yield from (self.imposing, self.levels, self.investigator)
+    def __init__(
+        self,
+        *,
+        warn: Callable[[str], None],
+        levels: Levels,
+        imposing: Imposing,
+        investigator: Investigator,
+        others: Sequence[Part] = (),
+    ) -> None:
+        self.imposing: Imposing = _Careful(imposing, Imposing, warn)  # type: ignore[assignment]
+        self.levels: Levels = _Careful(levels, Levels, warn)  # type: ignore[assignment]
+        self.investigator: Investigator = _Careful(investigator, Investigator, warn)  # type: ignore[assignment]
+        self._others: list[Part] = [_Careful(other, Part, warn) for other in others]  # type: ignore[misc]
+        self._seen: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def parts(self) -> list[Part]:
+        """All of them, in the order in which they are told."""
+        return [self.imposing, self.levels, self.investigator, *self._others]
+
+    def see_root(self, cell: Any) -> None:
+        """A model is about to run, for the first time."""
+        if cell in self._seen:
+            return
+        self._seen.add(cell)
+        self.imposing.before_first_forward(cell)
+        for part in self.parts():
+            part.on_root(cell)
+
+
+class _Careful:
+    """A part whose methods do nothing once one has failed: a stand-in of class `kind` takes over."""
+
+    def __init__(self, part: Part, kind: type[Part], warn: Callable[[str], None]) -> None:
+        self._part, self._kind, self._warn = part, kind, warn
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._part, name)
+        if name == "paused" or not callable(method):
+            return method
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return method(*args, **kwargs)
+            except StopTraining:
+                raise
+            except Exception as error:
+                self._take_out(error)
+                return getattr(self._part, name)(*args, **kwargs)
+
+        return call
+
+    def _take_out(self, error: Exception) -> None:
+        self._warn(f"{type(self._part).__name__} switched off after an internal error: {type(error).__name__}: {error}")
+        if os.environ.get("HYPOCENTER_TRACEBACK"):
+            traceback.print_exception(type(error), error, error.__traceback__)
+        self._part = self._kind(self._part.context)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -9,7 +10,7 @@ from mindspore import nn  # pyright: ignore[reportMissingImports]
 from mindspore.common import api  # pyright: ignore[reportMissingImports]
 
 from hypocenter.tap.mindspore.grads import GradTap
-from hypocenter.tap.mindspore.names import children, is_optimizer
+from hypocenter.tap.mindspore.names import children, is_mindspores_own, is_optimizer
 from hypocenter.tap.mindspore.patches import Patches
 
 
@@ -18,7 +19,7 @@ class CallListener(Protocol):
 
     def on_root(self, cell: Any) -> None: ...
     def begin_call(self, cell: Any) -> None: ...
-    def end_call(self, cell: Any, outputs: Any) -> None: ...
+    def end_call(self, cell: Any, outputs: Any, failed: bool) -> None: ...
 
 
 class CallTap:
@@ -82,13 +83,15 @@ class CallTap:
 
     def _whole(self, thing: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self._training = thing
-        outputs = None
         self._listener.begin_call(thing)
         try:
             outputs = original(*args, **kwargs)
-        finally:
+        except BaseException:
             self._training = None
-            self._listener.end_call(thing, outputs)
+            self._listener.end_call(thing, None, True)
+            raise
+        self._training = None
+        self._listener.end_call(thing, outputs, False)
         return outputs
 
     def _is_step(self, function: Any) -> bool:
@@ -103,8 +106,36 @@ class CallTap:
 
 
 def is_training_cell(cell: Any) -> bool:
-    """Whether a cell holds an optimizer, and is none."""
-    return any(is_optimizer(child) for child in children(cell).values()) and not is_optimizer(cell)
+    """Whether a cell, or one that MindSpore wraps in it, holds an optimizer, and is none."""
+    found = _training.get(cell)
+    if found is None:
+        found = _training[cell] = not is_optimizer(cell) and optimizer_in(cell) is not None
+    return found
+
+
+_training: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+_DEEPEST = 3  # wrappers around a training cell: of a data set, of a pipeline
+
+
+def optimizer_in(thing: Any, depth: int = _DEEPEST) -> Any:
+    """The optimizer that a training cell, or a compiled function, holds; None when none."""
+    held = list(children(thing).values()) if isinstance(thing, nn.Cell) else mentioned(thing)
+    found = next((each for each in held if is_optimizer(each)), None)
+    if found is None and depth and isinstance(thing, nn.Cell):
+        inner = [each for each in held if isinstance(each, nn.Cell) and children(each) != {}]
+        found = next((o for each in inner if (o := optimizer_in(each, depth - 1)) is not None), None)
+    return found
+
+
+def models_in(thing: Any) -> list[Any]:
+    """Models of a training cell, or a cell that is differentiated as it is: nothing of a function."""
+    if not isinstance(thing, nn.Cell):
+        return []
+    inner = [c for c in children(thing).values() if c is not None]
+    if not is_training_cell(thing):
+        return [thing]
+    models = [c for c in inner if not is_mindspores_own(c) and not is_training_cell(c)]
+    return models or [m for c in inner if is_training_cell(c) for m in models_in(c)]
 
 
 def mentioned(function: Any) -> list[Any]:

@@ -98,6 +98,10 @@ class Tape:
             call.args, call.kwargs, call.is_dropped = (), {}, True
         self.microbatches.append(call)
 
+    def drop(self, call: GradCall) -> None:
+        """It was no micro-batch after all."""
+        self.microbatches = [each for each in self.microbatches if each is not call]
+
     def clear(self) -> None:
         """The step is over."""
         self.microbatches, self._kept_bytes = [], 0

@@ -1,0 +1,265 @@
+"""The boundary between two steps: check the gradients, investigate what failed, act, update, write it down."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+from hypocenter.nouns import Reading, StepRecord
+from hypocenter.session.check import Check
+from hypocenter.session.guard import StopTraining
+from hypocenter.session.mindspore.compiled import Outcome
+from hypocenter.session.mindspore.facts import FactsKeeper
+from hypocenter.session.mindspore.loss_scale import StepScale
+from hypocenter.session.mindspore.parameter_check import ParameterCheck
+from hypocenter.session.mindspore.place import PlaceKeeper
+from hypocenter.session.mindspore.schedules import learning_rate
+from hypocenter.session.mindspore.seams import Context, Failed, Seams
+from hypocenter.session.mindspore.sentinel import Sentinel
+from hypocenter.session.output import Output
+from hypocenter.session.scalars import scalar_rows
+from hypocenter.tap.mindspore.tape import GradCall
+from hypocenter.tap.mindspore.updates import parameters_of
+from hypocenter.tap.quiet import quietly
+
+
+class Boundary:
+    """What is known of the step under way, and what is done before and after its update.
+
+    Args:
+        context: of the session.
+        seams: its parts.
+        output: where rows and records go.
+        place: keeps rank.json.
+        close: ends the session, when the user wants training to stop.
+    """
+
+    def __init__(
+        self, context: Context, seams: Seams, output: Output, place: PlaceKeeper, close: Callable[[], None]
+    ) -> None:
+        self._context, self._seams, self._output, self._place, self._close = context, seams, output, place, close
+        self.sentinel = Sentinel(context.names, context.clock)
+        self.scale = StepScale()
+        self.n_usual = 1  # micro-batches of the last step
+        self._facts = FactsKeeper(context)
+        self._parameters = ParameterCheck(context, self.sentinel)
+        self._check: Check | None = None
+        self._step = 0
+        self._norm: float | None = None
+        self._clip_norm: float | None = None
+        self._finding = ""
+        self._lr: float | None = None
+        self._healthy_steps = 0
+        self._rows: list[Reading] = []
+        self._started = time.perf_counter()
+        self._tap_s = 0.0
+
+    @contextlib.contextmanager
+    def timed(self) -> Generator[None, None, None]:
+        """What runs in here is time that Hypocenter took."""
+        started = time.perf_counter()
+        try:
+            with quietly():
+                yield
+        finally:
+            self._tap_s += time.perf_counter() - started
+
+    def clips(self, gradients: Sequence[Any]) -> None:
+        """Gradients are about to be clipped to a global norm: what it was."""
+        check = self.sentinel.check([(g, g) for g in gradients], (), remember=False)
+        self._clip_norm = check.total_norm
+
+    def before(self, optimizer: Any, gradients: Sequence[Any]) -> Sequence[Any] | None:
+        """An optimizer was called. Returns what it is to use; None: it must not update."""
+        context, microbatches = self._context, tuple(self._context.tape.microbatches)
+        parameters = parameters_of(optimizer)
+        pairs = _paired(parameters, gradients)
+        if gradients and not pairs:
+            context.warn(f"{type(optimizer).__name__} is given other gradients than it has parameters: not checked")
+        self._step = context.clock.begin_update(_key(parameters, optimizer))
+        raw = self.sentinel.of_microbatches(microbatches)
+        given = self.sentinel.check(pairs, microbatches)
+        names = set(given.grad_norms)
+        left_in = self.scale.left_in(raw, given, optimizer, microbatches)
+        check = given if left_in == 1.0 else _scaled(given, left_in)
+        bad = [name for name in raw.bad_params if name in names] or check.bad_params
+        self._check = check
+        self._norm = self._unclipped(raw, check, names, microbatches)
+        self._lr = learning_rate(optimizer)
+        self._facts.note(optimizer, len(microbatches), self.scale.value)
+        clip = "clipping" if 0 < len(bad) < len(check.bad_params) else ""
+        self._collect(optimizer, pairs)
+        self._investigate(check, bad, microbatches, optimizer, clip)
+        self._add_rows(check, parameters)
+        if self._refused(check):
+            return None
+        return self._seams.imposing.before_update(optimizer, parameters, gradients)
+
+    def after(self, optimizer: Any) -> None:
+        """It has updated."""
+        check = self._check
+        if check is None:
+            return
+        with self.timed():
+            for part in self._seams.parts():
+                part.after_update(optimizer)
+            broken = self._parameters.after(optimizer, self._step, check, self._healthy_steps)
+            self._finding = broken or self._finding
+        self._end(check, skipped=False)
+
+    def skipped(self, optimizer: Any = None) -> None:
+        """The gradients of the micro-batches so far are used by nobody: the step is skipped."""
+        microbatches = tuple(self._context.tape.microbatches)
+        with self.timed():
+            weights = list(microbatches[0].weights) if microbatches else []
+            self._step = self._context.clock.begin_update(_key(weights, optimizer))
+            check = self.sentinel.of_microbatches(microbatches, self.scale.carried(microbatches))
+            self._check, self._norm = check, check.total_norm
+            self._lr = learning_rate(optimizer) if optimizer is not None else self._lr
+            self._collect(None, ())
+            self._investigate(check, check.bad_params, microbatches, None, "")
+            self._add_rows(check, weights)
+        self._end(check, skipped=True)
+
+    def compiled(self, result: Outcome, optimizer: Any) -> None:
+        """A step that ran as one compiled graph: only what it returned, and what its dump tells, is known."""
+        with self.timed():
+            self._step = self._context.clock.begin_update(_key([], optimizer))
+            self.scale.value, self.scale.in_loss = result.scale, None
+            self.scale.told = None if result.scale is None else (result.scale, result.scaler)
+            check = Check(losses=[] if result.loss is None else [result.loss])
+            self._check, self._norm = check, None
+            self._lr = learning_rate(optimizer) if optimizer is not None else None
+            if optimizer is not None:
+                self._facts.note(optimizer, 1, result.scale)
+            self._collect(None, ())
+            self._investigate(check, [], (), None, "")
+            self._add_rows(check, [], is_compiled=True)
+        self._end(check, skipped=result.skipped, n_microbatches=1)
+
+    def refused(self) -> None:
+        """The update was refused: the step is over."""
+        if self._check is not None:
+            self._end(self._check, skipped=True)
+
+    def at_end(self) -> None:
+        """Micro-batches that no update followed: the program gave up on them, or ends."""
+        microbatches = tuple(self._context.tape.microbatches)
+        for part in self._seams.parts():
+            self._rows += part.at_end()
+        check = self.sentinel.of_microbatches(microbatches, self.scale.carried(microbatches))
+        if microbatches and not (check.loss_finite and not check.bad_params):
+            self._step, self._check, self._norm = self._context.clock.step, check, check.total_norm
+            self._investigate(check, check.bad_params, microbatches, None, "")
+            self._add_rows(check, list(microbatches[0].weights))
+            self._end(check, skipped=True)
+        elif self._rows:
+            self.flush(None)
+
+    def flush(self, record: StepRecord | None) -> None:
+        """Write what there is."""
+        with self.timed():
+            rows, self._rows = self._rows, []
+            self._place.keep()
+            self._output.write(rows, record)
+
+    def _collect(self, optimizer: Any, pairs: Sequence[tuple[Any, Any]]) -> None:
+        self._rows += self._seams.levels.collect(self._step, optimizer, pairs)
+
+    def _investigate(
+        self, check: Check, bad: Sequence[str], microbatches: Sequence[GradCall], optimizer: Any, clip: str
+    ) -> None:
+        investigator = self._seams.investigator
+        if check.loss_finite and not check.bad_params:
+            investigator.went_well(check, self._step, self.scale.value)
+            self._healthy_steps += 1
+            return
+        self._parameters.look_back()
+        if self._parameters.poisoned:
+            return
+        failed = Failed(
+            step=self._step, check=check, bad_params=tuple(bad), microbatches=tuple(microbatches), optimizer=optimizer,
+            scale=self.scale.value, clip=clip, healthy_steps=self._healthy_steps,
+        )  # fmt: skip
+        self._finding = investigator.investigate(failed) or self._finding
+        self._rows += investigator.rows()
+
+    def _add_rows(self, check: Check, parameters: Sequence[Any], *, is_compiled: bool = False) -> None:
+        have = {row.site for row in self._rows if row.phase == "grad"}  # in full, when parameters are due
+        rows = self.sentinel.readings(check, self._step, parameters)
+        self._rows += [row for row in rows if row.site not in have]
+        scalars = scalar_rows(
+            check, self._step, scale=self.scale.in_loss, norm=self._norm, lr=self._lr, scaler=self.scale.told,
+            next_order=self._context.clock.next_order,
+        )  # fmt: skip
+        self._rows += [row for row in scalars if not (is_compiled and row.site == "grad_norm")]
+
+    def _unclipped(self, raw: Check, check: Check, names: set[str], microbatches: Sequence[GradCall]) -> float | None:
+        """L2 norm before clipping, with the scale taken out: of one micro-batch's gradients as they came out."""
+        if self._clip_norm is not None:
+            return self._clip_norm
+        carried = self.scale.carried(microbatches)
+        if len(microbatches) == 1 and names == set(raw.grad_norms) and self._context.rank()[1] == 1:
+            return raw.total_norm / carried
+        return check.total_norm
+
+    def _refused(self, check: Check) -> bool:
+        """The user's choice of what to do at a step that failed."""
+        config = self._context.config
+        if (check.loss_finite and not check.bad_params) or self.scale.value is not None:
+            return False
+        if config.on_finding == "stop":
+            self._end(check, skipped=True)
+            self._context.warn(f"stopped at step {self._step}, as asked for (--on-finding stop)")
+            self._close()
+            raise StopTraining(1)
+        if config.on_finding == "skip":
+            self._context.warn("skipped an update whose gradients were not finite, as asked for (--on-finding skip)")
+            return True
+        return False
+
+    def _end(self, check: Check, *, skipped: bool, n_microbatches: int = 0) -> None:
+        now = time.perf_counter()
+        n_microbatches = n_microbatches or len(self._context.tape.microbatches)
+        record = StepRecord(
+            step=self._step,
+            n_microbatches=n_microbatches,
+            loss=sum(check.losses) / len(check.losses) / (self.scale.in_loss or 1.0) if check.losses else None,
+            grad_norm=self._norm,
+            loss_scale=self.scale.value,
+            lr=self._lr,
+            skipped=skipped,
+            step_ms=1000.0 * (now - self._started),
+            tap_ms=1000.0 * self._tap_s,
+            n_bad_grads=len(check.bad_params),
+            finding=self._finding,
+        )
+        self._started, self._tap_s = now, 0.0
+        self.flush(record)
+        self.n_usual = max(n_microbatches, 1)
+        self._context.tape.clear()
+        self._context.clock.end_update()
+        self._check, self._norm, self._clip_norm, self._finding = None, None, None, ""
+        self.scale.end_step()
+
+
+def _paired(parameters: Sequence[Any], gradients: Sequence[Any]) -> list[tuple[Any, Any]]:
+    if len(parameters) != len(gradients):
+        return []
+    return [(p, g) for p, g in zip(parameters, gradients, strict=True) if g is not None]
+
+
+def _key(parameters: Sequence[Any], optimizer: Any) -> int:
+    """Tells optimizers apart, also in a step that is skipped before any was seen: each has its own first parameter."""
+    if not parameters and optimizer is not None:
+        parameters = parameters_of(optimizer)
+    return id(parameters[0]) if parameters else 0
+
+
+def _scaled(check: Check, scale: float) -> Check:
+    """The same with a loss scale taken out."""
+    norms = {name: norm / scale if math.isfinite(norm) else norm for name, norm in check.grad_norms.items()}
+    return Check(losses=check.losses, grad_norms=norms, bad_params=check.bad_params, newly_dead=check.newly_dead)

@@ -1,0 +1,69 @@
+"""The loss scale of the step under way, and which of its numbers carry it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hypocenter.session.check import Check
+from hypocenter.tap.mindspore.tape import GradCall, Scale
+
+_NEARLY = 0.99  # gradients that shrank by the scale, less rounding, have it taken out
+
+
+class StepScale:
+    """What the scalers told in this step.
+
+    Attributes:
+        value: loss scale; None when there is none.
+        told: (scale, class of the scaler) for the row of the scale; None when there is none.
+        in_loss: scale that the losses carry; None when they carry none.
+    """
+
+    def __init__(self) -> None:
+        self.value: float | None = None
+        self.told: tuple[float, str] | None = None
+        self.in_loss: float | None = None
+        self._is_unscaled = False
+
+    def note(self, scale: Scale) -> None:
+        """A scaler multiplied the loss, or backward was started with a scale."""
+        self.value = scale.read()
+        self.told = (self.value, scale.kind)
+        self.in_loss = self.value if scale.in_loss else None
+
+    def unscaled(self) -> None:
+        """A scaler has taken it out of the gradients."""
+        self._is_unscaled = True
+
+    def carried(self, microbatches: Sequence[GradCall]) -> float:
+        """Scale in gradients as they come out of backward."""
+        return self.value or 1.0
+
+    def left_in(self, raw: Check, given: Check, optimizer: Any, microbatches: Sequence[GradCall]) -> float:
+        """Scale in the gradients that an optimizer is given.
+
+        An optimizer may take it out itself (`loss_scale=`). Otherwise, where no scaler was seen to do it, the
+        gradients' size tells: what shrank by the whole scale has none left.
+
+        Args:
+            raw: of the gradients as they came out of backward.
+            given: of those that the optimizer is given.
+            optimizer: that is about to update.
+            microbatches: of this step.
+        """
+        own = getattr(optimizer, "loss_scale", 1.0)
+        if isinstance(own, (int, float)) and own > 0 and own != 1.0:
+            if self.value is None:
+                self.value, self.told = float(own), (float(own), type(optimizer).__name__)
+            return float(own)
+        if self.value is None or self._is_unscaled:
+            return 1.0
+        was, now = raw.total_norm, given.total_norm
+        is_taken_out = now * self.value <= was / _NEARLY if was == was and now == now else True
+        return 1.0 if is_taken_out else self.value
+
+    def end_step(self) -> None:
+        """The step is over."""
+        self.value = self.told = self.in_loss = None
+        self._is_unscaled = False

@@ -1,0 +1,68 @@
+"""Parameters that an update broke although its gradients were finite, and steps that are a mere consequence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from hypocenter.diagnose.evidence import Evidence
+from hypocenter.session.check import Check
+from hypocenter.session.evidence_file import write_evidence
+from hypocenter.session.mindspore.seams import Context
+from hypocenter.session.mindspore.sentinel import Sentinel
+from hypocenter.tap.mindspore.gradients import Norms, is_finite
+from hypocenter.tap.mindspore.updates import parameters_of
+
+ROTATION = 8  # updates in which each float32 parameter is looked at once; all of them each time would cost 0.5 %
+
+
+class ParameterCheck:
+    """Looks at parameters after updates.
+
+    Attributes:
+        poisoned: parameters are not finite: what fails from now on is a consequence.
+    """
+
+    def __init__(self, context: Context, sentinel: Sentinel) -> None:
+        self._context, self._sentinel = context, sentinel
+        self.poisoned = False
+        self._last: tuple[Sequence[Any], int] | None = None  # parameters and number of the last update
+
+    def after(self, optimizer: Any, step: int, check: Check, healthy_steps: int) -> str:
+        """An update is over. Returns the id of the evidence written, or ''."""
+        parameters = parameters_of(optimizer)
+        self._last = parameters, step
+        was_fine = check.loss_finite and not check.bad_params
+        if not was_fine:
+            self.poisoned = self.poisoned or bool(self._bad(parameters))
+            return ""
+        turn = [p for i, p in enumerate(parameters) if p.itemsize < 4 or i % ROTATION == step % ROTATION]
+        bad = self._bad(turn)
+        if not bad or self.poisoned:
+            self.poisoned = bool(bad)
+            return ""
+        self.poisoned = True
+        labels = tuple(self._sentinel.label(p) for p in self._bad(parameters))
+        return self._write(step, labels, healthy_steps)
+
+    def look_back(self) -> None:
+        """A step failed: were parameters broken before it?"""
+        if self._last is not None and not self.poisoned:
+            self.poisoned = bool(self._bad(self._last[0]))
+
+    def _bad(self, parameters: Sequence[Any]) -> list[Any]:
+        norms = Norms(parameters).read()
+        return [p for p, n in zip(parameters, norms, strict=True) if not math.isfinite(n) and not is_finite(p)]
+
+    def _write(self, step: int, labels: tuple[str, ...], healthy_steps: int) -> str:
+        rank, world_size = self._context.rank()
+        evidence = Evidence(
+            id=f"step-{step:06d}-nonfinite-param", trigger="nonfinite-param", step=step, rank=rank,
+            world_size=world_size, bad_params=labels, n_params=len(labels), healthy_steps=healthy_steps,
+            why_not="the optimizer's rule is not replayed in MindSpore",
+        )  # fmt: skip
+        problem = write_evidence(self._context.rank_directory() / "bundles", evidence)
+        if problem:
+            self._context.warn(f"the evidence cannot be written: {problem}")
+        return evidence.id

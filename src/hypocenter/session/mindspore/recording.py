@@ -1,0 +1,281 @@
+"""The session of one process that trains with MindSpore: listens to its taps, checks, records, tells its parts.
+
+Who is told of what and when is written in hypocenter.session.mindspore.seams.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import Any
+
+from hypocenter.config import Config
+from hypocenter.record.layout import rank_directory
+from hypocenter.session.guard import Warnings, guarded
+from hypocenter.session.mindspore.assembly import assemble
+from hypocenter.session.mindspore.boundary import Boundary
+from hypocenter.session.mindspore.compiled import outcome
+from hypocenter.session.mindspore.place import PlaceKeeper
+from hypocenter.session.mindspore.rank import rank_and_world_size
+from hypocenter.session.mindspore.seams import Context
+from hypocenter.session.mindspore.versions import versions
+from hypocenter.session.output import Output
+from hypocenter.tap.clock import Clock
+from hypocenter.tap.mindspore.calls import CallTap, models_in, optimizer_in
+from hypocenter.tap.mindspore.clipping import ClipTap
+from hypocenter.tap.mindspore.gradients import Norms
+from hypocenter.tap.mindspore.grads import GradTap
+from hypocenter.tap.mindspore.names import NameMap
+from hypocenter.tap.mindspore.patches import Patches
+from hypocenter.tap.mindspore.scalers import ScalerTap, of_sens
+from hypocenter.tap.mindspore.tape import GradCall, Scale, Tape, Undo
+from hypocenter.tap.mindspore.updates import UpdateTap
+
+
+class Session:
+    """One recorded process. Attach, train, close. Nothing is written before the first step is over.
+
+    Args:
+        config: frozen options.
+        directory: the run directory.
+        owns_run: whether run.json is ours to write (`watch`) or the launcher's (`hypocenter run`).
+    """
+
+    def __init__(self, config: Config, directory: Path, *, owns_run: bool, command: tuple[str, ...] = ()) -> None:
+        self.config, self.directory = config, directory
+        self.is_off = False
+        self._pid = os.getpid()
+        self._undo: list[Undo] = []
+        self.warn = Warnings()
+        self.names, self.clock, self.tape = NameMap(), Clock(), Tape(config.keep_mb << 20)
+        self.patches = Patches()
+        self.grads = GradTap(self, self.warn)
+        self.calls = CallTap(self, self.grads)
+        self.updates = UpdateTap(self)
+        self.scalers = ScalerTap(self)
+        self.clipping = ClipTap(self)
+        place = PlaceKeeper(directory, rank_and_world_size, self.warn)
+        self.context = Context(
+            config=config,
+            directory=directory,
+            names=self.names,
+            clock=self.clock,
+            tape=self.tape,
+            patches=self.patches,
+            warn=self.warn,
+            rank=rank_and_world_size,
+            rank_directory=lambda: rank_directory(directory, rank_and_world_size()[0]),
+            place=place.current,
+            paused=self.paused,
+            close=self.close,
+        )
+        self.seams = assemble(self.context)
+        output = Output(
+            config, directory, rank_and_world_size, self.warn, owns_run=owns_run, command=command,
+            versions=versions(), imposed=self.context.told,
+        )  # fmt: skip
+        self._output = output
+        self.boundary = Boundary(self.context, self.seams, output, place, self.close)
+        self._is_updated = False  # an optimizer was called since the training cell under way began
+
+    # life
+
+    def attach(self) -> None:
+        """Start listening."""
+        self._undo.append(self.patches.attach())
+        for tap in (self.grads, self.calls, self.updates, self.scalers, self.clipping):
+            tap.attach(self.patches)
+        for part in self.seams.parts():
+            self._undo.append(part.attach())
+
+    def switch_off(self, reason: str, error: BaseException | None = None) -> None:
+        """Something in Hypocenter failed: let go of everything, say so once."""
+        self.is_off = True
+        self._detach()
+        self.warn(f"switched off after an internal error, training goes on ({reason})")
+        if os.environ.get("HYPOCENTER_TRACEBACK") and error is not None:
+            import traceback
+
+            traceback.print_exception(type(error), error, error.__traceback__)
+
+    def close(self) -> None:
+        """Check what no update has checked, write the rest, let go. Safe to call twice; nothing in a forked child."""
+        if os.getpid() != self._pid or self._undo == []:
+            return
+        try:
+            self._at_end()
+        finally:
+            self._detach()
+            self._output.close()
+            self.is_off = True
+
+    @guarded
+    def _at_end(self) -> None:
+        self.boundary.at_end()
+
+    def forked(self) -> None:
+        """In a forked child: a worker that prepares data trains nothing."""
+        self.is_off = True
+        self._detach()
+
+    def _detach(self) -> None:
+        for undo in reversed(self._undo):
+            with contextlib.suppress(Exception):
+                undo()
+        self._undo = []
+
+    @contextlib.contextmanager
+    def paused(self) -> Generator[None, None, None]:
+        """Nothing that a replay does may look like training."""
+        taps = (self.grads, self.calls, self.updates, self.scalers, self.clipping)
+        was, recording = [tap.paused for tap in taps], self.clock.recording
+        for tap in taps:
+            tap.paused = True
+        self.clock.recording = False
+        try:
+            with self.seams.levels.paused():
+                yield
+        finally:
+            self.clock.recording = recording
+            for tap, before in zip(taps, was, strict=True):
+                tap.paused = before
+
+    # calls
+
+    @guarded
+    def on_root(self, cell: Any) -> None:
+        """A differentiated function is about to call this cell from outside of any other."""
+        with self.boundary.timed():
+            if self.names.add_root(cell):
+                for root in self.names.roots():
+                    self.seams.see_root(root)
+
+    @guarded
+    def begin_call(self, cell: Any) -> None:
+        """A training cell, or a compiled step, is called."""
+        self._is_updated = False
+        for model in models_in(cell):
+            self.on_root(model)
+        self.clock.recording = True
+        for part in self.seams.parts():
+            part.begin_call(cell)
+
+    @guarded
+    def end_call(self, cell: Any, outputs: Any, failed: bool) -> None:
+        """It has returned, or raised."""
+        for part in self.seams.parts():
+            part.end_call(cell)
+        self.clock.recording = False
+        if failed:
+            return
+        result = outcome(cell, outputs)
+        if self.tape.microbatches and not self._is_updated:
+            if result.skipped or self._is_skip():
+                self.boundary.skipped(optimizer_in(cell))
+        elif not self._is_updated and not self.tape.microbatches:
+            self._say_compiled()
+            self.boundary.compiled(result, optimizer_in(cell))
+
+    def _say_compiled(self) -> None:
+        self.warn("steps run as compiled graphs: of each, the loss that comes out and the learning rate are recorded")
+
+    # micro-batches
+
+    @guarded
+    def begin_microbatch(self, call: GradCall) -> None:
+        """A differentiated function is about to run forward."""
+        with self.boundary.timed():
+            if len(self.tape.microbatches) >= self.boundary.n_usual and not self.calls.is_training and self._is_skip():
+                self.boundary.skipped()
+            call.number, call.batch = self.clock.microbatch, self.clock.batch
+            self.tape.add(call)
+            for model in models_in(call.fn):
+                self.on_root(model)
+            self.clock.recording = True
+            if call.has_sens and (call.args or "sens" in call.kwargs):
+                sens = call.kwargs["sens"] if "sens" in call.kwargs else call.args[-1]
+                scale = of_sens(sens, self.calls.training_cell)
+                if scale is not None:
+                    self.on_scale(scale)
+        for part in self.seams.parts():
+            part.begin_microbatch(call)
+
+    @guarded
+    def forward_done(self, call: GradCall) -> None:
+        """It has."""
+        for part in self.seams.parts():
+            part.forward_done(call)
+
+    @guarded
+    def end_microbatch(self, call: GradCall, gradients: Sequence[Any]) -> None:
+        """Backward has run."""
+        if not call.weights:
+            self.tape.drop(call)  # gradients of inputs alone: no training
+        with self.boundary.timed():
+            call.norms = Norms(gradients)
+        for part in self.seams.parts():
+            part.end_microbatch(call)
+        if call.weights:
+            self.clock.end_microbatch()
+        self.clock.recording = self.calls.is_training
+
+    def _is_skip(self) -> bool:
+        """Whether gradients of micro-batches that no optimizer was given are not finite: nobody will use them."""
+        check = self.boundary.sentinel.of_microbatches(self.tape.microbatches)
+        return bool(check.bad_params)
+
+    # loss scaling and clipping
+
+    @guarded
+    def on_scale(self, scale: Scale) -> None:
+        """A scaler multiplies the loss, or backward starts from a scale."""
+        if self.grads.current is not None:
+            self.grads.current.scale = scale
+            self.boundary.scale.note(scale)
+
+    @guarded
+    def on_unscale(self) -> None:
+        """A scaler takes it out of gradients."""
+        self.boundary.scale.unscaled()
+
+    @guarded
+    def on_adjust(self, scaler: Any, finite: bool) -> None:
+        """A scaler was told how the step went."""
+        if not finite and self.tape.microbatches:
+            self.boundary.skipped()
+
+    @guarded
+    def before_clip(self, gradients: Sequence[Any]) -> None:
+        """Gradients are about to be clipped."""
+        with self.boundary.timed():
+            self.boundary.clips(gradients)
+
+    # updates
+
+    def before_update(self, optimizer: Any, gradients: Sequence[Any]) -> Sequence[Any] | None:
+        """An optimizer was called. Returns the gradients that it is to use; None: it must not update."""
+        self._is_updated = True
+        answer = self._before_update(optimizer, gradients)
+        return gradients if answer is None else answer.gradients
+
+    @guarded
+    def _before_update(self, optimizer: Any, gradients: Sequence[Any]) -> _Answer:
+        with self.boundary.timed():
+            used = self.boundary.before(optimizer, gradients)
+        if used is None:
+            self.boundary.refused()
+        return _Answer(used)
+
+    @guarded
+    def after_update(self, optimizer: Any) -> None:
+        """It has returned."""
+        self.boundary.after(optimizer)
+
+
+class _Answer:
+    """What an optimizer is to use: unlike None, which a guarded method that failed returns."""
+
+    def __init__(self, gradients: Sequence[Any] | None) -> None:
+        self.gradients = gradients
