@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import mindspore as ms  # pyright: ignore[reportMissingImports]
@@ -11,6 +12,15 @@ from numpy.typing import NDArray
 
 from hypocenter.optrace import NAN, NEGINF, POSINF
 from hypocenter.summary.reducers.mindspore_values import dtype_name, has_values, on_host
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A copy of a tensor's values."""
+
+    array: NDArray[Any]  # float32 for bfloat16
+    dtype: str
+
 
 FLOATS = (ms.float16, ms.bfloat16, ms.float32, ms.float64)
 
@@ -69,3 +79,8 @@ def address(tensor: Any) -> int:
 def same_values(a: NDArray[Any], b: NDArray[Any]) -> bool:
     """Bit for bit as far as a value can tell: NaN equals NaN."""
     return a.shape == b.shape and a.dtype == b.dtype and bool(((a == b) | (np.isnan(a) & np.isnan(b))).all())
+
+
+def held(tensor: Any) -> Held:
+    """A copy of its values."""
+    return Held(array=values(tensor).copy(), dtype=dtype_name(tensor))

@@ -39,7 +39,17 @@ from hypocenter.optrace import (
     classify,
     is_transition,
 )
-from hypocenter.replay.mindspore.host import address, bits_of, flat, is_floating, nonfinite_bits, same_values, values
+from hypocenter.replay.mindspore.host import (
+    Held,
+    address,
+    bits_of,
+    flat,
+    held,
+    is_floating,
+    nonfinite_bits,
+    same_values,
+    values,
+)
 from hypocenter.replay.mindspore.places import Place, Places
 from hypocenter.summary.reducers.mindspore_values import dtype_name
 
@@ -70,7 +80,7 @@ class Node:
     func: Callable[..., Any] | None = None  # runs it again: func(*args)
     args: Any = None  # as they were before it ran
     names: tuple[str, ...] = ()  # of its arguments
-    outputs: tuple[NDArray[Any], ...] = ()
+    outputs: tuple[Held, ...] = ()  # floating ones
     shapes: tuple[tuple[int, ...], ...] = ()
     dtypes: tuple[str, ...] = ()
     scalars: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -82,8 +92,7 @@ class Leaf:
 
     kind: str  # param, buffer, batch, external
     name: str
-    dtype: str = ""
-    values: NDArray[Any] | None = None  # only if they are not finite
+    values: Held | None = None  # only if they are not finite
     bits: int = 0
 
 
@@ -229,10 +238,11 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
         )
         outside = {id(t) for t, edge in zip(read, edges, strict=True) if edge.producer < 0}
         node.scalars = _scalars(operands, node.names, outside)
-        if is_transition(traced) and self._n_captures < MAX_CAPTURES:
+        size = sum(int(t.nbytes) for t in (*read, *outputs))
+        if is_transition(traced) and self._n_captures < MAX_CAPTURES and size <= CAPTURE_BYTES:
             self._n_captures += 1
             node.func, node.args = func, _detached(call.args, call.before)
-            node.outputs = tuple(a.copy() for a in arrays if a is not None and a.nbytes <= CAPTURE_BYTES)
+            node.outputs = tuple(held(t) for t, a in zip(outputs, arrays, strict=True) if a is not None)
         self.nodes.append(node)
         for tensor, array, found in zip(outputs, arrays, news, strict=True):
             self._write(tensor, array, _Written(index, found))
@@ -276,9 +286,8 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
             Leaf(
                 kind=kind,
                 name=name,
-                dtype=dtype_name(tensor),
                 bits=bits,
-                values=values(tensor).copy() if bits else None,
+                values=held(tensor) if bits else None,
             )
         )
         written = _Written(-len(self.leaves), bits)
@@ -314,7 +323,7 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
         array = values(tensor)
         traced = TracedOp(index=index, op=op or UNSEEN, phase=place.phase, bits=bits, inputs=inputs)
         node = Node(traced=traced, place=place, shapes=(tuple(tensor.shape),), dtypes=(dtype_name(tensor),))
-        node.outputs = (array.copy(),) if array.nbytes <= CAPTURE_BYTES else ()
+        node.outputs = (held(tensor),) if array.nbytes <= CAPTURE_BYTES else ()
         self.nodes.append(node)
         self._write(tensor, array, _Written(index, bits))
         return Edge(producer=index, bits=bits)

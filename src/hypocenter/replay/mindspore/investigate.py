@@ -1,0 +1,133 @@
+"""From a failed step of MindSpore to evidence: replay under the op trace, walk to the origin, try what can be tried."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from hypocenter.diagnose.evidence import Evidence, Trigger
+from hypocenter.diagnose.origin import blame
+from hypocenter.replay import samples
+from hypocenter.replay.impossible import ReplayImpossible
+from hypocenter.replay.mindspore.engine import Replayer
+from hypocenter.replay.mindspore.host import is_finite
+from hypocenter.replay.mindspore.traced import Traced
+from hypocenter.replay.mindspore.tracing import traced
+from hypocenter.replay.testimony import testify
+from hypocenter.tap.mindspore.names import NameMap
+from hypocenter.tap.mindspore.tape import GradCall
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A failed step: everything the investigation starts from."""
+
+    trigger: Trigger
+    step: int
+    rank: int
+    world_size: int
+    microbatches: tuple[GradCall, ...]
+    bad_params: tuple[str, ...]  # gradients not finite when first seen this step
+    n_params: int
+    losses: tuple[float, ...]
+    loss_scale: float | None
+    healthy_steps: int
+    clip: str = ""
+    seed_scale: float = 1.0  # multiplies what backward starts from: 1 / loss scale when the scale has no part in it
+
+
+class Investigator:
+    """Investigates the failures of one run.
+
+    Args:
+        replayer: of the run's steps.
+        names: the user's names.
+    """
+
+    def __init__(self, replayer: Replayer, names: NameMap) -> None:
+        self._replayer, self._names = replayer, names
+
+    def base(self, case: Case) -> Evidence:
+        """What is known before any replay."""
+        loss = next(iter(case.losses), None)
+        return Evidence(
+            id=f"step-{case.step:06d}-{case.trigger}",
+            trigger=case.trigger,
+            step=case.step,
+            rank=case.rank,
+            world_size=case.world_size,
+            loss=loss if loss is not None and math.isfinite(loss) else None,
+            loss_scale=case.loss_scale,
+            replayed_scale=None if case.loss_scale is None else case.loss_scale * case.seed_scale,
+            bad_params=case.bad_params,
+            n_params=case.n_params,
+            clip=case.clip,
+            healthy_steps=case.healthy_steps,
+            forward_finite=all(math.isfinite(loss) for loss in case.losses),
+        )
+
+    def investigate(self, case: Case) -> Evidence:
+        """Replay the step's micro-batches until the failure shows again, and explain it."""
+        why_not, n_finite = "no micro-batch was recorded in this step", 0
+        for call in sorted(case.microbatches, key=_suspicion):
+            try:
+                found = self._replayed(case, call)
+            except ReplayImpossible as error:
+                why_not = str(error)
+            except Exception as error:  # the user's own code runs here: anything may come out of it
+                why_not = f"the replay raised {type(error).__name__}: {_line(error)}"
+            else:
+                if found is not None:
+                    return found
+                n_finite += 1
+        if n_finite:
+            why_not = self._finite(case, n_finite)
+        return replace(self.base(case), replayed=n_finite > 0, why_not=why_not)
+
+    def _finite(self, case: Case, n_finite: int) -> str:
+        if case.world_size > 1:
+            return "on this rank the step is finite: the value came from another rank"
+        if n_finite == len(case.microbatches) > 1:
+            return "every micro-batch is finite alone: the sum of their gradients is not"
+        return "the replay was finite: the failure depends on something that is not part of the step's inputs"
+
+    def _replayed(self, case: Case, call: GradCall) -> Evidence | None:
+        """None: this micro-batch is finite."""
+        tracer, replayed = traced(self._replayer, self._names, call, seed_scale=case.seed_scale)
+        values = [v for v in replayed.values if not is_finite(v)]
+        bad = [(w, g) for w, g in zip(call.weights, replayed.grads, strict=False) if not is_finite(g)]
+        if not values and not bad:
+            return None
+        base = replace(
+            self.base(case),
+            microbatch=call.number,
+            replayed=True,
+            replayed_bad_params=tuple(self._names.label(weight) for weight, _ in bad),
+            forward_finite=not values,
+        )
+        targets = [tracer.edge_to(v) for v in values] or [tracer.edge_to_gradient(g, w) for w, g in bad]
+        found = None if tracer.broken else blame(tracer.trace(), targets)
+        if found is None:
+            why = f"the trace broke off: {tracer.broken}" if tracer.broken else _LOST
+            return replace(base, why_not=why)
+        evidence, _, mask = testify(Traced(tracer), base, found)
+        inputs = [tensor for _, tensor in self._replayer.named_inputs(call)]
+        n_rows = samples.batch_size(inputs)
+
+        def finite_with(kept: Sequence[int]) -> bool:
+            return self._replayer.run(call, rows=(n_rows, kept), seed_scale=case.seed_scale).finite
+
+        return samples.named(evidence, samples.rows_of(mask, n_rows) if mask is not None else (), n_rows, finite_with)
+
+
+_LOST = "the trace lost the way from the bad value back to its origin"
+
+
+def _suspicion(call: GradCall) -> tuple[bool, int]:
+    """Micro-batches whose loss was not finite first, then in order."""
+    return call.loss_value is None or math.isfinite(call.loss_value), call.number
+
+
+def _line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [""])[0][:200]
