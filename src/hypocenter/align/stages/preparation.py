@@ -16,7 +16,7 @@ from hypocenter.align.verdicts import named, of_comparison, result
 from hypocenter.checklist.configuration import Configuration
 from hypocenter.checklist.data.rows import of_batches
 from hypocenter.checklist.items.loading import load
-from hypocenter.compare.comparison import RowComparison
+from hypocenter.compare.comparison import Comparison, RowComparison
 from hypocenter.compare.words import place
 
 _ORDER = "data.batches"  # told by digests of all steps
@@ -49,21 +49,29 @@ def _batches(context: Context, told: list[str]) -> StageResult | None:
     found = context.compare(is_batch, last, name="batches")
     differing = [row for row in found.rows if row.verdict == "differs"]
     if differing or found.status == "diverged":
-        first = found.first
-        step = first.step if first is not None else differing[0].step
-        words = f"the batches are not the same: {found.sentence.partition(', first of')[0]}"
-        told_why = (*found.why, "from other batches nothing else can be compared")
-        failed = of_comparison(1, found, words)
-        return result(
-            1, "failed", words, step=step, phase="data", site=failed.site or differing[0].pair.baseline[0].site,
-            cause=_known(failed.cause, "data-mismatch"), confidence=failed.confidence, why=told_why,
-            next=(*failed.next, "give both the same data in the same order: files, seed of the sampler, shuffling"),
-        )  # fmt: skip
+        return _other_batches(context, found, differing)
     n = len(found.rows)
     if not n:
         return result(1, "cannot-tell", "no batch was recorded on both sides")
     told.append(f"the batches of {found.n_steps} steps are the same")
     return None
+
+
+def _other_batches(context: Context, found: Comparison, differing: list[RowComparison]) -> StageResult:
+    """Not the same; and what is told of them by what they hold."""
+    first = found.first
+    step = first.step if first is not None else differing[0].step
+    words = f"the batches are not the same: {found.sentence.partition(', first of')[0]}"
+    failed, held = of_comparison(1, found, words), _tokens(context, [])
+    known = _known(failed.cause, "data-mismatch"), failed.confidence
+    if held is not None:
+        words, known = f"{words}; {held.sentence}", ("data-mismatch", "proven")
+    why = (*(held.why if held is not None else ()), *found.why, "from other batches nothing else can be compared")
+    advice = ("give both the same data in the same order: files, seed of the sampler, shuffling",)
+    return result(
+        1, "failed", words, step=step, phase="data", site=failed.site or differing[0].pair.baseline[0].site,
+        cause=known[0], confidence=known[1], why=why, next=(*failed.next, *(held.next if held is not None else advice)),
+    )  # fmt: skip
 
 
 def _tokens(context: Context, told: list[str]) -> StageResult | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from hypocenter.checklist.checklist import Remark, Row, Verdict
 from hypocenter.checklist.configuration import Configuration
@@ -45,6 +45,7 @@ def of_batches(
         side_of(name, run, configuration) if run is not None else None
         for name, run, configuration in zip(("baseline", "candidate"), runs, configurations, strict=True)
     )
+    alike = _seen_alike(sides)
     rows = [*_in_order(runs, sides, items)]
     checks: Mapping[str, Check] = {
         "data.ids_in_range": ids_in_range.look, "data.labels_shifted": labels_shifted.look,
@@ -53,9 +54,20 @@ def of_batches(
     }  # fmt: skip
     if any(side is not None and side.batches for side in sides):
         rows += [
-            _row(items.by_key[key], _seen(check, sides[0]), _seen(check, sides[1])) for key, check in checks.items()
+            _row(items.by_key[key], _seen(check, alike[0]), _seen(check, alike[1])) for key, check in checks.items()
         ]
     return OfBatches(rows=tuple(rows), samples=tuple(_samples(sides, tokenizer)), notes=tuple(_notes(sides, tokenizer)))
+
+
+def _seen_alike(sides: Sequence[Side | None]) -> list[Side | None]:
+    """Both sides with what the loss asks for, or, where one side's was not seen, both with labels alone."""
+    told = [side is not None and any(batch.target is not None for batch in side.batches) for side in sides]
+    if None in sides or all(told) or not any(told):
+        return list(sides)
+    return [
+        replace(side, batches=tuple(replace(batch, target=None) for batch in side.batches)) if side else None
+        for side in sides
+    ]
 
 
 def _seen(check: Check, side: Side | None) -> Seen | None:

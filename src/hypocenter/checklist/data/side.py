@@ -24,6 +24,7 @@ _LABELS = ("labels", "lm_labels", "label", "targets", "target")
 _MASKS = ("attention_mask", "padding_mask", "mask")
 _WORDS = ("tok", "word", "wte", "shared", "embed_tokens")  # in names of embeddings of tokens
 _MOST_FILES = 256  # of one side
+_MOVES, _MOVED = (1, 0, 2, -1), 0.5  # of the places: labels that are left out are another number
 SPECIAL = ("bos", "eos", "pad")
 
 
@@ -93,6 +94,8 @@ def _batch(file: TensorFile, path: Path, rank: int) -> Batch | None:
     labels = _first(model, _LABELS)
     if labels is None:
         labels = next((values for values in loss if values.size <= ids.size and values.ndim <= 2), None)
+    if labels is None:  # a second argument without a name
+        labels = next((v for v in model.values() if v is not ids and v.shape == ids.shape and _is_moved(v, ids)), None)
     mask = _first(model, _MASKS)
     return Batch(
         step=int(path.parent.name.rpartition("-")[2]), microbatch=int(path.stem.rpartition("-")[2]), rank=rank,
@@ -127,6 +130,13 @@ def _as(values: Ids | None, ids: Ids) -> Ids | None:
         cut = values.reshape(len(ids), -1)
         return np.pad(cut, ((0, 0), (0, ids.shape[1] - cut.shape[1])), constant_values=IGNORED)
     return None
+
+
+def _is_moved(values: Ids, ids: Ids) -> bool:
+    """Whether the one holds the other, moved by a place or two, or not at all, nearly everywhere."""
+    n = ids.shape[1]
+    pairs = ((values[:, max(-by, 0) : n - max(by, 0)], ids[:, max(by, 0) : n + min(by, 0)]) for by in _MOVES)
+    return any(one.size and float((one == other).mean()) > _MOVED for one, other in pairs)
 
 
 def _is_like(mask: Ids | None, ids: Ids) -> bool:
