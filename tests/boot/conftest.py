@@ -15,13 +15,13 @@ SRC = Path(__file__).resolve().parents[2] / "src"
 SHIM = SRC / "hypocenter" / "boot" / "shim"
 
 FAKE_TORCH = """
-from torch import nn
+from . import nn
 complete = True
 """
 FAKE_SESSION = """
 import os, pathlib, sys
-def start_from_env():
-    whole = getattr(sys.modules["torch"], "complete", False)
+def start_from_env(framework):
+    whole = getattr(sys.modules[framework], "complete", False)
     with pathlib.Path(os.environ["HYPOCENTER_RUN"], "started").open("a") as file:
         file.write(f"{os.getpid()} {'whole' if whole else 'partial'}\\n")
 """
@@ -74,6 +74,8 @@ def job(tmp_path: Path) -> Job:
     made = Job(folder=tmp_path)
     made.write("torch/__init__.py", FAKE_TORCH)
     made.write("torch/nn.py", "")
+    made.write("mindspore/__init__.py", FAKE_TORCH)
+    made.write("mindspore/nn.py", "")
     made.write("hypocenter/__init__.py", "")
     made.write("hypocenter/session.py", FAKE_SESSION)
     return made

@@ -1,4 +1,4 @@
-"""A session starts once torch is whole, in every way a process can come to import it."""
+"""A session starts once torch or mindspore is whole, in every way a process can come to import it."""
 
 from __future__ import annotations
 
@@ -65,6 +65,21 @@ def test_one_session_once_torch_is_whole(job: Any, code: str) -> None:
 
     assert done.stderr == ""
     assert job.started == ["whole"]
+
+
+@pytest.mark.parametrize("code", ["import mindspore", "import mindspore.nn", "from mindspore import nn"])
+def test_one_session_once_mindspore_is_whole(job: Any, code: str) -> None:
+    done = job.run("-c", code)
+
+    assert done.stderr == ""
+    assert job.started == ["whole"]
+
+
+def test_a_session_for_each_framework_of_one_process(job: Any) -> None:
+    job.run("-c", "import torch, mindspore")
+
+    assert job.started == ["whole", "whole"]
+    assert len((job.folder / ".reached").read_text().splitlines()) == 1
 
 
 @pytest.mark.parametrize("code", ["import importlib.util as u; assert u.find_spec('torch')", "import torchless"])

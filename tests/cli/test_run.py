@@ -297,7 +297,7 @@ def test_nothing_recorded_is_said_with_a_hint(tmp_path: Path, script: Callable[[
     done = hypocenter_run(script("pass"), cwd=tmp_path)
 
     assert done.returncode == 0
-    assert b"note: nothing was recorded: no process imported torch\n   = hint: " in done.stderr
+    assert b"note: nothing was recorded: no process imported torch or mindspore\n   = hint: " in done.stderr
 
 
 def test_torch_imported_but_nothing_trained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -306,7 +306,7 @@ def test_torch_imported_but_nothing_trained(tmp_path: Path, capsys: pytest.Captu
     code = run_command._after(tmp_path, Ended(code=0), None)
 
     assert code == 0
-    assert "2 processes imported torch, but no step was finished" in capsys.readouterr().err
+    assert "2 processes imported torch or mindspore, but no step was finished" in capsys.readouterr().err
     assert not (tmp_path / run_command.REACHED_FILE).exists()
 
 

@@ -1,7 +1,8 @@
-"""Start a session in this process as soon as, and only if, the program itself has imported torch.
+"""Start a session in this process as soon as, and only if, the program itself has imported torch or mindspore.
 
 Executed by the shim in every Python process of a job, by path and under a private name: standard library only, and
-nothing is imported that `site` has not loaded already, until torch is there. Nothing here raises into the program.
+nothing is imported that `site` has not loaded already, until one of them is there. Nothing here raises into the
+program.
 """
 
 # ruff: noqa: PTH100, PTH118, PTH120, PTH123
@@ -20,20 +21,29 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-REACHED_FILE = ".reached"  # in the run directory, one line a process that imported torch; `hypocenter run` reads it
+FRAMEWORKS = ("torch", "mindspore")
+REACHED_FILE = ".reached"  # in the run directory, one line a process that imported one; `hypocenter run` reads it
 WARNED_FILE = ".warned"  # in the run directory: some process has already said why it cannot record
 
 
 def arm() -> None:
-    """Install the hook; if torch is there already (a `.pth` file imported it), start at once."""
+    """Install the hooks; if a framework is there already (a `.pth` file imported it), start at once."""
     sys.meta_path.append(OwnPackageFinder(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))))
-    if "torch" in sys.modules:
-        start()
-    else:
-        sys.meta_path.insert(0, PostImportFinder("torch", start))
+    for framework in FRAMEWORKS:
+        _arm_for(framework)
     options = os.environ.get("HYPOCENTER_CONFIG", "")
     if '"deterministic":true' in options or ('"seed":' in options and '"seed":null' not in options):
         _seed_at_imports(options)
+
+
+def _arm_for(framework: str) -> None:
+    def started() -> None:
+        start(framework)
+
+    if framework in sys.modules:
+        started()
+    else:
+        sys.meta_path.insert(0, PostImportFinder(framework, started))
 
 
 def _seed_at_imports(options: str) -> None:
@@ -131,13 +141,13 @@ class OwnPackageFinder:
         return PathFinder.find_spec(fullname, [self._root]) if fullname == "hypocenter" else None
 
 
-def start() -> None:
-    """Note that this process has torch, and start its session. What fails is said once a run, and training goes on."""
+def start(framework: str = "torch") -> None:
+    """Note that this process has a framework, start its session. What fails is said once a run; training goes on."""
     _note_reached()
     try:
         from hypocenter.session import start_from_env
 
-        start_from_env()
+        start_from_env(framework)
     except ImportError as error:
         _warn(
             f"{sys.executable} cannot import {error.name or 'hypocenter'} ({error}); "
@@ -155,11 +165,18 @@ def _disarm(loader: Any) -> None:
 
 
 def _note_reached() -> None:
+    """Once a process: one that imports both frameworks is one process."""
+    if os.getpid() in _noted:
+        return
+    _noted.append(os.getpid())
     try:
         with open(os.path.join(os.environ["HYPOCENTER_RUN"], REACHED_FILE), "a", encoding="ascii") as file:
             file.write(f"{os.getpid()}\n")
     except (OSError, KeyError):
         return  # it only words a note better
+
+
+_noted: list[int] = []
 
 
 def _warn(text: str) -> None:

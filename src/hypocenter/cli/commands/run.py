@@ -216,7 +216,7 @@ def _status(ended: Ended) -> EndStatus:
 
 
 def _take_reached(directory: Path) -> int:
-    """How many processes imported torch; the files that told so are removed."""
+    """How many processes imported torch or mindspore; the files that told so are removed."""
     (directory / WARNED_FILE).unlink(missing_ok=True)
     try:
         n_reached = len((directory / REACHED_FILE).read_text(encoding="ascii").splitlines())
@@ -229,10 +229,10 @@ def _take_reached(directory: Path) -> int:
 def _say_nothing_recorded(n_reached: int) -> None:
     if n_reached:
         processes = "one process" if n_reached == 1 else f"{n_reached} processes"
-        say(f"note: nothing was recorded: {processes} imported torch, but no step was finished")
+        say(f"note: nothing was recorded: {processes} imported torch or mindspore, but no step was finished")
         say("   = hint: a step is a module called, a backward pass, and an optimizer's step")
     else:
-        say("note: nothing was recorded: no process imported torch")
+        say("note: nothing was recorded: no process imported torch or mindspore")
         say(
             "   = hint: python -I, -E, -S or older than 3.10, and scripts that set PYTHONPATH anew, keep hypocenter out"
         )

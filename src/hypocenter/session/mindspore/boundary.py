@@ -17,10 +17,11 @@ from hypocenter.session.mindspore.loss_scale import StepScale
 from hypocenter.session.mindspore.parameter_check import ParameterCheck
 from hypocenter.session.mindspore.place import PlaceKeeper
 from hypocenter.session.mindspore.schedules import learning_rate
-from hypocenter.session.mindspore.seams import Context, Failed, Seams
+from hypocenter.session.mindspore.seams import Context, Due, Failed, Seams
 from hypocenter.session.mindspore.sentinel import Sentinel
 from hypocenter.session.output import Output
 from hypocenter.session.scalars import scalar_rows
+from hypocenter.tap.mindspore.gradients import Norms
 from hypocenter.tap.mindspore.tape import GradCall
 from hypocenter.tap.mindspore.updates import parameters_of
 from hypocenter.tap.quiet import quietly
@@ -69,13 +70,13 @@ class Boundary:
 
     def clips(self, gradients: Sequence[Any]) -> None:
         """Gradients are about to be clipped to a global norm: what it was."""
-        check = self.sentinel.check([(g, g) for g in gradients], (), remember=False)
-        self._clip_norm = check.total_norm
+        self._clip_norm = math.hypot(*Norms(gradients).read())
 
     def before(self, optimizer: Any, gradients: Sequence[Any]) -> Sequence[Any] | None:
         """An optimizer was called. Returns what it is to use; None: it must not update."""
         context, microbatches = self._context, tuple(self._context.tape.microbatches)
         parameters = parameters_of(optimizer)
+        self._seams.imposing.before_step(optimizer)
         pairs = _paired(parameters, gradients)
         if gradients and not pairs:
             context.warn(f"{type(optimizer).__name__} is given other gradients than it has parameters: not checked")
@@ -95,8 +96,16 @@ class Boundary:
         self._investigate(check, bad, microbatches, optimizer, clip)
         self._add_rows(check, parameters)
         if self._refused(check):
+            self._seams.imposing.after_update(optimizer)
             return None
-        return self._seams.imposing.before_update(optimizer, parameters, gradients)
+        used = self._seams.imposing.before_update(optimizer, parameters, gradients)
+        due = Due(
+            step=self._step, optimizer=optimizer, gradients=_paired(parameters, used), microbatches=microbatches,
+            check=check, norm=self._norm, scale=self.scale.carried(microbatches),
+        )  # fmt: skip
+        for part in self._seams.parts():
+            part.before_rule(due)
+        return used
 
     def after(self, optimizer: Any) -> None:
         """It has updated."""
@@ -144,6 +153,13 @@ class Boundary:
         """The update was refused: the step is over."""
         if self._check is not None:
             self._end(self._check, skipped=True)
+
+    def cut_off(self) -> None:
+        """Training ends after a micro-batch: what there is of its step."""
+        context = self._context
+        self._collect(None, ())
+        self.flush(StepRecord(step=context.clock.step, n_microbatches=context.clock.microbatch))
+        context.tape.clear()
 
     def at_end(self) -> None:
         """Micro-batches that no update followed: the program gave up on them, or ends."""
@@ -223,6 +239,8 @@ class Boundary:
 
     def _end(self, check: Check, *, skipped: bool, n_microbatches: int = 0) -> None:
         now = time.perf_counter()
+        for part in self._seams.parts():
+            self._rows += part.rows()
         n_microbatches = n_microbatches or len(self._context.tape.microbatches)
         record = StepRecord(
             step=self._step,
