@@ -17,7 +17,7 @@ import numpy as np
 from hypocenter.compare.updates.comparison import Effective, UpdateRow
 from hypocenter.compare.updates.options import Options
 from hypocenter.compare.updates.recompute import LIMIT_UNITS, Case, case_of, error_of
-from hypocenter.compare.updates.rules import predict
+from hypocenter.compare.updates.rules import corrections, predict
 from hypocenter.compare.values.bits import Array
 
 _EPS = (1e-8, 1e-6, 1e-5, 1e-7, 1e-10, 1e-12, 1e-15, 1e-3, 0.0)  # of Adam in frameworks and papers
@@ -187,11 +187,11 @@ def _eps(case: Case, options: Options) -> float | None:
     predicted = predict(options, case.inputs)
     mean, square = predicted.state["exp_avg"].exact, predicted.state["exp_avg_sq"].exact
     n = case.inputs.n_steps + 1
-    c1, c2 = (1 - options.beta1**n, 1 - options.beta2**n) if options.bias_correction else (1.0, 1.0)
+    c1, c2 = corrections(options, n)
     kept = 1 - options.lr * options.weight_decay if options.decoupled else 1.0
     moved = case.inputs.value * kept - case.after
     root = np.sqrt(square / c2)
-    found = options.lr * mean / c1 / moved - root
+    found = (options.lr * mean / c1 / moved - root) * (np.sqrt(c2) if options.eps_before_correction else 1.0)
     usable = np.isfinite(found) & (np.abs(moved) > 64 * predicted.after.unit)
     if not usable.any():
         return None

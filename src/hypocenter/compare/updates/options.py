@@ -20,6 +20,8 @@ class Options:
     Attributes:
         decoupled: weight decay shrinks the parameter (AdamW) and is not added to the gradient (L2).
         amsgrad: the largest second moment so far divides.
+        eps_before_correction: eps is added to the root before that is corrected for the bias (MindSpore's Adam).
+        powers: beta1 and beta2 to the power of the step, as the optimizer keeps them; None: they are computed.
         adagrad's `lr_decay`: the rate falls by 1 / (1 + steps * lr_decay).
     """
 
@@ -32,6 +34,8 @@ class Options:
     eps: float = 0.0
     bias_correction: bool = True
     amsgrad: bool = False
+    eps_before_correction: bool = False
+    powers: tuple[float, float] | None = None
     maximize: bool = False
     momentum: float = 0.0
     dampening: float = 0.0
@@ -80,6 +84,7 @@ def options_of(update: ParameterUpdate) -> Options | None:
             **common, beta1=one, beta2=two, eps=eps, decoupled=_is_decoupled(classes, known),
             bias_correction=bool(known.get("bias_correction", known.get("correct_bias", True))),
             amsgrad=bool(known.get("amsgrad", False)),
+            eps_before_correction=bool(known.get("eps_before_correction", False)), powers=_powers(known),
         )  # fmt: skip
     if family == "sgd":
         return Options(
@@ -97,7 +102,7 @@ def _family(classes: list[str], options: Mapping[str, Any]) -> Family | None:
         return "adam"
     if any(name in _ADAGRAD_CLASSES for name in classes):
         return "adagrad"
-    if any(name in ("SGD", "FusedSGD") for name in classes):
+    if any(name in ("SGD", "FusedSGD", "Momentum") for name in classes):
         return "sgd"
     return "adam" if classes and "adam" in classes[0].lower() and "betas" in options else None
 
@@ -107,6 +112,12 @@ def _is_decoupled(classes: list[str], options: Mapping[str, Any]) -> bool:
         if isinstance(options.get(key), bool):
             return bool(options[key])
     return any(name in _ADAMW_BY_DEFAULT or "adamw" in name.lower() for name in classes)
+
+
+def _powers(options: Mapping[str, Any]) -> tuple[float, float] | None:
+    told: Any = options.get("beta_powers")
+    pair = [_number(value) for value in told] if isinstance(told, (list, tuple)) else []
+    return (pair[0], pair[1]) if len(pair) == 2 and pair[0] is not None and pair[1] is not None else None
 
 
 def _number(value: Any) -> float | None:

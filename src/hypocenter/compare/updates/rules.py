@@ -7,6 +7,7 @@ them (2.6 to 2.13: torch/optim/sgd.py, adagrad.py). Every prediction comes with 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -20,6 +21,8 @@ EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16"
 ALLOWED = 4.0  # rounding errors that a result may have: see recompute.LIMIT_UNITS
 TINY = {"float64": 2.0**-1022, "float32": 2.0**-126, "float16": 2.0**-24, "bfloat16": 2.0**-126}
 """Below this a result may be flushed to zero (float16: its smallest subnormal number)."""
+
+_POWER_OFF = 1e-5  # a power of a beta that float32 multiplied together; further off, it is one of another beta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +66,16 @@ def predict(options: Options, inputs: Inputs) -> Predicted:
         return {"adam": _adam, "sgd": _sgd, "adagrad": _adagrad}[options.family](options, inputs)
 
 
+def corrections(options: Options, n_steps: float) -> tuple[float, float]:
+    """What Adam divides its moments by at the n-th step (from 1), so that they start without a bias."""
+    if not options.bias_correction:
+        return 1.0, 1.0
+    kept = options.powers or (math.nan, math.nan)
+    exact = options.beta1**n_steps, options.beta2**n_steps
+    one, two = (k if abs(k - p) < _POWER_OFF else p for k, p in zip(kept, exact, strict=True))
+    return 1 - one, 1 - two
+
+
 def _adam(options: Options, inputs: Inputs) -> Predicted:
     eps, state_eps = EPS[inputs.dtype], EPS[inputs.state_dtype]
     gradient, terms = _with_decay(options, inputs)
@@ -82,9 +95,9 @@ def _adam(options: Options, inputs: Inputs) -> Predicted:
     if options.amsgrad:
         divides = np.maximum(inputs.state.get("max_exp_avg_sq", zero), new_square)
         state["max_exp_avg_sq"] = Value(exact=divides, unit=square_unit)
-    c1, c2 = (1 - b1**n, 1 - b2**n) if options.bias_correction else (1.0, 1.0)
+    c1, c2 = corrections(options, n)
     root = np.sqrt(divides)
-    below = root / np.sqrt(c2) + options.eps
+    below = root / np.sqrt(c2) + (options.eps / np.sqrt(c2) if options.eps_before_correction else options.eps)
     direction = _divided(new_mean, c1 * below)
     off = _root_off(divides, square_unit) / np.sqrt(c2) + eps * below + TINY[inputs.dtype]
     size = _divided(mean_unit, c1 * below) + np.abs(direction) * (eps + _stretched(off, below))

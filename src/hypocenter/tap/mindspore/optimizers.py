@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from mindspore import Parameter, Tensor  # pyright: ignore[reportMissingImports]
 
 _WORDS = {
@@ -23,7 +24,7 @@ _WORDS_OF: dict[str, dict[str, str]] = {
 }
 """Class -> words that mean something else in another class."""
 
-_NO_STATE = ("parameters", "_parameters", "params", "stat", "lrs", "weight_decay", "learning_rate", "group_lr")
+_NO_STATE = ("stat", "lrs", "weight_decay", "learning_rate", "group_lr", "group_weight_decay")
 _COUNTERS = ("state_step", "step_t", "global_step")
 
 
@@ -34,6 +35,8 @@ def state_of(optimizer: Any) -> dict[int, list[tuple[str, Any]]]:
     words = {**_WORDS, **_words_of_class(optimizer)}
     for name, held in _tuples(optimizer).items():
         if len(held) != len(parameters) or not all(isinstance(each, Tensor) for each in held):
+            continue
+        if any(id(each) in found for each in held):  # it is another list of the parameters
             continue
         if name == "accum" and _is_first_sgd_step(optimizer):
             continue  # it is not used: the first buffer is the gradient
@@ -66,7 +69,7 @@ def groups_of(optimizer: Any) -> list[tuple[dict[str, Any], list[Any]]]:
     """(options, parameters) of each group, as they are at this step. Reads from the host; in torch's words."""
     groups = getattr(optimizer, "param_groups", None)
     if isinstance(groups, (list, tuple)):
-        return [_as_group(group) for group in groups if isinstance(group, Mapping)]
+        return [_as_group(group, optimizer) for group in groups if isinstance(group, Mapping)]
     shared = _options(optimizer)
     split: dict[tuple[tuple[str, float], ...], list[Any]] = {}
     for index, parameter in enumerate(members(optimizer)):
@@ -81,9 +84,16 @@ def loss_scale_of(optimizer: Any) -> float:
     return float(scale) if isinstance(scale, (int, float)) and scale else 1.0
 
 
-def _as_group(group: Mapping[str, Any]) -> tuple[dict[str, Any], list[Any]]:
+def _as_group(group: Mapping[str, Any], optimizer: Any) -> tuple[dict[str, Any], list[Any]]:
     options = {str(key): plain for key, value in group.items() if (plain := _plain(value)) is not None}
-    return {key: value for key, value in options.items() if key != "params"}, list(group.get("params", ()))
+    options.pop("params", None)
+    if any(kind.__module__.startswith("mindspore.experimental.optim.") for kind in type(optimizer).__mro__):
+        if "betas" in options:  # what its graph computes with
+            options["betas"] = tuple(float(np.float32(beta)) for beta in options["betas"])
+            n = (_plain(counter_of(optimizer)) or 0.0) + 1.0
+            options["beta_powers"] = [float(np.float32(beta**n)) for beta in options["betas"]]
+        options["eps_before_correction"] = any(kind.__name__ == "Adam" for kind in type(optimizer).__mro__)  # ops.Adam
+    return options, list(group.get("params", ()))
 
 
 def _options(optimizer: Any) -> dict[str, Any]:
@@ -99,9 +109,18 @@ def _options(optimizer: Any) -> dict[str, Any]:
     if "beta1_power" in getattr(optimizer, "_params", {}):  # the others do not correct their moments for the bias
         options["amsgrad"] = bool(getattr(optimizer, "use_amsgrad", False))
         options["eps_before_correction"] = True  # lr * sqrt(1 - b2^t) / (1 - b1^t) * m / (sqrt(v) + eps): ops.Adam
+        powers = [_next_power(optimizer, name) for name in ("beta1", "beta2")]
+        if None not in powers:
+            options["beta_powers"] = powers
     elif "betas" in options:
         options["bias_correction"] = False
     return options
+
+
+def _next_power(optimizer: Any, name: str) -> float | None:
+    """What an Adam of nn multiplies together itself, in float32, for the step that comes."""
+    beta, power = _plain(getattr(optimizer, name, None)), _plain(getattr(optimizer, f"{name}_power", None))
+    return None if beta is None or power is None else float(np.float32(beta) * np.float32(power))
 
 
 def _rate(optimizer: Any, index: int) -> float:
