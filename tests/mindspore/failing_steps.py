@@ -8,7 +8,7 @@ from mindspore import Tensor, nn, ops
 
 from hypocenter.diagnose.evidence import Evidence
 from hypocenter.replay.mindspore.engine import Replayer
-from hypocenter.replay.mindspore.investigate import Case, Investigator
+from hypocenter.replay.mindspore.investigate import Investigator
 from hypocenter.tap.mindspore.names import NameMap
 from hypocenter.tap.mindspore.tape import GradCall, random_state
 
@@ -27,20 +27,18 @@ def investigated(net, fn, *args, loss_scale=None, seed_scale=1.0) -> Evidence:
     value = float(loss.asnumpy())
     bad = tuple(names.label(w) for w, g in zip(weights, grads, strict=True) if not np.isfinite(g.asnumpy()).all())
     call = GradCall(number=0, batch=0, fn=fn, args=args, weights=weights, random=random, loss=loss, loss_value=value)
-    case = Case(
+    base = Evidence(
+        id="step-000003",
         trigger="nonfinite-grad" if np.isfinite(value) else "nonfinite-loss",
         step=3,
-        rank=0,
-        world_size=1,
-        microbatches=(call,),
         bad_params=bad,
         n_params=len(weights),
-        losses=(value,),
         loss_scale=loss_scale,
+        forward_finite=bool(np.isfinite(value)),
         healthy_steps=3,
-        seed_scale=seed_scale,
     )
-    return Investigator(Replayer(names, contextlib.nullcontext), names).investigate(case)
+    replays = Investigator(Replayer(names, contextlib.nullcontext), names)
+    return replays.investigate(base, (call,), seed_scale=seed_scale)
 
 
 class FeedForward(nn.Cell):

@@ -20,9 +20,11 @@ from hypocenter.replay.case import BUDGETS, HIDDEN, Case
 from hypocenter.replay.engine import Replayer
 from hypocenter.replay.investigate import Investigator
 from hypocenter.replay.jointly import Jointly, Table
+from hypocenter.session.at_scale_1 import AtScale1
 from hypocenter.session.check import Check
 from hypocenter.session.evidence_file import write_evidence
 from hypocenter.session.live_trace import LiveTrace
+from hypocenter.session.observers.culprit import last_in_model
 from hypocenter.session.replay_rows import ReplayRows
 from hypocenter.session.scale_memory import ScaleMemory
 from hypocenter.session.scale_watch import Judged, ScaleWatch
@@ -75,7 +77,7 @@ class Failures:
         self._joint = Jointly(replayer, names, rows.stop)
         self._n_replays = self._n_dead = self._n_activation = 0
         self._n_scale = 0
-        self._scale_watch = ScaleWatch(config, names, replayer)
+        self._scale_watch = ScaleWatch(lambda bad: last_in_model(names, bad), AtScale1(config, names, replayer))
         self._underflow = UnderflowProbe(config, names, replayer)
         self._scales = ScaleMemory()
         self._seen_finite: set[str] = set()

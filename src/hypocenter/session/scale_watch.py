@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-import torch
-
-from hypocenter.config import Config
 from hypocenter.detect.scale_track import ScaleTrack, Skip
-from hypocenter.replay.engine import Replayer, ReplayImpossible
 from hypocenter.session.check import Check
-from hypocenter.session.observers.culprit import last_in_model
-from hypocenter.tap.names import NameMap
-from hypocenter.tap.tape import Microbatch
 
 AGAIN = 3  # skips with the same culprit, neither warm-up nor probing, after which one is replayed as it was
-LARGEST_SEED = 2.0**24  # 1 / scale must not become 0 in float16, whose smallest number is 2^-24
 
 Answer = Literal["finite", "not-finite", "cannot-tell", "not-asked"]
 
@@ -32,10 +24,17 @@ class Judged:
 
 
 class ScaleWatch:
-    """Follows the loss scale of each optimizer, and asks a replay when there is something to learn."""
+    """Follows the loss scale of each optimizer, and asks a replay when there is something to learn.
 
-    def __init__(self, config: Config, names: NameMap, replayer: Replayer) -> None:
-        self._config, self._names, self._replayer = config, names, replayer
+    Args:
+        last_in_model: of some parameters' names the one that the model has last; "" when it has none of them.
+        at_scale_1: replays the micro-batches of a step without its loss scale.
+    """
+
+    def __init__(
+        self, last_in_model: Callable[[Sequence[str]], str], at_scale_1: Callable[[float, Sequence[Any]], Answer]
+    ) -> None:
+        self._last_in_model, self._at_scale_1 = last_in_model, at_scale_1
         self._tracks: dict[str, ScaleTrack] = {}
         self._bad: dict[str, frozenset[str]] = {}  # in the last skip
         self._explained: set[str] = set()  # the skips in a row that go on have a cause
@@ -51,9 +50,7 @@ class ScaleWatch:
         """The cause of these skips was found: no need to look again while they go on as they are."""
         self._explained.add(_key(check))
 
-    def skipped(
-        self, check: Check, bad: Sequence[str], step: int, scale: float, microbatches: Sequence[Microbatch]
-    ) -> Judged:
+    def skipped(self, check: Check, bad: Sequence[str], step: int, scale: float, microbatches: Sequence[Any]) -> Judged:
         """Gradients are not finite, and the scaler will skip the step.
 
         A replay is asked at the 1st, 2nd, 4th, 8th, ... skip in a row (a warm-up is normal and must stay cheap), when
@@ -68,7 +65,7 @@ class ScaleWatch:
         """
         key = _key(check)
         track = self._track(key)
-        culprit = last_in_model(self._names, bad)
+        culprit = self._last_in_model(bad)
         n = track.n_in_a_row + 1
         skip = Skip(step=step, scale=scale, culprit=culprit, is_first=n == 1)
         is_collapse = track.collapse(skip) is not None
@@ -84,28 +81,6 @@ class ScaleWatch:
 
     def _track(self, key: str) -> ScaleTrack:
         return self._tracks.setdefault(key, ScaleTrack())
-
-    def _at_scale_1(self, scale: float, microbatches: Sequence[Microbatch]) -> Answer:
-        """Replays the step with the loss scale taken out of what backward starts from."""
-        half = any(v.dtype == torch.float16 for m in microbatches for v in m.values)
-        if not self._config.replay or not microbatches or (half and scale > LARGEST_SEED):
-            return "cannot-tell"
-        parameters = [p for _, p in self._names.parameters()]
-        sums: list[torch.Tensor | None] = [None] * len(parameters)
-        try:
-            for microbatch in microbatches:
-                replayed = self._replayer.run(microbatch, parameters, seed_scale=1.0 / scale)
-                if not replayed.finite:
-                    return "not-finite"
-                if len(microbatches) > 1:
-                    sums = [
-                        g if s is None else s if g is None else s + g for s, g in zip(sums, replayed.grads, strict=True)
-                    ]
-        except ReplayImpossible:
-            return "cannot-tell"
-        except Exception:  # the user's own code runs here: anything may come out of it
-            return "cannot-tell"
-        return "finite" if all(bool(torch.isfinite(s).all()) for s in sums if s is not None) else "not-finite"
 
 
 def _key(check: Check) -> str:

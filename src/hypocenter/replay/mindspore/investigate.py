@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from hypocenter.diagnose.evidence import Evidence, Trigger
+from hypocenter.diagnose.evidence import Evidence
 from hypocenter.diagnose.origin import blame
 from hypocenter.replay import samples
 from hypocenter.replay.impossible import ReplayImpossible
@@ -17,24 +17,6 @@ from hypocenter.replay.mindspore.tracing import traced
 from hypocenter.replay.testimony import testify
 from hypocenter.tap.mindspore.names import NameMap
 from hypocenter.tap.mindspore.tape import GradCall
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """A failed step: everything the investigation starts from."""
-
-    trigger: Trigger
-    step: int
-    rank: int
-    world_size: int
-    microbatches: tuple[GradCall, ...]
-    bad_params: tuple[str, ...]  # gradients not finite when first seen this step
-    n_params: int
-    losses: tuple[float, ...]
-    loss_scale: float | None
-    healthy_steps: int
-    clip: str = ""
-    seed_scale: float = 1.0  # multiplies what backward starts from: 1 / loss scale when the scale has no part in it
 
 
 class Investigator:
@@ -48,31 +30,20 @@ class Investigator:
     def __init__(self, replayer: Replayer, names: NameMap) -> None:
         self._replayer, self._names = replayer, names
 
-    def base(self, case: Case) -> Evidence:
-        """What is known before any replay."""
-        loss = next(iter(case.losses), None)
-        return Evidence(
-            id=f"step-{case.step:06d}-{case.trigger}",
-            trigger=case.trigger,
-            step=case.step,
-            rank=case.rank,
-            world_size=case.world_size,
-            loss=loss if loss is not None and math.isfinite(loss) else None,
-            loss_scale=case.loss_scale,
-            replayed_scale=None if case.loss_scale is None else case.loss_scale * case.seed_scale,
-            bad_params=case.bad_params,
-            n_params=case.n_params,
-            clip=case.clip,
-            healthy_steps=case.healthy_steps,
-            forward_finite=all(math.isfinite(loss) for loss in case.losses),
-        )
+    def investigate(self, base: Evidence, microbatches: Sequence[GradCall], *, seed_scale: float = 1.0) -> Evidence:
+        """Replay the step's micro-batches until the failure shows again, and explain it.
 
-    def investigate(self, case: Case) -> Evidence:
-        """Replay the step's micro-batches until the failure shows again, and explain it."""
+        Args:
+            base: what is known before any replay.
+            microbatches: of the step.
+            seed_scale: multiplies what backward starts from: 1 / loss scale when the scale has no part in it.
+        """
+        if base.loss_scale is not None:
+            base = replace(base, replayed_scale=base.loss_scale * seed_scale)
         why_not, n_finite = "no micro-batch was recorded in this step", 0
-        for call in sorted(case.microbatches, key=_suspicion):
+        for call in sorted(microbatches, key=_suspicion):
             try:
-                found = self._replayed(case, call)
+                found = self._replayed(base, call, seed_scale)
             except ReplayImpossible as error:
                 why_not = str(error)
             except Exception as error:  # the user's own code runs here: anything may come out of it
@@ -82,25 +53,18 @@ class Investigator:
                     return found
                 n_finite += 1
         if n_finite:
-            why_not = self._finite(case, n_finite)
-        return replace(self.base(case), replayed=n_finite > 0, why_not=why_not)
+            why_not = _finite(base, is_sum=n_finite == len(microbatches) > 1)
+        return replace(base, replayed=n_finite > 0, why_not=why_not)
 
-    def _finite(self, case: Case, n_finite: int) -> str:
-        if case.world_size > 1:
-            return "on this rank the step is finite: the value came from another rank"
-        if n_finite == len(case.microbatches) > 1:
-            return "every micro-batch is finite alone: the sum of their gradients is not"
-        return "the replay was finite: the failure depends on something that is not part of the step's inputs"
-
-    def _replayed(self, case: Case, call: GradCall) -> Evidence | None:
+    def _replayed(self, base: Evidence, call: GradCall, seed_scale: float) -> Evidence | None:
         """None: this micro-batch is finite."""
-        tracer, replayed = traced(self._replayer, self._names, call, seed_scale=case.seed_scale)
+        tracer, replayed = traced(self._replayer, self._names, call, seed_scale=seed_scale)
         values = [v for v in replayed.values if not is_finite(v)]
         bad = [(w, g) for w, g in zip(call.weights, replayed.grads, strict=False) if not is_finite(g)]
         if not values and not bad:
             return None
         base = replace(
-            self.base(case),
+            base,
             microbatch=call.number,
             replayed=True,
             replayed_bad_params=tuple(self._names.label(weight) for weight, _ in bad),
@@ -116,9 +80,17 @@ class Investigator:
         n_rows = samples.batch_size(inputs)
 
         def finite_with(kept: Sequence[int]) -> bool:
-            return self._replayer.run(call, rows=(n_rows, kept), seed_scale=case.seed_scale).finite
+            return self._replayer.run(call, rows=(n_rows, kept), seed_scale=seed_scale).finite
 
         return samples.named(evidence, samples.rows_of(mask, n_rows) if mask is not None else (), n_rows, finite_with)
+
+
+def _finite(base: Evidence, *, is_sum: bool) -> str:
+    if base.world_size > 1:
+        return "on this rank the step is finite: the value came from another rank"
+    if is_sum:
+        return "every micro-batch is finite alone: the sum of their gradients is not"
+    return "the replay was finite: the failure depends on something that is not part of the step's inputs"
 
 
 _LOST = "the trace lost the way from the bad value back to its origin"
