@@ -9,6 +9,7 @@
 #include <ATen/ops/bernoulli.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/set_native.h>
+#include <ATen/ops/_to_copy_native.h>
 #include <ATen/ops/view_native.h>
 #include <ATen/EmptyTensor.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -113,6 +114,14 @@ Tensor& set_storage(Tensor& self, c10::Storage from, int64_t offset, at::IntArra
   return self;
 }
 
+// As torch_npu (csrc/aten/common/ToKernelNpu.cpp, 2026-08): a cast to float64 on the device gives float32.
+Tensor to_copy(const Tensor& self, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
+               std::optional<at::Device> device, std::optional<bool> pinned, bool non_blocking,
+               std::optional<at::MemoryFormat> format) {
+  if (dtype == at::kDouble && self.scalar_type() != at::kDouble && !layout && !device) dtype = at::kFloat;
+  return at::native::_to_copy(self, dtype, layout, device, pinned, non_blocking, format);
+}
+
 c10::Scalar item(const Tensor& self) { return on_host(self).item(); }
 
 std::tuple<Tensor, Tensor> native_dropout(const Tensor& x, double p, std::optional<bool> train) {
@@ -138,6 +147,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("as_strided", at::native::as_strided_tensorimpl);
   m.impl("view", at::native::view);
   m.impl("_local_scalar_dense", item);
+  m.impl("_to_copy", to_copy);
   m.impl("native_dropout", native_dropout);
 }
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import npu_backend
 import pytest
+import torch
 import warm
 
 HERE = Path(__file__).parent
@@ -153,3 +154,26 @@ with entered(ambient):
 """
     done = python("-c", f"import sys; sys.path.insert(0, {str(HERE)!r}){program}")
     assert done.stdout.splitlines() == ["True False", "True torch.float16"]
+
+
+def test_what_the_device_casts_to_float32_is_judged_in_float64_all_the_same():
+    program = """
+import npu_backend; npu_backend.begin()
+import torch
+from hypocenter.summary.reducers.torch import summarize
+from hypocenter.summary.reducers.torch_float64 import has_float64
+x = torch.full((4,), 1e25, device="npu")
+print(x.double().dtype, has_float64("npu"), summarize(x).sumsq)
+"""
+    done = python("-c", f"import sys; sys.path.insert(0, {str(HERE)!r}){program}")
+    assert done.stdout.split() == ["torch.float32", "False", str(4 * float(torch.tensor(1e25)) ** 2)]
+
+
+def test_an_overflow_of_float32_is_finite_in_float64(tmp_path):
+    recorded(tmp_path / "run", "--float32", "--overflow-at", 2)
+
+    (finding,) = findings(tmp_path / "run")
+    found = evidence(tmp_path / "run")
+    assert (finding["cause"], finding["confidence"]) == ("exploding-activation", "proven")
+    assert found["float64"]["finite"]
+    assert found["float64"]["absmax"] > 3.5e38

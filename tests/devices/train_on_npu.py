@@ -26,6 +26,8 @@ class Block(nn.Module):
     def forward(self, x: Tensor, gain: float) -> Tensor:
         wide = self.drop(self.act(self.up(x)))
         wide = wide * gain
+        if gain > 1e20:
+            wide = wide * wide
         return self.norm(x + self.down(wide))
 
 
@@ -45,6 +47,7 @@ def main() -> None:
     options.add_argument("--overflow-at", type=int, default=-1)
     options.add_argument("--scaler", choices=["torch", "torch_npu", "static"], default="torch")
     options.add_argument("--saturate-at", type=int, default=-1, help="an operator overflows, and no value is infinite")
+    options.add_argument("--float32", action="store_true", help="no autocast; what overflows is 1e25 squared")
     options.add_argument("--steps", type=int, default=4)
     given = options.parse_args()
     torch.set_num_threads(1)
@@ -59,8 +62,9 @@ def main() -> None:
     scaler = makers[given.scaler]()
     for step in range(given.steps):
         x, y = torch.randn(4, 16, device="npu"), torch.randint(0, 4, (4,), device="npu")
-        with torch.autocast("npu", dtype=torch.float16):
-            loss = nn.functional.cross_entropy(model(x, 1e7 if step == given.overflow_at else 1.0), y)
+        gain = (1e25 if given.float32 else 1e7) if step == given.overflow_at else 1.0
+        with torch.autocast("npu", dtype=torch.float16, enabled=not given.float32):
+            loss = nn.functional.cross_entropy(model(x, gain), y)
         optimizer.zero_grad()
         scaler.scale(loss).backward()
         scaler.status_register = step == given.saturate_at

@@ -9,6 +9,7 @@ import torch
 
 from hypocenter.diagnose.evidence import OpFacts, Rerun, TensorFacts
 from hypocenter.summary.reducers.torch import summarize
+from hypocenter.summary.reducers.torch_float64 import has_float64
 from hypocenter.tap.tracer import Leaf, Node, OpTracer
 
 MAX_INDICES = 16
@@ -34,18 +35,35 @@ def execute(func: Any, args: Any, kwargs: Any) -> torch.Tensor | None:
     return next((t for t in outputs if isinstance(t, torch.Tensor) and (t.is_floating_point() or t.is_complex())), None)
 
 
-def in_float64(value: Any) -> Any:
-    """Floating tensors and requested floating dtypes widened to float64 (complex to complex128)."""
+def in_float64(value: Any, device: torch.device | None = None) -> Any:
+    """Floating tensors and requested floating dtypes widened to float64 (complex to complex128).
+
+    Args:
+        device: where tensors are brought, and what the op is told; None: they stay.
+    """
 
     def widen(tensor: torch.Tensor) -> torch.Tensor:
+        tensor = tensor if device is None else tensor.to(device)
         if tensor.is_complex():
             return tensor.to(torch.complex128)
         return tensor.double() if tensor.is_floating_point() else tensor
 
+    def plain(item: Any) -> Any:
+        if isinstance(item, torch.dtype):
+            return torch.float64 if item in FLOATS else item
+        return device if isinstance(item, torch.device) and device is not None else item
+
     widened = map_tensors(value, widen)
     if isinstance(widened, dict):
-        return {k: torch.float64 if v in FLOATS else v for k, v in widened.items()}
-    return tuple(torch.float64 if isinstance(v, torch.dtype) and v in FLOATS else v for v in widened)
+        return {k: plain(v) for k, v in widened.items()}
+    return tuple(plain(v) for v in widened)
+
+
+def _reference_device(node: Node) -> torch.device | None:
+    """The CPU for an op on a device without float64, else None: where it ran."""
+    found: list[torch.Tensor] = []
+    map_tensors((*node.args, *node.kwargs.values()), found.append)
+    return None if all(has_float64(t.device.type) for t in (*found, *node.outputs)) else torch.device("cpu")
 
 
 def bad_output(node: Node) -> torch.Tensor | None:
@@ -68,12 +86,13 @@ def rerun_float64(node: Node) -> Rerun:
         return Rerun(why_not="its inputs were not kept (too large)")
     original = bad_output(node)
     try:
-        result = execute(node.func, in_float64(node.args), in_float64(node.kwargs))
+        device = _reference_device(node)
+        result = execute(node.func, in_float64(node.args, device), in_float64(node.kwargs, device))
     except (RuntimeError, NotImplementedError, TypeError, AttributeError) as error:
         return Rerun(why_not=f"it cannot run in float64: {str(error).splitlines()[0][:120]}")
     if result is None or original is None or result.shape != original.shape:
         return Rerun(why_not="it has no comparable output")
-    there = result[bad_mask(original, node)]
+    there = result[bad_mask(original, node).to(result.device)]
     finite = there[torch.isfinite(there)].abs()
     n_nonfinite = int(there.numel() - finite.numel())
     return Rerun(

@@ -18,6 +18,7 @@ from hypocenter.replay.testimony import testify
 from hypocenter.replay.traced import Traced
 from hypocenter.replay.tracing import Observer, Tracing
 from hypocenter.replay.trials import Trials
+from hypocenter.summary.reducers.torch_float64 import in_float64
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.tape import Microbatch
 from hypocenter.tap.tracer import OpTracer
@@ -182,7 +183,7 @@ class Investigator:
                 continue  # of a DTensor only a part is here
             if name in scene.case.bad_params and grad.layout == torch.strided:
                 total = self._sums.get(name)
-                self._sums[name] = grad.double() if total is None else total + grad.double()
+                self._sums[name] = in_float64(grad) if total is None else total + in_float64(grad)
 
     def _sums_fit(self) -> bool:
         """Whether the sums over this rank's micro-batches, where they are known, fit into the gradients' formats."""

@@ -11,6 +11,7 @@ import torch
 from hypocenter.diagnose.evidence import Evidence, Rerun
 from hypocenter.nouns import Remedy
 from hypocenter.replay.adjudicate import chips, tensor_facts
+from hypocenter.summary.reducers.torch_float64 import in_float64
 
 SAFE_EPS = 1e-4  # representable in float16 (smallest normal 6.1e-5), the usual advice for half-precision Adam
 
@@ -38,7 +39,7 @@ def explain(base: Evidence, optimizer: torch.optim.Optimizer, parameter: torch.T
         facts["eps_in_dtype"] = float(torch.tensor(eps, dtype=variance.dtype))
         facts["n_v_zero"] = float((v == 0).sum())
         facts["v_at_bad"] = str([float(x) for x in v[:4]])
-        exact = m.double() / (v.double().sqrt() + eps)
+        exact = in_float64(m) / (in_float64(v).sqrt() + eps)
         finite = torch.isfinite(exact)
         float64 = Rerun(
             ran=True,

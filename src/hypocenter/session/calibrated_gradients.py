@@ -12,6 +12,7 @@ from torch import Tensor
 from hypocenter.config import Config
 from hypocenter.nouns import Phase, Reading
 from hypocenter.session.levels import UntracedReducer
+from hypocenter.summary.reducers.torch_float64 import in_float64
 from hypocenter.tap.gradients import local
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.wanted import is_wanted
@@ -55,7 +56,7 @@ class Gradients:
             if given is None or base is None or given.shape != base.shape:
                 n_left_out += given is not None
                 continue
-            a, b = given.double().reshape(-1), base.double().reshape(-1)
+            a, b = in_float64(given).reshape(-1), in_float64(base).reshape(-1)
             dot, aa, bb = (float(x) for x in (torch.dot(a, b), torch.dot(a, a), torch.dot(b, b)))
             self._base_square += bb
             if bb == 0.0 and aa == 0.0:
@@ -98,7 +99,7 @@ class Gradients:
         self.norm_ratio, self._clip = None, 1.0
         if not self._is_whole or self._base_square == 0.0:
             return
-        squares = [torch.linalg.vector_norm(s, dtype=torch.float64).square().cpu() for s in self._sums if s is not None]
+        squares = [torch.linalg.vector_norm(in_float64(s)).square().cpu() for s in self._sums if s is not None]
         ratio = (float(torch.stack(squares).sum()) / self._base_square) ** 0.5
         self.norm_ratio, self._clip = ratio, 1.0 / ratio if is_clipped and ratio > 0.0 else 1.0
 

@@ -10,6 +10,7 @@ import torch
 
 from hypocenter.nouns import Reading, Summary
 from hypocenter.session.check import Check
+from hypocenter.summary.reducers.torch_float64 import in_float64
 from hypocenter.tap.clock import Clock
 from hypocenter.tap.flat_parameters import is_flat, originals, unfolded
 from hypocenter.tap.gradients import is_finite, local, norms, to_host, to_host_with
@@ -67,7 +68,7 @@ class Sentinel:
             if not math.isfinite(norm):
                 if not is_finite(grad):
                     check.bad_params.append(name)
-                norm = float(torch.linalg.vector_norm(grad.double()))
+                norm = float(torch.linalg.vector_norm(in_float64(grad)))
             elif norm == 0.0 and self._alive.get(id(parameter), False):
                 check.newly_dead.append(name)
             if remember:

@@ -15,6 +15,7 @@ from hypocenter.replay.remedies.catalogue import REMEDIES
 from hypocenter.replay.remedies.cost import parameter_share
 from hypocenter.replay.remedies.float64_reference import Float64Reference
 from hypocenter.replay.remedies.kinds import RemedyKind
+from hypocenter.summary.reducers.torch_float64 import has_float64
 
 MOST_ELEMENTS = (
     200_000_000  # of all gradients: a float64 copy of them, 1.6 GB, must not end a job that only failed a step
@@ -38,7 +39,8 @@ class Comparison:
         self._plain_s = min(rehearsal.rehearse().seconds for _ in range(3))  # the first pays for caches
         n_elements = sum(parameter.numel() for parameter in rehearsal.scene.parameters)
         self._exact: Rehearsed | None = None
-        if n_elements <= MOST_ELEMENTS:
+        kinds = {parameter.device.type for parameter in rehearsal.scene.parameters}
+        if n_elements <= MOST_ELEMENTS and all(map(has_float64, kinds)):
             with Float64Reference(roots, leaves=True) as reference:
                 exact = rehearsal.rehearse(parameters=reference.parameters(rehearsal.scene.parameters))
             self._exact = exact if exact.finite else None

@@ -16,6 +16,7 @@ from hypocenter.replay.case import HIDDEN, Budget, Scene, is_finite
 from hypocenter.replay.cure.search import OutOfBudget
 from hypocenter.replay.engine import Replayed, Replayer, ReplayImpossible
 from hypocenter.replay.tracing import Tracing
+from hypocenter.summary.reducers.torch_float64 import in_float64
 from hypocenter.tap.tape import Microbatch
 
 Around = Callable[[], contextlib.AbstractContextManager[Any]]
@@ -167,5 +168,5 @@ def _in_words(error: Exception) -> str:
 def _add(total: torch.Tensor | None, grad: torch.Tensor | None) -> torch.Tensor | None:
     if grad is None:
         return total
-    wide = (grad.to_dense() if grad.is_sparse else grad).double()
+    wide = in_float64(grad.to_dense() if grad.is_sparse else grad)
     return wide if total is None else total + wide

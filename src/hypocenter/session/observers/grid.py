@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hypocenter.summary.reducers.torch_float64 import has_float64
+
 GRIDS: dict[torch.dtype, tuple[int, int]] = {
     torch.float16: (10, -14),  # IEEE 754
     torch.bfloat16: (7, -126),
@@ -26,7 +28,7 @@ def name_of(dtype: torch.dtype) -> str:
 
 def wide_dtype(device: torch.device) -> torch.dtype:
     """What to compute in: float64 where a device has it; float32 carries bfloat16 and float16 decisions as well."""
-    return torch.float64 if device.type in ("cpu", "cuda") else torch.float32
+    return torch.float64 if has_float64(device.type) else torch.float32
 
 
 def ulp(values: Tensor, dtype: torch.dtype) -> Tensor:

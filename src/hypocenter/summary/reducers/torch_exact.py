@@ -1,4 +1,4 @@
-"""Every field of a Summary, exactly, with torch on any device. Waits for the device."""
+"""Every field of a Summary, exactly, with torch on any device (on the CPU if it has no float64). Waits for the device."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor
 from hypocenter.nouns import Summary
 from hypocenter.summary.exponents import BINARY32, BINARY64, Layout, densify, n_below
 from hypocenter.summary.merge import merge_all, saturated
+from hypocenter.summary.reducers.torch_float64 import has_float64
 from hypocenter.summary.reducers.torch_values import in_a_row
 
 CHUNK = 1 << 18  # elements: with its copies 1-4 MiB, which stays in a second-level cache, and bounds the extra memory
@@ -25,6 +26,8 @@ def exact(values: Tensor, smallest_normal: int | None = None) -> Summary:
     """
     if values.dtype is torch.bool:
         return _exact_bool(values)
+    if not has_float64(values.device.type):
+        values = values.cpu()
     row = in_a_row(values)
     if smallest_normal is None:
         smallest_normal = smallest_normal_exponent(values.dtype)
