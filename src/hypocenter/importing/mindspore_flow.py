@@ -180,6 +180,11 @@ class Flow:
         source = self._source(node.graph, node.operands[slot]) if slot < len(node.operands) else None
         return source if isinstance(source, GraphParameter) and source.is_weight else None
 
+    def parameter(self, node: Node, slot: int) -> GraphParameter | None:
+        """The weight or input of the graph that an operand is."""
+        source = self._source(node.graph, node.operands[slot]) if slot < len(node.operands) else None
+        return source if isinstance(source, GraphParameter) else None
+
     def is_gradient(self, node: Node, slot: int) -> bool:
         """Whether an operand was computed in backward."""
         source = self._source(node.graph, node.operands[slot]) if slot < len(node.operands) else None

@@ -16,7 +16,11 @@ from hypocenter import schedule
 from hypocenter.compare.rows import GRAPH
 from hypocenter.compare.weights.tensor import Tensor
 from hypocenter.config import Config
+from hypocenter.diagnose.evidence import Evidence
+from hypocenter.importing.mindspore_evidence import evidence_of
+from hypocenter.importing.mindspore_items import Execution
 from hypocenter.importing.mindspore_rank import Rank
+from hypocenter.importing.mindspore_step import Step
 from hypocenter.importing.mindspore_tree import Folder, folders_of
 from hypocenter.importing.values_out import Held, hold, write_values
 from hypocenter.nouns import LEVELS, Reading, StepRecord, replace
@@ -133,7 +137,8 @@ class LiveDump:
     def __init__(self, folder: Path, rank: int, into: LiveRows, *, sketch: bool) -> None:
         self.folder, self.into = folder, into
         self.n_files = self.n_bytes = 0  # the most of one step
-        self._rank = Rank(rank=rank, into=into, sketch=sketch)
+        self.evidence: Evidence | None = None  # of the step that was read last, where it failed
+        self._rank = Rank(rank=rank, into=into, sketch=sketch, after=self._after)
         self._known: set[int] = set()  # graphs whose constants were read
         self._done: list[Folder] = []
         self._last = -2
@@ -152,7 +157,7 @@ class LiveDump:
             return False
         if step != self._last + 1:
             self._rank.forget()
-        self._last = step
+        self._last, self.evidence = step, None
         self._rank.look(folders)
         new = {folder.graph for folder in folders} - self._known
         self._rank.step(step, batches_of(folders), [f for f in every if f.is_constants and f.graph in new])
@@ -162,6 +167,11 @@ class LiveDump:
         self._delete()  # of the step before: the next one may begin with what its update left
         self._done = folders
         return True
+
+    def _after(self, step: Step, runs: list[Execution]) -> None:
+        """A micro-batch was read: the first that failed is looked into."""
+        if self.evidence is None:
+            self.evidence = evidence_of(step, runs, rank=self._rank.rank)
 
     def end(self) -> None:
         """No step is left: tell the facts, delete everything."""

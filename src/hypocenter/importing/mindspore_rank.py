@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hypocenter.importing.mindspore_flow import Flow
 from hypocenter.importing.mindspore_graph import read_graph
-from hypocenter.importing.mindspore_items import Item, executions, joined
+from hypocenter.importing.mindspore_items import Execution, Item, executions, joined
 from hypocenter.importing.mindspore_names import flat, parse_file
 from hypocenter.importing.mindspore_statistic import statistics
 from hypocenter.importing.mindspore_step import Kept, Step, constant
@@ -32,11 +32,13 @@ class Rank:
         rank: its number.
         into: where readings go.
         sketch: whether values are sketched.
+        after: is given every micro-batch that was read, with its runs.
     """
 
     rank: int
     into: Sink
     sketch: bool = True
+    after: Callable[[Step, list[Execution]], None] | None = None
     flows: dict[int, Flow] = field(default_factory=dict[int, Flow])
     orders: dict[int, dict[str, str]] = field(default_factory=dict[int, dict[str, str]])
     config: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -77,6 +79,8 @@ class Rank:
                 microbatch=number,
             )  # fmt: skip
             reader.read(runs, parameters)
+            if self.after is not None:
+                self.after(reader, runs)
             losses += [reader.loss] if reader.loss is not None else []
             lr, n_bad = (reader.lr if reader.lr is not None else lr), n_bad + reader.n_bad_grads
             self._left, before = reader.after, {}

@@ -61,6 +61,7 @@ class Step:
     loss: float | None = None
     lr: float | None = None
     n_bad_grads: int = 0
+    batch_size: int = 0  # of the first input that is no weight; 0: there was none
     _have: set[tuple[str, str, str]] = field(default_factory=set)  # (phase, site, port) of parameters
     _order: int = 0
     _calls: dict[int, int] = field(default_factory=dict)  # by identity of a run
@@ -86,6 +87,14 @@ class Step:
         for key, kept in self.before.items():
             if key not in self._have:
                 self._give(replace(kept, reading=replace(kept.reading, step=self.step)))
+
+    def place_of(self, run: Execution) -> tuple[Scope, str, str, Phase]:
+        """The scope, site, class and phase of a run that was read."""
+        return self._places[id(run)]
+
+    def phase_of(self, run: Execution) -> Phase:
+        """The phase of a run that was read."""
+        return self._places[id(run)][3]
 
     def _match(self, runs: list[Execution]) -> None:
         """Find the operator of each run, and test by the values that flow between them that it is the right one."""
@@ -303,6 +312,7 @@ class Step:
             return
         if not known.is_weight:
             site = f"batch.{known.name}"
+            self.batch_size = self.batch_size or next(iter(value.shape), 0)
             self._give(Kept(reading=self._reading(value, "data", site, "value", 0), of=site, key="value", tensor=None))
             return
         if known.name == _RATE and value.summary.n == 1 and not value.summary.n_nonfinite and not value.lacks:

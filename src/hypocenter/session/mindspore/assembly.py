@@ -7,12 +7,13 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from hypocenter.session.mindspore.seams import Context, Imposing, Investigator, Levels, Seams
+from hypocenter.session.mindspore.seams import Context, Graphs, Imposing, Levels, Seams
 from hypocenter.session.mindspore.unreplayed import Unreplayed
 
 _PARTS: dict[str, tuple[str, str, type[Any]]] = {
     "levels": ("hypocenter.session.mindspore.levels", "Levels", Levels),
     "imposing": ("hypocenter.session.mindspore.imposed.in_training", "InTraining", Imposing),
+    "graphs": ("hypocenter.session.mindspore.graph", "Graphs", Graphs),
     "investigator": ("hypocenter.session.mindspore.failures", "Failures", Unreplayed),
 }
 """Part -> its module and class, and what stands in for it."""

@@ -238,22 +238,28 @@ class Boundary:
         return False
 
     def _end(self, check: Check, *, skipped: bool, n_microbatches: int = 0) -> None:
-        now = time.perf_counter()
         for part in self._seams.parts():
             self._rows += part.rows()
-        n_microbatches = n_microbatches or len(self._context.tape.microbatches)
+        with self.timed():
+            graph = self._seams.graphs.collect(
+                self._step, scale=self.scale.value, skipped=skipped, healthy_steps=self._healthy_steps
+            )
+            self._rows = merged(self._rows, graph.rows)
+        told = graph.record or StepRecord(step=self._step)
+        now = time.perf_counter()
+        n_microbatches = max(told.n_microbatches, n_microbatches) or len(self._context.tape.microbatches)
         record = StepRecord(
             step=self._step,
             n_microbatches=n_microbatches,
-            loss=sum(check.losses) / len(check.losses) / (self.scale.in_loss or 1.0) if check.losses else None,
+            loss=sum(check.losses) / len(check.losses) / (self.scale.in_loss or 1.0) if check.losses else told.loss,
             grad_norm=self._norm,
             loss_scale=self.scale.value,
-            lr=self._lr,
+            lr=self._lr if self._lr is not None else told.lr,
             skipped=skipped,
             step_ms=1000.0 * (now - self._started),
             tap_ms=1000.0 * self._tap_s,
-            n_bad_grads=len(check.bad_params),
-            finding=self._finding,
+            n_bad_grads=max(len(check.bad_params), told.n_bad_grads),
+            finding=graph.finding or self._finding,
         )
         self._started, self._tap_s = now, 0.0
         self.flush(record)
@@ -262,6 +268,14 @@ class Boundary:
         self._context.clock.end_update()
         self._check, self._norm, self._clip_norm, self._finding = None, None, None, ""
         self.scale.end_step()
+
+
+def merged(rows: Sequence[Reading], of_graph: Sequence[Reading]) -> list[Reading]:
+    """Rows of a step beside those of its dump: the loss as Python saw it, all else as it was dumped."""
+    seen = {(row.phase, row.site, row.port) for row in rows if row.phase == "loss"}
+    kept = [row for row in of_graph if (row.phase, row.site, row.port) not in seen]
+    have = {(row.phase, row.site, row.port, row.microbatch) for row in kept}
+    return [*(row for row in rows if (row.phase, row.site, row.port, row.microbatch) not in have), *kept]
 
 
 def _paired(parameters: Sequence[Any], gradients: Sequence[Any]) -> list[tuple[Any, Any]]:

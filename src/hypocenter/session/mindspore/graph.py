@@ -8,37 +8,33 @@ configuration leaves out.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Generator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import mindspore as ms  # pyright: ignore[reportMissingImports]
 
 from hypocenter import schedule
+from hypocenter.diagnose.evidence import Evidence
 from hypocenter.importing.mindspore_live import FOLDER, MOST_CALLS, LiveDump, LiveRows, note_call
-from hypocenter.nouns import LEVELS, Reading, StepRecord
+from hypocenter.nouns import LEVELS
+from hypocenter.session.evidence_file import write_evidence
 from hypocenter.session.mindspore.dump_settings import PLAIN_PATH, settings
-from hypocenter.session.mindspore.seams import Context, Part
+from hypocenter.session.mindspore.seams import Context, GraphStep
+from hypocenter.session.mindspore.seams import Graphs as Seam
 from hypocenter.tap.mindspore.graph_calls import GraphCalls, name_scopes, trains, wait
 
 VARIABLE = "MINDSPORE_DUMP_CONFIG"
 _NONE = 0  # the number of calls that are not dumped
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GraphStep:
-    """What the dump tells of a step."""
-
-    rows: Sequence[Reading] = ()
-    record: StepRecord | None = None  # loss, rate and bad gradients, as far as they are known; None: nothing was dumped
-
-
-class Graphs(Part):
+class Graphs(Seam):
     """The dump of one process. Off below level modules, and until a graph is called in GRAPH mode."""
 
     def __init__(self, context: Context) -> None:
@@ -53,6 +49,8 @@ class Graphs(Part):
         self._number = 0
         self._calls: list[int] = []
         self._said: set[str] = set()
+        self._is_paused = False
+        self._n_evidence = 0
 
     def attach(self) -> Any:
         """Listen to calls of graphs."""
@@ -89,8 +87,13 @@ class Graphs(Part):
             wait()
             _number_calls(_NONE)
 
-    def collect(self, step: int) -> GraphStep:
-        """What was dumped of a step that is over."""
+    @property
+    def is_dumping(self) -> bool:
+        """Whether calls of graphs are looked into."""
+        return self._dump is not None
+
+    def collect(self, step: int, *, scale: float | None, skipped: bool, healthy_steps: int) -> GraphStep:
+        """All that was dumped of a step that is over."""
         calls, self._calls = self._calls, []
         if self._dump is None or self._rows is None or not calls:
             return GraphStep()
@@ -102,7 +105,33 @@ class Graphs(Part):
             return GraphStep()
         for line in self._rows.problems:
             self._say_once(f"GRAPH mode: {line}")
-        return GraphStep(rows=self._rows.rows, record=self._rows.record)
+        evidence = self._dump.evidence
+        finding = ""
+        if evidence is not None and self._n_evidence < self._config.max_replays:
+            finding = self._write(evidence, scale=scale, skipped=skipped, healthy_steps=healthy_steps)
+        return GraphStep(rows=self._rows.rows, record=self._rows.record, finding=finding)
+
+    def _write(self, evidence: Evidence, *, scale: float | None, skipped: bool, healthy_steps: int) -> str:
+        """The id of the evidence that was written."""
+        self._n_evidence += 1
+        trigger = "skipped-step" if skipped else evidence.trigger
+        whole = replace(
+            evidence, id=f"{evidence.id}-in-graph", trigger=trigger, loss_scale=scale, healthy_steps=healthy_steps,
+            world_size=self.context.rank()[1],
+        )  # fmt: skip
+        problem = write_evidence(self.context.rank_directory() / "bundles", whole)
+        if problem:
+            self._say_once(f"GRAPH mode: the evidence cannot be written: {problem}")
+        return "" if problem else whole.id
+
+    @contextlib.contextmanager
+    def paused(self) -> Generator[None, None, None]:
+        """Nothing is dumped while a replay runs."""
+        was, self._is_paused = self._is_paused, True
+        try:
+            yield
+        finally:
+            self._is_paused = was
 
     def _begin(self) -> bool:
         """Write the configuration and name it to MindSpore."""

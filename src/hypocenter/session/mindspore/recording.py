@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import weakref
 from collections.abc import Generator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from hypocenter.config import Config
 from hypocenter.record.layout import rank_directory
-from hypocenter.session.guard import Warnings, guarded
+from hypocenter.session.guard import StopTraining, Warnings, guarded
 from hypocenter.session.mindspore.assembly import assemble
 from hypocenter.session.mindspore.boundary import Boundary
 from hypocenter.session.mindspore.compiled import outcome
@@ -23,6 +24,7 @@ from hypocenter.session.mindspore.seams import Context
 from hypocenter.session.mindspore.versions import versions
 from hypocenter.session.output import Output
 from hypocenter.tap.clock import Clock
+from hypocenter.tap.mindspore import reach
 from hypocenter.tap.mindspore.calls import CallTap, models_in, optimizer_in
 from hypocenter.tap.mindspore.clipping import ClipTap
 from hypocenter.tap.mindspore.gradients import Norms
@@ -78,6 +80,7 @@ class Session:
         )  # fmt: skip
         self._output = output
         self.boundary = Boundary(self.context, self.seams, output, place, self.close)
+        self._called: weakref.WeakSet[Any] = weakref.WeakSet()  # outermost cells
         self._is_updated = False  # an optimizer was called since the training cell under way began
 
     # life
@@ -135,7 +138,7 @@ class Session:
             tap.paused = True
         self.clock.recording = False
         try:
-            with self.seams.levels.paused():
+            with self.seams.levels.paused(), self.seams.graphs.paused():
                 yield
         finally:
             self.clock.recording = recording
@@ -147,16 +150,19 @@ class Session:
     @guarded
     def on_root(self, cell: Any) -> None:
         """A differentiated function is about to call this cell from outside of any other."""
+        if cell in self._called:
+            return
         with self.boundary.timed():
-            if self.names.add_root(cell):
-                for root in self.names.roots():
-                    self.seams.see_root(root)
+            self._called.add(cell)
+            self.names.add_root(cell)
+            for root in self.names.roots():  # `watch` may have named it already
+                self.seams.see_root(root)
 
     @guarded
     def begin_call(self, cell: Any) -> None:
         """A training cell, or a compiled step, is called."""
         self._is_updated = False
-        for model in models_in(cell):
+        for model in models_in(cell) or reach.models_in(cell):  # calls inside a compiled function are not seen
             self.on_root(model)
         self.clock.recording = True
         for part in self.seams.parts():
@@ -177,9 +183,13 @@ class Session:
         elif not self._is_updated and not self.tape.microbatches:
             self._say_compiled()
             self.boundary.compiled(result, optimizer_in(cell))
+        self._stop_if_asked()
 
     def _say_compiled(self) -> None:
-        self.warn("steps run as compiled graphs: of each, the loss that comes out and the learning rate are recorded")
+        if not self.seams.graphs.is_dumping:
+            self.warn(
+                "steps run as compiled graphs: of each, the loss that comes out and the learning rate are recorded"
+            )
 
     # micro-batches
 
@@ -189,9 +199,10 @@ class Session:
         with self.boundary.timed():
             if len(self.tape.microbatches) >= self.boundary.n_usual and not self.calls.is_training and self._is_skip():
                 self.boundary.skipped()
+                self._stop_if_asked()
             call.number, call.batch = self.clock.microbatch, self.clock.batch
             self.tape.add(call)
-            for model in models_in(call.fn):
+            for model in models_in(call.fn) if call.has_value else reach.models_in(call.fn):
                 self.on_root(model)
             self.clock.recording = True
             if call.has_sens and (call.args or "sens" in call.kwargs):
@@ -220,6 +231,10 @@ class Session:
         if call.weights:
             self.clock.end_microbatch()
         self.clock.recording = self.calls.is_training
+        last = self.config.stop_after_batch
+        if last is not None and call.weights and call.batch >= last:
+            self.boundary.cut_off()
+            self._stop(f"batch {last}")
 
     def _is_skip(self) -> bool:
         """Whether gradients of micro-batches that no optimizer was given are not finite: nobody will use them."""
@@ -245,6 +260,7 @@ class Session:
         """A scaler was told how the step went."""
         if not finite and self.tape.microbatches:
             self.boundary.skipped()
+            self._stop_if_asked()
 
     @guarded
     def before_clip(self, gradients: Sequence[Any]) -> None:
@@ -272,6 +288,20 @@ class Session:
     def after_update(self, optimizer: Any) -> None:
         """It has returned."""
         self.boundary.after(optimizer)
+        self._stop_if_asked()
+
+    # the end that was asked for
+
+    def _stop_if_asked(self) -> None:
+        """After the step that was named: every optimizer that is known has taken it."""
+        last = self.config.stop_after_step
+        if last is not None and self.clock.step > last:
+            self._stop(f"step {last}")
+
+    def _stop(self, what: str) -> NoReturn:
+        self.warn(f"stopped after {what}, as asked for")
+        self.close()
+        raise StopTraining(0)
 
 
 class _Answer:

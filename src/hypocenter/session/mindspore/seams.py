@@ -7,8 +7,10 @@ In one step, in this order (`k` micro-batches, PyNative):
         begin_microbatch(call)    a differentiated function is about to run forward        \\ k times; without a
         forward_done(call)        it has; call.loss is there                               |  training cell these
         end_microbatch(call)      backward has run, gradients are there                    /  come alone
-        before_update(...)        an optimizer was called with gradients; what is returned goes in instead
+        before_step(optimizer)    an optimizer was called with gradients
         collect(step, optimizer)  rows of the step are wanted
+        before_update(...)        what is returned goes in instead of its gradients
+        before_rule(due)          nothing comes in between any more
         after_update(optimizer)   the optimizer has returned
     end_call(cell)
 
@@ -31,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from hypocenter.config import Config
-from hypocenter.nouns import Place, Reading
+from hypocenter.nouns import Place, Reading, StepRecord
 from hypocenter.session.check import Check
 from hypocenter.session.guard import StopTraining
 from hypocenter.tap.clock import Clock
@@ -57,6 +59,26 @@ class Context:
     paused: Callable[[], contextlib.AbstractContextManager[None]]  # enter it to run the user's code again
     close: Callable[[], None]  # ends the session, before StopTraining is raised
     told: dict[str, str] = field(default_factory=dict[str, str])  # run.json: name -> what was imposed, in words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Due:
+    """An update that is about to be made, and the step that it ends.
+
+    Attributes:
+        gradients: (parameter, gradient) as the optimizer gets them.
+        check: losses and norms as the program gives them.
+        norm: L2 norm of all gradients before clipping; None where it is not known.
+        scale: loss scale that losses and gradients came out of backward with; 1 when there is none.
+    """
+
+    step: int
+    optimizer: Any
+    gradients: Sequence[tuple[Any, Any]]
+    microbatches: Sequence[GradCall]
+    check: Check
+    norm: float | None = None
+    scale: float = 1.0
 
 
 class Part:
@@ -87,8 +109,15 @@ class Part:
     def end_microbatch(self, call: GradCall) -> None:
         """Backward has run."""
 
+    def before_rule(self, due: Due) -> None:
+        """The optimizer is about to apply its rule: nothing comes in between any more."""
+
     def after_update(self, optimizer: Any) -> None:
-        """The optimizer has returned; the clock still shows the step that is over."""
+        """The optimizer has returned, or was refused; the clock still shows the step that is over."""
+
+    def rows(self) -> list[Reading]:
+        """Rows since the last call, asked for when a step is over."""
+        return []
 
     def at_end(self) -> list[Reading]:
         """The session closes: last rows."""
@@ -119,8 +148,11 @@ class Imposing(Part):
     def before_first_forward(self, net: Any) -> None:
         """`net`, a model, is about to run for the first time: after its parameters were made, before any value."""
 
+    def before_step(self, optimizer: Any) -> None:
+        """An optimizer was called: what is recorded of its options is to be what was imposed."""
+
     def before_update(self, optimizer: Any, parameters: Sequence[Any], gradients: Sequence[Any]) -> Sequence[Any]:
-        """An optimizer was called. Returns the gradients that it is to use (the same, when nothing is imposed).
+        """The step is recorded. Returns the gradients that it is to use (the same, when nothing is imposed).
 
         Args:
             parameters: of the optimizer, in the order of its gradients.
@@ -161,12 +193,45 @@ class Investigator(Part):
         return []
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphStep:
+    """What MindSpore's dump tells of a step that ran, or partly ran, as compiled graphs."""
+
+    rows: Sequence[Reading] = ()
+    record: StepRecord | None = None  # loss, rate and bad gradients, as far as they are known; None: no dump of it
+    finding: str = ""  # id of the evidence of why the loss or gradients are not finite
+
+
+class Graphs(Part):
+    """What runs as compiled graphs in GRAPH mode (session/mindspore/graph.py)."""
+
+    @property
+    def is_dumping(self) -> bool:
+        """Whether calls of graphs are looked into."""
+        return False
+
+    def collect(self, step: int, *, scale: float | None, skipped: bool, healthy_steps: int) -> GraphStep:
+        """All that was dumped of a step that is over.
+
+        Args:
+            scale: loss scale; None: there is no scaler.
+            skipped: whether its update was left out.
+            healthy_steps: that went before.
+        """
+        return GraphStep()
+
+    @contextlib.contextmanager
+    def paused(self) -> Generator[None, None, None]:
+        """Nothing is dumped while a replay runs."""
+        yield
+
+
 class Seams:
     """The parts of one session. A call of one that fails takes it out, and says so once; the others go on.
 
     Args:
         warn: takes one line of text.
-        levels, imposing, investigator: see their classes.
+        levels, imposing, investigator, graphs: see their classes.
         others: parts that only listen.
     """
 
@@ -177,17 +242,19 @@ class Seams:
         levels: Levels,
         imposing: Imposing,
         investigator: Investigator,
+        graphs: Graphs,
         others: Sequence[Part] = (),
     ) -> None:
         self.imposing: Imposing = _Careful(imposing, Imposing, warn)  # type: ignore[assignment]
         self.levels: Levels = _Careful(levels, Levels, warn)  # type: ignore[assignment]
         self.investigator: Investigator = _Careful(investigator, Investigator, warn)  # type: ignore[assignment]
+        self.graphs: Graphs = _Careful(graphs, Graphs, warn)  # type: ignore[assignment]
         self._others: list[Part] = [_Careful(other, Part, warn) for other in others]  # type: ignore[misc]
         self._seen: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def parts(self) -> list[Part]:
         """All of them, in the order in which they are told."""
-        return [self.imposing, self.levels, self.investigator, *self._others]
+        return [self.imposing, self.levels, self.investigator, self.graphs, *self._others]
 
     def see_root(self, cell: Any) -> None:
         """A model is about to run, for the first time."""

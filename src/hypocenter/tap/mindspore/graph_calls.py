@@ -108,7 +108,10 @@ def _scope(name: str, cells: Mapping[str, Any]) -> str:
     """`Default/_backbone-Net/layers-CellList/0-Block` of `layers.0`."""
     parts = name.split(".") if name else []
     paths = [".".join(parts[: n + 1]) for n in range(len(parts))]
-    inner = [f"{part}-{type(cells[path]).__name__ if path in cells else 'Cell'}" for part, path in zip(parts, paths, strict=True)]
+    inner = [
+        f"{part}-{type(cells[path]).__name__ if path in cells else 'Cell'}"
+        for part, path in zip(parts, paths, strict=True)
+    ]
     first = [f"{_BACKBONE}-{type(cells['']).__name__}"] if "" in cells else []
     if name in cells and not inner[1:] and isinstance(cells[name], nn.LossBase):
         return f"Default/{_LOSS}-{type(cells[name]).__name__}"

@@ -1,0 +1,195 @@
+"""Evidence of a failure in a dumped graph: blame by reachability in the graph, as a replay does it for other programs.
+
+Nothing is executed in the program: the dump has what every operator read and wrote. Only the operator to blame is done
+again in float64, by NumPy.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from hypocenter.compare.weights.checkpoint import CheckpointError
+from hypocenter.compare.weights.elements import values
+from hypocenter.compare.weights.tensor import whole
+from hypocenter.diagnose.evidence import Evidence, OpFacts, Rerun, TensorFacts
+from hypocenter.diagnose.origin import Blame, blame
+from hypocenter.importing.mindspore_float64 import done_again
+from hypocenter.importing.mindspore_graph import GraphParameter
+from hypocenter.importing.mindspore_items import Execution, Item
+from hypocenter.importing.mindspore_step import Step
+from hypocenter.importing.mindspore_trace import Leaf, Trace, trace_of
+from hypocenter.nouns import Summary
+from hypocenter.optrace import NAN
+from hypocenter.summary.formats import FORMATS
+
+_AT_MOST = 1 << 24  # elements of an output whose bad ones are looked up
+_INDICES = 16
+_PATH = 12
+
+
+def evidence_of(step: Step, runs: list[Execution], *, rank: int) -> Evidence | None:
+    """What the dump of one micro-batch tells of why its loss or its gradients are not finite; None if they are.
+
+    Args:
+        step: that has read the runs.
+        runs: in their order.
+        rank: whose they are.
+    """
+    is_bad_loss = step.loss is not None and not math.isfinite(step.loss)
+    if not (is_bad_loss or step.n_bad_grads):
+        return None
+    trace = trace_of(step, runs)
+    bad = tuple(dict.fromkeys(_bad_params(step, trace)))
+    trigger = "nonfinite-loss" if is_bad_loss else "nonfinite-grad"
+    base = Evidence(
+        id=f"step-{step.step:06d}-{trigger}", trigger=trigger, step=step.step, microbatch=step.microbatch, rank=rank,
+        bad_params=bad, replayed_bad_params=bad, forward_finite=not is_bad_loss, n_params=_n_updated(step, runs),
+        reproduced=True,
+    )  # fmt: skip
+    found = blame(trace.ops, trace.targets(step))
+    if found is None:
+        return replace(base, reproduced=False, why_not="the dump does not show where the values came from")
+    if found.leaf is not None:
+        return _of_leaf(base, trace.leaves[found.leaf])
+    return _of_origin(base, step, trace, found)
+
+
+def _bad_params(step: Step, trace: Trace) -> list[str]:
+    return [
+        updated.name for index, run in enumerate(trace.runs)
+        if trace.gradient(step, index) is not None and (updated := _updated(step, run)) is not None
+    ]  # fmt: skip
+
+
+def _n_updated(step: Step, runs: list[Execution]) -> int:
+    return sum(_updated(step, run) is not None for run in runs)
+
+
+def _updated(step: Step, run: Execution) -> GraphParameter | None:
+    flow = step.flows.get(run.graph)
+    found = flow.updated(run.node) if flow is not None and run.node is not None else None
+    return found[0] if found is not None else None
+
+
+def _of_leaf(base: Evidence, leaf: Leaf) -> Evidence:
+    facts = TensorFacts(
+        name=leaf.name, dtype=leaf.value.dtype, shape=leaf.value.shape, summary=_plain(leaf.value.summary)
+    )  # fmt: skip
+    return replace(base, leaf=facts, leaf_kind=leaf.kind, chips=_chips(leaf.value.summary, leaf.value.lacks))
+
+
+def _of_origin(base: Evidence, step: Step, trace: Trace, found: Blame) -> Evidence:
+    assert found.origin is not None
+    run = trace.runs[found.origin]
+    origin = _facts(step, trace, found.origin, has_tensors=True)
+    output = next((o for o in origin.outputs if o.summary.n_nonfinite), None)
+    item = next((i for i in run.outputs if _is_bad(step, run, i)), None)
+    value = step.values.of(run, item) if item is not None else None
+    indices, samples, n_samples = _where(step, run, item)
+    maker = found.nan_maker
+    factor = next((i for i in found.path if _is_zero_times_inf(step, trace, i)), None)
+    form = FORMATS.get(output.dtype) if output is not None else None
+    return replace(
+        base, origin=replace(origin, port=output.name if output is not None else origin.port),
+        chips=_chips(value.summary, value.lacks) if value is not None else (),
+        indices=indices, index_shape=value.shape if value is not None else (), samples=samples, n_samples=n_samples,
+        float64=done_again(step, run) if origin.phase != "backward" else Rerun(why_not="it ran in backward"),
+        again=Rerun(why_not="a graph is not run again"), cpu=Rerun(why_not="a graph is not run again"),
+        limit=form.max if form is not None else None,
+        nan_maker=_facts(step, trace, maker) if maker is not None and maker != found.origin else None,
+        multiplier_zero=_facts(step, trace, factor) if factor is not None else None,
+        killed=tuple(_facts(step, trace, i) for i in found.killed[:_PATH]),
+        path=tuple(_facts(step, trace, i) for i in found.path[:_PATH]),
+    )  # fmt: skip
+
+
+def _facts(step: Step, trace: Trace, index: int, *, has_tensors: bool = False) -> OpFacts:
+    run = trace.runs[index]
+    scope, _, _, phase = step.place_of(run)
+    flow = step.flows.get(run.graph)
+    forward = flow.forward_of(run.node) if flow is not None and run.node is not None and phase == "backward" else None
+    node = run.node if forward is None else forward
+    return OpFacts(
+        index=index, op=forward.op if forward is not None else run.op_type, phase=phase, site=scope.site,
+        module=scope.kind_of_cell, source=node.source if node is not None else None,
+        inputs=tuple(_tensors(step, run, run.inputs)) if has_tensors else (),
+        outputs=tuple(_tensors(step, run, run.outputs)) if has_tensors else (),
+        scalars={"backward_op": run.op_type} if forward is not None else {},
+    )  # fmt: skip
+
+
+def _tensors(step: Step, run: Execution, items: list[Item]) -> list[TensorFacts]:
+    found: list[TensorFacts] = []
+    for item in items:
+        value = step.values.of(run, item)
+        if value is None or not value.dtype.startswith(("float", "bfloat", "complex")):
+            continue
+        port = f"{'in' if item.name.io == 'input' else 'out'}[{item.name.slot}]"
+        flow = step.flows.get(run.graph)
+        weight = flow.weight(run.node, item.name.slot) if flow is not None and run.node is not None else None
+        name = weight.name if weight is not None and item.name.io == "input" else ""
+        found.append(
+            TensorFacts(name=port, dtype=value.dtype, shape=value.shape, summary=_plain(value.summary), origin=name)
+        )
+    return found
+
+
+def _plain(summary: Summary) -> Summary:
+    return replace(summary, sketch=None)
+
+
+def _is_bad(step: Step, run: Execution, item: Item) -> bool:
+    value = step.values.of(run, item)
+    return value is not None and value.summary.n_nonfinite > 0
+
+
+def _where(step: Step, run: Execution, item: Item | None) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...], int]:
+    """First bad elements of an output, and the samples of the batch that they belong to, of how many."""
+    array = _array(step, run, item)
+    if array is None or array.size > _AT_MOST:
+        return (), (), 0
+    bad = np.argwhere(~np.isfinite(array))
+    indices = tuple(tuple(int(i) for i in index) for index in bad[:_INDICES])
+    n = step.batch_size
+    if not n or array.ndim == 0 or array.shape[0] != n or n == 1:
+        return indices, (), 0
+    return indices, tuple(int(i) for i in np.unique(bad[:, 0])), n
+
+
+def _array(step: Step, run: Execution, item: Item | None) -> Any:
+    value = step.values.of(run, item) if item is not None else None
+    if value is None or value.tensor is None or value.lacks:
+        return None
+    try:
+        bits = np.ascontiguousarray(value.tensor.read(whole(value.tensor.shape)))
+    except CheckpointError:
+        return None
+    found = values(bits, value.tensor.dtype)
+    return found.astype(np.float64) if found.dtype.kind in "fiu" else None
+
+
+def _is_zero_times_inf(step: Step, trace: Trace, index: int) -> bool:
+    """Whether a product made NaN of infinities wherever the other factor is exactly 0, and only there."""
+    run, op = trace.runs[index], trace.ops[index]
+    if op.op not in ("Mul", "Muls") or not op.bits & NAN or op.incoming & NAN or len(run.inputs) < 2:
+        return False
+    factors = [_array(step, run, item) for item in run.inputs[:2]]
+    if factors[0] is None or factors[1] is None:
+        return False
+    try:
+        one, other = np.broadcast_arrays(*factors)
+    except ValueError:
+        return False
+    bad = np.isinf(one) & (other == 0) | np.isinf(other) & (one == 0)
+    with np.errstate(all="ignore"):
+        return bool(bad.any()) and bool((np.isnan(one * other) == bad).all())
+
+
+def _chips(summary: Summary, lacks: str) -> tuple[str, ...]:
+    counts = (("NaN", summary.n_nan), ("+inf", summary.n_posinf), ("-inf", summary.n_neginf))
+    is_exact = "counts" not in lacks.split()
+    return tuple(f"{kind} ×{n:,}" if is_exact else kind for kind, n in counts if n)
