@@ -102,6 +102,7 @@ class Session:
             import traceback
 
             traceback.print_exception(type(error), error, error.__traceback__)
+        self.seams.imposing.let_go(reason)
 
     def close(self) -> None:
         """Check what no update has checked, write the rest, let go. Safe to call twice; nothing in a forked child."""

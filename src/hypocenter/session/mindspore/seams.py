@@ -160,6 +160,9 @@ class Imposing(Part):
         """
         return gradients
 
+    def let_go(self, reason: str) -> None:
+        """Hypocenter switches itself off: what was asked for can no longer be done."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:

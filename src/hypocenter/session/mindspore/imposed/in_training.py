@@ -15,16 +15,18 @@ from typing import Any
 import mindspore as ms  # pyright: ignore[reportMissingImports]
 from mindspore import nn  # pyright: ignore[reportMissingImports]
 
-from hypocenter.session.guard import StopTraining
+from hypocenter.nouns import Reading
+from hypocenter.session.imposed.asked import changes_training
 from hypocenter.session.imposed.recorded_gradients import OPTION, RecordedGradients
-from hypocenter.session.imposed.refuse import ImposeError, or_refused
+from hypocenter.session.imposed.refuse import ImposeError, or_refused, refuse_now
 from hypocenter.session.imposed.weights_from import WeightsFrom
+from hypocenter.session.mindspore.imposed.apply import begin
 from hypocenter.session.mindspore.imposed.gradients import GradientsFrom
 from hypocenter.session.mindspore.imposed.initial_weights import InitialWeights
 from hypocenter.session.mindspore.imposed.learning_rate import LearningRate
 from hypocenter.session.mindspore.imposed.saved_weights import SavedWeights
 from hypocenter.session.mindspore.seams import Context, Imposing
-from hypocenter.tap.mindspore.reach import models_in, optimizers_in
+from hypocenter.tap.mindspore.reach import optimizers_in
 from hypocenter.tap.mindspore.tape import GradCall, Undo
 
 
@@ -38,13 +40,12 @@ class InTraining(Imposing):
         self._weights: InitialWeights | None = None
         self._saved: SavedWeights | None = None
         self._seen: set[int] = set()  # models
-        self._compiled: list[Any] = []  # optimizers inside the compiled step that is under way
-        self._steps_before = 0
-        self._n_compiled = 0  # steps that compiled calls have taken
+        self._n_entered = 0  # optimizers of the compiled step that is under way, or is not recorded yet
 
     def attach(self) -> Undo:
         """Read what is to be imposed."""
         config, names, told = self.context.config, self.context.names, self._tells
+        self.context.told.update(begin(config, self.context.warn))
         with or_refused(self.context.directory):
             if config.op_bits:
                 raise ImposeError(
@@ -84,19 +85,9 @@ class InTraining(Imposing):
             if self._saved is not None:
                 self._saved.before_first_forward(net)
 
-    def begin_microbatch(self, call: GradCall) -> None:
-        """In GRAPH mode cells inside are not seen: the models are those that the function mentions."""
-        if not call.has_value:
-            self._see_models(call.fn)
-
     def forward_done(self, call: GradCall) -> None:
         """A micro-batch has gone through all models that it goes through."""
         self._check_left_over()
-
-    def _see_models(self, owner: Any) -> None:
-        for model in models_in(owner) if self._weights is not None or self._saved is not None else ():
-            self.context.names.add_root(model)
-            self.before_first_forward(model)
 
     def _check_left_over(self) -> None:
         if self._weights is not None:
@@ -105,19 +96,24 @@ class InTraining(Imposing):
 
     # updates that Python sees
 
-    def before_update(self, optimizer: Any, parameters: Sequence[Any], gradients: Sequence[Any]) -> Sequence[Any]:
+    def before_step(self, optimizer: Any) -> None:
         """An optimizer was called."""
         if self._saved is not None:
             self._saved.before_update()
-        with or_refused(self.context.directory):
-            if self._rate is not None:
+        if self._rate is not None:
+            with or_refused(self.context.directory):
                 self._rate.enter(optimizer)
-            if self._gradients is not None:
-                return self._gradients.in_place_of(optimizer, parameters, gradients, self.context.clock.step)
+
+    def before_update(self, optimizer: Any, parameters: Sequence[Any], gradients: Sequence[Any]) -> Sequence[Any]:
+        """The step is recorded."""
+        if self._gradients is None:
+            return gradients
+        with or_refused(self.context.directory):
+            return self._gradients.in_place_of(optimizer, parameters, gradients, self.context.clock.step)
         return gradients
 
     def after_update(self, optimizer: Any) -> None:
-        """It has returned."""
+        """It has returned, or was refused."""
         if self._rate is not None:
             self._rate.leave()
 
@@ -125,61 +121,42 @@ class InTraining(Imposing):
 
     def begin_call(self, cell: Any) -> None:
         """A training cell, or a compiled function that updates, is called from outside."""
-        self._compiled = []
+        self._leave_compiled()
         if isinstance(cell, nn.Cell) and ms.get_context("mode") != ms.GRAPH_MODE:
             return
-        self._see_models(cell)
         self._check_left_over()
-        self._compiled = optimizers_in(cell)
-        if self._gradients is not None and self._compiled:
+        optimizers = optimizers_in(cell)
+        if self._gradients is not None and optimizers:
             with or_refused(self.context.directory):
                 raise _inside_a_graph(cell)
-        self._steps_before = sum(map(steps_of, self._compiled)) if self._counts else 0
         if self._rate is not None:
             with or_refused(self.context.directory):
-                for optimizer in self._compiled:
+                for optimizer in optimizers:
+                    self._n_entered += 1
                     self._rate.enter(optimizer)
 
     def end_call(self, cell: Any) -> None:
         """It has returned."""
-        optimizers, self._compiled = self._compiled, []
-        if not optimizers:
-            return
-        if self._saved is not None:
+        if self._saved is not None and self._n_entered:
             self._saved.before_update()
-        if self._rate is not None:
-            for _ in optimizers:
-                self._rate.leave()
-        if self._counts:
-            self._n_compiled += (sum(map(steps_of, optimizers)) - self._steps_before) // len(optimizers)
-            self.stop_if_asked(self._n_compiled - 1)
 
-    @property
-    def _counts(self) -> bool:
-        return self.context.config.stop_after_step is not None
+    def rows(self) -> list[Reading]:
+        """The step is recorded: rates are the program's again."""
+        self._leave_compiled()
+        return []
 
-    # the last step
+    def _leave_compiled(self) -> None:
+        while self._rate is not None and self._n_entered:
+            self._n_entered -= 1
+            self._rate.leave()
 
-    def stop_if_asked(self, step: int) -> None:
-        """After a step is over: end the program as one that has come to its end."""
-        last = self.context.config.stop_after_step
-        if last is None or step < last:
-            return
-        self.context.warn(f"stopped after step {last}, as asked for")
-        self.context.close()
-        raise StopTraining(0)
+    def let_go(self, reason: str) -> None:
+        """Hypocenter switches itself off."""
+        if changes_training(self.context.config):
+            refuse_now(self.context.directory, reason)
 
     def _tells(self, name: str) -> Callable[[str], None]:
         return lambda words: self.context.told.__setitem__(name, words)
-
-
-def steps_of(optimizer: Any) -> int:
-    """How many steps an optimizer has taken, by its own count."""
-    for name in ("global_step", "state_step", "step_t"):
-        count: Any = getattr(optimizer, name, None)
-        if isinstance(count, ms.Tensor) and count.size == 1:
-            return int(count.asnumpy().reshape(-1)[0])
-    return 0
 
 
 def _inside_a_graph(cell: Any) -> ImposeError:
