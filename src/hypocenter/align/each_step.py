@@ -44,8 +44,14 @@ class EachStep:
         }  # fmt: skip
 
 
-def each_step(name: str, baseline: Curve, candidate: Curve, repeats: Sequence[Curve], budget: float) -> EachStep | None:
-    """Judge a quantity; None where one of them has it at no step."""
+def each_step(
+    name: str, baseline: Curve, candidate: Curve, repeats: Sequence[Curve], budget: float, *, rounding: float = 0.0
+) -> EachStep | None:
+    """Judge a quantity; None where one of them has it at no step.
+
+    Args:
+        rounding: relative; the floor where repeats are nearer than that.
+    """
     left, right = baseline.series.get(name), candidate.series.get(name)
     if left is None or right is None:
         return None
@@ -56,7 +62,7 @@ def each_step(name: str, baseline: Curve, candidate: Curve, repeats: Sequence[Cu
     apart = np.abs(pair.candidate - pair.baseline) / size
     known = [_apart(left, repeat.series[name]) for repeat in repeats if name in repeat.series]
     floor = max((float(one.max(initial=0.0)) for one in known), default=0.0)
-    least = _print(left, right, size)
+    least = max(_print(left, right, size), rounding)
     beyond = apart > budget * max(floor, least)
     usual = max((float(np.median(one)) for one in known if len(one)), default=0.0)
     if usual and len(apart) >= _MANY and np.median(apart) > budget * max(usual, least):

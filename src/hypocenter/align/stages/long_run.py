@@ -5,12 +5,13 @@ from __future__ import annotations
 from hypocenter.align.alignment import StageResult, StageVerdict
 from hypocenter.align.context import Context
 from hypocenter.align.groups import group_differences
+from hypocenter.align.loss_rounding import loss_rounding
 from hypocenter.align.repeats import repeats
 from hypocenter.align.samples import samples_at
 from hypocenter.align.tracks import track_figures
 from hypocenter.align.verdicts import named, result
 from hypocenter.compare.curves.compare import compare_curves
-from hypocenter.compare.curves.comparison import Check, CurveComparison
+from hypocenter.compare.curves.comparison import Check, CurveComparison, Limits
 from hypocenter.errors import HypocenterError
 
 _VERDICTS: dict[str, StageVerdict] = {"accepted": "passed", "departed": "failed", "cannot-tell": "cannot-tell"}
@@ -20,7 +21,8 @@ def judge(context: Context) -> StageResult:
     """Sustained departure, swings around zero, late drift, spikes, learning rates: the rules of `hypocenter curves`."""
     noise = repeats(context, "repeat", context.plan.stages.repeats)
     curves = [context.curve(side, "long") for side in ("baseline", "candidate")]
-    found = compare_curves(curves[0], curves[1], noise.curves)
+    rounding = context.plan.stages.budget * loss_rounding(context)
+    found = compare_curves(curves[0], curves[1], noise.curves, limits=Limits(rounding=rounding))
     cause, why = _cause(found)
     if cause == "unknown" and found.status == "departed":
         cause, why = _settings(context)

@@ -128,12 +128,14 @@ def _lone(context: Context) -> dict[str, int]:
 
 
 def _dropout(context: Context, told: list[str]) -> StageResult | None:
+    names = _module_names(context)
     found = [dropouts(context.run(side, "steps")) for side in SIDES]
+    found[1] = {names.get(site, site): rate for site, rate in found[1].items()}
     if found[0] == found[1]:
         told.append("no dropout" if not found[0] else f"the same dropout on both sides, {_off(context)}")
         return None
-    apart = sorted(found[0].items() ^ found[1].items())
-    sites = list(dict.fromkeys(site for site, _ in apart))
+    apart = found[0].items() ^ found[1].items()
+    sites = list(dict.fromkeys(site for one in found for site, rate in one.items() if (site, rate) in apart))
     first = sites[0]
     rates = [f"{one[first]:g}" if first in one else "none" for one in found]
     return result(
@@ -141,6 +143,12 @@ def _dropout(context: Context, told: list[str]) -> StageResult | None:
         f"candidate; {len(sites)} modules in all", phase="forward", site=first, cause="config-mismatch",
         confidence="proven", why=(f"of {named(sites)}",), next=("give both the same dropout; 0 for an alignment",),
     )  # fmt: skip
+
+
+def _module_names(context: Context) -> dict[str, str]:
+    """The candidate's modules in the baseline's names."""
+    pairs = [pair for pair in context.matching.pairs if pair.baseline[0].phase == "forward"]
+    return {pair.candidate[0].site: pair.baseline[0].site for pair in pairs}
 
 
 def _off(context: Context) -> str:

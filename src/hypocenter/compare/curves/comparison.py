@@ -31,6 +31,7 @@ class Limits:
     grad_norm_share: float = 0.1  # relative, of a sustained difference of grad norms
     spike: float = 8.0  # robust standard deviations above the running median
     chance: float = 1e-4  # of calling one window of noise a departure
+    rounding: float = 0.0  # relative: what computing the loss in another order makes of it, where that was measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,6 +70,8 @@ def gather(
         return None
     difference = pair.candidate - pair.baseline
     least = least_difference(pair.steps, pair.baseline, _print(left, right, pair))
+    if name == "loss":
+        least = np.maximum(least, limits.rounding * np.abs(pair.baseline))
     samples = [_sample(left, curve.series[name], right, pair, offset) for curve in noise if name in curve.series]
     known = measured(samples, least) or within(pair.baseline, least)
     window = window_for(len(pair.steps))
