@@ -12,10 +12,12 @@ import argparse
 import csv
 import json
 import os
+import re
 import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable
+from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,8 +28,10 @@ import torch.nn.functional as F
 from msprobe import msprobe as command
 from msprobe.pytorch import PrecisionDebugger
 
-sys.path.insert(0, str(Path(__file__).parent))
-from faulty_gpt import GPT, LENGTH, WORDS, Adapted
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from faulty_gpt import GPT, LENGTH, WORDS, Adapted  # isort: skip
+
+HERE = Path(__file__).resolve().parent
 
 LEVELS = ("L0", "L1", "mix")
 LEVELS_OF_PAIRS = ("L0", "mix")
@@ -84,7 +88,7 @@ def planted(model: GPT, case: str) -> GPT:
     elif case == "eps":
         model.blocks[2].ln1.eps = model.blocks[2].ln2.eps = 1e-3
     elif case == "lora":
-        model.blocks[0].attn.qkv = Adapted(model.blocks[0].attn.qkv)
+        model.blocks[0].attn.qkv = Adapted(model.blocks[0].attn.qkv)  # not trained yet: it adds zero
     return model
 
 
@@ -94,8 +98,10 @@ def optimizer_of(case: str, model: GPT) -> torch.optim.Optimizer:
         return torch.optim.Adam(model.parameters(), 1e-3, eps=0.0, foreach=False)
     if case not in PAIRED:
         return torch.optim.SGD(model.parameters(), 1e-3, foreach=False)
-    biases = [p for name, p in model.named_parameters() if name.endswith("bias") and case == "decay"]
-    rest = [p for p in model.parameters() if all(p is not b for b in biases)]
+    untrained = {f"blocks.0.attn.qkv.{part}.weight" for part in ("down", "up")}
+    named = [(name, p) for name, p in model.named_parameters() if name not in untrained]
+    biases = [p for name, p in named if name.endswith("bias") and case == "decay"]
+    rest = [p for _, p in named if all(p is not b for b in biases)]
     groups = [{"params": rest, "weight_decay": 0.1}, *([{"params": biases, "weight_decay": 0.0}] if biases else [])]
     return torch.optim.AdamW(groups, 1e-2, foreach=False)
 
@@ -150,7 +156,7 @@ def last_words(log: Path) -> str:
 
 
 def overflow_check(step: Path, out: Path) -> list[str]:
-    """The calls named by `msprobe overflow_check`, as RANK: CALL; its last words where there are none."""
+    """The calls named by `msprobe overflow_check`, as RANK: CALL (FILE:LINE); its last words where there are none."""
     log = out.with_suffix(".log")
     forked(log, lambda: said(out, "overflow_check", "-i", str(step)))
     files = sorted(out.glob("anomaly_analyze_*.json"))
@@ -158,7 +164,13 @@ def overflow_check(step: Path, out: Path) -> list[str]:
         words = last_words(log)
         return [words[words.find("Cannot find") :] if "Cannot find" in words else words]
     found: dict[str, list[dict[str, Any]]] = json.loads(files[-1].read_text())
-    return [f"{rank}: {node['op_name']}" for rank, nodes in found.items() for node in nodes]
+    return [f"{rank}: {node['op_name']}{line_of(node)}" for rank, nodes in found.items() for node in nodes]
+
+
+def line_of(node: dict[str, Any]) -> str:
+    """The innermost line of ours in the stack that the tool gives with a call."""
+    frames = re.findall(rf"{re.escape(str(HERE))}/(\w+\.py), line (\d+)", " ".join(node.get("stack_info") or []))
+    return f" ({frames[0][0]}:{frames[0][1]})" if frames else ""
 
 
 def compare(golden: Path, target: Path, out: Path) -> dict[str, Any]:
@@ -223,10 +235,12 @@ def main() -> int:
     """All dumps, then all answers; 0 when every dump was made."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--dumps-only", action="store_true")
+    parser.add_argument("--dumps-only", action="store_true", help="ask nothing")
+    parser.add_argument("--only", nargs="*", default=["*"], metavar="CASE/LEVEL", help="patterns of a shell")
     wanted = parser.parse_args()
     jobs = [(case, level) for case in (*OVERFLOWS, *RANKS) for level in LEVELS]
     jobs += [(case, level) for case in PAIRED for level in LEVELS_OF_PAIRS]
+    jobs = [job for job in jobs if any(fnmatch("/".join(job), pattern) for pattern in wanted.only)]
     dumps, answers = wanted.out / "dumps", wanted.out / "answers"
     if not all(made(dumps, *job) for job in jobs):
         return 1

@@ -1,6 +1,6 @@
 """Dumps that msprobe makes at this moment give the same numbers as its own files.
 
-Needs a Python with `mindstudio-probe` and torch: the one that runs the tests, or HYPOCENTER_MSPROBE_PYTHON.
+Needs a Python with `mindstudio-probe` and torch: the one that runs the tests, or MSPROBE_PYTHON.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from dumps import imported, numbers_of, told  # isort: skip
 
 HERE = Path(__file__).parent
-PYTHON = os.environ.get("HYPOCENTER_MSPROBE_PYTHON", "")
+PYTHON = os.environ.get("MSPROBE_PYTHON", "")
 pytestmark = pytest.mark.skipif(
-    not PYTHON and importlib.util.find_spec("msprobe") is None, reason="there is no msprobe: HYPOCENTER_MSPROBE_PYTHON"
+    not PYTHON and importlib.util.find_spec("msprobe") is None, reason="there is no msprobe: MSPROBE_PYTHON"
 )
 
 

@@ -23,6 +23,7 @@ When it is wrong
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -73,7 +74,8 @@ def _followed(origin: Origin, window: Window) -> Finding:
     first, call = origin.reading, origin.call
     if origin.kind == "param":
         found = _found(first, window, f"parameter {first.site} was not finite before the step")
-        return replace(found, param=first.site, cause="bad-parameter", confidence="likely")
+        why = tuple(_since_when(first, window))
+        return replace(found, param=first.site, cause="bad-parameter", confidence="likely", why=why)
     if origin.kind == "input":
         return _given(first, call, window)
     backward = {"backward": " in backward", "optimizer": " in the update"}.get(first.phase, "")
@@ -91,6 +93,19 @@ def _followed(origin: Origin, window: Window) -> Finding:
         found, title=f"{told.title}{backward}" if told.cause == "format-overflow" else told.title, cause=told.cause,
         confidence="likely", why=(told.why, *why), limit=told.limit, actual=told.actual,
     )  # fmt: skip
+
+
+def _since_when(first: Reading, window: Window) -> Iterator[str]:
+    """How many parameters were bad with this one, and whether the last update made it so."""
+    rows = list(window.of("param"))
+    sites, bad = {r.site for r in rows}, {r.site for r in rows if r.summary.n_nonfinite}
+    if len(bad) > 1:
+        yield f"{len(bad):,} of {len(sites):,} parameters were not finite then"
+    before = next((r for r in reversed(window.history.records) if r.step == window.step - 1), None)
+    has_gradient = any(r.site == first.site for r in window.of("grad"))  # then the step before has had one too
+    if before is not None and has_gradient and not before.n_bad_grads and math.isfinite(before.loss or 0.0):
+        n = before.step
+        yield f"the gradients of step {n} were finite: the update of step {n} made it so, or what ran after"
 
 
 def _given(first: Reading, call: Call, window: Window) -> Finding:
