@@ -8,7 +8,7 @@ from typing import Any
 
 from hypocenter import schedule
 from hypocenter.nouns import LEVELS, Reading
-from hypocenter.session.mindspore.seams import Context, Levels
+from hypocenter.session.mindspore import seams
 from hypocenter.session.mindspore.tensor_file import write_bits
 from hypocenter.session.mindspore.update_tensors import UpdateTensors
 from hypocenter.summary.reducers.mindspore import MindSporeReducer
@@ -22,10 +22,10 @@ from hypocenter.tap.mindspore.tensors import TensorKeeper
 TENSORS_BUDGET_BYTES = 4 << 30  # of files that level tensors may write per rank
 
 
-class CellLevels(Levels):
+class Levels(seams.Levels):
     """Switches taps on and off at micro-batch boundaries and collects their rows at updates."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: seams.Context) -> None:
         super().__init__(context)
         config = context.config
         self._level = LEVELS.index(config.level)
@@ -99,14 +99,17 @@ class CellLevels(Levels):
             self._cells.enabled = False
         if self._keeper is not None:
             self._keeper.flush(step, {id(parameter): gradient for parameter, gradient in gradients})
-        if self._updates is not None and optimizer is not None and self._due(step):
-            self._updates.before(optimizer, gradients, step)
         if self._level >= LEVELS.index("modules") and self._params_due(step):
             rows += parameter_readings(
                 self.context.names, optimizer, gradients, self._reducer(), step, clock=self.context.clock,
                 config=self.context.config,
             )  # fmt: skip
         return sorted(rows, key=lambda reading: reading.order)
+
+    def before_rule(self, due: seams.Due) -> None:
+        """The optimizer is about to apply its rule."""
+        if self._updates is not None and self._due(due.step):
+            self._updates.before(due.optimizer, due.gradients, due.step)
 
     def after_update(self, optimizer: Any) -> None:
         """The optimizer has returned."""

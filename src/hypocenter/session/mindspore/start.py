@@ -12,6 +12,7 @@ from hypocenter.session.handle import Handle, begin
 from hypocenter.session.mindspore.rank import rank_and_world_size
 from hypocenter.session.mindspore.recording import Session
 from hypocenter.session.run_directory import run_directory, watch_options
+from hypocenter.tap.mindspore.probe import record_probe
 
 T = TypeVar("T")
 _current: list[Any] = []
@@ -39,9 +40,7 @@ def start_from_env() -> None:
 
 def probe(value: T, label: str) -> T:
     """Watch a value inside a construct: see `hypocenter.session.probe`."""
-    if _current:
-        _current[-1].probe(value, label)
-    return value
+    return record_probe(value, label)
 
 
 def _know(session: Session, model: Any, scaler: Any) -> None:
