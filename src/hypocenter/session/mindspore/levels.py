@@ -22,7 +22,7 @@ from hypocenter.tap.mindspore.tensors import TensorKeeper
 TENSORS_BUDGET_BYTES = 4 << 30  # of files that level tensors may write per rank
 
 
-class CellLevels(seams.Levels):
+class Levels(seams.Levels):
     """Switches taps on and off at micro-batch boundaries and collects their rows at updates."""
 
     def __init__(self, context: seams.Context) -> None:
