@@ -114,6 +114,18 @@ def test_a_bias_on_one_side_must_explain_how_far_outputs_are_apart(square, is_fo
     assert (found is not None) == is_found
 
 
+def test_a_bias_that_an_adapter_has_taken_into_itself_is_not_missing():
+    spot = Spot(phase="param", site="q_proj.bias", port="value")
+    inner = Spot(phase="param", site="q_proj.inner.bias", port="value")
+    card = SiteCard(spot=spot, order=0, n=10, sumsq=2.0)
+    out = row("forward", "q_proj", "out[0]", Values(n=1000, sumsq=800.0), Values(n=1000, sumsq=600.0), relative=0.5,
+              low=0.45, high=0.55)  # fmt: skip
+
+    found = missing_bias(case(out, cards=({spot: card}, {inner: replace(card, spot=inner)})))
+
+    assert found is None
+
+
 def test_another_draw_and_another_deviation_are_told_apart():
     mine = Values(dtype="float32", n=100, sum=1.0, sumsq=4.0, min=-1.0, max=1.0, absmax=1.0)
     twice = replace(mine, sum=2.0, sumsq=16.0, min=-2.0, max=2.0, absmax=2.0)
