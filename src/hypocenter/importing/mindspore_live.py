@@ -23,7 +23,7 @@ from hypocenter.importing.mindspore_rank import Rank
 from hypocenter.importing.mindspore_step import Step
 from hypocenter.importing.mindspore_tree import Folder, folders_of
 from hypocenter.importing.values_out import Held, hold, write_values
-from hypocenter.nouns import LEVELS, Reading, StepRecord, replace
+from hypocenter.nouns import LEVELS, Reading, StepRecord, Summary, replace
 from hypocenter.record.facts_file import Facts
 from hypocenter.record.layout import tensors_directory
 
@@ -81,7 +81,9 @@ class LiveRows:
         """The current step is complete: `rows` and `record` are there."""
         is_bad = any(r.summary.n_nonfinite and is_result(r) for r in self._found)
         has_ops = is_bad or LEVELS.index(self._config.level) >= _OPS
-        self.rows = [r for r in self._found if is_bad or self._is_kept(r, has_ops=has_ops)]
+        kept = [r for r in self._found if is_bad or self._is_kept(r, has_ops=has_ops)]
+        is_full = is_bad or self._has_params(record.step)
+        self.rows = [r if is_full or r.phase != "grad" else norm_alone(r) for r in kept]
         self.record = record
         write_values(self._tensors, record.step, self._held, self.problem)
         self._found, self._held = [], {}
@@ -105,6 +107,13 @@ class LiveRows:
         sites, exclude = self._config.sites, self._config.exclude
         matches = not sites or any(fnmatchcase(name, glob) for name in names for glob in sites)
         return matches and not any(fnmatchcase(name, glob) for name in names for glob in exclude)
+
+
+def norm_alone(reading: Reading) -> Reading:
+    """A gradient at steps at which parameters are not due: as at level sentinel, its norm is all that is known."""
+    s = reading.summary
+    is_bad = s.n_nonfinite > 0
+    return replace(reading, summary=Summary(n=s.n, n_nan=int(is_bad), sumsq=0.0 if is_bad else s.sumsq))
 
 
 def is_of_operator(reading: Reading) -> bool:

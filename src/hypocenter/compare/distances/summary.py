@@ -38,6 +38,12 @@ def has_summary(rows: StepRows) -> Flags:
     return found & (rows.counts["n"] > 0)
 
 
+def is_norm_alone(rows: StepRows) -> Flags:
+    """Which rows hold a norm and nothing else, as those of gradients at level sentinel."""
+    has_none = ~np.isfinite(rows.values["min"]) & (rows.counts["n_hist"] == 0) & (rows.values["absmax"] == 0)
+    return has_none & (rows.values["sumsq"] > 0)
+
+
 @np.errstate(all="ignore")  # a damaged recording holds any numbers
 def bound(baseline: StepRows, candidate: StepRows) -> Bound:
     """Compare rows one by one; both sides have the same length."""
@@ -50,6 +56,7 @@ def bound(baseline: StepRows, candidate: StepRows) -> Bound:
     summed = np.maximum(_summed_error(baseline), _summed_error(candidate))
     apart = np.where(baseline.without("rounded") | candidate.without("rounded"), _DECIMALS, 0.0)
     no_sum, no_size = (baseline.without(word) | candidate.without(word) for word in ("sum", "sumsq"))
+    no_sum |= is_norm_alone(baseline) | is_norm_alone(candidate)
     gaps = [np.where(no_size, 0.0, np.abs(np.sqrt(b["sumsq"]) - size) - summed * size - apart)]
     added = np.abs(b["sum"] - a["sum"]) / np.sqrt(np.maximum(n, 1)) - summed * size - apart * np.sqrt(n)
     gaps.append(np.where(same & ~no_sum & ~no_size, added, 0.0))

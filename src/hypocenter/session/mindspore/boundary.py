@@ -133,6 +133,11 @@ class Boundary:
             self._add_rows(check, weights)
         self._end(check, skipped=True)
 
+    def before_compiled(self, optimizer: Any) -> None:
+        """A step is about to run that may be one compiled graph: afterwards a schedule shows the next one's rate."""
+        with self.timed():
+            self._lr = learning_rate(optimizer) if optimizer is not None else None
+
     def compiled(self, result: Outcome, optimizer: Any) -> None:
         """A step that ran as one compiled graph: only what it returned, and what its dump tells, is known."""
         with self.timed():
@@ -141,10 +146,8 @@ class Boundary:
             self.scale.told = None if result.scale is None else (result.scale, result.scaler)
             check = Check(losses=[] if result.loss is None else [result.loss])
             self._check, self._norm = check, None
-            self._lr = learning_rate(optimizer) if optimizer is not None else None
             if optimizer is not None:
                 self._facts.note(optimizer, 1, result.scale)
-            self._collect(None, ())
             self._investigate(check, [], (), None, "")
             self._add_rows(check, [], is_compiled=True)
         self._end(check, skipped=result.skipped, n_microbatches=1)

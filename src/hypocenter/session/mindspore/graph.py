@@ -23,12 +23,16 @@ import mindspore as ms  # pyright: ignore[reportMissingImports]
 from hypocenter import schedule
 from hypocenter.diagnose.evidence import Evidence
 from hypocenter.importing.mindspore_live import FOLDER, MOST_CALLS, LiveDump, LiveRows, note_call
-from hypocenter.nouns import LEVELS
+from hypocenter.nouns import LEVELS, Reading
 from hypocenter.session.evidence_file import write_evidence
 from hypocenter.session.mindspore.dump_settings import PLAIN_PATH, settings
 from hypocenter.session.mindspore.seams import Context, GraphStep
 from hypocenter.session.mindspore.seams import Graphs as Seam
+from hypocenter.summary.reducers.mindspore import MindSporeReducer
+from hypocenter.tap.mindspore.calls import optimizer_in
 from hypocenter.tap.mindspore.graph_calls import GraphCalls, name_scopes, trains, wait
+from hypocenter.tap.mindspore.names import is_optimizer
+from hypocenter.tap.mindspore.parameters import parameter_readings
 
 VARIABLE = "MINDSPORE_DUMP_CONFIG"
 _NONE = 0  # the number of calls that are not dumped
@@ -42,6 +46,8 @@ class Graphs(Seam):
         self._config = context.config
         self._is_wanted = LEVELS.index(self._config.level) >= LEVELS.index("modules")
         self._due = schedule.parse(self._config.schedule)
+        self._has_params = schedule.parse(self._config.param_schedule)
+        self._state: list[Reading] = []
         self._dump: LiveDump | None = None
         self._rows: LiveRows | None = None
         self._link: Path | None = None
@@ -69,6 +75,7 @@ class Graphs(Seam):
             return
         name_scopes(owner, self.context.names)
         step = self.context.clock.step
+        self._note_state(owner, step)
         if not (self._due(step) and trains(owner)) or self._number >= MOST_CALLS:
             _number_calls(_NONE)
             return
@@ -109,7 +116,10 @@ class Graphs(Seam):
         finding = ""
         if evidence is not None and self._n_evidence < self._config.max_replays:
             finding = self._write(evidence, scale=scale, skipped=skipped, healthy_steps=healthy_steps)
-        return GraphStep(rows=self._rows.rows, record=self._rows.record, finding=finding)
+        state, self._state = self._state, []
+        have = {(row.phase, row.site, row.port) for row in state}
+        rows = [*state, *(row for row in self._rows.rows if (row.phase, row.site, row.port) not in have)]
+        return GraphStep(rows=rows, record=self._rows.record, finding=finding)
 
     def _write(self, evidence: Evidence, *, scale: float | None, skipped: bool, healthy_steps: int) -> str:
         """The id of the evidence that was written."""
@@ -132,6 +142,16 @@ class Graphs(Seam):
             yield
         finally:
             self._is_paused = was
+
+    def _note_state(self, owner: Any, step: int) -> None:
+        """Parameters and the optimizer's state before a call that updates them: the dump has them as they are after."""
+        optimizer = optimizer_in(owner)
+        if optimizer is None or not self._has_params(step) or is_optimizer(owner):
+            return  # an optimizer that Python calls is seen there
+        reducer = MindSporeReducer(histogram=self._config.histogram, sketch=self._config.sketch)
+        self._state = parameter_readings(
+            self.context.names, optimizer, (), reducer, step, clock=self.context.clock, config=self._config
+        )
 
     def _begin(self) -> bool:
         """Write the configuration and name it to MindSpore."""

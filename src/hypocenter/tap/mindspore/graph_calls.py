@@ -19,7 +19,7 @@ from hypocenter.tap.mindspore.names import NameMap, is_optimizer
 from hypocenter.tap.mindspore.patches import Patches
 
 _DEEPEST = 4  # functions that mention functions
-_BACKBONE, _LOSS = "_backbone", "_loss_fn"  # what MindSpore's WithLossCell calls its two cells
+_BACKBONE = "_backbone"  # what MindSpore's WithLossCell calls the model: no part of a site
 _RECOMPUTED = "recompute_"  # the scope of a cell that is recomputed, before it has a name
 
 
@@ -113,8 +113,6 @@ def _scope(name: str, cells: Mapping[str, Any]) -> str:
         for part, path in zip(parts, paths, strict=True)
     ]
     first = [f"{_BACKBONE}-{type(cells['']).__name__}"] if "" in cells else []
-    if name in cells and not inner[1:] and isinstance(cells[name], nn.LossBase):
-        return f"Default/{_LOSS}-{type(cells[name]).__name__}"
     return "/".join(["Default", *first, *inner])
 
 
