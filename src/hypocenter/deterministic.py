@@ -29,6 +29,7 @@ VARIABLES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("LCCL_DETERMINISTIC", "1", ()),
     ("ATB_LLM_LCOC_ENABLE", "0", ()),
     ("CLOSE_MATMUL_K_SHIFT", "1", ()),
+    ("ATB_MATMUL_SHUFFLE_K_ENABLE", "0", ()),
     ("ASCEND_LAUNCH_BLOCKING", "1", ()),
 )
 """(name, value, other values of the user's that are as good)."""

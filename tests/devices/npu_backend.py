@@ -59,6 +59,8 @@ def begin() -> Any:
         get_amp_supported_dtype=lambda: [torch.float16, torch.bfloat16],
         get_device_name=lambda device=None: "Ascend910B2",
         get_device_properties=lambda device=None: types.SimpleNamespace(name="Ascend910B2", total_memory=64 << 30),
+        matmul=types.SimpleNamespace(allow_hf32=False), conv=types.SimpleNamespace(allow_hf32=True),
+        utils=types.SimpleNamespace(is_support_inf_nan=lambda: True, get_cann_version=lambda: "8.2.RC1"),
     )  # fmt: skip
     torch._register_device_module("npu", npu)
     torch.utils.generate_methods_for_privateuse1_backend(for_tensor=True, for_module=True, for_storage=True)

@@ -91,6 +91,9 @@ def test_the_recording_names_the_device_and_follows_its_random_stream(overflowed
     shown = python("-m", "hypocenter", "show", overflowed).stdout
     assert (rank["device"], rank["device_name"]) == ("npu:0", "Ascend910B2")
     assert "rng.npu" in shown
+    settings = json.loads((overflowed / "rank-00000" / "facts.json").read_text())["settings"]
+    assert (settings["device"], settings["autocast_device"]) == ("npu", "npu")
+    assert (settings["npu_hf32_matmul"], settings["npu_hf32_conv"], settings["npu_inf_nan"]) == (False, True, True)
 
 
 def test_the_first_step_of_torch_npus_scaler_is_seen_also_when_it_overflows(tmp_path):
@@ -177,3 +180,25 @@ def test_an_overflow_of_float32_is_finite_in_float64(tmp_path):
     assert (finding["cause"], finding["confidence"]) == ("exploding-activation", "proven")
     assert found["float64"]["finite"]
     assert found["float64"]["absmax"] > 3.5e38
+
+
+def test_doctor_examines_the_device_and_its_switches():
+    program = """
+import npu_backend; npu_backend.begin()
+import json, torch
+torch.set_num_threads(1)
+from hypocenter.examine import arithmetic, device, torch_facts
+own = device.own_device(0)
+out = {}
+torch.npu.Event = type("Event", (), {"record": lambda self: None, "query": lambda self: True})
+arithmetic.examine(own, lambda text: None, out, 0.2)
+wrong = [test["name"] for test in out["tests"] if test["n_wrong"] or test["n_unequal"]]
+print(json.dumps([own.kind, own.backend, own.name, device.memory(own), len(out["tests"]), wrong, out["skipped"]]))
+print(json.dumps(torch_facts.switches()["npu.conv.allow_hf32"]))
+"""
+    done = python("-c", f"import sys; sys.path.insert(0, {str(HERE)!r}){program}")
+    kind, backend, name, trouble, n_tests, wrong, skipped = json.loads(done.stdout.splitlines()[0])
+    assert (kind, backend, name, trouble) == ("npu", "hccl", "Ascend910B2", {})
+    assert (wrong, skipped) == ([], [])
+    assert n_tests > 5
+    assert done.stdout.splitlines()[1] == "true"

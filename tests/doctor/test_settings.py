@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from made_machine import SWITCHES, Made
 
-from hypocenter.doctor.settings import compare, described, examine_settings, manuals, settings, snapshot
+from hypocenter import deterministic
+from hypocenter.doctor.settings import Kind, compare, described, examine_settings, manuals, settings, snapshot
 from hypocenter.manual import HEADINGS
 
 FACTS = {"version": "2.6.0", "cuda": "12.4", "nccl": "2.21.5", "switches": SWITCHES}
@@ -150,3 +151,34 @@ def test_every_setting_has_a_whole_page() -> None:
     assert "setting.equal-on-every-rank" in pages
     assert {code: page.missing for code, page in pages.items() if page.missing or not page.message} == {}
     assert [heading for heading, _ in pages["setting.NCCL_ALGO"].sections] == list(HEADINGS)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "matters", "warns_at"),
+    [
+        ("HCCL_DETERMINISTIC", "variable", "order", None),
+        ("HCCL_OP_EXPANSION_MODE", "variable", "order", None),
+        ("HCCL_EXEC_TIMEOUT", "variable", "speed", None),
+        ("CLOSE_MATMUL_K_SHIFT", "variable", "order", None),
+        ("INF_NAN_MODE_ENABLE", "variable", "numbers", "0"),
+        ("INF_NAN_MODE_FORCE_DISABLE", "variable", "numbers", "1"),
+        ("MS_ASCEND_CHECK_OVERFLOW_MODE", "variable", "numbers", "SATURATION_MODE"),
+        ("TORCH_NPU_LEGACY_IMPL_LIST", "variable", "numbers", None),
+        ("TORCH_NPU_LOGS", "variable", "speed", None),
+        ("npu.matmul.allow_hf32", "switch", "numbers", "true"),
+    ],
+)
+def test_of_ascends_settings_it_is_known_what_they_change(
+    name: str, kind: Kind, matters: str, warns_at: str | None
+) -> None:
+    row = described(name, kind)
+
+    assert row is not None
+    assert (row.matters, bool(row.source)) == (matters, True)
+    assert warns_at is None or row.alarms_at(warns_at)
+
+
+def test_what_deterministic_sets_is_a_setting_that_orders_sums_or_numbers() -> None:
+    unknown = [name for name, _, _ in deterministic.VARIABLES if described(name, "variable") is None]
+
+    assert [name for name in unknown if name.startswith(("HCCL", "LCCL", "ATB", "CLOSE", "ASCEND"))] == []

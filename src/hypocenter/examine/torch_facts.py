@@ -22,6 +22,9 @@ SWITCHES = (
 )  # fmt: skip
 """Attributes below torch.backends that change numbers."""
 
+NPU_SWITCHES = ("npu.matmul.allow_hf32", "npu.conv.allow_hf32")
+"""The same below torch, where torch_npu puts them."""
+
 _LIBRARY = re.compile(r"/\S*lib(?:cudart|cublas|cublasLt|cudnn|nccl|cuda|hccl|ascendcl)(?:\.so|[-.][\w.]*\.so)\S*")
 
 
@@ -79,8 +82,8 @@ def switches() -> dict[str, Any]:
     import torch
 
     found: dict[str, Any] = {}
-    for name in SWITCHES:
-        value: Any = torch.backends
+    for name in (*SWITCHES, *NPU_SWITCHES):
+        value: Any = torch if name in NPU_SWITCHES else torch.backends
         for part in name.split("."):
             value = getattr(value, part, None)
         if isinstance(value, (bool, int, str)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +18,9 @@ from hypocenter.tap.state import Ambient, accelerator_type
 _ENVIRONMENT = (
     "CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "NCCL_ALGO", "NCCL_PROTO",
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "MKL_CBWR", "CUDA_DEVICE_MAX_CONNECTIONS", "NVTE_ALLOW_NONDETERMINISTIC_ALGO",
-    "HCCL_DETERMINISTIC", "LCCL_DETERMINISTIC", "ASCEND_LAUNCH_BLOCKING", "PYTORCH_TUNABLEOP_ENABLED",
+    "HCCL_DETERMINISTIC", "LCCL_DETERMINISTIC", "ASCEND_LAUNCH_BLOCKING", "PYTORCH_TUNABLEOP_ENABLED", "HCCL_ALGO",
+    "HCCL_OP_EXPANSION_MODE", "CLOSE_MATMUL_K_SHIFT", "ATB_MATMUL_SHUFFLE_K_ENABLE", "INF_NAN_MODE_ENABLE",
+    "INF_NAN_MODE_FORCE_DISABLE", "TORCH_NPU_USE_COMPATIBLE_IMPL", "TORCH_NPU_LEGACY_IMPL_LIST",
 )  # fmt: skip
 
 _READ: dict[str, Callable[[], Any]] = {
@@ -42,6 +45,11 @@ _READ: dict[str, Callable[[], Any]] = {
     "sdpa_math": torch.backends.cuda.math_sdp_enabled,
     "sdpa_cudnn": torch.backends.cuda.cudnn_sdp_enabled,
     "device": lambda: accelerator_type() or "cpu",
+    "npu_hf32_matmul": lambda: _npu().matmul.allow_hf32,
+    "npu_hf32_conv": lambda: _npu().conv.allow_hf32,
+    "npu_inf_nan": lambda: _npu().utils.is_support_inf_nan(),  # False: overflows saturate
+    "torch_npu": lambda: sys.modules["torch_npu"].__version__,
+    "cann": lambda: _npu().utils.get_cann_version(),
     "cuda": lambda: torch.version.cuda,
     "cudnn": lambda: torch.backends.cudnn.version() if torch.version.cuda else None,
 }
@@ -71,6 +79,12 @@ def settings(place: Place, ambient: Ambient | None, *, n_microbatches: int, loss
     found["world_size"] = place.world_size
     found |= {axis: len(ranks) for axis, ranks in place.groups.items()}
     return found | {"accumulation_steps": n_microbatches, "loss_scale": loss_scale}
+
+
+def _npu() -> Any:
+    """What torch_npu adds to torch; AttributeError without it."""
+    module: Any = torch
+    return module.npu
 
 
 def _tf32(backend: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Every field of a Summary, exactly, with torch on any device (on the CPU if it has no float64). Waits for the device."""
+"""Every field of a Summary, exactly, with torch: on any device, or on the CPU if that has no float64. Waits for it."""
 
 from __future__ import annotations
 
