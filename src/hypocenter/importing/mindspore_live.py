@@ -30,6 +30,7 @@ from hypocenter.record.layout import tensors_directory
 FOLDER = "graph-dump"  # below a rank's folder
 CALLS = "calls.txt"  # in it: number of a call and its step, a line each
 MOST_CALLS = 2_000_000_000  # numbers of calls; MindSpore counts with 32 bits
+_NEVER_CALLED = ("CellList", "CellDict")  # hold cells: Python calls those, not them
 _OPS = LEVELS.index("ops")
 
 
@@ -95,6 +96,8 @@ class LiveRows:
     def _is_kept(self, reading: Reading, *, has_ops: bool) -> bool:
         if reading.phase == "loss" and reading.port == "value":
             return True
+        if reading.module in _NEVER_CALLED and not reading.op:
+            return False
         if not has_ops and (is_of_operator(reading) or reading.site.startswith("constants.")):
             return False
         if (reading.port == "value" and reading.phase == "param") or is_state(reading):

@@ -15,7 +15,7 @@ from mindspore import nn  # pyright: ignore[reportMissingImports]
 from mindspore.common import api  # pyright: ignore[reportMissingImports]
 
 from hypocenter.tap.mindspore.calls import is_training_cell, mentioned
-from hypocenter.tap.mindspore.names import NameMap, is_optimizer
+from hypocenter.tap.mindspore.names import NameMap, children, is_optimizer
 from hypocenter.tap.mindspore.patches import Patches
 
 _DEEPEST = 4  # functions that mention functions
@@ -112,7 +112,8 @@ def _scope(name: str, cells: Mapping[str, Any]) -> str:
         f"{part}-{type(cells[path]).__name__ if path in cells else 'Cell'}"
         for part, path in zip(parts, paths, strict=True)
     ]
-    first = [f"{_BACKBONE}-{type(cells['']).__name__}"] if "" in cells else []
+    is_inside = "" in cells and (not parts or parts[0] in children(cells[""]))
+    first = [f"{_BACKBONE}-{type(cells['']).__name__}"] if is_inside else []
     return "/".join(["Default", *first, *inner])
 
 
