@@ -12,6 +12,9 @@ from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+import mindspore as ms  # pyright: ignore[reportMissingImports]
+from mindspore import nn  # pyright: ignore[reportMissingImports]
+
 from hypocenter.config import Config
 from hypocenter.record.layout import rank_directory
 from hypocenter.session.guard import StopTraining, Warnings, guarded
@@ -168,6 +171,8 @@ class Session:
         self.clock.recording = True
         for part in self.seams.parts():
             part.begin_call(cell)
+        if not isinstance(cell, nn.Cell) or ms.get_context("mode") == ms.GRAPH_MODE:
+            self.boundary.before_compiled(optimizer_in(cell))
 
     @guarded
     def end_call(self, cell: Any, outputs: Any, failed: bool) -> None:

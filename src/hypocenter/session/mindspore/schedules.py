@@ -22,8 +22,19 @@ def learning_rates(optimizer: Any) -> list[float]:
     if not hasattr(optimizer, "get_lr"):
         return _numbers([getattr(optimizer, "learning_rate", None)])
     with api._no_grad():
-        found = optimizer.get_lr()
+        found = tabled(optimizer.learning_rate, optimizer) or optimizer.get_lr()
     return _numbers(found if isinstance(found, (tuple, list)) else [found])
+
+
+def tabled(rate: Any, optimizer: Any) -> float | None:
+    """The rate of this step out of a table of rates by step, or its last one; None when it is no table.
+
+    MindSpore's own operator fails beyond the end of the table, and says so at some later operator.
+    """
+    if type(rate).__name__ != "_IteratorLearningRate":
+        return None
+    table, step = rate.learning_rate.asnumpy(), int(optimizer.global_step.asnumpy().reshape(-1)[0])
+    return as_number(ms.Tensor(table[min(step, len(table) - 1)]))
 
 
 def _numbers(values: Any) -> list[float]:

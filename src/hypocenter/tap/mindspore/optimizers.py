@@ -147,6 +147,9 @@ def _now(value: Any, optimizer: Any) -> float:
     if isinstance(number, (int, float)):
         return float(number)
     try:
+        if type(value).__name__ == "_IteratorLearningRate":  # its own operator fails beyond the end of the table
+            table, step = value.learning_rate.asnumpy(), int(optimizer.global_step.asnumpy().reshape(-1)[0])
+            return float(table[min(step, len(table) - 1)])
         return float(_plain(value(optimizer.global_step)) or 0.0)
     except Exception:  # a schedule of another kind
         return float("nan")
