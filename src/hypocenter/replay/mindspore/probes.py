@@ -17,22 +17,14 @@ _UPSTREAM = 4  # operators between a clamp and the logarithm it protects
 
 
 def upstream_grad_zero(node: Node) -> bool | None:
-    """Whether the gradient that came into a blamed backward op was exactly 0 at every bad element; None: no answer.
-
-    Which of its operands that gradient is MindSpore does not tell (the last in Mul, the first in Div): any that is 0
-    there will do, since a value of forward that is 0 there is the other factor of a product, never infinite.
-    """
+    """Whether the gradient that came into a blamed backward op was exactly 0 at every bad element; None: no answer."""
     output = bad_output(node)
-    if node.place.phase != "backward" or output is None or not node.args:
+    if node.place.phase != "backward" or output is None or not node.args or node.upstream is None:
         return None
+    incoming = list(flat(operands(node)))[node.upstream]
     mask = bad_mask(output.array)
-    fitting = [array for t in flat(operands(node)) if is_floating(t) and (array := _spread(t, mask.shape)) is not None]
-    return any(bool((array[mask] == 0).all()) for array in fitting) if fitting else None
-
-
-def _spread(tensor: Any, shape: tuple[int, ...]) -> Any:
     try:
-        return np.broadcast_to(values(tensor), shape)
+        return bool((np.broadcast_to(values(incoming), mask.shape)[mask] == 0).all())
     except ValueError:
         return None
 

@@ -58,6 +58,7 @@ ALIVE_BYTES = 4 << 30  # results kept so that their addresses are not used again
 MAX_CAPTURES = 48
 MAX_BAD = 64  # last non-finite values whose copies can be recognised
 _SIGN_FLIPS = frozenset({"neg", "mul", "div", "sub", "rsub"})
+_BOUNDED = frozenset({"softmax", "sigmoid", "tanh"})
 _WRITES = frozenset({"Assign", "AssignAdd", "AssignSub", "CopyTo"})
 _NOT_VALUES = frozenset({"typeof", "sequence_len", "make_range", "Shape", "Depend"})
 VIEWS = frozenset({
@@ -84,6 +85,8 @@ class Node:
     shapes: tuple[tuple[int, ...], ...] = ()
     dtypes: tuple[str, ...] = ()
     scalars: dict[str, Any] = field(default_factory=dict[str, Any])
+    live: Any = None  # in forward: the arguments themselves, to take the operator's gradient
+    upstream: int | None = None  # in backward: which of its tensors is the gradient that came in
 
 
 @dataclass(slots=True, kw_only=True)
@@ -142,7 +145,7 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
         self._is_own = False  # operators of ours run
         self._in_backward = False
         self._owner: int | None = None  # forward op whose gradient is being computed
-        self._gradients: dict[int, Edge] = {}  # forward op -> gradient at its result
+        self._gradients: dict[int, tuple[Edge, Any]] = {}  # forward op -> gradient at its result
         self._readers: dict[int, list[int]] = {}  # leaf's edge -> forward ops that read it
 
     def trace(self) -> tuple[TracedOp, ...]:
@@ -159,7 +162,7 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
     def edge_to(self, tensor: Any) -> Edge:
         """Who made this tensor, and what it holds."""
         with self._own():
-            return self._edge(tensor, None)
+            return self._edge(tensor)
         return Edge(producer=0)
 
     def edge_to_gradient(self, gradient: Any, parameter: Any) -> Edge:
@@ -170,9 +173,12 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
                 return known
             leaf = self._written.get(address(parameter))
             readers = self._readers.get(leaf.edge, []) if leaf is not None else []
-            bad = [index for index in readers if (at := self._gradients.get(index)) is not None and at.real]
+            bad = [index for index in readers if (at := self._gradients.get(index)) is not None and at[0].real]
             consumer = next(iter(bad or readers), None)
-            return self._edge(gradient, None) if consumer is None else self._unseen_gradient(gradient, consumer)
+            if consumer is None or leaf is None:
+                return self._edge(gradient)
+            read = [edge.producer for edge in self.nodes[consumer].traced.inputs]
+            return self._unseen_gradient(gradient, consumer, read.index(leaf.edge))
         return Edge(producer=0)
 
     def __ms_dispatch__(self, func: Any, args: Any, kwargs: Any = None) -> Any:
@@ -191,10 +197,10 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
     def _before(self, name: str, args: Any) -> _Call:
         operands = _operands(args)
         read = list(flat(operands))
-        edges = tuple(self._edge(tensor, None) for tensor in read)
+        edges = tuple(self._edge(tensor) for tensor in read)
         if not self._in_backward:
-            for tensor, edge in zip(read, edges, strict=True):
-                self._follow(tensor, edge, len(self.nodes))
+            for position, (tensor, edge) in enumerate(zip(read, edges, strict=True)):
+                self._follow(tensor, edge, len(self.nodes), position)
         written = read[:1] if name in _WRITES or name.startswith("Inplace") else []
         before = {id(t): _copied(t) for t in written}
         return _Call(args=args, operands=operands, read=read, edges=edges, written=written, before=before)
@@ -215,11 +221,12 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
         operands, read, edges = call.operands, call.read, call.edges
         base = canonical(name)
         literal = _literal_bits(operands)
+        told = () if base in _BOUNDED else edges  # what these give is never a constant of the program
         arrays = [values(t) if is_floating(t) else None for t in outputs]
         bits, news = 0, []
         for array in arrays:
             now = 0 if array is None else bits_of(array)
-            news.append(classify(now, edges, literal, flips_sign=base in _SIGN_FLIPS))
+            news.append(classify(now, told, literal, flips_sign=base in _SIGN_FLIPS))
             bits |= news[-1]
         traced = TracedOp(
             index=index,
@@ -237,11 +244,14 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
             dtypes=tuple(dtype_name(t) for t in outputs),
         )
         outside = {id(t) for t, edge in zip(read, edges, strict=True) if edge.producer < 0}
+        if place.phase != "backward" and self._alive_bytes < ALIVE_BYTES:
+            node.live = call.args
         node.scalars = _scalars(operands, node.names, outside)
         size = sum(int(t.nbytes) for t in (*read, *outputs))
         if is_transition(traced) and self._n_captures < MAX_CAPTURES and size <= CAPTURE_BYTES:
             self._n_captures += 1
             node.func, node.args = func, _detached(call.args, call.before)
+            node.upstream = self._upstream(read) if place.phase == "backward" else None
             node.outputs = tuple(held(t) for t, a in zip(outputs, arrays, strict=True) if a is not None)
         self.nodes.append(node)
         for tensor, array, found in zip(outputs, arrays, news, strict=True):
@@ -254,6 +264,17 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
             return Place(phase="backward", site="")
         owner = self.nodes[self._owner]
         return owner.place.backward(owner.traced.op)
+
+    def _upstream(self, read: list[Any]) -> int | None:
+        """Which operand is the gradient at the result of the forward op whose gradient is being computed."""
+        came = self._gradients.get(self._owner) if self._owner is not None else None
+        if came is None:
+            return None
+        array = values(came[1])
+        found = (
+            i for i, t in enumerate(read) if is_floating(t) and same_values(values(t).reshape(-1), array.reshape(-1))
+        )
+        return next(found, None)
 
     def _write(self, tensor: Any, array: NDArray[Any] | None, written: _Written) -> None:
         key = address(tensor)
@@ -270,15 +291,21 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
         while self._alive_bytes > ALIVE_BYTES:
             self._alive_bytes -= self._alive.popleft()[1]
 
-    def _edge(self, tensor: Any, consumer: int | None) -> Edge:
+    def _edge(self, tensor: Any, consumer: tuple[int, int | None] | None = None) -> Edge:
+        """Who made this tensor, and what it holds.
+
+        Args:
+            consumer: of a gradient: (forward op that read what it is the gradient of, as its how-manieth tensor).
+        """
         now = nonfinite_bits(tensor)
         known = self._known(tensor, now)
         if known is not None:
             return known
         kind, name = self._leaf(tensor)
         if now and kind == "external":
-            if self._in_backward and (consumer is not None or self._owner is not None):
-                return self._unseen_gradient(tensor, consumer if consumer is not None else self._owner or 0)
+            consumer = consumer or ((self._owner, None) if self._owner is not None else None)
+            if self._in_backward and consumer is not None:
+                return self._unseen_gradient(tensor, *consumer)
             if not self._in_backward and tensor.shape and (last := self._last_bad()) is not None:
                 return self._unseen(tensor, now, (Edge(producer=last, bits=self.nodes[last].traced.bits),))
         bits = _as_constants(now, kind, is_number=not tensor.shape)
@@ -328,15 +355,34 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
         self._write(tensor, array, _Written(index, bits))
         return Edge(producer=index, bits=bits)
 
-    def _unseen_gradient(self, tensor: Any, consumer: int) -> Edge:
-        """What the gradient of a forward op came to, made by an operator that was not shown."""
-        forward = self.nodes[consumer]
-        upstream = self._gradients.get(consumer)
-        inputs = (*((upstream,) if upstream is not None else ()), *forward.traced.inputs)
-        place = forward.place.backward(forward.traced.op)
-        return self._unseen(tensor, nonfinite_bits(tensor), inputs, place, f"{forward.traced.op}Grad")
+    def _unseen_gradient(self, tensor: Any, consumer: int, position: int | None) -> Edge:
+        """What the gradient of a forward op came to, made by an operator that was not shown.
 
-    def _follow(self, tensor: Any, edge: Edge, consumer: int) -> None:
+        Args:
+            consumer: the forward op.
+            position: the how-manieth tensor of its operands this is the gradient of; None: not known.
+        """
+        forward = self.nodes[consumer]
+        upstream, seed = self._gradients.get(consumer, (None, None))
+        if upstream is None:
+            self.leaves.append(Leaf(kind="external", name="the loss's own gradient, 1"))
+            upstream = Edge(producer=-len(self.leaves))
+        inputs = (upstream, *forward.traced.inputs)
+        if forward.traced.bits:  # of many functions the gradient is computed from the result
+            inputs = (*inputs, Edge(producer=consumer, bits=forward.traced.bits))
+        place = forward.place.backward(forward.traced.op)
+        edge = self._unseen(tensor, nonfinite_bits(tensor), inputs, place, f"{forward.traced.op}Grad")
+        node = self.nodes[edge.producer]
+        if position is not None and forward.live is not None and is_transition(node.traced):
+            if seed is None and len(forward.shapes) == 1:
+                seed = ms.ops.ones(forward.shapes[0], getattr(ms, forward.dtypes[0]))
+            if seed is not None:
+                gradient = GradientOf(forward.traced.op, forward.live, position=position)
+                node.func, node.args = gradient, (_copied(seed), *(_copied(t) for t in gradient.tensors))
+                node.names, node.upstream = ("grad", *gradient.names(forward.names)), 0
+        return edge
+
+    def _follow(self, tensor: Any, edge: Edge, consumer: int, position: int) -> None:
         """Be told the gradient of what an operator reads, just before that of its producer is computed."""
         if edge.producer < 0:
             self._readers.setdefault(edge.producer, []).append(consumer)
@@ -346,9 +392,9 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
         def told(gradient: Any) -> Any:
             if gradient is not None and not self._is_own:
                 with self._own():
-                    at = self._edge(gradient, consumer)
+                    at = self._edge(gradient, (consumer, position))
                     if edge.producer >= 0:
-                        self._gradients[edge.producer] = at
+                        self._gradients[edge.producer] = (at, gradient)
                         self._owner = edge.producer
             return gradient
 
@@ -356,11 +402,62 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
             tensor.register_hook(told)
 
 
+class GradientOf:
+    """Computes one gradient of an operator that ran: called with the gradient at its result and with its tensors.
+
+    Attributes:
+        tensors: that it ran with.
+    """
+
+    def __init__(self, op: str, args: Any, *, position: int) -> None:
+        self._op, self._args, self._position = op, args, position
+        self.tensors = list(flat(_operands(args)))
+
+    def names(self, of_arguments: Sequence[str]) -> tuple[str, ...]:
+        """One per tensor."""
+        operands = _operands(self._args)
+        return tuple(name for name, value in zip(of_arguments, operands, strict=False) for _ in flat(value))
+
+    def __call__(self, seed: Any, *tensors: Any) -> Any:
+        """The gradient."""
+
+        def forward(*given: Any) -> Any:
+            left = list(given)
+            return next(t for t in flat(self._run(_with(self._args, left))) if is_floating(t))
+
+        gradient: Any = ms.ops.GradOperation(get_all=True, sens_param=True)
+        return gradient(forward)(*tensors, seed)[self._position]
+
+    def _run(self, args: Any) -> Any:
+        """The operator by its class: what the dispatch mode handed us computes no gradient once it is over."""
+        if _operands(args) is not args:  # what follows the tensors are the primitive's own attributes
+            return args[0](*args[2][: _n_parameters(type(args[0]))])
+        kind: Any = getattr(gen_ops_prim, self._op, None)
+        if kind is None or _n_parameters(kind) != len(args):
+            raise NotImplementedError(f"the gradient of {self._op} cannot be computed alone")
+        return kind()(*args)
+
+
+def _n_parameters(kind: Any) -> int | None:
+    """Of a call of a primitive; None for any number."""
+    parameters = [p for p in inspect.signature(kind.__call__).parameters.values() if p.name != "self"]
+    return None if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters) else len(parameters)
+
+
+def _with(value: Any, left: list[Any]) -> Any:
+    """The same arguments with other tensors, taken from the front of `left`."""
+    if isinstance(value, ms.Tensor):
+        return left.pop(0)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_with(item, left) for item in value)
+    return value
+
+
 def _operands(args: Any) -> tuple[Any, ...]:
     """Without what the older kind of operator has in front: the primitive and its name."""
     if len(args) == 3 and isinstance(args[0], ms.ops.Primitive) and isinstance(args[2], tuple):
         return args[2]
-    return tuple(args)
+    return args
 
 
 @functools.lru_cache(maxsize=1024)
