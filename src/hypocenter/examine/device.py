@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import os
 import platform
+import sys
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -97,6 +98,11 @@ def versions() -> dict[str, str]:
             from torch.cuda import nccl
 
             known["nccl"] = ".".join(str(part) for part in nccl.version())
+    npu: Any = sys.modules.get("torch_npu")
+    if npu is not None:
+        known["torch_npu"] = str(npu.__version__)
+        with contextlib.suppress(Exception):  # older ones do not know it
+            known["cann"] = str(npu.npu.utils.get_cann_version())
     return known
 
 

@@ -31,7 +31,7 @@ def peers(rank: int, n_ranks: int) -> list[int]:
 
 def own_address(store_host: str, store_port: int, environ: Mapping[str, str] = os.environ) -> str:
     """The address of this host on the network that the ranks use."""
-    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HCCL_SOCKET_IFNAME"):
         wanted = environ.get(name, "").lstrip("=").split(",")[0].split(":")[0]
         if wanted and not wanted.startswith("^"):
             found = _address_of(wanted)

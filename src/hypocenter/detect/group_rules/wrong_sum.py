@@ -46,8 +46,8 @@ from hypocenter.nouns import Finding, Remedy
 from hypocenter.summary.formats import FORMATS
 
 CODE = "HC311"
-_ADVICE = "repeat the step on these ranks with another transport (NCCL_P2P_DISABLE, NCCL_ALGO); if it comes again, \
-replace the device or link; check that every handle is waited for"
+_ADVICE = "repeat the step on these ranks with another transport (NCCL_P2P_DISABLE, NCCL_ALGO, HCCL_ALGO); if it comes \
+again, replace the device or link; check that every handle is waited for"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from typing import Any
 
 from hypocenter.doctor.answer import Check
 from hypocenter.doctor.over_ranks.reports import Reports
+from hypocenter.doctor.over_ranks.tools import BY_BACKEND
 
 TITLES = {
     "all-reduce": "all-reduce",
@@ -181,6 +182,5 @@ def _again(again: Sequence[Mapping[str, Any]], comes_again: bool) -> str:
 
 
 def _fix(reports: Reports, ranks: Sequence[int]) -> tuple[str, ...]:
-    if not ranks or reports.backend != "nccl":
-        return ()
-    return (f"ssh {reports.host(ranks[0])} 'nvidia-smi -q -d ECC,PAGE_RETIREMENT; dmesg | grep -i xid'",)
+    tools = BY_BACKEND.get(reports.backend)
+    return (f"ssh {reports.host(ranks[0])} '{tools.errors}'",) if ranks and tools else ()

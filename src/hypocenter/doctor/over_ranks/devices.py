@@ -39,6 +39,7 @@ def _devices(reports: Reports) -> list[Check]:
         if known["device"]["serial"]:
             holders.setdefault(known["device"]["serial"], []).append(rank)
     shared = {serial: ranks for serial, ranks in holders.items() if len(ranks) > 1}
+    kind = next((known["device"].get("kind", "cuda") for known in reports.facts.values()), "cuda")
     found = [
         Check(
             code=CODE,
@@ -47,11 +48,11 @@ def _devices(reports: Reports) -> list[Check]:
             status="problem",
             host=reports.host(ranks[0]),
             what=f"{reports.named(ranks)} share one device: {reports.facts[ranks[0]]['device']['name']}",
-            why="NCCL refuses two ranks on one device, and their memory and time are shared; "
+            why="NCCL and HCCL refuse two ranks on one device, and their memory and time are shared; "
             "each process has to take the device of its LOCAL_RANK",
             fix=(
                 "# torchrun --nproc-per-node gpu …",
-                "# in the program: torch.cuda.set_device(int(os.environ['LOCAL_RANK']))",
+                f"# in the program: torch.{kind}.set_device(int(os.environ['LOCAL_RANK']))",
             ),
             evidence={"ranks": ranks},
         )
@@ -167,7 +168,7 @@ def _versions(reports: Reports) -> list[Check]:
         ]
     name, of = next(iter(differing.items()))
     text = "; ".join(f"{name} {version} on {reports.named(ranks)}" for version, ranks in of.items())
-    is_fatal = "nccl" in differing or "torch" in differing
+    is_fatal = bool({"nccl", "cann", "torch"} & set(differing))
     return [
         Check(
             code="comm.versions",
@@ -175,7 +176,7 @@ def _versions(reports: Reports) -> list[Check]:
             title="versions",
             status="problem" if is_fatal else "warning",
             what=text,
-            why="NCCL of another version does not answer" if is_fatal else "not tested together",
+            why="NCCL or HCCL of another version does not answer" if is_fatal else "not tested together",
             evidence={name: dict(of) for name, of in differing.items()},
         )
     ]

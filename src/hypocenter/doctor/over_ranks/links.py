@@ -67,7 +67,7 @@ def _sockets(reports: Reports) -> list[Check]:
             why="a firewall, a wrong interface or a missing route between these hosts: making a group would hang",
             fix=(
                 "ip -brief address  # then choose the interface that all hosts share:",
-                "export GLOO_SOCKET_IFNAME=eth0 NCCL_SOCKET_IFNAME=eth0",
+                "export GLOO_SOCKET_IFNAME=eth0 NCCL_SOCKET_IFNAME=eth0 HCCL_SOCKET_IFNAME=eth0",
             ),
             rank=None,
             evidence={"failed": [[a, b, e["error"]] for (a, b), e in list(bad.items())[:64]]},

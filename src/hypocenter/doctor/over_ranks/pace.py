@@ -13,6 +13,7 @@ from typing import Any
 
 from hypocenter.doctor.answer import Check
 from hypocenter.doctor.over_ranks.reports import Reports
+from hypocenter.doctor.over_ranks.tools import BY_BACKEND
 
 TIMES = 3.0  # slower than the others' usual time: one device of a kind differs from the next by a few per cent
 SPREADS = 8.0  # median absolute deviations of the others: of a normal distribution, 5 standard deviations
@@ -171,7 +172,7 @@ def _of_matmul(reports: Reports) -> list[Check]:
 
 
 def _check(reports: Reports, rank: int, what: str, why: str, evidence: dict[str, Any]) -> Check:
-    fix = ("nvidia-smi -q -d PERFORMANCE,TEMPERATURE,CLOCK",) if reports.backend == "nccl" else ()
+    fix = (BY_BACKEND[reports.backend].pace,) if reports.backend in BY_BACKEND else ()
     return Check(
         code="comm.slow-rank",
         area="communication",

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from hypocenter.doctor.answer import Check
 from hypocenter.doctor.over_ranks.reports import Report, Reports, last_words
+from hypocenter.doctor.over_ranks.tools import BY_BACKEND
 
 CODE, TITLE = "comm.stuck", "progress"
 _ON_OTHERS = ("waiting", "exchanging", "done")
@@ -171,6 +172,7 @@ def _own_errors(report: Report) -> list[Mapping[str, str]]:
 
 
 def _nobody_named(reports: Reports, waiting: Mapping[int, str], troubles: Mapping[int, Mapping[str, str]]) -> Check:
+    tools = BY_BACKEND.get(reports.backend)
     first = min(troubles) if troubles else min(waiting)
     how = f"{troubles[first]['at']}: {troubles[first]['text']}" if troubles else waiting[first]
     return Check(
@@ -180,8 +182,8 @@ def _nobody_named(reports: Reports, waiting: Mapping[int, str], troubles: Mappin
         status="problem",
         what=f"{reports.named(set(waiting) | set(troubles))} did not get through; rank {first} was {how}",
         why="every rank has started it and waits for the others, so none can be named: a link between them is bad, or "
-        "the library waits for something; see what it says with NCCL_DEBUG=INFO",
-        fix=("export NCCL_DEBUG=INFO",) if reports.backend == "nccl" else (),
+        f"the library waits for something{f'; see what {tools.library} says' if tools else ''}",
+        fix=(tools.log,) if tools else (),
         evidence={"waiting": {str(r): at for r, at in waiting.items()}},
     )
 
@@ -198,4 +200,5 @@ def _look(reports: Reports, rank: int) -> tuple[str, ...]:
     host, pid = reports.host(rank), reports.facts.get(rank, {}).get("pid")
     if pid is None:
         return ()
-    return (f"ssh {host} nvidia-smi",) if reports.backend == "nccl" else ()
+    tools = BY_BACKEND.get(reports.backend)
+    return (f"ssh {host} {tools.look}",) if tools else ()

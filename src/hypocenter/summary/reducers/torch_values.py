@@ -47,8 +47,12 @@ def in_a_row(x: Tensor) -> Tensor:
 
 
 def is_capturing(t: Tensor) -> bool:
-    """Whether a CUDA graph is being captured, in which reading a value is an error and a launch would be recorded."""
-    return t.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    """Whether a device graph is being captured, in which reading a value is an error and a launch would be recorded."""
+    kind = t.device.type
+    if kind in ("cpu", "meta"):
+        return False
+    asks = getattr(getattr(torch, kind, None), "is_current_stream_capturing", None)  # of CUDA and torch_npu
+    return asks is not None and bool(asks())
 
 
 def _is_dense(x: Tensor) -> bool:
