@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from hypocenter.compare.clues import say
 from hypocenter.compare.comparison import Matching
 from hypocenter.record.reader import RecordedRun
 
+_FLOAT32 = 2.0**-22  # relative: a framework may keep settings in float32
 _WITHOUT_EFFECT = frozenset({  # how it is computed, not what; and what is compared as a curve
     "foreach", "fused", "capturable", "differentiable", "lr", "initial_lr", "name", "lr_mult", "wd_mult",
     "is_expert_parallel",
@@ -75,5 +77,7 @@ def _partners(matching: Matching, mine: Mapping[str, Any], other: Mapping[str, A
 
 def _same(left: Any, right: Any) -> bool:
     if isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
-        return list(left) == list(right)
+        return len(left) == len(right) and all(map(_same, left, right))
+    if isinstance(left, float) and isinstance(right, float):
+        return math.isclose(left, right, rel_tol=_FLOAT32)
     return left == right

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from hypocenter.align.verdicts import named, of_comparison, result
 from hypocenter.checklist.configuration import Configuration
 from hypocenter.checklist.data.rows import of_batches
 from hypocenter.checklist.items.loading import load
-from hypocenter.compare.comparison import Comparison, RowComparison
+from hypocenter.compare.comparison import Comparison, RowComparison, SiteCard
 from hypocenter.compare.words import place
 
 _ORDER = "data.batches"  # told by digests of all steps
@@ -95,7 +96,7 @@ def _tokens(context: Context, told: list[str]) -> StageResult | None:
 def _weights(context: Context, told: list[str]) -> StageResult | None:
     found = context.compare(is_weight, 0, name="weights")
     rows = [row for row in found.rows if row.step == _first_step(found.rows)]
-    apart = [row for row in rows if _is_other(row)]
+    apart = [row for row in rows if _is_other(row, context.card("baseline", row.pair.baseline[0]))]
     if apart:
         n = len({row.pair.baseline[0].site for row in apart})
         first = apart[0]
@@ -114,10 +115,14 @@ def _weights(context: Context, told: list[str]) -> StageResult | None:
     rounded = [row for row in rows if row.verdict != "equal"]
     if not rows:
         return result(1, "cannot-tell", "no weight of one side has a counterpart on the other", why=tuple(found.notes))
-    how = "equal to the bit" if not rounded else f"the same, {len(rounded)} of them rounded"
+    how = "equal to the bit" if not rounded else f"the same, {len(rounded)} of them to {_farthest(rounded):.1g}"
     lone = [f"{n} of the {side}" for side, n in _lone(context).items() if n]
     told.append(f"{len(rows)} weights are {how}" + (f"; without counterpart: {' and '.join(lone)}" if lone else ""))
     return None
+
+
+def _farthest(rows: list[RowComparison]) -> float:
+    return max((row.distance.relative for row in rows if row.distance is not None), default=0.0)
 
 
 def _lone(context: Context) -> dict[str, int]:
@@ -192,11 +197,14 @@ def _first_step(rows: tuple[RowComparison, ...]) -> int:
     return min((row.step for row in rows), default=0)
 
 
-def _is_other(row: RowComparison) -> bool:
+def _is_other(row: RowComparison, card: SiteCard | None) -> bool:
     """Whether weights are more apart than one of the two formats rounds; of unlike shapes nobody can tell."""
     if row.verdict == "equal" or row.distance is None:
         return False
-    return row.distance.low > max(map(unit, row.dtypes))
+    limit = max(map(unit, row.dtypes))
+    if row.distance.depth == "sketch" and card is not None:  # two frameworks add up a sketch in their own orders
+        limit = max(limit, unit("float32") * math.log2(max(card.n, 2)))
+    return row.distance.low > limit
 
 
 def _known(cause: str | None, otherwise: str) -> str:
