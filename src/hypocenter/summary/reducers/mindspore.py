@@ -10,7 +10,7 @@ from hypocenter.summary.reducers.mindspore_sketch import sketch_of
 from hypocenter.summary.reducers.mindspore_values import has_values, is_on_host, n_elements, on_host
 from hypocenter.summary.reducers.numpy_many import NumpyReducer, sample_of
 from hypocenter.summary.reducers.sampling import SMALL
-from hypocenter.summary.sketch import Placement
+from hypocenter.summary.sketch import K, Placement
 
 Histogram = Literal["sample", "full"]
 
@@ -57,7 +57,7 @@ class MindSporeReducer:
         elif self._full or (is_on_host(tensor) and not self._defer_cpu):
             self._on_host[ticket] = self._host.add(on_host(tensor), place, sketch=sketch)
         elif not n_elements(tensor):
-            self._done[ticket] = Summary()
+            self._done[ticket] = Summary(sketch=(0.0,) * K**2 if self._sketch and sketch else None)
         else:
             self._deferred.add(ticket, tensor, sketch_of(tensor, place) if self._sketch and sketch else None)
 
