@@ -91,10 +91,11 @@ class Session:
     def attach(self) -> None:
         """Start listening."""
         self._undo.append(self.patches.attach())
-        for tap in (self.grads, self.calls, self.updates, self.scalers, self.clipping):
-            tap.attach(self.patches)
+        # first: what reads a model's call must run inside of what names the model
         for part in self.seams.parts():
             self._undo.append(part.attach())
+        for tap in (self.grads, self.calls, self.updates, self.scalers, self.clipping):
+            tap.attach(self.patches)
 
     def switch_off(self, reason: str, error: BaseException | None = None) -> None:
         """Something in Hypocenter failed: let go of everything, say so once."""
