@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from hypocenter.compare.naming.tables import leaf_of
 from hypocenter.compare.pairing.manual_map import ManualMap
 from hypocenter.compare.weights.checkpoint import Checkpoint, CheckpointError
 from hypocenter.compare.weights.convert import converted_views
@@ -69,9 +70,10 @@ def given_to(
     """
     buffers = set(buffers)
     for renamed in () if manual is not None else _spelt(wanted, source):
-        by_name = _by_name(wanted, renamed, buffers)
-        if by_name is not None:
-            return by_name
+        for tensors in (renamed, _with_leaves_of(wanted, renamed)):
+            by_name = _by_name(wanted, tensors, buffers)
+            if by_name is not None:
+                return by_name
     if is_part:
         raise _incomplete(wanted, source, buffers, what)
     target = Checkpoint(
@@ -114,6 +116,20 @@ def _spelt(wanted: Sequence[Wanted], source: Checkpoint) -> Iterator[Checkpoint]
             break
         prefix += f"{heads.pop()}."
         yield replace(source, tensors={f"{prefix}{name}": tensor for name, tensor in source.tensors.items()})
+
+
+def _with_leaves_of(wanted: Sequence[Wanted], source: Checkpoint) -> Checkpoint:
+    """The checkpoint with the last parts of names as the model has them: MindSpore's norm.gamma is norm.weight."""
+    own = {_with_usual_leaf(name): name for one in wanted for name in one.names}
+    renamed = {name: own.get(_with_usual_leaf(name), name) for name in source.tensors}
+    if len(set(renamed.values())) < len(renamed):
+        return source
+    return replace(source, tensors={renamed[name]: tensor for name, tensor in source.tensors.items()})
+
+
+def _with_usual_leaf(name: str) -> str:
+    path, dot, leaf = name.rpartition(".")
+    return f"{path}{dot}{leaf_of(leaf)}"
 
 
 def _padded(source: Checkpoint, target: Checkpoint, manual: ManualMap | None) -> list[str]:

@@ -98,7 +98,7 @@ class Boundary:
         if self._refused(check):
             self._seams.imposing.after_update(optimizer)
             return None
-        used = self._seams.imposing.before_update(optimizer, parameters, gradients)
+        used = self._seams.imposing.before_update(optimizer, parameters, gradients, self._step)
         due = Due(
             step=self._step, optimizer=optimizer, gradients=_paired(parameters, used), microbatches=microbatches,
             check=check, norm=self._norm, scale=self.scale.carried(microbatches),
@@ -203,7 +203,8 @@ class Boundary:
             step=self._step, check=check, bad_params=tuple(bad), microbatches=tuple(microbatches), optimizer=optimizer,
             scale=self.scale.value, clip=clip, healthy_steps=self._healthy_steps,
         )  # fmt: skip
-        self._finding = investigator.investigate(failed) or self._finding
+        with self._context.paused():  # all that it runs, also operators by themselves
+            self._finding = investigator.investigate(failed) or self._finding
         self._rows += investigator.rows()
 
     def _add_rows(self, check: Check, parameters: Sequence[Any], *, is_compiled: bool = False) -> None:

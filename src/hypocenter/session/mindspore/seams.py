@@ -151,7 +151,9 @@ class Imposing(Part):
     def before_step(self, optimizer: Any) -> None:
         """An optimizer was called: what is recorded of its options is to be what was imposed."""
 
-    def before_update(self, optimizer: Any, parameters: Sequence[Any], gradients: Sequence[Any]) -> Sequence[Any]:
+    def before_update(
+        self, optimizer: Any, parameters: Sequence[Any], gradients: Sequence[Any], step: int
+    ) -> Sequence[Any]:
         """The step is recorded. Returns the gradients that it is to use (the same, when nothing is imposed).
 
         Args:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import FunctionType, MethodType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 from mindspore import nn  # pyright: ignore[reportMissingImports]
 
-from hypocenter.tap.mindspore.calls import mentioned
+from hypocenter.tap.mindspore.mentions import mentioned
 from hypocenter.tap.mindspore.names import children, is_optimizer, unwrap
 
 _DEEPEST = 4  # functions that mention functions
@@ -56,11 +56,21 @@ def _reached(thing: Any, depth: int = _DEEPEST) -> Iterator[Any]:
     owner = getattr(inner, "__self__", None)
     if isinstance(owner, nn.Cell):
         yield owner
-    for each in mentioned(inner):
+    for each in [*mentioned(inner), *_members(owner)]:
         if isinstance(each, nn.Cell):
             yield each
         elif depth and isinstance(each, (FunctionType, MethodType)) and not _is_library(each):
             yield from _reached(each, depth - 1)
+        else:
+            yield from (held for held in _members(each) if isinstance(held, nn.Cell))
+
+
+def _members(thing: Any) -> list[Any]:
+    """What the program has set on an object of its own, a trainer for example."""
+    if thing is None or isinstance(thing, (type, ModuleType, nn.Cell, FunctionType, MethodType)) or _is_library(thing):
+        return []
+    held = getattr(thing, "__dict__", None)
+    return list(held.values()) if isinstance(held, dict) else []
 
 
 def _is_library(function: Any) -> bool:

@@ -85,6 +85,11 @@ class InTraining(Imposing):
             if self._saved is not None:
                 self._saved.before_first_forward(net)
 
+    def begin_microbatch(self, call: GradCall) -> None:
+        """A compiled function is asked for its models beforehand: it runs forward and backward in one."""
+        if not call.has_value:
+            self._check_left_over()
+
     def forward_done(self, call: GradCall) -> None:
         """A micro-batch has gone through all models that it goes through."""
         self._check_left_over()
@@ -104,12 +109,14 @@ class InTraining(Imposing):
             with or_refused(self.context.directory):
                 self._rate.enter(optimizer)
 
-    def before_update(self, optimizer: Any, parameters: Sequence[Any], gradients: Sequence[Any]) -> Sequence[Any]:
+    def before_update(
+        self, optimizer: Any, parameters: Sequence[Any], gradients: Sequence[Any], step: int
+    ) -> Sequence[Any]:
         """The step is recorded."""
         if self._gradients is None:
             return gradients
         with or_refused(self.context.directory):
-            return self._gradients.in_place_of(optimizer, parameters, gradients, self.context.clock.step)
+            return self._gradients.in_place_of(optimizer, parameters, gradients, step)
         return gradients
 
     def after_update(self, optimizer: Any) -> None:

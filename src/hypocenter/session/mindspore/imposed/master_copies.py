@@ -15,7 +15,7 @@ import mindspore as ms  # pyright: ignore[reportMissingImports]
 
 from hypocenter.session.mindspore.imposed.tensors import put
 from hypocenter.summary.reducers.mindspore_values import dtype_name
-from hypocenter.tap.mindspore.names import is_optimizer
+from hypocenter.tap.mindspore.names import optimizer_classes
 
 _HALF = ("float16", "bfloat16")
 
@@ -43,7 +43,8 @@ class MasterCopies:
         by_shape: dict[tuple[int, ...], list[Any]] = defaultdict(list)
         for parameter in half:
             by_shape[tuple(parameter.shape)].append(parameter)
-        for optimizer in [thing for thing in gc.get_objects() if is_optimizer(thing)]:
+        kinds = optimizer_classes()  # of the type: `isinstance` asks objects that are gone already (weak proxies)
+        for optimizer in [thing for thing in gc.get_objects() if issubclass(type(thing), kinds)]:
             for copy in optimizer.get_parameters():
                 if id(copy) in ours or dtype_name(copy) != "float32":
                     continue
