@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hypocenter.checklist import mindspeed
 from hypocenter.checklist.configuration import Value
 from hypocenter.checklist.settling import framework
 from hypocenter.checklist.sheet import Sheet
@@ -28,6 +29,7 @@ def settle(sheet: Sheet) -> None:
     _parallel(sheet)
     _data(sheet)
     _fusions(sheet)
+    mindspeed.settle(sheet)
 
 
 def _is_on(sheet: Sheet, key: str, default: bool = False) -> bool:
