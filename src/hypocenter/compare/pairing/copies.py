@@ -8,7 +8,7 @@ its output is paired all the same: with what the counterpart of the next module 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from hypocenter.compare.comparison import Layout, Pair, SiteCard, Spot
@@ -16,6 +16,7 @@ from hypocenter.compare.pairing.ports import direction
 from hypocenter.compare.pairing.sameness import is_telling
 
 _PHASES = ("forward", "backward")
+Shape = tuple[int, ...]
 _PLAIN = ("identity", "swapped", "copies")  # layouts that a further copy keeps
 
 
@@ -27,7 +28,9 @@ def with_copies(pairs: Sequence[Pair], ours: Sequence[SiteCard], theirs: Sequenc
         ours: all spots of the baseline, in execution order.
         theirs: all spots of the candidate, as `ours`.
     """
-    sides = _claims(pairs, ours, 0), _claims(pairs, theirs, 1)
+    shapes = tuple({card.spot: card.shape for card in cards} for cards in (ours, theirs))
+    takes_copies = [_takes_copies(pair, *shapes) for pair in pairs]
+    sides = _claims(pairs, ours, 0, takes_copies), _claims(pairs, theirs, 1, takes_copies)
     found = list(pairs)
     for side, claims in enumerate(sides):
         for number in claims.keys() - sides[1 - side].keys():
@@ -50,12 +53,19 @@ def without_copies(pair: Pair) -> Pair:
     return replace(pair, baseline=sides[0], candidate=sides[1], layout=layout)
 
 
-def _claims(pairs: Sequence[Pair], cards: Sequence[SiteCard], side: int) -> dict[int, list[Spot]]:
+def _claims(
+    pairs: Sequence[Pair], cards: Sequence[SiteCard], side: int, takes_copies: Sequence[bool]
+) -> dict[int, list[Spot]]:
     """Spots of one run that are in no pair, by the number of the pair that they join."""
     number_of = {spot: i for i, pair in enumerate(pairs) for spot in (pair.baseline, pair.candidate)[side]}
     same: dict[object, list[SiteCard]] = defaultdict(list)
     for card in cards:
-        if card.spot in number_of and _takes_more(pairs[number_of[card.spot]], side):
+        number = number_of.get(card.spot)
+        if (
+            number is not None
+            and takes_copies[number]
+            and len((pairs[number].candidate, pairs[number].baseline)[side]) == 1
+        ):
             same[_tensor(card)].append(card)
     found: dict[int, list[Spot]] = defaultdict(list)
     for card in cards:
@@ -66,9 +76,13 @@ def _claims(pairs: Sequence[Pair], cards: Sequence[SiteCard], side: int) -> dict
     return found
 
 
-def _takes_more(pair: Pair, side: int) -> bool:
-    other = (pair.candidate, pair.baseline)[side]
-    return pair.baseline[0].phase in _PHASES and len(other) == 1 and pair.layout.kind in _PLAIN
+def _takes_copies(pair: Pair, ours: Mapping[Spot, Shape], theirs: Mapping[Spot, Shape]) -> bool:
+    """Whether further copies of its tensor can be compared as the pair is."""
+    if pair.baseline[0].phase not in _PHASES:
+        return False
+    a, b = ours[pair.baseline[0]], theirs[pair.candidate[0]]
+    same_rows = pair.layout.kind == "reshaped" and len(a) > 1 and len(b) > 1 and a[-1] == b[-1]
+    return pair.layout.kind in _PLAIN or same_rows
 
 
 def _tensor(card: SiteCard) -> object:

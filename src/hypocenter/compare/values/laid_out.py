@@ -33,7 +33,7 @@ def laid_out(layout: Layout, baseline: Sequence[Stored], candidate: Sequence[Sto
 
 def _views(layout: Layout, baseline: Sequence[Stored], candidate: Sequence[Stored]) -> Views | None:
     if layout.kind == "copies":
-        return [(a, b) for a in baseline for b in candidate]
+        return [(a, _as_shape(b, a.raw.shape)) for a in baseline for b in candidate]
     if layout.kind in ("concatenated", "interleaved"):
         if len(baseline) == len(candidate) == 1:  # fused on both sides, in another order
             return _both_fused(layout, baseline[0], candidate[0])
@@ -54,6 +54,10 @@ def _views(layout: Layout, baseline: Sequence[Stored], candidate: Sequence[Store
     elif layout.kind == "padded":
         a, b = _front(a, layout.dim, layout.sizes[0]), _front(b, layout.dim, layout.sizes[0])
     return [(a, b)]
+
+
+def _as_shape(stored: Stored, shape: tuple[int, ...]) -> Stored:
+    return stored if stored.raw.shape == shape else _with(stored, stored.raw.reshape(shape))
 
 
 def _both_fused(layout: Layout, baseline: Stored, candidate: Stored) -> Views | None:
