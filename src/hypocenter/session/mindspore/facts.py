@@ -133,8 +133,8 @@ def _of_nn(optimizer: Any, names: NameMap) -> Iterator[GroupFacts]:
     """mindspore.nn keeps learning rate and weight decay per parameter where they were given in groups."""
     parameters, held = parameters_of(optimizer), members(optimizer)
     rates, decays = learning_rates(optimizer), _per_parameter(getattr(optimizer, "weight_decay", 0.0))
-    options = {new: value for old, new in _OPTION_NAMES.items() if (value := _number(held.get(old))) is not NOT_PLAIN}
-    options = {key: value for key, value in options.items() if value is not None}
+    told = {new: _number(held[old]) for old, new in _OPTION_NAMES.items() if held.get(old) is not None}
+    options = {key: value for key, value in told.items() if value is not NOT_PLAIN}
     betas = [_number(held.get(name)) for name in ("beta1", "beta2")]
     if all(isinstance(beta, float) for beta in betas):
         options["betas"] = betas
@@ -144,10 +144,8 @@ def _of_nn(optimizer: Any, names: NameMap) -> Iterator[GroupFacts]:
         decay = decays[i] if len(decays) == len(parameters) else next(iter(decays), None)
         grouped.setdefault((rate, decay), []).append(names.label(parameter))
     for (rate, decay), labels in grouped.items():
-        told = {"lr": rate, "weight_decay": decay}
-        yield GroupFacts(
-            options={**options, **{k: v for k, v in told.items() if v is not None}}, parameters=tuple(labels)
-        )
+        own = {key: value for key, value in {"lr": rate, "weight_decay": decay}.items() if value is not None}
+        yield GroupFacts(options={**options, **own}, parameters=tuple(labels))
 
 
 def _per_parameter(value: Any) -> list[float | None]:

@@ -53,6 +53,7 @@ class Session:
         self.is_off = False
         self._pid = os.getpid()
         self._undo: list[Undo] = []
+        self._is_closed = False
         self.warn = Warnings()
         self.names, self.clock, self.tape = NameMap(), Clock(), Tape(config.keep_mb << 20)
         self.patches = Patches()
@@ -110,8 +111,9 @@ class Session:
 
     def close(self) -> None:
         """Check what no update has checked, write the rest, let go. Safe to call twice; nothing in a forked child."""
-        if os.getpid() != self._pid or self._undo == []:
+        if os.getpid() != self._pid or self._is_closed:
             return
+        self._is_closed = True
         try:
             self._at_end()
         finally:

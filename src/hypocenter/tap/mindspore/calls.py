@@ -10,6 +10,7 @@ from mindspore import nn  # pyright: ignore[reportMissingImports]
 from mindspore.common import api  # pyright: ignore[reportMissingImports]
 
 from hypocenter.tap.mindspore.grads import GradTap
+from hypocenter.tap.mindspore.mentions import mentioned_through
 from hypocenter.tap.mindspore.names import children, is_mindspores_own, is_optimizer
 from hypocenter.tap.mindspore.patches import Patches
 
@@ -101,7 +102,7 @@ class CallTap:
             return False
         known = self._known.get(id(code))
         if known is None:
-            known = self._known[id(code)] = any(is_optimizer(thing) for thing in mentioned(function))
+            known = self._known[id(code)] = optimizer_in(function) is not None
         return known
 
 
@@ -118,11 +119,13 @@ _DEEPEST = 3  # wrappers around a training cell: of a data set, of a pipeline
 
 
 def optimizer_in(thing: Any, depth: int = _DEEPEST) -> Any:
-    """The optimizer that a training cell, or a compiled function, holds; None when none."""
-    held = list(children(thing).values()) if isinstance(thing, nn.Cell) else mentioned(thing)
+    """The optimizer that a training cell, or a compiled function, holds or mentions; None when none."""
+    if not isinstance(thing, nn.Cell):
+        return next((each for each in mentioned_through(thing) if is_optimizer(each)), None)
+    held = list(children(thing).values())
     found = next((each for each in held if is_optimizer(each)), None)
-    if found is None and depth and isinstance(thing, nn.Cell):
-        inner = [each for each in held if isinstance(each, nn.Cell) and children(each) != {}]
+    if found is None and depth:
+        inner = [each for each in held if isinstance(each, nn.Cell) and children(each)]
         found = next((o for each in inner if (o := optimizer_in(each, depth - 1)) is not None), None)
     return found
 
@@ -136,16 +139,3 @@ def models_in(thing: Any) -> list[Any]:
         return [thing]
     models = [c for c in inner if not is_mindspores_own(c) and not is_training_cell(c)]
     return models or [m for c in inner if is_training_cell(c) for m in models_in(c)]
-
-
-def mentioned(function: Any) -> list[Any]:
-    """Objects that a function names: globals and what it closes over, and what is set on its `self`."""
-    inner = getattr(function, "__func__", function)
-    found = [inner.__globals__.get(name) for name in inner.__code__.co_names]
-    for held in inner.__closure__ or ():
-        try:
-            found.append(held.cell_contents)
-        except ValueError:  # not filled yet
-            continue
-    owner = getattr(function, "__self__", None)
-    return [*found, *(children(owner).values() if owner is not None else ())]

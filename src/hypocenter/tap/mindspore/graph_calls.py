@@ -14,7 +14,8 @@ import mindspore as ms  # pyright: ignore[reportMissingImports]
 from mindspore import nn  # pyright: ignore[reportMissingImports]
 from mindspore.common import api  # pyright: ignore[reportMissingImports]
 
-from hypocenter.tap.mindspore.calls import is_training_cell, mentioned
+from hypocenter.tap.mindspore.calls import is_training_cell
+from hypocenter.tap.mindspore.mentions import mentioned
 from hypocenter.tap.mindspore.names import NameMap, children, is_optimizer
 from hypocenter.tap.mindspore.patches import Patches
 
@@ -122,12 +123,25 @@ def _models(function: Any, depth: int) -> list[Any]:
     if not hasattr(getattr(function, "__func__", function), "__code__"):
         return []
     found: list[Any] = []
-    for thing in mentioned(function):
+    for thing in _closed_over(function) if is_library(function) else mentioned(function):
         if isinstance(thing, nn.Cell):
             found += [] if is_optimizer(thing) else [thing]
-        elif depth and isinstance(thing, (FunctionType, MethodType)) and not is_library(thing):
+        elif depth and isinstance(thing, (FunctionType, MethodType)):
             found += _models(thing, depth - 1)
     return found
+
+
+def _closed_over(function: Any) -> list[Any]:
+    """What MindSpore's wrapper of a function wraps."""
+    cells = getattr(getattr(function, "__func__", function), "__closure__", None) or ()
+    return [cell.cell_contents for cell in cells if _is_filled(cell)]
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
 
 
 def is_library(function: Any) -> bool:
