@@ -35,6 +35,7 @@ from hypocenter.tap.mindspore.names import is_optimizer
 from hypocenter.tap.mindspore.parameters import parameter_readings
 
 VARIABLE = "MINDSPORE_DUMP_CONFIG"
+_ROOM = 4  # times what a step takes must be free
 _NONE = 0  # the number of calls that are not dumped
 
 
@@ -57,6 +58,7 @@ class Graphs(Seam):
         self._said: set[str] = set()
         self._is_paused = False
         self._n_evidence = 0
+        self._has_size = False
 
     def attach(self) -> Any:
         """Listen to calls of graphs."""
@@ -76,7 +78,7 @@ class Graphs(Seam):
         name_scopes(owner, self.context.names)
         step = self.context.clock.step
         self._note_state(owner, step)
-        if not (self._due(step) and trains(owner)) or self._number >= MOST_CALLS:
+        if not (self._due(step) and trains(owner) and self._has_room()) or self._number >= MOST_CALLS:
             _number_calls(_NONE)
             return
         self._number += 1
@@ -110,6 +112,7 @@ class Graphs(Seam):
                 "not part of this build"
             )
             return GraphStep()
+        self._say_size()
         for line in self._rows.problems:
             self._say_once(f"GRAPH mode: {line}")
         evidence = self._dump.evidence
@@ -120,6 +123,28 @@ class Graphs(Seam):
         have = {(row.phase, row.site, row.port) for row in state}
         rows = [*state, *(row for row in self._rows.rows if (row.phase, row.site, row.port) not in have)]
         return GraphStep(rows=rows, record=self._rows.record, finding=finding)
+
+    def _say_size(self) -> None:
+        """How much one step is, once."""
+        assert self._dump is not None
+        if not self._has_size:
+            self._has_size = True
+            self.context.warn(
+                f"GRAPH mode: a step is dumped in {self._dump.n_files:,} files, {self._dump.n_bytes >> 10:,} KiB: "
+                "they are read and deleted; --schedule every=100 looks at fewer steps"
+            )
+
+    def _has_room(self) -> bool:
+        """Whether the disk can take one more step."""
+        assert self._dump is not None
+        try:
+            free = shutil.disk_usage(self._dump.folder).free
+        except OSError:
+            return True
+        has_room = free > _ROOM * self._dump.n_bytes
+        if not has_room:
+            self._say_once(f"GRAPH mode: steps are left out: the disk has {free >> 20:,} MiB left")
+        return has_room
 
     def _write(self, evidence: Evidence, *, scale: float | None, skipped: bool, healthy_steps: int) -> str:
         """The id of the evidence that was written."""
