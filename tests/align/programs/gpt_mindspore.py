@@ -71,12 +71,22 @@ class Block(nn.Cell):
         return x + self.output(self.layernorm2(x))
 
 
+class Embedding(nn.Embedding):
+    """Looks up rows of its table in `dtype`."""
+
+    dtype = ms.float32
+
+    def construct(self, ids):
+        return ops.gather(self.embedding_table.astype(self.dtype), ids, 0)
+
+
 class Embeddings(nn.Cell):
     """Of tokens and positions."""
 
     def __init__(self, given):
         super().__init__()
-        self.word_embedding = nn.Embedding(VOCABULARY, WIDTH, dtype=getattr(ms, given.embedding))
+        self.word_embedding = Embedding(VOCABULARY, WIDTH)
+        self.word_embedding.dtype = getattr(ms, given.embedding)
         self.position_embedding = nn.Embedding(LENGTH, WIDTH)
         self.dropout = nn.Dropout(p=given.dropout)
 
@@ -163,7 +173,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--fp16", default="", help="cell that computes in float16")
     parser.add_argument("--no-bias", action="store_true", help="of the last block's last linear")
     parser.add_argument("--decay", choices=("matrices", "all"), default="matrices")
-    parser.add_argument("--embedding", choices=("float32", "float16"), default="float32", help="of tokens")
+    parser.add_argument("--embedding", choices=("float32", "float16"), default="float32", help="lookup format")
     parser.add_argument("--beta2", type=float, default=0.95)
     parser.add_argument("--label-shift", type=int, default=1)
     parser.add_argument("--transposed", action="store_true", help="the last block's attention projection when loaded")
