@@ -159,6 +159,8 @@ def _vocabulary(facts: Facts | None, configuration: Configuration | None) -> int
 
 def _rows(module: ModuleFacts) -> int | None:
     rows = module.attributes.get("num_embeddings")
+    if rows is None and "Embedding" in module.kind:  # MindSpore's word
+        rows = module.attributes.get("vocab_size")
     return rows if isinstance(rows, int) else None
 
 
