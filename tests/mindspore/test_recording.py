@@ -333,6 +333,19 @@ def test_step_and_parameters_of_a_nan_in_a_gradient(tmp_path: Path) -> None:
     assert found.findings[0].cause == "sqrt-gradient-at-zero"
 
 
+def test_an_update_that_breaks_a_parameter(tmp_path: Path) -> None:
+    def too_fast(t: Training) -> None:
+        x, y = t.data[0]
+        t.data[0] = x, y * 1e4
+        functional(t)
+
+    _, run = recorded(tmp_path / "run", too_fast, lambda p: nn.SGD(p, learning_rate=3e38))
+
+    found = diagnose(run)
+    assert found.status == "findings"
+    assert (found.findings[0].step, found.findings[0].kind) == (0, "nonfinite")
+
+
 def test_a_failure_leaves_training_alone(tmp_path: Path) -> None:
     plain = Training()
     planted(plain)

@@ -46,7 +46,7 @@ class Boundary:
         self.scale = StepScale()
         self.n_usual = 1  # micro-batches of the last step
         self._facts = FactsKeeper(context)
-        self._parameters = ParameterCheck(context, self.sentinel)
+        self._parameters = ParameterCheck(context)
         self._check: Check | None = None
         self._step = 0
         self._norm: float | None = None
@@ -196,7 +196,6 @@ class Boundary:
             investigator.went_well(check, self._step, self.scale.value)
             self._healthy_steps += 1
             return
-        self._parameters.look_back()
         if self._parameters.poisoned:
             return
         failed = Failed(

@@ -10,11 +10,11 @@ from hypocenter.diagnose.evidence import Evidence
 from hypocenter.session.check import Check
 from hypocenter.session.evidence_file import write_evidence
 from hypocenter.session.mindspore.seams import Context
-from hypocenter.session.mindspore.sentinel import Sentinel
 from hypocenter.tap.mindspore.gradients import Norms, is_finite
 from hypocenter.tap.mindspore.updates import parameters_of
 
-ROTATION = 8  # updates in which each float32 parameter is looked at once; all of them each time would cost 0.5 %
+ROTATION = 8  # updates in which each large float32 parameter is looked at once; all each time would cost 0.5 %
+LARGE = 1 << 14  # elements
 
 
 class ParameterCheck:
@@ -24,32 +24,25 @@ class ParameterCheck:
         poisoned: parameters are not finite: what fails from now on is a consequence.
     """
 
-    def __init__(self, context: Context, sentinel: Sentinel) -> None:
-        self._context, self._sentinel = context, sentinel
+    def __init__(self, context: Context) -> None:
+        self._context = context
         self.poisoned = False
-        self._last: tuple[Sequence[Any], int] | None = None  # parameters and number of the last update
 
     def after(self, optimizer: Any, step: int, check: Check, healthy_steps: int) -> str:
         """An update is over. Returns the id of the evidence written, or ''."""
         parameters = parameters_of(optimizer)
-        self._last = parameters, step
         was_fine = check.loss_finite and not check.bad_params
         if not was_fine:
             self.poisoned = self.poisoned or bool(self._bad(parameters))
             return ""
-        turn = [p for i, p in enumerate(parameters) if p.itemsize < 4 or i % ROTATION == step % ROTATION]
+        turn = [p for i, p in enumerate(parameters) if _is_cheap(p) or i % ROTATION == step % ROTATION]
         bad = self._bad(turn)
         if not bad or self.poisoned:
             self.poisoned = bool(bad)
             return ""
         self.poisoned = True
-        labels = tuple(self._sentinel.label(p) for p in self._bad(parameters))
+        labels = tuple(self._context.names.label(p) for p in self._bad(parameters))
         return self._write(step, labels, healthy_steps)
-
-    def look_back(self) -> None:
-        """A step failed: were parameters broken before it?"""
-        if self._last is not None and not self.poisoned:
-            self.poisoned = bool(self._bad(self._last[0]))
 
     def _bad(self, parameters: Sequence[Any]) -> list[Any]:
         norms = Norms(parameters).read()
@@ -66,3 +59,8 @@ class ParameterCheck:
         if problem:
             self._context.warn(f"the evidence cannot be written: {problem}")
         return evidence.id
+
+
+def _is_cheap(parameter: Any) -> bool:
+    """Small, or of half precision: those updates do break."""
+    return parameter.itemsize < 4 or parameter.size < LARGE

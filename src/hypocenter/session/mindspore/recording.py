@@ -286,7 +286,7 @@ class Session:
         return gradients if answer is None else answer.gradients
 
     @guarded
-    def _before_update(self, optimizer: Any, gradients: Sequence[Any]) -> _Answer:
+    def _before_update(self, optimizer: Any, gradients: Sequence[Any]) -> _Answer | None:
         with self.boundary.timed():
             used = self.boundary.before(optimizer, gradients)
         if used is None:

@@ -43,8 +43,8 @@ def _numbers(values: Any) -> list[float]:
 
 def as_number(value: Any) -> float | None:
     """A number, or a Tensor or Parameter that holds one: 0.01 of a float32 that was made from 0.01."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
+    if isinstance(value, (int, float)):
+        return None if isinstance(value, bool) else float(value)
     if isinstance(value, ms.Tensor) and value.size == 1:
         number = value.asnumpy().reshape(-1)[0]
         return float(str(number)) if number.dtype == np.float32 else float(number)
