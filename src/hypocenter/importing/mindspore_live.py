@@ -27,7 +27,6 @@ from hypocenter.nouns import LEVELS, Reading, StepRecord, Summary, replace
 from hypocenter.record.facts_file import Facts
 from hypocenter.record.layout import tensors_directory
 
-FOLDER = "graph-dump"  # below a rank's folder
 CALLS = "calls.txt"  # in it: number of a call and its step, a line each
 MOST_CALLS = 2_000_000_000  # numbers of calls; MindSpore counts with 32 bits
 _NEVER_CALLED = ("CellList", "CellDict")  # hold cells: Python calls those, not them

@@ -21,6 +21,7 @@ RUNS_FOLDER = "runs"
 MARK_FOLDER = ".job"  # names the job whose tasks share the directory; holds a file for each task that has ended
 REFUSED_FILE = ".refused"  # why the program was not allowed to train: what it was to impose does not fit it
 INITIAL_WEIGHTS_FILE = "initial-weights.safetensors"  # of a rank: see weights_file.py
+DUMP_FOLDER = "graph-dump"  # of a rank, while its program runs: what MindSpore dumps of a step, until it is read
 STREAM_SUFFIX = ".arrow"
 SEALED_SUFFIX = ".parquet"
 SEALED_PREFIX = "sealed-"

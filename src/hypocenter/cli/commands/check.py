@@ -15,7 +15,7 @@ from hypocenter.diagnose.diagnosis import diagnose
 from hypocenter.diagnose.schema import to_json
 from hypocenter.errors import HypocenterError
 from hypocenter.nouns import Diagnosis, Severity
-from hypocenter.record.layout import DIAGNOSIS_FILE
+from hypocenter.record.layout import DIAGNOSIS_FILE, DUMP_FOLDER
 from hypocenter.record.reader import open_run
 from hypocenter.report import catalogue
 from hypocenter.report.closing import closing
@@ -43,6 +43,7 @@ def command(run: Path, as_json: bool, format_name: str, fail_on: str, notes: boo
     Writes RUN/diagnosis.json. Exit code: 0 nothing at or above --fail-on, 1 findings, 4 nothing to read, 5 cannot tell.
     """
     started = time.perf_counter()
+    _finish_dumps(run, sys.stderr)
     recording = open_run(run)
     diagnosis = diagnose(recording)
     seconds = time.perf_counter() - started
@@ -65,6 +66,7 @@ def finish(run_dir: Path, stream: TextIO) -> Diagnosis | None:
         The diagnosis; None for a recording that cannot be read, which is told about, never raised.
     """
     try:
+        _finish_dumps(run_dir, stream)
         recording = open_run(run_dir)
         diagnosis = diagnose(recording)
         store(run_dir, diagnosis, stream)
@@ -75,6 +77,16 @@ def finish(run_dir: Path, stream: TextIO) -> Diagnosis | None:
         write(stream, f"{error}\n")
         return None
     return diagnosis
+
+
+def _finish_dumps(run_dir: Path, talk: TextIO) -> None:
+    """Read what a graph of MindSpore had dumped when its program was killed."""
+    if not any(run_dir.glob(f"rank-*/{DUMP_FOLDER}")):
+        return
+    from hypocenter.importing.left_over import read_left_over
+
+    for line in read_left_over(run_dir):
+        write(talk, f"note: {line}\n")
 
 
 def worst(diagnosis: Diagnosis) -> Severity | None:

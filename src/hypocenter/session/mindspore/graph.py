@@ -22,8 +22,10 @@ import mindspore as ms  # pyright: ignore[reportMissingImports]
 
 from hypocenter import schedule
 from hypocenter.diagnose.evidence import Evidence
-from hypocenter.importing.mindspore_live import FOLDER, MOST_CALLS, LiveDump, LiveRows, note_call
+from hypocenter.importing.left_over import note_owner
+from hypocenter.importing.mindspore_live import MOST_CALLS, LiveDump, LiveRows, note_call
 from hypocenter.nouns import LEVELS, Reading
+from hypocenter.record.layout import DUMP_FOLDER
 from hypocenter.session.evidence_file import write_evidence
 from hypocenter.session.mindspore.dump_settings import PLAIN_PATH, settings
 from hypocenter.session.mindspore.seams import Context, GraphStep
@@ -55,6 +57,7 @@ class Graphs(Seam):
         self._is_set = False
         self._number = 0
         self._calls: list[int] = []
+        self._at: int | None = None  # the step under way, since a graph was called in it
         self._said: set[str] = set()
         self._is_paused = False
         self._n_evidence = 0
@@ -76,7 +79,9 @@ class Graphs(Seam):
             self._is_wanted = False
             return
         name_scopes(owner, self.context.names)
-        step = self.context.clock.step
+        if self._at is None:
+            self._at = self.context.clock.step  # an optimizer is called when the clock shows the next step already
+        step = self._at
         self._note_state(owner, step)
         if not (self._due(step) and trains(owner) and self._has_room()) or self._number >= MOST_CALLS:
             _number_calls(_NONE)
@@ -103,7 +108,7 @@ class Graphs(Seam):
 
     def collect(self, step: int, *, scale: float | None, skipped: bool, healthy_steps: int) -> GraphStep:
         """All that was dumped of a step that is over."""
-        calls, self._calls = self._calls, []
+        calls, self._calls, self._at = self._calls, [], None
         if self._dump is None or self._rows is None or not calls:
             return GraphStep()
         if not self._dump.read(step, calls):
@@ -189,9 +194,10 @@ class Graphs(Seam):
             )
             return False
         rank, _ = self.context.rank()
-        folder = self.context.rank_directory() / FOLDER
+        folder = self.context.rank_directory() / DUMP_FOLDER
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
+        note_owner(folder)
         file = folder / "settings.json"
         is_statistic = ms.get_context("device_target") == "Ascend" and self._config.level == "modules"
         text = settings(
