@@ -1,4 +1,4 @@
-"""Every command line that docs/from-msprobe.md names exists, with its options and their choices."""
+"""Every command line that docs/from-msprobe.md and docs/ascend.md name exists, with its options and their choices."""
 
 from __future__ import annotations
 
@@ -9,13 +9,22 @@ from pathlib import Path
 import click
 import pytest
 
+from hypocenter.checklist.tables import table
 from hypocenter.cli import hypocenter
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "from-msprobe.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGES = (DOCS / "from-msprobe.md", DOCS / "ascend.md")
 
 
 def spans() -> list[str]:
-    return re.findall(r"`([^`\n]+)`", PAGE.read_text(encoding="utf-8"))
+    found: list[str] = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        found += [
+            *re.findall(r"`([^`\n]+)`", text),
+            *re.findall(r"^ {4}(hypocenter [^#\n]+?) *(?:#.*)?$", text, re.MULTILINE),
+        ]
+    return found
 
 
 def command_of(words: list[str]) -> tuple[click.Command, list[str]]:
@@ -57,15 +66,15 @@ def test_a_command_line_of_the_page_parses(line: str) -> None:
     "option", sorted({w for s in spans() if s.startswith("--") for w in s.split() if w[:2] == "--"})
 )
 def test_an_option_that_stands_alone_is_one_of_some_command(option: str) -> None:
-    theirs = {"--backend"}  # of msprobe
+    theirs = {"--backend"} | {f"--{key.replace('_', '-')}" for key in table("megatron").joined.keys}
     commands = [hypocenter.get_command(click.Context(hypocenter), name) for name in hypocenter.list_commands(None)]  # type: ignore[arg-type]
 
     assert option in theirs or any(option in options_of(command) for command in commands if command)
 
 
-def test_links_lead_somewhere() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    targets = re.findall(r"\]\(([\w./-]+\.md)", text)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\(([\w./-]+\.md)", page.read_text(encoding="utf-8"))
 
     assert targets
-    assert [target for target in targets if not (PAGE.parent / target).is_file()] == []
+    assert [target for target in targets if not (DOCS / target).is_file()] == []

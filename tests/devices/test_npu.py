@@ -16,6 +16,17 @@ import pytest
 import torch
 import warm
 
+VIEWS = {"_unsafe_view", "as_strided", "detach", "permute", "slice.Tensor", "split.Tensor", "unsqueeze", "view"}
+VIEWS |= {"view.dtype", "masked_fill.Scalar", "new_zeros"}  # of others: masked_fill_, zeros
+OP_PLUGIN = {
+    "__rshift__.Scalar", "__rshift__.Tensor", "_foreach_norm.Scalar", "_local_scalar_dense", "_to_copy", "add.Tensor",
+    "add_.Tensor", "amax", "amin", "aminmax", "arange", "bincount", "bitwise_and.Scalar", "bitwise_and.Tensor",
+    "bitwise_xor.Scalar", "bitwise_xor.Tensor", "cat", "clamp", "clone", "copy_", "div.Tensor", "eq.Scalar",
+    "gt.Scalar", "index.Tensor", "isnan", "linalg_vector_norm", "lt.Scalar", "maximum", "min", "mm", "mul.Tensor",
+    "nan_to_num", "neg", "rsub.Scalar", "stack", "sum", "zeros",
+}  # fmt: skip
+"""Operators that op-plugin, which holds torch_npu's kernels, lists in August 2026."""
+
 HERE = Path(__file__).parent
 PROGRAM = HERE / "train_on_npu.py"
 
@@ -202,3 +213,33 @@ print(json.dumps(torch_facts.switches()["npu.conv.allow_hf32"]))
     assert (wrong, skipped) == ([], [])
     assert n_tests > 5
     assert done.stdout.splitlines()[1] == "true"
+
+
+def test_what_is_launched_on_a_device_has_an_npu_kernel():
+    program = """
+import npu_backend; npu_backend.begin()
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from hypocenter.summary.reducers.torch import TorchReducer
+from hypocenter.tap.gradients import norms
+torch.set_num_threads(1)
+made = [(torch.randn(n) * 10).to(t).to("npu") for n in (100, 70000)
+        for t in (torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.bool)]
+seen = set()
+class Log(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        seen.add(str(func))
+        return func(*args, **(kwargs or {}))
+with Log():
+    for values in made:
+        for is_sketched in (False, True):
+            reducer = TorchReducer(sketch=is_sketched)
+            reducer.add(values)
+            reducer.drain()
+    torch.stack([norm.float() for norm in norms([v for v in made if v.is_floating_point()])]).tolist()
+print(*seen)
+"""
+    done = python("-c", f"import sys; sys.path.insert(0, {str(HERE)!r}){program}")
+    launched = {name.removeprefix("aten.").removesuffix(".default") for name in done.stdout.split()}
+    assert launched - VIEWS - OP_PLUGIN == set(), "look it up in op-plugin's op_plugin_functions.yaml, then add it"
+    assert "bincount" in launched
