@@ -88,3 +88,23 @@ def test_backward_operators_stand_at_the_forward_line_whose_gradient_they_are(ne
 
     assert [(n.place.phase, n.place.site, n.place.forward_op) for n in of_relu] == [("backward", "ffn", "ReLU")]
     assert "relu" in of_relu[0].place.source().text
+
+
+def test_replay_that_raises_leaves_the_next_gradient_whole(net):
+    names = NameMap()
+    names.add_root(net)
+    per_sample = Tensor(np.ones((4, 1), np.float32))
+    scale = Tensor(1.0, ms.float32)
+
+    def loss(x):  # wants exactly this batch size
+        return (net(x, scale).sum(-1) * per_sample).sum()
+
+    weights = tuple(net.trainable_params())
+    call = GradCall(number=0, batch=0, fn=loss, args=(batch(),), weights=weights, random=random_state())
+    before = [g.asnumpy() for g in ms.grad(loss, None, weights)(batch())]
+
+    with pytest.raises(ValueError, match="broadcast"):
+        Replayer(names, contextlib.nullcontext).run(call, rows=(4, [0, 2, 3]))
+
+    after = [g.asnumpy() for g in ms.grad(loss, None, weights)(batch())]
+    assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))

@@ -13,6 +13,7 @@ from typing import Any
 
 import mindspore as ms  # pyright: ignore[reportMissingImports]
 from mindspore import ops  # pyright: ignore[reportMissingImports]
+from mindspore.common.api import _pynative_executor  # pyright: ignore[reportMissingImports]
 
 from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.replay.mindspore.host import flat, is_finite, is_floating
@@ -92,6 +93,7 @@ class Replayer:
             stack.enter_context(self._state_put_back(call))
             if around is not None:
                 stack.enter_context(around)
+            stack.enter_context(_cleared_on_error())
             if tracer is not None:
                 stack.enter_context(tracer)
             return self._run(call, tracer, rows, seed_scale)
@@ -138,6 +140,16 @@ class Replayer:
                 parameter.set_data(value)
             if before is not None:
                 ms.set_rng_state(before)
+
+
+@contextlib.contextmanager
+def _cleared_on_error() -> Generator[None, None, None]:
+    """A forward that raises leaves MindSpore with half a graph of gradients: the next one would fail."""
+    try:
+        yield
+    except Exception:
+        _pynative_executor.clear_res()
+        raise
 
 
 def _arguments(call: GradCall) -> tuple[Any, ...]:
