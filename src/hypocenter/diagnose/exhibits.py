@@ -131,9 +131,15 @@ def exhibited(evidence: Evidence, *, rank: int, bundle: str | None = None) -> Ex
         confidence=verdict.confidence,
         remedy=_remedy(evidence, verdict, place["site"]),
         chips=evidence.chips,
-        bundle=None if evidence.trigger == "grad-underflow" else bundle,  # nothing to replay alone
+        bundle=bundle if _has_op(evidence) else None,
     )
     return Exhibit(evidence=evidence, verdict=verdict, finding=finding)
+
+
+def _has_op(evidence: Evidence) -> bool:
+    """Whether there may be an operator to replay alone: of the dump of a graph nothing is kept."""
+    is_of_dump = evidence.reproduced and not evidence.replayed and not evidence.traced_live
+    return evidence.trigger != "grad-underflow" and not is_of_dump
 
 
 def _code(evidence: Evidence) -> str:
