@@ -30,12 +30,14 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from hypocenter.replay import roundoff
+from hypocenter.replay.roundoff import SAMPLES
 from hypocenter.tap.collective_ops import is_wrapped
 
-SAMPLES = 3  # perturbed replays of a micro-batch (TTrace takes as many)
-UNIT = {torch.float64: 2.0**-52, torch.float32: 2.0**-23, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
-_EXACT_UP_TO = {torch.float64: 2.0**26, torch.float32: 2.0**12, torch.float16: 2.0**6, torch.bfloat16: 2.0**4}
-"""Whole numbers up to here are counts, masks and one-hot vectors, whose sums are exact in any order: left alone."""
+__all__ = ["SAMPLES", "UNIT", "Rounding", "adds_up", "off_by_one_rounding"]
+
+UNIT: dict[torch.dtype, float] = {getattr(torch, name): unit for name, unit in roundoff.UNIT.items()}
+_EXACT_UP_TO: dict[torch.dtype, float] = {getattr(torch, name): bound for name, bound in roundoff.EXACT_UP_TO.items()}
 
 _PLAIN = frozenset({Tensor, torch.nn.Parameter})
 _SUMS = frozenset({

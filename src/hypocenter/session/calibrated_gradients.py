@@ -11,14 +11,12 @@ from torch import Tensor
 
 from hypocenter.config import Config
 from hypocenter.nouns import Phase, Reading
+from hypocenter.session.gradient_factors import Factors
 from hypocenter.session.levels import UntracedReducer
 from hypocenter.summary.reducers.torch_float64 import in_float64
 from hypocenter.tap.gradients import local
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.wanted import is_wanted
-
-SMALL = 64  # elements
-MIN_COSINE = 0.999  # between a parameter's gradient and its replay's: else something else was added to it
 
 
 class Gradients:
@@ -32,10 +30,7 @@ class Gradients:
         self._names, self._config = names, config
         self.parameters: list[Tensor] = [p for _, p in named]
         self._sums: list[Tensor | None] = [None] * len(named)
-        self._factors: dict[int, float] = {}  # by position
-        self._base_square = 0.0
-        self._is_whole = False
-        self._clip = 1.0
+        self._factors = Factors([p.numel() for p in self.parameters])
         self.norm_ratio: float | None = None  # over all parameters, to that without noise; None: a part is not known
 
     def add(self, grads: Sequence[Tensor | None]) -> None:
@@ -50,37 +45,18 @@ class Gradients:
 
     def fit(self) -> int:
         """The sums so far are those without noise: find the factors, forget the sums. Returns how many do not fit."""
-        n_left_out = 0
         for index, parameter in enumerate(self.parameters):
             given, base = gradient_of(parameter), self._sums[index]
             if given is None or base is None or given.shape != base.shape:
-                n_left_out += given is not None
+                if given is not None:
+                    self._factors.leave_out()
                 continue
             a, b = in_float64(given).reshape(-1), in_float64(base).reshape(-1)
             dot, aa, bb = (float(x) for x in (torch.dot(a, b), torch.dot(a, a), torch.dot(b, b)))
-            self._base_square += bb
-            if bb == 0.0 and aa == 0.0:
-                continue
-            if aa == 0.0 or bb == 0.0 or dot < MIN_COSINE * (aa * bb) ** 0.5:
-                n_left_out += 1
-                continue
-            self._factors[index] = 1.0 if torch.equal(given, base) else dot / bb
-        n_left_out += self._leave_out_flukes(n_left_out > 0)
-        self._is_whole = n_left_out == 0
+            self._factors.fit(index, dot=dot, given=aa, base=bb, is_equal=torch.equal(given, base))
+        self._factors.leave_out_flukes()
         self.forget()
-        return n_left_out
-
-    def _leave_out_flukes(self, is_any_left_out: bool) -> int:
-        """A gradient of one element always points the same way: small ones count with the factor of large ones only."""
-        small = [i for i in self._factors if self.parameters[i].numel() < SMALL]
-        large = sorted(factor for i, factor in self._factors.items() if self.parameters[i].numel() >= SMALL)
-        if not small or not (large or is_any_left_out):
-            return 0
-        usual = large[len(large) // 2] if large else None
-        flukes = [i for i in small if usual is None or abs(self._factors[i] / usual - 1.0) > 1.0 - MIN_COSINE]
-        for index in flukes:
-            del self._factors[index]
-        return len(flukes)
+        return self._factors.n_left_out
 
     def forget(self) -> None:
         """Before the next sample."""
@@ -88,20 +64,17 @@ class Gradients:
 
     def scaled(self) -> Iterator[tuple[Tensor, Tensor]]:
         """(parameter, gradient as its optimizer would have been given it) of those that fit."""
-        for index, own in self._factors.items():
-            total, factor = self._sums[index], own * self._clip
+        for index, factor in self._factors:
+            total = self._sums[index]
             if total is not None:
                 is_short = total.dtype.itemsize < 4 and factor != 1.0  # another rounding would be noise of ours
                 yield self.parameters[index], (total.float() if is_short else total) * factor
 
     def settle(self, *, is_clipped: bool) -> None:
         """A sample is complete. The program has clipped its norm too, where it clipped the run's."""
-        self.norm_ratio, self._clip = None, 1.0
-        if not self._is_whole or self._base_square == 0.0:
-            return
         squares = [torch.linalg.vector_norm(in_float64(s)).square().cpu() for s in self._sums if s is not None]
-        ratio = (float(torch.stack(squares).sum()) / self._base_square) ** 0.5
-        self.norm_ratio, self._clip = ratio, 1.0 / ratio if is_clipped and ratio > 0.0 else 1.0
+        square = float(torch.stack(squares).sum()) if squares else 0.0
+        self.norm_ratio = self._factors.settle(square, is_clipped=is_clipped)
 
     def rows(self, step: int, microbatch: int, next_order: Callable[[], int]) -> list[Reading]:
         """As `parameter_readings` gives those of the run."""
