@@ -12,9 +12,8 @@ from hypocenter.nouns import Reading, StepRecord
 from hypocenter.record.catalogue import Sinks, SinkStart, load_sinks
 from hypocenter.record.run_file import finish_run, start_run
 from hypocenter.record.writer import Writer
+from hypocenter.session.claims import claims, release, who_claims
 from hypocenter.session.guard import Warnings
-
-_claimed: dict[Path, Output] = {}  # a process may import two frameworks: the one that makes a step first writes
 
 
 class Output:
@@ -22,7 +21,7 @@ class Output:
 
     Args:
         owns_run: whether run.json is ours to write (`watch`) or the launcher's (`hypocenter run`).
-        versions: of the framework and what goes with it, by name.
+        versions: of the framework, which comes first, and of what goes with it.
         imposed: what the program is made to do; read when the first rows come.
     """
 
@@ -40,7 +39,7 @@ class Output:
     ) -> None:
         self._config, self._directory, self._rank, self._warn = config, directory, rank, warn
         self._owns_run, self._command, self._imposed = owns_run, command, imposed
-        self._versions = versions
+        self._versions, self._framework = versions, next(iter(versions))
         self._open: tuple[Writer, Sinks] | None = None
         self._is_second = False
 
@@ -52,12 +51,10 @@ class Output:
     def write(self, rows: Sequence[Reading], record: StepRecord | None) -> None:
         """One step's rows, and its record if it is complete."""
         if self._open is None:
-            first = _claimed.setdefault(self._directory, self)
-            self._is_second = set(first._versions) != set(self._versions)
+            self._is_second = not claims(self._directory, self._framework)
             if self._is_second:
-                self._warn(
-                    f"only what trains with {next(iter(first._versions))} is recorded, the first that made a step"
-                )
+                first = who_claims(self._directory)
+                self._warn(f"only what trains with {first} is recorded, the first that made a step")
                 return
             self._open = self._opened()
         for each in self._open:
@@ -65,12 +62,11 @@ class Output:
 
     def close(self) -> None:
         """Close the files. The launcher knows how a launched run ended; what was said here, only we know."""
+        release(self._directory, self._framework)
         if self._open is None:
             return
         for each in self._open:
             each.close()
-        if _claimed.get(self._directory) is self:
-            del _claimed[self._directory]
         if self._owns_run or self._warn.lines:
             finish_run(self._directory, "finished", 0 if self._owns_run else None, self._warn.lines)
 

@@ -10,6 +10,7 @@ from hypocenter import launcher
 from hypocenter.nouns import Place
 from hypocenter.record.place_file import write_place
 from hypocenter.session.attempt import this_attempt
+from hypocenter.session.claims import claims
 from hypocenter.session.rank import rank_and_world_size
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.topology.survey import Standing, Survey
@@ -73,7 +74,7 @@ class PlaceKeeper:
     def keep(self) -> Place:
         """The current place, written to rank.json when it is not what was written last."""
         place = self.current()
-        if place != self._written:
+        if place != self._written and claims(self._directory, "torch"):
             self._written = place
             problem = write_place(self._directory, place, self._attempt)
             if problem:

@@ -13,6 +13,7 @@ import numpy as np
 from mindspore import nn  # pyright: ignore[reportMissingImports]
 
 from hypocenter.record.facts_file import Facts, GroupFacts, ModuleFacts, OptimizerFacts, TensorFacts, write_facts
+from hypocenter.session.claims import claims
 from hypocenter.session.facts.plain import NOT_PLAIN, members, place_of, plain
 from hypocenter.session.facts.settings_of import take_settings
 from hypocenter.session.mindspore.schedules import as_number, learning_rates
@@ -46,6 +47,8 @@ class FactsKeeper:
     def note(self, optimizer: Any, n_microbatches: int, loss_scale: float | None) -> None:
         """The program is complete: its models have been called, its optimizer holds its parameters."""
         if self._is_broken or optimizer in self._seen or len(self._optimizers) >= MAX_OPTIMIZERS:
+            return
+        if not claims(self._context.directory, "mindspore"):
             return
         self._seen.add(optimizer)
         try:

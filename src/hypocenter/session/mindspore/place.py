@@ -12,6 +12,7 @@ from hypocenter import launcher
 from hypocenter.nouns import Place
 from hypocenter.record.place_file import write_place
 from hypocenter.session.attempt import this_attempt
+from hypocenter.session.claims import claims
 
 
 class PlaceKeeper:
@@ -48,7 +49,7 @@ class PlaceKeeper:
     def keep(self) -> Place:
         """The current place, written to rank.json when it is not what was written last."""
         place = self.current()
-        if place != self._written:
+        if place != self._written and claims(self._directory, "mindspore"):
             self._written = place
             problem = write_place(self._directory, place, self._attempt)
             if problem:

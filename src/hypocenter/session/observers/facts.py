@@ -7,6 +7,7 @@ from typing import Any
 
 from hypocenter.record.facts_file import Facts, OptimizerFacts, write_facts
 from hypocenter.record.layout import rank_directory
+from hypocenter.session.claims import claims
 from hypocenter.session.facts.modules import module_facts
 from hypocenter.session.facts.optimizers import optimizer_facts
 from hypocenter.session.facts.settings import settings
@@ -27,6 +28,8 @@ class FactsKeeper(Observer):
         """The program is complete: its models have been called, its optimizer holds its parameters."""
         context = self.context
         if context.directory is None or update.optimizer in self._seen or len(self._optimizers) >= MAX_OPTIMIZERS:
+            return
+        if not claims(context.directory, "torch"):
             return
         self._seen.add(update.optimizer)
         self._optimizers.append(optimizer_facts(update.optimizer, context.names))
