@@ -13,11 +13,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from hypocenter.importing.text import writable_tree
+
 PIECE = 1 << 20  # characters read at a time
 LONGEST_NAME = 1024  # bytes of what `last_of` finds
 AT_MOST = 64 << 20  # characters of one entry; a real one of a thousand tensors has half a megabyte
 _SPACE = re.compile(r"[ \t\r\n]*")
 _NUMBER = re.compile(r"[0-9.eE+-]*")
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _DECODER = json.JSONDecoder()
 
 
@@ -146,8 +149,9 @@ class _Text:
                 may_go_on = tail is not None and tail.end() == len(self._held)
                 why = "a number without an end" if isinstance(value, (int, float)) else ""
                 if not may_go_on or (self._is_over and not why):
+                    is_escaped = _SURROGATE.search(self._held, self._at, end) is not None
                     self._at = end
-                    return value
+                    return writable_tree(value) if is_escaped else value
             held = len(self._held) - self._at
             if held > AT_MOST:
                 raise _Damaged(f"an entry is larger than {AT_MOST >> 20} MiB, after {self.n_entries:,} entries")

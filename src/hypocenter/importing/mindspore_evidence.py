@@ -76,6 +76,8 @@ def _updated(step: Step, run: Execution) -> GraphParameter | None:
 
 
 def _of_leaf(base: Evidence, leaf: Leaf) -> Evidence:
+    if leaf.kind == "missing":
+        return replace(base, reproduced=False, why_not=f"{leaf.name} made the values, and was not dumped")
     facts = TensorFacts(
         name=leaf.name, dtype=leaf.value.dtype, shape=leaf.value.shape, summary=_plain(leaf.value.summary)
     )  # fmt: skip

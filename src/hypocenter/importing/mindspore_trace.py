@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from hypocenter.importing.mindspore_graph import GraphParameter
+from hypocenter.importing.mindspore_graph import GraphParameter, Node
 from hypocenter.importing.mindspore_items import Execution, Item
 from hypocenter.importing.mindspore_step import Step
 from hypocenter.importing.mindspore_values import Value
@@ -24,7 +24,7 @@ _FLIPS_SIGN = frozenset({"neg", "sub", "rsub", "mul", "div", "negative"})
 class Leaf:
     """A value that no recorded operator made."""
 
-    kind: Literal["batch", "param", "external"]
+    kind: Literal["batch", "param", "external", "missing"]  # missing: an operator made it that was not dumped
     name: str
     value: Value
     bits: int
@@ -85,19 +85,20 @@ class _Made:
             if look is not None:
                 self.by_bytes[look] = index
 
-    def by_graph(self, step: Step, run: Execution, slot: int) -> int | None:
-        """The run that the graph says an operand is from."""
+    def by_graph(self, step: Step, run: Execution, slot: int) -> tuple[Node | None, int | None]:
+        """The operator that the graph says an operand is from, and its run if it was dumped."""
         flow = step.flows.get(run.graph)
         if flow is None or run.node is None:
-            return None
-        return next((self.by_node.get(id(node)) for at, node, _ in flow.sources(run.node) if at == slot), None)
+            return None, None
+        node = next((node for at, node, _ in flow.sources(run.node) if at == slot), None)
+        return node, self.by_node.get(id(node)) if node is not None else None
 
 
 def _edge(step: Step, run: Execution, item: Item, trace: Trace, made: _Made) -> Edge:
     slot = item.name.slot
     value = step.values.of(run, item)
     bits = bits_of(value.summary) if value is not None else 0
-    producer = made.by_graph(step, run, slot)
+    maker, producer = made.by_graph(step, run, slot)
     weight = _parameter(step, run, slot)
     if producer is None and (weight is None or not weight.is_weight):
         look = step.values.look(item)
@@ -114,6 +115,9 @@ def _edge(step: Step, run: Execution, item: Item, trace: Trace, made: _Made) -> 
     if _is_constant(run, slot):
         return Edge(producer=_leaf(trace, Leaf(kind="external", name="a constant", value=value, bits=0)),
                     bits=(bits & NAN) | (bits & ~NAN) << _LITERAL)  # fmt: skip
+    if maker is not None:
+        name = ".".join(part for part in (step.flows[run.graph].scope(maker).site, maker.op) if part)
+        return Edge(producer=_leaf(trace, Leaf(kind="missing", name=name, value=value, bits=bits)), bits=bits)
     kind = "external" if weight is None else "param" if weight.is_weight else "batch"
     name = weight.name if weight is not None else f"in[{slot}] of {run.op_type}"
     return Edge(producer=_leaf(trace, Leaf(kind=kind, name=name, value=value, bits=bits)), bits=bits)

@@ -10,6 +10,7 @@ from pathlib import Path
 from hypocenter._version import __version__
 from hypocenter.compare.weights.tensor import Tensor
 from hypocenter.errors import HypocenterError
+from hypocenter.importing.text import writable, writable_reading
 from hypocenter.importing.values_out import Held, hold, write_values
 from hypocenter.nouns import Attempt, Imported, Place, Reading, Run, StepRecord
 from hypocenter.record.facts_file import Facts, write_facts
@@ -59,17 +60,19 @@ class Recording:
     def problem(self, text: str) -> None:
         """Something of the dump that is damaged or was left out."""
         self._n_problems += 1
+        text = writable(text)
         if len(self.problems) < MOST_PROBLEMS and text not in self.problems:
             self.problems.append(text)
 
     def note(self, text: str) -> None:
         """Something that the reader of the recording should know: what is not held, how a thing was taken."""
+        text = writable(text)
         if text not in self.notes:
             self.notes.append(text)
 
     def set_version(self, version: str, *, digest: str = "") -> None:
         """The version of the dump's format, and what its digests are."""
-        known = self._imported
+        known, version = self._imported, writable(version)
         self._imported = replace(known, version=version or known.version, digest=digest or known.digest)
 
     def begin(self, rank: int, step: int) -> None:
@@ -84,14 +87,14 @@ class Recording:
 
     def add(self, reading: Reading) -> None:
         """One reading of the current step."""
-        self._waiting.append(reading)
+        self._waiting.append(writable_reading(reading))
         self.tally.readings += 1
         if len(self._waiting) >= ROWS:
             self._flush(None)
 
     def keep(self, site: str, key: str, microbatch: int, tensor: Tensor) -> None:
         """Values of the current step: written when the step ends, read from their file part by part then."""
-        hold(self._values, site, key, microbatch, tensor)
+        hold(self._values, writable(site), writable(key), microbatch, tensor)
 
     def end(self, record: StepRecord) -> None:
         """The current step is complete."""

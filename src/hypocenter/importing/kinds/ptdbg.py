@@ -19,6 +19,7 @@ from hypocenter.importing.msprobe_step import Call, Step
 from hypocenter.importing.recording import Recording
 from hypocenter.importing.statistics import summary_of
 from hypocenter.importing.tensor_file import open_tensor, summary_of_values
+from hypocenter.importing.text import writable_tree
 from hypocenter.nouns import Reading, Source, StepRecord, Summary
 
 _LINE_AT_MOST = 16 << 20  # bytes of one line; a stack of a hundred frames has 30 KB
@@ -198,7 +199,7 @@ class _Reader:
 
 def _taken_apart(line: bytes) -> _Row | None:
     try:
-        fields = json.loads(line)
+        fields = writable_tree(json.loads(line))
     except (ValueError, RecursionError):
         return None
     if not isinstance(fields, list) or len(fields) < 2 or not isinstance(fields[0], str) or len(fields[0]) > 4096:

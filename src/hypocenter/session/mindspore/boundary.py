@@ -245,8 +245,9 @@ class Boundary:
             self._rows += part.rows()
         with self.timed():
             graph = self._seams.graphs.collect(
-                self._step, scale=self.scale.value, skipped=skipped, healthy_steps=self._healthy_steps
-            )
+                self._step, scale=self.scale.value, skipped=skipped, healthy_steps=self._healthy_steps,
+                finding=self._finding,
+            )  # fmt: skip
             self._rows = merged(self._rows, graph.rows)
         told = graph.record or StepRecord(step=self._step)
         now = time.perf_counter()

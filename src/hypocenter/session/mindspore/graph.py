@@ -38,6 +38,7 @@ from hypocenter.tap.mindspore.parameters import parameter_readings
 
 VARIABLE = "MINDSPORE_DUMP_CONFIG"
 _ROOM = 4  # times what a step takes must be free
+_BLIND = ("-nonfinite-loss", "-nonfinite-grad", "-skipped-step")  # ids of evidence that knows of no operator
 _NONE = 0  # the number of calls that are not dumped
 
 
@@ -106,7 +107,7 @@ class Graphs(Seam):
         """Whether calls of graphs are looked into."""
         return self._dump is not None
 
-    def collect(self, step: int, *, scale: float | None, skipped: bool, healthy_steps: int) -> GraphStep:
+    def collect(self, step: int, *, scale: float | None, skipped: bool, healthy_steps: int, finding: str) -> GraphStep:
         """All that was dumped of a step that is over."""
         calls, self._calls, self._at = self._calls, [], None
         if self._dump is None or self._rows is None or not calls:
@@ -121,9 +122,14 @@ class Graphs(Seam):
         for line in self._rows.problems:
             self._say_once(f"GRAPH mode: {line}")
         evidence = self._dump.evidence
-        finding = ""
         if evidence is not None and self._n_evidence < self._config.max_replays:
-            finding = self._write(evidence, scale=scale, skipped=skipped, healthy_steps=healthy_steps)
+            trigger = "skipped-step" if skipped else evidence.trigger
+            finding = self._write(
+                replace(
+                    evidence, id=finding if finding.endswith(_BLIND) else evidence.id, trigger=trigger,
+                    loss_scale=scale, healthy_steps=healthy_steps, world_size=self.context.rank()[1],
+                )
+            )  # fmt: skip
         state, self._state = self._state, []
         have = {(row.phase, row.site, row.port) for row in state}
         rows = [*state, *(row for row in self._rows.rows if (row.phase, row.site, row.port) not in have)]
@@ -151,18 +157,13 @@ class Graphs(Seam):
             self._say_once(f"GRAPH mode: steps are left out: the disk has {free >> 20:,} MiB left")
         return has_room
 
-    def _write(self, evidence: Evidence, *, scale: float | None, skipped: bool, healthy_steps: int) -> str:
-        """The id of the evidence that was written."""
+    def _write(self, evidence: Evidence) -> str:
+        """The id of the evidence that was written; what says less of the same step is replaced."""
         self._n_evidence += 1
-        trigger = "skipped-step" if skipped else evidence.trigger
-        whole = replace(
-            evidence, id=f"{evidence.id}-in-graph", trigger=trigger, loss_scale=scale, healthy_steps=healthy_steps,
-            world_size=self.context.rank()[1],
-        )  # fmt: skip
-        problem = write_evidence(self.context.rank_directory() / "bundles", whole)
+        problem = write_evidence(self.context.rank_directory() / "bundles", evidence)
         if problem:
             self._say_once(f"GRAPH mode: the evidence cannot be written: {problem}")
-        return "" if problem else whole.id
+        return "" if problem else evidence.id
 
     @contextlib.contextmanager
     def paused(self) -> Generator[None, None, None]:

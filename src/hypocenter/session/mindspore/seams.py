@@ -215,10 +215,11 @@ class Graphs(Part):
         """Whether calls of graphs are looked into."""
         return False
 
-    def collect(self, step: int, *, scale: float | None, skipped: bool, healthy_steps: int) -> GraphStep:
+    def collect(self, step: int, *, scale: float | None, skipped: bool, healthy_steps: int, finding: str) -> GraphStep:
         """All that was dumped of a step that is over.
 
         Args:
+            finding: id of the evidence that was written of it without the dump; "" when there is none.
             scale: loss scale; None: there is no scaler.
             skipped: whether its update was left out.
             healthy_steps: that went before.
