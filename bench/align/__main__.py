@@ -1,4 +1,7 @@
-"""`python -m bench.align`: align every planted plan, and write what was found to docs/align-cases.md."""
+"""`python -m bench.align`: align every planted plan, and write what was found to docs/align-cases.md.
+
+`python -m bench.align mindspore` aligns those of a torch program and its MindSpore port.
+"""
 
 from __future__ import annotations
 
@@ -76,4 +79,9 @@ def _row(done: Done) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:] == ["mindspore"]:
+        from bench.align import mindspore
+
+        mindspore.main()
+    else:
+        main()

@@ -48,10 +48,16 @@ def judge(context: Context) -> StageResult:
     return result(
         7, verdict, found.sentence, step=_step(found) if failed else None, phase="loss" if failed else None,
         cause=cause if failed else None, confidence=found.confidence if failed else None,
-        why=(*why, *found.why, *spikes, f"the repeats differ {noise.how}"),
+        why=(*why, *found.why, *spikes, f"the repeats differ {noise.how}", *_rounds(rounding)),
         next=(*found.next, again) if verdict != "passed" else (),
         figures=figures,
     )  # fmt: skip
+
+
+def _rounds(rounding: float) -> list[str]:
+    return [f"rounding of the loss alone counts up to {rounding:.2g} of it, as measured in the first step"] * bool(
+        rounding
+    )
 
 
 def _settings(context: Context) -> tuple[str, list[str]]:
