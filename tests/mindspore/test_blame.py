@@ -12,7 +12,7 @@ from hypocenter.diagnose.verdicts import judge
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from failing_steps import Attention, Linear, Overflowing, investigated, normal  # isort: skip
+from failing_steps import Attention, FeedForward, Linear, Overflowing, investigated, normal  # isort: skip
 
 
 @pytest.fixture(autouse=True)
@@ -228,3 +228,21 @@ def test_replay_leaves_everything_as_it_was():
 
     assert all(np.array_equal(p.asnumpy(), before[name]) for name, p in net.parameters_and_names())
     assert np.array_equal(ms.get_rng_state().asnumpy(), state)
+
+
+def test_cell_in_float32_is_tried_and_verified():
+    net = Overflowing()
+
+    evidence = investigated(net, lambda x: (net(x) ** 2).mean(), batch())
+
+    assert evidence.cure.status == "cured"
+    assert evidence.cure.targets == ("ffn",)
+    assert evidence.remedies[0].verified
+    assert str(net.ffn.wo.mixed_precision_type) == str(FeedForward().wo.mixed_precision_type)
+
+
+def test_float32_cures_nothing_where_the_mathematics_is_singular():
+    evidence = log_of_zero()
+
+    assert evidence.cure.status == "no-cure"
+    assert not evidence.remedies

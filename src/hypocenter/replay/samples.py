@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hypocenter.diagnose.evidence import Evidence
+from hypocenter.nouns import Remedy
 
 MAX_ALONE = 16  # batches up to this size are tried one row at a time when the indices do not tell
 
@@ -92,3 +93,16 @@ def named(
             if 0 < len(alone) < n_rows and confirmed(alone, n_rows, finite_with):
                 return replace(evidence, samples=alone, samples_confirmed=True)
     return replace(evidence, samples=rows, samples_confirmed=check)
+
+
+def remedy(evidence: Evidence) -> Remedy | None:
+    """Leaving the bad rows out, if a replay without them was finite."""
+    if not evidence.samples or not evidence.samples_confirmed:
+        return None
+    rows = ", ".join(str(row) for row in evidence.samples[:8])
+    return Remedy(
+        action="drop-samples",
+        targets=tuple(str(row) for row in evidence.samples),
+        verified=True,
+        text=f"leave out batch row{'s' if len(evidence.samples) > 1 else ''} {rows}",
+    )

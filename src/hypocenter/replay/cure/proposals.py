@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypocenter.diagnose.evidence import Cure, Evidence
 from hypocenter.nouns import Remedy
+from hypocenter.replay import samples
 from hypocenter.replay.remedies.fp32_island import advice
 
 
@@ -16,16 +17,9 @@ def propose(evidence: Evidence) -> tuple[Remedy, ...]:
     found: list[Remedy] = []
     if evidence.cure is not None:
         found += _island(evidence, evidence.cure)
-    if evidence.samples and evidence.samples_confirmed:
-        rows = ", ".join(str(row) for row in evidence.samples[:8])
-        found.append(
-            Remedy(
-                action="drop-samples",
-                targets=tuple(str(row) for row in evidence.samples),
-                verified=True,
-                text=f"leave out batch row{'s' if len(evidence.samples) > 1 else ''} {rows}",
-            )
-        )
+    left_out = samples.remedy(evidence)
+    if left_out is not None:
+        found.append(left_out)
     return tuple(sorted(found, key=lambda remedy: not remedy.verified))
 
 

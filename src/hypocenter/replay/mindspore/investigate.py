@@ -6,12 +6,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hypocenter.diagnose.evidence import Evidence
+from hypocenter.diagnose.evidence import Cure, Evidence
 from hypocenter.diagnose.origin import blame
 from hypocenter.replay import samples
 from hypocenter.replay.impossible import ReplayImpossible
+from hypocenter.replay.mindspore import island
 from hypocenter.replay.mindspore.engine import Replayer
 from hypocenter.replay.mindspore.host import is_finite
+from hypocenter.replay.mindspore.trace import OpTracer
 from hypocenter.replay.mindspore.traced import Traced
 from hypocenter.replay.mindspore.tracing import traced
 from hypocenter.replay.testimony import testify
@@ -30,13 +32,16 @@ class Investigator:
     def __init__(self, replayer: Replayer, names: NameMap) -> None:
         self._replayer, self._names = replayer, names
 
-    def investigate(self, base: Evidence, microbatches: Sequence[GradCall], *, seed_scale: float = 1.0) -> Evidence:
+    def investigate(
+        self, base: Evidence, microbatches: Sequence[GradCall], *, seed_scale: float = 1.0, cure: bool = True
+    ) -> Evidence:
         """Replay the step's micro-batches until the failure shows again, and explain it.
 
         Args:
             base: what is known before any replay.
             microbatches: of the step.
             seed_scale: multiplies what backward starts from: 1 / loss scale when the scale has no part in it.
+            cure: search one.
         """
         if base.loss_scale is not None:
             base = replace(base, replayed_scale=base.loss_scale * seed_scale)
@@ -50,13 +55,25 @@ class Investigator:
                 why_not = f"the replay raised {type(error).__name__}: {_line(error)}"
             else:
                 if found is not None:
-                    return found
+                    return self._cured(*found, microbatches, seed_scale) if cure else found[0]
                 n_finite += 1
         if n_finite:
             why_not = _finite(base, is_sum=n_finite == len(microbatches) > 1)
         return replace(base, replayed=n_finite > 0, why_not=why_not)
 
-    def _replayed(self, base: Evidence, call: GradCall, seed_scale: float) -> Evidence | None:
+    def _cured(
+        self, evidence: Evidence, tracer: OpTracer, microbatches: Sequence[GradCall], seed_scale: float
+    ) -> Evidence:
+        if not evidence.reproduced:
+            return evidence
+        try:
+            cure = island.search(evidence, tracer, self._replayer, self._names, microbatches, seed_scale=seed_scale)
+        except Exception as error:  # what was found out is worth more than a cure
+            cure = Cure(status="cannot-tell", why=(f"the search raised {type(error).__name__}: {_line(error)}",))
+        evidence = replace(evidence, cure=cure)
+        return replace(evidence, remedies=island.remedies(evidence))
+
+    def _replayed(self, base: Evidence, call: GradCall, seed_scale: float) -> tuple[Evidence, OpTracer] | None:
         """None: this micro-batch is finite."""
         tracer, replayed = traced(self._replayer, self._names, call, seed_scale=seed_scale)
         values = [v for v in replayed.values if not is_finite(v)]
@@ -74,7 +91,7 @@ class Investigator:
         found = None if tracer.broken else blame(tracer.trace(), targets)
         if found is None:
             why = f"the trace broke off: {tracer.broken}" if tracer.broken else _LOST
-            return replace(base, why_not=why)
+            return replace(base, why_not=why), tracer
         evidence, _, mask = testify(Traced(tracer), base, found)
         inputs = [tensor for _, tensor in self._replayer.named_inputs(call)]
         n_rows = samples.batch_size(inputs)
@@ -82,7 +99,8 @@ class Investigator:
         def finite_with(kept: Sequence[int]) -> bool:
             return self._replayer.run(call, rows=(n_rows, kept), seed_scale=seed_scale).finite
 
-        return samples.named(evidence, samples.rows_of(mask, n_rows) if mask is not None else (), n_rows, finite_with)
+        rows = samples.rows_of(mask, n_rows) if mask is not None else ()
+        return samples.named(evidence, rows, n_rows, finite_with), tracer
 
 
 def _finite(base: Evidence, *, is_sum: bool) -> str:

@@ -50,7 +50,8 @@ class Failures(Investigator):
         else:
             is_known = trigger == "nonfinite-grad" and "finite_at_scale_1" in facts
             seed_scale = 1.0 / failed.scale if is_known and failed.scale else 1.0
-            evidence = self._replays.investigate(base, failed.microbatches, seed_scale=seed_scale)
+            cure = self.context.config.cure != "off"
+            evidence = self._replays.investigate(base, failed.microbatches, seed_scale=seed_scale, cure=cure)
         if trigger == "skipped-step" and not evidence.reproduced:
             return ""  # a skip that cannot be shown again accuses nobody
         if trigger == "nonfinite-grad" and evidence.reproduced:
