@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import takewhile
 
 from hypocenter.importing.mindspore_graph import Graph, GraphParameter, Node
 from hypocenter.importing.mindspore_names import Scope, flat, number_of, scope_of, site_of, stem_of
@@ -16,6 +17,7 @@ _PASSES = frozenset({"Load", "Depend", "TupleGetItem", "StopGradient"})  # the f
 _GATHERS = frozenset({"MakeTuple", "MakeList"})
 _LEFT_OUT = frozenset({"UpdateState", "Return", "Partial", "Switch", "Call"})
 _DEEPEST = 64
+_EXPANSION = "Expand/"  # how the names of such operators begin
 _EXPANDED = re.compile("_[A-Z]")  # of operators that were put in place of one: `Expand/_SumExt`; no cell
 _MOST_RESULTS = 64
 # Place of the gradient among the operands of operators that do not name them; mindspore.ops, 2.x.
@@ -95,7 +97,22 @@ class Flow:
     def _own_scope(self, node: Node) -> Scope:
         named = scope_of(node.full_name)
         place = self._placed.get(id(node))
+        if place is None and node.full_name.startswith(_EXPANSION):
+            place = self._around(node)
         return named if place is None else replace(named, cells=place)
+
+    def _around(self, node: Node) -> Path | None:
+        """The cell around what an operator reads and who reads it: what was put in place of another has no scope."""
+        beside = [s for s in self._sources(node) if isinstance(s, Node)] + self._users.get(id(node), [])
+        is_back = node.is_of_backward
+        paths = [
+            self._placed.get(id(other), scope_of(other.full_name).cells) for other in beside
+            if other.full_name and not other.full_name.startswith(_EXPANSION) and other.is_of_backward == is_back
+        ]  # fmt: skip
+        if not paths:
+            return None
+        common = [pair[0] for pair in takewhile(lambda pair: len(set(pair)) == 1, zip(*paths, strict=False))]
+        return tuple(common)
 
     @cached_property
     def _placed(self) -> dict[int, Path]:
