@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hypocenter.diagnose.evidence import Cure, Evidence
-from hypocenter.diagnose.origin import blame
 from hypocenter.replay import samples
 from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.replay.mindspore import island
@@ -15,7 +14,7 @@ from hypocenter.replay.mindspore.engine import Replayer
 from hypocenter.replay.mindspore.host import is_finite
 from hypocenter.replay.mindspore.trace import OpTracer
 from hypocenter.replay.mindspore.traced import Traced
-from hypocenter.replay.mindspore.tracing import traced
+from hypocenter.replay.mindspore.tracing import blamed, traced
 from hypocenter.replay.testimony import testify
 from hypocenter.tap.mindspore.names import NameMap
 from hypocenter.tap.mindspore.tape import GradCall
@@ -87,8 +86,7 @@ class Investigator:
             replayed_bad_params=tuple(self._names.label(weight) for weight, _ in bad),
             forward_finite=not values,
         )
-        targets = [tracer.edge_to(v) for v in values] or [tracer.edge_to_gradient(g, w) for w, g in bad]
-        found = None if tracer.broken else blame(tracer.trace(), targets)
+        found = None if tracer.broken else blamed(tracer, call, replayed)
         if found is None:
             why = f"the trace broke off: {tracer.broken}" if tracer.broken else _LOST
             return replace(base, why_not=why), tracer

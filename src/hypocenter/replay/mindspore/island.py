@@ -1,4 +1,4 @@
-"""Which cell in float32 makes the failed step finite: cells around the blamed operator are tried in replays."""
+"""Which cells in float32 make the failed step finite: tried in replays, beginning with the blamed operator's."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from hypocenter.nouns import Remedy
 from hypocenter.replay import samples
 from hypocenter.replay.mindspore.engine import Replayer
 from hypocenter.replay.mindspore.trace import OpTracer
+from hypocenter.replay.mindspore.tracing import blamed, traced
 from hypocenter.tap.mindspore.names import NameMap
 from hypocenter.tap.mindspore.tape import GradCall
 
+MAX_ROUNDS = 8
 PATIENCE_S = 20.0  # seconds the user's job may wait
 _LOW = ("float16", "bfloat16")
 
@@ -43,7 +45,7 @@ def search(
     *,
     seed_scale: float,
 ) -> Cure | None:
-    """The innermost cell around the blamed operator whose float32 makes every micro-batch of the step finite.
+    """Cells, from the blamed operator's on, whose float32 makes every micro-batch of the step finite.
 
     Args:
         evidence: with origin or leaf filled in.
@@ -59,36 +61,87 @@ def search(
         return None
     if not any(dtype in _LOW for node in tracer.nodes for dtype in node.dtypes):
         return Cure(status="no-cure", why=("every operation of the step was in float32 or wider already",))
-    started, n_replays = time.perf_counter(), 0
-    cells = dict(names.cells())
-    candidates = [site for site in _outwards(evidence.origin.site) if site in cells]
-    for site in candidates:
-        if time.perf_counter() - started > PATIENCE_S:
-            return Cure(status="cannot-tell", replays=n_replays, why=("there was no time to try more cells",))
-        is_finite = True
-        for call in microbatches:
-            n_replays += 1
-            with contextlib.suppress(Exception):  # the user's code may not take float32 there
-                if replayer.run(call, around=island(cells[site]), seed_scale=seed_scale).finite:
-                    continue
-            is_finite = False
-            break
-        if is_finite:
-            return Cure(
-                status="cured",
-                targets=(site,),
-                verified=True,
-                cast_back=False,
-                replays=n_replays,
-                seconds=time.perf_counter() - started,
-                n_candidates=len(candidates),
-                n_params=len(microbatches[0].weights),
-                n_microbatches=len(microbatches),
-                scale=None if evidence.loss_scale is None else evidence.loss_scale * seed_scale,
-                api=_api(site),
-            )
-    tried = ", ".join(site or "the model" for site in candidates) or "no cell of the model"
-    return Cure(status="no-cure", replays=n_replays, why=(f"tried in float32: {tried}; the step is not finite",))
+    return _Search(evidence, replayer, names, microbatches, seed_scale).run()
+
+
+class _Search:
+    """Adds the cell where the step fails next, until it does not, or until there is no more time."""
+
+    def __init__(
+        self,
+        evidence: Evidence,
+        replayer: Replayer,
+        names: NameMap,
+        microbatches: Sequence[GradCall],
+        seed_scale: float,
+    ) -> None:
+        self._evidence, self._replayer, self._names = evidence, replayer, names
+        self._microbatches, self._seed_scale = microbatches, seed_scale
+        self._cells = dict(names.cells())
+        self._n_replays = 0
+        self._started = time.perf_counter()
+
+    def run(self) -> Cure:
+        """The outcome."""
+        targets: tuple[str, ...] = ()
+        site: str | None = self._evidence.origin.site if self._evidence.origin is not None else None
+        tried: list[str] = []
+        for _ in range(MAX_ROUNDS):
+            wider = None if site is None else self._with(targets, site)
+            if wider is None:
+                break
+            if time.perf_counter() - self._started > PATIENCE_S:
+                return Cure(status="cannot-tell", replays=self._n_replays, why=("there was no time to try more cells",))
+            targets = wider
+            tried.append(" and ".join(target or "the model" for target in targets))
+            is_finite, site = self._fails_at(targets)
+            if is_finite:
+                return self._found(targets)
+        why = f"tried in float32: {'; '.join(tried) or 'no cell of the model'}. The step is not finite"
+        return Cure(status="no-cure", replays=self._n_replays, why=(why,))
+
+    def _with(self, targets: tuple[str, ...], site: str) -> tuple[str, ...] | None:
+        """The targets and the cell at a site; where that is in one of them already, the cell around that one."""
+        held = next((target for target in targets if _is_in(site, target)), None)
+        wanted = next((path for path in _outwards(site) if path in self._cells), None)
+        if held is not None:
+            wanted = next((path for path in _outwards(held)[1:] if path in self._cells), None)
+        if wanted is None:
+            return None
+        return tuple(sorted({wanted, *(target for target in targets if not _is_in(target, wanted))}))
+
+    def _fails_at(self, targets: tuple[str, ...]) -> tuple[bool, str | None]:
+        """Whether all is finite with these in float32; if not, the cell where it fails now."""
+        for call in self._microbatches:
+            self._n_replays += 1
+            with contextlib.ExitStack() as stack:
+                for target in targets:
+                    stack.enter_context(island(self._cells[target]))
+                try:
+                    tracer, replayed = traced(self._replayer, self._names, call, seed_scale=self._seed_scale)
+                except Exception:  # the user's own code may not take float32 there
+                    return False, None
+            found = None if tracer.broken else blamed(tracer, call, replayed)
+            if not replayed.finite:
+                place = tracer.nodes[found.origin].place if found is not None and found.origin is not None else None
+                return False, place.site if place is not None else None
+        return True, None
+
+    def _found(self, targets: tuple[str, ...]) -> Cure:
+        scale = self._evidence.loss_scale
+        return Cure(
+            status="cured",
+            targets=targets,
+            verified=True,
+            cast_back=False,
+            replays=self._n_replays,
+            seconds=time.perf_counter() - self._started,
+            n_candidates=len(self._cells),
+            n_params=len(self._microbatches[0].weights),
+            n_microbatches=len(self._microbatches),
+            scale=None if scale is None else scale * self._seed_scale,
+            api=_api(targets),
+        )
 
 
 def remedies(evidence: Evidence) -> tuple[Remedy, ...]:
@@ -96,16 +149,23 @@ def remedies(evidence: Evidence) -> tuple[Remedy, ...]:
     found: list[Remedy] = []
     cure = evidence.cure
     if cure is not None and cure.verified:
-        site = cure.targets[0]
-        text = f"run {site or 'the model'} in float32: {cure.api}"
+        where = ", ".join(target or "the model" for target in cure.targets)
+        text = f"run {where} in float32: {cure.api}"
         found.append(Remedy(action=cure.action, targets=cure.targets, verified=True, text=text))
     left_out = samples.remedy(evidence)
     return (*found, left_out) if left_out is not None else tuple(found)
 
 
-def _api(site: str) -> str:
-    cell = f'dict(net.cells_and_names())["{site}"]' if site else "net"
-    return f"{cell}.to_float(mindspore.float32)"
+def _api(targets: tuple[str, ...]) -> str:
+    if targets == ("",):
+        return "net.to_float(mindspore.float32)"
+    if len(targets) == 1:
+        return f'dict(net.cells_and_names())["{targets[0]}"].to_float(mindspore.float32)'
+    return f"for name in {list(targets)}: dict(net.cells_and_names())[name].to_float(mindspore.float32)"
+
+
+def _is_in(site: str, target: str) -> bool:
+    return not target or site == target or site.startswith(f"{target}.")
 
 
 def _outwards(site: str) -> list[str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from hypocenter.diagnose.origin import Blame, blame
 from hypocenter.replay.mindspore.engine import Replayed, Replayer
-from hypocenter.replay.mindspore.host import address
+from hypocenter.replay.mindspore.host import address, is_finite
 from hypocenter.replay.mindspore.places import Places
 from hypocenter.replay.mindspore.trace import OpTracer
 from hypocenter.tap.mindspore.names import NameMap
@@ -30,3 +31,10 @@ def traced(replayer: Replayer, names: NameMap, call: GradCall, **how: Any) -> tu
 
     tracer = OpTracer(Places(names), leaf)
     return tracer, replayer.run(call, tracer=tracer, **how)
+
+
+def blamed(tracer: OpTracer, call: GradCall, replayed: Replayed) -> Blame | None:
+    """Where loss or gradients stopped being finite; None when they are, or when the trace lost the way."""
+    values = [v for v in replayed.values if not is_finite(v)]
+    bad = [(g, w) for w, g in zip(call.weights, replayed.grads, strict=False) if not is_finite(g)]
+    return blame(tracer.trace(), [tracer.edge_to(v) for v in values] or [tracer.edge_to_gradient(*b) for b in bad])
