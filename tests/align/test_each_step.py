@@ -53,3 +53,12 @@ def test_a_small_difference_at_every_step_is_seen_though_no_step_is_beyond_the_l
 
 def test_nothing_is_told_of_a_quantity_that_one_side_lacks() -> None:
     assert each_step("grad_norm", _curve(BASE), _curve(BASE), [], 4.0) is None
+
+
+def test_what_rounding_makes_of_the_loss_alone_does_not_stand_out() -> None:
+    same_way = BASE * (1 + 3e-7)
+    repeats = [_curve(_noise(1, 1e-8)), _curve(_noise(2, 1e-8))]
+
+    found = [each_step("loss", _curve(BASE), _curve(same_way), repeats, 4.0, rounding=r) for r in (0.0, 2e-7)]
+
+    assert [len(one.outliers) for one in found if one is not None] == [len(BASE), 0]

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from hypocenter.compare.comparison import Matching, Pair, SiteCard, Spot
+from hypocenter.compare.pairing.activated import given_by_activations
 from hypocenter.compare.pairing.chain import CATALOGUE, Matcher, Task, matchers
 from hypocenter.compare.pairing.copies import with_copies
 from hypocenter.compare.pairing.manual_map import ManualMap
 from hypocenter.errors import HypocenterError
 from hypocenter.record.facts_file import Facts
+
+_BY_HAND = "manual"
 
 
 def match(
@@ -39,10 +42,12 @@ def match(
     pairs: list[Pair] = []
     notes: list[str] = []
     used: tuple[set[Spot], set[Spot]] = (set(), set())
+    held = given_by_activations(ours, theirs)
     for entry in matchers(plugins):
+        not_now = used if entry.name == _BY_HAND else (used[0] | held[0], used[1] | held[1])
         task = Task(
-            baseline=tuple(card for card in ours if card.spot not in used[0]),
-            candidate=tuple(card for card in theirs if card.spot not in used[1]),
+            baseline=tuple(card for card in ours if card.spot not in not_now[0]),
+            candidate=tuple(card for card in theirs if card.spot not in not_now[1]),
             all_baseline=ours,
             all_candidate=theirs,
             pairs=tuple(pairs),

@@ -173,6 +173,18 @@ def test_limits_can_be_changed() -> None:
     assert compare_curves(curve(base), rough, limits=Limits(loss=0.2)).status == "accepted"
 
 
+def test_what_rounding_makes_of_the_loss_alone_is_no_departure() -> None:
+    base = falling(200) + noise(82, 1, 200, 0.0, 0.1)[0]
+    repeats = [curve(base + noise(seed, 1, 200, 0.0, 1e-7)[0]) for seed in (83, 84)]
+    moved = curve(base * (1 + 3e-7))
+
+    assert compare_curves(curve(base), moved, repeats).status == "departed"
+    assert compare_curves(curve(base), moved, repeats, limits=Limits(rounding=1e-6)).status == "accepted"
+    assert compare_curves(curve(base), curve(base * (1 + 3e-6)), repeats, limits=Limits(rounding=1e-6)).status == (
+        "departed"
+    )
+
+
 def test_a_factor_of_the_grad_norm_is_named() -> None:
     base, candidate, one, _ = pairs(90, 1, 300, 0.5, 0.1)[0]
     norms = np.exp(noise(91, 3, 300, 0.3, 0.01))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from hypocenter.compare.case import Case, PairedRow, Values
@@ -32,6 +33,7 @@ from hypocenter.compare.fitting import Hypothesis, accepted, fits
 from hypocenter.compare.outcome import with_fit
 from hypocenter.nouns import Run
 from hypocenter.record.facts_file import Facts, ModuleFacts
+from hypocenter.summary.sketch import sketch
 
 
 def row(phase, site, port, baseline, candidate, *, step=0, order=0, verdict="differs", **distance):
@@ -124,6 +126,38 @@ def test_a_bias_that_an_adapter_has_taken_into_itself_is_not_missing():
     found = missing_bias(case(out, cards=({spot: card}, {inner: replace(card, spot=inner)})))
 
     assert found is None
+
+
+@pytest.mark.parametrize("width", [32, 200])
+def test_a_bias_that_is_missing_is_known_by_sketches_alone(width):
+    numbers = np.random.default_rng(width)
+    out, bias = numbers.standard_normal((8, 32, width)), 0.1 * numbers.standard_normal(width)
+    spots = {port: Spot(phase=phase, site=site, port=port) for phase, site, port in
+             (("forward", "down", "out[0]"), ("param", "down.bias", "value"))}  # fmt: skip
+
+    def found(candidate):
+        sides = [Values(dtype="float32", n=v.size, sumsq=float((v**2).sum()), sketch=sketch(v.astype(np.float32)))
+                 for v in (out, candidate)]  # fmt: skip
+        cards = {
+            spots["out[0]"]: SiteCard(spot=spots["out[0]"], order=0, shape=out.shape),
+            spots["value"]: SiteCard(spot=spots["value"], order=0, n=width, shape=(width,), sumsq=float(bias @ bias),
+                                     sketch=tuple(sketch(bias.astype(np.float32)).tolist())),
+        }  # fmt: skip
+        return missing_bias(case(row("forward", "down", "out[0]", *sides), cards=(cards, {})))
+
+    assert "no bias in the candidate" in found(out - bias).text
+    assert found(out + numbers.standard_normal(out.shape) * np.sqrt(np.mean(bias**2))) is None
+    assert found(out - 4.0 * bias) is None
+
+
+def test_eps_is_known_by_the_name_of_the_other_framework():
+    facts = [Facts(modules=(ModuleFacts(path="norm", kind="LayerNorm", attributes=given),))
+             for given in ({"eps": 1e-5}, {"epsilon": 1e-7})]  # fmt: skip
+    first = row("forward", "norm", "out[0]", Values(n=10, sumsq=1.0), Values(n=10, sumsq=1.1))
+
+    found = norm_eps(case(first, facts=tuple(facts)))
+
+    assert found.text == "eps of norm is 1e-05 in the baseline and 1e-07 in the candidate"
 
 
 def test_another_draw_and_another_deviation_are_told_apart():

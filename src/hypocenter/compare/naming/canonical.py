@@ -12,7 +12,6 @@ from hypocenter.compare.naming.wrappers import unwrapped
 from hypocenter.compare.pairing.layouts import is_parameter
 from hypocenter.compare.pairing.ports import canonical_port, direction
 
-_LINEARS = ("Dense", "Linear")
 _LEAST_KNOWN = 3  # sites a table must know before it is believed
 _VOCABULARY = re.compile(r"^(|embed\.tokens(\.weight)?|head(\.weight|\.bias)?)$")
 _VOCABULARY_NAMES = re.compile(
@@ -35,7 +34,6 @@ class Naming:
     table: Table | None
     prefix: str = ""  # in front of all its names
     swallowing: frozenset[str] = frozenset()  # paths of modules that hold a norm and the linear after it in one
-    activated: frozenset[str] = frozenset()  # sites of linears that hold their activation and give what it gives
 
     @property
     def name(self) -> str:
@@ -53,8 +51,6 @@ class Naming:
             return Role(name=canonical_port(_as_port(card.spot.site)), known=True)
         path = self.path(card.spot.site)
         found = self._known(path, card)
-        if card.spot.site in self.activated and not is_parameter(card) and direction(card.spot.port).endswith("out"):
-            return Role(name=f"{found or path}.activated", known=found is not None)  # no name of it elsewhere
         return Role(name=_own(path, card) if found is None else found, known=found is not None)
 
     def aliases(self, card: SiteCard) -> list[str]:
@@ -89,14 +85,7 @@ def naming_of(cards: Iterable[SiteCard]) -> Naming:
             )
             if known > most:
                 best, most = Naming(table=table, prefix=prefix), known
-    return replace(best, swallowing=_swallowing(best, cards), activated=_activated(cards))
-
-
-def _activated(cards: Iterable[SiteCard]) -> frozenset[str]:
-    """Linears with a module inside: MindSpore's `Dense(activation=...)`, and the Linear of MindFormers."""
-    kinds = {card.spot.site: card.module for card in cards if not is_parameter(card)}
-    holders = {site.rpartition(".")[0] for site in kinds if site.endswith(".activation")}
-    return frozenset(site for site in holders if kinds.get(site, "") in _LINEARS)
+    return replace(best, swallowing=_swallowing(best, cards))
 
 
 def _swallowing(naming: Naming, cards: Iterable[SiteCard]) -> frozenset[str]:
