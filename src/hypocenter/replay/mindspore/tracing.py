@@ -37,4 +37,5 @@ def blamed(tracer: OpTracer, call: GradCall, replayed: Replayed) -> Blame | None
     """Where loss or gradients stopped being finite; None when they are, or when the trace lost the way."""
     values = [v for v in replayed.values if not is_finite(v)]
     bad = [(g, w) for w, g in zip(call.weights, replayed.grads, strict=False) if not is_finite(g)]
-    return blame(tracer.trace(), [tracer.edge_to(v) for v in values] or [tracer.edge_to_gradient(*b) for b in bad])
+    targets = [tracer.edge_to(v) for v in values] or [tracer.edge_to_gradient(*b) for b in bad]
+    return blame(tracer.trace(), targets)  # asking for an edge may have added to the trace
