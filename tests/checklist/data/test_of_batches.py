@@ -224,3 +224,46 @@ def test_a_damaged_batch_is_said_and_the_others_are_read(tmp_path) -> None:
 
     assert any("mb-0.safetensors of rank 0" in note for note in found.notes)
     assert verdicts(found)["labels_shifted"] == "only-baseline"
+
+
+class Written(torch.nn.Module):
+    """Takes ids and labels by position, and has no logits: nobody sees what its loss asks for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = torch.nn.Embedding(VOCABULARY, 8), torch.nn.Linear(8, 8)
+
+    def forward(self, ids: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+        return (self.head(self.words(ids)) - self.words(wanted)).square().mean()
+
+
+def record_written(out: Path, shift: int) -> Path:
+    model = Written()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with hypocenter.watch(model, optimizer, out=out, save_batches=STEPS):
+        for step in range(STEPS):
+            text = torch.randint(4, VOCABULARY, (SAMPLES, LENGTH + 1), generator=torch.Generator().manual_seed(step))
+            model(text[:, :LENGTH], text[:, shift : shift + LENGTH]).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return out
+
+
+def test_labels_without_a_name_are_known_by_what_they_hold(tmp_path) -> None:
+    right = record_written(tmp_path / "right", 1)
+
+    same = checked(right, record_written(tmp_path / "same", 1))
+    found = checked(right, record_written(tmp_path / "wrong", 0))
+
+    assert verdicts(same)["labels_shifted"] == "same"
+    (row,) = [row for row in found.rows if row.item == "data.labels_shifted"]
+    assert (row.baseline, row.candidate) == ("labels hold the next token", "labels hold its own token")
+
+
+def test_what_one_side_asks_for_is_not_held_against_what_the_other_was_given(good, tmp_path) -> None:
+    found = checked(good, record_written(tmp_path / "written", 1))
+
+    assert verdicts(found)["labels_shifted"] == "different"
+    (row,) = [row for row in found.rows if row.item == "data.labels_shifted"]
+    assert (row.baseline, row.candidate) == ("labels hold its own token", "labels hold the next token")
+    assert "whether the model shifts them as well was not seen" in row.why
