@@ -16,6 +16,7 @@ from mindspore import ops  # pyright: ignore[reportMissingImports]
 from mindspore.common.api import _pynative_executor  # pyright: ignore[reportMissingImports]
 
 from hypocenter.replay.impossible import ReplayImpossible
+from hypocenter.replay.mindspore.draws import OwnDraws
 from hypocenter.replay.mindspore.host import flat, is_finite, is_floating
 from hypocenter.replay.mindspore.trace import OpTracer
 from hypocenter.tap.mindspore.names import NameMap
@@ -28,6 +29,7 @@ class Replayed:
 
     values: list[Any] = field(default_factory=list[Any])  # what backward started from
     grads: list[Any] = field(default_factory=list[Any])  # per weight of the call
+    drew: bool = False  # other values were dropped than in the run: MindSpore cannot draw them again
 
     @property
     def finite(self) -> bool:
@@ -91,12 +93,15 @@ class Replayer:
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._paused())
             stack.enter_context(self._state_put_back(call))
+            draws = stack.enter_context(OwnDraws())
             if around is not None:
                 stack.enter_context(around)
             stack.enter_context(_cleared_on_error())
             if tracer is not None:
                 stack.enter_context(tracer)
-            return self._run(call, tracer, rows, seed_scale)
+            result = self._run(call, tracer, rows, seed_scale)
+            result.drew = draws.seen
+            return result
 
     def _run(
         self, call: GradCall, tracer: OpTracer | None, rows: tuple[int, Sequence[int]] | None, seed_scale: float

@@ -7,6 +7,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from hypocenter.session.mindspore.calibration import Calibration
 from hypocenter.session.mindspore.kept_batches import KeptBatches
 from hypocenter.session.mindspore.seams import Context, Graphs, Imposing, Levels, Seams
 from hypocenter.session.mindspore.unreplayed import Unreplayed
@@ -33,4 +34,4 @@ def _made(context: Context, module: str, name: str, instead: Callable[[Context],
 
 
 def _others(context: Context) -> list[Any]:
-    return [KeptBatches(context)]
+    return [KeptBatches(context), *([Calibration(context)] if context.config.calibrate != "never" else [])]

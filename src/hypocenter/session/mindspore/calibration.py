@@ -1,0 +1,187 @@
+"""`run --calibrate`: the noise floor of a step, from replays in which every sum is off by a rounding.
+
+The rows are those of hypocenter.session.observers.calibration: before the update of a due step each micro-batch is done
+again once as it was, which shows that a replay repeats the run at all, then SAMPLES times perturbed. PyNative only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import mindspore as ms  # pyright: ignore[reportMissingImports]
+import numpy as np
+
+from hypocenter import schedule
+from hypocenter.nouns import LEVELS, Reading
+from hypocenter.replay.impossible import ReplayImpossible
+from hypocenter.replay.mindspore.calibration import Rounding
+from hypocenter.replay.mindspore.engine import Replayed, Replayer
+from hypocenter.replay.mindspore.host import is_finite
+from hypocenter.replay.roundoff import SAMPLES
+from hypocenter.session.check import scalar_reading
+from hypocenter.session.mindspore.calibrated_gradients import Gradients
+from hypocenter.session.mindspore.calibrated_update import Trajectory, why_not
+from hypocenter.session.mindspore.seams import Context, Due, Part
+from hypocenter.summary.reducers.mindspore import MindSporeReducer
+from hypocenter.tap.clock import Clock
+from hypocenter.tap.mindspore.cells import CellTap
+from hypocenter.tap.mindspore.parameters import parameter_readings
+from hypocenter.tap.mindspore.tape import GradCall, Undo
+
+UNFAITHFUL = 1e-3  # relative: a replay whose loss is farther off does not repeat the run
+CLIPPED = 1.0 + 1e-4  # times the norm after it: what the norm before clipping is at least, when it was clipped
+_SEED = 0x5EED  # any number: of the generators of the noise, which nobody else draws from
+
+
+class Calibration(Part):
+    """Writes the rows of perturbed replays."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        config = context.config
+        self._is_due = schedule.parse(config.calibrate)
+        self._records_modules = schedule.parse(config.schedule)
+        self._records_parameters = schedule.parse(config.param_schedule)
+        self._has_level = LEVELS.index(config.level) >= LEVELS.index("modules")
+        self._replayer = Replayer(context.names, context.paused)
+        self._trajectories = [Trajectory() for _ in range(SAMPLES)]
+        self._rows: list[Reading] = []
+        self._later: list[Reading] = []  # of parameters, for the step after
+        self._can_follow = True
+        self._seen_step = -1
+        self._clock = Clock()
+        self._tap = CellTap(context.names, self._reducer(), self._clock, config, context.warn)
+
+    def _reducer(self) -> MindSporeReducer:
+        return MindSporeReducer(histogram=self.context.config.histogram, sketch=self.context.config.sketch)
+
+    def attach(self) -> Undo:
+        """Wrap cells, if their rows are wanted."""
+        if self.context.config.calibrate != "never" and self._has_level:
+            return self._tap.attach(self.context.patches)
+        return lambda: None
+
+    def before_rule(self, due: Due) -> None:
+        """The step is complete, and the parameters are still those that it started from."""
+        self._seen_step = due.step
+        self._rows += [row for row in self._later if row.step == due.step]
+        self._later = [row for row in self._later if row.step > due.step]
+        if not self._is_due(due.step) or not due.microbatches:
+            self._come_back()
+            return
+        try:
+            if not due.check.loss_finite or due.check.bad_params:
+                raise ReplayImpossible("its loss or gradients are not finite")
+            self._measure(due)
+        except ReplayImpossible as why:
+            self._come_back()
+            self.context.warn(f"no noise floor was measured at step {due.step}: {why}")
+
+    def after_update(self, optimizer: Any) -> None:
+        """The run has updated."""
+        for trajectory in self._trajectories:
+            trajectory.go_on()
+
+    def rows(self) -> list[Reading]:
+        """The step is over."""
+        step = self.context.clock.step - 1
+        if self._seen_step < step and self._is_due(step):
+            self._come_back()
+            self.context.warn(f"no noise floor was measured at step {step}: it was skipped, or ran as a compiled graph")
+        found, self._rows = self._rows, []
+        return found
+
+    def _come_back(self) -> None:
+        for trajectory in self._trajectories:
+            trajectory.come_back()
+
+    def _measure(self, due: Due) -> None:
+        gradients = Gradients(self.context.names, due)
+        for call in due.microbatches:
+            replayed = self._replayer.run(call)
+            _must_repeat(call, replayed)
+            gradients.add(call, replayed.grads)
+        left_out = gradients.fit()
+        if left_out:
+            self.context.warn(
+                f"gradients of {left_out} of {len(due.gradients)} parameters get no noise floor: they are not what "
+                "this rank's own micro-batches give (reduced over ranks, or changed by the program)"
+            )
+        for sample, trajectory in enumerate(self._trajectories):
+            with self.context.paused(), trajectory.in_place():
+                rows = self._replays(due, gradients, sample)
+            self._rows += [_marked(row, sample) for row in rows]
+            if self._can_follow:
+                self._follow(due, gradients, trajectory, sample)
+            gradients.forget()
+
+    def _replays(self, due: Due, gradients: Gradients, sample: int) -> list[Reading]:
+        next_order, rows, number = self.context.clock.next_order, list[Reading](), 0
+        for call in due.microbatches:
+            replayed, found = self._perturbed(due.step, call, sample)
+            gradients.add(call, replayed.grads)
+            rows += found
+            scale = call.scale.read() if call.scale is not None and call.scale.in_loss else 1.0
+            for value in (value for value in replayed.values if value.size == 1):
+                loss = float(value.asnumpy().reshape(-1)[0]) / (scale or 1.0)
+                rows.append(scalar_reading("loss", "loss", loss, due.step, next_order(), number))
+                number += 1
+        norm = due.norm if due.norm is not None else due.check.total_norm
+        ratio = gradients.settle(is_clipped=norm > CLIPPED * due.check.total_norm)
+        rows += gradients.rows(self.context, self._reducer(), due.step)
+        if ratio is not None:
+            rows.append(scalar_reading("grad_norm", "grad", norm * ratio, due.step, next_order()))
+        return rows
+
+    def _perturbed(self, step: int, call: GradCall, sample: int) -> tuple[Replayed, list[Reading]]:
+        tap, records = self._tap, self._has_level and self._records_modules(step)
+        tap.forget()
+        self._clock.microbatch = call.number
+        tap.enabled = self._clock.recording = records
+        around = Rounding(_SEED + sample + SAMPLES * (call.number + 1) + 1009 * (step + 1))
+        try:
+            replayed = self._replayer.run(call, around=around)
+            rows = tap.collect(step)
+        finally:
+            tap.enabled = self._clock.recording = False
+        return replayed, [replace(row, microbatch=call.number) for row in rows]
+
+    def _follow(self, due: Due, gradients: Gradients, trajectory: Trajectory, sample: int) -> None:
+        context, step, reason = self.context, due.step + 1, why_not(due.optimizer)
+        if not reason:
+            with context.paused(), trajectory.updated(due.optimizer, gradients.given()):
+                if self._has_level and self._records_parameters(step):
+                    rows = parameter_readings(
+                        context.names, due.optimizer, (), self._reducer(), step, clock=context.clock,
+                        config=context.config,
+                    )  # fmt: skip
+                    self._later += [_marked(replace(row, microbatch=0), sample) for row in rows]
+            if SAMPLES * trajectory.n_bytes > context.config.keep_mb << 20:
+                reason = (
+                    f"{SAMPLES} copies of parameters and optimizer state are larger than keep_mb "
+                    f"({context.config.keep_mb} MiB)"
+                )
+        if reason:
+            self._can_follow = False
+            self._come_back()
+            if self._is_due(step):
+                context.warn(
+                    f"noise floors after step {due.step} are of that step alone, and too low for two whole runs: "
+                    + reason
+                )
+
+
+def _marked(row: Reading, sample: int) -> Reading:
+    return replace(row, replay=True, op=f"calibrate[{sample}]")
+
+
+def _must_repeat(call: GradCall, replayed: Replayed) -> None:
+    if replayed.drew:
+        raise ReplayImpossible("MindSpore cannot drop the same values again (--no-dropout drops none)")
+    values = [value for value in replayed.values if value.size == 1]
+    if not isinstance(call.loss, ms.Tensor) or call.loss.size != 1 or not values:
+        return
+    was, now = (float(np.asarray(value.asnumpy()).reshape(-1)[0]) for value in (call.loss, values[0]))
+    if not is_finite(values[0]) or not abs(now - was) <= UNFAITHFUL * max(abs(was), 1e-30):
+        raise ReplayImpossible(f"a replay does not repeat the run: its loss is {now:.6g}, the run's {was:.6g}")
