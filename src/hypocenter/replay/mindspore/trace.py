@@ -64,7 +64,7 @@ _NOT_VALUES = frozenset({"typeof", "sequence_len", "make_range", "Shape", "Depen
 VIEWS = frozenset({
     "Reshape", "Transpose", "TransposeView", "TransposeExtView", "ExpandDims", "ExpandDimsView", "Squeeze",
     "BroadcastTo", "BroadcastToView", "View", "Flatten", "FlattenExt", "Split", "SplitTensor", "StridedSlice",
-    "SelectExtView", "Contiguous", "Copy", "Narrow", "ChunkView",
+    "SelectExtView", "GetItem", "Contiguous", "Copy", "Narrow", "ChunkView",
 })  # fmt: skip
 """Operators that compute nothing: steps of a path that nobody wants to read."""
 
@@ -117,6 +117,18 @@ class _Call:
     before: dict[int, Any]  # what they were
 
 
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What the mode did not show, in the form in which it shows operators."""
+
+    name: str
+    run: Callable[..., Any]
+
+    def __call__(self, *args: Any) -> Any:
+        """Run it again."""
+        return self.run(*args)
+
+
 @dataclass(slots=True)
 class _Bad:
     content: NDArray[Any]
@@ -147,6 +159,30 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
         self._owner: int | None = None  # forward op whose gradient is being computed
         self._gradients: dict[int, tuple[Edge, Any]] = {}  # forward op -> gradient at its result
         self._readers: dict[int, list[int]] = {}  # leaf's edge -> forward ops that read it
+        self._undo: Callable[[], None] = lambda: None
+
+    def __enter__(self) -> OpTracer:
+        """Trace from here on."""
+        original = ms.Tensor.__getitem__
+
+        def indexed(tensor: Any, index: Any) -> Any:
+            n_before = len(self.nodes)
+            out = original(tensor, index)
+            if not (self._is_own or self.broken or self._in_backward) and isinstance(out, ms.Tensor):
+                with self._own():
+                    if len(self.nodes) == n_before:  # as slices are: a view that the mode does not show
+                        self._add_view(_Shown("GetItem", lambda t: original(t, index)), tensor, out)
+            return out
+
+        ms.Tensor.__getitem__ = indexed
+        self._undo = functools.partial(_put_back, indexed)
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        """No more."""
+        super().__exit__(*error)
+        self._undo()
 
     def trace(self) -> tuple[TracedOp, ...]:
         """The ops as plain data, for the blame walk."""
@@ -215,6 +251,12 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
             self.broken = f"{type(error).__name__}: {str(error).splitlines()[0][:160] if str(error) else ''}"
         finally:
             self._is_own = was
+
+    def _add_view(self, func: Any, tensor: Any, out: Any) -> None:
+        edge = self._edge(tensor)
+        self._follow(tensor, edge, len(self.nodes), 0)
+        call = _Call(args=(tensor,), operands=(tensor,), read=[tensor], edges=(edge,), written=[], before={})
+        self._add(func, call, (out,))
 
     def _add(self, func: Any, call: _Call, outputs: tuple[Any, ...]) -> None:
         name, index = str(func.name), len(self.nodes)
@@ -451,6 +493,11 @@ def _with(value: Any, left: list[Any]) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(_with(item, left) for item in value)
     return value
+
+
+def _put_back(ours: Any) -> None:
+    if vars(ms.Tensor).get("__getitem__") is ours:  # else somebody patched over us: theirs stays
+        del ms.Tensor.__getitem__
 
 
 def _operands(args: Any) -> tuple[Any, ...]:
