@@ -8,6 +8,7 @@ squared estimates the squared Frobenius norm without bias.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ WIDTH = 64  # a vector is seen as rows of 64, whatever its length, so that a sha
 ROW_SEED, COLUMN_SEED = 0x9E3779B9, 0x7F4A7C15  # halves of 2**64 / golden ratio; any two different numbers would do
 _MASK = 0xFFFF_FFFF
 _BLOCK = 1 << 20  # elements converted to float at a time: 4 MiB
+_CACHED = 1 << 13  # rows whose signs are kept: 1 MiB as float64; of more they are made anew each time
 LARGEST = 2.0**96  # elements are clamped to it, so that the sum of 2**31 of them fits in float32
 
 
@@ -48,13 +50,15 @@ def sketch(array: NDArray[Any], place: Placement | None = None) -> NDArray[np.fl
     values = array.astype(np.float32 if array.dtype.name in ("float16", "float32") else np.float64, copy=False)
     starts = matrix_place(values.shape, place)
     matrix = as_matrix(values, starts)
-    columns = signs(np.arange(matrix.shape[1]) + starts.column, COLUMN_SEED).astype(values.dtype)
-    rows = row_numbers(starts, np.arange)
+    columns = _column_signs(matrix.shape[1], starts.column).astype(values.dtype)
+    is_cached = matrix.shape[0] <= _CACHED
+    rows = _row_signs(starts) if is_cached else row_numbers(starts, np.arange)
     total = np.zeros((K, K), dtype=np.float64)
     step = max(1, _BLOCK // max(1, matrix.shape[1]))
     for first in range(0, matrix.shape[0], step):
         block = np.nan_to_num(matrix[first : first + step], nan=0.0, posinf=0.0, neginf=0.0).clip(-LARGEST, LARGEST)
-        total += signs(rows[first : first + step], ROW_SEED).T @ (block @ columns).astype(np.float64)
+        part = rows[first : first + step]
+        total += (part if is_cached else signs(part, ROW_SEED)).T @ (block @ columns).astype(np.float64)
     return total.astype(np.float32).reshape(-1)
 
 
@@ -150,6 +154,16 @@ def _finalised(x: Any) -> Any:
 def signs(numbers: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
     """K signs, 1 or -1, of each number: (numbers, K)."""
     return 1 - 2 * ((hashed(numbers.astype(np.int64), seed)[:, None] >> np.arange(K)) & 1)
+
+
+@functools.lru_cache(maxsize=32)
+def _row_signs(starts: MatrixPlace) -> NDArray[np.float64]:
+    return signs(row_numbers(starts, np.arange), ROW_SEED).astype(np.float64)
+
+
+@functools.lru_cache(maxsize=32)
+def _column_signs(n: int, start: int) -> NDArray[np.int64]:
+    return signs(np.arange(n) + start, COLUMN_SEED)
 
 
 def _zeros_like(values: NDArray[Any]) -> Any:

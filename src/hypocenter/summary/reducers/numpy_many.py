@@ -122,7 +122,8 @@ def moments_of(row: NDArray[Any]) -> Moments | None:
         low, high = (min(low, least), max(high, most)) if first else (least, most)
         wide = part.astype(np.float64)
         total = saturated(total + saturated(float(wide.sum())))
-        squares = saturated(squares + saturated(float((wide * wide).sum())))
+        np.multiply(wide, wide, out=wide)
+        squares = saturated(squares + saturated(float(wide.sum())))
     return Moments(low, high, total, squares)
 
 
