@@ -52,7 +52,7 @@ def sketch(array: NDArray[Any], place: Placement | None = None) -> NDArray[np.fl
     matrix = as_matrix(values, starts)
     columns = _column_signs(matrix.shape[1], starts.column).astype(values.dtype)
     is_cached = matrix.shape[0] <= _CACHED
-    rows = _row_signs(starts) if is_cached else row_numbers(starts, np.arange)
+    rows: Any = _row_signs(starts) if is_cached else row_numbers(starts, np.arange)
     total = np.zeros((K, K), dtype=np.float64)
     step = max(1, _BLOCK // max(1, matrix.shape[1]))
     for first in range(0, matrix.shape[0], step):
