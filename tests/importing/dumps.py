@@ -69,25 +69,54 @@ def numbers_of(run: RecordedRun) -> Numbers:
 
 def told(path: Path) -> Numbers:
     """What the tool's own files say of every tensor, read in the plainest way."""
-    found: Numbers = []
+    return sorted((tuple(leaf["shape"]), _text(leaf.get("Max")), _text(leaf.get("Min"))) for leaf in leaves(path))
+
+
+def sums_of(run: RecordedRun) -> list[tuple[str, ...]]:
+    """Extremes, mean and norm of every tensor whose sums were taken from the tool's."""
+    rough = [r.summary for r in run.readings() if "rough" in r.lacks.split() and r.phase != "loss"]
+    return sorted(
+        (_text(s.max), _text(s.min), _short(s.sum / s.n), _short(math.sqrt(s.sumsq)) if s.sumsq else "-") for s in rough
+    )
+
+
+def sums_told(path: Path) -> list[tuple[str, ...]]:
+    """The same of the tool's own files, of tensors without a file of values."""
+    held = {file.name for file in path.rglob("*.pt")}
+    bare = [leaf for leaf in leaves(path) if leaf.get("data_name") not in held]
+    rows = [(leaf.get("Max"), leaf.get("Min"), leaf.get("Mean"), leaf.get("Norm")) for leaf in bare]
+    usable = [r for r in rows if None not in r and all(map(math.isfinite, r[:3])) and r[0] != r[1]]
+    return sorted(
+        (_text(high), _text(low), _short(mean), _short(norm) if math.isfinite(norm) else "-")
+        for high, low, mean, norm in usable
+    )
+
+
+def leaves(path: Path) -> list[dict[str, Any]]:
+    """All tensors of a dump, as its files have them; parameters of a module that is called again once."""
+    found: list[dict[str, Any]] = []
 
     def visit(value: Any) -> None:
         if isinstance(value, dict) and "shape" in value:
-            found.append((tuple(value["shape"]), _text(value.get("Max")), _text(value.get("Min"))))
+            found.append(value)
         elif isinstance(value, (dict, list)):
             for inner in value.values() if isinstance(value, dict) else value:
                 visit(inner)
 
-    for file in sorted(path.rglob("dump.json")):
+    for file in sorted(path.rglob("d[ue]*.json")):  # dump.json, debug.json
         data = json.loads(file.read_text())["data"]
         seen: set[str] = set()
         for name, entry in data.items():
-            if "parameters" in entry:  # of a module that is called again they are the same
+            if isinstance(entry, dict) and "parameters" in entry:
                 module = name.rsplit(".", 2)[0]
                 entry = {k: v for k, v in entry.items() if k != "parameters" or module not in seen}
                 seen.add(module)
             visit(entry)
-    return sorted(found)
+    return found
+
+
+def _short(value: float) -> str:
+    return f"{value:.6g}"
 
 
 def _text(value: Any) -> str:

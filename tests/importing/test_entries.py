@@ -123,3 +123,21 @@ def test_what_is_no_name_is_not_found(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(content)
 
     assert last_of(tmp_path / "x", ".backward") == ""
+
+
+@given(value=values, other=st.text(st.characters(categories=["Cs", "Ll"]), max_size=4))
+def test_text_that_no_file_can_hold_becomes_a_question_mark(
+    value: Any, other: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    tree = {"b": [value, {other: other}], other + "x": value, "c": value}
+    path = tmp_path_factory.getbasetemp() / "surrogates.json"
+    path.write_text(json.dumps({"data": tree}))
+
+    found = dict(list(entries(path, "data", str))[1:])
+
+    told = json.dumps(found, ensure_ascii=False).encode()  # raises where a surrogate is left
+    assert list(found)[-1] == "c"
+    if other.isascii() or not any("\ud800" <= mark <= "\udfff" for mark in other):
+        assert same(found, tree)
+    else:
+        assert b"?" in told

@@ -19,7 +19,7 @@ from hypocenter.compare.values.recorded import RecordedValues
 from hypocenter.diagnose.diagnosis import diagnose
 
 sys.path.insert(0, str(Path(__file__).parent))
-from dumps import imported, numbers_of, told  # isort: skip
+from dumps import imported, numbers_of, sums_of, sums_told, told  # isort: skip
 
 HERE = Path(__file__).parent
 PYTHON = os.environ.get("MSPROBE_PYTHON", "")
@@ -45,6 +45,7 @@ def test_every_tensor_has_the_numbers_of_the_tools_own_file(name: str, fresh: Pa
     run = imported(fresh / name, tmp_path / "run")
 
     assert numbers_of(run) == told(fresh / name)
+    assert sums_of(run) == sums_told(fresh / name)
     assert run.ranks == ([0, 1] if name == "two_ranks" else [0])
     assert diagnose(run).status == "healthy"
     assert not run.run.warnings

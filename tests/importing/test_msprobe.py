@@ -17,10 +17,14 @@ from hypocenter.diagnose.diagnosis import diagnose
 from hypocenter.record.reader import RecordedRun
 
 sys.path.insert(0, str(Path(__file__).parent))
-from dumps import MSPROBE, forward, imported, numbers_of, row, rows, tensor, told, write  # isort: skip
+from dumps import MSPROBE, forward, imported, numbers_of, row, rows, sums_of, sums_told, tensor, told, write  # isort: skip
 
-WHOLE = ("two_ranks_mix", "fp16_norm_infinity_L0", "checkpoint_reentrant_mix", "checkpoint_non_reentrant_mix",
-         "pair/mlp_bf16_L0", "overflow/cast", "overflow/adam", "L1_statistics_tensor_list")  # fmt: skip
+WHOLE = sorted(
+    path.relative_to(MSPROBE).as_posix()
+    for folder in (MSPROBE, MSPROBE / "pair", MSPROBE / "overflow")
+    for path in folder.iterdir()
+    if any(path.glob("step*"))
+)
 
 
 @pytest.mark.parametrize("name", WHOLE)
@@ -28,6 +32,8 @@ def test_every_tensor_has_the_numbers_of_the_tools_own_file(name: str, tmp_path:
     run = imported(MSPROBE / name, tmp_path / "run")
 
     assert numbers_of(run) == told(MSPROBE / name)
+    assert sums_of(run) == sums_told(MSPROBE / name)
+    assert len(WHOLE) >= 20
 
 
 def test_norms_and_means_become_sums_that_are_called_rough(tmp_path: Path) -> None:

@@ -113,6 +113,7 @@ def encode(run: Run) -> bytes:
             versions={_plain(k): _plain(v) for k, v in run.versions.items()},
             warnings=tuple(map(_plain, run.warnings)),
             imposed={_plain(k): _plain(v) for k, v in run.imposed.items()},
+            imported=run.imported and replace(run.imported, path=_plain(run.imported.path)),
         )
         text = msgspec.json.encode(clean, enc_hook=str)
     return msgspec.json.format(text, indent=2) + b"\n"
