@@ -18,6 +18,7 @@ import hypocenter
 from hypocenter.diagnose.diagnosis import diagnose
 from hypocenter.nouns import StepRecord
 from hypocenter.record.reader import RecordedRun, open_run
+from hypocenter.session.mindspore.failures import Failures
 from hypocenter.session.mindspore.levels import Levels
 from hypocenter.session.mindspore.sentinel import Sentinel
 
@@ -341,9 +342,9 @@ def test_an_update_that_breaks_a_parameter(tmp_path: Path) -> None:
 
     _, run = recorded(tmp_path / "run", too_fast, lambda p: nn.SGD(p, learning_rate=3e38))
 
-    found = diagnose(run)
-    assert found.status == "findings"
-    assert (found.findings[0].step, found.findings[0].kind) == (0, "nonfinite")
+    first = diagnose(run).findings[0]
+    assert (first.code, first.step, first.phase) == ("HC103", 0, "optimizer")
+    assert first.site in {p.name for p in Training().net.trainable_params()}
 
 
 def test_a_failure_leaves_training_alone(tmp_path: Path) -> None:
@@ -487,6 +488,19 @@ def test_a_part_that_fails_is_taken_out_alone(tmp_path: Path, monkeypatch: Any, 
 
     assert len(records(run)) == STEPS
     assert capfd.readouterr().err.count("Levels switched off after an internal error: RuntimeError: planted") == 1
+
+
+def test_a_replay_that_fails_leaves_what_the_check_saw(tmp_path: Path, monkeypatch: Any, capfd: Any) -> None:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(Failures, "investigate", broken)
+    _, run = recorded(tmp_path / "run", planted)
+
+    found = diagnose(run)
+    assert (found.status, found.findings[0].code, found.findings[0].step) == ("cannot-tell", "HC101", 2)
+    assert "first.weight" in found.findings[0].title
+    assert capfd.readouterr().err.count("Failures switched off after an internal error: RuntimeError: planted") == 1
 
 
 def test_nothing_is_left_behind(tmp_path: Path) -> None:

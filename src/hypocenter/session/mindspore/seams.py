@@ -238,6 +238,7 @@ class Seams:
     Args:
         warn: takes one line of text.
         levels, imposing, investigator, graphs: see their classes.
+        instead_of_replays: takes over from an investigator that fails.
         others: parts that only listen.
     """
 
@@ -249,11 +250,12 @@ class Seams:
         imposing: Imposing,
         investigator: Investigator,
         graphs: Graphs,
+        instead_of_replays: type[Investigator] = Investigator,
         others: Sequence[Part] = (),
     ) -> None:
         self.imposing: Imposing = _Careful(imposing, Imposing, warn)  # type: ignore[assignment]
         self.levels: Levels = _Careful(levels, Levels, warn)  # type: ignore[assignment]
-        self.investigator: Investigator = _Careful(investigator, Investigator, warn)  # type: ignore[assignment]
+        self.investigator: Investigator = _Careful(investigator, instead_of_replays, warn)  # type: ignore[assignment]
         self.graphs: Graphs = _Careful(graphs, Graphs, warn)  # type: ignore[assignment]
         self._others: list[Part] = [_Careful(other, Part, warn) for other in others]  # type: ignore[misc]
         self._seen: weakref.WeakSet[Any] = weakref.WeakSet()
