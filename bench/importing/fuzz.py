@@ -132,9 +132,8 @@ def one(samples: list[Path], seed: int, folder: Path) -> Outcome:
         ended = f"{memory >> 20:,} MiB of memory"
     elif stray := {p for p in folder.rglob("*") if folder / "run" not in (p, *p.parents)} - before - {folder / "said"}:
         ended, detail = "files outside of the run", str(sorted(stray)[:5])
-    return Outcome(
-        seed=seed, sample=str(sample.relative_to(sample.parents[1])), ended=ended, detail=detail, damage=done
-    )
+    name = str(sample.relative_to(sample.parents[1]))
+    return Outcome(seed=seed, sample=name, ended=ended, detail=detail, damage=done, memory=memory)
 
 
 def _in_child(dump: Path, folder: Path, kind: str | None) -> tuple[str, str, int]:
