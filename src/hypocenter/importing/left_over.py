@@ -51,7 +51,8 @@ def read_left_over(directory: Path) -> list[str]:
             continue
         if steps:
             named = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
-            said.append(f"{named} of rank {rank} were read from the dump of a graph that was under way")
+            verb = "was" if len(steps) == 1 else "were"
+            said.append(f"{named} of rank {rank} {verb} read from the dump of a graph that was under way")
     return said
 
 

@@ -117,7 +117,7 @@ def _facts(step: Step, trace: Trace, index: int, *, has_tensors: bool = False) -
     node = run.node if forward is None else forward
     return OpFacts(
         index=index, op=forward.op if forward is not None else run.op_type, phase=phase, site=scope.site,
-        module=scope.kind_of_cell, source=node.source if node is not None else None,
+        module=scope.kind_of_cell, source=flow.source(node) if flow is not None and node is not None else None,
         inputs=tuple(_tensors(step, run, run.inputs)) if has_tensors else (),
         outputs=tuple(_tensors(step, run, run.outputs)) if has_tensors else (),
         scalars={"backward_op": run.op_type} if forward is not None else {},

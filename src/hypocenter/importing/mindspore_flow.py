@@ -7,17 +7,16 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import takewhile
 
 from hypocenter.importing.mindspore_graph import Graph, GraphParameter, Node
 from hypocenter.importing.mindspore_names import Scope, flat, number_of, scope_of, site_of, stem_of
-from hypocenter.importing.mindspore_twins import Path, placed
+from hypocenter.importing.mindspore_twins import Places, places_of
+from hypocenter.nouns import Source
 
 _PASSES = frozenset({"Load", "Depend", "TupleGetItem", "StopGradient"})  # the first operand is the value
 _GATHERS = frozenset({"MakeTuple", "MakeList"})
 _LEFT_OUT = frozenset({"UpdateState", "Return", "Partial", "Switch", "Call"})
 _DEEPEST = 64
-_EXPANSION = "Expand/"  # how the names of such operators begin
 _EXPANDED = re.compile("_[A-Z]")  # of operators that were put in place of one: `Expand/_SumExt`; no cell
 _MOST_RESULTS = 64
 # Place of the gradient among the operands of operators that do not name them; mindspore.ops, 2.x.
@@ -96,37 +95,30 @@ class Flow:
 
     def _own_scope(self, node: Node) -> Scope:
         named = scope_of(node.full_name)
-        place = self._placed.get(id(node))
-        if place is None and node.full_name.startswith(_EXPANSION):
-            place = self._around(node)
+        place = self._places.cells.get(id(node))
         return named if place is None else replace(named, cells=place)
 
-    def _around(self, node: Node) -> Path | None:
-        """The cell around what an operator reads and who reads it: what was put in place of another has no scope."""
-        beside = [s for s in self._sources(node) if isinstance(s, Node)] + self._users.get(id(node), [])
-        is_back = node.is_of_backward
-        paths = [
-            self._placed.get(id(other), scope_of(other.full_name).cells) for other in beside
-            if other.full_name and not other.full_name.startswith(_EXPANSION) and other.is_of_backward == is_back
-        ]  # fmt: skip
-        if not paths:
-            return None
-        common = [pair[0] for pair in takewhile(lambda pair: len(set(pair)) == 1, zip(*paths, strict=False))]
-        return tuple(common)
+    def source(self, node: Node) -> Source | None:
+        """The line of code of an operator; None where the graph has that of another one's."""
+        return None if id(node) in self._places.unsure else node.source
 
     @cached_property
-    def _placed(self) -> dict[int, Path]:
-        """Cells of operators whose names have the scope of another place."""
+    def _places(self) -> Places:
+        """Operators whose names tell another place than their own."""
         named = [(node, scope_of(node.full_name)) for node in self.operators if not node.is_of_backward]
         forward = [(node, scope) for node, scope in named if scope.kind in ("forward", "loss") and not scope.recompute]
-        return placed([node for node, _ in forward], {id(node): scope.cells for node, scope in forward})
+        paths = {id(node): scope.cells for node, scope in forward}
+        return places_of([node for node, _ in forward], paths, self._given, self._users)
+
+    def _given(self, node: Node) -> list[Node]:
+        return [source for source in self._sources(node) if isinstance(source, Node)]
 
     @cached_property
     def _forward_of_twins(self) -> dict[int, Node]:
         """Of operators of backward whose forward ran at several places: which; backward comes the other way round."""
         ran: dict[str, list[Node]] = defaultdict(list)
         for node in self.operators:
-            if id(node) in self._placed:
+            if id(node) in self._places.cells and node.identity:
                 ran[node.identity].append(node)
         back: dict[tuple[str, str], list[Node]] = defaultdict(list)
         for node in self.operators:

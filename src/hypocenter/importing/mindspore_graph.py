@@ -55,6 +55,7 @@ class Node:
     types: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())  # of inputs and outputs, as the program has them
     held: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())  # as the device holds them; empty when not written
     source: Source | None = None
+    via: str = ""  # file of the innermost line, which may be a library's
     identity: str = ""
     identity_of_forward: str = ""
     is_of_backward: bool = False
@@ -151,7 +152,10 @@ def _told(node: Node, text: str) -> None:
         node.full_name = found[1]
     elif text.startswith("# Corresponding forward node"):
         node.is_of_backward = True
-    elif (found := _LINE.match(text)) is not None and not is_library(found[1]):
+    elif (found := _LINE.match(text)) is not None:
+        node.via = found[1]
+        if is_library(found[1]):
+            return
         code = found[4].strip()
         node.source = Source(
             file=found[1], line=int(found[2] or found[3]), text="" if code == "..." else code[:_TEXT_AT_MOST]

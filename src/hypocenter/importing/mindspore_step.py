@@ -194,9 +194,11 @@ class Step:
         if value is None or (item.name.io == "input" and _is_setting(value)):
             return
         call = self._calls[id(run)]
+        flow = self.flows.get(run.graph)
+        line = flow.source(run.node) if flow is not None and run.node is not None else None
         reading = self._reading(
             value, phase, site, port, order, call=call, module=module, op=f"{GRAPH}{module}",
-            recompute=scope.recompute, source=run.node.source if run.node is not None else None,
+            recompute=scope.recompute, source=line,
         )  # fmt: skip
         keeps = item.name.io == "output" and not scope.recompute
         key = f"{port}#{call}" if call else port
@@ -236,7 +238,7 @@ class Step:
                         continue
                     order = (place[id(found[0])] + 1) * _APART + (0 if tap.is_input else 3)
                     reading = self._reading(
-                        value, phase, cell.site, port, order, module=cell.kind, source=tap.node.source
+                        value, phase, cell.site, port, order, module=cell.kind, source=flow.source(tap.node)
                     )  # fmt: skip
                     self._give(Kept(reading=reading, of=cell.site, key=port, tensor=value.tensor))
 
@@ -249,7 +251,7 @@ class Step:
                 if value is None or node is None or ("forward", "", f"out[{i}]") in self._have:
                     continue
                 order = (runs.index(run) + 1) * _APART + 3 if run is not None else self._order
-                reading = self._reading(value, "forward", "", f"out[{i}]", order, source=node.source)
+                reading = self._reading(value, "forward", "", f"out[{i}]", order, source=flow.source(node))
                 self._give(Kept(reading=reading, of="", key=f"out[{i}]", tensor=value.tensor))
 
     def _weight(self, run: Execution, item: Item, weight: GraphParameter) -> None:
