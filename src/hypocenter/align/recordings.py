@@ -16,7 +16,7 @@ from hypocenter.align.children import Start, clean_environment, start
 from hypocenter.align.errors import ElsewhereError, ProgramFailedError
 from hypocenter.align.plan import Plan, SideName
 from hypocenter.align.purposes import Need
-from hypocenter.record.layout import is_recording
+from hypocenter.record.layout import is_recording, rank_directories
 
 _TAIL_LINES = 4  # of a failed program's output that are shown
 _OURS = ("note:", "= hint:", "recording to ", "sites: hypocenter", "wrote ", "0 errors")  # lines of `hypocenter run`
@@ -95,7 +95,7 @@ class Recordings:
         code = self._run(
             need.side, [sys.executable, "-m", "hypocenter", "run", "--out", str(unfinished), *words], output
         )
-        if code != 0 or not is_recording(unfinished):
+        if code != 0 or not rank_directories(unfinished):
             raise self._failed(need, output, code)
         unfinished.rename(path)
         self.tell(f"   took {time.monotonic() - began:.0f} s")
