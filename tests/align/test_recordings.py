@@ -18,8 +18,8 @@ from hypocenter.align.recordings import Recordings
 class Played:
     """Writes an empty recording, or fails."""
 
-    def __init__(self, code: int = 0, records: bool = True) -> None:
-        self.code, self.records = code, records
+    def __init__(self, code: int = 0, records: bool = True, ranks: bool = True) -> None:
+        self.code, self.records, self.ranks = code, records, ranks
         self.calls: list[tuple[list[str], dict[str, str], Path]] = []
 
     def __call__(
@@ -29,8 +29,8 @@ class Played:
         output.write_text("line one\nRuntimeError: no such card\n")
         folder = Path(argv[argv.index("--out") + 1])
         if self.records:
-            (folder / "rank-00000").mkdir(parents=True)
-            (folder / "run.json").write_text("{}")
+            (folder / "rank-00000" if self.ranks else folder).mkdir(parents=True)
+            (folder / "run.json").write_text('{"format": 1}')
         return self.code
 
 
@@ -73,7 +73,10 @@ def test_what_was_cut_off_is_made_again(tmp_path: Path) -> None:
     assert len(played.calls) == 2
 
 
-@pytest.mark.parametrize(("played", "how"), [(Played(code=1), "exit code 1"), (Played(records=False), "no recording")])
+@pytest.mark.parametrize(
+    ("played", "how"),
+    [(Played(code=1), "exit code 1"), (Played(records=False), "no recording"), (Played(ranks=False), "no recording")],
+)
 def test_a_program_that_fails_is_named_with_what_it_said(tmp_path: Path, played: Played, how: str) -> None:
     plan = _plan(tmp_path)
 

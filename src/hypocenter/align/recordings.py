@@ -95,7 +95,7 @@ class Recordings:
         code = self._run(
             need.side, [sys.executable, "-m", "hypocenter", "run", "--out", str(unfinished), *words], output
         )
-        if code != 0 or not rank_directories(unfinished):
+        if code != 0 or not is_recording(unfinished) or not rank_directories(unfinished):
             raise self._failed(need, output, code)
         unfinished.rename(path)
         self.tell(f"   took {time.monotonic() - began:.0f} s")
