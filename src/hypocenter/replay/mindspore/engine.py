@@ -19,6 +19,7 @@ from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.replay.mindspore.draws import OwnDraws
 from hypocenter.replay.mindspore.host import flat, is_finite, is_floating
 from hypocenter.replay.mindspore.trace import OpTracer
+from hypocenter.replay.mindspore.unscaled import unscaled
 from hypocenter.tap.mindspore.names import NameMap
 from hypocenter.tap.mindspore.tape import GradCall
 
@@ -94,6 +95,9 @@ class Replayer:
             stack.enter_context(self._paused())
             stack.enter_context(self._state_put_back(call))
             draws = stack.enter_context(OwnDraws())
+            if seed_scale != 1.0 and call.scale is not None and call.scale.in_loss:
+                stack.enter_context(unscaled())  # in fp16 the scaled loss itself may be too large
+                seed_scale = 1.0
             if around is not None:
                 stack.enter_context(around)
             stack.enter_context(_cleared_on_error())

@@ -190,10 +190,20 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
 
     def forward_over(self, roots: Sequence[Any]) -> None:
         """Backward begins, from these values."""
+        made: list[int] = []
         with self._own():
-            made = [written.edge for root in roots if (written := self._written.get(address(root))) is not None]
+            made = [self._root(root).producer for root in roots]
         self._in_backward = True
         self._owner = max(made, default=len(self.nodes) - 1)
+
+    def _root(self, tensor: Any) -> Edge:
+        """Of a value that backward starts from: a compiled function may have made it, out of what came last."""
+        now = nonfinite_bits(tensor)
+        known = self._known(tensor, now)
+        if known is not None or not now or not self.nodes:
+            return known or Edge(producer=len(self.nodes) - 1)
+        last = self.nodes[-1].traced
+        return self._unseen(tensor, now, (Edge(producer=last.index, bits=last.bits),))
 
     def edge_to(self, tensor: Any) -> Edge:
         """Who made this tensor, and what it holds."""

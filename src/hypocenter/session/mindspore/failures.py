@@ -31,6 +31,7 @@ class Failures(Investigator):
         self._replays = Replays(self._replayer, context.names)
         self._scale_watch = ScaleWatch(self._last_in_model, self._at_scale_1)
         self._n_replays = self._n_scale = 0
+        self._losses: list[float] = []  # of the last replay at scale 1
 
     def went_well(self, check: Check, step: int, scale: float | None) -> None:
         """Loss and gradients were finite."""
@@ -48,35 +49,44 @@ class Failures(Investigator):
         if not self.context.config.replay:
             evidence = replace(base, why_not="replay is switched off (replay = false)")
         else:
-            is_known = trigger == "nonfinite-grad" and "finite_at_scale_1" in facts
+            is_known = trigger != "skipped-step" and "finite_at_scale_1" in facts
             seed_scale = 1.0 / failed.scale if is_known and failed.scale else 1.0
             cure = self.context.config.cure != "off"
             evidence = self._replays.investigate(base, failed.microbatches, seed_scale=seed_scale, cure=cure)
         if trigger == "skipped-step" and not evidence.reproduced:
             return ""  # a skip that cannot be shown again accuses nobody
-        if trigger == "nonfinite-grad" and evidence.reproduced:
+        if trigger in ("nonfinite-grad", "nonfinite-loss") and evidence.reproduced:
             self._scale_watch.explained(failed.check)
         return self._write(replace(evidence, facts={**evidence.facts, **facts}))
 
     def _trigger(self, failed: Failed) -> tuple[Trigger | None, dict[str, float | str]]:
         """What is to be investigated, and what is known already."""
+        is_scaled = any(call.scale is not None and call.scale.in_loss for call in failed.microbatches)
         judged = None
-        if failed.check.bad_params and _counts(failed.scale):
+        if _counts(failed.scale) and (is_scaled or failed.check.loss_finite):  # else the scale has no part in the loss
             judged = self._scale_watch.skipped(
                 failed.check, failed.bad_params, failed.step, failed.scale or 1.0, failed.microbatches
             )
-        if not failed.check.loss_finite:
-            return "nonfinite-loss", {}
-        if failed.check.bad_params:
-            return ("nonfinite-grad", {}) if judged is None else self._of_skip(judged)
-        return None, {}
+        symptom: Trigger = "nonfinite-grad" if failed.check.loss_finite else "nonfinite-loss"
+        if judged is None:
+            return symptom, {}
+        if symptom == "nonfinite-loss" and judged.at_scale_1 != "not-finite":
+            self._mend_losses(failed, judged)
+        return self._of_skip(judged, symptom)
 
-    def _of_skip(self, judged: Judged) -> tuple[Trigger | None, dict[str, float | str]]:
+    def _mend_losses(self, failed: Failed, judged: Judged) -> None:
+        """A loss in float16 may be infinite only with the scale in it: what is recorded is the one without."""
+        scale = failed.scale or 1.0
+        asked = judged.at_scale_1 == "finite" or self._at_scale_1(scale, failed.microbatches) == "finite"
+        if asked and len(self._losses) == len(failed.check.losses):
+            failed.check.losses[:] = [loss * scale for loss in self._losses]
+
+    def _of_skip(self, judged: Judged, symptom: Trigger) -> tuple[Trigger | None, dict[str, float | str]]:
         """A skip is investigated when the scale is not its cause, when it comes again and again, when it never ends."""
         if judged.at_scale_1 == "not-finite":
-            return "nonfinite-grad", {"finite_at_scale_1": 0.0}
+            return symptom, {"finite_at_scale_1": 0.0}
         if judged.at_scale_1 == "cannot-tell" and judged.is_collapse:
-            return "nonfinite-grad", {}
+            return symptom, {}
         if judged.is_again and self._n_scale < MAX_SCALE_REPLAYS:
             self._n_scale += 1
             return "skipped-step", {"finite_at_scale_1": 1.0}
@@ -91,11 +101,13 @@ class Failures(Investigator):
         if not self.context.config.replay or not microbatches:
             return "cannot-tell"
         sums: list[Any] = []
+        self._losses.clear()
         try:
             for call in microbatches:
                 replayed = self._replayer.run(call, seed_scale=1.0 / scale)
                 if not replayed.finite:
                     return "not-finite"
+                self._losses += [float(value.asnumpy()) for value in replayed.values[:1] if not value.shape]
                 if len(microbatches) > 1:
                     sums = [a + b for a, b in zip(sums, replayed.grads, strict=True)] if sums else replayed.grads
         except ReplayImpossible:
