@@ -22,7 +22,7 @@ from hypocenter.session.mindspore.imposed.tensors import copied
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from training import STEPS, Net, Training, values
+from training import STEPS, WORDS, Net, Training, batches, values
 
 MODES = ["PYNATIVE_MODE", "GRAPH_MODE"]
 WAYS = ["function", "cell"]
@@ -362,3 +362,31 @@ def test_digests_of_operators_are_refused(tmp_path: Path, capsys: pytest.Capture
 
     assert ended.value.code == 2
     assert "digests of operators are not taken of MindSpore programs" in capsys.readouterr().err
+
+
+def test_a_model_that_no_function_names_is_the_one_that_watch_was_given(
+    tmp_path: Path, mode: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved_by(tmp_path / "first", Training(seed=0))
+    hidden = {"net": Training(seed=1)}
+
+    def forward(ids: Any) -> Any:
+        return nn.CrossEntropyLoss()(hidden["net"].net(ids), (ids + 1) % WORDS)
+
+    def go(*models: Any) -> None:
+        optimizer = hidden["net"].optimizer
+        with hypocenter.watch(*models, out=str(tmp_path / "run"), force=True, initial_weights=str(tmp_path / "first")):
+            _, gradients = ms.value_and_grad(forward, None, optimizer.parameters)(batches()[0])
+            if not models:
+                optimizer(gradients)
+
+    if mode == "GRAPH_MODE":
+        with pytest.raises(SystemExit) as ended:
+            go()
+        assert ended.value.code == 2
+        assert "there is no model to put weights into" in capsys.readouterr().err
+
+    go(hidden["net"].net)
+
+    before = values(Training(seed=0).net)
+    assert all(np.array_equal(before[name], now) for name, now in values(hidden["net"].net).items())

@@ -97,7 +97,7 @@ def _updates(plan: Plan, side: SideName) -> tuple[str, ...]:
     return ("--level", "tensors", "--schedule", steps, "--param-schedule", steps, *_exact(plan), *_rate(plan))
 
 
-_ENDINGS = ("weight", "bias", "gamma", "beta")  # of names of parameters, where nobody knows better
+_ENDINGS = ("weight", "bias", "gamma", "beta", "embedding_table")  # of names of parameters, where nobody knows better
 
 
 def _batches(plan: Plan, side: SideName) -> tuple[str, ...]:

@@ -169,7 +169,7 @@ class Session:
     def begin_call(self, cell: Any) -> None:
         """A training cell, or a compiled step, is called."""
         self._is_updated = False
-        for model in models_in(cell) or reach.models_in(cell):  # calls inside a compiled function are not seen
+        for model in models_in(cell) or self._mentioned(cell):
             self.on_root(model)
         self.clock.recording = True
         for part in self.seams.parts():
@@ -194,6 +194,10 @@ class Session:
             self.boundary.compiled(result, optimizer_in(cell))
         self._stop_if_asked()
 
+    def _mentioned(self, thing: Any) -> list[Any]:
+        """Models of a compiled function, in which calls are not seen; else those that `watch` was given."""
+        return reach.models_in(thing) or self.names.roots()
+
     def _say_compiled(self) -> None:
         if not self.seams.graphs.is_dumping:
             self.warn(
@@ -211,7 +215,7 @@ class Session:
                 self._stop_if_asked()
             call.number, call.batch = self.clock.microbatch, self.clock.batch
             self.tape.add(call)
-            for model in models_in(call.fn) if call.has_value else reach.models_in(call.fn):
+            for model in models_in(call.fn) if call.has_value else self._mentioned(call.fn):
                 self.on_root(model)
             self.clock.recording = True
             if call.has_sens and (call.args or "sens" in call.kwargs):

@@ -10,24 +10,24 @@ seen from outside: rates, first weights and the last step can be imposed there, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mindspore as ms  # pyright: ignore[reportMissingImports]
 from mindspore import nn  # pyright: ignore[reportMissingImports]
 
 from hypocenter.nouns import Reading
 from hypocenter.session.imposed.asked import changes_training
-from hypocenter.session.imposed.recorded_gradients import OPTION, RecordedGradients
 from hypocenter.session.imposed.refuse import ImposeError, or_refused, refuse_now
-from hypocenter.session.imposed.weights_from import WeightsFrom
 from hypocenter.session.mindspore.imposed.apply import begin
-from hypocenter.session.mindspore.imposed.gradients import GradientsFrom
-from hypocenter.session.mindspore.imposed.initial_weights import InitialWeights
 from hypocenter.session.mindspore.imposed.learning_rate import LearningRate
-from hypocenter.session.mindspore.imposed.saved_weights import SavedWeights
 from hypocenter.session.mindspore.seams import Context, Imposing
 from hypocenter.tap.mindspore.reach import optimizers_in
 from hypocenter.tap.mindspore.tape import GradCall, Undo
+
+if TYPE_CHECKING:  # what reads checkpoints and recordings is imported only where it was asked for
+    from hypocenter.session.mindspore.imposed.gradients import GradientsFrom
+    from hypocenter.session.mindspore.imposed.initial_weights import InitialWeights
+    from hypocenter.session.mindspore.imposed.saved_weights import SavedWeights
 
 
 class InTraining(Imposing):
@@ -44,7 +44,7 @@ class InTraining(Imposing):
 
     def attach(self) -> Undo:
         """Read what is to be imposed."""
-        config, names, told = self.context.config, self.context.names, self._tells
+        config, told = self.context.config, self._tells
         self.context.told.update(begin(config, self.context.warn))
         with or_refused(self.context.directory):
             if config.op_bits:
@@ -58,19 +58,32 @@ class InTraining(Imposing):
                 self._rate = LearningRate(config.impose_lr)
                 told("learning_rate")(f"learning rate {config.impose_lr:g} at every update")
             if config.initial_weights:
-                weights = WeightsFrom(
-                    config.initial_weights, config.weights_map, warn=self.context.warn, told=told("initial_weights")
-                )
-                self._weights = InitialWeights(weights, names)
+                self._weights = self._initial_weights(config.initial_weights)
             if config.save_initial_weights:
-                self._saved = SavedWeights(self.context.rank_directory, names, told("saved_weights"))
+                from hypocenter.session.mindspore.imposed.saved_weights import SavedWeights
+
+                self._saved = SavedWeights(self.context.rank_directory, self.context.names, told("saved_weights"))
             if config.gradients_from:
-                recorded = RecordedGradients(
-                    config.gradients_from, config.weights_map, self.context.rank,
-                    warn=self.context.warn, told=told("gradients"),
-                )  # fmt: skip
-                self._gradients = GradientsFrom(recorded, names)
+                self._gradients = self._gradients_from(config.gradients_from)
         return lambda: None
+
+    def _initial_weights(self, path: str) -> InitialWeights:
+        from hypocenter.session.imposed.weights_from import WeightsFrom
+        from hypocenter.session.mindspore.imposed.initial_weights import InitialWeights
+
+        context = self.context
+        weights = WeightsFrom(path, context.config.weights_map, warn=context.warn, told=self._tells("initial_weights"))
+        return InitialWeights(weights, context.names)
+
+    def _gradients_from(self, path: str) -> GradientsFrom:
+        from hypocenter.session.imposed.recorded_gradients import RecordedGradients
+        from hypocenter.session.mindspore.imposed.gradients import GradientsFrom
+
+        context = self.context
+        recorded = RecordedGradients(
+            path, context.config.weights_map, context.rank, warn=context.warn, told=self._tells("gradients")
+        )
+        return GradientsFrom(recorded, context.names)
 
     # models
 
@@ -99,10 +112,21 @@ class InTraining(Imposing):
             with or_refused(self.context.directory):
                 self._weights.nothing_is_left()
 
+    def _weights_are_in(self) -> None:
+        """Before the first update: in a compiled function the model may be reached in a way that nobody sees."""
+        if self._weights is not None and not self._seen:
+            with or_refused(self.context.directory):
+                raise ImposeError(
+                    "there is no model to put weights into", where="--initial-weights",
+                    why="the compiled function that is differentiated names none",
+                    fix="call hypocenter.watch(net) in the program, or run in PyNative",
+                )  # fmt: skip
+
     # updates that Python sees
 
     def before_step(self, optimizer: Any) -> None:
         """An optimizer was called."""
+        self._weights_are_in()
         if self._saved is not None:
             self._saved.before_update()
         if self._rate is not None:
@@ -132,6 +156,7 @@ class InTraining(Imposing):
         if isinstance(cell, nn.Cell) and ms.get_context("mode") != ms.GRAPH_MODE:
             return
         self._check_left_over()
+        self._weights_are_in()
         optimizers = optimizers_in(cell)
         if self._gradients is not None and optimizers:
             with or_refused(self.context.directory):
@@ -169,7 +194,7 @@ class InTraining(Imposing):
 def _inside_a_graph(cell: Any) -> ImposeError:
     name = type(cell).__name__ if isinstance(cell, nn.Cell) else getattr(cell, "__name__", "a function")
     return ImposeError(
-        f"gradients cannot be put into {name}", where=OPTION,
+        f"gradients cannot be put into {name}", where="--gradients-from",
         why="it is compiled as a whole: its optimizer is not called from Python",
         fix="run in PyNative (mindspore.set_context(mode=mindspore.PYNATIVE_MODE)), or call the optimizer in Python",
     )  # fmt: skip
