@@ -375,7 +375,9 @@ def test_a_model_that_no_function_names_is_the_one_that_watch_was_given(
 
     def go(*models: Any) -> None:
         optimizer = hidden["net"].optimizer
-        with hypocenter.watch(*models, out=str(tmp_path / "run"), force=True, initial_weights=str(tmp_path / "first")):
+        with hypocenter.watch(
+            *models, out=str(tmp_path / f"run{len(models)}"), initial_weights=str(tmp_path / "first")
+        ):
             _, gradients = ms.value_and_grad(forward, None, optimizer.parameters)(batches()[0])
             if not models:
                 optimizer(gradients)
