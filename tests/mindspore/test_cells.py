@@ -320,3 +320,16 @@ def test_outside_training_nothing_is_read() -> None:
         model(Tensor(np.ones((2, 3), np.float32)))
 
         assert tap.collect(0) == []
+
+
+def test_of_a_compiled_cell_the_boundary_is_read() -> None:
+    model = seeded(VARIANTS["compiled_inside"])
+    optimizer = nn.SGD(model.trainable_params(), 0.1)
+
+    with tapped(model) as (tap, clock, _):
+        rows = steps(model, optimizer, batches(1), tap, clock)[0]
+
+    site = "net.blocks.0.mlp"
+    assert {r.port for r in rows if r.site == site} == {"in[0]", "out[0]", "grad_in[0]", "grad_out[0]"}
+    assert not [r for r in rows if r.site.startswith(f"{site}.")]
+    assert one(rows, site, "grad_in[0]").summary.absmax > 0

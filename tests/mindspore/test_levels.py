@@ -183,3 +183,22 @@ def test_a_probe_without_a_session_gives_its_value_back() -> None:
     x = Tensor(np.ones(3, np.float32))
 
     assert hypocenter.probe(x, "here") is x
+
+
+def test_a_tap_that_fails_says_so_once_and_training_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hypocenter.summary.reducers.mindspore import MindSporeReducer
+
+    def fails(*_: object) -> None:
+        raise RuntimeError("broken on purpose")
+
+    without, _ = trained(None)
+    monkeypatch.setattr(MindSporeReducer, "mark", fails)
+    with_it, run = trained(tmp_path / "run", level="modules", n=2)
+
+    assert all(np.array_equal(a, b) for a, b in zip(without, with_it, strict=True))
+    assert run is not None
+    assert sum("broken on purpose" in warning for warning in run.run.warnings) == 1
+    assert not find(run, phase="forward")
+    assert [record.step for _, record in run.step_records()] == [0, 1]
