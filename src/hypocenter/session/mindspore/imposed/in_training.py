@@ -4,7 +4,7 @@ When one of these cannot be done the program ends before its first update, with 
 experiment that is not the one that was asked for would mislead.
 
 In PyNative every update is seen. A compiled step (TrainOneStepCell in GRAPH mode, a `jit` function that updates) is
-seen from outside: rates, first weights and the last step can be imposed there, gradients cannot.
+seen from outside: rates, first weights and the last step can be imposed there, gradients in training cells only.
 """
 
 from __future__ import annotations
@@ -160,12 +160,22 @@ class InTraining(Imposing):
         optimizers = optimizers_in(cell)
         if self._gradients is not None and optimizers:
             with or_refused(self.context.directory):
-                raise _inside_a_graph(cell)
+                self._feed(cell, self._gradients)
         if self._rate is not None:
             with or_refused(self.context.directory):
                 for optimizer in optimizers:
                     self._n_entered += 1
                     self._rate.enter(optimizer)
+
+    def _feed(self, cell: Any, gradients: GradientsFrom) -> None:
+        from hypocenter.session.mindspore.imposed.fed_graphs import fed_in, put_in_front
+
+        if not isinstance(cell, nn.Cell) or not put_in_front(cell):
+            raise _inside_a_graph(cell)
+        for fed in fed_in(cell):
+            own = list(fed.optimizer.parameters)  # of the shapes and formats of its gradients
+            used = gradients.in_place_of(fed.optimizer, own, own, self.context.clock.step)
+            fed.feed(None if used is own else used)
 
     def end_call(self, cell: Any) -> None:
         """It has returned."""
