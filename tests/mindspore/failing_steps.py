@@ -95,3 +95,13 @@ class Attention(nn.Cell):
         scores = scores.masked_fill(ops.logical_not(keep), self.fill)
         weights = ops.softmax(scores, -1)
         return ops.matmul(weights, self.v(x))
+
+
+class Compiled(FeedForward):
+    """The same block as a compiled function inside a PyNative program."""
+
+    @ms.jit
+    def construct(self, x):
+        h = ops.relu(self.wi(x))
+        h = h * h
+        return self.wo(h)

@@ -1,5 +1,6 @@
 """Failed steps of real nets: the operator, its place and its cause, as for torch; healthy ones stay silent."""
 
+import contextlib
 import sys
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from hypocenter.diagnose.verdicts import judge
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from failing_steps import Attention, FeedForward, Linear, Overflowing, investigated, normal  # isort: skip
+from failing_steps import Attention, Compiled, FeedForward, Linear, Overflowing, investigated, normal  # isort: skip
 
 
 @pytest.fixture(autouse=True)
@@ -246,3 +247,24 @@ def test_float32_cures_nothing_where_the_mathematics_is_singular():
 
     assert evidence.cure.status == "no-cure"
     assert not evidence.remedies
+
+
+def test_operators_of_a_compiled_cell_are_found_too():
+    net = Overflowing()
+    net.ffn = Compiled()
+
+    evidence = investigated(net, lambda x: (net(x) ** 2).mean(), batch())
+
+    assert (evidence.origin.op, evidence.origin.site, evidence.origin.source.text) == ("Mul", "ffn", "h = h * h")
+    assert evidence.cure.targets == ("ffn",)
+
+
+def test_a_compiled_cell_that_cannot_be_taken_apart_is_named(monkeypatch):
+    net = Overflowing()
+    net.ffn = Compiled()
+    monkeypatch.setattr("hypocenter.replay.mindspore.engine._uncompiled", contextlib.nullcontext)
+
+    evidence = investigated(net, lambda x: (net(x) ** 2).mean(), batch())
+
+    assert (evidence.origin.op, evidence.origin.site, evidence.origin.module) == ("CompiledFunction", "ffn", "Compiled")
+    assert judge(evidence).confidence == "possible"

@@ -137,9 +137,10 @@ def exhibited(evidence: Evidence, *, rank: int, bundle: str | None = None) -> Ex
 
 
 def _has_op(evidence: Evidence) -> bool:
-    """Whether there may be an operator to replay alone: of the dump of a graph nothing is kept."""
+    """Whether there may be an operator to replay alone: of the dump of a graph, and of MindSpore, nothing is kept."""
     is_of_dump = evidence.reproduced and not evidence.replayed and not evidence.traced_live
-    return evidence.trigger != "grad-underflow" and not is_of_dump
+    is_mindspore = evidence.origin is not None and evidence.origin.op[:1].isupper()
+    return evidence.trigger != "grad-underflow" and not is_of_dump and not is_mindspore
 
 
 def _code(evidence: Evidence) -> str:

@@ -71,6 +71,7 @@ _NAMES = {
     "embedding": "the embedding", "where": "where", "masked_fill": "masked_fill", "clamp": "clamp",
     "nan_to_num": "nan_to_num", "baddbmm": "the matrix product", "addcdiv": "the division", "log1p": "log1p",
     "mse_loss": "the mean squared error", "index_add": "the indexed sum", "scatter_add": "the scattered sum",
+    "compiled_function": "the compiled function",
 }  # fmt: skip
 
 

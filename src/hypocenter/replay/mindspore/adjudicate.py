@@ -59,6 +59,8 @@ def rerun_float64(node: Node) -> Rerun:
             result = values(next(flat(node.args))).astype(np.float64)
         else:
             result = _first(node.func(*_widened(node.args, node.names)))
+    except NotImplementedError as error:
+        return Rerun(why_not=_line(error))
     except Exception as error:  # a kernel that knows no float64
         return Rerun(why_not=f"it cannot run in float64: {_line(error)}")
     return _compared(result, original)

@@ -7,6 +7,7 @@ MindSpore's gradients are results of a function, so nothing of the program's is 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -77,6 +78,7 @@ class Replayer:
         around: contextlib.AbstractContextManager[Any] | None = None,
         rows: tuple[int, Sequence[int]] | None = None,
         seed_scale: float = 1.0,
+        eager: bool = False,
     ) -> Replayed:
         """Forward, loss and backward.
 
@@ -85,6 +87,7 @@ class Replayer:
             around: entered around all of it (a remedy).
             rows: (batch size, indices): keep only these rows of every input whose first dimension is the batch.
             seed_scale: multiplies the gradient that backward starts from (1 / loss scale: as without scaling).
+            eager: run what was compiled (`@ms.jit`) operator by operator.
 
         Raises:
             ReplayImpossible: with the reason.
@@ -94,6 +97,8 @@ class Replayer:
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._paused())
             stack.enter_context(self._state_put_back(call))
+            if eager:
+                stack.enter_context(_uncompiled())
             draws = stack.enter_context(OwnDraws())
             if seed_scale != 1.0 and call.scale is not None and call.scale.in_loss:
                 stack.enter_context(unscaled())  # in fp16 the scaled loss itself may be too large
@@ -149,6 +154,20 @@ class Replayer:
                 parameter.set_data(value)
             if before is not None:
                 ms.set_rng_state(before)
+
+
+@contextlib.contextmanager
+def _uncompiled() -> Generator[None, None, None]:
+    """MindSpore's own switch for debugging; it is looked at in every call of a compiled function."""
+    before = os.environ.get("MS_JIT")
+    os.environ["MS_JIT"] = "0"
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop("MS_JIT", None)
+        else:
+            os.environ["MS_JIT"] = before
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,7 +11,7 @@ from hypocenter.diagnose.evidence import Cure, Evidence
 from hypocenter.replay import samples
 from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.replay.mindspore import island
-from hypocenter.replay.mindspore.engine import Replayer
+from hypocenter.replay.mindspore.engine import Replayed, Replayer
 from hypocenter.replay.mindspore.host import is_finite
 from hypocenter.replay.mindspore.trace import OpTracer
 from hypocenter.replay.mindspore.traced import Traced
@@ -72,9 +73,22 @@ class Investigator:
         evidence = replace(evidence, cure=cure)
         return replace(evidence, remedies=island.remedies(evidence))
 
+    def _traced(self, call: GradCall, seed_scale: float) -> tuple[OpTracer, Replayed]:
+        """What was compiled is run operator by operator; if the failure does not show then, as it was."""
+        with contextlib.suppress(_OnlyCompiled):
+            try:
+                tracer, replayed = traced(self._replayer, self._names, call, seed_scale=seed_scale, eager=True)
+            except ReplayImpossible:
+                raise
+            except Exception as error:
+                raise _OnlyCompiled from error
+            if not replayed.finite:
+                return tracer, replayed
+        return traced(self._replayer, self._names, call, seed_scale=seed_scale)
+
     def _replayed(self, base: Evidence, call: GradCall, seed_scale: float) -> tuple[Evidence, OpTracer] | None:
         """None: this micro-batch is finite."""
-        tracer, replayed = traced(self._replayer, self._names, call, seed_scale=seed_scale)
+        tracer, replayed = self._traced(call, seed_scale)
         values = [v for v in replayed.values if not is_finite(v)]
         bad = [(w, g) for w, g in zip(call.weights, replayed.grads, strict=False) if not is_finite(g)]
         if not values and not bad:
@@ -85,6 +99,7 @@ class Investigator:
             replayed=True,
             replayed_bad_params=tuple(self._names.label(weight) for weight, _ in bad),
             forward_finite=not values,
+            notes=(*base.notes, _DREW) if replayed.drew else base.notes,
         )
         found = None if tracer.broken else blamed(tracer, call, replayed)
         if found is None:
@@ -101,6 +116,10 @@ class Investigator:
         return samples.named(evidence, rows, n_rows, finite_with), tracer
 
 
+class _OnlyCompiled(Exception):
+    """A function that only the compiler understands."""
+
+
 def _finite(base: Evidence, *, is_sum: bool) -> str:
     if base.world_size > 1:
         return "on this rank the step is finite: the value came from another rank"
@@ -109,6 +128,7 @@ def _finite(base: Evidence, *, is_sum: bool) -> str:
     return "the replay was finite: the failure depends on something that is not part of the step's inputs"
 
 
+_DREW = "dropout dropped other values in the replay than in the run: MindSpore cannot draw the same again"
 _LOST = "the trace lost the way from the bad value back to its origin"
 
 

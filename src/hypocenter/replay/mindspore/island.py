@@ -118,7 +118,8 @@ class _Search:
                 for target in targets:
                     stack.enter_context(island(self._cells[target]))
                 try:
-                    tracer, replayed = traced(self._replayer, self._names, call, seed_scale=self._seed_scale)
+                    how = {"seed_scale": self._seed_scale, "eager": True}  # a compiled cell would not see the change
+                    tracer, replayed = traced(self._replayer, self._names, call, **how)
                 except Exception:  # the user's own code may not take float32 there
                     return False, None
             found = None if tracer.broken else blamed(tracer, call, replayed)

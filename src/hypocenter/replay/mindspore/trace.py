@@ -23,6 +23,7 @@ from typing import Any
 
 import mindspore as ms  # pyright: ignore[reportMissingImports]
 import numpy as np
+from mindspore.common import api  # pyright: ignore[reportMissingImports]
 from mindspore.ops.auto_generate import gen_ops_prim  # pyright: ignore[reportMissingImports]
 from mindspore.utils import MsDispatchMode  # pyright: ignore[reportMissingImports]
 from numpy.typing import NDArray
@@ -69,6 +70,7 @@ VIEWS = frozenset({
 """Operators that compute nothing: steps of a path that nobody wants to read."""
 
 UNSEEN = "unseen"
+COMPILED = "CompiledFunction"
 _NO_ARGUMENT = ("self", "args", "kwargs")
 
 
@@ -175,7 +177,21 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
             return out
 
         ms.Tensor.__getitem__ = indexed
-        self._undo = functools.partial(_put_back, indexed)
+        executor = api._JitExecutor
+        run = executor.__call__
+
+        def compiled(function: Any, *args: Any, **kwargs: Any) -> Any:
+            n_before = len(self.nodes)
+            out = run(function, *args, **kwargs)
+            if not (self._is_own or self.broken or self._in_backward) and len(self.nodes) == n_before:
+                with self._own():
+                    self._add_compiled(function, list(flat(args, kwargs)), tuple(flat(out)))
+            return out
+
+        executor.__call__ = compiled
+        self._undo = functools.partial(
+            _put_back, [(ms.Tensor, "__getitem__", indexed, None), (executor, "__call__", compiled, run)]
+        )
         super().__enter__()
         return self
 
@@ -267,6 +283,20 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
         self._follow(tensor, edge, len(self.nodes), 0)
         call = _Call(args=(tensor,), operands=(tensor,), read=[tensor], edges=(edge,), written=[], before={})
         self._add(func, call, (out,))
+
+    def _add_compiled(self, function: Any, read: list[Any], outputs: tuple[Any, ...]) -> None:
+        """A function that ran as a compiled graph: one node, for its operators cannot be seen."""
+        cell: Any = getattr(function, "obj", None)
+        weights = [p for _, p in cell.parameters_and_names()] if isinstance(cell, ms.nn.Cell) else []
+        read = [t for t in read if not isinstance(t, ms.Parameter)] + weights
+        index = len(self.nodes)
+        edges = tuple(self._edge(tensor) for tensor in read)
+        for position, (tensor, edge) in enumerate(zip(read, edges, strict=True)):
+            self._follow(tensor, edge, index, position)
+        call = _Call(args=tuple(read), operands=tuple(read), read=read, edges=edges, written=[], before={})
+        self._add(_Shown(COMPILED, _cannot_run), call, outputs)
+        node = self.nodes[index]
+        node.live, node.place = None, self._places.of(cell, node.place)
 
     def _add(self, func: Any, call: _Call, outputs: tuple[Any, ...]) -> None:
         name, index = str(func.name), len(self.nodes)
@@ -505,9 +535,18 @@ def _with(value: Any, left: list[Any]) -> Any:
     return value
 
 
-def _put_back(ours: Any) -> None:
-    if vars(ms.Tensor).get("__getitem__") is ours:  # else somebody patched over us: theirs stays
-        del ms.Tensor.__getitem__
+def _cannot_run(*args: Any) -> Any:
+    raise NotImplementedError("it is a compiled graph, whose operators cannot be executed one by one")
+
+
+def _put_back(patches: Sequence[tuple[Any, str, Any, Any]]) -> None:
+    for owner, name, ours, had in patches:
+        if vars(owner).get(name) is not ours:
+            continue  # somebody patched over us: theirs stays
+        if had is None:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, had)
 
 
 def _operands(args: Any) -> tuple[Any, ...]:
