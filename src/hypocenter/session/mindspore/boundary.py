@@ -76,6 +76,7 @@ class Boundary:
         """An optimizer was called. Returns what it is to use; None: it must not update."""
         context, microbatches = self._context, tuple(self._context.tape.microbatches)
         parameters = parameters_of(optimizer)
+        self._finding = self._parameters.read() or self._finding
         self._seams.imposing.before_step(optimizer)
         pairs = _paired(parameters, gradients)
         if gradients and not pairs:
@@ -115,14 +116,14 @@ class Boundary:
         with self.timed():
             for part in self._seams.parts():
                 part.after_update(optimizer)
-            broken = self._parameters.after(optimizer, self._step, check, self._healthy_steps)
-            self._finding = broken or self._finding
+            self._parameters.after(optimizer, self._step, check, self._healthy_steps)
         self._end(check, skipped=False)
 
     def skipped(self, optimizer: Any = None) -> None:
         """The gradients of the micro-batches so far are used by nobody: the step is skipped."""
         microbatches = tuple(self._context.tape.microbatches)
         with self.timed():
+            self._finding = self._parameters.read() or self._finding
             weights = list(microbatches[0].weights) if microbatches else []
             self._step = self._context.clock.begin_update(_key(weights, optimizer))
             check = self.sentinel.of_microbatches(microbatches, self.scale.carried(microbatches))
@@ -167,6 +168,7 @@ class Boundary:
     def at_end(self) -> None:
         """Micro-batches that no update followed: the program gave up on them, or ends."""
         microbatches = tuple(self._context.tape.microbatches)
+        self._finding = self._parameters.read() or self._finding
         for part in self._seams.parts():
             self._rows += part.at_end()
         check = self.sentinel.of_microbatches(microbatches, self.scale.carried(microbatches))
@@ -175,7 +177,7 @@ class Boundary:
             self._investigate(check, check.bad_params, microbatches, None, "")
             self._add_rows(check, list(microbatches[0].weights))
             self._end(check, skipped=True)
-        elif self._rows:
+        elif self._rows or self._finding:
             self.flush(None)
 
     def flush(self, record: StepRecord | None) -> None:

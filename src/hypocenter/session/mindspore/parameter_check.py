@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from hypocenter.diagnose.evidence import Evidence
@@ -17,6 +19,14 @@ ROTATION = 8  # updates in which each large float32 parameter is looked at once;
 LARGE = 1 << 14  # elements
 
 
+@dataclass(frozen=True, slots=True)
+class _Update:
+    optimizer: weakref.ref[Any]
+    step: int
+    was_fine: bool  # loss and gradients were finite
+    healthy_steps: int
+
+
 class ParameterCheck:
     """Looks at parameters after updates.
 
@@ -27,22 +37,31 @@ class ParameterCheck:
     def __init__(self, context: Context) -> None:
         self._context = context
         self.poisoned = False
+        self._last: _Update | None = None
 
-    def after(self, optimizer: Any, step: int, check: Check, healthy_steps: int) -> str:
-        """An update is over. Returns the id of the evidence written, or ''."""
-        parameters = parameters_of(optimizer)
+    def after(self, optimizer: Any, step: int, check: Check, healthy_steps: int) -> None:
+        """An update is over. It may still run: its parameters are read when the next step has used them."""
         was_fine = check.loss_finite and not check.bad_params
-        if not was_fine:
+        self._last = _Update(weakref.ref(optimizer), step, was_fine, healthy_steps)
+
+    def read(self) -> str:
+        """What the last update left. Returns the id of the evidence written, or ''."""
+        last, self._last = self._last, None
+        optimizer = None if last is None else last.optimizer()
+        if last is None or optimizer is None:
+            return ""
+        parameters = parameters_of(optimizer)
+        if not last.was_fine:
             self.poisoned = self.poisoned or bool(self._bad(parameters))
             return ""
-        turn = [p for i, p in enumerate(parameters) if _is_cheap(p) or i % ROTATION == step % ROTATION]
+        turn = [p for i, p in enumerate(parameters) if _is_cheap(p) or i % ROTATION == last.step % ROTATION]
         bad = self._bad(turn)
         if not bad or self.poisoned:
             self.poisoned = bool(bad)
             return ""
         self.poisoned = True
         labels = tuple(self._context.names.label(p) for p in self._bad(parameters))
-        return self._write(step, labels, healthy_steps)
+        return self._write(last.step, labels, last.healthy_steps)
 
     def _bad(self, parameters: Sequence[Any]) -> list[Any]:
         norms = Norms(parameters).read()
