@@ -1,4 +1,4 @@
-"""Tests of what runs inside MindSpore: for a Python that has it (./scripts/test makes one); any other passes them by."""
+"""Tests of what runs inside MindSpore: for a Python that has it (./scripts/test makes one); others pass them by."""
 
 from __future__ import annotations
 
