@@ -60,6 +60,7 @@ class Graphs(Seam):
         self._calls: list[int] = []
         self._at: int | None = None  # the step under way, since a graph was called in it
         self._said: set[str] = set()
+        self._named: set[int] = set()  # ids of what was called, whose cells have their names
         self._is_paused = False
         self._n_evidence = 0
         self._has_size = False
@@ -79,12 +80,17 @@ class Graphs(Seam):
         if self._dump is None and not self._begin():
             self._is_wanted = False
             return
-        name_scopes(owner, self.context.names)
+        if not trains(owner):
+            _number_calls(_NONE)
+            return
+        if id(owner) not in self._named:
+            self._named.add(id(owner))
+            name_scopes(owner, self.context.names)
         if self._at is None:
             self._at = self.context.clock.step  # an optimizer is called when the clock shows the next step already
         step = self._at
         self._note_state(owner, step)
-        if not (self._due(step) and trains(owner) and self._has_room()) or self._number >= MOST_CALLS:
+        if not (self._due(step) and self._has_room()) or self._number >= MOST_CALLS:
             _number_calls(_NONE)
             return
         self._number += 1

@@ -94,15 +94,15 @@ def name_scopes(owner: Any, names: NameMap) -> None:
     """Give cells of the models that a graph holds the scopes by which names of operators tell them.
 
     MindSpore does this for a cell that is called, by its own attributes; below a function all operators would be
-    `Default/...`. Where a cell has a scope already nothing is changed.
+    `Default/...`, and below a model that was evaluated alone before they would be those of that. Only names change.
     """
     models = [owner] if isinstance(owner, nn.Cell) else _models(getattr(owner, "fn", owner), depth=_DEEPEST)
     for cell in models:
         names.add_root(cell)
     cells = dict(names.cells())
     for name, cell in cells.items():
-        if cell.get_scope() in (None, _RECOMPUTED):
-            cell._set_scope(_scope(name, cells))
+        had = cell.get_scope() or ""
+        cell._scope = (_RECOMPUTED if had.startswith(_RECOMPUTED) else "") + _scope(name, cells)
 
 
 def _scope(name: str, cells: Mapping[str, Any]) -> str:
