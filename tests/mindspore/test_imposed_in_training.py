@@ -11,6 +11,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import nn
+from mindspore.common import api
 from mindspore.experimental import optim as experimental
 
 import hypocenter
@@ -33,6 +34,7 @@ def mode(request: pytest.FixtureRequest) -> Iterator[str]:
     ms.set_context(mode=getattr(ms, request.param))
     yield request.param
     ms.set_context(mode=ms.PYNATIVE_MODE)
+    api._pynative_executor.clear_res()  # a refusal ends a forward in the midst of it, as it would the process
 
 
 def imposed(folder: Path, training: Training, **options: Any) -> Training:
