@@ -268,3 +268,18 @@ def test_a_compiled_cell_that_cannot_be_taken_apart_is_named(monkeypatch):
 
     assert (evidence.origin.op, evidence.origin.site, evidence.origin.module) == ("CompiledFunction", "ffn", "Compiled")
     assert judge(evidence).confidence == "possible"
+
+
+def test_a_bad_constant_is_not_laid_on_what_was_harmless_before():
+    net = Linear()
+    constant = Tensor(np.array([[1.0, np.nan, 1.0, 1.0]], np.float32))
+
+    def loss(x):
+        y = net(x)
+        harmless = ops.where(y > 0, ops.log(ops.relu(y)), ops.zeros_like(y))
+        return (harmless * constant).sum()
+
+    evidence = investigated(net, loss, batch())
+
+    assert evidence.leaf_kind == "external"
+    assert judge(evidence).confidence == "possible"

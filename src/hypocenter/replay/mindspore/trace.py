@@ -388,7 +388,8 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
             consumer = consumer or ((self._owner, None) if self._owner is not None else None)
             if self._in_backward and consumer is not None:
                 return self._unseen_gradient(tensor, *consumer)
-            if not self._in_backward and tensor.shape and (last := self._last_bad()) is not None:
+            last = None if self._in_backward or not tensor.shape else self._last_bad()
+            if last is not None and _is_computed(tensor):  # else it is a constant of the program's
                 return self._unseen(tensor, now, (Edge(producer=last, bits=self.nodes[last].traced.bits),))
         bits = _as_constants(now, kind, is_number=not tensor.shape)
         self.leaves.append(
@@ -622,6 +623,11 @@ def _other_factor_is_zero(read: list[Any], edges: tuple[Edge, ...], outputs: Seq
         return False
     other = values(read[1] if edges[0].real else read[0])
     return bool((np.broadcast_to(other, outputs[0].shape)[np.isnan(outputs[0])] == 0).all())
+
+
+def _is_computed(tensor: Any) -> bool:
+    """Whether an operator made it out of parameters; False for constants of the program."""
+    return getattr(tensor, "_is_leaf", True) is False
 
 
 def _copied(tensor: Any) -> Any:
