@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
-import math
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +22,6 @@ from typing import Any
 import mindspore as ms  # pyright: ignore[reportMissingImports]
 import numpy as np
 from mindspore.common import api  # pyright: ignore[reportMissingImports]
-from mindspore.ops.auto_generate import gen_ops_prim  # pyright: ignore[reportMissingImports]
 from mindspore.utils import MsDispatchMode  # pyright: ignore[reportMissingImports]
 from numpy.typing import NDArray
 
@@ -40,6 +37,8 @@ from hypocenter.optrace import (
     classify,
     is_transition,
 )
+from hypocenter.replay.mindspore.arguments import argument_names, literal_bits, operands_of, scalars_of
+from hypocenter.replay.mindspore.gradient_of import GradientOf
 from hypocenter.replay.mindspore.host import (
     Held,
     address,
@@ -71,7 +70,6 @@ VIEWS = frozenset({
 
 UNSEEN = "unseen"
 COMPILED = "CompiledFunction"
-_NO_ARGUMENT = ("self", "args", "kwargs")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -257,7 +255,7 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
         return out
 
     def _before(self, name: str, args: Any) -> _Call:
-        operands = _operands(args)
+        operands = operands_of(args)
         read = list(flat(operands))
         edges = tuple(self._edge(tensor) for tensor in read)
         if not self._in_backward:
@@ -302,7 +300,7 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
         name, index = str(func.name), len(self.nodes)
         operands, read, edges = call.operands, call.read, call.edges
         base = canonical(name)
-        literal = _literal_bits(operands)
+        literal = literal_bits(operands)
         told = () if base in _BOUNDED else edges  # what these give is never a constant of the program
         arrays = [values(t) if is_floating(t) else None for t in outputs]
         bits, news = 0, []
@@ -321,14 +319,14 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
         node = Node(
             traced=traced,
             place=place,
-            names=_argument_names(name, len(operands)),
+            names=argument_names(name, len(operands)),
             shapes=tuple(tuple(t.shape) for t in outputs),
             dtypes=tuple(dtype_name(t) for t in outputs),
         )
         outside = {id(t) for t, edge in zip(read, edges, strict=True) if edge.producer < 0}
         if place.phase != "backward" and self._alive_bytes < ALIVE_BYTES:
             node.live = call.args
-        node.scalars = _scalars(operands, node.names, outside)
+        node.scalars = scalars_of(operands, node.names, outside)
         size = sum(int(t.nbytes) for t in (*read, *outputs))
         if is_transition(traced) and self._n_captures < MAX_CAPTURES and size <= CAPTURE_BYTES:
             self._n_captures += 1
@@ -485,57 +483,6 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
             tensor.register_hook(told)
 
 
-class GradientOf:
-    """Computes one gradient of an operator that ran: called with the gradient at its result and with its tensors.
-
-    Attributes:
-        tensors: that it ran with.
-    """
-
-    def __init__(self, op: str, args: Any, *, position: int) -> None:
-        self._op, self._args, self._position = op, args, position
-        self.tensors = list(flat(_operands(args)))
-
-    def names(self, of_arguments: Sequence[str]) -> tuple[str, ...]:
-        """One per tensor."""
-        operands = _operands(self._args)
-        return tuple(name for name, value in zip(of_arguments, operands, strict=False) for _ in flat(value))
-
-    def __call__(self, seed: Any, *tensors: Any) -> Any:
-        """The gradient."""
-
-        def forward(*given: Any) -> Any:
-            left = list(given)
-            return next(t for t in flat(self._run(_with(self._args, left))) if is_floating(t))
-
-        gradient: Any = ms.ops.GradOperation(get_all=True, sens_param=True)
-        return gradient(forward)(*tensors, seed)[self._position]
-
-    def _run(self, args: Any) -> Any:
-        """The operator by its class: what the dispatch mode handed us computes no gradient once it is over."""
-        if _operands(args) is not args:  # what follows the tensors are the primitive's own attributes
-            return args[0](*args[2][: _n_parameters(type(args[0]))])
-        kind: Any = getattr(gen_ops_prim, self._op, None)
-        if kind is None or _n_parameters(kind) != len(args):
-            raise NotImplementedError(f"the gradient of {self._op} cannot be computed alone")
-        return kind()(*args)
-
-
-def _n_parameters(kind: Any) -> int | None:
-    """Of a call of a primitive; None for any number."""
-    parameters = [p for p in inspect.signature(kind.__call__).parameters.values() if p.name != "self"]
-    return None if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters) else len(parameters)
-
-
-def _with(value: Any, left: list[Any]) -> Any:
-    """The same arguments with other tensors, taken from the front of `left`."""
-    if isinstance(value, ms.Tensor):
-        return left.pop(0)
-    if isinstance(value, (list, tuple)):
-        return type(value)(_with(item, left) for item in value)
-    return value
-
-
 def _cannot_run(*args: Any) -> Any:
     raise NotImplementedError("it is a compiled graph, whose operators cannot be executed one by one")
 
@@ -548,56 +495,6 @@ def _put_back(patches: Sequence[tuple[Any, str, Any, Any]]) -> None:
             delattr(owner, name)
         else:
             setattr(owner, name, had)
-
-
-def _operands(args: Any) -> tuple[Any, ...]:
-    """Without what the older kind of operator has in front: the primitive and its name."""
-    if len(args) == 3 and isinstance(args[0], ms.ops.Primitive) and isinstance(args[2], tuple):
-        return args[2]
-    return args
-
-
-@functools.lru_cache(maxsize=1024)
-def _argument_names(op: str, n: int) -> tuple[str, ...]:
-    """As the operator's own class calls them: input, other."""
-    kind: Any = getattr(gen_ops_prim, op, None)
-    found: list[str] = []
-    if kind is not None:
-        with contextlib.suppress(TypeError, ValueError, AttributeError):
-            found = [name for name in inspect.signature(kind.__call__).parameters if name not in _NO_ARGUMENT]
-    elif n == 2:
-        found = ["input", "other"]  # Muls, Divs: variants without a class of their own
-    return tuple(found[i] if i < len(found) else f"in[{i}]" for i in range(n))
-
-
-def _scalars(operands: Sequence[Any], names: Sequence[str], outside: set[int]) -> dict[str, Any]:
-    """Arguments that are numbers; also those that MindSpore made a tensor of, which nobody computed."""
-    found: dict[str, Any] = {}
-    for name, value in zip(names, operands, strict=True):
-        if id(value) in outside:
-            if (number := _number(value)) is not None:
-                found[name] = number
-        elif isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
-            found[name] = value
-        elif isinstance(value, (list, tuple)) and value and all(isinstance(v, int) for v in value):
-            found[name] = list(value)
-    return found
-
-
-def _number(tensor: Any) -> float | None:
-    if tensor.shape or isinstance(tensor, ms.Parameter):
-        return None
-    array = values(tensor)
-    number = float(array) if array.dtype.kind in "fiu" else math.nan
-    return number if math.isfinite(number) else None
-
-
-def _literal_bits(operands: Sequence[Any]) -> int:
-    bits = 0
-    for value in operands:
-        if isinstance(value, float) and math.isinf(value):
-            bits |= LITERAL_POSINF if value > 0 else LITERAL_NEGINF
-    return bits
 
 
 def _as_constants(bits: int, kind: str, *, is_number: bool) -> int:
