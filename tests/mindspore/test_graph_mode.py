@@ -100,6 +100,20 @@ def test_every_style_of_training_gives_the_same_values(
     assert compare_runs(cell[0], run).n_differ == 0
 
 
+def test_the_state_of_an_optimizer_that_is_written_out_in_operators_is_taken_before_its_update(tmp_path: Path) -> None:
+    options = ("--level", "modules", "--param-schedule", "every=1")
+    program = ("--style", "function", "--optimizer", "written-out", "--steps", "2", "--mode")
+    pynative, _ = recorded(tmp_path, *options, program=(*program, "pynative"), name="pynative")
+    graph, _ = recorded(tmp_path, *options, program=(*program, "graph"), name="graph")
+
+    found = compare_runs(pynative, graph)
+
+    assert found.n_differ == 0
+    compared = {(spot.site, spot.port) for pair in found.matching.pairs for spot in pair.baseline}
+    assert {("net.head.weight", "exp_avg"), ("net.head.weight", "exp_avg_sq"), ("net.head.weight", "value")} <= compared
+    assert {r.step for r in graph.readings(site="net.head.weight") if r.port == "exp_avg"} == {0, 1}
+
+
 def test_an_overflow_in_float16_is_located_to_cell_operator_and_line(tmp_path: Path) -> None:
     run, _ = recorded(tmp_path, "--level", "modules", program=("--fault", "wo", "--steps", "2"))
 

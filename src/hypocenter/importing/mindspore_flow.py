@@ -15,6 +15,7 @@ from hypocenter.nouns import Source
 
 _PASSES = frozenset({"Load", "Depend", "TupleGetItem", "StopGradient"})  # the first operand is the value
 _GATHERS = frozenset({"MakeTuple", "MakeList"})
+_WRITES = frozenset({"Assign", "AssignAdd", "AssignSub"})
 _LEFT_OUT = frozenset({"UpdateState", "Return", "Partial", "Switch", "Call"})
 _DEEPEST = 64
 _EXPANDED = re.compile("_[A-Z]")  # of operators that were put in place of one: `Expand/_SumExt`; no cell
@@ -193,6 +194,11 @@ class Flow:
         """The weight or input of the graph that an operand is."""
         source = self._source(node.graph, node.operands[slot]) if slot < len(node.operands) else None
         return source if isinstance(source, GraphParameter) else None
+
+    def assigned(self, node: Node) -> GraphParameter | None:
+        """The weight that an operator writes over: of optimizers that are written out operator by operator."""
+        target = self.graph.parameters.get(node.operands[0]) if node.op in _WRITES and node.operands else None
+        return target if target is not None and target.is_weight else None
 
     def is_gradient(self, node: Node, slot: int) -> bool:
         """Whether an operand was computed in backward."""

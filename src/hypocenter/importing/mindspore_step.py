@@ -63,6 +63,7 @@ class Step:
     n_bad_grads: int = 0
     batch_size: int = 0  # of the first input that is no weight; 0: there was none
     _have: set[tuple[str, str, str]] = field(default_factory=set)  # (phase, site, port) of parameters
+    _written: dict[str, int] = field(default_factory=dict)  # weight -> when an operator last wrote over it, in µs
     _order: int = 0
     _calls: dict[int, int] = field(default_factory=dict)  # by identity of a run
     _places: dict[int, tuple[Scope, str, str, Phase]] = field(default_factory=dict)
@@ -79,11 +80,12 @@ class Step:
                 self._update(run)
             else:
                 self._operator(run)
+                self._note_write(run)
         self._cells(runs)
         self._results(runs)
         for item in parameters:
             self._order += _APART
-            self._parameter(item, runs, is_after=0 < last_update <= item.name.time_us)
+            self._parameter(item, runs, last_update)
         for key, kept in self.before.items():
             if key not in self._have:
                 self._give(replace(kept, reading=replace(kept.reading, step=self.step)))
@@ -254,11 +256,16 @@ class Step:
                 reading = self._reading(value, "forward", "", f"out[{i}]", order, source=flow.source(node))
                 self._give(Kept(reading=reading, of="", key=f"out[{i}]", tensor=value.tensor))
 
+    def _note_write(self, run: Execution) -> None:
+        flow = self.flows.get(run.graph)
+        target = flow.assigned(run.node) if flow is not None and run.node is not None else None
+        if target is not None:
+            self._written[target.name] = max(item.name.time_us for item in run.items.values())
+
     def _weight(self, run: Execution, item: Item, weight: GraphParameter) -> None:
-        """A parameter as forward used it: before any update of this step."""
-        flow = self.flows[run.graph]
-        key = ("param", site_of(tuple(weight.name.split("."))), "value")
-        if key in self._have or not flow.is_of_network(weight):
+        """A parameter, or what an optimizer keeps of one, as it was first read: before any update of this step."""
+        key = self._key(self.flows[run.graph], weight)
+        if key is None or key in self._have or weight.name in self._written or run.op_type.startswith("Assign"):
             return
         value = self.values.of(run, item)
         if value is None:
@@ -302,15 +309,23 @@ class Step:
             )  # fmt: skip
             self._give_plain(reading)
 
-    def _parameter(self, item: Item, runs: list[Execution], *, is_after: bool) -> None:
+    @staticmethod
+    def _key(flow: Flow, weight: GraphParameter) -> tuple[Phase, str, str] | None:
+        """Phase, site and port of a weight; None of a rate or a counter."""
+        prefix, _, rest = weight.name.partition(".")
+        if rest in flow.weights:
+            return "optimizer", site_of(tuple(rest.split("."))), _STATE.get(prefix, prefix)
+        return ("param", site_of(tuple(weight.name.split("."))), "value") if flow.is_of_network(weight) else None
+
+    def _parameter(self, item: Item, runs: list[Execution], last_update: int) -> None:
         value = self.values.of(None, item)
         if value is None:
             return
         name = item.name.name
         flow = self.flows.get(item.graph)
         known = flow.names.get(name) if flow is not None else None
-        if known is None:
-            self._nameless(item, value, runs, is_after=is_after)
+        if flow is None or known is None:
+            self._nameless(item, value, runs, is_after=0 < last_update <= item.name.time_us)
             return
         if not known.is_weight:
             site = f"batch.{known.name}"
@@ -320,13 +335,10 @@ class Step:
         if known.name == _RATE and value.summary.n == 1 and not value.summary.n_nonfinite and not value.lacks:
             self.lr = value.summary.sum
             return
-        weights = flow.weights if flow is not None else {}
-        prefix, _, rest = known.name.partition(".")
-        if rest in weights:
-            self._state(value, site_of(tuple(rest.split("."))), _STATE.get(prefix, prefix), is_after=is_after)
-        elif flow is not None and flow.is_of_network(known):
-            site = site_of(tuple(known.name.split(".")))
-            self._held(value, "param", site, "value", is_after=is_after)
+        key = self._key(flow, known)
+        if key is not None:
+            written = max(last_update, self._written.get(known.name, 0))
+            self._held(value, *key, is_after=0 < written <= item.name.time_us)
 
     def _nameless(self, item: Item, value: Value, runs: list[Execution], *, is_after: bool) -> None:
         """A parameter without a graph: where its dots were is told by the cells."""
@@ -339,9 +351,6 @@ class Step:
         else:
             reading = self._reading(value, "data", f"batch.{name}", "value", 0)
             self._give(Kept(reading=reading, of=f"batch.{name}", key="value", tensor=None))
-
-    def _state(self, value: Value, site: str, port: str, *, is_after: bool) -> None:
-        self._held(value, "optimizer", site, port, is_after=is_after)
 
     def _held(self, value: Value, phase: Phase, site: str, port: str, *, is_after: bool) -> None:
         """A parameter or a state of it: what an update left is what the next step begins with."""

@@ -11,10 +11,12 @@ import time
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
+from mindspore.experimental import optim
 
 WORDS, N_LAYERS, BATCH = 32, 2, 4
 parser = argparse.ArgumentParser()
 parser.add_argument("--mode", default="graph", choices=["graph", "pynative"])
+parser.add_argument("--optimizer", default="kernel", choices=["kernel", "written-out"])
 parser.add_argument("--style", default="cell", choices=["cell", "function", "accumulate", "model", "jit"])
 parser.add_argument("--fault", default="", choices=["", "wo", "log", "data", "weight"])
 parser.add_argument("--at", type=int, default=1, help="step of the fault data")
@@ -112,6 +114,9 @@ def batches():
         yield Tensor(ids), Tensor(boost), Tensor(np.roll(ids, -1, 1))
 
 
+OPTIMIZERS = {"kernel": nn.Adam, "written-out": optim.AdamW}
+
+
 def step_of(model: NetWithLoss, optimizer: nn.Cell):
     """What does one step, by the style."""
     if given.style == "cell":
@@ -119,7 +124,7 @@ def step_of(model: NetWithLoss, optimizer: nn.Cell):
         step.set_train()
         return step
     model.set_train()
-    forward = ms.value_and_grad(model, None, optimizer.parameters)
+    forward = ms.value_and_grad(model, None, model.trainable_params())
 
     def function(*batch: Tensor) -> Tensor:
         loss, gradients = forward(*batch)
@@ -151,7 +156,7 @@ def main() -> None:
         parameter.set_data(Tensor(value.astype(np.float32)))
     if given.fault == "weight":
         net.head.weight.set_data(Tensor(np.full((WORDS, WIDTH), np.inf, np.float32)))
-    optimizer = nn.Adam(net.trainable_params(), learning_rate=1e-3)
+    optimizer = OPTIMIZERS[given.optimizer](net.trainable_params(), 1e-3)
     if given.style == "model":
         data = ms.dataset.GeneratorDataset(lambda: (tuple(t.asnumpy() for t in b) for b in batches()), ["i", "b", "l"])
         ms.Model(NetWithLoss(net), optimizer=optimizer).train(
