@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from hypocenter.compare.curves.comparison import Check, CurveVerdict
 from hypocenter.compare.curves.drift import grows
 from hypocenter.compare.curves.evidence import Evidence
@@ -99,7 +101,10 @@ def _accepted(found: Evidence) -> str:
         return f"accepted: the losses are equal at all {n:,} steps"
     start = f"accepted: at {n:,} steps the losses differ by at most {most:.2g} (99 % of the steps), around zero"
     if found.source == "repeats":
-        return f"{start}, within the noise of {_count(len(found.noise.samples), 'repeat')} of the baseline"
+        within = f"within the noise of {_count(len(found.noise.samples), 'repeat')} of the baseline"
+        least = float(np.median(found.noise.least))
+        mostly_rounding = least > found.typical_floor / 2
+        return f"{start}, {within}" + (f" and {least:.2g} of rounding" if mostly_rounding else "")
     return f"{start}; no repeat of the baseline was given to measure its own error"
 
 
