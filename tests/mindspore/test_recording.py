@@ -269,6 +269,15 @@ def test_a_compiled_step_tells_its_loss_and_says_what_is_missing(tmp_path: Path,
     assert capfd.readouterr().err.count("compiled graphs") == 1
 
 
+def test_parameters_that_an_optimizer_leaves_out_of_weight_decay_have_none(tmp_path: Path) -> None:
+    _, run = recorded(tmp_path / "run", functional, lambda p: nn.AdamWeightDecay(p, 0.01, weight_decay=0.1))
+
+    groups = run.facts().optimizers[0].groups
+    assert {tuple(group.parameters): group.options["weight_decay"] for group in groups} == {
+        ("first.weight", "first.bias", "head.weight", "head.bias"): 0.1, ("norm.gamma", "norm.beta"): 0.0,
+    }  # fmt: skip  # nn.Optimizer leaves out what is called beta or gamma
+
+
 def test_a_schedule_and_groups_of_parameters(tmp_path: Path) -> None:
     def make(parameters: Any) -> Any:
         decayed = [p for p in parameters if p.name.endswith("weight")]

@@ -12,6 +12,7 @@ import msgspec
 
 from hypocenter.diagnose import why
 from hypocenter.diagnose.evidence import FORMAT, Evidence, Verdict
+from hypocenter.diagnose.operators import is_of_mindspore
 from hypocenter.diagnose.verdicts import judge
 from hypocenter.nouns import Finding, Phase, Remedy, Severity
 
@@ -139,7 +140,7 @@ def exhibited(evidence: Evidence, *, rank: int, bundle: str | None = None) -> Ex
 def _has_op(evidence: Evidence) -> bool:
     """Whether there may be an operator to replay alone: of the dump of a graph, and of MindSpore, nothing is kept."""
     is_of_dump = evidence.reproduced and not evidence.replayed and not evidence.traced_live
-    is_mindspore = evidence.origin is not None and evidence.origin.op[:1].isupper()
+    is_mindspore = evidence.origin is not None and is_of_mindspore(evidence.origin.op)
     return evidence.trigger != "grad-underflow" and not is_of_dump and not is_mindspore
 
 

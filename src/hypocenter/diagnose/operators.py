@@ -77,13 +77,18 @@ _NAMES = {
 
 def base(op: str) -> str:
     """The operator without namespace, overload and in-place mark: `aten.add_.Tensor` is `add`, and so is `AddExt`."""
-    if op[:1].isupper():
-        return canonical(op)  # MindSpore's
+    if is_of_mindspore(op):
+        return canonical(op)
     parts = op.split("::")[-1].split(".")
     name = parts[1] if len(parts) > 1 and parts[0] in ("aten", "prims", "quantized", "torchvision") else parts[0]
     if len(parts) > 1 and name == parts[0] and parts[0] not in _NAMES:
         name = parts[1]  # a custom op: mylib.myop.default
     return name[:-1] if name.endswith("_") and not name.endswith("__") else name
+
+
+def is_of_mindspore(op: str) -> bool:
+    """Whether MindSpore names an operator so; the advice of another framework would be none."""
+    return op[:1].isupper() and "." not in op
 
 
 def forward_of(node: str) -> str:

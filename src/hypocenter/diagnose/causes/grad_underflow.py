@@ -54,7 +54,7 @@ def decide(evidence: Evidence) -> Verdict | None:
         ),
         limit=SMALLEST_HALF / (scale or 1.0),
         actual=0.0,
-        advice="scale the loss (torch.amp.GradScaler), or use bfloat16" if scale is None else "let the loss scale rise",
+        advice="scale the loss (a loss scaler), or use bfloat16" if scale is None else "let the loss scale rise",
     )
 
 

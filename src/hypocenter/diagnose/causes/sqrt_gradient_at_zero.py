@@ -10,7 +10,8 @@ How it is decided
     not finite there either: proven. Without re-execution: likely.
 
 What to do
-    Use torch.linalg.norm, whose gradient at 0 is defined as 0, or put eps inside the root: sqrt(x + eps).
+    Use torch.linalg.norm, whose gradient at 0 is defined as 0 (MindSpore's norm has none there), or put eps inside
+    the root: sqrt(x + eps).
 
 When it is wrong
     When the root's result is discarded by a mask afterwards: that is the masked-gradient-trap, which is
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 from hypocenter.diagnose import why
 from hypocenter.diagnose.evidence import Evidence, Verdict
-from hypocenter.diagnose.operators import subject
+from hypocenter.diagnose.operators import is_of_mindspore, subject
 from hypocenter.diagnose.rulings import differentiated_op, singular
 from hypocenter.diagnose.verdicts import cause
 
@@ -29,6 +30,7 @@ _ROOTS = frozenset(
     {"sqrt", "rsqrt", "norm", "linalg_vector_norm", "linalg_norm", "linalg_matrix_norm", "cdist", "euclidean_dist"}
     | {"std", "std_mean", "hypot", "acos", "asin", "acosh", "renorm", "pairwise_distance", "dist"}
 )
+_ADVICE = "use torch.linalg.norm, or add eps inside the root"
 _AT_ONE = frozenset({"acos", "asin", "acosh"})
 
 
@@ -52,5 +54,5 @@ def decide(evidence: Evidence) -> Verdict | None:
         ),
         limit=0.0,
         actual=0.0,
-        advice="use torch.linalg.norm, or add eps inside the root",
+        advice="add eps inside the root" if is_of_mindspore(origin.op) else _ADVICE,
     )

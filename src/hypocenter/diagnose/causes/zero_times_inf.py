@@ -11,7 +11,7 @@ How it is decided
     holds an infinite constant of the program. The replay shows it: proven.
 
 What to do
-    Select instead of multiplying: torch.where(mask, value, 0), or index with the mask before computing the
+    Select instead of multiplying: where(mask, value, 0), or index with the mask before computing the
     loss.
 
 When it is wrong
@@ -53,7 +53,7 @@ def _verdict(evidence: Evidence, product: OpFacts, confidence: str) -> Verdict:
             f"{why.place(product)} multiplies by exactly 0 wherever the other factor is not finite",
             *_from(evidence),
         ),
-        advice="select with torch.where(mask, value, 0) instead of multiplying by the mask",
+        advice="select with where(mask, value, 0) instead of multiplying by the mask",
     )
 
 

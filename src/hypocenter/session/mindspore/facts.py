@@ -141,10 +141,13 @@ def _of_nn(optimizer: Any, names: NameMap) -> Iterator[GroupFacts]:
     betas = [_number(held.get(name)) for name in ("beta1", "beta2")]
     if all(isinstance(beta, float) for beta in betas):
         options["betas"] = betas
+    flags = getattr(optimizer, "decay_flags", None)  # without groups, nn.Optimizer leaves out what is called beta or gamma
     grouped: dict[tuple[Any, Any], list[str]] = {}
     for i, parameter in enumerate(parameters):
         rate = rates[i] if len(rates) == len(parameters) else next(iter(rates), None)
         decay = decays[i] if len(decays) == len(parameters) else next(iter(decays), None)
+        if decay and isinstance(flags, (tuple, list)) and len(flags) == len(parameters) and not flags[i]:
+            decay = 0.0
         grouped.setdefault((rate, decay), []).append(names.label(parameter))
     for (rate, decay), labels in grouped.items():
         own = {key: value for key, value in {"lr": rate, "weight_decay": decay}.items() if value is not None}
