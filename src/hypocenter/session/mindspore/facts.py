@@ -141,7 +141,7 @@ def _of_nn(optimizer: Any, names: NameMap) -> Iterator[GroupFacts]:
     betas = [_number(held.get(name)) for name in ("beta1", "beta2")]
     if all(isinstance(beta, float) for beta in betas):
         options["betas"] = betas
-    flags = getattr(optimizer, "decay_flags", None)  # without groups, nn.Optimizer leaves out what is called beta or gamma
+    flags = getattr(optimizer, "decay_flags", None)  # without groups what is called beta or gamma is left out
     grouped: dict[tuple[Any, Any], list[str]] = {}
     for i, parameter in enumerate(parameters):
         rate = rates[i] if len(rates) == len(parameters) else next(iter(rates), None)
