@@ -13,35 +13,31 @@ address; every result is kept alive meanwhile, so that no address comes twice. W
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import mindspore as ms  # pyright: ignore[reportMissingImports]
-import numpy as np
-from mindspore.common import api  # pyright: ignore[reportMissingImports]
 from mindspore.utils import MsDispatchMode  # pyright: ignore[reportMissingImports]
-from numpy.typing import NDArray
 
 from hypocenter.operator_names import canonical
 from hypocenter.optrace import (
-    LITERAL_NEGINF,
-    LITERAL_POSINF,
     NAN,
-    NEGINF,
-    POSINF,
     Edge,
     TracedOp,
     classify,
     is_transition,
 )
 from hypocenter.replay.mindspore.arguments import argument_names, literal_bits, operands_of, scalars_of
+from hypocenter.replay.mindspore.constants import (
+    as_constants,
+    copied,
+    detached,
+    is_computed,
+    other_factor_is_zero,
+)
 from hypocenter.replay.mindspore.gradient_of import GradientOf
 from hypocenter.replay.mindspore.host import (
-    Held,
-    address,
     bits_of,
     flat,
     held,
@@ -50,13 +46,14 @@ from hypocenter.replay.mindspore.host import (
     same_values,
     values,
 )
+from hypocenter.replay.mindspore.node import Leaf, Node
+from hypocenter.replay.mindspore.not_shown import Shown, show_more
 from hypocenter.replay.mindspore.places import Place, Places
+from hypocenter.replay.mindspore.producers import Producers, Written
 from hypocenter.summary.reducers.mindspore_values import dtype_name
 
 CAPTURE_BYTES = 256 << 20  # per op: what adjudication needs
-ALIVE_BYTES = 4 << 30  # results kept so that their addresses are not used again
 MAX_CAPTURES = 48
-MAX_BAD = 64  # last non-finite values whose copies can be recognised
 _SIGN_FLIPS = frozenset({"neg", "mul", "div", "sub", "rsub"})
 _BOUNDED = frozenset({"softmax", "sigmoid", "tanh"})
 _WRITES = frozenset({"Assign", "AssignAdd", "AssignSub", "CopyTo"})
@@ -73,39 +70,6 @@ COMPILED = "CompiledFunction"
 
 
 @dataclass(slots=True, kw_only=True)
-class Node:
-    """One op as it ran, with what adjudication needs of it (only where values stopped being finite)."""
-
-    traced: TracedOp
-    place: Place
-    func: Callable[..., Any] | None = None  # runs it again: func(*args)
-    args: Any = None  # as they were before it ran
-    names: tuple[str, ...] = ()  # of its arguments
-    outputs: tuple[Held, ...] = ()  # floating ones
-    shapes: tuple[tuple[int, ...], ...] = ()
-    dtypes: tuple[str, ...] = ()
-    scalars: dict[str, Any] = field(default_factory=dict[str, Any])
-    live: Any = None  # in forward: the arguments themselves, to take the operator's gradient
-    upstream: int | None = None  # in backward: which of its tensors is the gradient that came in
-
-
-@dataclass(slots=True, kw_only=True)
-class Leaf:
-    """A tensor that was there before any traced op."""
-
-    kind: str  # param, buffer, batch, external
-    name: str
-    values: Held | None = None  # only if they are not finite
-    bits: int = 0
-
-
-@dataclass(slots=True)
-class _Written:
-    edge: int  # producing op, or -1 - leaf
-    bits: int
-
-
-@dataclass(slots=True, kw_only=True)
 class _Call:
     """An operator that is about to run."""
 
@@ -115,24 +79,6 @@ class _Call:
     edges: tuple[Edge, ...]
     written: list[Any]  # operands that it changes in place
     before: dict[int, Any]  # what they were
-
-
-@dataclass(frozen=True, slots=True)
-class _Shown:
-    """What the mode did not show, in the form in which it shows operators."""
-
-    name: str
-    run: Callable[..., Any]
-
-    def __call__(self, *args: Any) -> Any:
-        """Run it again."""
-        return self.run(*args)
-
-
-@dataclass(slots=True)
-class _Bad:
-    content: NDArray[Any]
-    written: _Written
 
 
 class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
@@ -149,10 +95,7 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
         self.leaves: list[Leaf] = []
         self.broken = ""  # why the trace is not complete
         self._places, self._leaf = places, leaf
-        self._written: dict[int, _Written] = {}
-        self._bad: deque[_Bad] = deque(maxlen=MAX_BAD)
-        self._alive: deque[tuple[Any, int]] = deque()
-        self._alive_bytes = 0
+        self._made = Producers()
         self._n_captures = 0
         self._is_own = False  # operators of ours run
         self._in_backward = False
@@ -163,33 +106,7 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
 
     def __enter__(self) -> OpTracer:
         """Trace from here on."""
-        original = ms.Tensor.__getitem__
-
-        def indexed(tensor: Any, index: Any) -> Any:
-            n_before = len(self.nodes)
-            out = original(tensor, index)
-            if not (self._is_own or self.broken or self._in_backward) and isinstance(out, ms.Tensor):
-                with self._own():
-                    if len(self.nodes) == n_before:  # as slices are: a view that the mode does not show
-                        self._add_view(_Shown("GetItem", lambda t: original(t, index)), tensor, out)
-            return out
-
-        ms.Tensor.__getitem__ = indexed
-        executor = api._JitExecutor
-        run = executor.__call__
-
-        def compiled(function: Any, *args: Any, **kwargs: Any) -> Any:
-            n_before = len(self.nodes)
-            out = run(function, *args, **kwargs)
-            if not (self._is_own or self.broken or self._in_backward) and len(self.nodes) == n_before:
-                with self._own():
-                    self._add_compiled(function, list(flat(args, kwargs)), tuple(flat(out)))
-            return out
-
-        executor.__call__ = compiled
-        self._undo = functools.partial(
-            _put_back, [(ms.Tensor, "__getitem__", indexed, None), (executor, "__call__", compiled, run)]
-        )
+        self._undo = show_more(self._is_listening, lambda: len(self.nodes), self._view, self._compiled)
         super().__enter__()
         return self
 
@@ -197,6 +114,17 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
         """No more."""
         super().__exit__(*error)
         self._undo()
+
+    def _is_listening(self) -> bool:
+        return not (self._is_own or self.broken or self._in_backward)
+
+    def _view(self, run: Callable[..., Any], tensor: Any, out: Any) -> None:
+        with self._own():
+            self._add_view(Shown("GetItem", run), tensor, out)
+
+    def _compiled(self, function: Any, read: list[Any], outputs: tuple[Any, ...]) -> None:
+        with self._own():
+            self._add_compiled(function, read, outputs)
 
     def trace(self) -> tuple[TracedOp, ...]:
         """The ops as plain data, for the blame walk."""
@@ -213,7 +141,7 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
     def _root(self, tensor: Any) -> Edge:
         """Of a value that backward starts from: a compiled function may have made it, out of what came last."""
         now = nonfinite_bits(tensor)
-        known = self._known(tensor, now)
+        known = self._made.known(tensor, now)
         if known is not None or not now or not self.nodes:
             return known or Edge(producer=len(self.nodes) - 1)
         last = self.nodes[-1].traced
@@ -228,10 +156,10 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
     def edge_to_gradient(self, gradient: Any, parameter: Any) -> Edge:
         """The same of a gradient as it came out, which an operator may have made that was not seen."""
         with self._own():
-            known = self._known(gradient, nonfinite_bits(gradient))
+            known = self._made.known(gradient, nonfinite_bits(gradient))
             if known is not None:
                 return known
-            leaf = self._written.get(address(parameter))
+            leaf = self._made.at(parameter)
             readers = self._readers.get(leaf.edge, []) if leaf is not None else []
             bad = [index for index in readers if (at := self._gradients.get(index)) is not None and at[0].real]
             consumer = next(iter(bad or readers), None)
@@ -262,7 +190,7 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
             for position, (tensor, edge) in enumerate(zip(read, edges, strict=True)):
                 self._follow(tensor, edge, len(self.nodes), position)
         written = read[:1] if name in _WRITES or name.startswith("Inplace") else []
-        before = {id(t): _copied(t) for t in written}
+        before = {id(t): copied(t) for t in written}
         return _Call(args=args, operands=operands, read=read, edges=edges, written=written, before=before)
 
     @contextlib.contextmanager
@@ -292,7 +220,7 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
         for position, (tensor, edge) in enumerate(zip(read, edges, strict=True)):
             self._follow(tensor, edge, index, position)
         call = _Call(args=tuple(read), operands=tuple(read), read=read, edges=edges, written=[], before={})
-        self._add(_Shown(COMPILED, _cannot_run), call, outputs)
+        self._add(Shown(COMPILED, _cannot_run), call, outputs)
         node = self.nodes[index]
         node.live, node.place = None, self._places.of(cell, node.place)
 
@@ -314,7 +242,7 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
             phase=(place := self._place()).phase,
             bits=bits,
             inputs=edges,
-            zero_factor=bool(bits & NAN) and base == "mul" and _other_factor_is_zero(read, edges, arrays),
+            zero_factor=bool(bits & NAN) and base == "mul" and other_factor_is_zero(read, edges, arrays),
         )
         node = Node(
             traced=traced,
@@ -324,18 +252,18 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
             dtypes=tuple(dtype_name(t) for t in outputs),
         )
         outside = {id(t) for t, edge in zip(read, edges, strict=True) if edge.producer < 0}
-        if place.phase != "backward" and self._alive_bytes < ALIVE_BYTES:
+        if place.phase != "backward" and not self._made.is_full:
             node.live = call.args
         node.scalars = scalars_of(operands, node.names, outside)
         size = sum(int(t.nbytes) for t in (*read, *outputs))
         if is_transition(traced) and self._n_captures < MAX_CAPTURES and size <= CAPTURE_BYTES:
             self._n_captures += 1
-            node.func, node.args = func, _detached(call.args, call.before)
+            node.func, node.args = func, detached(call.args, call.before)
             node.upstream = self._upstream(read) if place.phase == "backward" else None
             node.outputs = tuple(held(t) for t, a in zip(outputs, arrays, strict=True) if a is not None)
         self.nodes.append(node)
         for tensor, array, found in zip(outputs, arrays, news, strict=True):
-            self._write(tensor, array, _Written(index, found))
+            self._made.write(tensor, array, Written(index, found))
 
     def _place(self) -> Place:
         if not self._in_backward:
@@ -356,21 +284,6 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
         )
         return next(found, None)
 
-    def _write(self, tensor: Any, array: NDArray[Any] | None, written: _Written) -> None:
-        key = address(tensor)
-        if key:
-            self._written[key] = written
-            self._keep(tensor)
-        if written.bits and array is not None and array.nbytes <= CAPTURE_BYTES:
-            self._bad.append(_Bad(array.copy(), written))
-
-    def _keep(self, tensor: Any) -> None:
-        size = int(tensor.nbytes)
-        self._alive.append((tensor, size))
-        self._alive_bytes += size
-        while self._alive_bytes > ALIVE_BYTES:
-            self._alive_bytes -= self._alive.popleft()[1]
-
     def _edge(self, tensor: Any, consumer: tuple[int, int | None] | None = None) -> Edge:
         """Who made this tensor, and what it holds.
 
@@ -378,7 +291,7 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
             consumer: of a gradient: (forward op that read what it is the gradient of, as its how-manieth tensor).
         """
         now = nonfinite_bits(tensor)
-        known = self._known(tensor, now)
+        known = self._made.known(tensor, now)
         if known is not None:
             return known
         kind, name = self._leaf(tensor)
@@ -387,9 +300,9 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
             if self._in_backward and consumer is not None:
                 return self._unseen_gradient(tensor, *consumer)
             last = None if self._in_backward or not tensor.shape else self._last_bad()
-            if last is not None and _is_computed(tensor):  # else it is a constant of the program's
+            if last is not None and is_computed(tensor):  # else it is a constant of the program's
                 return self._unseen(tensor, now, (Edge(producer=last, bits=self.nodes[last].traced.bits),))
-        bits = _as_constants(now, kind, is_number=not tensor.shape)
+        bits = as_constants(now, kind, is_number=not tensor.shape)
         self.leaves.append(
             Leaf(
                 kind=kind,
@@ -398,28 +311,12 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
                 values=held(tensor) if bits else None,
             )
         )
-        written = _Written(-len(self.leaves), bits)
-        self._write(tensor, values(tensor) if bits else None, written)
+        written = Written(-len(self.leaves), bits)
+        self._made.write(tensor, values(tensor) if bits else None, written)
         return Edge(producer=written.edge, bits=bits)
 
-    def _known(self, tensor: Any, now: int) -> Edge | None:
-        """By address; by content where what is there is not what was written, or where it is a copy."""
-        written = self._written.get(address(tensor))
-        if written is not None and (not now or written.bits):
-            return Edge(producer=written.edge, bits=_shown(now, written.bits))
-        if not now:
-            return None
-        array = values(tensor)
-        for bad in reversed(self._bad):
-            if same_values(bad.content, array):
-                self._written[address(tensor)] = bad.written
-                self._keep(tensor)
-                return Edge(producer=bad.written.edge, bits=_shown(now, bad.written.bits))
-        return None
-
     def _last_bad(self) -> int | None:
-        bad = (w.edge for each in reversed(self._bad) if (w := each.written).edge >= 0)
-        return next((edge for edge in bad if self.nodes[edge].traced.real), None)
+        return next((edge for edge in self._made.last_bad() if self.nodes[edge].traced.real), None)
 
     def _unseen(
         self, tensor: Any, now: int, inputs: tuple[Edge, ...], place: Place | None = None, op: str = ""
@@ -433,7 +330,7 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
         node = Node(traced=traced, place=place, shapes=(tuple(tensor.shape),), dtypes=(dtype_name(tensor),))
         node.outputs = (held(tensor),) if array.nbytes <= CAPTURE_BYTES else ()
         self.nodes.append(node)
-        self._write(tensor, array, _Written(index, bits))
+        self._made.write(tensor, array, Written(index, bits))
         return Edge(producer=index, bits=bits)
 
     def _unseen_gradient(self, tensor: Any, consumer: int, position: int | None) -> Edge:
@@ -459,7 +356,7 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
                 seed = ms.ops.ones(forward.shapes[0], getattr(ms, forward.dtypes[0]))
             if seed is not None:
                 gradient = GradientOf(forward.traced.op, forward.live, position=position)
-                node.func, node.args = gradient, (_copied(seed), *(_copied(t) for t in gradient.tensors))
+                node.func, node.args = gradient, (copied(seed), *(copied(t) for t in gradient.tensors))
                 node.names, node.upstream = ("grad", *gradient.names(forward.names)), 0
         return edge
 
@@ -485,57 +382,3 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
 
 def _cannot_run(*args: Any) -> Any:
     raise NotImplementedError("it is a compiled graph, whose operators cannot be executed one by one")
-
-
-def _put_back(patches: Sequence[tuple[Any, str, Any, Any]]) -> None:
-    for owner, name, ours, had in patches:
-        if vars(owner).get(name) is not ours:
-            continue  # somebody patched over us: theirs stays
-        if had is None:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, had)
-
-
-def _as_constants(bits: int, kind: str, *, is_number: bool) -> int:
-    """Infinities that the program wrote: an additive mask that came from outside, a number that became a tensor."""
-    if kind == "external" and is_number:
-        return bits & NAN | (LITERAL_POSINF if bits & POSINF else 0) | (LITERAL_NEGINF if bits & NEGINF else 0)
-    if bits & NEGINF and not bits & (NAN | POSINF) and kind != "param":
-        return LITERAL_NEGINF
-    return bits
-
-
-def _shown(now: int, written: int) -> int:
-    """Of what was written, the part that this view shows."""
-    bits = now & NAN
-    for kind, literal in ((POSINF, LITERAL_POSINF), (NEGINF, LITERAL_NEGINF)):
-        if now & kind:
-            bits |= written & (kind | literal) or kind
-    return bits
-
-
-def _other_factor_is_zero(read: list[Any], edges: tuple[Edge, ...], outputs: Sequence[NDArray[Any] | None]) -> bool:
-    if len(read) != 2 or len(outputs) != 1 or outputs[0] is None or bool(edges[0].real) == bool(edges[1].real):
-        return False
-    other = values(read[1] if edges[0].real else read[0])
-    return bool((np.broadcast_to(other, outputs[0].shape)[np.isnan(outputs[0])] == 0).all())
-
-
-def _is_computed(tensor: Any) -> bool:
-    """Whether an operator made it out of parameters; False for constants of the program."""
-    return getattr(tensor, "_is_leaf", True) is False
-
-
-def _copied(tensor: Any) -> Any:
-    return ms.Tensor(values(tensor).copy(), tensor.dtype)
-
-
-def _detached(value: Any, before: dict[int, Any]) -> Any:
-    """The arguments as they were before the op ran, off the graph of gradients."""
-    if isinstance(value, ms.Tensor):
-        kept = before.get(id(value))
-        return kept if kept is not None else _copied(value)
-    if isinstance(value, (list, tuple)):
-        return type(value)(_detached(item, before) for item in value)
-    return value

@@ -1,0 +1,93 @@
+"""Who made a tensor: by its address while it lives, by its content where it is a copy of what was not finite."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from hypocenter.optrace import LITERAL_NEGINF, LITERAL_POSINF, NAN, NEGINF, POSINF, Edge
+from hypocenter.replay.mindspore.host import address, same_values, values
+
+ALIVE_BYTES = 4 << 30  # results kept so that their addresses are not used again
+CAPTURE_BYTES = 256 << 20  # of one value whose copies can be recognised
+MAX_BAD = 64  # last non-finite values whose copies can be recognised
+
+
+@dataclass(slots=True)
+class Written:
+    """What was made, and was not finite in it."""
+
+    edge: int  # producing op, or -1 - leaf
+    bits: int
+
+
+@dataclass(slots=True)
+class _Bad:
+    content: NDArray[Any]
+    written: Written
+
+
+class Producers:
+    """Of every tensor of a trace."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, Written] = {}
+        self._bad: deque[_Bad] = deque(maxlen=MAX_BAD)
+        self._alive: deque[tuple[Any, int]] = deque()
+        self._alive_bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more can be kept alive."""
+        return self._alive_bytes >= ALIVE_BYTES
+
+    def at(self, tensor: Any) -> Written | None:
+        """By address alone."""
+        return self._of.get(address(tensor))
+
+    def last_bad(self) -> list[int]:
+        """Operators whose results were not finite, the last one first."""
+        return [w.edge for each in reversed(self._bad) if (w := each.written).edge >= 0]
+
+    def write(self, tensor: Any, array: NDArray[Any] | None, written: Written) -> None:
+        """A tensor was made, or written over; `array`: its values."""
+        key = address(tensor)
+        if key:
+            self._of[key] = written
+            self._keep(tensor)
+        if written.bits and array is not None and array.nbytes <= CAPTURE_BYTES:
+            self._bad.append(_Bad(array.copy(), written))
+
+    def _keep(self, tensor: Any) -> None:
+        size = int(tensor.nbytes)
+        self._alive.append((tensor, size))
+        self._alive_bytes += size
+        while self._alive_bytes > ALIVE_BYTES:
+            self._alive_bytes -= self._alive.popleft()[1]
+
+    def known(self, tensor: Any, now: int) -> Edge | None:
+        """By address; by content where what is there is not what was written, or where it is a copy."""
+        written = self._of.get(address(tensor))
+        if written is not None and (not now or written.bits):
+            return Edge(producer=written.edge, bits=_seen_of(now, written.bits))
+        if not now:
+            return None
+        array = values(tensor)
+        for bad in reversed(self._bad):
+            if same_values(bad.content, array):
+                self._of[address(tensor)] = bad.written
+                self._keep(tensor)
+                return Edge(producer=bad.written.edge, bits=_seen_of(now, bad.written.bits))
+        return None
+
+
+def _seen_of(now: int, written: int) -> int:
+    """Of what was written, the part that this view shows."""
+    bits = now & NAN
+    for kind, literal in ((POSINF, LITERAL_POSINF), (NEGINF, LITERAL_NEGINF)):
+        if now & kind:
+            bits |= written & (kind | literal) or kind
+    return bits
