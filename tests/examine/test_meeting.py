@@ -21,7 +21,7 @@ def meeting_of(store, rank, n_ranks=3):
     request = Request(
         speak_fd=-1, timeout_s=10, rank=rank, n_ranks=n_ranks, store_host="127.0.0.1", store_port=store.port, key="k"
     )
-    return Meeting(request, 5.0), request
+    return Meeting(request, 60.0), request  # to connect, on a machine that does much else
 
 
 def roll(store, rank, deadline, last, **named):
