@@ -10,6 +10,9 @@ import click
 
 from hypocenter.checklist.checklist import Checklist, Row
 from hypocenter.checklist.compare import compare
+from hypocenter.checklist.data.files.data_file import DataFile
+from hypocenter.checklist.data.files.opening import open_data_file
+from hypocenter.checklist.data.files.rows import of_files
 from hypocenter.checklist.data.rows import of_batches
 from hypocenter.checklist.data.tokenizer import open_tokenizer
 from hypocenter.checklist.items.item import Items
@@ -53,16 +56,19 @@ def command(
     config.json,training_args.json,ds.json. Run directories that were recorded with --save-batches also have their real
     batches compared and checked: order, range of ids, shift of labels, ends of sequences, special ids.
 
+    Two data files (.npy, Megatron's .idx and .bin) are compared sample by sample.
+
     Exit code: 0 same, 1 different, 2 a file of items is wrong, 4 nothing to read, 5 cannot tell.
     """
     items = load(own_items)
     paths = [
         [*paths_of(word), *map(Path, more)] for word, more in ((baseline, more_baseline), (candidate, more_candidate))
     ]
-    one, other = read(paths[0]), read(paths[1])
-    runs = _recording(paths[0]), _recording(paths[1])
-    batches = of_batches(runs, (one, other), items, open_tokenizer(tokenizer) if tokenizer is not None else None)
-    found = compare(one, other, items, extra_rows=batches.rows, samples=batches.samples, more_notes=batches.notes)
+    files = _data_files(paths)
+    if files is not None:
+        found = of_files(*files, (paths[0][0], paths[1][0]), items)
+    else:
+        found = _of_configurations(paths, items, tokenizer)
     if as_json or format_name == "json":
         write(sys.stdout, json.render(found))
     elif format_name == "markdown":
@@ -71,6 +77,25 @@ def command(
         write(sys.stdout, _on_screen(found, items, all_rows=all_rows))
         _next(found)
     return EXIT[found.status]
+
+
+def _of_configurations(paths: Sequence[Sequence[Path]], items: Items, tokenizer: Path | None) -> Checklist:
+    one, other = read(paths[0]), read(paths[1])
+    runs = _recording(paths[0]), _recording(paths[1])
+    batches = of_batches(runs, (one, other), items, open_tokenizer(tokenizer) if tokenizer is not None else None)
+    return compare(one, other, items, extra_rows=batches.rows, samples=batches.samples, more_notes=batches.notes)
+
+
+def _data_files(paths: Sequence[Sequence[Path]]) -> tuple[DataFile, DataFile] | None:
+    """Both sides as files of samples; None: neither is one."""
+    found = [[open_data_file(path) for path in side] for side in paths]
+    data = [[file for file in side if file is not None] for side in found]
+    if not any(data):
+        return None
+    if [len(side) for side in data] != [1, 1] or [len(side) for side in paths] != [1, 1]:
+        why = "a data file is compared with one data file, and with nothing else"
+        raise ConfigError("these do not belong together", where="hypocenter checklist", why=why, fix="one file a side")
+    return data[0][0], data[1][0]
 
 
 def paths_of(word: str) -> list[Path]:

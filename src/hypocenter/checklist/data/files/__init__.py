@@ -1,0 +1,1 @@
+"""Data files that trainings read: one file = one kind, opened without running anything; `rows` compares two."""
