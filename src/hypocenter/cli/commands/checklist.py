@@ -56,7 +56,7 @@ def command(
     config.json,training_args.json,ds.json. Run directories that were recorded with --save-batches also have their real
     batches compared and checked: order, range of ids, shift of labels, ends of sequences, special ids.
 
-    Two data files (.npy, Megatron's .idx and .bin) are compared sample by sample.
+    Two data files (.npy, Megatron's .idx and .bin, MindRecord) are compared sample by sample.
 
     Exit code: 0 same, 1 different, 2 a file of items is wrong, 4 nothing to read, 5 cannot tell.
     """

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hypocenter.checklist.data.files import megatron, npy
+from hypocenter.checklist.data.files import megatron, mindrecord, npy
 from hypocenter.checklist.data.files.data_file import DataFile
 
-_KINDS = (megatron, npy)
+_KINDS = (megatron, npy, mindrecord)
 
 
 def open_data_file(path: Path) -> DataFile | None:
