@@ -26,6 +26,7 @@ from hypocenter.report.checklist import json, markdown, terminal
 from hypocenter.report.screen import can_draw, screen_of, write
 
 EXIT = {"same": 0, "different": 1, "cannot-tell": 5}
+_DATA_FILES = "one data file a side: .npy, .idx beside its .bin, or .mindrecord"
 FORMATS = ("terminal", "json", "markdown")
 
 
@@ -93,8 +94,17 @@ def _data_files(paths: Sequence[Sequence[Path]]) -> tuple[DataFile, DataFile] | 
     if not any(data):
         return None
     if [len(side) for side in data] != [1, 1] or [len(side) for side in paths] != [1, 1]:
+        others = [
+            path
+            for side, files in zip(paths, found, strict=True)
+            for path, file in zip(side, files, strict=True)
+            if file is None
+        ]
         why = "a data file is compared with one data file, and with nothing else"
-        raise ConfigError("these do not belong together", where="hypocenter checklist", why=why, fix="one file a side")
+        if others and not others[0].exists():
+            why = "there is no such file"
+        where = str(others[0]) if others else "hypocenter checklist"
+        raise ConfigError("this is no data file to compare with one", where=where, why=why, fix=f"give {_DATA_FILES}")
     return data[0][0], data[1][0]
 
 

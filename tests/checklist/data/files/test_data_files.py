@@ -186,6 +186,7 @@ def test_the_command_answers_with_its_exit_code_and_takes_one_file_a_side(tmp_pa
     assert said.return_value == 1
     assert "the same samples in another order" in said.output
     assert isinstance(mixed.exception, ConfigError)
+    assert mixed.exception.where == str(tmp_path / "config.json")
 
 
 def test_an_array_of_objects_is_refused_and_nothing_is_unpickled(tmp_path: Path) -> None:
