@@ -180,8 +180,9 @@ def test_the_command_answers_with_its_exit_code_and_takes_one_file_a_side(tmp_pa
     one, other = npy(tmp_path / "a.npy", ROWS), npy(tmp_path / "b.npy", ROWS[::-1])
     (tmp_path / "config.json").write_text('{"model_type": "llama"}', encoding="utf-8")
 
-    said = CliRunner().invoke(command, [str(one), str(other)], standalone_mode=False)
-    mixed = CliRunner().invoke(command, [str(one), str(tmp_path / "config.json")], standalone_mode=False)
+    asked = {"standalone_mode": False, "help_option_names": ["-h", "--help"]}  # as our command line asks
+    said = CliRunner().invoke(command, [str(one), str(other)], **asked)
+    mixed = CliRunner().invoke(command, [str(one), str(tmp_path / "config.json")], **asked)
 
     assert said.return_value == 1
     assert "the same samples in another order" in said.output
