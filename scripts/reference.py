@@ -65,10 +65,18 @@ def _help(command: object, context: object) -> str:
 
 
 def rules() -> str:
-    """The manual pages of all rules."""
-    from hypocenter.detect.engine import manuals
+    """Which rule can fire where, and the manual pages of all."""
+    from hypocenter.detect.engine import FRAMEWORKS, manuals
+    from hypocenter.detect.engine import rules as registered
 
-    return _manual_pages("Rules", "A rule looks at rows and states one fact under a code.", manuals())
+    names = {"torch": "torch", "mindspore": "MindSpore (PyNative)"}
+    lines = ["| Rule | " + " | ".join(names[each] for each in FRAMEWORKS) + " |", "|---" * (1 + len(FRAMEWORKS)) + "|"]
+    for code, entry in sorted(registered().items()):
+        cells = [f"no: {entry.not_in[each]}" if each in entry.not_in else "yes" for each in FRAMEWORKS]
+        lines.append(f"| [{code}](#{code.lower()}) {entry.manual.message.rstrip('.')} | " + " | ".join(cells) + " |")
+    intro = "A rule looks at rows and states one fact under a code. Which rule can fire on a run of which framework:"
+    after = "Of a compiled graph of MindSpore there is a loss, a rate and a scale, and at level `modules` its dump."
+    return _manual_pages("Rules", "\n".join([intro, "", *lines, "", after]), manuals())
 
 
 def causes() -> str:

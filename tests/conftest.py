@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import os
+import tempfile
 
 # With it Python writes a printed line and its end one after the other, and lines of several ranks become mixed.
 os.environ.pop("PYTHONUNBUFFERED", None)
+
+# Inductor keeps compiled kernels for all processes of the machine, and under another capability they corrupt memory.
+if capability := os.environ.get("ATEN_CPU_CAPABILITY"):
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{tempfile.gettempdir()}/torchinductor-{capability}")

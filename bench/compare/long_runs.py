@@ -50,7 +50,7 @@ def write_run(out: Path, *, n_sites: int, n_steps: int, drift_from: int | None =
     for stream in (events, steps):
         stream.close()
         if sealed:
-            seal_stream(stream.path)
+            seal_stream(stream.file.path)
     return out
 
 

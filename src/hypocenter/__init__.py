@@ -42,3 +42,8 @@ def __getattr__(name: str) -> Any:
 
         return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'hypocenter' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """All names, also those that are not loaded yet."""
+    return sorted({*globals(), *__all__})

@@ -1,7 +1,9 @@
 """A catalogue: a folder in which each file is one thing, an entry point for third parties, and `--plugin` files.
 
-Built-ins and third parties come through the same door: importing the file runs its decorator, which registers.
-A file that cannot be imported is listed in `broken` and never fatal.
+A file is found because it lies in the folder: nothing else is edited. Built-ins and third parties come through the same
+door: importing the file runs its decorator, which registers, or the module itself is made an entry. Where order
+matters, the entry says it (`order`). A file that cannot be imported is listed in `broken` and never fatal; only where
+no third party can be to blame, in a catalogue without an entry point, does it raise.
 """
 
 from __future__ import annotations
@@ -10,12 +12,12 @@ import importlib
 import importlib.util
 import pkgutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from hypocenter.errors import ConfigError, UnknownNameError
 
@@ -33,8 +35,9 @@ class Broken:
 class Catalogue(Generic[T]):
     """Entries by key, filled by importing the files of `package`, of the entry points `group` and of plug-ins."""
 
-    def __init__(self, package: str, group: str) -> None:
-        self.package, self.group = package, group
+    def __init__(self, package: str, group: str = "", entry: Callable[[str, Any], T | None] | None = None) -> None:
+        """`entry` makes an entry of a module and its name, None of one that is none; without it files register."""
+        self.package, self.group, self._entry = package, group, entry
         self.broken: list[Broken] = []
         self._entries: dict[str, T] = {}
         self._loaded: set[str] = set()
@@ -61,6 +64,22 @@ class Catalogue(Generic[T]):
         self.load()
         return dict(sorted(self._entries.items()))
 
+    def in_order(self) -> list[T]:
+        """All entries, by the `order` that each states (100 where it states none), then by key."""
+        return sorted(self.entries().values(), key=lambda entry: getattr(entry, "order", 100))
+
+    def names(self) -> tuple[str, ...]:
+        """The files of the folder, sorted; nothing is imported."""
+        return tuple(sorted(info.name for info in self._files()))
+
+    def get(self, name: str) -> T | None:
+        """The entry of this name. One of the folder is found without importing the others."""
+        if name in self.names() and self.package not in self._loaded:
+            self._scan_file(name)
+        if name not in self._entries:
+            self.load()
+        return self._entries.get(name)
+
     def load_asked(self, plugins: Iterable[str]) -> None:
         """Load as `load` does, but what somebody has just asked for by name has to be there.
 
@@ -81,23 +100,40 @@ class Catalogue(Generic[T]):
         if broken not in self.broken:
             self.broken.append(broken)
 
+    def _files(self) -> list[pkgutil.ModuleInfo]:
+        path = importlib.import_module(self.package).__path__
+        return [info for info in pkgutil.iter_modules(path) if not info.ispkg]
+
+    def _scan_file(self, name: str) -> None:
+        if name not in self._entries:
+            self._attempt(name, lambda: importlib.import_module(f"{self.package}.{name}"))
+
     def _scan_folder(self) -> None:
-        folder = importlib.import_module(self.package)
-        for info in pkgutil.iter_modules(folder.__path__):
-            self._attempt(info.name, lambda name=info.name: importlib.import_module(f"{self.package}.{name}"))
+        for name in self.names():
+            self._scan_file(name)
 
     def _scan_entry_points(self) -> None:
-        for point in metadata.entry_points(group=self.group):
+        for point in metadata.entry_points(group=self.group) if self.group else ():
             self._attempt(point.name, point.load)
 
-    def _attempt(self, name: str, load: object) -> None:
+    def _attempt(self, name: str, load: Callable[[], Any]) -> None:
         before = set(self._entries)
         try:
-            load()  # type: ignore[operator]
+            found = load()
+            made = self._entry(name, found) if self._entry is not None else None
+            if made is not None:
+                self.register(name, made)
         except Exception as error:  # whatever a stranger's file raises, it is only listed
+            if not self.group:
+                raise
             for key in set(self._entries) - before:
                 del self._entries[key]
             self.report(name, error)
+
+
+def having(attribute: str) -> Callable[[str, Any], Any]:
+    """Entries are the modules that have this name; others of the folder help them."""
+    return lambda _, module: module if hasattr(module, attribute) else None
 
 
 def import_plugin(name: str) -> ModuleType:

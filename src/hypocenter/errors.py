@@ -65,3 +65,14 @@ class BundleError(HypocenterError):
 
     slug = "bad-bundle"
     exit_code = 4
+
+
+class MissingFrameworkError(HypocenterError):
+    """A command that needs a training framework, in an environment that has none."""
+
+    slug = "missing-framework"
+
+
+def first_line(error: BaseException) -> str:
+    """What an exception says, at most 160 characters; its class where it says nothing."""
+    return next(iter(str(error).splitlines()), type(error).__name__)[:160]

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, get_args
+
+from msgspec import Meta
 
 Level = Literal["sentinel", "modules", "ops", "tensors"]
 Phase = Literal["data", "forward", "loss", "backward", "grad", "comm", "optimizer", "param", "scaler"]
+PHASES: tuple[Phase, ...] = get_args(Phase)
+"""In the order in which a step goes through them."""
 Severity = Literal["error", "warning", "note"]
 Confidence = Literal["proven", "likely", "possible"]
 Status = Literal["healthy", "findings", "cannot-tell"]
+Count = Annotated[int, Meta(ge=0)]
 
 LEVELS: tuple[Level, ...] = ("sentinel", "modules", "ops", "tensors")
 
@@ -27,18 +32,18 @@ rounded    extremes, mean and norm were written with six decimals
 
 CAUSES: tuple[str, ...] = (
     "format-overflow", "accumulation-overflow", "loss-scale-overflow", "grad-underflow", "division-by-zero",
-    "log-of-zero", "sqrt-gradient-at-zero", "pow-gradient", "inf-minus-inf", "zero-times-inf", "masked-gradient-trap",
-    "fully-masked-softmax", "empty-reduction", "bad-input", "index-out-of-range", "bad-parameter",
-    "optimizer-eps-underflow", "update-rounded-away", "exploding-activation", "exploding-gradient", "dead-gradient",
-    "hardware-fault", "kernel-bug", "replica-drift", "missing-gradient-sync", "rng-desync", "config-mismatch",
-    "init-mismatch", "precision-mismatch", "data-mismatch", "implementation-mismatch", "noise",
-    "rank-lost", "collective-fault", "unknown",
+    "log-of-zero", "out-of-domain", "sqrt-gradient-at-zero", "pow-gradient", "inf-minus-inf", "zero-times-inf",
+    "masked-gradient-trap", "fully-masked-softmax", "empty-reduction", "bad-input", "index-out-of-range",
+    "bad-parameter", "optimizer-eps-underflow", "update-rounded-away", "exploding-activation", "exploding-gradient",
+    "dead-gradient", "hardware-fault", "kernel-bug", "replica-drift", "missing-gradient-sync", "rng-desync",
+    "config-mismatch", "init-mismatch", "precision-mismatch", "data-mismatch", "implementation-mismatch", "noise",
+    "rank-lost", "collective-fault", "program-error", "out-of-memory", "unknown",
 )  # fmt: skip
 """The closed vocabulary of causes. One that fits none is `unknown`, never a guess dressed up."""
 
 KINDS: tuple[str, ...] = (
     "nonfinite", "overflow-risk", "underflow", "loss-scale-collapse", "spike", "exploding", "vanishing", "stagnation",
-    "desync", "divergence", "hardware", "data", "config", "comm", "environment",
+    "desync", "divergence", "hardware", "data", "config", "comm", "environment", "crash",
 )  # fmt: skip
 
 
@@ -76,6 +81,17 @@ class Summary:
     def n_nonfinite(self) -> int:
         """Number of NaN and infinite elements."""
         return self.n_nan + self.n_posinf + self.n_neginf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorCall:
+    """One operator that the code of a module called itself, in one micro-batch."""
+
+    module: str = ""  # path; "" of the outermost module, and of the code around it
+    phase: Phase = "forward"  # or loss: code outside the modules
+    op: str = ""  # aten.gelu.default
+    constants: dict[str, Any] = field(default_factory=dict)  # approximate: "tanh"; numbers, flags, words, formats
+    where: str = ""  # "file.py:216"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +195,7 @@ class Remedy:
 
     action: str  # fp32-island, drop-samples, eps, skip-batch, ...
     targets: tuple[str, ...] = ()
-    verified: bool = False
+    verified: Annotated[bool, Meta(description="A replay with it was finite.")] = False
     text: str = ""
 
 
@@ -187,48 +203,69 @@ class Remedy:
 class Finding:
     """One fact: what, where, limit, actual, evidence, cause. The shape of an entry of diagnosis.json."""
 
-    code: str
-    kind: str
+    code: Annotated[str, Meta(description="Of the rule: HC101.")]
+    kind: Annotated[str, Meta(extra_json_schema={"enum": KINDS})]
     severity: Severity
-    title: str
-    step: int
+    title: Annotated[str, Meta(description="What, in one line.")]
+    step: Annotated[int, Meta(description="The optimizer step under way; a skipped one counts.")]
     microbatch: int = 0
     rank: int = 0
     coords: Coords = field(default_factory=Coords)
     phase: Phase | None = None
-    site: str | None = None
+    site: Annotated[
+        str | None,
+        Meta(description="Path of the module, empty for the model itself; loss, batch, or a parameter's name."),
+    ] = None
     port: str | None = None
     param: str | None = None
-    samples: tuple[int, ...] = ()
-    op: str | None = None
+    samples: Annotated[
+        tuple[int, ...], Meta(description="Rows of the batch that are to blame; empty: cannot tell, or all.")
+    ] = ()
+    dataset_indices: Annotated[
+        tuple[int, ...],
+        Meta(
+            description="Indices of these samples in the data set, as its DataLoader drew them; empty: not known.",
+            extra_json_schema={"optional": True},
+        ),
+    ] = ()
+    op: Annotated[str | None, Meta(description="aten.mul.Tensor; in backward the forward operator.")] = None
     source: Source | None = None
-    cause: str = "unknown"
-    limit: float | None = None
-    actual: float | None = None
+    cause: Annotated[
+        str,
+        Meta(
+            description="A name with a dot is a third party's.",
+            extra_json_schema={"anyOf": [{"enum": CAUSES}, {"pattern": r"^[^.]+\..+$"}]},
+        ),
+    ] = "unknown"
+    limit: Annotated[float | None, Meta(description="What would have been all right.")] = None
+    actual: Annotated[float | None, Meta(description="What was, in the same unit.")] = None
     why: tuple[str, ...] = ()
-    then: tuple[str, ...] = ()
+    then: Annotated[tuple[str, ...], Meta(description="What followed from it, folded into this finding.")] = ()
     confidence: Confidence = "possible"
     remedy: Remedy | None = None
-    chips: tuple[str, ...] = ()  # "+inf ×12", "NaN ×4096": of the output that went wrong
-    names: tuple[str, ...] = ()  # all names of a shared site
-    bundle: str | None = None  # path below the run directory
-    count: int = 1  # how many steps or ranks show the same
+    chips: Annotated[tuple[str, ...], Meta(description="Counts of the output that went wrong: +inf ×12.")] = ()
+    names: Annotated[tuple[str, ...], Meta(description="All names of a shared site.")] = ()
+    bundle: Annotated[str | None, Meta(description="Path below the run directory.")] = None
+    count: Annotated[int, Meta(ge=1, description="How many steps or ranks show the same.")] = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """The ordered findings of a run, causes first. Serialised as `hypocenter.diagnosis/1`."""
+    """What is numerically wrong with a recorded run, causes first.
 
-    schema: str = "hypocenter.diagnosis/1"
-    run: str = ""
+    Steps, micro-batches, ranks and samples count from 0.
+    """
+
+    schema: Literal["hypocenter.diagnosis/1"] = "hypocenter.diagnosis/1"
+    run: Annotated[str, Meta(description="Name of the run directory.")] = ""
     status: Status = "healthy"
     findings: tuple[Finding, ...] = ()
-    why: tuple[str, ...] = ()  # why the status is cannot-tell
-    n_steps: int = 0
-    n_ranks: int = 0
-    n_sites: int = 0
-    n_rows: int = 0
-    notes: tuple[str, ...] = ()  # what was cut, skipped or switched off
+    why: Annotated[tuple[str, ...], Meta(description="Why the status is cannot-tell.")] = ()
+    n_steps: Count = 0
+    n_ranks: Count = 0
+    n_sites: Count = 0
+    n_rows: Count = 0
+    notes: Annotated[tuple[str, ...], Meta(description="What was cut, skipped, damaged or switched off.")] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,7 +301,7 @@ class Run:
 
 
 __all__ = [
-    "CAUSES", "KINDS", "LACKS", "LEVELS", "Attempt", "Confidence", "Coords", "Diagnosis", "Finding", "Imported",
-    "Level", "Phase", "Place", "Reading", "Remedy", "Run", "Severity", "Source", "Status", "StepRecord", "Summary",
-    "replace",
+    "CAUSES", "KINDS", "LACKS", "LEVELS", "Attempt", "Confidence", "Coords", "Count", "Diagnosis", "Finding",
+    "Imported", "Level", "Phase", "Place", "Reading", "Remedy", "Run", "Severity", "Source", "Status", "StepRecord",
+    "Summary", "replace",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""A schedule is a function step -> bool: `every=100`, `0,5-8,100-120`, `never`."""
+"""A schedule is a function step -> bool: `every=100`, `0,5-8,100-120`, `doubling`, `never`."""
 
 from __future__ import annotations
 
@@ -8,17 +8,21 @@ from collections.abc import Callable
 from hypocenter.errors import ConfigError
 
 Schedule = Callable[[int], bool]
+_DOUBLING_UP_TO, _THEN_EVERY = 512, 1000  # steps
 
 
 def parse(text: str) -> Schedule:
     """Turn the text into a predicate on step numbers (counted from 0).
 
     Raises:
-        ConfigError: the text is neither `every=N`, a list of steps and ranges, nor `never`.
+        ConfigError: the text is neither `every=N`, a list of steps and ranges, `doubling` (0, 1, 2, 4, 8, …, 512 and
+            every 1000th), nor `never`.
     """
     text = text.strip()
     if text in ("never", "on-finding"):
         return lambda _: False
+    if text == "doubling":
+        return _doubles
     if match := re.fullmatch(r"every=(\d+)", text):
         period = int(match[1])
         if period > 0:
@@ -30,5 +34,9 @@ def parse(text: str) -> Schedule:
         f"schedule {text!r} is not understood",
         where="schedule",
         why="a schedule says at which steps to record",
-        fix="write every=100, or steps and ranges such as 0,5-8,100-120, or never",
+        fix="write every=100, or steps and ranges such as 0,5-8,100-120, or doubling, or never",
     )
+
+
+def _doubles(step: int) -> bool:
+    return step % _THEN_EVERY == 0 or (step <= _DOUBLING_UP_TO and step & (step - 1) == 0)

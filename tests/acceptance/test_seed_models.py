@@ -20,7 +20,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "gallery"))
 import casebook
 import warm
 
-from hypocenter.diagnose.cure import published
+from hypocenter.diagnose.cure import Answer
+from hypocenter.json_answer import published
 
 FOLDER = Path(__file__).parent / "seed_models"
 LINE = re.compile(r"^step (\d+) loss (\S+) scale (\S+)$", re.MULTILINE)
@@ -105,7 +106,7 @@ def test_cure_finds_the_module_itself_and_verifies_it(recorded):
     done = python("-m", "hypocenter", "cure", str(out), "--json", "--no-rerun")
     answer = json.loads(done.stdout)
 
-    jsonschema.Draft202012Validator(published()).validate(answer)
+    jsonschema.Draft202012Validator(published(Answer)).validate(answer)
     assert done.returncode == 0
     assert (answer["status"], answer["action"], answer["verified"]) == ("cured", "fp32-island", True)
     assert answer["targets"] == [seed.module]

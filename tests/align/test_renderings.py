@@ -7,11 +7,12 @@ from pathlib import Path
 
 import jsonschema
 
-from hypocenter.align.alignment import STAGES, StageResult
+from hypocenter.align.alignment import STAGES, Alignment, StageResult
 from hypocenter.align.engine import alignment_of
 from hypocenter.align.plan import plan_of
 from hypocenter.align.verdicts import result
-from hypocenter.report.alignment import bars, charts, html, json, terminal
+from hypocenter.json_answer import published, to_json
+from hypocenter.report.alignment import bars, charts, html, terminal
 
 PLAN = plan_of({"baseline": {"command": "a"}, "candidate": {"command": "b"}}, Path("plan.toml"))
 
@@ -62,7 +63,7 @@ def test_texts_of_programs_are_escaped_on_the_page_and_json_keeps_to_its_schema(
     assert "<script" not in page
     assert "&lt;script&gt;" in page
     assert "<b>" not in page
-    jsonschema.validate(loads(json.render(found)), json.published())
+    jsonschema.validate(loads(to_json(found)), published(Alignment))
 
 
 def test_bars_never_leave_out_what_differs() -> None:

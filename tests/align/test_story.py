@@ -18,7 +18,8 @@ from hypocenter.align.alignment import Alignment
 from hypocenter.align.engine import How, align, status_of
 from hypocenter.align.plan import Plan, read_plan
 from hypocenter.cli.commands.align import command
-from hypocenter.report.alignment import html, json, terminal
+from hypocenter.json_answer import published, to_json
+from hypocenter.report.alignment import html, terminal
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -42,7 +43,7 @@ long_steps = 20
 
 def _rendered(found: Alignment) -> str:
     """All renderings can be made, and JSON keeps to its schema; gives the text."""
-    jsonschema.validate(loads(json.render(found)), json.published())
+    jsonschema.validate(loads(to_json(found)), published(Alignment))
     page = html.render(found)
     assert "<script" not in page
     assert "default-src &#39;none&#39;" in page

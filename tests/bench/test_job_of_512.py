@@ -12,7 +12,7 @@ from hypocenter.detect import group_engine
 from hypocenter.diagnose import rows
 from hypocenter.diagnose.diagnosis import diagnose
 from hypocenter.diagnose.logical_norm import grad_norms
-from hypocenter.diagnose.schema import to_json
+from hypocenter.json_answer import to_json
 from hypocenter.nouns import Diagnosis
 from hypocenter.record.reader import RecordedRun, open_run
 from hypocenter.report.formats import html

@@ -77,7 +77,7 @@ def test_what_was_measured_on_a_program_is_mended_in_the_program() -> None:
 
     found = row(compare(side(LLAMA), other), "model.norm_eps")
 
-    assert found.fix == "in the candidate's program: set norm_eps to 1e-05"
+    assert found.fix == "in the candidate's program, make it 1e-05 (epsilon of the normalisation)"
 
 
 def test_what_one_side_says_alone_is_no_difference() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,12 +39,35 @@ def diagnosis(*severities: Severity, status: Status = "findings") -> Diagnosis:
         (diagnosis(status="cannot-tell"), "error", 5),
         (diagnosis("note", status="cannot-tell"), "error", 5),
         (diagnosis("warning", "error"), "error", 1),
+        (replace(diagnosis("warning"), why=("the program was killed",)), "error", 5),
+        (replace(diagnosis("warning"), why=("the program was killed",)), "warning", 1),
     ],
 )
 def test_exit_code(found: Diagnosis, fail_on: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "diagnose", lambda recording: found)
 
     assert run("check", record(tmp_path / "r"), "--fail-on", fail_on).code == code
+
+
+def test_without_a_run_the_newest_one_is_checked_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record(tmp_path / "runs" / "first")
+    newest = record(tmp_path / "runs" / "second", fails=False)
+    monkeypatch.chdir(tmp_path)
+
+    said = run("check")
+
+    assert said.err == "checking runs/second, the newest run\n"
+    assert (newest / "diagnosis.json").exists()
+    assert not (tmp_path / "runs" / "first" / "diagnosis.json").exists()
+
+
+def test_without_any_run_it_says_what_to_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    said = run("check")
+
+    assert (said.code, said.out) == (4, "")
+    assert "error[no-recording]: no run is named, and there is none to take" in said.err
 
 
 def test_screen_is_on_stdout_and_diagnosis_json_beside_the_recording(

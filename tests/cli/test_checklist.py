@@ -4,33 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
+from commanded import side
 from recordings import run
 
 from hypocenter.cli.commands.checklist import paths_of
-from hypocenter.report.checklist.json import published
-
-MODEL = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008,
-    "num_hidden_layers": 32, "num_attention_heads": 32, "rms_norm_eps": 1e-6, "vocab_size": 32000, "hidden_act": "silu",
-    "max_position_embeddings": 4096, "eos_token_id": 2,
-}  # fmt: skip
-TRAINING = {
-    "learning_rate": 1e-5, "adam_beta2": 0.95, "weight_decay": 0.1, "bf16": True, "max_steps": 100,
-    "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "output_dir": "out",
-    "lr_scheduler_type": "cosine",
-}  # fmt: skip
-
-
-def side(folder: Path, *, model: dict[str, Any] | None = None, training: dict[str, Any] | None = None) -> str:
-    """config.json and training_args.json in a folder, as one word for the command line."""
-    folder.mkdir(exist_ok=True)
-    for name, values in (("config.json", {**MODEL, **(model or {})}), ("args.json", {**TRAINING, **(training or {})})):
-        (folder / name).write_text(json.dumps(values, indent=2), encoding="utf-8")
-    return f"{folder / 'config.json'},{folder / 'args.json'}"
+from hypocenter.json_answer import published
+from hypocenter.report.checklist.json import Compared
 
 
 def test_two_equal_sides_are_the_same(tmp_path: Path) -> None:
@@ -102,7 +84,7 @@ def test_json_validates_and_formats_exclude_nothing(tmp_path: Path) -> None:
     said = run("checklist", one, other, "--json")
     answer = json.loads(said.out)
 
-    jsonschema.validate(answer, published())
+    jsonschema.validate(answer, published(Compared))
     assert (said.code, answer["status"]) == (1, "different")
     assert answer["rows"][0]["item"] == "model.rope_theta"
     assert [key["spelled"] for key in answer["unknown"]["candidate"]] == ["odd_key: 7"]

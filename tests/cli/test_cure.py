@@ -12,7 +12,8 @@ import pytest
 import warm
 from recordings import record, run
 
-from hypocenter.diagnose.cure import published
+from hypocenter.diagnose.cure import Answer
+from hypocenter.json_answer import published
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
@@ -80,7 +81,7 @@ def test_json_follows_the_published_schema(cured: Path) -> None:
     said = run("cure", cured, "--json")
 
     answer = json.loads(said.out)
-    jsonschema.Draft202012Validator(published()).validate(answer)
+    jsonschema.Draft202012Validator(published(Answer)).validate(answer)
     assert said.code == 0
     assert (answer["status"], answer["targets"], answer["verified"]) == ("cured", ["middle"], True)
     assert (answer["step"], answer["replays"]) == (2, 1)

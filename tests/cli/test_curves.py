@@ -6,24 +6,9 @@ import json
 from pathlib import Path
 from xml.etree import ElementTree
 
-import numpy as np
 import pytest
+from commanded import log
 from recordings import run
-
-
-def log(path: Path, gap: float = 0.0, seed: int = 0, n: int = 400) -> Path:
-    """A MindFormers log whose loss is `gap` too high from step 240 on."""
-    t = np.arange(n)
-    batches = np.random.default_rng(99).normal(size=n) * 0.05
-    own = np.random.default_rng(seed).normal(size=n) * 0.005
-    losses = 2.5 + 8 * np.exp(-t / 20) + batches + own + gap * (t >= 240)
-    lines = [
-        f"{{ Epoch:[  1/  1], step:[{i + 1:5d}/{n:5d}], loss: {loss:5.3f}, per_step_time: 12ms, lr: 1e-05, "
-        "overflow cond: False, loss_scale: 1.0, global_norm: [1.5]"
-        for i, loss in enumerate(losses)
-    ]
-    path.write_text("\n".join(lines), encoding="utf-8")
-    return path
 
 
 def test_a_departure_is_one_sentence_and_exit_code_1(tmp_path: Path) -> None:

@@ -3,25 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
+from commanded import PROGRAMS, recorded
 from recordings import run
-
-TESTS = Path(__file__).resolve().parents[1]
-PROGRAMS = TESTS / "determinism" / "programs"
-sys.path.insert(0, str(TESTS / "compare"))
-
-from repeats.traces import Program, stored  # noqa: E402
-
-
-def recorded(folder: Path, digest: int, *, trains: bool = True) -> Path:
-    p = Program()
-    a = p.op("aten.index_add.default", out=digest)
-    if trains:
-        p.result("loss", a, digest)
-    return stored(folder, p)
 
 
 def test_recordings_that_agree_exit_0(tmp_path: Path) -> None:

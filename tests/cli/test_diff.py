@@ -12,7 +12,8 @@ from recordings import record, run
 
 from hypocenter.cli.commands.diff import budget_of
 from hypocenter.errors import ConfigError
-from hypocenter.report.comparison.json import published
+from hypocenter.json_answer import published
+from hypocenter.report.comparison.json import Diff
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def test_json_is_data_and_nothing_else(pair):
     said = run("diff", *pair, "--json")
 
     answer = json.loads(said.out)
-    jsonschema.validate(answer, published(), cls=jsonschema.Draft202012Validator)
+    jsonschema.validate(answer, published(Diff), cls=jsonschema.Draft202012Validator)
     assert said.code == 1
     assert said.err == ""
     assert answer["first"]["site"] == "encoder.ff"

@@ -10,9 +10,9 @@ import pytest
 from recordings import run
 
 from hypocenter.cli.commands import doctor
-from hypocenter.doctor.answer import Check
+from hypocenter.doctor.answer import Answer, Check
 from hypocenter.doctor.machine import Machine
-from hypocenter.report.doctor.json import published
+from hypocenter.json_answer import published
 
 HEALTHY = {"status": "imported", "version": "2.6.0+cpu", "cuda": None, "switches": {"threads": 2}}
 
@@ -39,7 +39,7 @@ def test_this_machine_is_healthy() -> None:
     said = run("doctor", "--json")
 
     answer = json.loads(said.out)
-    jsonschema.validate(answer, published())
+    jsonschema.validate(answer, published(Answer))
     assert [one for one in answer["checks"] if one["status"] == "problem"] == []
     assert (said.code, answer["status"]) == (0, "healthy")
     assert {"toolkit.torch", "setting.torch-switches", "arithmetic.burn"} <= {

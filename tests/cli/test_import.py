@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
+import sys
 from pathlib import Path
 
 import pytest
 from recordings import run
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "importing"))
+from dumps import forward, tensor, write  # isort: skip
 
 SAMPLES = Path(__file__).parent.parent / "importing" / "samples"
 
@@ -49,6 +54,28 @@ def test_what_the_format_does_not_hold_is_said(tmp_path: Path) -> None:
     assert "note: counts of NaN and infinities are lower bounds" in said.err
     assert "note: level L0: no APIs" in said.err
     assert run("check", tmp_path / "run").code == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "output", "code", "verdict"),
+    [
+        ("Module.fc2.Linear.forward.0", (math.inf, -1.0), 5, "cannot tell: Linear made +inf (step 0, fc2)"),
+        ("Module.fc2.Linear.forward.0", (math.nan, math.nan), 5, "cannot tell: Linear made NaN (step 0, fc2)"),
+        ("Torch.exp.0.forward", (math.inf, 0.0), 5, "cannot tell: Torch.exp made +inf (step 0)"),
+        ("Module.mask.Mask.forward.0", (1.0, -math.inf), 0, "healthy"),  # how masks are written
+        ("Module.fc2.Linear.forward.0", (1.0, -1.0), 0, "healthy"),
+    ],
+)
+def test_a_dump_without_a_loss_is_not_called_healthy_where_it_is_not_finite(
+    name: str, output: tuple[float, float], code: int, verdict: str, tmp_path: Path
+) -> None:
+    dump = write(tmp_path / "dump", {name: forward([tensor(1, -1)], [tensor(*output)])})
+    run("import", dump, "-o", tmp_path / "run")
+
+    said = run("check", tmp_path / "run")
+
+    assert said.code == code
+    assert said.out.startswith(verdict)
 
 
 def test_a_run_is_not_overwritten_without_force(tmp_path: Path) -> None:

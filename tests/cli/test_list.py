@@ -8,6 +8,9 @@ from importlib import metadata
 import pytest
 from recordings import run
 
+from hypocenter.catalogue import Catalogue
+from hypocenter.report import catalogue
+
 
 def test_every_shelf_is_listed() -> None:
     said = run("list")
@@ -37,9 +40,10 @@ def test_plugin_that_fails_is_listed_with_its_error_and_hurts_nobody(monkeypatch
     broken = metadata.EntryPoint(name="acme", value="no_such_module_of_acme", group="hypocenter.formats")
     real = metadata.entry_points
     monkeypatch.setattr(
-        "hypocenter.report.catalogue.entry_points",
-        lambda group: [broken] if group == "hypocenter.formats" else real(group=group),
+        metadata, "entry_points", lambda group: [broken] if group == "hypocenter.formats" else real(group=group)
     )
+    fresh = Catalogue("hypocenter.report.formats", "hypocenter.formats", catalogue._described)
+    monkeypatch.setattr(catalogue, "FORMATS", fresh)  # the usual one has been read already
 
     said = run("list")
 

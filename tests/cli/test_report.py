@@ -63,10 +63,10 @@ def test_replay_runs_in_a_fresh_process_and_hands_its_code_on(tmp_path: Path, mo
 
     monkeypatch.setattr("hypocenter.cli.commands.replay.subprocess.run", fake)
 
-    said = run("replay", tmp_path, "--op-only")
+    said = run("replay", tmp_path)
 
     assert said.code == 7
-    assert asked == [[sys.executable, "-m", "hypocenter.replay", str(tmp_path), "--op-only"]]
+    assert asked == [[sys.executable, "-m", "hypocenter.replay", str(tmp_path)]]
 
 
 def test_replay_of_no_bundle_is_4(tmp_path: Path) -> None:
@@ -74,3 +74,15 @@ def test_replay_of_no_bundle_is_4(tmp_path: Path) -> None:
 
     assert said.code == 4
     assert said.err.startswith("error[bad-bundle]: there is no bundle\n")
+
+
+@pytest.mark.parametrize("ending", [".pdf", ".docx", ".png"])
+def test_an_ending_that_no_format_has_is_refused(tmp_path: Path, ending: str) -> None:
+    target = tmp_path / f"report{ending}"
+
+    said = run("report", record(tmp_path / "run"), "-o", target)
+
+    assert said.code == 2
+    assert said.err.startswith(f"error[bad-option]: no report is written as {ending}\n")
+    assert str(target.with_suffix(".html")) in said.err
+    assert not target.exists()

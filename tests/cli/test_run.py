@@ -358,3 +358,24 @@ def test_diagnosis_that_fails_is_one_warning(
 
 def test_nothing_recorded_is_no_pass_when_findings_were_asked_for(tmp_path: Path) -> None:
     assert run_command._after(tmp_path, Ended(code=0), "error") == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--schedule", "every=10"], "--schedule has"),
+        (["--site", "layers.*", "--sketch"], "--sites, --sketch have"),
+        (["--schedule", "every=10", "--level", "modules"], None),
+        (["--trace-batches", "1", "--site", "layers.*"], None),
+        ([], None),
+    ],
+    ids=str,
+)
+def test_an_option_without_effect_is_told(
+    tmp_path: Path, script: Callable[[str], str], words: list[str], named: str | None
+) -> None:
+    done = hypocenter_run(*words, script("pass"), cwd=tmp_path)
+
+    assert done.returncode == 0
+    assert (b"no effect at level sentinel" in done.stderr) == (named is not None)
+    assert named is None or f"note: {named} no effect at level sentinel".encode() in done.stderr

@@ -13,7 +13,7 @@ from hypocenter.compare.engine import compare_runs
 from hypocenter.errors import HypocenterError
 from hypocenter.nouns import Reading, StepRecord, Summary
 from hypocenter.record.reader import open_run
-from hypocenter.record.writer import Writer
+from hypocenter.record.writer import STEPS_OF_BLOCK, Writer
 from hypocenter.report.comparison import json, terminal
 
 _QUIET = settings(
@@ -36,9 +36,9 @@ def _readings(step: int, scale: float = 1.0) -> list[Reading]:
     ]  # fmt: skip
 
 
-def _write(directory: Path, *, seal: bool, scale: float = 1.0) -> Path:
+def _write(directory: Path, *, seal: bool, scale: float = 1.0, n_steps: int = 3) -> Path:
     writer = Writer(directory, rank=0, warn=lambda text: None)
-    for step in range(3):
+    for step in range(n_steps):
         writer.write(_readings(step, scale), StepRecord(step=step, loss=1.0))
     writer.close(seal=seal)
     (directory / "run.json").write_text('{"format": 1, "name": "r", "world_size": 1}')
@@ -115,14 +115,15 @@ def test_any_values_give_an_answer(good, tmp_path_factory, numbers, counts, orde
     assert _answer(good[True], directory) in ("same", "cannot-tell", "diverged")
 
 
-def test_what_is_cut_is_said(good, tmp_path):
-    shutil.copytree(good[False], tmp_path / "cut")
-    stream = next((tmp_path / "cut").rglob("events-*.arrow"))
+def test_what_is_cut_is_said(tmp_path):
+    whole = _write(tmp_path / "whole", seal=True, n_steps=STEPS_OF_BLOCK + 3)
+    cut = _write(tmp_path / "cut", seal=False, n_steps=STEPS_OF_BLOCK + 3)
+    stream = next(cut.rglob("events-*.arrow"))
     stream.write_bytes(stream.read_bytes()[:-700])
 
-    found = compare_runs(open_run(good[True]), open_run(tmp_path / "cut"))
+    found = compare_runs(open_run(whole), open_run(cut))
 
-    assert found.n_steps == 2
+    assert found.n_steps == STEPS_OF_BLOCK  # the block of the last three is gone
     assert any("cut or damaged" in note for note in found.notes)
 
 

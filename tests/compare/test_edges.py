@@ -90,6 +90,36 @@ def test_a_single_row_just_beyond_the_floor_is_not_an_accusation(run):
     assert found.first is None
 
 
+def test_one_spot_of_many_just_beyond_its_floor_is_what_chance_gives(run):
+    noise = [1e-4] * 300
+    errors = [*noise[:200], 4.5e-4, *noise[201:]]
+
+    found = compare(run("a", chain([0.0] * 300)), run("b", chain(errors)), run("c", chain(noise)))
+
+    assert found.status == "same", found.sentence
+    assert found.first is None
+    assert found.why == ("2 of 598 rows are between noise and a difference, which is what chance gives among so many",)
+
+
+def test_one_spot_of_many_far_beyond_its_floor_is_a_difference(run):
+    noise = [1e-4] * 300
+    errors = [*noise[:200], 6e-3, *noise[201:]]
+
+    found = compare(run("a", chain([0.0] * 300)), run("b", chain(errors)), run("c", chain(noise)))
+
+    assert (found.status, found.first.site) == ("diverged", "m199")
+
+
+def test_a_tenth_of_the_spots_just_beyond_their_floors_cannot_be_told(run):
+    noise = [1e-4] * 300
+    errors = [*noise[:200], *[4.5e-4] * 30, *noise[230:]]
+
+    found = compare(run("a", chain([0.0] * 300)), run("b", chain(errors)), run("c", chain(noise)))
+
+    assert found.status == "cannot-tell"
+    assert found.first is None
+
+
 def test_a_mask_of_infinities_against_the_lowest_number_cannot_be_told_and_accuses_nobody(run):
     def rows(infinite: bool) -> list[Reading]:
         mask = row("forward", "m0", "in[mask]", 1.0)
@@ -162,3 +192,14 @@ def test_the_learning_rate_acts_after_the_gradients(run):
 
     assert (found.first.phase, found.first.site) == ("forward", "m0")
     assert (rate_only.first.phase, rate_only.first.site) == ("optimizer", "lr")
+
+
+def test_a_pair_s_row_says_since_when_it_differs_and_where_it_is_worst(run):
+    same = [row("forward", "m", "in[0]", 10.0), row("forward", "m", "out[0]", 10.0)]
+    errors = [0.0, 0.0, 0.2, 0.1, 0.4, 0.0]
+    steps = [[same[0], row("forward", "m", "out[0]", 10.0 * (1 + error))] for error in errors]
+
+    found = compare(run("a", *[same] * len(errors)), run("b", *steps))
+
+    assert [(one.since, one.step) for one in found.rows if one.verdict == "differs"] == [(2, 4)]
+    assert [one.since for one in found.rows if one.verdict != "differs"] == [None]

@@ -19,7 +19,7 @@ FROZEN = Path(__file__).with_name("surface.txt")
 
 def lines() -> list[str]:
     """Today's surface, sorted."""
-    return sorted([*_exports(), *_options(), *_commands(), *_exit_codes(), *_columns(), *_diagnosis()])
+    return sorted([*_exports(), *_options(), *_commands(), *_exit_codes(), *_columns(), *_diagnosis(), *_answers()])
 
 
 def _exports() -> Iterator[str]:
@@ -82,7 +82,7 @@ def _columns() -> Iterator[str]:
 
 def _diagnosis() -> Iterator[str]:
     """The keys of a diagnosis as it is written, with every optional part present."""
-    from hypocenter.diagnose.schema import to_json
+    from hypocenter.json_answer import to_json
     from hypocenter.nouns import CAUSES, KINDS, Coords, Diagnosis, Finding, Remedy, Source
 
     finding = Finding(
@@ -94,6 +94,36 @@ def _diagnosis() -> Iterator[str]:
     yield from (f"diagnosis {key}" for key in _keys(diagnosis))
     yield from (f"cause {cause}" for cause in CAUSES)
     yield from (f"kind {kind}" for kind in KINDS)
+
+
+def _answers() -> Iterator[str]:
+    """The keys of every published answer, and what may stand there."""
+    from hypocenter.cli.commands.schema import ANSWERS, schema_of
+
+    for name in ANSWERS:
+        schema = schema_of(name)
+        found: dict[str, set[str]] = {}
+        _note_types(schema, dict(schema.get("$defs", {})), "", found)
+        for path, kinds in found.items():
+            yield f"answer {name} {path}: {' or '.join(sorted(kinds))}"
+
+
+def _note_types(part: Any, unseen: dict[str, Any], path: str, found: dict[str, set[str]]) -> None:
+    """What may stand at each path of a schema; what stands at several is told where it is first."""
+    name = part.get("$ref", "").rpartition("/")[2]
+    if name in unseen:
+        _note_types(unseen.pop(name), unseen, path, found)
+    values = {"null" if value is None else repr(value) for value in part.get("enum", ())}
+    kinds = part.get("type", ())
+    if path and (kinds or values):
+        found.setdefault(path, set()).update(values or ({kinds} if isinstance(kinds, str) else kinds))
+    for key, inner in part.get("properties", {}).items():
+        _note_types(inner, unseen, f"{path}.{key}".lstrip("."), found)
+    for inner in (*part.get("anyOf", ()), *part.get("prefixItems", ())):
+        _note_types(inner, unseen, path, found)
+    for word, mark in (("items", "[]"), ("additionalProperties", "{}")):
+        if isinstance(part.get(word), dict):
+            _note_types(part[word], unseen, f"{path}{mark}", found)
 
 
 def _keys(value: Any, path: str = "") -> Iterator[str]:

@@ -1,9 +1,13 @@
-"""docs/architecture.md is true about the folders: it names each that exists and none that does not."""
+"""docs/architecture.md names each folder that exists and none that does not; the files named there and in the life of a
+step exist, and so do that page's methods.
+"""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "hypocenter"
@@ -28,11 +32,21 @@ def test_layout_names_exactly_the_folders_that_exist() -> None:
     assert folders_named(page) == folders_that_exist()
 
 
-def test_files_named_in_the_page_exist() -> None:
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"`([a-z_]+(?:/[a-z_]+)*\.(?:py|toml|md))`", page))
+@pytest.mark.parametrize("name", ["architecture.md", "life-of-a-step.md"])
+def test_files_named_in_the_page_exist(name: str) -> None:
+    page = (ROOT / "docs" / name).read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:src/hypocenter/)?[a-z_]+(?:/[a-z_]+)*(?:/|\.(?:py|toml|md)))`", page))
 
-    missing = {name for name in named if not any((base / name).exists() for base in (PACKAGE, ROOT, ROOT / "docs"))}
+    missing = {each for each in named if not any((base / each).exists() for base in (PACKAGE, ROOT, ROOT / "docs"))}
 
     assert named
     assert missing == set()
+
+
+def test_the_life_of_a_step_is_told_in_methods_that_exist() -> None:
+    page = (ROOT / "docs" / "life-of-a-step.md").read_text(encoding="utf-8")
+    session = "".join((PACKAGE / "session" / name).read_text("utf-8") for name in ("recording.py", "boundary.py"))
+    named = set(re.findall(r"`(?:boundary\.)?([a-z]+(?:_[a-z]+)+|before|after)`", page))
+
+    assert len(named) >= 8
+    assert named <= set(re.findall(r"def ([a-z_]+)\(", session))

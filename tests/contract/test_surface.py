@@ -26,3 +26,10 @@ def test_every_exported_name_can_be_had() -> None:
     missing = [name for name in hypocenter.__all__ if getattr(hypocenter, name, None) is None]
 
     assert missing == []
+
+
+def test_names_that_are_loaded_later_are_listed() -> None:
+    import hypocenter
+
+    assert set(hypocenter.__all__) <= set(dir(hypocenter))
+    assert "watch" in dir(hypocenter)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hypocenter.detect.addition import ROUNDOFF, Summand, compare
+from hypocenter.detect.addition import Summand, compare
 from hypocenter.detect.collective_rows import chosen
 from hypocenter.detect.group_engine import GroupEngine, group_rules
 from hypocenter.detect.panel import JobHistory, Panel
@@ -268,7 +268,3 @@ def test_all_ranks_choose_the_same_few_parts(n: int, call: int, step: int) -> No
     assert len(set(picked)) == len(picked) <= max(8, 4)
     assert all(0 <= p < n for p in picked)
     assert len(picked) == n or len(picked) == 4
-
-
-def test_roundoff_of_bfloat16_is_that_of_truncation() -> None:
-    assert ROUNDOFF["bfloat16"] == 2.0**-8

@@ -34,7 +34,7 @@ class FakeRecording:
     whereabouts: dict[int, Whereabouts] = field(default_factory=dict)
     earlier_whereabouts: dict[int, dict[int, Whereabouts]] = field(default_factory=dict)
     attempts: list[str] = field(default_factory=list)
-    run: Run = field(default_factory=lambda: Run(format=1, name="0412"))
+    run: Run = field(default_factory=lambda: Run(format=1, name="0412", status="finished", exit_code=0))
 
     @property
     def ranks(self) -> list[int]:
@@ -61,6 +61,7 @@ class FakeRecording:
 
 def steps(*losses, n_bad_grads=None, **more):
     bad = n_bad_grads or {}
+    more = {"grad_norm": 1.0, **more}
     return [StepRecord(step=i, loss=x, n_bad_grads=bad.get(i, 0), **more) for i, x in enumerate(losses)]
 
 
@@ -249,7 +250,14 @@ def test_a_bad_parameter_after_a_bad_step_is_a_consequence_of_it(tmp_path):
 
 def test_warm_up_of_a_scaler_is_one_note_and_healthy(tmp_path):
     skipped = [
-        StepRecord(step=i, loss=1.0, n_bad_grads=5 if i < 6 else 0, skipped=i < 6, loss_scale=2.0 ** (20 - min(i, 6)))
+        StepRecord(
+            step=i,
+            loss=1.0,
+            grad_norm=1.0,
+            n_bad_grads=5 if i < 6 else 0,
+            skipped=i < 6,
+            loss_scale=2.0 ** (20 - min(i, 6)),
+        )
         for i in range(10)
     ]
     recording = FakeRecording(tmp_path, records={0: skipped})
@@ -331,7 +339,7 @@ def test_what_is_missing_of_a_recording_is_noted(tmp_path):
 
 def test_diagnosing_imports_no_training_framework_and_nothing_heavy():
     code = (
-        "import sys; import hypocenter.diagnose.diagnosis, hypocenter.diagnose.schema\n"
+        "import sys; import hypocenter.diagnose.diagnosis\n"
         "from hypocenter.diagnose.verdicts import causes; from hypocenter.detect.engine import rules\n"
         "causes(); rules()\n"
         "print(sorted({'torch', 'mindspore', 'duckdb', 'rich', 'click', 'jinja2', 'safetensors'} & set(sys.modules)))"

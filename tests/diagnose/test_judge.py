@@ -215,7 +215,54 @@ def f7_mask():
     )
 
 
+def root_of_parameter():
+    gain = tensor(dtype="float32", shape=(16,), min=-0.25, origin="param gain")
+    origin = op("aten.sqrt.default", gain, out=tensor("out[0]", dtype="float32", shape=(16,), n_nan=1))
+    facts = {"n_outside": 1.0, "worst_outside": -0.25, "at_outside": "[5]", "is_all_outside": 1.0}
+    return proven_singular(origin, trigger="nonfinite-loss", forward_finite=False, facts=facts)
+
+
+def acos_beyond_one():
+    cosine = tensor(dtype="float32", max=1.0000001, origin="aten.div.Tensor in angle")
+    origin = op("aten.acos.default", cosine, out=tensor("out[0]", dtype="float32", n_nan=1))
+    facts = {"n_outside": 1.0, "worst_outside": 1.0000001, "at_outside": "[3]", "is_all_outside": 1.0}
+    return proven_singular(origin, trigger="nonfinite-loss", forward_finite=False, facts=facts)
+
+
+def exponent_of_negative():
+    origin = op(
+        "aten.pow.Tensor_Tensor",
+        tensor(dtype="float32", min=-2.0),
+        out=tensor("out[0]", dtype="float32", n_nan=1),
+        phase="backward",
+        node="PowBackward1",
+        scalars={"backward_op": "aten.log.default"},
+    )
+    facts = {"n_outside": 1.0, "worst_outside": -2.0, "at_outside": "[0]", "is_all_outside": 1.0}
+    return proven_singular(origin, facts=facts)
+
+
+def log_in_own_backward():
+    origin = op(
+        "aten.log.default",
+        tensor(dtype="float32", shape=(16,), min=0.0, n_zero=1),
+        out=tensor("out[0]", dtype="float32", shape=(16,), n_neginf=1),
+        phase="backward",
+        node="SharpenBackward",
+        scalars={"backward_op": "aten.log.default"},
+    )
+    return proven_singular(origin)
+
+
 BUGS = {
+    "own-backward": (log_in_own_backward, "log-of-zero", "the gradient of sharpen of exactly 0"),
+    "root": (root_of_parameter, "out-of-domain", "the square root of a negative number in parameter gain"),
+    "acos": (acos_beyond_one, "out-of-domain", "acos of a number beyond ±1"),
+    "exponent": (
+        exponent_of_negative,
+        "out-of-domain",
+        "the gradient of the power needs the logarithm of a negative number",
+    ),
     "A1": (a1_linear, "format-overflow", "linear overflowed float16"),
     "A3": (a3_key_sum, "accumulation-overflow", "the sum overflowed float16"),
     "A4": (a4_projection, "format-overflow", "the matrix product overflowed float16"),
@@ -238,6 +285,37 @@ def test_names_the_cause_of_each_bug_and_proves_it(bug):
     verdict = judge(make())
 
     assert (verdict.cause, verdict.confidence, verdict.title) == (cause, "proven", title)
+
+
+def test_out_of_domain_says_the_number_furthest_outside_and_its_index():
+    root, acos = judge(root_of_parameter()), judge(acos_beyond_one())
+
+    line = "parameter gain is a negative number at 1 of 16 elements, at worst -0.25 at [5]"
+    assert (root.limit, root.actual, line in root.why) == (0.0, -0.25, True)
+    assert (acos.limit, acos.actual) == (1.0, 1.0000001)
+    assert (
+        "the operand (aten.div.Tensor in angle) is a number beyond ±1 at 1 of 4 elements, at worst 1.0000001 at [3]"
+        in acos.why
+    )
+
+
+def test_an_operator_that_python_code_runs_in_backward_is_judged_as_itself():
+    def in_backward(evidence):
+        origin = evidence.origin
+        own = replace(origin, phase="backward", node="SquaredBackward", scalars={"backward_op": origin.op})
+        return judge(replace(evidence, origin=own, multiplier_zero=None)).cause
+
+    assert in_backward(a10_log()) == "log-of-zero"
+    assert in_backward(root_of_parameter()) == "out-of-domain"
+
+
+def test_out_of_domain_is_proven_only_where_exactly_these_elements_are_bad():
+    others = replace(root_of_parameter(), facts={**root_of_parameter().facts, "is_all_outside": 0.0})
+    not_captured = replace(root_of_parameter(), facts={}, float64=Rerun(why_not="it was not kept"))
+
+    assert (judge(others).cause, judge(others).confidence) == ("out-of-domain", "likely")
+    assert (judge(not_captured).cause, judge(not_captured).confidence) == ("out-of-domain", "likely")
+    assert "parameter gain goes down to -0.25" in judge(not_captured).why
 
 
 def test_eps_is_likely_without_recomputing_the_update_and_proven_with():
@@ -289,6 +367,20 @@ def test_without_re_execution_nothing_is_proven():
 
 
 NEAR_MISSES = {
+    "a root that is not finite for another reason": (
+        lambda: replace(root_of_parameter(), facts={}, origin=replace(
+            root_of_parameter().origin, inputs=(tensor(dtype="float32", min=0.0),))),
+        "unknown",
+    ),
+    "the negative number was masked away": (
+        lambda: replace(b1_where(), facts=root_of_parameter().facts),
+        "masked-gradient-trap",
+    ),
+    "log of 0 beside log of a negative number": (
+        lambda: replace(a10_log(), multiplier_zero=None, facts=root_of_parameter().facts, origin=replace(
+            a10_log().origin, inputs=(tensor(dtype="float32", shape=(16,), min=-0.25, n_zero=3),))),
+        "out-of-domain",
+    ),
     "the float64 value fits: 65503 <= 65504": (
         lambda: replace(a1_linear(), origin=replace(a1_linear().origin, op="aten.gelu.default"),
                         float64=Rerun(ran=True, finite=True, absmax=65503.0)),

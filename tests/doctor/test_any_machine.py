@@ -12,7 +12,8 @@ from made_machine import Made, codes
 from hypocenter.doctor.answering import answer
 from hypocenter.doctor.architectures import listed_in, runs_on
 from hypocenter.doctor.settings import compare, examine_settings, snapshot
-from hypocenter.report.doctor import json, terminal
+from hypocenter.json_answer import plain
+from hypocenter.report.doctor import terminal
 
 NAMES = (
     "PATH", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "TORCH_CUDA_ARCH_LIST", "CC", "CXX", "NVCC_CCBIN",
@@ -57,7 +58,7 @@ def test_every_check_answers(environ: dict[str, str], says: str, capabilities: l
     assert {check.code for check in found} == codes()
     assert all(check.what for check in whole.checks)
     assert CONTROLS.isdisjoint(terminal.render(whole))
-    assert json.envelope(whole)["schema"] == "hypocenter.doctor/1"
+    assert plain(whole)["schema"] == "hypocenter.doctor/1"
 
 
 @given(CAPABILITY)

@@ -13,7 +13,7 @@ from made_machine import Made
 from hypocenter.doctor.answer import Answer, Check
 from hypocenter.doctor.answering import answer
 from hypocenter.doctor.settings import examine_settings
-from hypocenter.report.doctor import json as json_rendering
+from hypocenter.json_answer import published, to_json
 from hypocenter.report.doctor import terminal
 from hypocenter.report.screen import Screen
 
@@ -115,16 +115,16 @@ def test_ranks_and_hosts_are_named_where_there_are_several() -> None:
 
 def test_json_validates_and_says_the_same(tmp_path: Path) -> None:
     for found in (small(), faulty(tmp_path)):
-        plain = json.loads(json_rendering.render(found))
+        plain = json.loads(to_json(found))
 
-        jsonschema.validate(plain, json_rendering.published())
+        jsonschema.validate(plain, published(Answer))
         assert plain["schema"] == "hypocenter.doctor/1"
         assert [one["code"] for one in plain["checks"]] == [one.code for one in found.checks]
         assert plain["status"] == found.status
 
 
 def test_schema_itself_is_valid() -> None:
-    jsonschema.Draft202012Validator.check_schema(json_rendering.published())
+    jsonschema.Draft202012Validator.check_schema(published(Answer))
 
 
 def test_page_shows_what_is_said_of_the_guide_s_machine(tmp_path: Path) -> None:

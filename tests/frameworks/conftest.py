@@ -22,7 +22,7 @@ from hypocenter.nouns import Diagnosis, StepRecord
 from hypocenter.record.reader import open_run
 
 HERE = Path(__file__).parent
-SECONDS = 300  # DeepSpeed compiles its communication for the CPU the first time; machines under load take longer
+SECONDS = 300  # machines under load take long
 
 
 @dataclass(frozen=True, kw_only=True)

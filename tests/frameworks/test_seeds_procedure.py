@@ -59,7 +59,7 @@ def test_the_place_of_the_rank_and_the_operator_are_named(ended):
     (found,) = [f for f in ended.diagnosis["findings"] if f["severity"] == "error"]
 
     assert (found["rank"], found["coords"]["tp"], found["coords"]["pp"], found["coords"]["dp"]) == (1, 1, 0, 0)
-    assert (found["step"], found["site"], found["op"]) == (STEP, LAYER, "aten.div.Tensor")
+    assert (found["step"], found["site"], found["op"]) == (STEP, f"{LAYER}.mlp", "aten.div.Tensor")
     assert "output[0] / torch.zeros_like" in found["source"]["text"]
 
 

@@ -146,12 +146,12 @@ def is_finite(value: float) -> bool:
     return math.isfinite(value)
 
 
-def run(case: Case, out: Path, *flags: str, level: str | None = None, is_started: bool = False) -> Outcome:
+def run(
+    case: Case, out: Path, *flags: str, level: str | None = None, audit: str = "never", is_started: bool = False
+) -> Outcome:
     """The script under `hypocenter run`, recording into `out`. With `is_started` no imports are shared."""
-    command = [
-        *(sys.executable, "-m", "hypocenter", "run", "--out", str(out), "--level", level or case.level),
-        *(*case.program, *flags),
-    ]
+    options = ("--out", str(out), "--level", level or case.level, "--audit", audit)
+    command = [sys.executable, "-m", "hypocenter", "run", *options, *case.program, *flags]
     if is_started:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=SECONDS, env=environment(), cwd=out.parent, check=False

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ def first_of(run: RecordedRun) -> Finding:
     ("name", "step", "phase", "site", "op", "cause"),
     [
         ("overflow/cast", 0, "forward", "blocks.1.mlp", None, "format-overflow"),
-        ("overflow/mask_log", 1, "forward", "", "Torch.log", "unknown"),
+        ("overflow/mask_log", 1, "forward", "", "Torch.log", "out-of-domain"),
         ("overflow/sqrt", 1, "backward", "", "Torch.sqrt", "sqrt-gradient-at-zero"),
         ("overflow/input", 1, "forward", "inp", "Functional.linear", "bad-input"),
         ("overflow/weight", 1, "param", "blocks.1.attn.proj.weight", None, "bad-parameter"),
@@ -81,6 +82,53 @@ def test_a_mask_that_a_softmax_ends_is_not_blamed_for_a_bad_loss_elsewhere(tmp_p
 
     assert first.op == "Torch.log"
     assert "the loss descends from it" in first.why
+    assert (first.cause, first.title) == ("out-of-domain", "log of a negative number")
+
+
+@pytest.mark.parametrize(
+    ("name", "high", "low", "cause"),
+    [
+        ("Torch.sqrt", 4, -0.5, "out-of-domain"),
+        ("Torch.acos", 1.5, 0, "out-of-domain"),
+        ("Torch.sqrt", 4, 0, "unknown"),
+    ],
+)
+def test_a_function_outside_its_domain_is_named_from_a_dump(
+    name: str, high: float, low: float, cause: str, tmp_path: Path
+) -> None:
+    nan = tensor(float("nan"), float("nan"))
+    data = {
+        f"{name}.0.forward": forward([tensor(high, low)], [nan]),
+        "Tensor.mean.0.forward": forward([nan], [tensor(float("nan"), float("nan"), shape=())]),
+        "Tensor.mean.0.backward": {"input": [tensor(1, 1, shape=())], "output": [tensor(1, 1)]},
+    }
+
+    first = first_of(imported(write(tmp_path / "d", data), tmp_path / "run"))
+
+    assert (first.op, first.cause) == (name, cause)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Tensor.exp.0.forward", "Tensor.exp made +inf (step 0)"),
+        ("Module.fc.Linear.forward.0", "Linear made +inf (step 0, fc)"),
+    ],
+)
+def test_an_infinite_output_without_a_loss_is_a_note_and_never_healthy(name: str, said: str, tmp_path: Path) -> None:
+    data = {name: forward([tensor(300, -1)], [tensor(float("inf"), 0)])}
+
+    found = diagnose(imported(write(tmp_path / "d", data), tmp_path / "run"))
+
+    assert (found.status, found.why) == ("cannot-tell", (said,))
+    assert [(f.severity, f.step, f.chips) for f in found.findings] == [("note", 0, ("+inf",))]
+
+
+@pytest.mark.parametrize("output", [tensor(3, 0), tensor(3, float("-inf"))])
+def test_finite_outputs_and_masks_without_a_loss_are_healthy(output: Any, tmp_path: Path) -> None:
+    data = {"Tensor.exp.0.forward": forward([tensor(1, -1)], [output])}
+
+    assert diagnose(imported(write(tmp_path / "d", data), tmp_path / "run")).status == "healthy"
 
 
 def test_another_eps_is_found_in_a_mix_dump_and_its_module_named(tmp_path: Path) -> None:

@@ -238,8 +238,31 @@ def test_cell_in_float32_is_tried_and_verified():
 
     assert evidence.cure.status == "cured"
     assert evidence.cure.targets == ("ffn",)
+    assert evidence.cure.minimal
     assert evidence.remedies[0].verified
     assert str(net.ffn.wo.mixed_precision_type) == str(FeedForward().wo.mixed_precision_type)
+
+
+class Twice(ms.nn.Cell):
+    """Two blocks, each of which overflows by itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.first, self.second = ms.nn.LayerNorm((8,)), FeedForward(), FeedForward()
+
+    def construct(self, x):
+        between = self.first(self.norm(x) * 2000.0).astype(ms.float32)
+        return self.second(self.norm(between / 1e6) * 2000.0).astype(ms.float32) / 1e6
+
+
+def test_of_two_cells_each_is_needed():
+    net = Twice()
+
+    evidence = investigated(net, lambda x: (net(x) ** 2).mean(), batch())
+
+    assert evidence.cure.status == "cured"
+    assert evidence.cure.targets == ("first", "second")
+    assert evidence.cure.minimal
 
 
 def test_float32_cures_nothing_where_the_mathematics_is_singular():

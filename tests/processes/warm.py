@@ -21,9 +21,14 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from extensions import build_for_deepspeed
+
 SERVER = Path(__file__).with_name("server.py")
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 HEAVY = {name: (name,) for name in ("accelerate", "deepspeed", "lightning", "megatron_ready")}
+HEAVY["trl"] = ("trl", "trl.trainer.grpo_trainer", "trl.trainer.dpo_trainer", "trl.trainer.sft_trainer", "peft")
 HEAVY["transformers"] = ("transformers", "transformers.modeling_utils")  # by itself it imports next to nothing
 START_S = 120.0  # for the imports, on a machine under load
 _servers: dict[tuple[str, ...], subprocess.Popen[bytes]] = {}
@@ -78,6 +83,8 @@ def _server(preload: tuple[str, ...]) -> subprocess.Popen[bytes]:
     """The running server of this process that has these modules. It ends when its stdin does: also if we are killed."""
     server = _servers.get(preload)
     if server is None or server.poll() is not None:
+        if "deepspeed" in preload:
+            build_for_deepspeed()
         kept = {key: value for key, value in os.environ.items() if not key.startswith("HYPOCENTER_")}
         env = kept | {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "DS_ACCELERATOR": "cpu"}
         server = _servers[preload] = subprocess.Popen(

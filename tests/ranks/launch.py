@@ -62,7 +62,7 @@ def launch(
 def diagnosed(run: Path) -> dict[str, Any]:
     """diagnosis.json of a recording, made in this process."""
     from hypocenter.diagnose.diagnosis import diagnose
-    from hypocenter.diagnose.schema import to_json
+    from hypocenter.json_answer import to_json
     from hypocenter.record.reader import open_run
 
     return json.loads(to_json(diagnose(open_run(run))))

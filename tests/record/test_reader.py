@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from hypocenter.errors import CorruptRecordingError, HypocenterError, NoRecordingError, UnknownNameError
 from hypocenter.nouns import Reading, StepRecord, Summary
+from hypocenter.record import writer as writer_module
 from hypocenter.record.layout import FORMAT, rank_directory
 from hypocenter.record.reader import open_run
 from hypocenter.record.run_file import start_run
@@ -43,6 +44,12 @@ def record(
     if close:
         writer.close(seal=seal)
     return writer
+
+
+@pytest.fixture
+def blocks_of_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step becomes a batch of its stream at once."""
+    monkeypatch.setattr(writer_module, "STEPS_OF_BLOCK", 1)
 
 
 def only_file(directory: Path, pattern: str) -> Path:
@@ -164,7 +171,9 @@ def test_a_run_without_any_rank_is_empty(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "per_step"), [("events", 2), ("steps", 1)])
-def test_a_stream_cut_at_any_byte_gives_its_whole_batches(tmp_path: Path, kind: str, per_step: int) -> None:
+def test_a_stream_cut_at_any_byte_gives_its_whole_batches(
+    tmp_path: Path, kind: str, per_step: int, blocks_of_one_step: None
+) -> None:
     record(tmp_path / "whole", range(2), seal=False)
     data = only_file(tmp_path / "whole", f"{kind}-*.arrow").read_bytes()
     schema = {"events": READINGS, "steps": STEPS}[kind]
@@ -180,7 +189,7 @@ def test_a_stream_cut_at_any_byte_gives_its_whole_batches(tmp_path: Path, kind: 
     assert set(counts) == {0, per_step, 2 * per_step}
 
 
-def test_a_cut_stream_is_a_problem_that_says_what_is_left(tmp_path: Path) -> None:
+def test_a_cut_stream_is_a_problem_that_says_what_is_left(tmp_path: Path, blocks_of_one_step: None) -> None:
     record(tmp_path, range(3), seal=False)
     stream = only_file(tmp_path, "events-*.arrow")
     os.truncate(stream, stream.stat().st_size - 100)
@@ -409,7 +418,7 @@ def test_a_newer_format_is_a_clear_error(tmp_path: Path, make_newer: Callable[[P
         open_run(tmp_path).table()
 
     assert caught.value.what == f"the recording has format {FORMAT + 1}, this version reads up to {FORMAT}"
-    assert caught.value.fix == "pip install --upgrade hypocenter"
+    assert caught.value.fix == "update Hypocenter as it was installed; in a clone: git pull, then pip install ."
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")

@@ -12,13 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hypocenter.nouns import Phase, Reading, Source, StepRecord, Summary
-from hypocenter.record.repair import repaired_readings_batch, repaired_steps_batch
+from hypocenter.record.repair import mended_column, mended_rows
 from hypocenter.record.schema import (
     READINGS,
     STEPS,
-    LastColumns,
+    batch_of,
+    reading_row,
     readings_batch,
     readings_from,
+    step_row,
     steps_batch,
     steps_from,
 )
@@ -87,8 +89,12 @@ def test_steps_come_back_as_they_went_in(rows: list[StepRecord]) -> None:
 @settings(max_examples=40, deadline=None)
 @given(st.lists(readings, max_size=3), st.lists(steps, max_size=3))
 def test_repair_changes_nothing_that_is_whole(some: list[Reading], others: list[StepRecord]) -> None:
-    assert repaired_readings_batch(some).equals(readings_batch(some))
-    assert repaired_steps_batch(others).equals(steps_batch(others))
+    rows, records = list(map(reading_row, some)), list(map(step_row, others))
+
+    assert batch_of(READINGS, rows, mended_column).equals(readings_batch(some))
+    assert batch_of(STEPS, records, mended_column).equals(steps_batch(others))
+    assert batch_of(READINGS, mended_rows(some)).equals(readings_batch(some))
+    assert batch_of(STEPS, mended_rows(others)).equals(steps_batch(others))
 
 
 def test_nan_and_infinities_are_not_missing_values() -> None:
@@ -115,20 +121,3 @@ def test_the_fast_way_refuses_what_is_no_text(value: object) -> None:
 
     with pytest.raises(Exception):  # noqa: B017  (of any class: the writer then repairs)
         readings_batch([row])
-
-
-def test_columns_of_the_last_batch_are_used_again_only_for_the_same_values() -> None:
-    columns, field = LastColumns(), READINGS.field("site")
-
-    first, again, other = columns(field, ["a", "b"]), columns(field, ["a", "b"]), columns(field, ["a", "c"])
-
-    assert again is first
-    assert other.to_pylist() == ["a", "c"]
-
-
-def test_a_zero_keeps_its_sign_from_batch_to_batch() -> None:
-    columns, field = LastColumns(), READINGS.field("sum")
-
-    columns(field, [0.0])
-
-    assert math.copysign(1.0, columns(field, [-0.0]).to_pylist()[0]) == -1.0

@@ -119,9 +119,11 @@ def test_weird_values_are_mended_with_one_warning(
     for step in range(2):
         writer.write([reading(step), reading(step, **changes)], StepRecord(step=step))
 
-    readings, steps = written(tmp_path / "run")
-    assert readings == [r for s in range(2) for r in (reading(s), reading(s, **{name: kept}))]
-    assert [s.step for s in steps] == [0, 1]
+    for end in (lambda: None, writer.close):  # while they stand in the journal, and in columns
+        end()
+        readings, steps = written(tmp_path / "run")
+        assert readings == [r for s in range(2) for r in (reading(s), reading(s, **{name: kept}))]
+        assert [s.step for s in steps] == [0, 1]
     assert len(warnings) == 1
     assert writer.broken == ""
 
@@ -361,6 +363,7 @@ def test_every_acknowledged_step_survives_sigkill(tmp_path: Path) -> None:
         import random, signal, time
         random.seed(20)
         template = [reading(0) for _ in range(50)]
+        Writer(Path(sys.argv[1]) / "loaded", rank=0, warn=print).write(template)  # Arrow imports a lot at first
 
         def write_and_acknowledge(directory, pipe):
             writer = Writer(directory, rank=0, warn=lambda _: None)

@@ -1,6 +1,7 @@
 """A bundle shows its failure again in a fresh process, and is data, not code."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -29,8 +30,8 @@ def bundle(tmp_path_factory):
     return path.parent
 
 
-def run(*command):
-    return subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
+def run(*command, env=None):
+    return subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False, env=env)
 
 
 def test_replay_shows_the_failure_again(bundle):
@@ -75,3 +76,27 @@ def test_a_broken_bundle_gives_one_clear_error(tmp_path, content):
     assert done.returncode == 4
     assert done.stderr.startswith("error[bad-bundle]")
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("body", ["raise ImportError('No module named torch')", "raise OSError('libcudart.so.12: no')"])
+def test_without_torch_there_is_one_clear_error(tmp_path, body):
+    (tmp_path / "hidden" / "torch").mkdir(parents=True)
+    (tmp_path / "hidden" / "torch" / "__init__.py").write_text(body)
+    env = os.environ | {"PYTHONPATH": str(tmp_path / "hidden")}
+
+    done = run("-m", "hypocenter", "replay", str(tmp_path), env=env)
+
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.splitlines()[0] == (
+        "error[missing-framework]: a bundle is replayed with torch, and this Python cannot import it"
+    )
+    assert "Traceback" not in done.stderr
+    assert "= fix: " in done.stderr
+
+
+def test_a_word_too_many_is_an_error_of_usage(tmp_path):
+    done = run("-m", "hypocenter", "replay", str(tmp_path), "--verbose")
+
+    assert done.returncode == 2
+    assert done.stderr.startswith("error[bad-option]: unknown option '--verbose'")

@@ -38,7 +38,7 @@ class Harness:
         return Paused()
 
     def before_backward(self, roots, seeds, retain_graph):
-        self.roots.suspend_loss_mode()
+        self.roots.suspend()
         self.tape.close_microbatch(len(self.tape.microbatches), 0, roots, seeds)
 
     def after_backward(self):

@@ -13,6 +13,7 @@ from hypocenter.checklist.checklist import Checklist, Row
 from hypocenter.checklist.compare import compare
 from hypocenter.checklist.configuration import Configuration, Setting, Value
 from hypocenter.checklist.items.loading import load
+from hypocenter.json_answer import published
 from hypocenter.report.checklist import json as as_json
 from hypocenter.report.checklist import markdown, terminal, words
 from hypocenter.report.screen import Screen
@@ -128,7 +129,7 @@ def test_screen_is_readable_without_colour_and_without_unicode() -> None:
 def test_json_is_what_the_schema_says_and_holds_all() -> None:
     answer = json.loads(as_json.render(FOUND))
 
-    jsonschema.validate(answer, as_json.published())
+    jsonschema.validate(answer, published(as_json.Compared))
     assert answer["schema"] == "hypocenter.checklist/1"
     assert len(answer["rows"]) == len(FOUND.rows)
     assert {"item", "baseline", "candidate", "verdict", "severity", "why"} <= set(answer["rows"][0])
@@ -145,7 +146,7 @@ def test_json_takes_numbers_that_are_not_finite() -> None:
 
     answer = json.loads(as_json.render(replace(FOUND, rows=(strange,))))
 
-    jsonschema.validate(answer, as_json.published())
+    jsonschema.validate(answer, published(as_json.Compared))
     assert answer["rows"][0]["baseline"] == "NaN"
 
 

@@ -64,7 +64,7 @@ def test_the_grid_is_the_one_of_all_rows(job: RecordedRun) -> None:
 def test_later_stages_come_later(job: RecordedRun) -> None:
     grid = grid_of(few.few_rows(job, None))
 
-    assert [row.site for row in grid.rows] == [f"layers.{i}{end}" for i in range(3) for end in ("", ".weight")]
+    assert [row.site for row in grid.rows] == [f"layers.{i}{end}" for end in ("", ".weight") for i in range(3)]
 
 
 def test_one_rank_is_there_in_detail_and_the_diary_of_the_lowest(job: RecordedRun) -> None:

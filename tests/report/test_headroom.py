@@ -12,17 +12,18 @@ import pyarrow as pa
 import pytest
 import torch
 
+from hypocenter.formats import find_format
+from hypocenter.json_answer import published, to_json
 from hypocenter.nouns import Reading, Source, StepRecord, Summary, replace
 from hypocenter.record.schema import readings_batch
 from hypocenter.report.headroom.answer import Answer, answer
 from hypocenter.report.headroom.cells import axis_of, level, shares
 from hypocenter.report.headroom.gather import gather
+from hypocenter.report.headroom.json import Headroom, written
 from hypocenter.report.headroom.picture import html, svg
-from hypocenter.report.headroom.schema import SCHEMA, published, to_json
 from hypocenter.report.headroom.terminal import render
 from hypocenter.report.headroom.words import headline, number, percent, phase_line, window_lines
 from hypocenter.report.screen import Screen
-from hypocenter.summary.formats import find_format
 from hypocenter.summary.reducers.numpy import summarize
 
 HALF = find_format("fp16")
@@ -30,7 +31,8 @@ HALF = find_format("fp16")
 
 def row(values: np.ndarray | Summary, **more: object) -> Reading:
     summary = values if isinstance(values, Summary) else summarize(values)
-    given = {"step": 0, "phase": "forward", "site": "a", "port": "out[0]", "order": 0, "dtype": "bfloat16"} | more
+    port = "grad_in[0]" if more.get("phase") == "backward" else "out[0]"
+    given = {"step": 0, "phase": "forward", "site": "a", "port": port, "order": 0, "dtype": "bfloat16"} | more
     return Reading(microbatch=0, summary=summary, **given)  # type: ignore[arg-type]
 
 
@@ -349,7 +351,7 @@ def sample() -> Answer:
 
 
 def test_json_validates_and_bare_nan_never_appears() -> None:
-    schema = published()
+    schema = published(Headroom)
     jsonschema.Draft202012Validator.check_schema(schema)
 
     for found in (
@@ -358,9 +360,9 @@ def test_json_validates_and_bare_nan_never_appears() -> None:
         ask([row(Summary(n=4, sumsq=4.0), phase="grad")]),
         ask(reduction("aten.sum.default", [np.full(9000, 10.0)], (), np.ones(1))),
     ):
-        text = to_json(found, "r")
+        text = to_json(written(found, "r"))
         jsonschema.Draft202012Validator(schema).validate(json.loads(text, parse_constant=lambda c: pytest.fail(c)))
-        assert json.loads(text)["schema"] == SCHEMA == schema["$id"]
+        assert json.loads(text)["schema"] == "hypocenter.headroom/1" == schema["$id"]
 
 
 @pytest.mark.parametrize("width", [40, 72, 100, 120])

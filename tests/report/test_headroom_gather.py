@@ -7,15 +7,16 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hypocenter.formats import find_format
+from hypocenter.json_answer import to_json
 from hypocenter.nouns import Reading, StepRecord, Summary
 from hypocenter.record.schema import readings_batch
 from hypocenter.report.headroom.answer import answer
 from hypocenter.report.headroom.gather import gather
+from hypocenter.report.headroom.json import written
 from hypocenter.report.headroom.picture import html
-from hypocenter.report.headroom.schema import to_json
 from hypocenter.report.headroom.terminal import render
 from hypocenter.report.screen import Screen
-from hypocenter.summary.formats import find_format
 from hypocenter.summary.merge import merge_all
 from hypocenter.summary.reducers.numpy import summarize
 
@@ -95,5 +96,5 @@ def test_impossible_numbers_of_a_damaged_file_break_nothing(
     found = answer(table, records, find_format(form), scale=scale)
 
     assert render(found, Screen(), rows=0)
-    assert to_json(found, "r")
+    assert to_json(written(found, "r"))
     assert html(found, "r")

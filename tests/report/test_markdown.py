@@ -21,3 +21,7 @@ def test_hostile_names_are_not_markup() -> None:
     prose = [line for line in outside_code if not line.startswith(("3 |", "  |"))]
     assert not any("<script>" in line or "<img" in line for line in prose)
     assert "\x1b" not in text
+
+
+def test_only_what_would_begin_an_item_of_a_list_is_escaped() -> None:
+    assert [markdown.escaped(text) for text in ("0.5", "1. one", "-1", "2.")] == ["0.5", "1\\. one", "\\-1", "2\\."]

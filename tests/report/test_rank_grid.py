@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 from report_fakes import FINDINGS, OVERFLOW, FakeRecording, planted
 
-from hypocenter.nouns import Coords, Diagnosis, Place, Run, StepRecord, replace
+from hypocenter.nouns import Coords, Diagnosis, Finding, Place, Run, StepRecord, replace
 from hypocenter.report.formats import html, terminal
 from hypocenter.report.page.ranks import ranks_of
 from hypocenter.report.rank_grid import MOST_CELLS, details, rank_grid, ranks_in_words
@@ -103,6 +103,38 @@ def test_stages_alone_stand_side_by_side():
     assert lines[1].split() == ["pp", "0-3", ".", ".", ">1", "."]
 
 
+SAME_BATCHES = Finding(
+    code="HC305", kind="data", severity="warning", title="the same batches", step=0, rank=0, cause="data-mismatch"
+)
+LOST = Finding(code="HC321", kind="environment", severity="error", title="lost", step=2, rank=1, cause="rank-lost")
+DRIFT = Finding(code="HC302", kind="desync", severity="error", title="drift", step=1, rank=3)
+RAISED = Finding(code="HC501", kind="crash", severity="error", title="raised", step=2, rank=3, cause="program-error")
+NAN = replace(OVERFLOW, rank=2, step=1)
+
+
+@pytest.mark.parametrize(
+    ("findings", "began", "marks"),
+    [
+        ((SAME_BATCHES, LOST), "it began at rank 1", ["!.", ">lost", ".", "."]),
+        ((DRIFT, LOST), "it began at rank 1", [".", ">lost", ".", "!1"]),
+        ((SAME_BATCHES, NAN, LOST), "it began at rank 2", ["!.", "lost", ">1", "."]),
+        ((SAME_BATCHES, NAN), "it began at rank 2", ["!.", ".", ">1", "."]),
+        ((SAME_BATCHES, RAISED, LOST), "it began at rank 3", ["!.", "lost", ".", ">2"]),
+        ((SAME_BATCHES,), None, ["!.", ".", ".", "."]),
+        ((replace(SAME_BATCHES, rank=1), replace(DRIFT, severity="note")), None, [".", "!.", ".", "."]),
+    ],
+    ids=["killed", "killed after drift", "killed after NaN", "NaN", "an exception", "warning", "note"],
+)
+def test_it_began_where_the_finding_says_that_explains_the_end(findings, began, marks):
+    recorded, diagnosis = job(dp=4), replace(FINDINGS, findings=findings)
+
+    about, cells, *_ = text_of(recorded, diagnosis)
+
+    assert ("it began" in about) == (began is not None)
+    assert began is None or began in about
+    assert cells.split()[2:] == marks
+
+
 @pytest.mark.parametrize(
     ("recorded", "diagnosis"),
     [
@@ -189,6 +221,15 @@ def test_every_rank_is_a_line_of_the_table():
         "2",
         *["it", "began", "here"],
     ]
+
+
+def test_a_lost_rank_at_which_it_began_is_both_in_the_table():
+    recorded, diagnosis = job(dp=2), replace(FINDINGS, findings=(LOST,))
+
+    lines = rank_lines(states_of(recorded, diagnosis), diagnosis)
+
+    assert [(line["mark"], line["lost"]) for line in lines] == [("healthy", False), ("origin", True)]
+    assert list(in_words(lines))[2].endswith("  lost, it began here")
 
 
 def test_the_page_holds_the_grid_as_a_table_with_details_in_each_cell():

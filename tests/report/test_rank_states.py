@@ -50,13 +50,21 @@ def test_a_rank_that_left_nothing_is_lost_and_stands_where_the_others_say() -> N
     assert states[3].coords == Coords(dp=1, tp=1)
 
 
-def test_a_rank_whose_loss_is_diagnosed_is_lost_and_an_error_marks_its_rank() -> None:
+def test_a_rank_whose_loss_is_diagnosed_is_lost_and_did_not_go_bad_by_that() -> None:
     lost = Finding(code="HC321", kind="comm", severity="error", title="x", step=4, rank=1, cause="rank-lost")
 
     states = rank_states(FakeRanks(), Diagnosis(findings=(lost,)))
 
     assert [s.is_lost for s in states] == [False, True, False, True]
-    assert states[1].first_bad_step == 4
+    assert states[1].first_bad_step is None
+
+
+def test_another_error_marks_its_rank() -> None:
+    drift = Finding(code="HC302", kind="desync", severity="error", title="x", step=4, rank=1)
+
+    states = rank_states(FakeRanks(), Diagnosis(findings=(drift,)))
+
+    assert [s.first_bad_step for s in states] == [None, 4, None, None]
 
 
 def test_a_damaged_world_size_makes_no_ranks_up() -> None:

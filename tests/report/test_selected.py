@@ -41,30 +41,40 @@ def job(tmp_path: Path) -> RecordedRun:
 
 
 def test_copies_count_once_and_stages_come_in_their_order(job: RecordedRun) -> None:
-    lines = site_lines(logical(job, Selection()))
+    found = logical(job, Selection())
 
-    assert [(line.site, line.port, line.n_steps, line.chips) for line in lines] == [
+    assert [(line.site, line.port, line.n_steps, line.chips) for line in site_lines(found.table)] == [
         ("layers.1.weight", "grad_local", 3, ("NaN ×18",)),  # before the reduction every rank has its own
-        ("layers.1.weight", "value", 3, ("NaN ×9",)),
         ("layers.0.weight", "grad_local", 3, ("NaN ×18",)),
+        ("layers.1.weight", "value", 3, ("NaN ×9",)),
         ("layers.0.weight", "value", 3, ("NaN ×9",)),
     ]
+    assert found.n_left_out == 12  # the digests
+
+
+def test_what_is_named_is_given_also_a_digest(job: RecordedRun) -> None:
+    found = logical(job, Selection(site="layers.0.weight"))
+
+    lines = {line.port: line.magnitude for line in site_lines(found.table)}
+    assert lines == {"grad_local": "2", "value": "2", "replica": "digest"}
+    assert found.n_left_out == 0
 
 
 def test_one_rank_is_given_as_it_is(job: RecordedRun) -> None:
-    assert logical(job, Selection(rank=2)).equals(job.table(2))
+    assert logical(job, Selection(rank=2, is_whole=True)).table.equals(job.table(2))
+    assert logical(job, Selection(rank=2)).table.num_rows == 6
 
 
 @pytest.mark.parametrize("most", [1, 7, 1000])
 def test_the_first_values_are_those_of_all_in_order(job: RecordedRun, most: int) -> None:
     wanted = Selection(site="layers.0*")
 
-    table, n_rows = first_values(job, wanted, most)
+    found = first_values(job, wanted, most)
 
     keys = [(name, "ascending") for name in ("step", "microbatch", "rank", "order")]
     everything = select(job.table(), wanted).sort_by(keys)
-    assert n_rows == everything.num_rows == 18
-    assert table.to_pylist() == everything.slice(0, most).to_pylist()
+    assert found.n_rows == everything.num_rows == 18
+    assert found.table.to_pylist() == everything.slice(0, most).to_pylist()
 
 
 def test_phases_steps_and_ranks_are_filtered(job: RecordedRun) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from report_fakes import CANNOT_TELL, FINDINGS, HEALTHY, HOSTILE, OVERFLOW, FakeRecording
 from rich.cells import cell_len
+from rich.text import Text
 
 from hypocenter.nouns import Diagnosis, Finding, Source, replace
 from hypocenter.report.formats import terminal
@@ -48,11 +49,22 @@ def test_notes_are_counted_until_they_are_asked_for() -> None:
 
 
 @pytest.mark.parametrize("width", [40, 60, 77, 120])
-def test_only_commands_are_wider_than_the_screen(width: int) -> None:
+def test_only_commands_and_single_words_are_wider_than_the_screen(width: int) -> None:
     text = terminal.render(FakeRecording(), FINDINGS, screen=Screen(width=width))
 
-    wide = [line for line in text.splitlines() if cell_len(line) > width]
-    assert all("hypocenter " in line or "--> " in line for line in wide)
+    wide = [line for line in text.splitlines() if cell_len(line) > width and "hypocenter " not in line]
+    assert all("--> " in line or len(line.split()) == 1 for line in wide), wide
+
+
+@pytest.mark.parametrize("width", [40, 100])
+def test_a_path_stays_in_one_piece_whatever_stands_before_it(width: int) -> None:
+    path = "/tmp/" + "a-long-name/" * 12 + "run"
+
+    lines = [str(line) for line in terminal.wrapped(Text("note: "), Text(f"wrote 1 KiB to {path}, and left"), width)]
+
+    assert f"      {path}," in lines
+    assert " ".join(line.strip() for line in lines) == f"note: wrote 1 KiB to {path}, and left"
+    assert all(cell_len(line) <= width for line in lines if path not in line)
 
 
 def test_colour_changes_no_word() -> None:
@@ -94,3 +106,15 @@ def test_long_source_line_is_shown_around_the_carets() -> None:
     start, stop = carets.index("^"), carets.rindex("^") + 1
     assert source[start:stop] == "torch.exp(y)"
     assert source.count("…") == 2
+
+
+def test_a_name_is_coloured_only_where_it_stands_by_itself() -> None:
+    found = replace(
+        OVERFLOW, site="loss", port=None, op=None, why=("loss is lossless, model.loss is not, nor loss_scale",)
+    )
+
+    text = terminal.render(FakeRecording(), Diagnosis(findings=(found,)), screen=Screen(colour=True, width=120))
+
+    (line,) = [line for line in text.splitlines() if "lossless" in line]
+    for word in ("lossless", "model.loss", "loss_scale"):
+        assert word in line  # no escape sequence inside

@@ -40,10 +40,29 @@ def test_long_name_says_how_much_is_cut() -> None:
             ("NaN ×4,096", "+inf ×12", "0 ×9,120"),
         ),
         (Summary(n=20_000, n_hist=1000, n_zero=250, n_neginf=1), ("-inf ×1", "0 ≈25 %")),
+        (Summary(n=64, n_nan=1), ("NaN",)),  # a norm that is NaN: nobody counted
+        (Summary(n=1, n_nan=1), ("NaN ×1",)),
+        (Summary(n=64, n_nan=3, absmax=2.0), ("NaN ×3",)),  # imported, without a histogram
     ],
 )
 def test_chips_count_exactly_or_say_that_they_do_not(summary: Summary, expected: tuple[str, ...]) -> None:
     assert wording.chips(summary) == expected
+
+
+@pytest.mark.parametrize(
+    ("summary", "expected"),
+    [
+        (Summary(n=64, n_hist=64, n_zero=64, min=0.0, max=0.0), "0"),
+        (Summary(n=64, n_hist=64, n_nan=31, n_zero=33), "0"),
+        (Summary(n=64, sumsq=4.0), "norm 2"),
+        (Summary(n=64), "norm 0"),
+        (Summary(n=64, n_nan=1), "not recorded"),
+        (Summary(n=128, n_nan=1, sumsq=4.0), "norm 2"),  # of two steps
+        (Summary(n=64, n_hist=64, n_nan=64), "-"),
+    ],
+)
+def test_magnitude_is_a_number_only_where_something_was_measured(summary: Summary, expected: str) -> None:
+    assert wording.magnitude(summary) == expected
 
 
 @given(st.floats(min_value=1e-30, max_value=65504))
@@ -114,3 +133,13 @@ def test_byte_size(n: int, text: str) -> None:
 
 def test_numbers_that_are_not_finite_have_names() -> None:
     assert [wording.number(x) for x in (None, math.nan, math.inf, 65504.0)] == ["unknown", "NaN", "+inf", "65504"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "actual", "expected"),
+    [(65504.0, 1.1e5, "65504, actual 1.1e5"), (None, None, ""), (0.0, 0.0, ""), (0.0, -3.0, "0, actual -3")],
+)
+def test_limit_is_told_where_something_is_beyond_it(limit: float | None, actual: float | None, expected: str) -> None:
+    finding = Finding(code="HC101", kind="nonfinite", severity="error", title="t", step=1, limit=limit, actual=actual)
+
+    assert wording.limit(finding) == expected

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import hypocenter
+from hypocenter.formats import find_format
 from hypocenter.record.reader import open_run
 from hypocenter.report.headroom.answer import Answer, answer
-from hypocenter.summary.formats import find_format
 
 
 def model() -> torch.nn.Sequential:
@@ -116,3 +116,47 @@ def test_a_float32_run_tells_at_which_length_float16_would_overflow(tmp_path: Pa
     terms = [r for r in readings if r.port.startswith("terms[")]
     assert {r.op.split(".")[1] for r in terms} >= {"sum", "mean"}
     assert all(r.shape == (1, 4096, 8) for r in terms if r.phase == "forward" and r.op.startswith("aten.sum"))
+
+
+class Normed(torch.nn.Module):
+    """A norm of small activations: what its derivative saved, 1 / rms to the power 3, is larger than float16 holds."""
+
+    def __init__(self, norm: torch.nn.Module, *, by_hand: bool = False) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = torch.nn.Linear(8, 32), norm, torch.nn.Linear(32, 1)
+        self.by_hand = by_hand
+        with torch.no_grad():
+            self.first.weight.mul_(0.02)
+            self.first.bias.mul_(0.02)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.first(x)
+        h = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-6) if self.by_hand else self.norm(h)
+        return self.last(torch.nn.functional.gelu(h))
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["recorded", "replayed"])
+@pytest.mark.parametrize("norm", ["rms by hand", "rms", "layer", "softmax"])
+def test_a_norm_does_not_ask_for_a_loss_scale_below_one(tmp_path: Path, norm: str, fails: bool) -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    norms = {"rms": torch.nn.RMSNorm(32), "layer": torch.nn.LayerNorm(32), "softmax": torch.nn.Softmax(-1)}
+    net = Normed(norms.get(norm, torch.nn.Identity()), by_hand=norm == "rms by hand")
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+    session = hypocenter.watch(net, optimizer, level="sentinel" if fails else "ops", out=str(tmp_path / "run"))
+    for step in range(3):
+        optimizer.zero_grad()
+        loss = (net(torch.randn(64, 8)) - 0.1).square().mean()
+        if fails and step == 2:
+            loss = loss + torch.sqrt((net.first.bias.sum() * 0.0) ** 2)  # that parameter's gradient alone is NaN
+        loss.backward()
+        optimizer.step()
+    session.close()
+
+    found = asked(tmp_path / "run")
+
+    assert found.window is not None
+    assert found.largest_power is not None
+    assert 6 <= found.largest_power <= 24
+    cubes = [x for x in found.lines if x.phase == "backward" and "pow" in x.op and x.absmax > 1e4]
+    assert [(x.port, x.is_scaled, x.scale) for x in cubes] == [("out[0]", False, 1.0)] * norm.startswith("rms")

@@ -287,3 +287,54 @@ def test_training_is_bit_identical_with_a_probe_and_replays_at_scale_1(tmp_path)
     assert all(torch.equal(a, b) for a, b in zip(plain[0], watched[0], strict=True))
     assert torch.equal(plain[1], watched[1])
     assert evidence(tmp_path / "run") != []
+
+
+def collapse(out, loss_of, *, n_steps=40, start=10, init_log2=14, mutated=False):
+    """A run whose scale falls from `start` on; with a batch that is overwritten no step can be replayed."""
+    torch.manual_seed(0)
+    model = Net()
+    model.gains = nn.ParameterList(torch.ones(4) for _ in range(24))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**init_log2)
+    shared = torch.zeros(12, 6)
+    with hypocenter.watch(out=out):
+        for step in range(n_steps):
+            x = shared.copy_(torch.randn(12, 6)) if mutated else torch.randn(12, 6)
+            with torch.autocast("cpu", torch.float16):
+                loss = nn.functional.cross_entropy(model(x).float(), torch.arange(12) % 3)
+            if mutated:
+                shared.zero_()
+            scaler.scale(loss_of(model, loss, step) if step >= start else loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+
+
+def test_a_collapse_whose_first_steps_cannot_be_replayed_gets_its_cause_from_a_later_one(tmp_path):
+    collapse(tmp_path / "run", lambda model, loss, step: nan_from(0)(loss, step), mutated=True)
+
+    (finding,), notes = result(tmp_path / "run")
+    assert (finding.code, finding.step, finding.cause) == ("HC201", 10, "sqrt-gradient-at-zero")
+    assert "torch.sqrt" in finding.source.text
+    assert any("was traced while it ran" in line for line in finding.why)
+    assert notes == []
+
+
+def test_tracing_ends_when_the_cause_is_found(tmp_path):
+    collapse(tmp_path / "run", lambda model, loss, step: nan_from(0)(loss, step), mutated=True)
+
+    assert [e.step for e in evidence(tmp_path / "run")] == [25, 26]
+
+
+@pytest.mark.parametrize("mutated", [False, True])
+def test_a_collapse_that_goes_round_the_parameters_gets_a_cause(tmp_path, mutated):
+    def too_large(model, loss, step):
+        """Another gradient each time, of 2^15 in float16: it fits at scale 1."""
+        return loss + ((model.gains[step % 24] * 0).half() * 2.0**15).float().sum()
+
+    collapse(tmp_path / "run", too_large, init_log2=20, mutated=mutated)
+
+    (finding,), _ = result(tmp_path / "run")
+    assert (finding.code, finding.step, finding.cause) == ("HC201", 10, "loss-scale-overflow")
+    assert "2.0**15" in finding.source.text
+    assert any("it is 32768, which fits" in line for line in finding.why)

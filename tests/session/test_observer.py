@@ -83,7 +83,7 @@ def test_told_of_everything_in_order(tmp_path, only):
     plain = ["before_backward", "after_backward", "before_update 0 False", "after_update 0 False"]
     scaled = [
         "before_backward", "after_backward", "before_unscale", "after_unscale False", "before_clip 2 2",
-        "before_update 0 True", "after_update 0 False",
+        "before_update 1 True", "after_update 1 False",
     ]  # fmt: skip
     assert Told.calls[: 1 + len(plain)] == ["attach", *plain]
     assert Told.calls[1 + len(plain) : -1] == scaled

@@ -107,8 +107,11 @@ def test_a_loss_that_the_program_gave_up_on_is_examined_at_the_end(tmp_path):
 
     assert done.returncode == 1
     assert "FloatingPointError" in done.stderr
-    (found,) = evidence(tmp_path / "run")
-    assert (found.step, found.trigger) == (2, "nonfinite-loss")
+    found, death = sorted(evidence(tmp_path / "run"), key=lambda one: one.trigger == "crash")
+    assert (found.step, found.trigger, death.step) == (2, "nonfinite-loss", 2)
+    (told,) = diagnose(open_run(tmp_path / "run")).findings
+    assert told.code == "HC102"
+    assert any("the program died of FloatingPointError at step 2" in line for line in told.then)
 
 
 def test_skip_leaves_the_parameters_as_they_were(tmp_path):

@@ -125,6 +125,10 @@ def test_a_disk_that_fails_is_told_once_and_training_goes_on(tmp_path, keeper):
 
 def test_slow_writes_become_rare_and_the_last_is_not_lost(tmp_path, keeper):
     keeper.note("forward")
+    keeper._stop.set()  # its thread writes what is late, too
+    for thread in threading.enumerate():
+        if thread.name == "hypocenter-whereabouts":
+            thread.join(10)
     real, written = keeper._file.slot, []
     clock = [10**12]
 

@@ -35,3 +35,15 @@ def test_order_starts_again_with_each_step():
 
     assert first == [1, 2]
     assert clock.next_order() == 1
+
+
+def test_a_new_optimizer_comes_in_the_place_of_one_that_is_gone():
+    clock = Clock()
+
+    steps = [clock.begin_update(optimizer) for optimizer in (1, 2)]
+    clock.forget(1)
+    steps += [clock.begin_update(optimizer) for optimizer in (3, 2)]
+    clock.forget(3)
+    steps += [clock.begin_update(optimizer) for optimizer in (3, 3, 2)]
+
+    assert steps == [0, 0, 1, 1, 2, 3, 3]

@@ -37,11 +37,17 @@ class Log(Listener):
         self.events.append(f"failed {call.op}")
 
 
-@pytest.fixture
-def group() -> Iterator[None]:
+@pytest.fixture(scope="module")
+def world() -> Iterator[None]:
+    """One for all tests: torch 2.6 alone, without us, hangs now and then where a process makes and unmakes many."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
+
+
+@pytest.fixture
+def group(world: None) -> Iterator[None]:
+    yield
     collectives._silent_groups.clear()
 
 

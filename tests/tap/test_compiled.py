@@ -224,7 +224,7 @@ def test_hooks_that_run_between_graphs_are_not_compiled_themselves(clock, reduce
         for undo in undos:
             undo()
 
-    for hook in (ModuleTap._before, ModuleTap._after, ModuleTap._enter, CompiledTap._before):
+    for hook in (ModuleTap._begin, ModuleTap._end, ModuleTap._enter, CompiledTap._begin):
         assert compiled_versions(hook.__code__) == []
     assert warnings_given == []
 

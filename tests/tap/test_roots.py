@@ -1,8 +1,11 @@
 """A watched module can be copied and pickled like any other: our hook does not go with the copy."""
 
 import copy
+import gc
 import io
+import weakref
 
+import pytest
 import torch
 from torch import nn
 from torch.nn.modules import module as module_hooks
@@ -10,6 +13,7 @@ from torch.overrides import _len_torch_function_stack
 
 from hypocenter.tap.roots import RootTap
 from hypocenter.tap.tape import Tape
+from hypocenter.tap.user_code import UserCode
 
 
 class Unpicklable(Tape):
@@ -59,13 +63,14 @@ def test_after_backward_no_mode_stays_in_the_way_of_what_follows():
     undo, backward = tap.attach(), torch.autograd.backward
 
     def suspended(*args: object, **kwargs: object) -> None:
-        tap.suspend_loss_mode()
+        tap.suspend()
         backward(*args, **kwargs)
 
     torch.autograd.backward = suspended
     try:
         nn.Linear(2, 2)(torch.ones(1, 2)).sum().backward()
-        tap.drop_idle_loss_mode()
+        tap.begin_step()
+        tap.suspend_between()
     finally:
         torch.autograd.backward = backward
         undo()
@@ -79,30 +84,97 @@ def test_a_mode_that_still_listens_stays():
     undo = tap.attach()
 
     nn.Linear(2, 2)(torch.ones(1, 2))
-    tap.drop_idle_loss_mode()
+    tap.suspend_between()
 
     n_modes = _len_torch_function_stack()
     undo()
     assert n_modes == n_before + 1
 
 
-def test_inside_an_outermost_module_nothing_of_ours_is_called_and_it_listens_again_afterwards():
-    tape, hooks = Tape(1 << 20), module_hooks._global_forward_pre_hooks
+def test_no_module_carries_a_hook_inside_its_call_or_outside_and_each_call_is_heard():
+    tape = Tape(1 << 20)
     tap = RootTap(tape, on_root=lambda _: None, on_begin=lambda _: None, fail=print)
-    seen: list[int] = []
+    seen: list[object] = []
 
     class Inner(nn.Linear):
         def forward(self, input: torch.Tensor) -> torch.Tensor:
-            seen.append(len(hooks))
+            seen.append(
+                (len(module_hooks._global_forward_pre_hooks), len(model._forward_hooks), len(self._forward_hooks))
+            )
             return super().forward(input)
 
-    n_others, undo, model = len(hooks), tap.attach(), nn.Sequential(Inner(2, 2))
-    n_attached, x = len(hooks), torch.ones(1, 2)
+    n_others, undo, model = len(module_hooks._global_forward_pre_hooks), tap.attach(), nn.Sequential(Inner(2, 2))
+    x = torch.ones(1, 2)
     for _ in range(2):
         model(x)
-    n_after = len(hooks)
     undo()
 
-    assert (n_attached, n_after, len(hooks)) == (n_others + 1, n_others + 1, n_others)
-    assert n_others or seen == [0, 0]
+    assert seen == [(n_others, 0, 0)] * 2
     assert len(tape.events) == 2
+
+
+def test_afterwards_a_modules_call_is_the_code_that_it_was():
+    before = nn.Module._wrapped_call_impl.__code__
+    model, _, undo = watched_model()
+    during = nn.Module._wrapped_call_impl.__code__
+
+    undo()
+
+    assert nn.Module._wrapped_call_impl.__code__ is before
+    assert during is not before
+    assert torch.equal(model(torch.zeros(1, 2)), model[0].bias[None])
+
+
+def test_a_module_that_is_gone_is_forgotten():
+    model, tape, undo = watched_model()
+    gone = weakref.ref(model)
+
+    tape.clear()
+    del model
+    gc.collect()
+
+    undo()
+    assert gone() is None
+
+
+def test_a_call_that_an_interrupt_ends_is_over():
+    class Interrupted(nn.Module):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            raise KeyboardInterrupt
+
+    tape = Tape(1 << 20)
+    tap = RootTap(tape, on_root=lambda _: None, on_begin=lambda _: None, fail=print)
+    undo = tap.attach()
+
+    with pytest.raises(KeyboardInterrupt):
+        Interrupted()(torch.ones(1, 2))
+
+    assert not tap.is_inside
+    undo()
+
+
+def test_zeroing_gradients_is_no_operation_and_what_surrounds_it_is(monkeypatch):
+    seen, original = [], UserCode.__torch_function__
+
+    def noting(self, func, *given):
+        seen.append(func.__name__)
+        return original(self, func, *given)
+
+    monkeypatch.setattr(UserCode, "__torch_function__", noting)
+    tap = RootTap(Tape(1 << 20), on_root=lambda _: None, on_begin=lambda _: None, fail=print)
+    undo = tap.attach()
+    parameter = nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+
+    change = torch.ones(2) * 3
+    data = parameter.data
+    for each in (optimizer, nn.ParameterList([parameter])):
+        parameter.grad = torch.ones(2)
+        seen.clear()
+        each.zero_grad()
+        assert seen == []
+    data.add_(change)
+    undo()
+
+    assert seen == ["add_"]
+    assert tap.prelude.events == []  # it is known as an update by hand: what came before was no preparation of a batch

@@ -4,6 +4,8 @@ import random
 
 import numpy as np
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hypocenter.tap.state import capture_ambient, capture_rng, entered, restore_rng
 
@@ -38,3 +40,27 @@ def test_random_generators_go_on_from_where_they_were():
 
     assert torch.equal(first[0], second[0])
     assert first[1:] == second[1:]
+
+
+_USES = {
+    "nothing": lambda: None,
+    "a normal number": np.random.randn,  # two are made at once: the second one waits
+    "a number": np.random.rand,
+    "a seed": lambda: np.random.seed(5),
+    "another generator": lambda: np.random.set_state(np.random.RandomState(7).get_state()),
+}
+
+
+@given(st.lists(st.sampled_from(sorted(_USES)), max_size=8))
+def test_numpy_goes_on_from_wherever_it_was(uses):
+    states, expected = [], []
+    for use in [*uses, "nothing"]:
+        _USES[use]()
+        states.append(capture_rng())
+        before = np.random.get_state()
+        expected.append((np.random.randn(), np.random.rand()))
+        np.random.set_state(before)
+
+    for state, numbers in zip(states, expected, strict=True):
+        restore_rng(state)
+        assert (np.random.randn(), np.random.rand()) == numbers

@@ -28,7 +28,7 @@ class Watched:
         self._undo()
 
     def close(self, loss):
-        self.roots.suspend_loss_mode()
+        self.roots.suspend()
         return self.tape.close_microbatch(0, 0, [loss], [None])
 
 
@@ -94,7 +94,7 @@ def test_users_function_modes_nest_as_if_ours_were_not_there():
         watched.close(loss)
 
         modes = map(torch._C._get_function_stack_at, range(torch.overrides._len_torch_function_stack()))
-        assert not any(mode is watched.roots._mode for mode in modes)
+        assert not any(mode is watched.roots.user_code for mode in modes)
         assert len(watched.tape.events) == 2  # the call, and sum()
 
 
@@ -153,3 +153,102 @@ def test_an_exception_in_forward_leaves_the_tap_ready():
 
     assert microbatch.why_not == ""
     assert watched.failures == []
+
+
+def test_what_no_backward_has_gone_through_outlives_an_update_and_no_longer():
+    generator, disc, x = nn.Linear(4, 2), nn.Linear(2, 1), torch.randn(3, 4)
+
+    with Watched() as watched:
+        tape = watched.tape
+        for _ in range(3):
+            fake = generator(x)
+            tape.spend(watched.close(disc(fake.detach()).sum()))
+            tape.clear()
+
+            assert [event.module for event in tape.events] == [generator]
+            assert tape.slot(fake) == 0  # numbers of slots do not grow
+            microbatch = watched.close(disc(fake).sum())
+            assert [event.module for _, event in tape.slice(microbatch)][:2] == [generator, disc]
+            tape.spend(microbatch)
+            tape.clear()
+
+            assert tape.events == []
+
+
+def test_what_was_made_before_an_update_goes_with_its_last_user():
+    generator, x = nn.Linear(4, 2), torch.randn(3, 4)
+
+    with Watched() as watched:
+        fake = generator(x)
+        watched.tape.clear()
+        kept = len(watched.tape.events)
+        del fake
+        watched.tape.clear()
+
+    assert kept == 1
+    assert watched.tape.events == []
+
+
+def test_what_a_micro_batch_does_not_need_does_not_keep_it_from_a_replay():
+    model = nn.Linear(4, 1)
+    before = (torch.randn(3, requires_grad=True) * 2).exp()  # nobody watched yet
+
+    with Watched() as watched:
+        loss = model(torch.randn(3, 4)).mean()
+        beside = before.detach() + 1  # of a value that nobody saw computed, but no gradient goes there
+        constant, through = loss + beside.mean(), loss + before.sum() * 3
+        why_not = [watched.close(each).why_not for each in (loss, constant, through)]
+
+    assert why_not[:2] == ["", ""]
+    assert "was computed by code that a replay cannot repeat" in why_not[2]
+
+
+def test_what_a_module_is_called_with_is_no_parameter_though_it_wants_a_gradient():
+    stage = nn.Linear(4, 1)
+    received = torch.randn(3, 4, requires_grad=True)
+
+    with Watched() as watched:
+        watched.close(stage(received).mean())
+
+        assert not watched.tape.leaves.keys() & {id(received)}
+
+
+def test_an_operation_that_gives_back_what_it_was_given_did_not_make_it():
+    model = nn.Linear(4, 1)
+    target = torch.randn(3, 1)
+
+    with Watched() as watched:
+        for _ in range(2):
+            out, same = torch.broadcast_tensors(model(torch.randn(3, 4)), target)
+            watched.tape.spend(watched.close((out - same).sum()))
+            watched.tape.clear()
+            watched.roots.begin_step()
+
+        assert watched.tape.slot(target) is None
+        assert watched.tape.events == []
+
+
+def test_a_call_without_gradients_is_kept_beside_the_step():
+    target = nn.Linear(4, 1)
+
+    with Watched() as watched:
+        with torch.no_grad():
+            y = target(torch.randn(3, 4))
+
+        assert watched.begun == [False]
+        assert watched.tape.events == []
+        assert watched.roots.prelude.slot(y) is not None
+
+
+@pytest.mark.parametrize("is_operand_first", [False, True])
+def test_an_input_whose_gradient_is_asked_for_has_one_stand_in(is_operand_first: bool):
+    model = nn.Linear(4, 1)
+    x = torch.randn(3, 4, requires_grad=True)
+
+    with Watched() as watched:
+        first = x * 1 if is_operand_first else x
+        slope = torch.autograd.grad((model(x) * first.sum()).sum(), x, create_graph=True)[0]
+        watched.close(slope.sum())
+
+        kept = {e.tensor for event in watched.tape.events for e in event.externals if e.tensor.shape == x.shape}
+        assert len(kept) == 1

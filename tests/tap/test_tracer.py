@@ -1,5 +1,6 @@
 """The op trace: who read what from whom, and where values stopped being finite."""
 
+import pytest
 import torch
 from torch import nn
 
@@ -113,6 +114,110 @@ def test_backward_ops_carry_the_site_and_line_of_their_forward_op():
     assert node.place.node == "SqrtBackward0"
     assert node.place.forward_op == "aten.sqrt.default"
     assert "torch.sqrt" in node.place.source().text
+
+
+class Inverse(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad / (x - x)
+
+
+class Scaled(nn.Module):
+    def __init__(self, scale):
+        super().__init__()
+        self.fc, self.scale = nn.Linear(4, 4), scale
+
+    def forward(self, x):
+        return self.scale(self.fc(x))
+
+
+def by_hook(y):
+    y = y * 2
+    y.register_hook(lambda grad: grad / (grad - grad))
+    return y
+
+
+def by_hook_before_an_operator(y):
+    y.register_hook(lambda grad: grad / (grad - grad))
+    return torch.tanh(y) + torch.exp(y)
+
+
+@pytest.mark.parametrize(
+    ("scale", "line"),
+    [
+        (Inverse.apply, "return grad / (x - x)"),
+        (by_hook, "y.register_hook(lambda grad: grad / (grad - grad))"),
+        (by_hook_before_an_operator, "y.register_hook(lambda grad: grad / (grad - grad))"),
+    ],
+    ids=["function", "hook", "hook-before-an-operator"],
+)
+def test_what_python_does_in_backward_has_its_own_operator_and_line(scale, line):
+    tracer, _, grads = traced(Scaled(scale), torch.randn(2, 4), lambda y: y.sum())
+
+    node = tracer.nodes[origin(tracer, grads[0]).origin]
+
+    assert (node.traced.op, node.place.phase, node.place.forward_op) == ("aten.div.Tensor", "backward", "")
+    assert node.place.source().text == line
+
+
+def test_a_function_run_again_in_backward_keeps_the_lines_of_its_operators():
+    def again(y):
+        return torch.utils.checkpoint.checkpoint(lambda v: torch.exp(v) * v, y, use_reentrant=False)
+
+    tracer, _, _ = traced(Scaled(again), torch.randn(2, 4), lambda y: y.sum())
+
+    lines = {
+        node.place.source().text
+        for node in tracer.nodes
+        if node.place.phase == "backward" and node.traced.op == "aten.exp.default"
+    }
+    assert lines == {"return torch.utils.checkpoint.checkpoint(lambda v: torch.exp(v) * v, y, use_reentrant=False)"}
+
+
+def in_tensor_hook(do):
+    y = torch.ones(2, requires_grad=True) * 2
+    y.register_hook(lambda grad: do())
+    y.sum().backward()
+
+
+def in_accumulate_hook(do):
+    x = torch.ones(2, requires_grad=True)
+    x.register_post_accumulate_grad_hook(lambda _: do())
+    (x * 2).sum().backward()
+
+
+def in_function(do):
+    class Doing(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            do()
+            return grad
+
+    Doing.apply(torch.ones(2, requires_grad=True)).sum().backward()
+
+
+@pytest.mark.parametrize("inside", [in_tensor_hook, in_accumulate_hook, in_function])
+def test_what_is_done_again_inside_a_backward_keeps_its_phases(inside):
+    tracers = []
+
+    def again():
+        with torch.enable_grad():
+            tracers.append(traced(Masked(), torch.randn(2, 4), lambda y: y.sum())[0])
+
+    inside(again)
+
+    phases = [node.place.phase for node in tracers[0].nodes]
+    assert list(dict.fromkeys(phases)) == ["forward", "loss", "backward"]
 
 
 def test_values_written_in_place_into_a_part_of_a_tensor_are_followed():

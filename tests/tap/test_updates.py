@@ -75,7 +75,10 @@ def test_lbfgs_calls_its_closure_many_times():
 
     calls = watched(lambda: optimizer.step(closure))
 
-    assert calls.count("before_update") == calls.count("before_backward") > 1
+    later = ["before_evaluation", "before_backward", "after_backward", "after_evaluation"]
+    assert calls[:3] == ["before_backward", "after_backward", "before_update"]
+    assert calls[3:7] == later
+    assert calls.count("before_update") == calls.count("after_update") == 1
     assert calls.count("after_update") == 1
 
 

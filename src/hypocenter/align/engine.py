@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 
 from hypocenter.align import children
 from hypocenter.align.alignment import STAGES, Alignment, StageResult, Status
@@ -14,25 +15,13 @@ from hypocenter.align.errors import ProgramFailedError
 from hypocenter.align.fingerprint import digest_of
 from hypocenter.align.plan import Plan, Widening
 from hypocenter.align.recordings import Recordings, Tell, silent
-from hypocenter.align.stages import (
-    backward,
-    checklist,
-    forward,
-    frozen,
-    long_run,
-    noise_floor,
-    optimizer,
-    preparation,
-    widening,
-)
 from hypocenter.align.state import State
 from hypocenter.align.verdicts import result
+from hypocenter.catalogue import Catalogue, having
 from hypocenter.errors import HypocenterError
 
-JUDGES: tuple[Callable[[Context], StageResult], ...] = (
-    checklist.judge, preparation.judge, forward.judge, backward.judge, optimizer.judge, frozen.judge,
-    noise_floor.judge, long_run.judge, widening.judge,
-)  # fmt: skip
+JUDGES: Catalogue[ModuleType] = Catalogue("hypocenter.align.stages", entry=having("judge"))
+"""By the names of STAGES, with _ for a space."""
 WIDENED = (1, 2, 3, 4)
 """Stages of each widening."""
 
@@ -142,7 +131,7 @@ def _of_stage(stage: int, context: Context, state: State, how: How) -> StageResu
     began = time.monotonic()
     context.recordings.used.clear()
     try:
-        found = JUDGES[stage](context)
+        found = JUDGES.entries()[STAGES[stage].replace(" ", "_")].judge(context)
     except HypocenterError as error:
         found = _unable(stage, error)
     found = replace(

@@ -151,7 +151,7 @@ def start(framework: str = "torch") -> None:
     except ImportError as error:
         _warn(
             f"{sys.executable} cannot import {error.name or 'hypocenter'} ({error}); "
-            f"to record, install it there: {sys.executable} -m pip install hypocenter"
+            f"to record, install it there, from its clone: {sys.executable} -m pip install ."
         )
     except Exception as error:
         _warn(f"{type(error).__name__}: {error}")

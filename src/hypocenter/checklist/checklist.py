@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from hypocenter.checklist.configuration import Setting, Value
 
@@ -17,7 +19,7 @@ Status = Literal["same", "different", "cannot-tell"]
 class Remark:
     """What is worth saying of a side even where both agree: dropout is on."""
 
-    side: str  # "baseline", "candidate", "baseline and candidate"
+    side: Annotated[str, Meta(extra_json_schema={"enum": ("baseline", "candidate", "baseline and candidate")})]
     severity: Importance
     text: str
     fix: str = ""

@@ -54,7 +54,7 @@ def _row(item: Item, baseline: Configuration, candidate: Configuration) -> Row:
     baseline, candidate = _completed(item, baseline, candidate)
     one, other = baseline.settings.get(item.key), candidate.settings.get(item.key)
     verdict, why = judge(item, baseline, candidate)
-    to_type = fix(item, one, other, candidate.label) if verdict == "different" and one and other else ""
+    to_type = fix(item, one, other, candidate) if verdict == "different" and one and other else ""
     is_light = verdict.startswith("only-") and _says_little(item, one or other)
     return Row(
         item=item.key, title=item.title, group=item.group, unit=item.unit, verdict=verdict, why=why,

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hypocenter.checklist.entry import Given
 
 Scalar = bool | int | float | str | None
 Value = Scalar | tuple[Scalar, ...]
@@ -32,3 +36,4 @@ class Configuration:
     unknown: tuple[Setting, ...] = ()  # keys that no table knows
     set_aside: tuple[Setting, ...] = ()  # known, and of no meaning for numbers: paths, log intervals
     notes: tuple[str, ...] = ()  # what could not be read or resolved, in words
+    given: tuple[Given, ...] = ()  # what its files say, before any table says what it means; the last has the last word

@@ -11,6 +11,7 @@ from hypocenter.checklist.derive import derive
 from hypocenter.checklist.entry import ConfigurationError, Given
 from hypocenter.checklist.settling import settle
 from hypocenter.checklist.sheet import Part
+from hypocenter.recognising import recognised, unknown
 
 
 def read(paths: Sequence[Path]) -> Configuration:
@@ -23,22 +24,33 @@ def read(paths: Sequence[Path]) -> Configuration:
     """
     if not paths:
         raise ConfigurationError("no file is given", why="a side of the checklist is one file or more", fix="name one")
-    READERS.load()
-    found = [_parts(Path(path)) for path in paths]
-    parts = [part for of_file in found for part in of_file]
-    settings, replaced, notes = _said(parts)
-    derive(settings, of_defaults=False)
-    for item, setting in _assumed(parts, settings).items():
-        settings.setdefault(item, setting)
-    derive(settings, of_defaults=True)
+    found = [_given(Path(path)) for path in paths]
+    given = tuple(each for of_file in found for each in of_file)
+    parts = [settle(each) for each in given]
+    _, replaced, notes = _said(parts)
     return Configuration(
         label=", ".join(str(path) for path in paths),
-        kinds=tuple(dict.fromkeys(part.kind for of_file in found for part in reversed(of_file))),
-        settings=dict(sorted(settings.items())),
+        kinds=tuple(dict.fromkeys(each.kind for of_file in found for each in reversed(of_file))),
+        settings=_of_parts(parts),
+        given=given,
         unknown=tuple(setting for part in parts for setting in part.unknown),
         set_aside=(*(setting for part in parts for setting in part.set_aside), *replaced),
         notes=tuple(dict.fromkeys(notes)),
     )
+
+
+def settled(given: Sequence[Given]) -> dict[str, Setting]:
+    """The settings that all of this comes to, by item."""
+    return _of_parts([settle(each) for each in given])
+
+
+def _of_parts(parts: Sequence[Part]) -> dict[str, Setting]:
+    settings, _, _ = _said(parts)
+    derive(settings, of_defaults=False)
+    for item, setting in _assumed(parts, settings).items():
+        settings.setdefault(item, setting)
+    derive(settings, of_defaults=True)
+    return dict(sorted(settings.items()))
 
 
 def kinds() -> dict[str, str]:
@@ -46,10 +58,10 @@ def kinds() -> dict[str, str]:
     return {name: entry.about for name, entry in READERS.entries().items()}
 
 
-def _parts(path: Path) -> list[Part]:
+def _given(path: Path) -> list[Given]:
     try:
         source = _source(path)
-        given = _chosen(source).read(source)
+        return _flat(_chosen(source).read(source))
     except OSError as error:
         raise ConfigurationError(
             "the configuration cannot be opened", where=str(path), why=error.strerror or str(error),
@@ -59,7 +71,6 @@ def _parts(path: Path) -> list[Part]:
         raise ConfigurationError(
             "the configuration is damaged", where=str(path), why=type(error).__name__, fix="give another file"
         ) from error
-    return [settle(each) for each in _flat(given)]
 
 
 def _flat(given: Given) -> list[Given]:
@@ -78,15 +89,11 @@ def _source(path: Path) -> Source:
 def _chosen(source: Source) -> Reader:
     if not source.is_directory and not source.start.strip():
         raise ConfigurationError("the file is empty", where=str(source.path), fix="give the one that the program reads")
-    sure = [(entry.accepts(source), entry) for entry in READERS.entries().values()]
-    best = max(sure, key=lambda pair: pair[0])
-    if best[0] > 0:
-        return best[1]
-    raise ConfigurationError(
-        "nobody knows what kind of configuration this is", where=str(source.path),
-        why=f"known are {', '.join(kinds())}",
-        fix="give a launch script, a log with its arguments, or the configuration file of the program",
-    )  # fmt: skip
+    found = recognised(READERS, source)
+    if found is None:
+        fix = "give a launch script, a log with its arguments, or the configuration file of the program"
+        raise unknown(ConfigurationError, "kind of configuration", READERS, where=source.path, fix=fix)
+    return found
 
 
 def _said(parts: Sequence[Part]) -> tuple[dict[str, Setting], list[Setting], list[str]]:

@@ -9,12 +9,16 @@ from collections.abc import Sequence
 
 import click
 
+from hypocenter.cli import error_answer
 from hypocenter.cli.group import did_you_mean, hypocenter
 from hypocenter.cli.say import say
 from hypocenter.errors import ConfigError, HypocenterError
+from hypocenter.json_answer import to_json
+from hypocenter.report.screen import NobodyReads, send_nowhere, write
 
 INTERNAL = 3  # a bug in Hypocenter
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+UNREAD = 141  # 128 + SIGPIPE: what a shell shows of `git log | head`
 
 
 class UsageError(HypocenterError):
@@ -33,29 +37,41 @@ class InternalError(HypocenterError):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; what a command returns as an int is its code.
 
+    An error is a frame on stderr, and JSON on stdout for whoever asked for JSON. When the reader of stdout goes away
+    (`| head`), the command ends without a word, with the code of a program that SIGPIPE ended.
+
     Args:
         argv: without the program's name; `sys.argv[1:]` when None.
     """
+    words = sys.argv[1:] if argv is None else list(argv)
     try:
-        outcome = hypocenter.main(
-            args=None if argv is None else list(argv), prog_name="hypocenter", standalone_mode=False
-        )
+        return _run(words)
+    except NobodyReads:
+        send_nowhere(sys.stdout)
+        return UNREAD
+
+
+def _run(words: list[str]) -> int:
+    try:
+        outcome = hypocenter.main(args=words, prog_name="hypocenter", standalone_mode=False)
         return outcome if isinstance(outcome, int) and not isinstance(outcome, bool) else 0
     except HypocenterError as error:
-        return _show(error)
+        return _show(error, words)
     except click.UsageError as error:
-        return _show(_in_our_words(error))
+        return _show(_in_our_words(error), words)
     except click.ClickException as error:
-        return _show(UsageError(error.format_message()))
+        return _show(UsageError(error.format_message()), words)
     except click.exceptions.Abort:
         say("interrupted")
         return INTERRUPTED
     except Exception as error:
-        return _show(_internal(error, sys.argv[1:] if argv is None else argv))
+        return _show(_internal(error, words), words)
 
 
-def _show(error: HypocenterError) -> int:
+def _show(error: HypocenterError, words: Sequence[str]) -> int:
     say(str(error))
+    if error_answer.is_asked_for(hypocenter.own_words(words)):
+        write(sys.stdout, to_json(error_answer.answer(error)))
     return error.exit_code
 
 

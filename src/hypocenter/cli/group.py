@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import click
 
 from hypocenter._version import __version__
 from hypocenter.errors import UnknownNameError
+from hypocenter.report.screen import NobodyReads
 
 COMMANDS = Path(__file__).with_name("commands")
 _FIRST_DOCSTRING_LINE = re.compile(r'\A\s*r?"""(?:`[^`]*`:\s*)?(.+?)\s*(?:"""|\n|\Z)')
@@ -42,11 +46,41 @@ class CommandFolder(click.Group):
             )
         return super().resolve_command(ctx, args)
 
+    def own_words(self, words: Sequence[str]) -> Sequence[str]:
+        """Of a command line the words that are ours: `run` and its like end in the command line of another program."""
+        from hypocenter.cli.program_command import ProgramCommand
+
+        command = None
+        with suppress(Exception):  # a command that cannot be loaded has no program
+            command = self.get_command(click.Context(self), words[0])
+        return command.own_words(words[1:]) if isinstance(command, ProgramCommand) else words
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """As click does; `--help | head` ends as any other command does whose reader goes away."""
+        with _reader_may_leave():
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """As click does; `check --help | head` ends as any other command does whose reader goes away."""
+        with _reader_may_leave():
+            return super().invoke(ctx)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The table of `hypocenter --help`."""
         rows = [(name, one_line_help(name)) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
+
+
+@contextmanager
+def _reader_may_leave() -> Generator[None, None, None]:
+    """For what click prints itself, which it ends with code 1 when its reader goes away."""
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise NobodyReads from error
 
 
 def did_you_mean(typed: str, known: list[str], *, otherwise: str) -> str:

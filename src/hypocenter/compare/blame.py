@@ -15,7 +15,6 @@ from hypocenter.compare.noise import ZONE
 from hypocenter.compare.randomness import draws_random_numbers
 from hypocenter.compare.rows import Flags
 from hypocenter.compare.same_tensor import producer, rows_of_tensor
-from hypocenter.compare.verdict import CANNOT_TELL
 from hypocenter.nouns import Phase
 from hypocenter.record.facts_file import Facts
 
@@ -70,7 +69,7 @@ def _judge(
     if (judged.differs & inputs.rows).any():
         return None
     row = judged.row(at)
-    doubtful = inputs.rows & (judged.verdicts == CANNOT_TELL)
+    doubtful = inputs.rows & judged.is_open
     is_doubtful = bool(doubtful.any())
     largest = float(judged.excess[inputs.rows].max(initial=0.0))
     excess = float(judged.excess[at])
@@ -159,7 +158,7 @@ def _of_update(judged: Judged, at: int, before: Judged | None) -> Blame | None:
         own = _of_parameter(before, spot.site)
         if (before.differs & own).any() or (before.negligible is not None and (before.negligible & own).any()):
             return None
-        is_doubtful = bool((before.verdicts[own] == CANNOT_TELL).any())
+        is_doubtful = bool(before.is_open[own].any())
         agree = True if (own & (before.phase == "grad")).any() else None
         largest = float(before.excess[own].max(initial=0.0))
     divergence = Divergence(

@@ -11,7 +11,8 @@ Verdict = Literal["same", "diverged", "cannot-tell"]
 Depth = Literal["summary", "sketch", "tensor"]
 RowVerdict = Literal["equal", "within-noise", "differs", "cannot-tell"]
 Side = Literal["baseline", "candidate"]
-FloorSource = Literal["repeats", "calibration", "assumed", "none"]
+LayoutKind = Literal["identity", "transposed", "padded", "concatenated", "interleaved", "swapped", "reshaped", "copies"]
+FloorSource = Literal["repeats", "calibration", "rounding", "assumed", "none"]
 
 STAGES: tuple[Phase, ...] = ("data", "param", "optimizer", "forward", "loss", "backward", "comm", "grad", "scaler")
 """Phases of one step in the order in which a difference travels. Parameters and optimizer state are those that the step
@@ -66,9 +67,7 @@ class Layout:
     interleaved: fused on both sides, and so in the candidate; the other way in the baseline; `sizes` is not known.
     """
 
-    kind: Literal[
-        "identity", "transposed", "padded", "concatenated", "interleaved", "swapped", "reshaped", "copies"
-    ] = "identity"
+    kind: LayoutKind = "identity"
     dim: int = 0
     sizes: tuple[int, ...] = ()  # of the parts along dim
     swapped: bool = False  # the first two dimensions change places too: true with kind "swapped", may be with others
@@ -133,6 +132,7 @@ class RowComparison:
     distance: Distance | None  # None: nothing that both sides hold can be compared
     floor: Floor
     verdict: RowVerdict
+    since: int | None = None  # the first step in which the pair differs, where this is its worst row
     dtypes: tuple[str, str] = ("", "")
     shapes: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
 
@@ -195,7 +195,9 @@ class Comparison:
     matching: Matching = field(default_factory=Matching)
     amplifications: tuple[Amplification, ...] = ()
     floor_source: FloorSource = "none"
-    budget: float = 1.0  # an error counts from budget × floor on
+    budget: float = 1.0  # up to budget × floor an error is noise
+    n_noisy: int = 0  # rows that are not equal to the bit: among so many the worst was looked for
+    n_samples: int = 0  # of noise, in most floors
     depth: Depth | None = None  # the deepest that was used
     n_steps: int = 0
     n_rows: int = 0

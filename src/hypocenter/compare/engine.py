@@ -22,6 +22,7 @@ from hypocenter.compare.settings_apart import settings_apart
 from hypocenter.compare.slid_calls import without_slid_calls
 from hypocenter.compare.source import source_of
 from hypocenter.compare.step_alignment import shift_between
+from hypocenter.compare.uncompared import with_uncompared
 from hypocenter.compare.unseen_update import or_an_unseen_update
 from hypocenter.compare.values.bits import Array
 from hypocenter.compare.verdict import CANNOT_TELL
@@ -101,6 +102,7 @@ def compare_runs(baseline: RecordedRun, candidate: RecordedRun, *, options: Opti
     course.tally.n_left_out = len(left_out)
     rows += left_out
     found = outcome(runs, matching=matching, rows=rows, tally=course.tally, blame=course.found, options=options)
+    found = with_uncompared(found, runs, walk.shift, options.is_wanted)
     if course.unclear is not None and (course.found is None or course.found.is_gradual):
         found = replace(found, amplifications=amplifications(course.unclear))
     return _explained(found, walk, course)

@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from hypocenter.compare.aligned import Aligned
 from hypocenter.compare.comparison import Pair, RowComparison, Spot
-from hypocenter.compare.distances.columns import Distances
-from hypocenter.compare.noise import Floors
+from hypocenter.compare.distances.columns import NONE, Distances
+from hypocenter.compare.noise import ASSUMED, Floors
 from hypocenter.compare.rows import Flags, Reals
-from hypocenter.compare.verdict import DIFFERS, limits, word
+from hypocenter.compare.verdict import CANNOT_TELL, DIFFERS, noise_up_to, word
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +27,7 @@ class Judged:
     floors: Floors
     verdicts: npt.NDArray[np.int8]
     budget: float
+    n: int  # rows with noise up to this step: among so many the worst was looked for
     negligible: Flags | None = None  # rows of parameters whose gradients are rounding: they say nothing
     modules: Mapping[int, str] = field(default_factory=dict[int, str])  # classes of pairs' modules
 
@@ -64,11 +65,23 @@ class Judged:
         return self.verdicts == DIFFERS
 
     @cached_property
+    def beyond(self) -> Flags:
+        """Rows beyond their noise, surely or perhaps; not those that cannot be compared or say nothing."""
+        found = (self.verdicts == DIFFERS) | (self.verdicts == CANNOT_TELL)
+        found &= self.distances.depth != NONE
+        return found if self.negligible is None else found & ~self.negligible
+
+    @cached_property
+    def is_open(self) -> Flags:
+        """Rows of which nobody can tell, and that are no rare samples of a measured noise either."""
+        return (self.verdicts == CANNOT_TELL) & ~(self.beyond & (self.floors.source != ASSUMED))
+
+    @cached_property
     def excess(self) -> Reals:
         """Error of each row in units of what is still noise there; 0 of equal rows."""
-        agrees_to, _ = limits(self.floors, self.budget)
         with np.errstate(all="ignore"):
-            found = np.where(self.distances.is_equal, 0.0, self.distances.relative / agrees_to)
+            up_to = noise_up_to(self.floors, self.budget)
+            found = np.where(self.distances.is_equal, 0.0, self.distances.relative / up_to)
         return np.nan_to_num(found, nan=0.0, posinf=np.inf)
 
     def row(self, at: int) -> RowComparison:
@@ -77,6 +90,6 @@ class Judged:
         return RowComparison(
             pair=self.pairs[int(a.pair[at])], step=a.step, microbatch=int(a.baseline.microbatch[at]),
             order=int(a.baseline.order[at]), distance=self.distances.row(at), floor=self.floors.row(at),
-            verdict=word(int(self.verdicts[at])),
+            verdict=word(int(self.verdicts[at])), since=a.step if self.differs[at] else None,
             dtypes=(str(a.baseline.dtype[at]), str(a.candidate.dtype[at])),
         )  # fmt: skip

@@ -17,13 +17,8 @@ from hypocenter.compare.comparison import Floor, FloorSource, SiteCard
 from hypocenter.compare.distances.columns import NONE, Distances
 from hypocenter.compare.execution import stage_of
 from hypocenter.compare.rows import Ints, Reals
+from hypocenter.formats import FORMATS, format_of
 
-# eps of each format: distance from 1 to the next number
-_EPS = {
-    "float64": 2.0**-52, "complex128": 2.0**-52, "float32": 2.0**-23, "complex64": 2.0**-23, "float16": 2.0**-10,
-    "bfloat16": 2.0**-7, "float8_e4m3fn": 2.0**-3, "float8_e4m3fnuz": 2.0**-3, "float8_e5m2": 2.0**-2,
-    "float8_e5m2fnuz": 2.0**-2,
-}  # fmt: skip
 # What two good runs on different devices are apart by at most before it looks wrong, at depth of a few layers:
 # rounding of float32 adds up over sums (2**3 eps); that of a short format is hidden by accumulation in float32.
 _ASSUMED = {
@@ -36,8 +31,8 @@ _ROUNDING = 0.25  # of eps: relative L2 error of rounding each element once (eps
 _ROUNDING_OF_SUMS = 1.0  # of eps: of the formats in which sums are formed, over a sum or two
 _SUMS = ("float64", "float32", "complex128", "complex64")
 _MANY = 3  # samples, from which on one of them is likely to be a large one
-_SOURCES: tuple[FloorSource, ...] = ("none", "assumed", "calibration", "repeats")
-NO_FLOOR, ASSUMED, CALIBRATION, REPEATS = range(4)
+_SOURCES: tuple[FloorSource, ...] = ("none", "assumed", "calibration", "repeats", "rounding")
+NO_FLOOR, ASSUMED, CALIBRATION, REPEATS, ROUNDING = range(5)
 
 
 def source_word(code: int) -> FloorSource:
@@ -111,7 +106,7 @@ class Noise:
     def _floors(self, pair: Ints, source: npt.NDArray[np.int8], relative: Reals) -> Floors:
         exact = self._exact[pair]
         return Floors(
-            relative=np.where(exact, _EPS["float32"], relative),
+            relative=np.where(exact, FORMATS["float32"].eps, relative),
             source=np.where(exact, NO_FLOOR, source).astype(np.int8),
             n_samples=np.where(exact | (source == ASSUMED), 0, self._n_samples[pair]),
         )
@@ -135,7 +130,8 @@ def _by_dtype(cards: Sequence[SiteCard]) -> tuple[Reals, Reals]:
     order = sorted(range(len(cards)), key=lambda i: (stage_of(cards[i].spot), cards[i].order))
     for i in order:
         card = cards[i]
-        eps = _EPS.get(card.dtype, 0.0)
+        form = format_of(card.dtype)
+        eps = 0.0 if form is None else form.eps
         own = _ASSUMED.get(card.dtype, eps) if eps else _OF_INTEGERS
         if card.spot.phase in ("forward", "backward") and eps:
             coarsest = max(coarsest, own)

@@ -16,7 +16,7 @@ class Options:
     """Of `compare_runs`."""
 
     noise: Sequence[RecordedRun] = ()  # repeats of the baseline
-    budget: float = BUDGET  # an error counts from budget × floor on
+    budget: float = BUDGET  # up to budget × floor an error is noise
     map: ManualMap | None = None
     matching: Matching | None = None  # found before; else it is searched
     is_wanted: Callable[[int], bool] | None = None  # steps of the baseline to compare; all when not given

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from hypocenter.compare.blame import Blame
+from hypocenter.compare.chance import apart_from, by_chance
 from hypocenter.compare.comparison import Comparison, Fit, FloorSource, Matching, RowComparison, Verdict
 from hypocenter.compare.distances.columns import NONE, depth_word
 from hypocenter.compare.execution import is_given_to_loss
@@ -17,8 +18,6 @@ from hypocenter.compare.verdict import CANNOT_TELL, DIFFERS, EQUAL
 from hypocenter.compare.words import sentence, whys
 from hypocenter.record.reader import RecordedRun
 
-_CLEAR = 4.0  # times what is noise: below it a row that stands alone is as likely a rare sample of noise
-_ALONE = 500  # rows among which one differs: what is wrong shows in more, downstream
 _TIE = 0.05  # of the difference: two fits that explain it as well as each other
 _FEW = 0.5  # of the smaller run's spots: with fewer pairs nothing is called the same
 
@@ -31,7 +30,11 @@ class Tally:
     n_rows: int = 0
     n_equal: int = 0
     n_differ: int = 0
-    n_doubtful: int = 0  # between an assumed floor and what certainly differs, or beyond what an estimate can tell
+    n_doubtful: int = 0  # between what is noise and what certainly differs
+    n_noisy: int = 0  # not equal to the bit
+    beyond: set[int] = field(default_factory=set[int])  # pairs with a row that is beyond its noise, surely or perhaps
+    n_samples: int = 0  # of most floors
+    is_far: bool = False  # one of them by more than chance may do
     n_incomparable: int = 0  # nothing that both sides hold
     n_negligible: int = 0  # of parameters whose gradients are rounding
     n_left_out: int = 0  # pairs that ranks hold in ways that cannot be put together
@@ -52,6 +55,12 @@ class Tally:
         n_negligible = int(judged.negligible.sum()) if judged.negligible is not None else 0
         self.n_negligible += n_negligible
         self.n_doubtful += int(counts[CANNOT_TELL]) - n_incomparable - n_negligible
+        self.n_noisy = judged.n
+        self.beyond |= set(judged.aligned.pair[judged.beyond].tolist())
+        n_samples = judged.floors.n_samples
+        most = apart_from(judged.n, judged.budget, n_samples) / judged.budget
+        self.n_samples = max(self.n_samples, int(np.median(n_samples))) if len(judged) else self.n_samples
+        self.is_far |= bool((judged.beyond & (judged.excess > most)).any())
         self.deepest = max(self.deepest, int(judged.distances.depth.max(initial=NONE)))
 
 
@@ -60,13 +69,14 @@ def outcome(
     blame: Blame | None, options: Options,
 ) -> Comparison:  # fmt: skip
     """The answer."""
-    status = _status(matching, tally, blame)
+    status = _status(matching, tally, blame, options.budget)
     is_clear = blame is not None and (status == "diverged" or blame.is_random)
     found = Comparison(
         baseline=str(runs[0].directory), candidate=str(runs[1].directory), status=status,
         first=blame.divergence if blame is not None and is_clear else None, rows=tuple(rows), matching=matching,
         floor_source=tally.floor_source, budget=options.budget, depth=depth_word(tally.deepest),
-        n_steps=tally.n_steps, n_rows=tally.n_rows, n_differ=tally.n_differ, notes=_notes(tally, matching),
+        n_steps=tally.n_steps, n_rows=tally.n_rows, n_noisy=tally.n_noisy, n_samples=tally.n_samples,
+        n_differ=tally.n_differ, notes=_notes(tally, matching),
         cause=_plain_cause(blame) if blame is not None and is_clear else None,
     )  # fmt: skip
     return replace(found, sentence=sentence(found, blame), why=whys(found, blame, tally.n_doubtful))
@@ -99,19 +109,23 @@ def _plain_cause(blame: Blame) -> str:
     return {"data": "data-mismatch", "param": "init-mismatch"}.get(blame.divergence.phase, "unknown")
 
 
-def _status(matching: Matching, tally: Tally, blame: Blame | None) -> Verdict:
+def _status(matching: Matching, tally: Tally, blame: Blame | None, budget: float) -> Verdict:
     if not tally.n_rows or tally.n_incomparable * 2 > tally.n_rows:
         return "cannot-tell"
     if blame is not None and blame.is_random:
         return "cannot-tell"
-    if blame is not None and blame.excess < _CLEAR and tally.n_differ <= max(2, tally.n_rows // _ALONE):
-        return "cannot-tell"
     if blame is not None and not (blame.is_gradual and (blame.is_doubtful or tally.floor_source == "assumed")):
         return "diverged"
-    if tally.n_differ or tally.n_doubtful:
+    if tally.beyond and not _is_chance(tally, budget):
         return "cannot-tell"
     n_smaller = len(matching.pairs) + min(len(matching.unmatched_baseline), len(matching.unmatched_candidate))
     return "same" if len(matching.pairs) - tally.n_left_out >= _FEW * n_smaller else "cannot-tell"
+
+
+def _is_chance(tally: Tally, budget: float) -> bool:
+    """Whether what is beyond its noise is as little, and as few, as chance gives. An assumed noise tells nothing."""
+    is_few = len(tally.beyond) <= by_chance(tally.n_noisy, budget)
+    return tally.floor_source != "assumed" and is_few and not tally.is_far
 
 
 def _notes(tally: Tally, matching: Matching) -> tuple[str, ...]:

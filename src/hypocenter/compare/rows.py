@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from hypocenter.compare.ahead import ahead
 from hypocenter.compare.ranks import Found, of_job
 from hypocenter.compare.spots import KEY, Spots
+from hypocenter.detect.bookkeeping import is_bookkeeping
 from hypocenter.diagnose import logical
 from hypocenter.diagnose.shelf import Shelf
 from hypocenter.nouns import LACKS
@@ -38,14 +39,8 @@ _VALUES = ("min", "max", "absmax", "sum", "sumsq")
 _SAME = ("phase", "site", "port", "call", "microbatch", "dtype", "op", "recompute", "replay", "literal_inf")
 COLUMNS = ("step", *_SAME, "order", *_COUNTS, *_VALUES, "digest", "sketch", "lacks")
 _TOLD_BY = ("phase", "site", "port", "call", "op", "recompute", "replay")  # whether a row is compared, and what it is
-_NOT_OF_THE_PROGRAM = ("misuse.", "rng.", "replicas.", "sdc", "micro-batches", "label_weight", "loss_scale.")
-_NOT_VALUES = (
-    "replica", "n_labels", "loss_share", "token_gap", "not_added", "recompute_gap", "recompute_in", "recompute_zeros",
-    "scaled_grad", "grad_local", "grad_reduced",
-    # of detect.update_rows
-    "update_lost", "update_ulps", "stuck", "grad_share", "lr_share", "step_counter", "step_moved", "exp_avg_sq_lost",
-    "exp_avg_sq_ratio", "exp_avg_sq_wrong", "ema_lost", "accumulated", "addition_lost", "hyper", "head_gap",
-)  # fmt: skip
+_NOT_COMPARED = pa.array(["scaled_grad", "grad_local", "grad_reduced"])  # ports: seen again as `grad`
+_OF_SCALER = "loss_scale."  # how sites begin of what a loss scaler has beside its scale
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,10 +216,8 @@ def is_compared(batch: pa.RecordBatch) -> pa.Array:
     is_other_op = pc.and_(pc.not_equal(batch["op"], ""), pc.invert(is_compared_op))
     is_replay = pc.and_(batch["replay"], pc.invert(is_calibration))
     is_ours = pc.or_(is_ours, pc.or_(is_other_op, is_replay))
-    for start in _NOT_OF_THE_PROGRAM:
-        is_ours = pc.or_(is_ours, pc.starts_with(batch["site"], start))
-    for start in _NOT_VALUES:
-        is_ours = pc.or_(is_ours, pc.starts_with(batch["port"], start))
+    is_ours = pc.or_(is_ours, pc.or_(is_bookkeeping(batch), pc.is_in(batch["port"], value_set=_NOT_COMPARED)))
+    is_ours = pc.or_(is_ours, pc.starts_with(batch["site"], _OF_SCALER))
     return pc.invert(is_ours)
 
 

@@ -77,15 +77,17 @@ class Walk:
         wanted = self.options.is_wanted
         negligible = Negligible(self.pairs)
         modules = {number: self._cards[number].module for number in range(len(self.pairs))}
+        n_noisy = 0
         for mine, theirs, others in together(rows, self.shift):
             if wanted is not None and not wanted(mine.step):
                 continue
             for aligner, repeat, values in zip(repeats, others, self.repeated, strict=True):
                 if repeat is not None:
                     self._learn(aligner, mine.own, repeat.own, REPEATS, mine.step, values)
-            for aligner, side in zip(own, (mine, theirs), strict=True):
-                for perturbed in side.calibrations:
-                    self._learn(aligner, side.own, perturbed, CALIBRATION, mine.step)
+            # The baseline's own noise, where it was measured: a candidate in a shorter format would excuse itself.
+            aligner, side = (own[0], mine) if mine.calibrations else (own[1], theirs)
+            for perturbed in side.calibrations:
+                self._learn(aligner, side.own, perturbed, CALIBRATION, mine.step)
             aligned = apart.align(mine.own, theirs.own)
             is_alike = over_ranks.with_sketches(aligned, alike[aligned.pair])
             found = distances(aligned.baseline, aligned.candidate, same_shape=is_alike)
@@ -94,12 +96,13 @@ class Walk:
             found.low[padded[aligned.pair]] = 0.0  # what the padding holds is not of the program
             self.values.deepen(self.pairs, aligned, found)
             floors = with_first_bits(aligned, found, self.noise.of(aligned.pair, aligned.step))
+            n_noisy += int(((found.depth != NONE) & ~found.is_equal).sum())
             verdicts, is_negligible = negligible.judge(
-                aligned, found, floors, row_verdicts(found, floors, self.options.budget)
+                aligned, found, floors, row_verdicts(found, floors, self.options.budget, n_noisy)
             )
             yield Judged(
                 pairs=self.pairs, aligned=aligned, distances=found, floors=floors, budget=self.options.budget,
-                verdicts=verdicts, negligible=is_negligible, modules=modules,
+                n=n_noisy, verdicts=verdicts, negligible=is_negligible, modules=modules,
             )  # fmt: skip
         self.left_out |= apart.left_out
         self.problems += over_ranks.notes

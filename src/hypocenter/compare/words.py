@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from hypocenter.compare.blame import Blame
 from hypocenter.compare.comparison import Comparison, Divergence, RowComparison
+from hypocenter.compare.counting import counts_from
 from hypocenter.compare.execution import is_given_to_loss
 
 
@@ -119,7 +120,8 @@ def _whys(found: Comparison, blame: Blame | None, n_doubtful: int) -> Iterator[s
     elif found.floor_source == "assumed" and found.status == "cannot-tell" and found.n_rows:
         yield "the noise floor is assumed per dtype: measure it with --noise RUN (a repeat of the baseline)"
     if n_doubtful and found.status != "diverged":
-        yield f"{n_doubtful:,} of {found.n_rows:,} rows are between noise and a difference"
+        chance = ", which is what chance gives among so many" if found.status == "same" else ""
+        yield f"{n_doubtful:,} of {found.n_rows:,} rows are between noise and a difference{chance}"
 
 
 def _of_first(first: Divergence) -> Iterator[str]:
@@ -153,7 +155,15 @@ def _of_floor(found: Comparison, first: Divergence) -> str:
     source = row.floor.source if row is not None else found.floor_source
     if source in ("repeats", "calibration"):
         n = row.floor.n_samples if row is not None else 0
-        return f"the noise floor was measured ({source}, {n:,} samples); an error counts from {found.budget:g} times it"
+        return (
+            f"the noise floor was measured ({source}, {n:,} samples); an error counts from "
+            f"{counts_from(source, found):.3g} times it on, among {found.n_noisy:,} rows"
+        )
+    if source == "rounding":
+        return (
+            "all before it is equal to the bit: the noise floor is what rounding can do; an error counts from "
+            f"{counts_from(source, found):.3g} times it on"
+        )
     if source == "none":
         return "values that a program is given have no noise"
     return "the noise floor is assumed per dtype; an error counts from 64 times it (measure it with --noise RUN)"

@@ -31,12 +31,15 @@ class Worst:
         self._score = np.full(n, -np.inf)
         self._ints = {name: np.zeros(n, np.int64) for name in ("step", "microbatch", "order", "verdict", "depth",
                                                                "source", "n_samples")}  # fmt: skip
+        self._since = np.full(n, -1)  # the first step in which the pair differs
         self._reals = {name: np.zeros(n) for name in (*_REALS, "floor")}
         self._dtypes = np.full((n, 2), "", np.object_)
 
     def take(self, judged: Judged) -> None:
         """Look at the rows of a step."""
         pair = judged.aligned.pair
+        differs = pair[judged.differs]
+        self._since[differs[self._since[differs] < 0]] = judged.aligned.step
         rank = np.zeros(len(judged))
         for code, value in _RANK.items():
             rank[judged.verdicts == code] = value
@@ -71,7 +74,8 @@ class Worst:
             pair=self.pairs[at], step=ints["step"], microbatch=ints["microbatch"], order=ints["order"],
             distance=self._distance(ints["depth"], reals),
             floor=Floor(relative=reals["floor"], source=source, n_samples=ints["n_samples"]),
-            verdict=word(ints["verdict"]), dtypes=(str(self._dtypes[at, 0]), str(self._dtypes[at, 1])), shapes=shapes,
+            verdict=word(ints["verdict"]), since=int(self._since[at]) if self._since[at] >= 0 else None,
+            dtypes=(str(self._dtypes[at, 0]), str(self._dtypes[at, 1])), shapes=shapes,
         )  # fmt: skip
 
     def _distance(self, depth: int, reals: dict[str, float]) -> Distance | None:

@@ -13,17 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hypocenter.formats import FORMATS, format_of
+
 MARGIN = 8.0
 SKETCHED = 2.0**-17  # relative error of a small sketch, made in float32 of up to 2**30 elements
-ROUNDOFF = {
-    "float64": 2.0**-53,
-    "float32": 2.0**-24,
-    "float16": 2.0**-11,
-    "bfloat16": 2.0**-8,
-    "float8_e4m3fn": 2.0**-4,
-    "float8_e5m2": 2.0**-3,
-}
-"""Unit roundoff by dtype, bfloat16 doubled: some libraries truncate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +51,9 @@ def compare(summands: Sequence[Summand], result: Sequence[float], *, dtype: str,
     """
     expected = factor * np.sum(np.asarray([s.sketch for s in summands], dtype=np.float64), axis=0)
     total = factor * math.fsum(s.norm for s in summands)
-    relative = ROUNDOFF.get(dtype, 2.0**-11) * math.sqrt(len(summands)) + SKETCHED
-    tiny = 2.0**-24 if dtype == "float16" else 2.0**-126  # what underflow may take from each
+    form = format_of(dtype) or FORMATS["float16"]
+    relative = form.roundoff * math.sqrt(len(summands)) + SKETCHED
+    tiny = form.least_kept  # what underflow may take from each
     side = math.sqrt(len(expected))
     actual = float(np.linalg.norm(np.asarray(result, dtype=np.float64) - expected)) / side
     size = float(np.linalg.norm(expected)) / side

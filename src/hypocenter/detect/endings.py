@@ -54,6 +54,19 @@ def endings(job: Job) -> dict[int, Ending]:
     return found
 
 
+def died(job: Job) -> list[Whereabouts]:
+    """Where the ranks were that died by themselves: of an exception of their own, or of a crash outside Python.
+
+    In a program of one rank every exception is its own.
+    """
+    alone = job.world_size == 1
+    ends = endings(job)
+    return [
+        seen for end in ends.values()
+        if (seen := end.seen) is not None and seen.death and (alone or end.how != "lost peer")
+    ]  # fmt: skip
+
+
 def clock_of(job: Job) -> Callable[[Whereabouts], float]:
     """Seconds of a rank's end or last sign of life: by the monotonic clock when all ranks are of one machine."""
     if shares_clock(job):
@@ -87,7 +100,7 @@ def _how(job: Job, w: Whereabouts) -> How:
         return "stopped" if lives == "stopped" else "running" if w.phase != "off" else "unknown"
     if w.phase == "off":
         return "unknown"
-    if w.stack:
+    if w.stack and not w.fatal:
         return "terminated"
     if lives == "unknown" and job.now_ns - w.last_ns < FRESH_S * 1e9:
         return "running"

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Literal, get_args
 
 from hypocenter.catalogue import Catalogue
@@ -24,6 +25,7 @@ Check = Callable[[Window], Iterator[Finding]]
 Reads = Literal[
     "nonfinite", "scalar", "scaler", "optimizer", "large-half", "zero", "half-grad", "near-limit", "imported", "all"
 ]
+FRAMEWORKS = ("torch", "mindspore")  # mindspore: in PyNative
 LARGE_HALF = 255.9  # its square is the largest float16: 65504, IEEE 754
 
 SELECTS: dict[Reads, Callable[[Reading], bool]] = {
@@ -51,13 +53,19 @@ class Rule:
     reads: tuple[Reads, ...]
     check: Check
     manual: Manual
+    not_in: Mapping[str, str] = field(default_factory=dict[str, str])  # of FRAMEWORKS -> why it cannot fire there
 
 
 CATALOGUE: Catalogue[Rule] = Catalogue("hypocenter.detect.rules", "hypocenter.rules")
 
 
 def rule(
-    code: str, kind: str, *, severity: Severity, reads: tuple[Reads, ...] = ("nonfinite",)
+    code: str,
+    kind: str,
+    *,
+    severity: Severity,
+    reads: tuple[Reads, ...] = ("nonfinite",),
+    not_in: Mapping[str, str] = MappingProxyType({}),
 ) -> Callable[[Check], Check]:
     """Register a function as a rule.
 
@@ -66,6 +74,7 @@ def rule(
         kind: of the closed vocabulary of kinds.
         severity: the worst that it reports; a finding may be milder.
         reads: the readings it needs beside step records, which all rules get.
+        not_in: of FRAMEWORKS -> why no run of it can make the rule fire: one sentence for the page of the rules.
 
     Raises:
         UnknownNameError: a kind or a word in `reads` that nobody knows, or a code that is taken.
@@ -78,7 +87,7 @@ def rule(
     def register(check: Check) -> Check:
         module = sys.modules.get(check.__module__)
         manual = parse((module.__doc__ if module is not None else None) or check.__doc__)
-        entry = Rule(code=code, kind=kind, severity=severity, reads=reads, check=check, manual=manual)
+        entry = Rule(code=code, kind=kind, severity=severity, reads=reads, check=check, manual=manual, not_in=not_in)
         CATALOGUE.register(code, entry)
         return check
 

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hypocenter.detect.flow import Call
+from hypocenter.domains import DOMAINS
+from hypocenter.formats import FORMATS
 from hypocenter.nouns import Reading
-from hypocenter.summary.formats import FORMATS
 
 _SQUARES = ("pow", "__pow__", "pow_", "square", "square_")
 _PRODUCTS = ("mul", "__mul__", "mul_", "__rmul__", "__imul__", "multiply")
@@ -52,6 +53,9 @@ def because(call: Call, first: Reading, forward: Call | None = None) -> Because 
         return Because(cause="log-of-zero", title="the logarithm of 0", why="the smallest input is exactly 0")
     if name in _QUOTIENTS and 0.0 in (call.ins[-1].summary.min, call.ins[-1].summary.max):
         return Because(cause="division-by-zero", title="a division by 0", why="the divisor is exactly 0 somewhere")
+    outside = _outside(name, call) if first.summary.n_nan else None
+    if outside is not None:
+        return outside
     if form is None or first.summary.n_nan:
         return None
     reached = _reached(name, sizes, call)
@@ -62,6 +66,20 @@ def because(call: Call, first: Reading, forward: Call | None = None) -> Because 
     return Because(
         cause="format-overflow", title=f"{call.key[2] or call.key[1]} overflowed {first.dtype}", limit=form.max,
         actual=size, why=f"{how}, and the largest {first.dtype} is {form.max:.3g}",
+    )  # fmt: skip
+
+
+def _outside(name: str, call: Call) -> Because | None:
+    """An operand outside the domain of the function."""
+    name = name.rstrip("_")
+    domain = DOMAINS.get(name)
+    s = call.ins[domain.of].summary if domain is not None and domain.of < len(call.ins) else None
+    if domain is None or s is None or s.min is None or s.max is None or domain.has(s.min, s.max):
+        return None
+    worst = s.min if s.min < domain.low else s.max
+    return Because(
+        cause="out-of-domain", title=f"{name} of {domain.outside}", limit=domain.end_near(worst), actual=worst,
+        why=f"the input goes {'down' if worst == s.min else 'up'} to {worst:.6g}",
     )  # fmt: skip
 
 

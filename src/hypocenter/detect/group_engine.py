@@ -84,7 +84,7 @@ def group_rule(
     return register
 
 
-def end_rule(code: str, kind: str, *, severity: Severity) -> Callable[[EndCheck], EndCheck]:
+def end_rule(code: str, kind: str, *, severity: Severity, alone: bool = False) -> Callable[[EndCheck], EndCheck]:
     """Register a function that sees the whole job once, and where each rank was last; arguments as of `group_rule`."""
     if kind not in KINDS:
         raise UnknownNameError(f"{kind!r} is not a kind of finding", where=code, fix=f"use one of {', '.join(KINDS)}")
@@ -92,8 +92,12 @@ def end_rule(code: str, kind: str, *, severity: Severity) -> Callable[[EndCheck]
     def register(check: EndCheck) -> EndCheck:
         module = sys.modules.get(check.__module__)
         manual = parse((module.__doc__ if module is not None else None) or check.__doc__)
-        made = GroupRule(code=code, kind=kind, severity=severity, reads=(), check=None, end=check, manual=manual)
-        CATALOGUE.register(code, made)
+        CATALOGUE.register(
+            code,
+            GroupRule(
+                code=code, kind=kind, severity=severity, reads=(), check=None, end=check, manual=manual, is_alone=alone
+            ),
+        )  # fmt: skip
         return check
 
     return register

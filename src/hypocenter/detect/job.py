@@ -25,6 +25,7 @@ class Job:
     whereabouts: Mapping[int, Whereabouts] = field(default_factory=dict)
     liveness: Mapping[int, Liveness] = field(default_factory=dict)
     last_steps: Mapping[int, int] = field(default_factory=dict)  # by rank: the last step it completed and recorded
+    first_steps: Mapping[int, int] = field(default_factory=dict)  # by rank: the first one
     step_s: float = 0.0  # median time of a step
     places: Mapping[int, Place] = field(default_factory=dict)
     problems: tuple[str, ...] = ()  # of the recording, as the reader says them

@@ -37,6 +37,9 @@ STALE = "misuse.autocast_stale"  # relative difference of the loss to that with 
 HIDDEN_LOSS = "misuse.hidden_loss"  # a logger that shows a finite value for this step's loss; module: its name
 HIDDEN_GRADIENT = "misuse.hidden_gradient"  # the same for gradients
 
+TRAINED = "misuse.trained_parameters"  # parameters that got gradients in the first updates; written at the end ...
+STILL = "misuse.still_parameters"  # ... where most of them are what they were at the start: so many
+
 
 def value_of(window: Window, site: str) -> float | None:
     """The value that a row of this name has at this step; None without one, NaN when it was not finite."""

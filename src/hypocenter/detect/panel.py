@@ -15,8 +15,6 @@ from hypocenter.nouns import Coords, Place, Reading, StepRecord
 if TYPE_CHECKING:
     import pyarrow as pa
 
-AXES = ("dp", "cp", "ep", "tp", "pp")
-
 
 @dataclass(slots=True, kw_only=True)
 class JobHistory:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from hypocenter.formats import FORMATS
 from hypocenter.nouns import Reading
-from hypocenter.summary.formats import FORMATS
 
 MOST_POINTS = 256  # per site; when they are full, neighbours are joined and each later point covers twice the steps
 NEAR_BITS = 8.0  # headroom from which on a site is followed: 256 in float16

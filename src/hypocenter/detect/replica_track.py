@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from hypocenter.axes import HOLD_COPIES
 from hypocenter.detect.panel import Panel
 from hypocenter.detect.replica_columns import Compared, Member, codes, compare, expected_equal
 from hypocenter.detect.replica_kinds import Difference, difference
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 What = Literal["param", "grad", "state"]
-AXES = ("dp", "cp", "tp")
 DETAILS = 64  # values of one occasion that are looked at one by one
 SPREAD = 0.01  # relative, of clip coefficients over ranks: far above the rounding of a norm
 _PLACE_IN_STEP: dict[tuple[What, bool], int] = {("param", False): 0, ("grad", False): 1, ("state", True): 2}
@@ -110,7 +110,7 @@ def _feed(known: ReplicaTrack, panel: Panel) -> None:
         return
     is_replica = pc.and_(pc.is_valid(table["digest"]), pc.starts_with(table["port"], PARAM))
     rows = table.filter(pc.and_(is_replica, pc.equal(table["n_nan"], 0)))
-    for axis in AXES:
+    for axis in HOLD_COPIES:
         groups = panel.groups(axis)
         if not groups:
             continue

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from hypocenter.axes import HOLD_COPIES
 from hypocenter.detect import stream_track
 from hypocenter.detect.panel import Panel
 from hypocenter.detect.replica_kinds import Difference, common_factors
-from hypocenter.detect.replica_track import AXES, Occasion, ReplicaTrack, Spread, is_last, track
+from hypocenter.detect.replica_track import Occasion, ReplicaTrack, Spread, is_last, track
 
 Reason = Literal["start", "unreduced", "clip", "flip", "split", "rounding", "streams", "rates", "data"]
 """start      they differ from the first recorded step on
@@ -58,7 +59,7 @@ def verdicts(panel: Panel) -> list[Verdict]:
         return []
     notes = panel.history.notes["replicas"]
     if "verdicts" not in notes:
-        notes["verdicts"] = [v for axis in AXES if (v := _judge(known, streams, axis)) is not None]
+        notes["verdicts"] = [v for axis in HOLD_COPIES if (v := _judge(known, streams, axis)) is not None]
     found: list[Verdict] = notes["verdicts"]
     return found
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from hypocenter.axes import WORDS
 from hypocenter.detect.rank_words import ranks_text
-
-_AXES = {
-    "dp": "data-parallel", "tp": "tensor-parallel", "pp": "pipeline", "cp": "context-parallel", "ep": "expert-parallel",
-}  # fmt: skip
 
 
 def axis_words(axis: str) -> str:
     """`dp` -> data-parallel."""
-    return _AXES.get(axis, axis)
+    return WORDS.get(axis, axis)
 
 
 def who(ranks: Sequence[int], odd: Sequence[int]) -> str:

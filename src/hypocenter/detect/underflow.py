@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hypocenter.detect.window import Window
+from hypocenter.formats import FORMATS
 from hypocenter.nouns import Finding, Reading
 from hypocenter.summary.exponents import n_below
 
@@ -21,8 +22,8 @@ STARVED = 0.1  # share of a tensor's nonzero values in the last octaves
 HALF_OF_ALL = 0.5  # share of the tensors that must be starved
 HEADROOM_OCTAVES = 8.0  # free above the largest gradient: a higher scale would do no harm
 PERSISTENT = 2  # recorded steps before this one in which the same tensor was starved
-LARGEST_HALF = 65504.0  # IEEE 754 binary16
-SMALLEST_HALF = 2.0**-24
+LARGEST_HALF = FORMATS["float16"].max
+SMALLEST_HALF = FORMATS["float16"].smallest_subnormal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +46,8 @@ class Starved:
 
 def starved(window: Window) -> Starved | None:
     """Whether most float16 gradients of a step, and of earlier ones, lie at the lower end of the format."""
-    rows = (r for r in window.of("backward", "grad") if r.dtype == "float16" and r.port != "value")
+    no_gradient = ("value", "out[")  # the grad norm; what backward computes from values of forward alone
+    rows = (r for r in window.of("backward", "grad") if r.dtype == "float16" and not r.port.startswith(no_gradient))
     counted = [(r, _share(r)) for r in rows if _is_telling(r)]
     if not counted:
         return None

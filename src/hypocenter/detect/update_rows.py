@@ -52,7 +52,6 @@ HYPER, HYPER_ROUNDED = "hyper", "hyper_rounded"
 HEAD_GAP = "head_gap"
 
 STUCK = 0.95  # of its elements a parameter must lose to count as stuck
-FRACTION_BITS = {"bfloat16": 7, "float16": 10, "float8_e4m3fn": 3, "float8_e5m2": 2}  # IEEE 754, OCP FP8
 _PEAK = 0.1  # of the largest learning rate so far: below it a schedule has ended and updates are meant to vanish
 _CONVERGED = 0.02  # of the largest gradient norm so far: below it there is little left to learn
 

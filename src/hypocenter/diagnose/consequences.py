@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from hypocenter.detect.consequence import Episode, episode_of
 from hypocenter.diagnose.exhibits import Exhibit
 from hypocenter.diagnose.group import FORECAST, OF_THE_SCALE, TOLD_WHOLE, Group
-from hypocenter.diagnose.numbers import counted
+from hypocenter.diagnose.numbers import counted, listed
 from hypocenter.diagnose.why import place
 from hypocenter.nouns import StepRecord
 
@@ -108,14 +108,18 @@ def _skipped(group: Group, records: Mapping[tuple[int, int], StepRecord]) -> lis
 
 def _other_ranks(group: Group) -> list[str]:
     everywhere = {f.rank for f in (*group.followers, *group.same)} - {group.finding.rank}
-    return [f"rank{'s' if len(everywhere) > 1 else ''} {_listed(everywhere)} -> not finite too"] if everywhere else []
+    return (
+        [f"rank{'s' if len(everywhere) > 1 else ''} {listed(everywhere, at_most=_SHOWN)} -> not finite too"]
+        if everywhere
+        else []
+    )
 
 
 def _again(group: Group) -> list[str]:
     steps = {f.step for f in group.same} - {group.finding.step}
     if not steps:
         return []
-    return [f"the same at {counted(len(steps), 'later step')}: {_listed(steps)}"]
+    return [f"the same at {counted(len(steps), 'later step')}: {listed(steps, at_most=_SHOWN)}"]
 
 
 def _later(group: Group) -> list[str]:
@@ -127,16 +131,3 @@ def _later(group: Group) -> list[str]:
     first, last = min(f.step for f in later), max(f.step for f in later)
     span = f"step {first}" if first == last else f"steps {first} to {last}"
     return [f"{counted(len(later), 'later finding')} ({span})"]
-
-
-def _listed(numbers: Iterable[int]) -> str:
-    """3, 5 to 9, 12"""
-    runs: list[list[int]] = []
-    for n in sorted(numbers):
-        if runs and n == runs[-1][1] + 1:
-            runs[-1][1] = n
-        else:
-            runs.append([n, n])
-    texts = [str(a) if a == b else f"{a}, {b}" if b == a + 1 else f"{a} to {b}" for a, b in runs]
-    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
-    return ", ".join(texts[:_SHOWN]) + more

@@ -1,53 +1,77 @@
-"""What `hypocenter cure` answers: `hypocenter.cure/1`, published beside this file, from the evidence of a recording."""
+"""What `hypocenter cure` answers: `hypocenter.cure/1`, from the evidence of a recording."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
 
-from hypocenter import json_answer
+from msgspec import Meta
+
 from hypocenter.diagnose.evidence import Alternative, Cure
 from hypocenter.diagnose.exhibits import Exhibit
 from hypocenter.nouns import Source
 
-SCHEMA = "hypocenter.cure/1"
-SCHEMA_FILE = Path(__file__).with_name("cure.schema.json")
 Status = Literal["cured", "no-cure", "cannot-tell"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The cure of one failed step, with where it was found. Field names are JSON keys."""
+    """The smallest float32 island that makes a failed step finite. Steps and ranks count from 0."""
 
-    schema: str = SCHEMA
+    SPELLS_OUT: ClassVar = False
+    schema: Literal["hypocenter.cure/1"] = "hypocenter.cure/1"
     status: Status
-    targets: tuple[str, ...] = ()
-    action: str = "fp32-island"
-    verified: bool = False
-    replays: int = 0
+    targets: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Module paths, in execution order; the empty string is the model itself; "
+            "file:line for loss code."
+        ),
+    ] = ()
+    action: Annotated[str, Meta(description="fp32-island: what to do with the targets.")] = "fp32-island"
+    verified: Annotated[
+        bool,
+        Meta(
+            description="The failed step was replayed with exactly these targets, and loss and all gradients were "
+            "finite."
+        ),
+    ] = False
+    replays: Annotated[int, Meta(ge=0, description="Replays of the step that the search took.")] = 0
     run: str = ""
-    bundle: str | None = None  # path below the run directory
+    bundle: Annotated[str | None, Meta(description="Path below the run directory.")] = None
     step: int | None = None
     rank: int | None = None
-    microbatches: int = 0
-    parameters: int = 0
-    loss_scale: float | None = None
-    cast_back: bool = True
-    minimal: bool = False
-    candidates: int = 0
+    microbatches: Annotated[int, Meta(description="Of the step, all replayed.")] = 0
+    parameters: Annotated[int, Meta(description="Gradients that were looked at.")] = 0
+    loss_scale: Annotated[float | None, Meta(description="Of the replays; null without a scaler.")] = None
+    cast_back: Annotated[
+        bool,
+        Meta(description="The targets' results go back to the low precision; false: they stay float32."),
+    ] = True
+    minimal: Annotated[bool, Meta(description="Without any one of the targets the step was not finite.")] = False
+    candidates: Annotated[int, Meta(description="Modules that the search chose from.")] = 0
     seconds: float = 0.0
-    lines: tuple[Source, ...] = ()
-    ops: tuple[str, ...] = ()
-    api: str = ""
-    patch: str = ""
-    patch_verified: bool = False
-    patch_note: str = ""
+    lines: Annotated[tuple[Source, ...], Meta(description="Source lines that suffice in float32 alone.")] = ()
+    ops: Annotated[
+        tuple[str, ...], Meta(description="Single functions within the target that suffice: attn:matmul.")
+    ] = ()
+    api: Annotated[str, Meta(description="The cure as one line of Python.")] = ""
+    patch: Annotated[
+        str,
+        Meta(
+            description="The cure as a unified diff of the user's source, to be read before it is applied; "
+            "may be empty."
+        ),
+    ] = ""
+    patch_verified: Annotated[
+        bool, Meta(description="The failed step was replayed with the patch in place, and was finite.")
+    ] = False
+    patch_note: Annotated[str, Meta(description="Why there is no patch, or what it changes beyond the targets.")] = ""
     alternatives: tuple[Alternative, ...] = ()
-    cause: str | None = None  # what the diagnosis says of this step
+    cause: Annotated[str | None, Meta(description="Of the finding.")] = None
     title: str = ""
-    advice: str = ""  # what else to change, where there is no cure
+    advice: Annotated[str, Meta(description="What else to change where there is no cure.")] = ""
     why: tuple[str, ...] = ()
 
 
@@ -113,13 +137,3 @@ def answer(run: str, exhibit: Exhibit | None, why: Sequence[str] = ()) -> Answer
         advice=remedy.text if remedy is not None and not cure.verified else "",
         why=(*cure.why, *why),
     )
-
-
-def to_json(found: Answer) -> str:
-    """The answer as indented JSON with a final newline."""
-    return json_answer.to_json(asdict(found), spell_out=False)
-
-
-def published() -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) that every answer validates against."""
-    return json_answer.published(SCHEMA_FILE)

@@ -6,18 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from hypocenter.detect import engine, group_engine
-from hypocenter.diagnose import verdicts
+from hypocenter.detect.whole import doubts
+from hypocenter.diagnose import deaths, verdicts
 from hypocenter.diagnose.exhibits import Exhibits, load
 from hypocenter.diagnose.faulty_device import with_device
 from hypocenter.diagnose.fold import fold
 from hypocenter.diagnose.group import Folded
 from hypocenter.diagnose.handed_on import without_received
 from hypocenter.diagnose.job_end import jobs_of
+from hypocenter.diagnose.looked import Still, looked_at, still_in
 from hypocenter.diagnose.panels import panels_of
 from hypocenter.diagnose.ranks import together
 from hypocenter.diagnose.rows import Recorded, extent, holds_values, steps_of
 from hypocenter.diagnose.shelf import Shelf
 from hypocenter.nouns import Diagnosis, Finding, Place, Status, StepRecord
+
+_NONFINITE = ("HC104",)  # values that are not finite, of which a dump does not show what became
 
 
 def diagnose(recorded: Recorded, plugins: Sequence[str] = ()) -> Diagnosis:
@@ -29,7 +33,8 @@ def diagnose(recorded: Recorded, plugins: Sequence[str] = ()) -> Diagnosis:
             imported: a recording is data, never a reason to run code.
 
     Returns:
-        Findings with causes first. `healthy` is said only of a run with at least one recorded step.
+        Findings with causes first. `healthy` is said only of a whole recording of a program that ended well
+        (hypocenter.detect.whole).
     """
     verdicts.causes(plugins)
     checker = engine.Engine(engine.rules(plugins))
@@ -37,18 +42,24 @@ def diagnose(recorded: Recorded, plugins: Sequence[str] = ()) -> Diagnosis:
     records: dict[tuple[int, int], StepRecord] = {}
     over_ranks = group_engine.GroupEngine(group_engine.group_rules(plugins), len(recorded.ranks))
     shelf = Shelf()
+    still: list[Still] = []
     for step in steps_of(recorded, checker.reads, over_ranks.reads, shelf):
         if step.record is not None:
             records[step.rank, step.step] = step.record
+        still += still_in(step.readings)
         found += checker.feed(step.rank, step.step, step.record, step.readings)
     for panel in panels_of(shelf, records, ranks=recorded.ranks, places=recorded.places):
         found += over_ranks.feed(panel)
-    for job in jobs_of(recorded, records):
+    jobs = jobs_of(recorded, records)
+    for job in jobs:
         found += over_ranks.end(job)
     shelf.close()
-    exhibits = without_received(together(load(recorded.evidence_files(), recorded.directory)), recorded.places)
-    folded = with_device(fold(exhibits.found, found, records))
-    status, why = _status(folded, exhibits, records, recorded)
+    evidence, dead = deaths.apart(load(recorded.evidence_files(), recorded.directory))
+    exhibits = without_received(together(evidence), recorded.places)
+    found = deaths.explained(found, dead)
+    folded = with_device(fold(exhibits.found, [f for f in found if f.code != deaths.CODE], records))
+    folded = deaths.with_deaths(folded, [f for f in found if f.code == deaths.CODE])
+    status, why = _status(folded, exhibits, records, recorded, doubts(jobs[-1], looked_at(recorded, records, still)))
     n_sites, n_rows = extent(recorded)
     return Diagnosis(
         run=recorded.run.name,
@@ -73,20 +84,26 @@ def _status(
     exhibits: Exhibits,
     records: dict[tuple[int, int], StepRecord],
     recorded: Recorded,
+    doubts: tuple[str, ...],
 ) -> tuple[Status, tuple[str, ...]]:
     errors = [f for f in folded if f.finding.severity == "error"]
     if errors and not any(f.is_located or _is_followed(f.finding, recorded) for f in errors):
         return "cannot-tell", tuple(dict.fromkeys(_unexplained(f.finding, exhibits, records) for f in errors))
     if any(f.finding.severity in ("error", "warning") for f in folded):
-        return "findings", ()
+        return "findings", doubts if not errors else ()
     if not records:
-        return "cannot-tell", ("no completed step was recorded",)
+        return "cannot-tell", ("no completed step was recorded", *doubts)
     if recorded.run.imported is not None and not holds_values(recorded):
         return "cannot-tell", (f"the dump of {recorded.run.imported.kind} holds no values",)
     off = [line for line in recorded.run.warnings if "switched off after an internal error" in line]
     if off:
         return "cannot-tell", tuple(off)
-    return "healthy", ()
+    unexplained = [f.finding for f in folded if f.finding.code in _NONFINITE]
+    if recorded.run.imported is not None and unexplained and all(r.loss is None for r in records.values()):
+        return "cannot-tell", tuple(
+            dict.fromkeys(f"{f.title} (step {f.step}{f', {f.site}' if f.site else ''})" for f in unexplained)
+        )
+    return ("cannot-tell", doubts) if doubts else ("healthy", ())
 
 
 def _is_followed(finding: Finding, recorded: Recorded) -> bool:
@@ -110,7 +127,6 @@ def _notes(recorded: Recorded, exhibits: Exhibits) -> tuple[str, ...]:
     run = recorded.run
     dump = run.imported
     told = [f"imported from {dump.kind}: run.json tells what the dump does not hold"] if dump and dump.notes else []
-    ended = [f"the program ended with exit code {run.exit_code}"] if run.exit_code else []
     return tuple(
         dict.fromkeys(
             (
@@ -118,7 +134,6 @@ def _notes(recorded: Recorded, exhibits: Exhibits) -> tuple[str, ...]:
                 *recorded.problems,
                 *recorded.attempts,
                 *run.warnings,
-                *ended,
                 *exhibits.notes,
                 *(f"{b.name} did not load: {b.error}" for b in broken),
             )

@@ -7,7 +7,9 @@ it; `diagnose` reads it live, after a crash, and on a laptop.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from hypocenter.nouns import Phase, Remedy, Source, Summary
 
@@ -15,8 +17,8 @@ FORMAT = 1
 # 1: first version
 
 Trigger = Literal[
-    "nonfinite-loss", "nonfinite-grad", "nonfinite-param", "nonfinite-activation", "dead-grad", "skipped-step",
-    "grad-underflow",
+    "nonfinite-loss", "nonfinite-grad", "nonfinite-param", "nonfinite-activation", "nonfinite-output", "unused-loss",
+    "dead-grad", "skipped-step", "grad-underflow", "crash",
 ]  # fmt: skip
 
 
@@ -69,9 +71,15 @@ class Alternative:
     targets: tuple[str, ...] = ()  # modules; lines as file:line; a loss scale
     verified: bool = False  # loss and all gradients finite with it
     why_not: str = ""  # why it could not be tried, or did not help
-    cost: float | None = None  # time of the replayed step with it / without
-    share: float | None = None  # of the model's parameters that are in the targets: a guess of the cost elsewhere
-    error: float | None = None  # ||gradients - those in float64|| / ||those in float64||, over all parameters
+    cost: Annotated[float | None, Meta(description="Time of the replayed step with it, divided by that without.")] = (
+        None
+    )
+    share: Annotated[
+        float | None, Meta(description="Of the model's parameters that belong to the targets, 0 to 1.")
+    ] = None
+    error: Annotated[
+        float | None, Meta(description="Relative L2 distance of all gradients from those of a float64 replay.")
+    ] = None
     text: str = ""  # the change, in words
 
 
@@ -161,6 +169,8 @@ class Evidence:
     samples: tuple[int, ...] = ()  # batch rows they belong to; empty: cannot tell
     samples_confirmed: bool | None = None  # replay without them was finite; None: not tried
     n_samples: int = 0  # batch size
+    dataset_indices: tuple[int, ...] = ()  # of the samples, from the DataLoader; empty: not known
+    is_from_loader: bool = False  # the leaf is as a DataLoader gave it
     float64: Rerun = field(default_factory=Rerun)
     again: Rerun = field(default_factory=Rerun)
     cpu: Rerun = field(default_factory=Rerun)
@@ -174,6 +184,7 @@ class Evidence:
     path: tuple[OpFacts, ...] = ()  # from origin to loss or gradient, at most 12, without tensors' facts
     facts: dict[str, float | str] = field(default_factory=dict)  # what a probe measured: clamp_bound, n_valid_labels
     history: tuple[tuple[int, float], ...] = ()  # (step, absmax) of the blamed site before, if recorded
+    losses: tuple[tuple[int, float], ...] = ()  # (step, loss) of the steps before, loss scale taken out
     shares: tuple[Share, ...] = ()  # with several ranks, when every micro-batch is finite on this one
     added_up: AddedUp | None = None
     optimizer: dict[str, float | str | list[int]] = field(default_factory=dict)  # class, eps, eps_in_dtype

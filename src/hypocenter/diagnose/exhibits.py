@@ -20,7 +20,8 @@ AT_MOST_BYTES = 16 << 20  # an evidence file has a few tens of kilobytes
 
 _CODES = {
     "nonfinite-grad": "HC101", "nonfinite-loss": "HC102", "nonfinite-param": "HC103", "nonfinite-activation": "HC104",
-    "dead-grad": "HC105", "skipped-step": "HC106", "grad-underflow": "HC206",
+    "nonfinite-output": "HC104", "unused-loss": "HC102", "dead-grad": "HC105", "skipped-step": "HC106",
+    "grad-underflow": "HC206", "crash": "HC324",
 }  # fmt: skip
 _KINDS = {
     "grad-underflow": "underflow",
@@ -123,6 +124,7 @@ def exhibited(evidence: Evidence, *, rank: int, bundle: str | None = None) -> Ex
         port=place["port"],
         param=place["param"],
         samples=_samples(evidence),
+        dataset_indices=evidence.dataset_indices if _samples(evidence) else (),
         op=place["op"],
         source=evidence.origin.source if evidence.origin is not None else None,
         cause=verdict.cause,
@@ -141,7 +143,7 @@ def _has_op(evidence: Evidence) -> bool:
     """Whether there may be an operator to replay alone: of the dump of a graph, and of MindSpore, nothing is kept."""
     is_of_dump = evidence.reproduced and not evidence.replayed and not evidence.traced_live
     is_mindspore = evidence.origin is not None and is_of_mindspore(evidence.origin.op)
-    return evidence.trigger != "grad-underflow" and not is_of_dump and not is_mindspore
+    return evidence.trigger not in ("grad-underflow", "crash") and not is_of_dump and not is_mindspore
 
 
 def _code(evidence: Evidence) -> str:
@@ -191,7 +193,7 @@ def _leaf_place(evidence: Evidence) -> dict[str, Any]:
 def _severity(evidence: Evidence, verdict: Verdict) -> Severity:
     if verdict.cause == "loss-scale-overflow" or evidence.trigger == "skipped-step":
         return "note"  # a rule that has seen the whole run makes more of it
-    if evidence.trigger == "grad-underflow":
+    if evidence.trigger in ("grad-underflow", "nonfinite-output", "unused-loss"):
         return "warning"
     if evidence.trigger in ("dead-grad", "nonfinite-activation"):
         if verdict.cause in _OVERFLOWS and verdict.confidence == "proven":

@@ -47,6 +47,7 @@ def fold(
             _place_fall(finding, groups, past.get(finding.rank, []))
         else:
             _place_finding(finding, groups, spans)
+    _take_in_unexplained(groups)
     folded = [_finished(group, spans, records) for group in groups]
     return tuple(sorted(folded, key=lambda f: _order(f.finding)))
 
@@ -110,6 +111,9 @@ def _place_fall(finding: Finding, groups: list[Group], past: Sequence[StepRecord
     """A falling scale follows what is to blame for it, or leads what was found out about it."""
     fall = fall_from(past, finding.step)
     blamed = next((g for g in groups if _is_blamed(g, fall, finding.step)), None)
+    if blamed is not None and _was_traced_later(blamed, finding):
+        _promote(blamed, finding, fall)
+        return
     if blamed is not None and (finding.code == "HC201" or blamed.finding.step <= finding.step):
         blamed.followers.append(finding)
         blamed.fall = fall if blamed.fall is None or blamed.fall.n_skips < 2 else blamed.fall
@@ -118,7 +122,8 @@ def _place_fall(finding: Finding, groups: list[Group], past: Sequence[StepRecord
     if twin is not None:
         twin.same.append(finding)
         return
-    shown = next((g for g in groups if _shows(g, finding, fall)), None)
+    showing = [g for g in groups if _shows(g, finding, fall)]
+    shown = min(showing, key=lambda g: g.finding.cause == "unknown", default=None)
     if shown is None:
         groups.append(Group(finding=finding, fall=fall))
     else:
@@ -135,6 +140,20 @@ def _take_in_skips(groups: list[Group]) -> None:
         leader = next((g for g in falling if g.fall is not None and group.finding.step in g.fall), None)
         if leader is not None:
             leader.followers.append(group.finding)
+            groups.remove(group)
+
+
+def _take_in_unexplained(groups: list[Group]) -> None:
+    """A skip that could not be done again belongs to the fall it lies in, whose cause a later step showed."""
+    explained = [g for g in groups if g.fall is not None and g.finding.cause != "unknown"]
+    for group in list(groups):
+        shown, finding = group.exhibit, group.finding
+        if shown is None or shown.is_located or shown.evidence.trigger != "nonfinite-grad":
+            continue
+        mine = (g for g in explained if g.finding.rank == finding.rank)
+        leader = next((g for g in mine if g.fall is not None and finding.step in g.fall), None)
+        if leader is not None:
+            leader.followers.append(finding)
             groups.remove(group)
 
 
@@ -162,6 +181,11 @@ def _is_blamed(group: Group, fall: Fall | None, step: int) -> bool:
     )
 
 
+def _was_traced_later(group: Group, finding: Finding) -> bool:
+    """Whether it shows a later step of the fall, because the first ones could not be done again."""
+    return group.exhibit is not None and group.exhibit.evidence.traced_live and group.finding.step > finding.step
+
+
 def _shows(group: Group, finding: Finding, fall: Fall | None) -> bool:
     """Whether a group knows more of the same fall than the rule does."""
     if group.finding.code == "HC202" and finding.code == "HC201":
@@ -172,7 +196,8 @@ def _shows(group: Group, finding: Finding, fall: Fall | None) -> bool:
     if evidence.trigger == "skipped-step":
         below = finding.param or finding.site or ""
         return finding.code == "HC201" or any(f"{p}.".startswith(f"{below}.") for p in evidence.bad_params)
-    return finding.code == "HC201" and evidence.trigger == "nonfinite-grad" and not group.exhibit.is_located
+    is_left = not group.exhibit.is_located or _was_traced_later(group, finding)
+    return finding.code == "HC201" and evidence.trigger == "nonfinite-grad" and is_left
 
 
 def _promote(group: Group, finding: Finding, fall: Fall | None) -> None:
@@ -181,11 +206,10 @@ def _promote(group: Group, finding: Finding, fall: Fall | None) -> None:
     known = old if old.cause != "unknown" else finding
     if finding.limit == 1.0 and known.cause == "loss-scale-overflow":  # below scale 1 the gradient itself is too large
         known = finding
-    seen = (
-        f"step {old.step} was replayed at loss scale {scale_text(exhibit.evidence.loss_scale or 1.0)}"
-        if exhibit
-        else ""
-    )
+    seen = ""
+    if exhibit is not None:
+        how = "traced while it ran" if exhibit.evidence.traced_live else "replayed"
+        seen = f"step {old.step} was {how} at loss scale {scale_text(exhibit.evidence.loss_scale or 1.0)}"
     is_placed = old.site is not None
     group.finding = replace(
         old,

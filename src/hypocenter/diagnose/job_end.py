@@ -68,8 +68,10 @@ def _job(
     newest = max(whereabouts.values(), key=lambda w: w.started_ns, default=None)
     size = newest.world_size if newest is not None else 0
     found = {rank: w for rank, w in whereabouts.items() if rank < size and w.rank == rank}
+    first: dict[int, int] = {}
     last: dict[int, int] = {}
     for rank, step in records:
+        first[rank] = min(step, first.get(rank, step))
         last[rank] = max(step, last.get(rank, step))
     recent = [records[key].step_ms for key in list(records)[-_RECENT_STEPS:]]
     return Job(
@@ -80,6 +82,7 @@ def _job(
         ranks=tuple(recorded.ranks),
         whereabouts=found,
         liveness={rank: liveness(w) for rank, w in found.items() if not w.has_ended and not w.has_raised},
+        first_steps=first,
         last_steps=last,
         step_s=statistics.median(recent) / 1000.0 if recent else 0.0,
         places=recorded.places,

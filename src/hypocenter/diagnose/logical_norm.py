@@ -13,12 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hypocenter.axes import HOLD_COPIES
 from hypocenter.diagnose.logical import merged, with_placements
 from hypocenter.diagnose.placements import parsed
 from hypocenter.diagnose.shelf import Shelf
 from hypocenter.nouns import Place
-
-_MAY_HOLD_COPIES = ("dp", "cp", "tp")  # over pp and ep tensors differ unless a placement says otherwise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +84,7 @@ def _untold(placement: str, place: Place | None) -> str:
     if place is None:
         return "the ranks"
     known = parsed(placement)
-    axes = [axis for axis in _MAY_HOLD_COPIES if len(place.groups.get(axis, ())) > 1 and axis not in known]
+    axes = [axis for axis in HOLD_COPIES if len(place.groups.get(axis, ())) > 1 and axis not in known]
     return ", ".join(axes) or ("" if known else "the ranks")
 
 

@@ -1,21 +1,12 @@
-"""How numbers read in a sentence, and the largest value of each floating format."""
+"""How numbers read in a sentence."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
-LARGEST: dict[str, float] = {
-    "float16": 65504.0,  # IEEE 754 binary16
-    "bfloat16": 3.3895313892515355e38,  # (2 - 2**-7) * 2**127
-    "float32": 3.4028234663852886e38,  # IEEE 754 binary32
-    "float64": 1.7976931348623157e308,  # IEEE 754 binary64
-    "complex64": 3.4028234663852886e38,
-    "complex128": 1.7976931348623157e308,
-    "float8_e4m3fn": 448.0,  # OCP 8-bit floating point, E4M3
-    "float8_e5m2": 57344.0,  # OCP 8-bit floating point, E5M2
-    "float8_e4m3fnuz": 240.0,
-    "float8_e5m2fnuz": 57344.0,
-}
+WIDE_LIMIT = 1e38  # bfloat16 and float32 end at 3.4e38; float16 and fp8 far below
+HUGE = 1e12  # no trained network works with activations, losses or gradients of this size
 
 
 def short(value: float) -> str:
@@ -41,3 +32,21 @@ def above(value: float, limit: float) -> str:
 def counted(n: int, noun: str) -> str:
     """A count with its noun: "1 value", "2 values", "16,777,216 values"."""
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
+
+
+def listed(numbers: Iterable[int], at_most: int | None = None) -> str:
+    """Whole numbers in rising order: "3, 5 to 9, 12".
+
+    Args:
+        at_most: single numbers and ranges that are shown; of the rest it is said how many. None: all are shown.
+    """
+    runs: list[list[int]] = []
+    for n in sorted(numbers):
+        if runs and n == runs[-1][1] + 1:
+            runs[-1][1] = n
+        else:
+            runs.append([n, n])
+    texts = [str(a) if a == b else f"{a}, {b}" if b == a + 1 else f"{a} to {b}" for a, b in runs]
+    shown = texts[:at_most]
+    more = f" and {len(texts) - len(shown)} more" if len(texts) > len(shown) else ""
+    return ", ".join(shown) + more

@@ -100,14 +100,15 @@ def forward_of(node: str) -> str:
 def subject(facts: OpFacts) -> str:
     """The operator in human terms, as the subject of a sentence; in backward "the gradient of ..."."""
     if facts.phase != "backward":
-        return _called(base(facts.op), facts.module)
+        return called(base(facts.op), facts.module)
     name = forward_of(facts.node) if facts.node else re.sub(r"_backward(_data|_input|_weight)?$", "", base(facts.op))
     if name in ("accumulate_grad", "error", "") or name.endswith(("accumulate_grad",)):
-        return f"{_called(base(facts.op), facts.module)} in backward"
-    return f"the gradient of {_called(name, facts.module)}"
+        return f"{called(base(facts.op), facts.module)} in backward"
+    return f"the gradient of {called(name, facts.module)}"
 
 
-def _called(name: str, module: str) -> str:
+def called(name: str, module: str) -> str:
+    """An operator by its base name, in human terms: "the square root"."""
     if name == "t" or name in MATMUL:
         return "linear" if name in ("linear", "mm", "addmm") and module.endswith("Linear") else "the matrix product"
     if name in CONVOLUTION:

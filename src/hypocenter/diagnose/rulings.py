@@ -6,8 +6,9 @@ import re
 from dataclasses import dataclass
 
 from hypocenter.diagnose.evidence import Evidence, OpFacts, TensorFacts
-from hypocenter.diagnose.numbers import LARGEST
+from hypocenter.diagnose.numbers import HUGE, WIDE_LIMIT
 from hypocenter.diagnose.operators import CAST, CONVOLUTION, MATMUL, PRODUCT, SUM, base, forward_of
+from hypocenter.formats import LARGEST
 from hypocenter.nouns import Confidence
 
 
@@ -68,6 +69,30 @@ def overflow(evidence: Evidence) -> Overflow | None:
         if actual <= limit or output is None or output.summary.n_nan or not output.summary.n_nonfinite:
             return None
     return Overflow(dtype=dtype_of(evidence), limit=limit, actual=actual, confidence=confidence)
+
+
+def ran_away(evidence: Evidence) -> Overflow | None:
+    """An overflow of a wide format with operands that no healthy network has: then the format is not the matter.
+
+    The result itself, or what is added up on the way to one that would fit.
+    """
+    limit = limit_of(evidence)
+    if evidence.origin is None or limit is None or limit < WIDE_LIMIT:
+        return None
+    if max((t.summary.absmax for t in floating(evidence.origin)), default=0.0) < HUGE:
+        return None
+    found = overflow(evidence)
+    if found is None and has_lost_partial_sums(evidence):
+        return Overflow(dtype=dtype_of(evidence), limit=limit, actual=evidence.float64.absmax, confidence="likely")
+    return found
+
+
+def has_lost_partial_sums(evidence: Evidence) -> bool:
+    """Whether the result is not finite each time, although in float64 it is and would fit."""
+    rerun, limit = evidence.float64, limit_of(evidence)
+    repeats = evidence.again.ran and evidence.again.equal_bits and not (evidence.cpu.ran and evidence.cpu.finite)
+    fits = rerun.ran and rerun.finite and limit is not None and rerun.absmax <= limit
+    return fits and repeats and evidence.leaf is None
 
 
 def singular(evidence: Evidence) -> Confidence | None:

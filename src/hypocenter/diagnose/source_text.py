@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 import io
 import re
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+from hypocenter.unwarned import unwarned
 
 SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return, ast.Expr)
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -47,8 +48,7 @@ class Text:
         self.lines = io.StringIO(text, newline="").readlines()  # str.splitlines also splits at form feeds
         self.newline = "\r\n" if self.lines and self.lines[0].endswith("\r\n") else "\n"
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of escapes in the user's texts
+            with unwarned():  # of escapes in the user's texts
                 self.tree = ast.parse(text)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise CannotRewrite(f"the file does not parse: {error}") from None

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hypocenter.diagnose.numbers import short
+
 MIN_POINTS = 4  # fewer make a line through anything
 MIN_BITS = 1.0  # growth below a factor of two is not worth a sentence
 MIN_R2 = 0.8  # share of the variance of log2|max| that a straight line must explain
@@ -49,3 +51,28 @@ def _line(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
     if sxx == 0 or syy == 0:
         return 0.0, 0.0
     return sxy / sxx, sxy * sxy / (sxx * syy)
+
+
+LOSS_FACTOR = 1024.0  # no healthy run loses so much of what it had learned
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossGrowth:
+    """The loss just before, against the smallest one until then."""
+
+    smallest: tuple[int, float]  # step, loss
+    last: tuple[int, float]
+
+    def sentence(self) -> str:
+        """The growth in words."""
+        (step, low), (last, high) = self.smallest, self.last
+        return f"the loss had grown from {short(low)} at step {step} to {short(high)} at step {last}"
+
+
+def loss_growth(losses: Sequence[tuple[int, float]]) -> LossGrowth | None:
+    """Whether the last losses before a failure had run away: training diverged; None unless by LOSS_FACTOR."""
+    known = [(step, abs(loss)) for step, loss in losses if math.isfinite(loss) and loss != 0.0]
+    if len(known) < 2:
+        return None
+    smallest, last = min(known, key=lambda point: point[1]), known[-1]
+    return LossGrowth(smallest=smallest, last=last) if last[1] >= LOSS_FACTOR * max(smallest[1], 1e-3) else None

@@ -103,6 +103,8 @@ def _symptom(evidence: Evidence) -> str:
         return f"{subject(evidence.origin)} made {made} from finite inputs"
     if evidence.leaf is not None:
         return f"{why.leaf_name(evidence)} was not finite before any operation"
+    if evidence.trigger == "unused-loss":
+        return "a loss that the program went on without is not finite"
     if evidence.trigger == "nonfinite-loss" or not evidence.forward_finite:
         return "the loss is not finite"
     n = len(evidence.bad_params)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from hypocenter.diagnose.evidence import Evidence, OpFacts, TensorFacts
-from hypocenter.diagnose.numbers import above, counted, short
+from hypocenter.diagnose.numbers import above, counted, listed, short
 from hypocenter.diagnose.operators import subject
 from hypocenter.diagnose.rulings import Overflow
-from hypocenter.diagnose.trend import growth
+from hypocenter.diagnose.trend import growth, loss_growth
 
 
 def inputs(evidence: Evidence) -> tuple[str, ...]:
@@ -25,6 +25,10 @@ def inputs(evidence: Evidence) -> tuple[str, ...]:
 def exceeded(evidence: Evidence, found: Overflow) -> tuple[str, ...]:
     """ "in float64 the largest value is 1.1e5 > 65504, the largest float16"."""
     size = above(found.actual, found.limit)
+    if found.actual <= found.limit:
+        return (
+            f"in float64 the result is {short(found.actual)}; what is added up on the way does not fit {found.dtype}",
+        )
     if found.confidence == "proven":
         return (f"in float64 the largest value is {size}, the largest {found.dtype}",)
     return (f"the operands allow up to {size}, the largest {found.dtype}; it was not executed again",)
@@ -40,6 +44,7 @@ def not_finite_in_float64(evidence: Evidence) -> tuple[str, ...]:
 def common(evidence: Evidence) -> tuple[str, ...]:
     """What is worth saying whatever the cause: how many, does it repeat, what hid it, what came before."""
     return (
+        *_unused(evidence),
         *_counted(evidence),
         *_at_scale_1(evidence),
         *_repeats(evidence),
@@ -49,6 +54,10 @@ def common(evidence: Evidence) -> tuple[str, ...]:
         *_samples(evidence),
         *_replay(evidence),
     )
+
+
+def _unused(evidence: Evidence) -> tuple[str, ...]:
+    return ("the program threw this loss away and went on without it",) * (evidence.trigger == "unused-loss")
 
 
 def place(op: OpFacts) -> str:
@@ -128,18 +137,25 @@ def _turned_nan(evidence: Evidence) -> tuple[str, ...]:
 
 
 def _grown(evidence: Evidence) -> tuple[str, ...]:
-    found = growth(evidence.history)
-    return (found.sentence(),) if found is not None else ()
+    found, of_loss = growth(evidence.history), loss_growth(evidence.losses)
+    return tuple(each.sentence() for each in (found, of_loss) if each is not None)
 
 
 def _samples(evidence: Evidence) -> tuple[str, ...]:
     if not evidence.samples or not evidence.n_samples:
         return ()
-    which = ", ".join(str(s) for s in evidence.samples[:8]) + (", …" if len(evidence.samples) > 8 else "")
-    head = f"sample{'s' if len(evidence.samples) > 1 else ''} {which} of {evidence.n_samples}"
+    n = len(evidence.samples)
+    head = f"sample{'s' if n > 1 else ''} {listed(evidence.samples)} of {evidence.n_samples}{in_dataset(evidence)}"
     if evidence.samples_confirmed:
-        return (f"{head}: without {'them' if len(evidence.samples) > 1 else 'it'} the step is finite",)
-    return (head,) if len(evidence.samples) < evidence.n_samples else ()
+        return (f"{head}: without {'them' if n > 1 else 'it'} the step is finite",)
+    return (head,) if n < evidence.n_samples else ()
+
+
+def in_dataset(evidence: Evidence) -> str:
+    """ " (dataset[1234])": where a DataLoader took the samples from, if that is known."""
+    indices = evidence.dataset_indices  # in the order of the samples
+    shown = ", ".join(str(index) for index in indices[:8]) + (", …" if len(indices) > 8 else "")
+    return f" (dataset[{shown}])" if indices else ""
 
 
 def _replay(evidence: Evidence) -> tuple[str, ...]:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from hypocenter.nouns import Count
 
 CheckStatus = Literal["ok", "warning", "problem", "cannot-tell", "not-applicable"]
 Status = Literal["healthy", "problems", "cannot-tell"]
@@ -14,28 +18,32 @@ Area = Literal["toolkits", "settings", "communication", "arithmetic"]
 class Check:
     """One thing that was looked at."""
 
-    code: str  # stable, for filters: "toolkit.nvcc-matches-torch", "comm.all-reduce"
+    code: Annotated[str, Meta(description="stable: toolkit.nvcc-matches-torch, setting.NCCL_ALGO, comm.all-reduce")]
     area: Area
     title: str
     status: CheckStatus
-    what: str  # what was found, with the numbers, one sentence
-    why: str = ""  # why it matters; for `cannot-tell`, why it could not be checked
-    fix: tuple[str, ...] = ()  # lines to paste into a shell; empty when there is nothing to do
-    rank: int | None = None  # None: the machine, or all ranks
-    host: str = ""
-    evidence: dict[str, Any] = field(default_factory=dict)  # measured values, plain data
+    what: Annotated[str, Meta(description="what was found, one sentence")]
+    why: Annotated[str, Meta(description="why it matters; for cannot-tell, why it could not be checked")] = ""
+    fix: Annotated[tuple[str, ...], Meta(description="lines to paste into a shell")] = ()
+    rank: Annotated[int | None, Meta(description="null: the machine, or all ranks")] = None
+    host: str | None = None
+    evidence: Annotated[dict[str, Any], Meta(description="measured values")] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """All checks, problems first. `healthy` when no check is a problem; warnings alone stay healthy, and are shown.
+    """Whether a machine, or a job, is fit to train: toolkits, settings, communication, arithmetic."""
 
-    `cannot-tell` when nothing that was asked for could be checked.
-    """
-
-    status: Status
+    schema: Literal["hypocenter.doctor/1"] = "hypocenter.doctor/1"
+    status: Annotated[
+        Status,
+        Meta(
+            description="healthy: no check is a problem (warnings stay healthy); cannot-tell: nothing of an area that "
+            "was asked for could be checked. Exit codes 0, 1, 5."
+        ),
+    ]
     sentence: str
-    checks: tuple[Check, ...] = ()
-    n_ranks: int = 1
-    missing: tuple[int, ...] = ()  # ranks that never answered
+    ranks: Annotated[int, Meta(ge=1)] = 1
+    missing: Annotated[tuple[Count, ...], Meta(description="ranks that never answered")] = ()
+    checks: Annotated[tuple[Check, ...], Meta(description="problems first")] = ()
     notes: tuple[str, ...] = ()

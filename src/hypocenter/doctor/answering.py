@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 
 from hypocenter.doctor.answer import Answer, Area, Check, Status
 
@@ -24,10 +25,11 @@ def answer(
     Args:
         asked: areas that were asked for by name: if nothing of one could be checked, the answer is `cannot-tell`.
     """
-    found = tuple(sorted(checks, key=lambda one: (_ORDER[one.status], _AREAS.index(one.area))))
+    named = (replace(one, host=one.host or None) for one in checks)
+    found = tuple(sorted(named, key=lambda one: (_ORDER[one.status], _AREAS.index(one.area))))
     status = _status(found, asked, missing)
     return Answer(
-        status=status, sentence=_sentence(found, status, asked, n_ranks, missing), checks=found, n_ranks=n_ranks,
+        status=status, sentence=_sentence(found, status, asked, n_ranks, missing), checks=found, ranks=n_ranks,
         missing=missing, notes=notes,
     )  # fmt: skip
 

@@ -47,7 +47,7 @@ def check(code: str, *, title: str, area: Area = "toolkits", order: int = 100) -
 def checks(plugins: Iterable[str] = ()) -> list[Entry]:
     """All checks in the order in which they are read."""
     CATALOGUE.load_asked(plugins)
-    return sorted(CATALOGUE.entries().values(), key=lambda entry: (entry.order, entry.code))
+    return CATALOGUE.in_order()
 
 
 def examine_machine(machine: Machine, plugins: Iterable[str] = ()) -> Iterator[Check]:

@@ -10,16 +10,12 @@ from __future__ import annotations
 
 import torch
 
-UNIT = {  # unit roundoff, 2**-(bits of the significand)
-    torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8,
-}  # fmt: skip
+from hypocenter.formats import FORMATS
+
+_FORMATS = {getattr(torch, name): FORMATS[name] for name in ("float64", "float32", "float16", "bfloat16")}
+UNIT = {dtype: form.roundoff for dtype, form in _FORMATS.items()}
+_LEAST_NORMAL = {dtype: form.smallest_normal for dtype, form in _FORMATS.items()}
 _TRUNCATES = 2.0
-_LEAST_NORMAL = {
-    torch.float32: 2.0**-126,
-    torch.float16: 2.0**-14,
-    torch.bfloat16: 2.0**-126,
-    torch.float64: 2.0**-1022,
-}
 _EXP_ULPS = 4.0  # of exp, log, rsqrt on any device: CUDA's tables say at most 2
 
 

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import torch
 
-EXACT = {  # largest n such that all integers up to n are exact: 2**(bits of the significand, IEEE 754 and bfloat16)
-    torch.int64: 2**40,  # of 2**63, which is more than is needed
-    torch.float64: 2**53,
-    torch.float32: 2**24,
-    torch.float16: 2**11,
-    torch.bfloat16: 2**8,
+from hypocenter.formats import FORMATS
+
+EXACT = {torch.int64: 2**40} | {  # largest n such that all integers up to n are exact; of int64 more than is needed
+    getattr(torch, name): FORMATS[name].whole_up_to for name in ("float64", "float32", "float16", "bfloat16")
 }
 NAMES = {dtype: str(dtype).removeprefix("torch.") for dtype in EXACT}
 _WIDEST = 2**40  # of a single number: leaves room in int64 for the sum over 2**22 ranks

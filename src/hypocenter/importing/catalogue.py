@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hypocenter.catalogue import Catalogue
-from hypocenter.errors import HypocenterError, NoRecordingError, UnknownNameError
+from hypocenter.errors import HypocenterError, NoRecordingError
 from hypocenter.importing.recording import Recording, Tally
 from hypocenter.nouns import Imported, Run
+from hypocenter.recognising import by_name, recognised, unknown
 from hypocenter.record.layout import is_recording, new_run_directory, remove_recording
 
 HEAD_BYTES = 1 << 16  # of a file that readers may look at to tell whether it is theirs
@@ -91,7 +92,7 @@ def import_dump(path: Path, out: str | None, *, kind: str | None = None, force: 
         ExistsError: there is something in `out`.
     """
     head = head_of(path)
-    chosen = _by_name(kind) if kind else _guessed(head)
+    chosen = by_name(IMPORTERS, kind, "kind of dump", "KIND") if kind else _guessed(head)
     directory = new_run_directory(out, force, f"{chosen.name}-{path.resolve().name}")
     recording = Recording(directory, Imported(kind=chosen.name, path=str(path.resolve())))
     try:
@@ -146,28 +147,14 @@ def _names(root: Path) -> list[str]:
     return found[:_MOST_NAMES]
 
 
-def _by_name(kind: str) -> Importer:
-    known = IMPORTERS.entries()
-    if kind not in known:
-        raise UnknownNameError(
-            f"no kind of dump is called {kind!r}", where="KIND", why=f"there are {', '.join(known)}",
-            fix="leave it out: the kind is told by the content",
-        )  # fmt: skip
-    return known[kind]
-
-
 def _guessed(head: Head) -> Importer:
-    known = IMPORTERS.entries()
     if head.is_directory and is_recording(head.path):
         raise NotADumpError(
             "this is a recording of ours already", where=str(head.path), fix=f"hypocenter check {head.path}"
         )
-    best, name = max(((entry.accepts(head), name) for name, entry in known.items()), default=(0.0, ""))
-    if best <= 0:
-        raise NotADumpError(
-            "nobody knows what kind of dump this is", where=str(head.path),
-            why="the folder is empty" if head.is_directory and not head.names
-            else f"it looks like none of: {', '.join(known)}",
-            fix="name the folder that holds step*/ (msprobe), or the kind: hypocenter import KIND PATH -o RUN",
-        )  # fmt: skip
-    return known[name]
+    found = recognised(IMPORTERS, head)
+    if found is None:
+        fix = "name the folder that holds step*/ (msprobe), or the kind: hypocenter import KIND PATH -o RUN"
+        empty = "the folder is empty" if head.is_directory and not head.names else ""
+        raise unknown(NotADumpError, "kind of dump", IMPORTERS, where=head.path, fix=fix, empty=empty)
+    return found

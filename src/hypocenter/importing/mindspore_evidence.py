@@ -17,6 +17,7 @@ from hypocenter.compare.weights.elements import values
 from hypocenter.compare.weights.tensor import whole
 from hypocenter.diagnose.evidence import Evidence, OpFacts, Rerun, TensorFacts
 from hypocenter.diagnose.origin import Blame, blame
+from hypocenter.formats import FORMATS
 from hypocenter.importing.mindspore_float64 import done_again
 from hypocenter.importing.mindspore_graph import GraphParameter
 from hypocenter.importing.mindspore_items import Execution, Item
@@ -24,7 +25,6 @@ from hypocenter.importing.mindspore_step import Step
 from hypocenter.importing.mindspore_trace import Leaf, Trace, trace_of
 from hypocenter.nouns import Summary
 from hypocenter.optrace import NAN
-from hypocenter.summary.formats import FORMATS
 
 _AT_MOST = 1 << 24  # elements of an output whose bad ones are looked up
 _INDICES = 16

@@ -14,15 +14,10 @@ from hypocenter.importing.mindspore_names import Scope, flat, number_of, scope_o
 from hypocenter.importing.mindspore_values import Value, Values
 from hypocenter.importing.sink import Sink
 from hypocenter.nouns import Phase, Reading, Summary
+from hypocenter.optimizers.rule import words_of
 
 _APART = 4  # orders of one run: parameters, inputs, outputs, the cell
 _MOST_NAMED = 5
-# What MindSpore's optimizers put before a parameter's name: nn.Adam, AdamWeightDecay, Momentum, SGD, RMSProp, Lamb
-_STATE = {
-    "moment1": "exp_avg", "moment2": "exp_avg_sq", "adam_m": "exp_avg", "adam_v": "exp_avg_sq", "exp_avg": "exp_avg",
-    "exp_avg_sq": "exp_avg_sq", "moments": "momentum_buffer", "accum": "momentum_buffer", "lamb_m": "exp_avg",
-    "lamb_v": "exp_avg_sq",
-}  # fmt: skip
 _RATE = "learning_rate"
 
 
@@ -314,7 +309,8 @@ class Step:
         """Phase, site and port of a weight; None of a rate or a counter."""
         prefix, _, rest = weight.name.partition(".")
         if rest in flow.weights:
-            return "optimizer", site_of(tuple(rest.split("."))), _STATE.get(prefix, prefix)
+            word = words_of("SGD").get(prefix, prefix)  # the class is not told; of all SGD has most words
+            return "optimizer", site_of(tuple(rest.split("."))), word
         return ("param", site_of(tuple(weight.name.split("."))), "value") if flow.is_of_network(weight) else None
 
     def _parameter(self, item: Item, runs: list[Execution], last_update: int) -> None:

@@ -5,12 +5,16 @@ Beside the readings because it does not change from step to step; comparing two 
 
 from __future__ import annotations
 
+import contextlib
 import os
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
+
+from hypocenter.nouns import OperatorCall
 
 FACTS_FILE = "facts.json"
 _AT_MOST_BYTES = 256 << 20
@@ -67,6 +71,7 @@ class Facts:
     settings: dict[str, Any] = field(
         default_factory=dict
     )  # autocast, num_threads, deterministic, tf32, sdpa backends, ...
+    calls: tuple[OperatorCall, ...] = ()  # of the first micro-batch whose operators were seen, in order; () of none
 
 
 def write_facts(folder: Path, facts: Facts) -> None:
@@ -74,6 +79,16 @@ def write_facts(folder: Path, facts: Facts) -> None:
     temporary = folder / f".{FACTS_FILE}-{os.getpid()}"
     temporary.write_bytes(msgspec.json.encode(facts))
     temporary.replace(folder / FACTS_FILE)
+
+
+def add_calls(folder: Path, calls: Sequence[OperatorCall]) -> bool:
+    """Put calls into a rank's facts.json, if it can be written; False while there is none."""
+    facts = read_facts(folder)
+    if facts is None:
+        return False
+    with contextlib.suppress(OSError):  # a full disk: a diff has less to say of causes, and nothing else is lost
+        write_facts(folder, replace(facts, calls=tuple(calls)))
+    return True
 
 
 def read_facts(folder: Path) -> Facts | None:

@@ -11,8 +11,9 @@ import msgspec
 
 from hypocenter.errors import ConfigError, ExistsError
 
-FORMAT = 1
+FORMAT = 2
 # 1: first version
+# 2: the journal; streams hold batches of several steps
 
 RUN_FILE = "run.json"
 DIAGNOSIS_FILE = "diagnosis.json"
@@ -25,6 +26,7 @@ DUMP_FOLDER = "graph-dump"  # of a rank, while its program runs: what MindSpore 
 STREAM_SUFFIX = ".arrow"
 SEALED_SUFFIX = ".parquet"
 SEALED_PREFIX = "sealed-"
+JOURNAL_NAME = "journal-{}.msgpack"
 
 _RANK_FOLDER = re.compile(r"rank-(\d{5,9})")
 
@@ -52,6 +54,11 @@ def batches_directory(run: Path, rank: int) -> Path:
 def sealed_path(stream: Path) -> Path:
     """The Parquet file that a stream becomes: `events-h-1.arrow` -> `sealed-events-h-1.parquet`."""
     return stream.with_name(f"{SEALED_PREFIX}{stream.stem}{SEALED_SUFFIX}")
+
+
+def journal_path(stream: Path) -> Path:
+    """The journal of the process that writes a stream: `events-h-1.arrow` -> `journal-h-1.msgpack`."""
+    return stream.with_name(JOURNAL_NAME.format(stream.stem.partition("-")[2]))
 
 
 def rank_directories(run: Path) -> dict[int, Path]:

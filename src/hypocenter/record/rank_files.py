@@ -119,9 +119,10 @@ def _read(part: Part, want: Want, room_bytes: int) -> Salvaged:
     label = f"{part.stream.parent.name}/"
     try:
         found, name = salvage(part.stream, schema, want, room_bytes=room_bytes), part.stream.name
-        if sealed.exists() and sealed_rows(sealed) > found.n_rows:
+        enough = found.n_rows if found.problem else found.n_rows + 1
+        if sealed.exists() and sealed_rows(sealed) >= enough:
             other = salvage(sealed, schema, want, room_bytes=room_bytes)
-            if other.n_rows > found.n_rows:
+            if other.n_rows >= enough:
                 found, name = other, sealed.name
     except FileNotFoundError:
         found, name = _read_sealed(sealed, want, schema, room_bytes), sealed.name

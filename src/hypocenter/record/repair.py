@@ -1,36 +1,65 @@
-"""Batches out of values that do not fit their columns: each value is mended or replaced, a reading is never lost whole.
+"""Rows and batches out of values that do not fit their columns: each value is mended or replaced, no row is lost.
 
-Only reached when the fast path (`schema.readings_batch`) has refused a batch.
+Only reached when the fast path (`schema.batch_of`) has refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
 from hypocenter.nouns import Reading, Source, StepRecord, Summary
-from hypocenter.record import schema
+from hypocenter.record.schema import READINGS, STEPS, Row, batch_of, column, reading_row, step_row
+
+Mended = Callable[[Exception], None]
+"""Told of the first value that could not be kept as it was."""
 
 
-def repaired_readings_batch(readings: Sequence[object]) -> pa.RecordBatch:
-    """Lay out what can be laid out; what is no Reading at all is left out."""
-    return schema._readings_batch([_whole(r) for r in readings if isinstance(r, Reading)], mended_column)
+def laid_out(schema: pa.Schema, rows: Sequence[Row], mended: Mended) -> pa.RecordBatch:
+    """Rows in columns, with what does not fit mended.
+
+    Args:
+        schema: READINGS or STEPS.
+        rows: values in the order of its columns.
+        mended: called if anything was.
+    """
+    try:
+        return batch_of(schema, rows)
+    except Exception as error:
+        mended(error)
+        return batch_of(schema, rows, mended_column)
 
 
-def repaired_steps_batch(steps: Sequence[object]) -> pa.RecordBatch:
-    """Lay out what can be laid out; what is no StepRecord at all is left out."""
-    return schema.steps_batch_by([s for s in steps if isinstance(s, StepRecord)], mended_column)
+def rows_of(readings: Sequence[Reading], steps: Sequence[StepRecord], mended: Mended) -> tuple[list[Row], list[Row]]:
+    """Rows of readings and of step records; what is neither is left out, and `mended` told of it."""
+    try:
+        return list(map(reading_row, readings)), list(map(step_row, steps))
+    except Exception as error:
+        mended(error)
+        return mended_rows(readings), mended_rows(steps)
+
+
+def mended_rows(things: Iterable[object]) -> list[Row]:
+    """Rows of readings or of step records, of plain values that fit; what is neither is left out."""
+    kept = list(things)
+    readings = [reading_row(_whole(each)) for each in kept if isinstance(each, Reading)]
+    steps = [step_row(each) for each in kept if isinstance(each, StepRecord)]
+    return [
+        row
+        for schema, rows in ((READINGS, readings), (STEPS, steps))
+        for row in zip(*(each.to_pylist() for each in batch_of(schema, rows, mended_column).columns), strict=True)
+    ]
 
 
 def mended_column(field: pa.Field, values: Sequence[Any]) -> pa.Array:
     """The column as it is when it fits, else with each value mended."""
     try:
-        return schema.column(field, values)
+        return column(field, values)
     except Exception:
-        return schema.column(field, [_mended(v, field.type, field.nullable) for v in values])
+        return column(field, [_mended(v, field.type, field.nullable) for v in values])
 
 
 def _whole(reading: Reading) -> Reading:

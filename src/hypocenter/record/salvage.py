@@ -9,9 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import ipc
 
-from hypocenter.errors import CorruptRecordingError
+from hypocenter.errors import CorruptRecordingError, first_line
 from hypocenter.record.gather import EVERYTHING, Gathered, Want
-from hypocenter.record.layout import FORMAT, SEALED_SUFFIX
+from hypocenter.record.journal import Journaled, read_journal
+from hypocenter.record.layout import FORMAT, SEALED_SUFFIX, journal_path
 
 _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # Arrow IPC: continuation mark, then metadata of no bytes
 
@@ -81,8 +82,9 @@ def sealed_rows(path: Path) -> int:
 
 
 def stream_batches(path: Path, schema: pa.Schema, verdict: Verdict, *, projected: bool) -> Iterator[pa.RecordBatch]:
-    """Whole batches up to the end or the first damage; the verdict says what the damage is."""
-    is_open = False
+    """Whole batches up to the end or the first damage, then what only the journal holds; the verdict names damage."""
+    journal = read_journal(journal_path(path))
+    n_batches, is_open = 0, False
     try:
         fields = _positions(path, schema) if projected else []
         options = ipc.IpcReadOptions(use_threads=False, included_fields=fields)
@@ -90,14 +92,32 @@ def stream_batches(path: Path, schema: pa.Schema, verdict: Verdict, *, projected
             verdict.started_ns = _started_ns(reader.schema, path)
             is_open = True
             for batch in reader:
-                fitted = _fitted(batch, schema)
-                verdict.n_rows += fitted.num_rows
-                yield fitted
+                n_batches += 1
+                if batch.num_rows:
+                    fitted = _fitted(batch, schema)
+                    verdict.n_rows += fitted.num_rows
+                    yield fitted
     except (CorruptRecordingError, FileNotFoundError):
         raise
     except Exception as error:  # hostile bytes: any error of Arrow's, of any class, is a verdict on the file
         until = f"cut or damaged after {verdict.n_rows:,} rows" if is_open else "holds nothing readable"
-        verdict.problem = f"{until} ({_first_line(error)})"
+        verdict.problem = f"{until} ({first_line(error)})"
+    if journal is not None:
+        yield from _latest(journal, path, n_batches, schema, verdict)
+
+
+def _latest(
+    journal: Journaled, path: Path, n_batches: int, schema: pa.Schema, verdict: Verdict
+) -> Iterator[pa.RecordBatch]:
+    """What the journal holds of a stream, if the stream does not hold it yet."""
+    is_of_events = path.name.startswith("events-")
+    if n_batches > (journal.head.events if is_of_events else journal.head.steps) >= 0:
+        return
+    batch = journal.events if is_of_events else journal.steps
+    verdict.problem = verdict.problem or journal.problem
+    if batch is not None:
+        verdict.n_rows += batch.num_rows
+        yield _fitted(batch, schema)
 
 
 def _positions(path: Path, schema: pa.Schema) -> Sequence[int]:
@@ -122,7 +142,7 @@ def sealed_batches(path: Path, schema: pa.Schema, verdict: Verdict, *, projected
     except (CorruptRecordingError, FileNotFoundError):
         raise
     except Exception as error:
-        verdict.problem = f"cannot be read ({_first_line(error)})"
+        verdict.problem = f"cannot be read ({first_line(error)})"
 
 
 def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -160,7 +180,7 @@ def newer_format(written_as: int, path: Path) -> CorruptRecordingError:
         f"the recording has format {written_as}, this version reads up to {FORMAT}",
         where=str(path),
         why="it was written by a newer Hypocenter",
-        fix="pip install --upgrade hypocenter",
+        fix="update Hypocenter as it was installed; in a clone: git pull, then pip install .",
     )
 
 
@@ -169,8 +189,3 @@ def _has_end(path: Path) -> bool:
         file.seek(0, 2)
         file.seek(max(0, file.tell() - len(_END_OF_STREAM)))
         return file.read() == _END_OF_STREAM
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).splitlines()
-    return (text[0] if text else type(error).__name__)[:160]

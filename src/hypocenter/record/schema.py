@@ -1,11 +1,11 @@
-"""The Arrow columns of readings and steps, and the way from nouns to columns and back.
+"""The Arrow columns of readings and steps, and the way from nouns to rows, to columns, and back.
 
-Columns are built whole, never row by row: this runs inside the training process at each step.
+A row is a tuple of plain values, one for each column of `READINGS` or `STEPS`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from operator import attrgetter
 from typing import Any
@@ -58,7 +58,6 @@ _SUMMARY = (
 READINGS = pa.schema([*_OWN, *_SOURCE, *_SUMMARY])
 """Columns of a stream of readings: a Reading with its summary and source laid flat."""
 
-_EXACT = frozenset(f.name for f in READINGS if not pa.types.is_floating(f.type) and f.name not in ("step", "sketch"))
 _LISTS = frozenset(f.name for f in READINGS if pa.types.is_list(f.type))
 
 STEPS = pa.schema(
@@ -74,90 +73,52 @@ STEPS = pa.schema(
 )
 """Columns of a stream of steps: a StepRecord."""
 
-_STEP = pa.struct(list(STEPS))
-_STEPS_REQUIRED = tuple(field.name for field in STEPS if not field.nullable)
+Row = tuple[Any, ...]
+
+_own_values = attrgetter(*(field.name for field in _OWN))
+_summary_values = attrgetter(*(field.name for field in _SUMMARY))
+_step_values = attrgetter(*STEPS.names)
+_NO_SOURCE = (None,) * len(_SOURCE)
 
 
-Build = Callable[[pa.Field, Sequence[Any]], pa.Array]
-
-KEPT_ROWS = 1 << 12  # of a batch whose columns are kept for the next one
-
-
-class LastColumns:
-    """Builds columns; what has the same values as in the batch before, as most columns have from step to step, once.
-
-    Not for floats, among which equal ones may differ (0.0 and -0.0).
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[str, tuple[Sequence[Any], pa.Array]] = {}
-
-    def __call__(self, field: pa.Field, values: Sequence[Any]) -> pa.Array:
-        """As `column`."""
-        if field.name not in _EXACT or len(values) > KEPT_ROWS:
-            return column(field, values)
-        known = self._known.get(field.name)
-        if known is not None and known[0] == values:
-            return known[1]
-        array = column(field, values)
-        self._known[field.name] = values, array
-        return array
+def reading_row(reading: Reading) -> Row:
+    """The values of a reading, in the order of `READINGS`."""
+    source = reading.source
+    lines = _NO_SOURCE if source is None else (source.file, source.line, source.text, source.function)
+    return (*_own_values(reading), *lines, *_summary_values(reading.summary))
 
 
-def readings_batch(readings: Sequence[Reading], build: Build | None = None) -> pa.RecordBatch:
-    """Lay readings out in columns.
+def step_row(step: StepRecord) -> Row:
+    """The values of a step record, in the order of `STEPS`."""
+    return _step_values(step)
+
+
+def readings_batch(readings: Iterable[Reading]) -> pa.RecordBatch:
+    """Lay readings out in columns; raises as `batch_of` does."""
+    return batch_of(READINGS, list(map(reading_row, readings)))
+
+
+def steps_batch(steps: Iterable[StepRecord]) -> pa.RecordBatch:
+    """Lay step records out in columns; raises as `batch_of` does."""
+    return batch_of(STEPS, list(map(step_row, steps)))
+
+
+def batch_of(
+    schema: pa.Schema, rows: Sequence[Row], build: Callable[[pa.Field, Sequence[Any]], pa.Array] | None = None
+) -> pa.RecordBatch:
+    """Lay rows out in columns.
 
     Args:
-        build: of a column: `LastColumns()` kept by who writes many batches.
+        schema: READINGS or STEPS.
+        rows: values in the order of its columns.
+        build: what makes one column of a field and its values; `column` if not given.
 
     Raises:
         Exception: of whatever kind pyarrow or Python raises for a value that its column cannot hold;
-            `repaired_readings_batch` then stores what can be stored.
+            `hypocenter.record.repair` then stores what can be stored.
     """
-    return _readings_batch(readings, build or column)
-
-
-def steps_batch(steps: Sequence[StepRecord]) -> pa.RecordBatch:
-    """Lay step records out in columns; raises as `readings_batch` does."""
-    rows = [{name: getattr(step, name) for name in STEPS.names} for step in steps]
-    for name in _STEPS_REQUIRED:
-        if any(row[name] is None for row in rows):
-            raise ValueError(f"column {name} has no value in some row")
-    return pa.RecordBatch.from_struct_array(pa.array(rows, _STEP))  # of one row: a call per column costs more
-
-
-def steps_batch_by(steps: Sequence[StepRecord], build: Build) -> pa.RecordBatch:
-    """The same, column by column as `build` makes them."""
-    return _batch(STEPS, [_attribute(name, steps) for name in STEPS.names], build)
-
-
-def _readings_batch(readings: Sequence[Reading], build: Build) -> pa.RecordBatch:
-    summaries = _attribute("summary", readings)
-    columns = [
-        *(_attribute(field.name, readings) for field in _OWN),
-        *_source_columns(_attribute("source", readings)),
-        *(_attribute(field.name, summaries) for field in _SUMMARY),
-    ]
-    return _batch(READINGS, columns, build)
-
-
-def _source_columns(sources: Sequence[Source | None]) -> list[list[Any]]:
-    if sources.count(None) == len(sources):  # the usual case: only traced rows have lines
-        return [list(sources)] * len(_SOURCE)
-    return [
-        [None if s is None else s.file for s in sources],
-        [None if s is None else s.line for s in sources],
-        [None if s is None else s.text for s in sources],
-        [None if s is None else s.function for s in sources],
-    ]
-
-
-def _attribute(name: str, rows: Sequence[Any]) -> list[Any]:
-    return list(map(attrgetter(name), rows))  # twice as fast as a comprehension with getattr
-
-
-def _batch(schema: pa.Schema, columns: Sequence[Sequence[Any]], build: Build) -> pa.RecordBatch:
-    arrays = [build(field, values) for field, values in zip(schema, columns, strict=True)]
+    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
+    arrays = [(build or column)(field, values) for field, values in zip(schema, columns, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 

@@ -6,17 +6,15 @@ behind is whole batches and at most one cut one. No fsync: a kill of the process
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pyarrow as pa
 from pyarrow import ipc
 
-from hypocenter.record.layout import sealed_path
+from hypocenter.record.appended import AppendedFile
+from hypocenter.record.schema import batch_of
 
-_LARGEST_WRITE = 1 << 30  # bytes; Linux writes at most 2**31 - 4096 in one call
 _BUFFER_BYTES = 1 << 16  # most batches fit in
-_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
 
 
 class _Pieces:
@@ -46,13 +44,17 @@ class Stream:
     """An append-only stream of batches of one schema. Every method may raise OSError.
 
     Args:
-        path: wanted path; when a stream or its sealed form has it already, `-2`, `-3`, ... is added to the stem.
+        path: of a file that does not exist.
         metadata: goes into the schema of the stream.
+
+    Attributes:
+        file: that it grows in.
+        n_batches: in it.
     """
 
     def __init__(self, path: Path, schema: pa.Schema, metadata: dict[str, str]) -> None:
-        self.path, self._fd = _create(path)
-        self.bytes_written = 0
+        self.file = AppendedFile(path)
+        self.n_batches = 0  # the first one is empty
         self._pieces = _Pieces()
         codec = "lz4" if pa.Codec.is_available("lz4") else None
         # Threads of Arrow's own would compete with the training process for its cores.
@@ -60,11 +62,13 @@ class Stream:
         # Arrow writes a hundred small pieces a batch: they are put together before Python sees them.
         self._together = pa.BufferedOutputStream(pa.PythonFile(self._pieces, mode="w"), _BUFFER_BYTES)
         self._encoder = ipc.new_stream(self._together, schema.with_metadata(metadata), options=options)
+        self.append(batch_of(schema, []))  # writes the columns: a stream without rows can be read, too
 
     def append(self, batch: pa.RecordBatch) -> None:
-        """Add one batch and hand it to the operating system; on failure the file is cut back to whole batches."""
+        """Add a batch and hand it to the operating system; on failure the file is cut back to what it was."""
         self._encoder.write_batch(batch)
         self._flush()
+        self.n_batches += 1
 
     def close(self) -> None:
         """Write the end-of-stream mark and close the file."""
@@ -76,32 +80,8 @@ class Stream:
 
     def abandon(self) -> None:
         """Close the file as it is."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+        self.file.close()
 
     def _flush(self) -> None:
         self._together.flush()
-        data = memoryview(self._pieces.take())
-        done = 0
-        try:
-            while done < len(data):
-                done += os.write(self._fd, data[done : done + _LARGEST_WRITE])
-        except BaseException:  # a KeyboardInterrupt between two pieces too
-            os.ftruncate(self._fd, self.bytes_written)
-            raise
-        self.bytes_written += done
-        if not os.fstat(self._fd).st_nlink:
-            raise FileNotFoundError(f"{self.path} was deleted while it was written")
-
-
-def _create(path: Path) -> tuple[Path, int]:
-    for attempt in range(1, 1000):
-        candidate = path if attempt == 1 else path.with_name(f"{path.stem}-{attempt}{path.suffix}")
-        if sealed_path(candidate).exists():
-            continue  # an earlier process of the same host and number (usual in containers)
-        try:
-            return candidate, os.open(candidate, _FLAGS, 0o666)
-        except FileExistsError:
-            continue
-    raise FileExistsError(f"a thousand streams named {path.name}")
+        self.file.append(self._pieces.take())

@@ -44,6 +44,8 @@ COUNT = Struct("<Iq")  # crc32 of a group's key, collectives of it that were ent
 HEAD_AT, SLOTS_AT, END_AT, BEAT_AT, LOOK_AT, STACK_AT = 0, (512, 1024), 1536, 2560, 2688, 4096
 MAX_GROUPS = 8  # of which a rank's counts are kept; a rank of a 5-dimensional layout is in about as many
 MAX_STACK_BYTES = 16 << 10
+_FATAL = "Fatal Python error: "
+_WANTED = ("KeyboardInterrupt", "SystemExit", "StopTraining", "GeneratorExit")
 RAISED, ENDED, IN_THREAD = 1, 2, 3  # kinds of end
 _STACK_WITHIN_NS = 3_000_000_000  # of the last sign of life: a later time is that of a copy of the file
 OWN_SIGTERM, NOT_RECORDING = 1, 2  # flags of a slot
@@ -102,6 +104,25 @@ class Whereabouts:
     stack_ns: int = 0  # Unix time of that signal
     own_sigterm: bool = False  # the program handles SIGTERM itself
     not_recording: bool = False  # its streams had to be given up
+
+    @property
+    def fatal(self) -> str:
+        """What Python said of a crash outside of it, `Segmentation fault`; "" where it said nothing."""
+        head = self.stack.partition("\n")[0]
+        return head.removeprefix(_FATAL) if head.startswith(_FATAL) else ""
+
+    @property
+    def was_interrupted(self) -> bool:
+        """Whether somebody or the program itself wanted this end: Ctrl-C, `sys.exit`."""
+        return self.exit is not None and self.exit.type in _WANTED and not self.exit.in_thread
+
+    @property
+    def death(self) -> str:
+        """Of what the process died, `died of IndexError`; "" where it did not, or nothing is known of it."""
+        if self.has_raised and self.exit is not None and not self.was_interrupted:
+            return f"died of {self.exit.type} at step {self.step}"
+        is_over = self.exit is not None and not self.exit.in_thread
+        return f"crashed ({self.fatal}) at step {self.step}" if self.fatal and not is_over else ""
 
     @property
     def has_raised(self) -> bool:

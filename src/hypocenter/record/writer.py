@@ -1,4 +1,4 @@
-"""The recording end of the store: one writer per process, two streams per rank, one batch per step.
+"""The recording end of the store: one writer per process; each step to its journal, blocks of steps to its two streams.
 
 Nothing here raises into training. What cannot be written is dropped with one warning; `broken` says why.
 """
@@ -11,18 +11,21 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 import pyarrow as pa
 
 from hypocenter.nouns import Reading, StepRecord
-from hypocenter.record.layout import FORMAT, STREAM_SUFFIX, rank_directory
-from hypocenter.record.repair import repaired_readings_batch, repaired_steps_batch
-from hypocenter.record.schema import READINGS, STEPS, LastColumns, readings_batch, steps_batch
+from hypocenter.record.block import Block
+from hypocenter.record.journal import Head, Journal
+from hypocenter.record.layout import FORMAT, JOURNAL_NAME, STREAM_SUFFIX, rank_directory, sealed_path
+from hypocenter.record.norm_rows import NormRows
+from hypocenter.record.repair import rows_of
+from hypocenter.record.schema import READINGS, STEPS
 from hypocenter.record.stream import Stream
 
-Row = TypeVar("Row", Reading, StepRecord)
-
+STEPS_OF_BLOCK = 64  # a batch costs as much as some hundred of its rows: 64 steps make that little
+MANY_ROWS = 1 << 9  # of a step: a batch of its own costs less than the journal
+ROWS_OF_BLOCK = 1 << 14  # at most, and a step more: some megabytes
 SEAL_AT_MOST_BYTES = 512 << 20  # a larger stream would hold up the end of the program; about 100 MB are sealed a second
 
 
@@ -46,18 +49,21 @@ class Writer:
         self._lock = threading.RLock()
         self._busy = False
         self._closed = False
-        self._mended = False
+        self._has_mended = False
+        self._name = ""  # of this process among the writers of its rank
+        self._journal: Journal | None = None
+        self._block, self._n_writes = Block(self._mended), 0
         self._events: Stream | None = None
         self._steps: Stream | None = None
-        self._columns = LastColumns()
 
     @property
     def bytes_written(self) -> int:
         """Bytes handed to the operating system so far, before sealing."""
-        return sum(stream.bytes_written for stream in (self._events, self._steps) if stream)
+        streams = sum(stream.file.n_bytes for stream in (self._events, self._steps) if stream)
+        return streams + (self._journal.n_bytes if self._journal else 0)
 
-    def write(self, readings: Sequence[Reading], step: StepRecord | None = None) -> None:
-        """Append the readings, then the step, and hand both to the operating system before returning.
+    def write(self, readings: Sequence[Reading], step: StepRecord | None = None, norms: NormRows | None = None) -> None:
+        """Append the readings and norms, then the step, and hand all to the operating system before returning.
 
         The step goes last: one that can be read has all its readings.
         """
@@ -69,7 +75,7 @@ class Writer:
                 return
             self._busy = True
             try:
-                self._append(readings, step)
+                self._append(readings, step, norms)
             except Exception as error:
                 self._break(error)
             finally:
@@ -88,67 +94,104 @@ class Writer:
             except Exception as error:
                 self._break(error)
 
-    def _append(self, readings: Sequence[Reading], step: StepRecord | None) -> None:
-        if len(readings):
-            batch = self._batch(readings, lambda rows: readings_batch(rows, self._columns), repaired_readings_batch)
-            self._events = self._events or self._open("events", READINGS)
-            self._events.append(batch)
+    def _append(self, readings: Sequence[Reading], step: StepRecord | None, norms: NormRows | None) -> None:
+        if not readings and norms is None and step is None:
+            return
+        journal = self._journal or self._opened()
+        if readings or norms:
+            self._events = self._events or self._stream("events", READINGS)
         if step is not None:
-            batch = self._batch([step], steps_batch, repaired_steps_batch)
-            self._steps = self._steps or self._open("steps", STEPS)
-            self._steps.append(batch)
+            self._steps = self._steps or self._stream("steps", STEPS)
+        steps = [] if step is None else [step]
+        has_many = len(readings) >= MANY_ROWS
+        if has_many:
+            rows, records = rows_of(readings, steps, self._mended)
+        else:
+            head = Head(events=_batches_in(self._events), steps=_batches_in(self._steps))
+            rows, records = journal.append(head, readings, norms, steps)
+        self._block.add(rows, norms, records)
+        self._n_writes += 1
+        if has_many or self._n_writes >= STEPS_OF_BLOCK or self._block.n_rows >= ROWS_OF_BLOCK:
+            self._end_block(journal)
 
-    def _batch(
-        self,
-        rows: Sequence[Row],
-        exact: Callable[[Sequence[Row]], pa.RecordBatch],
-        repaired: Callable[[Sequence[Row]], pa.RecordBatch],
-    ) -> pa.RecordBatch:
-        try:
-            return exact(rows)
-        except Exception as error:
-            if not self._mended:
-                self._mended = True
-                self._say(f"some values could not be recorded as they are and were replaced ({_reason(error)})")
-            return repaired(rows)
+    def _end_block(self, journal: Journal) -> None:
+        """Give the streams what only the journal holds."""
+        for stream, batch in ((self._events, self._block.events()), (self._steps, self._block.steps())):
+            if stream is not None and batch is not None:
+                stream.append(batch)
+        journal.clear()
+        self._block, self._n_writes = Block(self._mended), 0
 
-    def _open(self, kind: str, schema: pa.Schema) -> Stream:
+    def _opened(self) -> Journal:
+        """The journal, under a name that no earlier process has: numbers of processes come again in containers."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        host = host_name()
+        for attempt in range(1, 1000):
+            self._name = f"{host_name()}-{self._pid}{'' if attempt == 1 else f'-{attempt}'}"
+            streams = [self._path(kind) for kind in ("events", "steps")]
+            if any(path.exists() or sealed_path(path).exists() for path in streams):
+                continue
+            try:
+                self._journal = Journal(self._folder / JOURNAL_NAME.format(self._name), self._mended)
+            except FileExistsError:
+                continue
+            return self._journal
+        raise FileExistsError(f"a thousand writers named {self._name}")
+
+    def _path(self, kind: str) -> Path:
+        return self._folder / f"{kind}-{self._name}{STREAM_SUFFIX}"
+
+    def _stream(self, kind: str, schema: pa.Schema) -> Stream:
         metadata = {
             "hypocenter.format": str(FORMAT),
             "hypocenter.rank": str(self._rank),
-            "hypocenter.host": host,
+            "hypocenter.host": host_name(),
             "hypocenter.pid": str(self._pid),
             "hypocenter.started_ns": str(time.time_ns()),
         }
-        return Stream(self._folder / f"{kind}-{host}-{self._pid}{STREAM_SUFFIX}", schema, metadata)
+        return Stream(self._path(kind), schema, metadata)
 
     def _finish(self, seal: bool) -> None:
+        if self._journal is None or self.broken:
+            self._abandon()
+            return
+        self._end_block(self._journal)
         streams = [stream for stream in (self._events, self._steps) if stream]
         for stream in streams:
-            if self.broken:
-                stream.abandon()
-            else:
-                stream.close()
-        if seal and not self.broken:
+            stream.close()
+        self._journal.close(remove=True)
+        if seal:
             for stream in streams:
-                if stream.bytes_written <= SEAL_AT_MOST_BYTES:
-                    _seal(stream.path)
+                if stream.file.n_bytes <= SEAL_AT_MOST_BYTES:
+                    _seal(stream.file.path)
+
+    def _abandon(self) -> None:
+        """Close the files as they are."""
+        for stream in (self._events, self._steps):
+            if stream:
+                stream.abandon()
+        if self._journal:
+            self._journal.close(remove=False)
+
+    def _mended(self, error: Exception) -> None:
+        if not self._has_mended:
+            self._has_mended = True
+            self._say(f"some values could not be recorded as they are and were replaced ({_reason(error)})")
 
     def _break(self, error: Exception) -> None:
         if not self.broken:
             self.broken = _reason(error)
             self._say(f"recording to {self._folder} stopped, training goes on ({self.broken})")
-        for stream in (self._events, self._steps):
-            if stream:
-                stream.abandon()
+        self._abandon()
 
     def _say(self, text: str) -> None:
         try:
             self._warn(text)
         except Exception:
             self._warn = lambda _: None
+
+
+def _batches_in(stream: Stream | None) -> int:
+    return 0 if stream is None else stream.n_batches
 
 
 def host_name() -> str:

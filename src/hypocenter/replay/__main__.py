@@ -5,13 +5,17 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from hypocenter.errors import BundleError, HypocenterError
-from hypocenter.replay.bundle import FORMAT, NAMESPACES, OP_FILE, SCRIPT_FILE, script
+from hypocenter.errors import BundleError, HypocenterError, MissingFrameworkError
 
 
 def main(argument: str) -> None:
-    """Check the bundle and run it. Exits 0 if the failure shows again, 1 if it does not, 4 for a bad bundle."""
+    """Check the bundle and run it. Exits 0 if the failure shows again, 1 if it does not, 2 without torch, 4 for a bad
+    bundle.
+    """
     import json
+
+    _require_torch()
+    from hypocenter.replay.bundle import FORMAT, NAMESPACES, OP_FILE, SCRIPT_FILE, script
 
     folder = Path(argument)
     path = folder / OP_FILE
@@ -34,6 +38,17 @@ def main(argument: str) -> None:
     # our own text of the script, never the one that lies in the bundle: a stranger may have written that
     text = script("replay of a bundle", f"in {folder}")
     exec(compile(text, SCRIPT_FILE, "exec"), {"__file__": str(folder / SCRIPT_FILE), "__name__": "__main__"})
+
+
+def _require_torch() -> None:
+    try:
+        import torch as torch
+    except Exception as error:  # an installation that is broken raises what it likes
+        raise MissingFrameworkError(
+            "a bundle is replayed with torch, and this Python cannot import it", where=sys.executable,
+            why=(str(error) or type(error).__name__).splitlines()[0],
+            fix="use the Python that has it: PYTHON -m hypocenter replay BUNDLE",
+        ) from error  # fmt: skip
 
 
 if __name__ == "__main__":

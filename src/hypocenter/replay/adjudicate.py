@@ -201,7 +201,7 @@ def op_facts(tracer: OpTracer, node: Node, *, detailed: bool = True) -> OpFacts:
         phase=place.phase,
         site=place.site,
         module=place.module,
-        port="grad_in[0]" if place.phase == "backward" else "out[0]",
+        port="grad_in[0]" if node.is_gradient else "out[0]",
         source=place.source(),
         node=place.node,
         inputs=tuple(inputs),

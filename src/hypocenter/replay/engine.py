@@ -1,6 +1,7 @@
 """Does a micro-batch again, in place: same inputs, random state, autocast, flags, buffers; everything restored.
 
-The parameters are still the ones the step started from, because replays happen before the optimizer uses the gradients.
+The parameters are still the ones the step started from, because replays happen before the optimizer uses the gradients;
+where their version counters tell that somebody has written to them since, there is no replay.
 Gradients are taken with `torch.autograd.grad`, so no `.grad` changes and no accumulation hook (DDP, user) fires. Where
 all ranks replay together, their collectives go over groups of ours (`own_groups`).
 """
@@ -18,14 +19,16 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from hypocenter.replay import alone, sharded
 from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.replay.own_groups import OwnCollectives, OwnGroups
+from hypocenter.replay.user_operations import in_loss_code, outside_modules
 from hypocenter.replay.whole import model as sharding
 from hypocenter.replay.whole.model import Whole
 from hypocenter.tap.gradients import local
 from hypocenter.tap.handed_in import handed_in
+from hypocenter.tap.lent import lending
 from hypocenter.tap.names import NameMap
-from hypocenter.tap.op_context import OpContext
+from hypocenter.tap.op_context import OpContext, Outside
 from hypocenter.tap.state import capture_rng, entered, restore_rng
-from hypocenter.tap.tape import PLACEHOLDERS, Event, Microbatch, Tape
+from hypocenter.tap.tape import PLACEHOLDERS, Event, Microbatch, Tape, is_trainable_leaf
 from hypocenter.tap.tree import replace_tensors, tensors
 
 _REENTRANT = "heckpoint"  # torch: "Checkpointing is not compatible with .grad()", in several wordings
@@ -52,9 +55,17 @@ def _finite(tensor: torch.Tensor) -> bool:
 class Replayer:
     """Executes micro-batches of one step's tape again."""
 
-    def __init__(self, tape: Tape, paused: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
+    def __init__(
+        self,
+        tape: Tape,
+        paused: Callable[[], contextlib.AbstractContextManager[None]],
+        is_parameter: Callable[[torch.Tensor], bool] = lambda _: False,
+    ) -> None:
         self._tape = tape
         self._paused = paused
+        self.is_constant: Callable[[torch.Tensor], bool] = lambda _: True
+        """Whether the infinities of an input are constants of the program (a mask), as far as is known."""
+        self._is_named = is_parameter  # whether a tensor that is no `nn.Parameter` is one all the same
         self._accumulate = False  # gradients through .backward(): needed for reentrant checkpointing
         self._own_groups: OwnGroups | None = None  # while all ranks replay together
         self._whole: Whole | None = None
@@ -121,11 +132,15 @@ class Replayer:
         self.run(microbatch, [parameter], mode=seen)
         return dtype in seen.found
 
+    def _is_parameter(self, tensor: torch.Tensor) -> bool:
+        is_module_s = isinstance(tensor, torch.nn.Parameter)
+        return is_module_s or (is_trainable_leaf(tensor) and self._is_named(tensor))
+
     def batch_tensors(self, microbatch: Microbatch) -> list[torch.Tensor]:
         """The inputs that came from outside (no parameters), in order of use."""
         found: list[torch.Tensor] = []
         for _, event in self._tape.slice(microbatch):
-            found.extend(e.tensor for e in event.externals if not isinstance(e.tensor, torch.nn.Parameter))
+            found.extend(e.tensor for e in event.externals if not self._is_parameter(e.tensor))
         return found
 
     def named_inputs(self, microbatch: Microbatch) -> list[tuple[str, torch.Tensor]]:
@@ -133,7 +148,7 @@ class Replayer:
         found: list[tuple[str, torch.Tensor]] = []
         for _, event in self._tape.slice(microbatch):
             for suffix, tensor in tensors((event.args, event.kwargs)):
-                if PLACEHOLDERS.number(tensor) is None and not isinstance(tensor, torch.nn.Parameter):
+                if PLACEHOLDERS.number(tensor) is None and not self._is_parameter(tensor):
                     name = suffix.removeprefix("[0]").removeprefix("[1]") or suffix
                     found.append((f"batch{name}" if event.module is not None else f"loss input{name}", tensor))
         return found
@@ -210,8 +225,9 @@ class Replayer:
             if self._whole is not None:
                 stack.enter_context(self._whole.on_demand(getattr(mode, "keep_captured", _nobody)))
             slots: dict[int, torch.Tensor] = {}
+            outside = outside_modules([event for _, event in events])
             for _, event in events:
-                self._do(event, slots, context, rows, float32_at)
+                self._do(event, slots, context, rows, float32_at, outside)
             roots = [slots[slot] for slot in microbatch.roots if slot is not None]
             seeds: list[Any] = list(microbatch.seeds)
             if seed_scale != 1.0:
@@ -221,8 +237,58 @@ class Replayer:
                 ]
             is_gathered = any(alone.is_gathered(event.function) for _, event in events)
             accumulate = self._accumulate or is_gathered or bool(self._whole)
+            getattr(mode, "starts_from", _nobody)(seeds)
             grads = self._gradients(roots, seeds, parameters, accumulate=accumulate)
             return Replayed(values=[root.detach() for root in roots], grads=grads)
+
+    def make(
+        self,
+        tape: Tape,
+        slot: int,
+        *,
+        mode: contextlib.AbstractContextManager[Any],
+        context: OpContext,
+        outside: Callable[[Event], Outside],
+    ) -> torch.Tensor:
+        """Do again what made a value before the model was called; the value.
+
+        Args:
+            tape: on which it is.
+            slot: its number there.
+            mode: entered around all of it.
+            context: told of the source line of each operation.
+            outside: what the user's own operations are called.
+
+        Raises:
+            ReplayImpossible: with the reason.
+        """
+        made = tape.making(slot)
+        events = [event for _, event in made]
+        why = next((why for event in events if (why := alone.why_not(event.function))), "")
+        if why := tape.why_not([slot]) or why or tape.mutated(made):
+            raise ReplayImpossible(why)
+        slots: dict[int, torch.Tensor] = {}
+        with self._in_place(events, mode, context):
+            for event in events:
+                self._do(event, slots, context, None, None, outside)
+        return slots[slot]
+
+    @contextlib.contextmanager
+    def _in_place(
+        self, events: list[Event], mode: contextlib.AbstractContextManager[Any], context: OpContext
+    ) -> Generator[None, None, None]:
+        """Around events that are done again on this rank alone; afterwards all is as it was."""
+        rng = capture_rng()
+        with contextlib.ExitStack() as stack:
+            stack.callback(restore_rng, rng)
+            stack.enter_context(self._paused())
+            stack.enter_context(_modules_as_they_were(iter(events)))
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+            stack.callback(context.attach())
+            if alone.is_one_of_many():
+                stack.enter_context(alone.NoCollectives())
+            stack.enter_context(mode)
+            yield
 
     def run_modules(
         self, microbatch: Microbatch, *, mode: contextlib.AbstractContextManager[Any], context: OpContext
@@ -234,19 +300,11 @@ class Replayer:
         """
         before = [m.n_events for m in self._tape.microbatches if m.number < microbatch.number]
         events = self._tape.events[max(before, default=0) : microbatch.n_events]
-        if why := next((why for event in events if (why := alone.why_not(event.function))), ""):
+        why = next((why for event in events if (why := alone.why_not(event.function))), "")
+        if why := why or self._tape.mutated([*enumerate(events)]):
             raise ReplayImpossible(why)
-        rng = capture_rng()
         outputs: list[torch.Tensor] = []
-        with contextlib.ExitStack() as stack:
-            stack.callback(restore_rng, rng)
-            stack.enter_context(self._paused())
-            stack.enter_context(_modules_as_they_were(iter(events)))
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
-            stack.callback(context.attach())
-            if alone.is_one_of_many():
-                stack.enter_context(alone.NoCollectives())
-            stack.enter_context(mode)
+        with self._in_place(events, mode, context):
             slots: dict[int, torch.Tensor] = {}
             for event in events:
                 if event.module is not None and all(slot in slots for slot in event.needs):
@@ -261,14 +319,17 @@ class Replayer:
         context: OpContext | None,
         rows: tuple[int, torch.Tensor] | None,
         float32_at: tuple[str, int] | None,
+        outside: Callable[[Event], Outside] = in_loss_code,
     ) -> None:
         def resolve(tensor: torch.Tensor) -> torch.Tensor:
+            if tensor is event.was:
+                return tensor.clone()  # what it does in place must not change what is kept
             number = PLACEHOLDERS.number(tensor)
             if number is not None:
                 return slots[number]
             if self._whole is not None:
                 tensor = self._whole.tensor(tensor)
-            if rows is not None and _has_rows(tensor, rows[0]):
+            if rows is not None and _has_rows(tensor, rows[0]) and not self._is_parameter(tensor):
                 return tensor.detach().index_select(0, rows[1].to(tensor.device)).requires_grad_(tensor.requires_grad)
             return tensor
 
@@ -276,32 +337,36 @@ class Replayer:
         if event.rng is not None:
             restore_rng(event.rng)
         if context is not None:
-            context.outside = None if event.module is not None else (event.code, event.line)
+            context.outside = None if event.module is not None else outside(event)
+            context.called_at, context.done_by = (event.code, event.line), Replayer._do.__code__
         ambient = event.ambient
         if float32_at is not None and event.code is not None and (event.code.co_filename, event.line) == float32_at:
             args, kwargs = replace_tensors(args, _widened), replace_tensors(kwargs, _widened)
             ambient = replace(ambient, autocast=tuple((kind, False, dtype) for kind, _, dtype in ambient.autocast))
-        with entered(ambient), handed_in(event.handed):
+        lent = [each.of(resolve) for each in event.lent]
+        with entered(ambient), handed_in(event.handed), lending(lent):
             result = alone.callee(event.function)(*args, **kwargs)
+        if result is None and event.slots:
+            result = args[0]  # changed in place
         for slot, (_, tensor) in zip(event.slots, tensors(result), strict=False):
             slots[slot] = tensor
 
     def _gradients(
         self, roots: list[torch.Tensor], seeds: list[Any], parameters: Sequence[torch.Tensor], *, accumulate: bool
     ) -> list[torch.Tensor | None]:
-        wanted = [p for p in parameters if p.requires_grad]
+        wanted = [p for p in parameters if p.requires_grad and any(root.requires_grad for root in roots)]
         if accumulate:
             full = [p for p in wanted if self._whole is not None and self._whole.made(p)]
             with _isolated_grads(wanted), _only_bad_ones_kept(full):
                 torch.autograd.backward(roots, seeds)
                 found = [p.grad for p in wanted]
         else:
-            found = list(torch.autograd.grad(roots, wanted, seeds, allow_unused=True))
+            found = list(torch.autograd.grad(roots, wanted, seeds, allow_unused=True)) if wanted else []
         by_id = {id(p): g for p, g in zip(wanted, found, strict=True)}
         return [by_id.get(id(p)) for p in parameters]
 
 
-def _nobody(_: set[int]) -> None:
+def _nobody(_: Any) -> None:
     """Nobody has to be told."""
 
 
@@ -325,7 +390,7 @@ def _widened(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _has_rows(tensor: torch.Tensor, n_rows: int) -> bool:
-    return tensor.dim() > 0 and tensor.shape[0] == n_rows and not isinstance(tensor, torch.nn.Parameter)
+    return tensor.dim() > 0 and tensor.shape[0] == n_rows
 
 
 @contextlib.contextmanager

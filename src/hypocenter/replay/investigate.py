@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 
 from hypocenter.diagnose.evidence import Cure, Evidence, Rerun
 from hypocenter.diagnose.origin import Blame, blame, killed_infinities
+from hypocenter.diagnose.rulings import masked_by
 from hypocenter.replay import adjudicate
 from hypocenter.replay.case import HIDDEN, Case, Outcome, Scene, is_finite
 from hypocenter.replay.cure import proposals
 from hypocenter.replay.engine import Replayed, Replayer, ReplayImpossible
+from hypocenter.replay.preparation import Preparation
 from hypocenter.replay.shares import fits, run_gradient, shares
-from hypocenter.replay.testimony import testify
+from hypocenter.replay.testimony import MAX_PATH, testify
 from hypocenter.replay.traced import Traced
 from hypocenter.replay.tracing import Observer, Tracing
 from hypocenter.replay.trials import Trials
@@ -23,7 +25,17 @@ from hypocenter.tap.names import NameMap
 from hypocenter.tap.tape import Microbatch
 from hypocenter.tap.tracer import OpTracer
 
+_SATURATING = frozenset({"", "tanh", "sigmoid", "hardtanh", "erf"})  # they hide an infinity, and nobody meant to
+_MAX_BACK = 8  # times that a bad value is followed from what was computed with gradients to what was not, or back
 Observers = Callable[[Microbatch], Observer | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Back:
+    """A trace, and where in it a bad value began."""
+
+    tracer: OpTracer
+    found: Blame
 
 
 class Investigator:
@@ -32,11 +44,20 @@ class Investigator:
     Args:
         replayer: of the step's tape.
         names: the user's names.
+        preparation: follows what came into the step back to how it was made; None: it ends there.
         after_trace: told when a traced replay is over and cures begin.
     """
 
-    def __init__(self, replayer: Replayer, names: NameMap, *, after_trace: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        replayer: Replayer,
+        names: NameMap,
+        *,
+        preparation: Preparation | None = None,
+        after_trace: Callable[[], None] = lambda: None,
+    ) -> None:
         self._replayer, self._names, self._after_trace = replayer, names, after_trace
+        self._preparation = preparation
         self._tracing = Tracing(replayer, names)
         self._cures: dict[tuple[str, str], Cure] = {}  # verified, by site and op that they cured
         self._sums: dict[str, torch.Tensor] = {}  # float64 gradients of suspects, over the finite micro-batches
@@ -86,6 +107,15 @@ class Investigator:
                 return outcome
         return Outcome(evidence=self._inconclusive(case, why_not, n_finite))
 
+    def of_output(self, case: Case, output: torch.Tensor) -> Outcome | None:
+        """What made a bad value that the program has computed without a loss; None: that cannot be done again."""
+        done_again = self._preparation.of(output) if self._preparation is not None else None
+        if done_again is None:
+            return None
+        tracer, made = done_again
+        scene = Scene(case=case, named=self._names.parameters(), tracer=tracer, microbatch=None)
+        return self._explained(scene, replace(self.base(case), replayed=True, forward_finite=False), [made])
+
     def _inconclusive(self, case: Case, why_not: str, n_finite: int) -> Evidence:
         base = self.base(case)
         is_all = n_finite == len(case.microbatches)
@@ -94,7 +124,7 @@ class Investigator:
         is_elsewhere = all(fits(share) for share in own) if own else case.world_size > 1 and self._sums_fit()
         if case.trigger in ("nonfinite-grad", "skipped-step") and is_all and n_finite > 1 and not is_elsewhere:
             return self._accumulated(case, base)
-        if n_finite:
+        if n_finite and is_all:
             why_not = (
                 "on this rank the step is finite: the value came from another rank"
                 if case.world_size > 1
@@ -168,14 +198,67 @@ class Investigator:
 
     def _with(self, scene: Scene, base: Evidence, found: Blame) -> Outcome:
         evidence, op, mask = testify(Traced(scene.tracer), base, found)
+        back = self._followed_back(scene.tracer, found, evidence)
+        if back is not None and back.found.origin is not None:
+            return self._prepared(scene, base, back, evidence)
+        start = back if back is not None else _Back(scene.tracer, found)
+        evidence = self._with_loader(evidence, start)
         if scene.microbatch is not None:
             trials = Trials(scene, scene.microbatch, self._replayer, self._names)
-            evidence = trials.samples(evidence, mask)
-            evidence = replace(evidence, cure=trials.cure(evidence, self._cures.get(_place(evidence))))
+            try:
+                evidence = self._in_dataset(trials.samples(evidence, mask), scene.microbatch)
+                evidence = replace(evidence, cure=trials.cure(evidence, self._cures.get(_place(evidence))))
+            except Exception as error:  # what is known of the failure is worth more than a cure
+                note = f"the search for a cure broke off ({type(error).__name__}: {str(error)[:200]})"
+                evidence = replace(evidence, notes=(*evidence.notes, note))
             if evidence.cure is not None and evidence.cure.verified:
                 self._cures[_place(evidence)] = evidence.cure
             evidence = replace(evidence, remedies=proposals.propose(evidence))
         return Outcome(evidence=evidence, node=None if op is None else scene.tracer.nodes[op])
+
+    def _followed_back(self, tracer: OpTracer, found: Blame, evidence: Evidence) -> _Back | None:
+        """What was done before the model was called, if a bad value of the batch comes from there."""
+        if self._preparation is None or (evidence.killed_in_forward and masked_by(evidence) not in _SATURATING):
+            return None
+        here, back = _Back(tracer, found), None
+        for _ in range(_MAX_BACK):
+            leaf = None if here.found.leaf is None else here.tracer.leaves[here.found.leaf]
+            if leaf is None or leaf.tensor is None or leaf.kind not in ("batch", "external"):
+                break
+            if (done_again := self._preparation.of(leaf.tensor)) is None:
+                break
+            earlier, tensor = done_again
+            before = None if is_finite(tensor) else blame(earlier.trace(), [earlier.edge_to(tensor)])
+            if before is None:
+                break
+            here = back = _Back(earlier, before)
+        return back
+
+    def _prepared(self, scene: Scene, base: Evidence, back: _Back, evidence: Evidence) -> Outcome:
+        """The operation that made a bad value of the batch."""
+        earlier, op, mask = testify(Traced(back.tracer), base, back.found)
+        earlier = replace(earlier, killed_in_forward=False, path=(*earlier.path, *evidence.path)[:MAX_PATH])
+        if scene.microbatch is not None:
+            trials = Trials(replace(scene, tracer=back.tracer), scene.microbatch, self._replayer, self._names)
+            earlier = self._in_dataset(trials.samples(earlier, mask), scene.microbatch)
+            earlier = replace(
+                earlier, cure=Cure(status="no-cure", why=("it was computed before the model was called",))
+            )
+            earlier = replace(earlier, remedies=proposals.propose(earlier))
+        return Outcome(evidence=earlier, node=None if op is None else back.tracer.nodes[op])
+
+    def _with_loader(self, evidence: Evidence, back: _Back) -> Evidence:
+        leaf = None if back.found.leaf is None else back.tracer.leaves[back.found.leaf].tensor
+        if leaf is None or self._preparation is None:
+            return evidence
+        return replace(evidence, is_from_loader=self._preparation.from_loader(leaf) is not None)
+
+    def _in_dataset(self, evidence: Evidence, microbatch: Microbatch) -> Evidence:
+        """With the indices that a DataLoader drew for the samples."""
+        if self._preparation is None or not evidence.samples:
+            return evidence
+        indices = self._preparation.indices(self._replayer.batch_tensors(microbatch), evidence.n_samples)
+        return replace(evidence, dataset_indices=tuple(indices[row] for row in evidence.samples) if indices else ())
 
     def _add_up(self, scene: Scene, replayed: Replayed) -> None:
         for (name, _), grad in zip(scene.named, replayed.grads, strict=True):

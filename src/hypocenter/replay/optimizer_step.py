@@ -10,6 +10,7 @@ import torch
 
 from hypocenter.diagnose.evidence import Evidence, Rerun
 from hypocenter.nouns import Remedy
+from hypocenter.optimizers.rules.adam import Adam, AdamOptions
 from hypocenter.replay.adjudicate import chips, tensor_facts
 from hypocenter.summary.reducers.torch_float64 import in_float64
 
@@ -19,8 +20,8 @@ SAFE_EPS = 1e-4  # representable in float16 (smallest normal 6.1e-5), the usual 
 def explain(base: Evidence, optimizer: torch.optim.Optimizer, parameter: torch.Tensor, name: str) -> Evidence:
     """Evidence for trigger nonfinite-param, from the optimizer's state as the update left it.
 
-    For the Adam family the update m / (sqrt(v) + eps) is recomputed at the bad coordinates in float64, and in the
-    state's own format with a representable eps (Kingma & Ba 2015, algorithm 1; bias corrections change no zero).
+    For the Adam family the update is recomputed at the bad coordinates in float64, and in the state's own format with a
+    representable eps.
     """
     values = _here(parameter)
     bad = ~torch.isfinite(values)
@@ -39,7 +40,7 @@ def explain(base: Evidence, optimizer: torch.optim.Optimizer, parameter: torch.T
         facts["eps_in_dtype"] = float(torch.tensor(eps, dtype=variance.dtype))
         facts["n_v_zero"] = float((v == 0).sum())
         facts["v_at_bad"] = str([float(x) for x in v[:4]])
-        exact = in_float64(m) / (in_float64(v).sqrt() + eps)
+        exact = _uncorrected(in_float64(m), in_float64(v), eps)
         finite = torch.isfinite(exact)
         float64 = Rerun(
             ran=True,
@@ -47,7 +48,7 @@ def explain(base: Evidence, optimizer: torch.optim.Optimizer, parameter: torch.T
             absmax=float(exact[finite].abs().max()) if bool(finite.any()) else 0.0,
             n_nonfinite=int((~finite).sum()),
         )
-        cured = bool(torch.isfinite(m / (v.sqrt() + SAFE_EPS)).all())
+        cured = bool(torch.isfinite(_uncorrected(m, v, SAFE_EPS)).all())
         remedies = (
             Remedy(
                 action="eps",
@@ -58,6 +59,12 @@ def explain(base: Evidence, optimizer: torch.optim.Optimizer, parameter: torch.T
         )
     where = tuple(tuple(int(i) for i in row) for row in bad.nonzero()[:16].tolist())
     return _with(base, values, name, where, facts, float64, remedies)
+
+
+def _uncorrected(mean: torch.Tensor, square: torch.Tensor, eps: float) -> torch.Tensor:
+    """Adam's direction. Its corrections for the bias are left out: they change no zero."""
+    options = AdamOptions(eps=eps, bias_correction=False)
+    return Adam.direction(mean, {"exp_avg": mean, "exp_avg_sq": square, "step": 1}, options)
 
 
 def _here(tensor: torch.Tensor) -> torch.Tensor:

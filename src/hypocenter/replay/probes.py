@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 import torch
 
+from hypocenter.diagnose.operators import base as base_of
 from hypocenter.replay.adjudicate import bad_mask, bad_output
+from hypocenter.replay.measured import measured
 from hypocenter.tap.tracer import Node, OpTracer
 
 
@@ -24,33 +30,32 @@ def upstream_grad_zero(node: Node) -> bool | None:
 
 
 def facts(node: Node, tracer: OpTracer) -> dict[str, float | str]:
-    """Named numbers: zeros and negatives among the operands, masked rows, valid labels, the clamp that fed a log."""
-    found: dict[str, float | str] = {}
+    """Named numbers about its operands, valid labels, and the clamp that fed a log."""
     if not node.args:
-        return found
-    base = node.traced.op.split(".")[1].rstrip("_")
-    operands = [value for value in node.args if isinstance(value, torch.Tensor)]
-    floating = [t for t in operands if t.is_floating_point()]
-    if floating:
-        first = floating[0]
-        found["n_zero_inputs"] = float((first == 0).sum())
-        found["n_negative_inputs"] = float((first < 0).sum())
-    if base in ("div", "reciprocal", "rsqrt", "true_divide") and floating:
-        found["n_zero_denominators"] = float((floating[-1] == 0).sum())
-    if "softmax" in base and floating:
-        dim = next((value for value in node.args if isinstance(value, int) and not isinstance(value, bool)), -1)
-        masked = torch.isneginf(floating[0]).all(dim=dim)
-        found["n_masked_rows"] = float(masked.sum())
-        if bool(masked.any()):
-            found["first_masked_row"] = str(masked.nonzero()[0].tolist())
+        return {}
+    base, output = base_of(node.traced.op), bad_output(node)
+    given = [_on_host(value) for value in node.args]
+    floating = [
+        array
+        for array, value in zip(given, node.args, strict=True)
+        if isinstance(array, np.ndarray) and isinstance(value, torch.Tensor) and value.is_floating_point()
+    ]
+    dim = next((value for value in node.args if isinstance(value, int) and not isinstance(value, bool)), -1)
+    bad = None if output is None else bad_mask(output, node).cpu().numpy()
+    found = measured(base, floating, given, bad, dim)
     if base.startswith("nll_loss") and len(node.args) >= 5 and isinstance(node.args[1], torch.Tensor):
         found["n_valid_labels"] = float((node.args[1] != node.args[4]).sum())
         found["ignore_index"] = float(node.args[4])
-    if base in ("mean", "std", "var") and floating:
-        found["n_elements"] = float(floating[0].numel())
     if base.startswith("log") or base in ("div", "reciprocal", "pow"):
         found.update(_clamp_upstream(node, tracer))
     return found
+
+
+def _on_host(value: Any) -> npt.NDArray[np.generic] | float | None:
+    """A tensor as an array, a number as it is; None for anything else."""
+    if isinstance(value, torch.Tensor):
+        return (value.float() if value.dtype in (torch.float16, torch.bfloat16) else value).cpu().numpy()
+    return value if isinstance(value, (int, float)) else None
 
 
 def _clamp_upstream(node: Node, tracer: OpTracer) -> dict[str, float | str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from hypocenter.formats import FORMATS
+
 SAMPLES = 3  # perturbed replays of a micro-batch (TTrace takes as many)
-UNIT = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+UNIT = {name: FORMATS[name].noise for name in ("float64", "float32", "float16", "bfloat16")}
 """Relative: float32 adds up in its own format, so one unit roundoff is too little; the short formats round once."""
 
 EXACT_UP_TO = {"float64": 2.0**26, "float32": 2.0**12, "float16": 2.0**6, "bfloat16": 2.0**4}

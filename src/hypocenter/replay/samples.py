@@ -1,8 +1,7 @@
-"""Which rows of the batch the bad elements belong to, and whether the step without them is finite."""
+"""Which rows of the batch a failure belongs to: told by replays without them and with them alone, not by shapes."""
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -13,12 +12,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hypocenter.diagnose.evidence import Evidence
+from hypocenter.diagnose.numbers import listed
 from hypocenter.nouns import Remedy
 
-MAX_ALONE = 16  # batches up to this size are tried one row at a time when the indices do not tell
+MOST_REPLAYS = 32  # while rows are looked for by halves: one bad row of 16,384 takes 28
+PATIENCE_S = 20.0  # seconds the user's job may wait for it
+SMALL_PART = 8  # a step that needs more than an eighth of its rows left out has another problem than its samples
 
-
-PATIENCE_S = 20.0  # seconds the user's job may wait while rows are tried one by one
+IsSound = Callable[[Sequence[int]], bool]
+"""Whether the step is sound with these rows of the batch only. It may raise: some models want all rows."""
 
 
 class Shaped(Protocol):
@@ -40,9 +42,9 @@ def batch_size(inputs: Sequence[Shaped]) -> int:
 
 
 def rows_of(bad: ArrayLike, n_rows: int) -> tuple[int, ...]:
-    """Batch rows of a mask of bad elements on the host, when its first dimension is the batch or a multiple of it.
+    """Rows that a mask of bad elements would belong to if its first dimension were the batch, or a multiple of it.
 
-    (batch * heads, ...) and (batch * tokens, ...) are laid out batch first. Empty: the shape does not tell.
+    (batch * heads, ...) and (batch * tokens, ...) are laid out batch first. A guess, to be tried. Empty: no guess.
     """
     mask = np.asarray(bad, dtype=np.bool_)
     if n_rows < 1 or mask.ndim == 0 or mask.shape[0] % n_rows or mask.shape[0] == 0:
@@ -50,59 +52,77 @@ def rows_of(bad: ArrayLike, n_rows: int) -> tuple[int, ...]:
     return tuple(int(i) for i in np.flatnonzero(mask.reshape(n_rows, -1).any(axis=1)))
 
 
-def rows_alone(n_rows: int, finite_with: Callable[[Sequence[int]], bool]) -> tuple[int, ...]:
-    """Rows that fail on their own, found by replaying each alone."""
-    if not 1 < n_rows <= MAX_ALONE:
-        return ()
-    return tuple(row for row in range(n_rows) if not finite_with([row]))
-
-
-def confirmed(samples: tuple[int, ...], n_rows: int, finite_with: Callable[[Sequence[int]], bool]) -> bool | None:
-    """Whether a replay without these rows is finite; None when nothing would be left or it cannot be run."""
-    rest = [row for row in range(n_rows) if row not in set(samples)]
-    if not rest or not samples:
-        return None
-    try:
-        return finite_with(rest)
-    except Exception:  # a model that wants exactly this batch size
-        return None
-
-
-def named(
-    evidence: Evidence, rows: tuple[int, ...], n_rows: int, finite_with: Callable[[Sequence[int]], bool] | None
-) -> Evidence:
-    """Evidence with the batch rows in it, confirmed by a replay where one can tell.
+def named(evidence: Evidence, rows: tuple[int, ...], n_rows: int, is_sound: IsSound) -> Evidence:
+    """Evidence with the batch rows that are to blame: without them the step is sound, with them alone it is not.
 
     Args:
         evidence: with leaf and origin filled in.
-        rows: those that the bad elements belong to; empty: their shape does not tell.
+        rows: a guess.
         n_rows: of the batch.
-        finite_with: whether the step with these rows only is finite; None: a replay cannot tell.
+        is_sound: tells by a replay.
     """
     evidence = replace(evidence, n_samples=n_rows)
-    if n_rows < 1 or evidence.leaf_kind in ("param", "buffer"):
+    if n_rows < 2 or evidence.leaf_kind in ("param", "buffer", "external"):
         return evidence
-    if finite_with is None:
-        return replace(evidence, samples=rows)
-    started = time.perf_counter()
-    check = confirmed(rows, n_rows, finite_with) if 0 < len(rows) < n_rows else None
-    took_s = time.perf_counter() - started
-    if not check and took_s * n_rows < PATIENCE_S:
-        with contextlib.suppress(Exception):  # a model that wants exactly this batch size
-            alone = rows_alone(n_rows, finite_with)
-            if 0 < len(alone) < n_rows and confirmed(alone, n_rows, finite_with):
-                return replace(evidence, samples=alone, samples_confirmed=True)
-    return replace(evidence, samples=rows, samples_confirmed=check)
+    trial = _Trial(is_sound, n_rows)
+    try:
+        if not trial.is_to_blame(rows):
+            rows = trial.found()
+            rows = rows if trial.is_to_blame(rows) else ()
+    except Exception:  # of the user's model, which cannot do this
+        is_known = evidence.leaf is not None and evidence.leaf.shape[:1] == (n_rows,)
+        return replace(evidence, samples=rows if is_known else ())  # in a tensor of the batch itself they are seen
+    return replace(evidence, samples=rows, samples_confirmed=True if rows and not trial.repeats else None)
+
+
+class _Trial:
+    """Replays parts of a batch, as long as patience lasts."""
+
+    def __init__(self, is_sound: IsSound, n_rows: int) -> None:
+        self._is_sound, self._n_rows = is_sound, n_rows
+        self.repeats = False  # other rows stood in for those that were to be left out
+        self._n_replays = 0
+        self._until = time.perf_counter() + PATIENCE_S
+
+    def is_to_blame(self, rows: Sequence[int]) -> bool:
+        """Sound without them, and not sound with them alone."""
+        rest = [row for row in range(self._n_rows) if row not in set(rows)]
+        return bool(rows) and bool(rest) and self._sound(rest) and not self._sound(rows)
+
+    def found(self) -> tuple[int, ...]:
+        """Rows that are not sound alone, found by halves; none when they are too many to be the samples' fault."""
+        bad: list[int] = []
+        parts: list[Sequence[int]] = [range(self._n_rows)]
+        while parts:
+            if self._n_replays >= MOST_REPLAYS or time.perf_counter() > self._until or 2 * len(bad) >= self._n_rows:
+                return ()
+            part = parts.pop()
+            if len(part) < self._n_rows and self._sound(part):
+                continue
+            if len(part) == 1:
+                bad.append(part[0])
+            else:
+                parts += [part[len(part) // 2 :], part[: len(part) // 2]]
+        return tuple(sorted(bad))
+
+    def _sound(self, rows: Sequence[int]) -> bool:
+        self._n_replays += 1
+        try:
+            return self._is_sound(rows)
+        except Exception:  # a model that wants exactly this batch size: then these rows, over and over
+            self.repeats = True
+            return self._is_sound([rows[i % len(rows)] for i in range(self._n_rows)])
 
 
 def remedy(evidence: Evidence) -> Remedy | None:
-    """Leaving the bad rows out, if a replay without them was finite."""
-    if not evidence.samples or not evidence.samples_confirmed:
+    """Leaving the bad rows out, if a replay without exactly these was finite and they are few."""
+    n = len(evidence.samples)
+    is_in_batch = evidence.leaf_kind == "batch"
+    if not n or not evidence.samples_confirmed or (n > max(1, evidence.n_samples // SMALL_PART) and not is_in_batch):
         return None
-    rows = ", ".join(str(row) for row in evidence.samples[:8])
     return Remedy(
         action="drop-samples",
         targets=tuple(str(row) for row in evidence.samples),
         verified=True,
-        text=f"leave out batch row{'s' if len(evidence.samples) > 1 else ''} {rows}",
+        text=f"leave out batch row{'s' if n > 1 else ''} {listed(evidence.samples)}",
     )

@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
+from hypocenter.optrace import NEGINF
 from hypocenter.replay.engine import Replayed, Replayer
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.op_context import OpContext
 from hypocenter.tap.tape import Microbatch
-from hypocenter.tap.tracer import Node, OpTracer
+from hypocenter.tap.tracer import Node, OpTracer, nonfinite_bits
 
 Observer = Callable[[Node, Sequence[torch.Tensor]], None]
 
@@ -36,6 +37,7 @@ class Tracing:
 
     def _tracer(self, microbatch: Microbatch, observe: Observer | None) -> OpTracer:
         known: dict[int, tuple[str, str]] = {}
+        computed: set[int] = set()  # inputs whose infinities an operation of the program made of finite numbers
         for kind, things in (
             ("param", self._replayer.parameters(self._names)),
             ("buffer", self._names.buffers()),
@@ -45,6 +47,8 @@ class Tracing:
                 with contextlib.suppress(RuntimeError, NotImplementedError):
                     values = getattr(tensor, "_local_tensor", tensor)  # of a DTensor
                     known.setdefault(values.untyped_storage()._cdata, (kind, name.removeprefix("batch")))
+                    if kind == "batch" and nonfinite_bits(values) == NEGINF and not self._replayer.is_constant(tensor):
+                        computed.add(values.untyped_storage()._cdata)
 
         def leaf(tensor: torch.Tensor) -> tuple[str, str]:
             try:
@@ -52,4 +56,4 @@ class Tracing:
             except (RuntimeError, NotImplementedError):
                 return "external", ""
 
-        return OpTracer(OpContext(self._names.module_name), leaf, observe=observe)
+        return OpTracer(OpContext(self._names.module_name), leaf, observe=observe, computed=computed)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from hypocenter.diagnose.evidence import Cure, Evidence
+from hypocenter.diagnose.numbers import HUGE
 from hypocenter.replay import samples
 from hypocenter.replay.case import HIDDEN, Scene
 from hypocenter.replay.cure.finder import Cures, is_low_precision
@@ -14,6 +15,7 @@ from hypocenter.replay.cure.islands import sites_of
 from hypocenter.replay.cure.rehearsal import Rehearsal
 from hypocenter.replay.engine import Replayer
 from hypocenter.replay.tracing import Tracing
+from hypocenter.tap.gradients import local
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.tape import Microbatch
 
@@ -33,16 +35,51 @@ class Trials:
             mask: bad elements of the blamed tensor.
         """
         n_rows = samples.batch_size(self._replayer.batch_tensors(self._microbatch))
+        if evidence.leaf is None and not self._descends_from_batch(evidence):
+            return evidence
         rows = samples.rows_of(mask.cpu(), n_rows) if mask is not None else ()
-        if self._scene.case.trigger in HIDDEN:  # such a step is finite with and without them
-            return samples.named(evidence, rows, n_rows, None)
+        is_hidden = self._scene.case.trigger in HIDDEN  # then loss and gradients are finite with and without them
 
-        def finite_with(kept: Sequence[int]) -> bool:
-            rows = (n_rows, torch.tensor(kept))
-            seed_scale = self._scene.case.seed_scale
-            return self._replayer.run(self._microbatch, self._scene.parameters, rows=rows, seed_scale=seed_scale).finite
+        def is_sound(kept: Sequence[int]) -> bool:
+            chosen = (n_rows, torch.tensor(kept))
+            return self._shows_nothing(evidence, chosen) if is_hidden else self._is_sound(chosen)
 
-        return samples.named(evidence, rows, n_rows, finite_with)
+        return samples.named(evidence, rows, n_rows, is_sound)
+
+    def _descends_from_batch(self, evidence: Evidence) -> bool:
+        """Whether anything that came from outside the model went into the blamed operation."""
+        tracer = self._scene.tracer
+        wanted, seen = [evidence.origin.index] if evidence.origin is not None else [], set[int]()
+        while wanted:
+            here = wanted.pop()
+            if here in seen:
+                continue
+            seen.add(here)
+            if here < 0 and tracer.leaves[-1 - here].kind == "batch":
+                return True
+            if here >= 0:
+                wanted += [edge.producer for edge in tracer.nodes[here].traced.inputs]
+        return False
+
+    def _is_sound(self, rows: tuple[int, torch.Tensor]) -> bool:
+        """Finite, and far from running away: without their largest rows, values that explode are still no use."""
+        case = self._scene.case
+        done = self._replayer.run(self._microbatch, self._scene.parameters, rows=rows, seed_scale=case.seed_scale)
+        most = HUGE * max(1.0, case.loss_scale or 1.0)
+        return done.finite and all(_largest(t) < most for t in (*done.values, *done.grads) if t is not None)
+
+    def _shows_nothing(self, evidence: Evidence, rows: tuple[int, torch.Tensor]) -> bool:
+        """Whether the blamed operation makes no infinity with these rows."""
+        origin = evidence.origin
+        tracer, _ = self._tracing.run(self._microbatch, rows=rows, seed_scale=self._scene.case.seed_scale)
+        if origin is None:
+            return True
+        same = (
+            n
+            for n in tracer.nodes
+            if (n.place.site, n.traced.op, n.place.phase) == (origin.site, origin.op, origin.phase)
+        )
+        return not any(node.traced.real for node in same)
 
     def cure(self, evidence: Evidence, before: Cure | None) -> Cure | None:
         """The search for the smallest float32 island; None when none was wanted.
@@ -65,3 +102,8 @@ class Trials:
     def _module(self, path: str) -> torch.nn.Module | None:
         modules = (module for root in self._names.roots() for module in root.modules())
         return next((module for module in modules if self._names.module_name(module) == path), None)
+
+
+def _largest(tensor: torch.Tensor) -> float:
+    values = local(tensor)
+    return float(values.abs().max()) if values is not None and values.numel() else 0.0

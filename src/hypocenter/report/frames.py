@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+# pyright: reportAttributeAccessIssue=false
+# (pyarrow.compute makes its functions when it is imported)
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from hypocenter.nouns import Reading
 from hypocenter.report import wording
@@ -60,6 +65,11 @@ def frames_of(readings: Sequence[Reading], weights: Sequence[Reading] = ()) -> l
     ]
 
 
+def has_frames(table: pa.Table) -> bool:
+    """Whether some of these rows are of module calls."""
+    return bool(pc.any(pc.and_(pc.equal(table["phase"], "forward"), pc.equal(table["op"], ""))).as_py())
+
+
 def tail_of(frames: Sequence[Frame], n_frames: int) -> Tail:
     """The `n_frames` frames that end with the first bad one."""
     bad = next((index for index, frame in enumerate(frames) if frame.is_bad), None)
@@ -85,9 +95,11 @@ def in_words(tail: Tail) -> Iterator[str]:
 def _row(reading: Reading) -> tuple[str, ...]:
     values = reading.summary
     has_finite = values.n_nonfinite < values.n
+    is_known = has_finite and (values.n_hist > 0 or wording.has_extremes(values))
+    least = 0.0 if values.n_zero or (values.n_hist and not values.absmax) else values.absmin
     return (
-        f"{0.0 if values.n_zero else values.absmin or 0.0:.2e}" if has_finite else "-",
-        f"{values.absmax:.2e}" if has_finite else "-",
+        "-" if not is_known or least is None else f"{least:.2e}",
+        f"{values.absmax:.2e}" if is_known else "-",
         wording.clean(reading.port),
         wording.clean(reading.dtype),
         wording.shape(reading.shape),

@@ -1,20 +1,15 @@
-"""In: an Isolation. Out: the screen of `hypocenter isolate`, or `hypocenter.isolation/1`."""
+"""In: an Isolation. Out: the screen of `hypocenter isolate`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
-from pathlib import Path
-from typing import Any
 
-from hypocenter import json_answer
 from hypocenter.compare.isolation.isolated import Isolated, Isolation
 from hypocenter.compare.words import place, power
 from hypocenter.report import wording
 from hypocenter.report.columns import aligned, cut_rows
 
 ROWS = 20  # modules on a screen before the rest is counted
-SCHEMA_FILE = Path(__file__).with_name("isolation.schema.json")
 _HEAD = ("verdict", "module", "class", "port", "own error", "floor", "times", "how")
 
 
@@ -28,19 +23,6 @@ def in_words(found: Isolation, most: int = ROWS) -> Iterator[str]:
         yield from cut_rows(len(rows), len(found.modules), "module", "see them with --rows 0 or --json")
     for note in found.notes:
         yield f"note: {wording.sentence(note)}"
-
-
-def as_json(found: Isolation) -> str:
-    """All of it, indented, with a final newline."""
-    envelope = asdict(found)
-    for line, module in zip(envelope["modules"], found.modules, strict=True):
-        line["times"] = module.times
-    return json_answer.to_json(envelope)
-
-
-def published() -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) that every answer validates against."""
-    return json_answer.published(SCHEMA_FILE)
 
 
 def _cells(one: Isolated) -> tuple[str, ...]:

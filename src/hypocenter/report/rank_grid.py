@@ -11,7 +11,7 @@ from typing import Literal, TypeVar
 
 from hypocenter.nouns import Coords, Diagnosis
 from hypocenter.report import wording
-from hypocenter.report.rank_states import RankState
+from hypocenter.report.rank_states import RANK_LOST, RankState
 
 MOST_CELLS = 64  # what is still read at a glance; more ranks share cells
 Mark = Literal["origin", "named", "bad", "lost", "healthy"]
@@ -21,6 +21,7 @@ WORST_FIRST: tuple[Mark, ...] = ("origin", "lost", "named", "bad", "healthy")
 _Item = TypeVar("_Item")
 _BLOCKS, _ROWS, _COLUMNS = ("pp",), ("dp",), ("cp", "tp")  # ep cuts across dp: its ranks have places of their own here
 _MERGED_FIRST = ("tp", "cp", "dp", "pp")  # axes that are given up, in this order, until the cells are few
+_ENDS = ("nonfinite", "crash")  # kinds of findings of which programs end
 _SHORTEST_RUN = 3  # ranks in a row that are written as 4-7
 
 
@@ -35,10 +36,13 @@ class Cell:
 
     @property
     def text(self) -> str:
-        """What stands in the cell: the step at which it went bad, `lost`, or nothing."""
-        if self.mark == "lost" and self.step is None:
-            return "lost"
-        return "" if self.step is None else str(self.step)
+        """What stands in the cell: the step at which it went bad, `lost`, both (`lost 5`), or nothing."""
+        return " ".join((["lost"] if self.is_lost else []) + ([] if self.step is None else [str(self.step)]))
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether its only rank is lost, or the worst that happened to its ranks is a loss."""
+        return self.mark == "lost" or (len(self.states) == 1 and self.states[0].is_lost)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,9 +86,17 @@ def rank_grid(states: Sequence[RankState], diagnosis: Diagnosis) -> RankGrid | N
 
 
 def named_ranks(diagnosis: Diagnosis) -> tuple[int | None, frozenset[int]]:
-    """The rank of the first finding that is not a note, and the ranks of all of them."""
-    ranks = [f.rank for f in diagnosis.findings if f.severity != "note"]
-    return (ranks[0] if ranks else None), frozenset(ranks)
+    """The rank at which it began, and the ranks of all findings that are not notes.
+
+    It began at the rank of the first error: a warning says what may be wrong, never where something began. Of a job
+    that lost a rank this is the loss, unless something came before that makes programs end: values that are not
+    finite, or an exception.
+    """
+    errors = [f for f in diagnosis.findings if f.severity == "error"]
+    if any(f.cause == RANK_LOST for f in errors):
+        errors = [f for f in errors if f.cause == RANK_LOST or f.kind in _ENDS]
+    named = frozenset(f.rank for f in diagnosis.findings if f.severity != "note")
+    return (errors[0].rank if errors else None), named
 
 
 def mark_of(state: RankState, origin: int | None, named: frozenset[int]) -> Mark:

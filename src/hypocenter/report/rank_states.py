@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Protocol
 
+from hypocenter.axes import AXES
 from hypocenter.nouns import Coords, Diagnosis, Place, Run, StepRecord
 
 MOST_RANKS = 1 << 17  # ranks of one job; a world size beyond it is damage, and nothing to draw
-_AXES = tuple(f.name for f in fields(Coords))
+RANK_LOST = "rank-lost"  # the cause of a finding about a rank that died or never came
 
 
 class RecordedRanks(Protocol):
@@ -37,7 +38,7 @@ class RankState:
     coords: Coords  # all None where nobody told the layout
     host: str
     device: str
-    first_bad_step: int | None  # loss or gradients not finite, or an error is blamed on this rank
+    first_bad_step: int | None  # loss or gradients not finite, or an error, other than its loss, blamed on this rank
     last_step: int | None  # completed
     is_recorded: bool  # it left a folder
     is_lost: bool  # it left none, or the diagnosis says that it died or is missing
@@ -53,9 +54,9 @@ def rank_states(recorded: RecordedRanks, diagnosis: Diagnosis) -> tuple[RankStat
     ranks = sorted({*range(world), *left})
     bad, last = _bad_and_last(recorded.step_records())
     for finding in diagnosis.findings:
-        if finding.severity == "error":
+        if finding.severity == "error" and finding.cause != RANK_LOST:
             bad[finding.rank] = min(finding.step, bad.get(finding.rank, finding.step))
-    lost = {f.rank for f in diagnosis.findings if f.cause == "rank-lost"} | (set(ranks) - left)
+    lost = {f.rank for f in diagnosis.findings if f.cause == RANK_LOST} | (set(ranks) - left)
     places = recorded.places
     told = _told_by_others(places.values()) if set(ranks) - set(places) else {}
     return tuple(
@@ -94,7 +95,7 @@ def _told_by_others(places: Iterable[Place]) -> dict[int, Coords]:
     found: dict[int, dict[str, int]] = {}
     for groups in {tuple(sorted(place.groups.items())) for place in places}:
         for axis, ranks in groups:
-            if axis in _AXES:
+            if axis in AXES:
                 for position, rank in enumerate(ranks):
                     found.setdefault(rank, {})[axis] = position
     return {rank: Coords(**axes) for rank, axes in found.items()}

@@ -57,8 +57,6 @@ def _drawn(cell: Cell | None) -> Text:
     if cell is None:
         return Text("")
     sign = {"origin": ">", "named": "!"}.get(cell.mark, "")
-    if cell.mark == "lost" and cell.step is not None:
-        sign = "lost "
     return Text(f"{sign}{cell.text or '.'}", _STYLE[cell.mark])
 
 
@@ -67,7 +65,7 @@ def _legend(grid: RankGrid) -> str:
     known = [
         ("a number: first bad step", any(c.step is not None for c in _cells(grid))),
         ("> it began here", "origin" in marks),
-        ("! named by another finding", "named" in marks),
+        ("! named by another finding" if "origin" in marks else "! named by a finding", "named" in marks),
         (". nothing wrong", "healthy" in marks),
     ]
     return "; ".join(words for words, is_there in known if is_there)
@@ -78,7 +76,7 @@ def _cells(grid: RankGrid) -> Iterator[Cell]:
 
 
 def rank_lines(states: Sequence[RankState], diagnosis: Diagnosis) -> list[dict[str, Any]]:
-    """Every rank as plain values: rank, coords, host, device, first_bad_step, last_step, mark."""
+    """Every rank as plain values: rank, coords, host, device, first_bad_step, last_step, mark, lost."""
     origin, named = named_ranks(diagnosis)
     return [
         {
@@ -89,6 +87,7 @@ def rank_lines(states: Sequence[RankState], diagnosis: Diagnosis) -> list[dict[s
             "first_bad_step": state.first_bad_step,
             "last_step": state.last_step,
             "mark": mark_of(state, origin, named),
+            "lost": state.is_lost,
         }
         for state in states
     ]
@@ -103,7 +102,7 @@ def in_words(lines: Sequence[dict[str, Any]]) -> Iterator[str]:
             " ".join(filter(None, (wording.clean(line["host"]), wording.clean(line["device"])))) or "-",
             "-" if line["first_bad_step"] is None else str(line["first_bad_step"]),
             "-" if line["last_step"] is None else str(line["last_step"]),
-            _SAYS[line["mark"]],
+            ("lost, " if line["lost"] and line["mark"] == "origin" else "") + _SAYS[line["mark"]],
         )
         for line in lines
     ]

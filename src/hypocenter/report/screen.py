@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TextIO
@@ -31,11 +33,34 @@ def screen_of(stream: TextIO, environ: Mapping[str, str] | None = None) -> Scree
     return Screen(width=min(max(width, NARROWEST), WIDEST), colour=colour)
 
 
+class NobodyReads(BaseException):
+    """The reader of stdout has gone away, as `head` does when it has its lines: no error, and nothing is left to do."""
+
+
 def write(stream: TextIO, text: str) -> None:
-    """Write all of `text`; characters that the stream's encoding lacks become `?`, never an error."""
+    """Write all of `text`; characters that the stream's encoding lacks become `?`, never an error.
+
+    Talk on stderr that nobody hears is dropped.
+
+    Raises:
+        NobodyReads: the other end of the stream was closed.
+    """
     encoding = getattr(stream, "encoding", None) or "utf-8"
-    stream.write(text.encode(encoding, "replace").decode(encoding, "replace"))
-    stream.flush()
+    try:
+        stream.write(text.encode(encoding, "replace").decode(encoding, "replace"))
+        stream.flush()
+    except BrokenPipeError as error:
+        send_nowhere(stream)
+        if stream is not sys.stderr:
+            raise NobodyReads from error
+
+
+def send_nowhere(stream: TextIO) -> None:
+    """Let what the stream still holds, and all that comes, vanish: Python fails at its end if it cannot be written."""
+    with contextlib.suppress(OSError, ValueError):  # no file behind it
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 def can_draw(stream: TextIO) -> bool:

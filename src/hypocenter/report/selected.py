@@ -5,18 +5,29 @@ from __future__ import annotations
 # pyright: reportAttributeAccessIssue=false
 # (pyarrow.compute makes its functions when it is imported)
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hypocenter.detect.bookkeeping import holds_values, is_bookkeeping
 from hypocenter.diagnose.logical import READS, logical_steps
 from hypocenter.nouns import Place
 from hypocenter.report.few_rows import by_stage
 from hypocenter.report.selection import Selection, matching_sites, select
 
 _ORDER = ("step", "microbatch", "rank", "order")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """Rows that fit what was asked for."""
+
+    table: pa.Table
+    n_rows: int  # that fit; the table may hold the first of them alone
+    n_left_out: int  # rows of digests and of what Hypocenter measured for itself, which fit too but were not asked for
 
 
 class Recorded(Protocol):
@@ -57,43 +68,64 @@ def selected(recorded: Recorded, wanted: Selection, *, phases: Sequence[str] = (
     return pa.concat_tables(found)
 
 
-def first_values(recorded: Recorded, wanted: Selection, most: int) -> tuple[pa.Table, int]:
-    """(the first `most` rows that fit, by step, micro-batch, rank and execution order; how many fit).
+def first_values(recorded: Recorded, wanted: Selection, most: int) -> Chosen:
+    """The first `most` rows that fit, by step, micro-batch, rank and execution order.
 
     Raises:
         UnknownNameError: as `selected`.
     """
     kept: pa.Table | None = None
-    n_rows = 0
+    n_rows = n_left_out = 0
     keys = [(name, "ascending") for name in _ORDER]
     for _, table in _scanned(recorded, wanted):
-        n_rows += table.num_rows
-        joined = table if kept is None else pa.concat_tables([kept, table])
+        shown, others = _parted(table, wanted)
+        n_rows, n_left_out = n_rows + shown.num_rows, n_left_out + others.num_rows
+        joined = shown if kept is None else pa.concat_tables([kept, shown])
         kept = joined.take(pc.sort_indices(joined, sort_keys=keys)[:most])
     assert kept is not None  # a recording has a rank
-    return kept, n_rows
+    return Chosen(table=kept, n_rows=n_rows, n_left_out=n_left_out)
 
 
-def logical(recorded: Recorded, wanted: Selection) -> pa.Table:
+def logical(recorded: Recorded, wanted: Selection) -> Chosen:
     """The rows that fit as rows of logical tensors: copies count once, shards and pipeline stages are put together.
 
-    Rows of one rank are given as they are, and so are those of which the placement was not recorded. Rows that hold a
-    digest and no values are left out.
+    Rows of one rank are given as they are, and so are those of which the placement was not recorded. Digests and
+    what Hypocenter measured for itself, where they are asked for, are given as they are too.
 
     Raises:
         UnknownNameError: as `selected`.
     """
     if wanted.rank is not None or len(recorded.ranks) == 1:
-        return selected(recorded, wanted)
-    found = _scanned(recorded, wanted, columns=(*READS, "digest"))
-    tables = ((rank, by_stage(_with_values(table), recorded.places.get(rank))) for rank, table in found)
-    return pa.concat_tables(list(logical_steps(tables, recorded.places)), promote_options="permissive")
+        shown, others = _parted(selected(recorded, wanted), wanted)
+        return Chosen(table=shown, n_rows=shown.num_rows, n_left_out=others.num_rows)
+    asides: list[pa.Table] = []
+
+    def values() -> Iterator[tuple[int, pa.Table]]:
+        for rank, table in _scanned(recorded, wanted, columns=(*READS, "digest")):
+            is_value = _is_of_program(table)
+            asides.append(table.filter(pc.invert(is_value)))
+            yield rank, by_stage(table.filter(is_value), recorded.places.get(rank))
+
+    tables = list(logical_steps(values(), recorded.places))
+    n_aside = sum(table.num_rows for table in asides)
+    shown = pa.concat_tables([*tables, *(asides if _is_whole(wanted) else [])], promote_options="permissive")
+    return Chosen(table=shown, n_rows=shown.num_rows, n_left_out=0 if _is_whole(wanted) else n_aside)
 
 
-def _with_values(table: pa.Table) -> pa.Table:
-    """Without rows that hold nothing but a digest; the norm beside a gradient's digest is that of its own row."""
-    is_digest = pc.and_(pc.is_valid(table["digest"]), pc.equal(table["n_hist"], 0))
-    return table.filter(pc.invert(is_digest))
+def _parted(table: pa.Table, wanted: Selection) -> tuple[pa.Table, pa.Table]:
+    """The rows to show, and those that were not asked for."""
+    if _is_whole(wanted):
+        return table, table.slice(0, 0)
+    is_value = _is_of_program(table)
+    return table.filter(is_value), table.filter(pc.invert(is_value))
+
+
+def _is_whole(wanted: Selection) -> bool:
+    return wanted.is_whole or bool(wanted.site)
+
+
+def _is_of_program(table: pa.Table) -> pa.Array:
+    return pc.and_not(holds_values(table), is_bookkeeping(table))
 
 
 def _scanned(

@@ -17,11 +17,14 @@ from hypocenter.report.nearest import nearest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Nothing given selects everything."""
+    """Nothing given selects every value of the program."""
 
     site: str = ""  # shell glob, or a name that is found anywhere in a site's name
     step: int | None = None
     rank: int | None = None
+    is_whole: bool = (
+        False  # also digests, and what Hypocenter measured for itself; a site that is named is given anyhow
+    )
 
 
 def select(table: pa.Table, wanted: Selection) -> pa.Table:

@@ -1,20 +1,14 @@
-"""In: values of two runs, measured. Out: a table with the worst elements below, or `hypocenter.values/1`."""
+"""In: values of two runs, measured. Out: a table with the worst elements below."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
-from pathlib import Path
-from typing import Any
 
-from hypocenter import json_answer
-from hypocenter.compare.comparison import Comparison
 from hypocenter.compare.values.measured import Measured
 from hypocenter.compare.words import place, power
 from hypocenter.report import wording
 from hypocenter.report.columns import aligned, cut_rows
 
-SCHEMA_FILE = Path(__file__).with_name("value_table.schema.json")
 _HEAD = (
     "step", "mb", "site", "dtype", "max abs", "max rel", "rel L2", "cosine", "ulp p50", "p99", "max", "<1‰", "<5‰",
     "close",
@@ -40,29 +34,6 @@ def in_words(rows: Sequence[Measured], most: int) -> Iterator[str]:
         at = "[" + ", ".join(map(str, element.index)) + "]"
         part = f" of part {element.part}" if element.part else ""
         yield f"    {at}{part}: {element.baseline:.9g} against {element.candidate:.9g}"
-
-
-def as_json(found: Comparison, rows: Sequence[Measured]) -> str:
-    """All of it, indented, with a final newline."""
-    envelope = {
-        "schema": "hypocenter.values/1", "status": found.status, "sentence": found.sentence,
-        "baseline": found.baseline, "candidate": found.candidate, "values": [_plain(row) for row in rows],
-    }  # fmt: skip
-    return json_answer.to_json(envelope)
-
-
-def published() -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) that every answer validates against."""
-    return json_answer.published(SCHEMA_FILE)
-
-
-def _plain(row: Measured) -> dict[str, Any]:
-    return {
-        "baseline": [asdict(spot) for spot in row.pair.baseline],
-        "candidate": [asdict(spot) for spot in row.pair.candidate],
-        "layout": row.pair.layout.kind, "step": row.step, "microbatch": row.microbatch, "dtypes": list(row.dtypes),
-        "shape": list(row.shape), **asdict(row.distance),
-    }  # fmt: skip
 
 
 def _name(row: Measured) -> str:

@@ -39,11 +39,12 @@ def _row(rank: int, reading: Reading) -> tuple[str, ...]:
     values = reading.summary
     site = f"{wording.clean(reading.site) or '(model)'} {wording.clean(reading.op)}".strip()
     mark = " (replay)" if reading.replay else ""
+    is_digest = reading.digest is not None and not (values.n_hist or values.absmax or values.sumsq)
+    size = ("digest", "") if is_digest else (wording.magnitude(values), wording.headroom(values, reading.dtype))
     return (
         str(reading.step), str(reading.microbatch), str(rank), site + mark, wording.clean(reading.port),
-        wording.clean(reading.dtype), wording.shape(reading.shape), _number(values.min), _number(values.max),
-        wording.magnitude(values),
-        wording.headroom(values, reading.dtype), ", ".join(wording.chips(values)),
+        wording.clean(reading.dtype), wording.shape(reading.shape), _number(values.min), _number(values.max), *size,
+        ", ".join(wording.chips(values)),
     )  # fmt: skip
 
 

@@ -7,10 +7,13 @@ import math
 import shlex
 from collections.abc import Sequence
 
-from hypocenter.diagnose.numbers import LARGEST, short
+from hypocenter.axes import AXES
+from hypocenter.diagnose.numbers import short
+from hypocenter.formats import LARGEST
 from hypocenter.nouns import Coords, Finding, Remedy, Source, Summary
 
 LONGEST_NAME = 200  # characters of one name or line; longer ones are cut in the middle, and say so
+NOT_RECORDED = "not recorded"  # what stands in the place of a number that nobody measured: missing is not zero
 LONGEST_SENTENCE = 2000  # characters of one `why` or `then`; more is cut at the end, and says so
 
 _INVISIBLE = frozenset(range(0x202A, 0x202F)) | frozenset(range(0x2066, 0x206A)) | {0x2028, 0x2029, 0xFEFF, 0x200F}
@@ -72,10 +75,17 @@ def shape(dims: Sequence[int]) -> str:
     return "×".join(str(dim) for dim in dims) or "scalar"
 
 
-def chips(summary: Summary) -> tuple[str, ...]:
-    """What stands out among the values, non-finite first: `+inf ×12`, `NaN ×4,096`, `0 ×9,120`, `subnormal ×7`."""
+def chips(summary: Summary, *, is_counted: bool = True) -> tuple[str, ...]:
+    """What stands out among the values, non-finite first: `+inf ×12`, `NaN ×4,096`, `0 ×9,120`, `subnormal ×7`.
+
+    Where elements that are not finite were not counted the number is left out: `NaN`.
+
+    Args:
+        is_counted: of a sum over several readings, whether `counts_nonfinite` holds for each of them.
+    """
     exact = [("NaN", summary.n_nan), ("+inf", summary.n_posinf), ("-inf", summary.n_neginf)]
-    out = [f"{name} ×{n:,}" for name, n in exact if n]
+    has_counts = is_counted and counts_nonfinite(summary)
+    out = [f"{name} ×{n:,}" if has_counts else name for name, n in exact if n]
     for name, n in (("0", summary.n_zero), ("subnormal", summary.n_subnormal)):
         if n and summary.n_hist == summary.n:
             out.append(f"{name} ×{n:,}")
@@ -90,12 +100,25 @@ def is_bad_chip(chip: str) -> bool:
 
 
 def magnitude(summary: Summary) -> str:
-    """The largest finite magnitude; `norm 0.12` where only the L2 norm was recorded, `-` where nothing is finite."""
+    """The largest finite magnitude; `norm 0.12` where only the L2 norm was recorded, `-` where nothing is finite.
+
+    `not recorded` where the norm alone was to be recorded and was not finite: what the elements were is not known.
+    """
     if summary.n and summary.n_nonfinite == summary.n:
         return "-"
-    if summary.n_hist == 0 and summary.absmax == 0 and not summary.n_nonfinite:
-        return f"norm {number(math.sqrt(summary.sumsq))}"
-    return number(summary.absmax)
+    if has_extremes(summary) or summary.n_hist:
+        return number(summary.absmax)
+    return NOT_RECORDED if summary.n_nonfinite and not summary.sumsq else f"norm {number(math.sqrt(summary.sumsq))}"
+
+
+def counts_nonfinite(summary: Summary) -> bool:
+    """Whether NaN and infinities were counted: of a norm alone one that is not finite says that there are some."""
+    return has_extremes(summary) or summary.n_hist > 0 or summary.n == summary.n_nonfinite
+
+
+def has_extremes(summary: Summary) -> bool:
+    """Whether anything is known of how large the finite elements are, each by itself."""
+    return summary.absmax > 0 or summary.min is not None or summary.max is not None
 
 
 def headroom_bits(absmax: float, dtype: str) -> float | None:
@@ -129,8 +152,7 @@ def where(finding: Finding, n_ranks: int) -> str:
 
 def coords(place: Coords) -> str:
     """`tp 1, dp 0`, naming only the axes that exist."""
-    axes = (("tp", place.tp), ("pp", place.pp), ("dp", place.dp), ("cp", place.cp), ("ep", place.ep))
-    return ", ".join(f"{name} {index}" for name, index in axes if index is not None)
+    return ", ".join(f"{axis} {index}" for axis in AXES if (index := getattr(place, axis)) is not None)
 
 
 def subject(finding: Finding) -> str:
@@ -155,19 +177,21 @@ def cause(finding: Finding) -> str:
 
 
 def limit(finding: Finding) -> str:
-    """`65504, actual 1.1e+05`, or empty."""
-    if finding.limit is None and finding.actual is None:
+    """`65504, actual 1.1e+05`, or empty; of a number that is its limit there is nothing to compare."""
+    if (finding.limit is None and finding.actual is None) or finding.limit == finding.actual:
         return ""
     return f"{number(finding.limit)}, actual {number(finding.actual)}"
 
 
 def sample(finding: Finding, at_most: int = 12) -> str:
-    """`row 2 of the batch`, `rows 2, 5 of the batch`, with what was cut."""
+    """`row 2 of the batch (dataset[1234])`, `rows 2, 5 of the batch`, with what was cut."""
     if not finding.samples:
         return ""
     shown = ", ".join(str(row) for row in finding.samples[:at_most])
     more = f" and {len(finding.samples) - at_most:,} more" if len(finding.samples) > at_most else ""
-    return f"row{'s' if len(finding.samples) > 1 else ''} {shown}{more} of the batch"
+    indices = ", ".join(str(index) for index in finding.dataset_indices[:at_most])
+    where = f" (dataset[{indices}{', …' if more else ''}])" if indices else ""
+    return f"row{'s' if len(finding.samples) > 1 else ''} {shown}{more} of the batch{where}"
 
 
 def remedy(advice: Remedy) -> str:

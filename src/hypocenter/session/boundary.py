@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
-from collections.abc import Callable, Generator, Sequence
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from hypocenter.nouns import Reading, StepRecord
+from hypocenter.record.norm_rows import NormRows
 from hypocenter.session.agreement import Meeting
+from hypocenter.session.by_hand import ByHand
 from hypocenter.session.check import Check, scalar_reading
+from hypocenter.session.evaluations import Evaluations
 from hypocenter.session.failures import Decision
 from hypocenter.session.guard import StopTraining
 from hypocenter.session.learning_rate import learning_rate
 from hypocenter.session.observer import Update
 from hypocenter.session.parts import Parts
 from hypocenter.session.scalars import scalar_rows
-from hypocenter.tap.quiet import quietly
-from hypocenter.tap.scaled import PlainUpdate, ScaledUpdate, gradients_of
+from hypocenter.session.shared_backward import SharedBackward
+from hypocenter.session.step_times import StepTimes
+from hypocenter.tap.grad_scaler import gradients_of
+from hypocenter.tap.scaled import PlainUpdate, ScaledUpdate
 
 
 class Boundary:
@@ -45,19 +50,17 @@ class Boundary:
         self.scale: float | None = None
         self.is_skipped = False
         self.rows: list[Reading] = []
+        self._norms: NormRows | None = None  # of this update's gradients
+        self._n_collected = 0  # of these, rows that do not depend on whether an update follows
         self._finding = ""
-        self._step_started = time.perf_counter()
-        self._tap_s = 0.0
-
-    @contextlib.contextmanager
-    def timed(self) -> Generator[None, None, None]:
-        """What runs in here is time that Hypocenter took."""
-        started = time.perf_counter()
-        try:
-            with quietly():
-                yield
-        finally:
-            self._tap_s += time.perf_counter() - started
+        self._evaluations = Evaluations(parts.names, parts.clock)
+        self._bad_evaluation: Check | None = None  # of this update: what comes after it in the update is a consequence
+        self._held_rows: list[Reading] = []  # of that one, until its step is known
+        self._shared = SharedBackward(parts.optimizers.all, parts.names)
+        self._is_ahead_held = False  # a finding about gradients that the optimizer that holds them has not used yet
+        self._is_scaling = False
+        self._times = StepTimes()
+        self.timed = self._times.ours
 
     def clips(self, parameters: list[torch.Tensor]) -> None:
         """Gradients are about to be clipped, which spreads one NaN to all: note who had it."""
@@ -65,12 +68,94 @@ class Boundary:
         before = self._parts.sentinel.gradients(held, (), remember=False)
         self._clip_bad = before.bad_params or self._clip_bad
         self._unclipped_norm = before.total_norm
-        self._parts.observers.before_clip(parameters, before)
+        self._parts.observers.tell("before_clip", parameters, before)
 
     @property
     def step(self) -> int:
         """The step of the update under way, or of the last one."""
         return self._step
+
+    @property
+    def is_updating(self) -> bool:
+        """Whether an optimizer is in its step: what is computed now are further evaluations of its closure."""
+        return self._check is not None
+
+    def begins_backward(self) -> None:
+        """What went back before the parameters were moved is over: it can neither be added up nor done again."""
+        self._drop_ahead()
+        if self._evaluations.have_moved():
+            self._parts.tape.microbatches.clear()
+
+    def ends_backward(self) -> None:
+        """Check what this backward computed, in a program that moves its parameters before the update."""
+        self._evaluations.after_backward()
+        if self._is_scaling or self._parts.rank()[1] > 1:
+            return
+        if self._evaluations.moves:
+            self.evaluated([(p, p.grad) for _, p in self._parts.names.parameters() if p.grad is not None])
+        elif self._evaluations.is_learning and any(_is_of_the_user(o) for o in self._parts.optimizers.all()):
+            self.evaluated([])
+
+    def evaluated(self, gradients: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """Loss and gradients are there, beside those that the update begins with: investigate them if they are bad.
+
+        Args:
+            gradients: (parameter, gradient).
+        """
+        parts = self._parts
+        check = parts.sentinel.gradients(gradients, parts.tape.microbatches, remember=False)
+        if check.is_finite or self._bad_evaluation is not None or not (self._check is None or self._check.is_finite):
+            return
+        self._bad_evaluation = check
+        step = self._step if self.is_updating else parts.clock.step
+        parts.roots.suspend()
+        with parts.failures.holding():
+            parts.failures.follow(self._decided(check, step, None, []), None)
+        self._held_rows = [
+            *parts.replay_rows.collect(step),
+            *(scalar_reading("loss", "loss", v, step, parts.clock.next_order(), i) for i, v in enumerate(check.losses)),
+            *(r for r in parts.sentinel.rows(check, step, [p for p, _ in gradients]) if r.summary.n_nonfinite),
+        ]
+        if self.is_updating:
+            self._take_evaluation()
+
+    def _take_evaluation(self) -> None:
+        """The step that an evaluation which failed belongs to is known."""
+        self._finding = self._parts.failures.release(self._step) or self._finding
+        self.rows += [replace(row, step=self._step) for row in self._held_rows]
+        self._held_rows = []
+
+    def _drop_evaluation(self) -> None:
+        """It was judged before anybody knew that there is a loss scale: the step is judged again, with it."""
+        self._parts.failures.drop()
+        self._held_rows, self._bad_evaluation = [], None
+
+    def _decided(self, check: Check, step: int, scale: float | None, readings: Sequence[Reading]) -> Decision:
+        """What is to be done, and whether parameters were bad before: then `Failures` knows it for a consequence."""
+        parts = self._parts
+        found, of_parameters = parts.parameter_check.look_back(check)
+        self._finding = found or self._finding
+        parts.failures.poisoned = parts.failures.poisoned or self._has_failed_before(check)
+        rank, world_size = parts.rank()
+        decision = parts.failures.decide(
+            check, step, parts.tape.microbatches, rank=rank, world_size=world_size, scale=scale,
+            clip_bad=self._clip_bad, readings=readings,
+        )  # fmt: skip
+        decision.facts.update(of_parameters)
+        return decision
+
+    def _has_failed_before(self, check: Check) -> bool:
+        return not check.is_finite and (self._bad_evaluation not in (None, check) or self._is_known_ahead(check))
+
+    def _is_known_ahead(self, check: Check) -> bool:
+        bad = check.bad_params if self._clip_bad is None else self._clip_bad
+        return not check.is_finite and self._shared.knows(bad)
+
+    def _drop_ahead(self) -> None:
+        """No optimizer has used the bad gradients that were found ahead of its update: they did no harm."""
+        if self._is_ahead_held:
+            self._is_ahead_held, self._held_rows = False, []
+            self._parts.failures.drop()
 
     @property
     def is_bad(self) -> bool:
@@ -85,37 +170,46 @@ class Boundary:
         self._parts.roots.reset()
         self._finding = self._parts.parameter_check.read() or self._finding
         self.rows = self._parts.resumption.before_update(optimizer, self.rows)
+        self._parts.parameter_check.let_go(optimizer)
         self._step = self._parts.clock.begin_update(id(optimizer))
+        self._is_scaling = self._is_scaling or scaled is not None
+        if not self._is_ahead_held:
+            if scaled is not None:
+                self._drop_evaluation()
+            self._take_evaluation()
+        if not isinstance(optimizer, ByHand) and self._evaluations.have_moved():
+            for microbatch in self._parts.tape.microbatches:
+                microbatch.why_not = "the parameters were moved after this backward and before the update"
         is_wrapper = not isinstance(optimizer, torch.optim.Optimizer)
         if not gradients:
             gradients = gradients_of(optimizer) if scaled is None else scaled.gradients
         parameters = [p for p, _ in gradients] if is_wrapper else _parameters(optimizer)
-        check = self._parts.sentinel.gradients(gradients, self._parts.tape.microbatches, scale=_scale_left_in(scaled))
+        ahead = self._ahead_of(optimizer, scaled)
+        unused = self._parts.tape.lost(self._parts.clock.microbatch, self._parts.clock.batch)
+        check = self._parts.sentinel.gradients(
+            gradients, self._parts.tape.microbatches, scale=_scale_left_in(scaled), ahead=ahead, unused=unused
+        )
+        if self._is_ahead_held and self._is_known_ahead(check):
+            self._is_ahead_held = False
+            self._take_evaluation()
         if self._unclipped_norm is None:
             self._unclipped_norm = check.total_norm
-        if not check.loss_finite:
-            self._finding = self._parts.parameter_check.look_back(parameters) or self._finding
         self.rows += self._parts.levels.collect(self._step, [optimizer])
-        rank, world_size = self._parts.rank()
-        decision = self._parts.failures.decide(
-            check,
-            self._step,
-            self._parts.tape.microbatches,
-            rank=rank,
-            world_size=world_size,
-            scale=self.scale,
-            clip_bad=self._clip_bad,
-            readings=self.rows,
-        )
+        self._n_collected = len(self.rows)
+        decision = self._decided(check.with_ahead(), self._step, self.scale, self.rows)
         self._parts.council.begin(
             self._step,
             failed=decision.asks,
-            suspect=not decision.is_healthy,
+            suspect=not check.is_finite,
             poisoned=self._parts.failures.poisoned,
             communicates=lambda: self._parts.communication.seen() or self._parts.replayer.needs_all(),
         )
         have = {row.site for row in self.rows if row.phase == "grad"}  # in full, when parameters are due
-        self.rows += [r for r in self._parts.sentinel.readings(check, self._step, parameters) if r.site not in have]
+        norms = self._parts.sentinel.rows(check, self._step, parameters)
+        if have:
+            self.rows += [row for row in norms if row.site not in have]
+        else:
+            self._norms = norms or None
         state = None if scaled is None else scaled.state
         self.rows += scalar_rows(
             check, self._step, scale=self.scale, norm=self._unclipped_norm, lr=learning_rate(optimizer),
@@ -126,7 +220,18 @@ class Boundary:
                 self._meeting = self._parts.council.end()
         else:
             self._meeting = self._parts.council.end()
-        self._finding = self._followed(decision) or self._finding
+        if check.is_finite and not decision.is_healthy:
+            self._follow_ahead(decision)
+        else:
+            self._finding = self._followed(decision) or self._finding
+        if check.is_finite:
+            rank, world_size = self._parts.rank()
+            for microbatch, loss in zip(unused, check.unused, strict=True):
+                if not math.isfinite(loss):
+                    found = self._parts.failures.of_unused_loss(microbatch, self._step, rank, world_size)
+                    self._finding = self._finding or found
+        if check.ahead is not None:
+            self._shared.looked_into(check.ahead)
         self.rows += [*self._parts.replay_rows.collect(self._step), *self._parts.council.take_rows()]
         self._check = check
         self._update = Update(
@@ -141,6 +246,21 @@ class Boundary:
         self.rows += self._parts.observers.before_update(self._update)
         self._parts.where.note("update")
 
+    def _ahead_of(self, optimizer: Any, scaled: ScaledUpdate | None) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Gradients that other optimizers are going to use after this update. A loss scaler judges each by itself."""
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            return []
+        is_first = bool(self._parts.tape.microbatches or self._parts.clock.microbatch)
+        ahead = self._shared.begin_update(optimizer, is_first=is_first)
+        return [] if scaled else ahead
+
+    def _follow_ahead(self, decision: Decision) -> None:
+        """Investigate, while it can be done, what counts only if the other optimizer steps with it."""
+        with self._parts.failures.holding():
+            self._followed(decision)
+        self._held_rows = self._parts.replay_rows.collect(self._step)
+        self._is_ahead_held = True
+
     def _followed(self, decision: Decision) -> str:
         """Investigate on this rank, on all ranks if one asks for it, or not at all where it is a consequence."""
         meeting = self._meeting
@@ -152,14 +272,17 @@ class Boundary:
         """The user's choice of what to do at a step that failed."""
         check = self._check
         is_bad_elsewhere = self._meeting is not None and self._meeting.suspect
-        is_fine = check is None or (check.loss_finite and not check.bad_params and not is_bad_elsewhere)
+        is_fine = check is None or (check.is_finite and not is_bad_elsewhere)
         if check is None or is_fine or self.scale is not None:
             return
         if self._parts.config.on_finding == "skip":
             if plain is not None:
                 plain.is_refused = True  # the gradients that count are copies, made inside the step
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
+            if isinstance(optimizer, ByHand) and self._update is not None:
+                for _, gradient in self._update.gradients:
+                    gradient.zero_()  # which the program is about to use
+            else:
+                for parameter in _parameters(optimizer):
                     parameter.grad = None
             self.is_skipped = True
             self._parts.warn("skipped an update whose gradients were not finite, as asked for (--on-finding skip)")
@@ -170,75 +293,103 @@ class Boundary:
             self._close()
             raise StopTraining(1)
 
-    def after(self, optimizer: torch.optim.Optimizer) -> None:
-        """It has stepped, or skipped."""
+    def after(self, optimizer: Any, *, is_late: bool = False) -> None:
+        """It has stepped, or skipped.
+
+        Args:
+            is_late: that has been seen only now, as the next step begins.
+        """
         with self.timed():
             check, update = self._check, self._update
             if check is None or update is None:
                 return
-            if self._parts.parameter_check.start(update.parameters, optimizer, self._step, check):
+            is_suspect = not self.is_skipped and not (check.is_finite and self._bad_evaluation is None)
+            if self._parts.parameter_check.start(update.parameters, optimizer, self._step, is_suspect=is_suspect):
                 self._finding = self._parts.parameter_check.read() or self._finding
             update.skipped = self.is_skipped
             self.rows += self._parts.observers.after_update(update)
+            self._parts.roots.user_code.forget_writers()
         self.flush(self._record(optimizer, check))
-        self._parts.tape.clear()
-        self._parts.live_trace.end_step()
         self._parts.clock.end_update()
+        self._evaluations.end_update()
         self._check, self._update, self._clip_bad, self._unclipped_norm = None, None, None, None
+        self._bad_evaluation = None
         self.is_skipped, self.scale, self._finding = False, None, ""
+        if not is_late:
+            self.begin_step()
+
+    def begin_step(self) -> None:
+        """What comes from here on belongs to the next step, or to an update by hand before it."""
+        self._parts.begin_step()
+        self._parts.tape.clear()
+        self._parts.roots.prelude.clear()
+        self._parts.live_trace.end_step()
         self._parts.where.note("outside")
+        self._parts.roots.begin_step()
+
+    def reopen(self, optimizer: Any) -> None:
+        """No update followed `before`: more is added to the same gradients, which are checked again then."""
+        del self.rows[self._n_collected :]
+        self._norms = None
+        self._parts.clock.reopen(id(optimizer))
+        self._check, self._update, self._clip_bad, self._unclipped_norm = None, None, None, None
 
     def _record(self, optimizer: torch.optim.Optimizer, check: Check) -> StepRecord:
-        now = time.perf_counter()
-        record = StepRecord(
+        return StepRecord(
             step=self._step,
-            n_microbatches=len(self._parts.tape.microbatches),
-            loss=sum(check.losses) / len(check.losses) / (self.scale or 1.0) if check.losses else None,
+            n_microbatches=max(len(self._parts.tape.microbatches), self._parts.clock.microbatch),
+            loss=check.mean_loss(self.scale),
             grad_norm=self._unclipped_norm,
             loss_scale=self.scale,
             lr=learning_rate(optimizer),
             skipped=self.is_skipped,
-            step_ms=1000.0 * (now - self._step_started),
-            tap_ms=1000.0 * self._tap_s,
-            n_bad_grads=len(check.bad_params),
+            n_bad_grads=len((self._bad_evaluation or check).bad_params),
             finding=self._finding,
+            **self._times.end_step(),
         )
-        self._step_started, self._tap_s = now, 0.0
-        return record
 
     def flush(self, record: StepRecord | None) -> None:
         """Write what there is."""
         with self.timed():
-            rows, self.rows = self.rows, []
+            rows, norms, self.rows, self._norms = self.rows, self._norms, [], None
             self._parts.place.keep()
-            self._parts.output.write(rows, record)
+            self._parts.output.write(rows, record, norms)
             if self._parts.output.is_broken:
                 self._parts.where.not_recording()
 
     def at_end(self) -> None:
-        """A loss that was not finite and that no update followed: the program gave up on it, or is about to end."""
-        self._parts.parameter_check.restart()
-        self._finding = self._parts.parameter_check.read() or self._finding
-        self._parts.roots.suspend_loss_mode()
+        """A loss that was not finite and that no update followed: the program gave up, died, or is about to end."""
+        self._finding = self._parts.parameter_check.at_end() or self._finding
+        self._drop_ahead()
+        self._parts.roots.suspend()
         self._parts.tape.close_unused_loss(self._parts.clock.microbatch, self._parts.clock.batch)
-        losses = [float(v) for m in self._parts.tape.microbatches for v in m.values]
-        check = Check(losses=losses)
-        if losses and not check.loss_finite:
+        if self._held_rows:
             self._step = self._parts.clock.step
-            rank, world_size = self._parts.rank()
-            decision = self._parts.failures.decide(
-                check, self._step, self._parts.tape.microbatches, rank=rank, world_size=world_size, scale=None,
-                clip_bad=self._clip_bad, readings=[],
-            )  # fmt: skip
-            self._finding = self._parts.failures.follow(decision, None)
+            self._take_evaluation()
+        values = [v for m in self._parts.tape.microbatches for v in m.values]
+        losses = [float(v) for v in values if v.numel() == 1]
+        check = Check(losses=[*losses, *(float(v.sum()) for v in values if v.numel() != 1)])
+        if not check.loss_finite:
+            self._step = self._parts.clock.step
+            decision = self._decided(check, self._step, None, [])
+            self._finding = self._parts.failures.follow(decision, None) or self._finding
             self.rows += self._parts.replay_rows.collect(self._step)
             self.rows += [scalar_reading("loss", "loss", v, self._step, i) for i, v in enumerate(losses)]
-            self.flush(StepRecord(step=self._step, n_microbatches=len(losses), loss=losses[0], finding=self._finding))
+            self.flush(
+                StepRecord(
+                    step=self._step, n_microbatches=len(losses), loss=next(iter(losses), None), finding=self._finding
+                )
+            )
         elif self.rows or self._finding:
             self.flush(None)
 
 
-def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+def _is_of_the_user(optimizer: Any) -> bool:
+    """Torch's own move no parameter before their step: beside them a bad loss waits until the loss scale is known."""
+    return not type(optimizer).__module__.startswith("torch.optim")
+
+
+def _parameters(optimizer: Any) -> list[torch.Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"]]
 
 

@@ -1,9 +1,11 @@
-"""What the sentinel of any framework saw at one update, and a number of the run as a row."""
+"""What the sentinel of any framework saw at one update, and numbers of the run as rows."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from hypocenter.nouns import Reading, Summary
 
@@ -13,19 +15,108 @@ class Check:
     """What the sentinel saw at one update."""
 
     losses: list[float] = field(default_factory=list)
+    unused: list[float] = field(default_factory=list)  # losses that the program has thrown away
     grad_norms: dict[str, float] = field(default_factory=dict)  # local L2 norms by parameter, loss scale taken out
     bad_params: list[str] = field(default_factory=list)  # gradient not finite
     newly_dead: list[str] = field(default_factory=list)  # gradient exactly 0, and was not at the step before
+    ahead: Check | None = None  # of gradients that other optimizers are going to use after this update
 
     @property
     def loss_finite(self) -> bool:
         """Whether every micro-batch's loss was finite."""
-        return all(math.isfinite(loss) for loss in self.losses)
+        return all(map(math.isfinite, self.losses))
+
+    def mean_loss(self, scale: float | None) -> float | None:
+        """Over micro-batches, with the loss scale that is in it taken out; None without any."""
+        return sum(self.losses) / len(self.losses) / (scale or 1.0) if self.losses else None
+
+    @property
+    def has_finite_norms(self) -> bool:
+        """Whether every gradient was finite, and its norm too."""
+        return not self.bad_params and math.isfinite(sum(self.grad_norms.values()))
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether losses and gradients were."""
+        return not self.bad_params and all(map(math.isfinite, self.losses))
+
+    def with_ahead(self) -> Check:
+        """Of this update and of those that are to come on the same backward, as one."""
+        if self.ahead is None:
+            return self
+        return replace(
+            self,
+            grad_norms={**self.grad_norms, **self.ahead.grad_norms},
+            bad_params=[*self.bad_params, *self.ahead.bad_params],
+            ahead=None,
+        )
+
+    @property
+    def key(self) -> str:
+        """Tells optimizers apart: each has its own first parameter."""
+        return next(iter(self.grad_norms), "")
 
     @property
     def total_norm(self) -> float:
         """L2 norm over all parameters of this optimizer."""
         return math.sqrt(sum([norm * norm for norm in self.grad_norms.values()]))
+
+
+class Judge:
+    """Tells which gradients are not finite, and which have died, from their norms.
+
+    Args:
+        is_finite: whether every element of a gradient is.
+        exact_norm: of a gradient, in float64.
+    """
+
+    def __init__(self, is_finite: Callable[[Any], bool], exact_norm: Callable[[Any], float]) -> None:
+        self._is_finite, self._exact_norm = is_finite, exact_norm
+        self.alive: dict[int, bool] = {}  # id(parameter) -> its gradient was not zero at the last step
+
+    def add(
+        self,
+        check: Check,
+        held: Sequence[tuple[Any, Any]],
+        names: Sequence[str],
+        norms: Sequence[float],
+        *,
+        scale: float = 1.0,
+        remember: bool = True,
+    ) -> None:
+        """Note in `check` what the norms of these gradients tell.
+
+        Args:
+            check: is added to.
+            held: (parameter, gradient).
+            names: of the parameters.
+            norms: L2, in the format that they were computed in.
+            scale: loss scale that the gradients still carry.
+            remember: note which gradients are exactly 0, to see at the next step which have died.
+        """
+        for (parameter, gradient), name, norm in zip(held, names, norms, strict=True):
+            if not math.isfinite(norm):
+                if not self._is_finite(gradient):
+                    check.bad_params.append(name)
+                norm = self._exact_norm(gradient)
+            elif norm == 0.0 and self.alive.get(id(parameter), False):
+                check.newly_dead.append(name)
+            if remember:
+                self.alive[id(parameter)] = norm != 0.0
+            check.grad_norms[name] = norm / scale
+
+
+def norm_reading(name: str, norm: float, step: int, order: int, *, is_bad: bool, n: int = 0, **known: Any) -> Reading:
+    """A local norm as a row: of a tensor only the number of elements and the sum of squares are known.
+
+    Args:
+        is_bad: the tensor is not finite.
+        n: elements.
+        known: other fields of the row: its format, its shape; of what is no gradient its phase and port.
+    """
+    summary = Summary(n=n, sumsq=0.0 if is_bad else norm * norm, n_nan=int(is_bad))
+    place: dict[str, Any] = {"phase": "grad", "port": "grad", "microbatch": 0, **known}
+    return Reading(step=step, site=name, order=order, summary=summary, **place)
 
 
 def scalar_reading(

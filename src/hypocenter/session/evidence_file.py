@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,19 +14,26 @@ from hypocenter.diagnose.evidence import Evidence
 from hypocenter.record.layout import EVIDENCE_FILE
 
 
-def write_evidence(bundles: Path, evidence: Evidence) -> str:
+def write_evidence(bundles: Path, evidence: Evidence, warn: Callable[[str], None] | None = None) -> str:
     """Write it to `bundles/<id>/evidence.json`.
 
+    Args:
+        bundles: folder of the rank.
+        evidence: of one failure.
+        warn: takes one line of text if it cannot be written.
+
     Returns:
-        Why it could not be written; empty when it could.
+        Its id; empty when it could not be written.
     """
     folder = bundles / evidence.id
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / EVIDENCE_FILE).write_bytes(msgspec.json.encode(json_safe(evidence)))
     except OSError as error:
-        return str(error)
-    return ""
+        if warn is not None:
+            warn(f"the evidence cannot be written: {error}")
+        return ""
+    return evidence.id
 
 
 def json_safe(evidence: Evidence) -> Evidence:

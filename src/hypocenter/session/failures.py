@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,11 @@ from hypocenter.diagnose.evidence import Evidence, Trigger
 from hypocenter.nouns import Reading
 from hypocenter.replay import optimizer_step
 from hypocenter.replay.bundle import write_bundle
-from hypocenter.replay.case import BUDGETS, HIDDEN, Case
+from hypocenter.replay.case import BUDGETS, HIDDEN, Case, Outcome
 from hypocenter.replay.engine import Replayer
 from hypocenter.replay.investigate import Investigator
 from hypocenter.replay.jointly import Jointly, Table
+from hypocenter.replay.preparation import Preparation
 from hypocenter.session.at_scale_1 import AtScale1
 from hypocenter.session.check import Check
 from hypocenter.session.evidence_file import write_evidence
@@ -35,6 +37,7 @@ from hypocenter.tap.tape import Microbatch
 MAX_DEAD_REPLAYS = 3  # replays because gradients became exactly zero: often healthy (a MoE expert without tokens)
 HISTORY_STEPS = 256  # per site: what a trend before the failure is read from
 MAX_SCALE_REPLAYS = 2  # traced replays of steps that one layer made the scaler skip
+MAX_UNUSED_LOSSES = 3  # that are looked into: a program that skips bad batches may skip many
 MAX_ACTIVATION_REPLAYS = 3  # replays because a module's output was not finite while the gradients were
 
 
@@ -54,7 +57,7 @@ class Decision:
     @property
     def is_healthy(self) -> bool:
         """Whether loss and gradients were finite here."""
-        return self.check.loss_finite and not self.check.bad_params
+        return self.check.is_finite
 
 
 class Failures:
@@ -66,6 +69,7 @@ class Failures:
         names: NameMap,
         replayer: Replayer,
         *,
+        preparation: Preparation,
         folder: Callable[[], Path],
         rows: ReplayRows,
         live: LiveTrace,
@@ -73,18 +77,21 @@ class Failures:
     ) -> None:
         self._config, self._names, self._replayer = config, names, replayer
         self._folder, self._rows, self._live, self._warn = folder, rows, live, warn
-        self._investigator = Investigator(replayer, names, after_trace=rows.stop)
+        self._investigator = Investigator(replayer, names, preparation=preparation, after_trace=rows.stop)
         self._joint = Jointly(replayer, names, rows.stop)
         self._n_replays = self._n_dead = self._n_activation = 0
-        self._n_scale = 0
+        self._n_scale = self._n_unused = 0
         self._scale_watch = ScaleWatch(lambda bad: last_in_model(names, bad), AtScale1(config, names, replayer))
         self._underflow = UnderflowProbe(config, names, replayer)
         self._scales = ScaleMemory()
         self._seen_finite: set[str] = set()
         self._history: dict[str, deque[tuple[int, float]]] = {}
+        self._losses: dict[str, deque[tuple[int, float]]] = {}  # of healthy steps, by optimizer
         self.poisoned = False  # parameters are not finite: what follows is a consequence
         self.healthy_steps = 0
         self.written: list[Evidence] = []
+        self._held: list[tuple[Evidence, Any]] | None = None  # inside `holding`
+        self._kept: list[tuple[Evidence, Any]] = []  # after it
 
     def decide(
         self,
@@ -99,7 +106,8 @@ class Failures:
         readings: Sequence[Reading],
     ) -> Decision:
         """Whether this step is to be investigated, and what is known of it."""
-        self._scales.note(scale, healthy=check.loss_finite and not check.bad_params)
+        self._scales.note(scale, healthy=check.is_finite)
+        self._note_loss(check, step, scale)
         suspicious = self._newly_nonfinite(readings)
         bad = check.bad_params if clip_bad is None else clip_bad
         trigger, facts = self._trigger(check, step, scale, microbatches, bad, suspicious)
@@ -146,7 +154,7 @@ class Failures:
             self.healthy_steps += decision.is_healthy
             return ""
         self._n_replays += 1
-        found = self._investigate(case, decision.facts)
+        found = self._investigate(case, decision.facts, tuple(self._losses.get(check.key, ())))
         if found and decision.trigger == "nonfinite-grad" and self.written[-1].reproduced:
             self._scale_watch.explained(check)
         return found
@@ -167,7 +175,12 @@ class Failures:
         outcome.evidence = replace(outcome.evidence, facts={**outcome.evidence.facts, **decision.facts})
         return self._write(outcome.evidence, outcome)
 
-    def _investigate(self, case: Case, facts: dict[str, float | str]) -> str:
+    def _note_loss(self, check: Check, step: int, scale: float | None) -> None:
+        if check.losses and check.is_finite:
+            past = self._losses.setdefault(check.key, deque(maxlen=HISTORY_STEPS))
+            past.append((step, check.losses[0] / (scale or 1.0)))
+
+    def _investigate(self, case: Case, facts: dict[str, float | str], losses: tuple[tuple[int, float], ...]) -> str:
         if not self._config.replay:
             evidence = replace(self._investigator.base(case), why_not="replay is switched off (replay = false)")
             return self._write(evidence, None)
@@ -185,7 +198,7 @@ class Failures:
             self._live.disarm()
         past = self._history.get(outcome.evidence.origin.site, ()) if outcome.evidence.origin is not None else ()
         before = tuple(point for point in past if point[0] < case.step)
-        return self._write(replace(outcome.evidence, history=before), outcome)
+        return self._write(replace(outcome.evidence, history=before, losses=losses), outcome)
 
     def _trigger(
         self,
@@ -219,11 +232,14 @@ class Failures:
         """A skip is investigated when the scale is not its cause, when it comes again and again, when it never ends."""
         if judged.at_scale_1 == "not-finite":
             return "nonfinite-grad", {"finite_at_scale_1": 0.0}
-        if judged.at_scale_1 == "cannot-tell" and judged.is_collapse:
-            return "nonfinite-grad", {}
-        if judged.is_again and self._n_scale < MAX_SCALE_REPLAYS:
-            self._n_scale += 1
+        if judged.at_scale_1 == "finite":
+            is_new = judged.is_again and self._n_scale < MAX_SCALE_REPLAYS
+            if not is_new and not judged.is_collapse:
+                return None, {}
+            self._n_scale += is_new
             return "skipped-step", {"finite_at_scale_1": 1.0}
+        if judged.is_collapse or self._live.tracer is not None:  # it was traced, because it cannot be replayed
+            return "nonfinite-grad", {}
         return None, {}
 
     def _newly_nonfinite(self, readings: Sequence[Reading]) -> bool:
@@ -250,6 +266,7 @@ class Failures:
         labels: list[str],
         *,
         must_prove: bool,
+        note: str = "",
     ) -> str:
         """An update made parameters non-finite although its gradients were finite.
 
@@ -265,13 +282,83 @@ class Failures:
             bad_params=tuple(labels),
             n_params=len(labels),
             healthy_steps=self.healthy_steps,
+            notes=(note,) if note else (),
         )
         evidence = optimizer_step.explain(base, optimizer, parameters[0], labels[0])
         if must_prove and not (evidence.float64.ran and evidence.optimizer.get("n_v_zero")):
             return ""
         return self._write(evidence, None)
 
+    def of_output(
+        self, output: torch.Tensor | None, row: Reading, trigger: Trigger, rank: int, world_size: int
+    ) -> Outcome | None:
+        """Look into an output that is not finite, of a program that has trained nothing so far.
+
+        Args:
+            output: None if it is gone.
+            row: of the output.
+            trigger: whether it is taken for a gradient.
+
+        Returns:
+            What `write` takes once it is known that nothing is ever trained; None: nothing is known.
+        """
+        if output is None or not self._config.replay:
+            return None
+        case = Case(
+            id=f"step-{row.step:06d}-{trigger}", trigger=trigger, step=row.step, rank=rank,
+            world_size=world_size, microbatches=(), bad_params=(), n_params=0, loss=None, loss_scale=None,
+            healthy_steps=row.step,
+        )  # fmt: skip
+        return self._investigator.of_output(case, output)
+
+    def of_unused_loss(self, microbatch: Microbatch, step: int, rank: int, world_size: int) -> str:
+        """The program has thrown away a loss that is not finite, and goes on. Returns the evidence's id, or ''."""
+        if self._n_unused >= MAX_UNUSED_LOSSES or self.poisoned:
+            return ""
+        self._n_unused += 1
+        case = Case(
+            id=f"step-{step:06d}-unused-loss", trigger="unused-loss", step=step, rank=rank, world_size=world_size,
+            microbatches=(microbatch,), bad_params=(), n_params=0, loss=float(microbatch.values[0]), loss_scale=None,
+            healthy_steps=self.healthy_steps, budget=BUDGETS["off"],
+        )  # fmt: skip
+        outcome = Outcome(evidence=self._investigator.base(case))
+        if self._config.replay:
+            outcome = self._investigator.investigate(case, self._rows.observe)
+        return self._write(outcome.evidence, outcome)
+
+    def write(self, outcome: Outcome | None) -> str:
+        """Keep what was found. Returns the evidence's id, or ''."""
+        return self._write(outcome.evidence, outcome) if outcome is not None else ""
+
+    @contextlib.contextmanager
+    def holding(self) -> Generator[None, None, None]:
+        """What is found in here is written when `release` tells the step: an update to come may not begin one."""
+        self._held = []
+        try:
+            yield
+        finally:
+            self._kept, self._held = self._held or [], None
+
+    def release(self, step: int) -> str:
+        """Write what was found before the update of this step. Returns the id of the last evidence, or ''."""
+        kept, self._kept = self._kept, []
+        found = ""
+        for evidence, outcome in kept:
+            name = evidence.id.replace(f"step-{evidence.step:06d}", f"step-{step:06d}")
+            found = self._write(replace(evidence, id=name, step=step), outcome)
+        return found
+
+    def drop(self) -> None:
+        """What was found and not written yet is of no use: nobody used it."""
+        self._kept = []
+
     def _write(self, evidence: Evidence, outcome: Any) -> str:
+        if self._held is not None:
+            self._held.append((evidence, outcome))
+            return ""
+        n_before = sum(each.id.startswith(evidence.id) for each in self.written)
+        if n_before:  # of another optimizer, or of another evaluation, in the same step
+            evidence = replace(evidence, id=f"{evidence.id}-{n_before + 1}")
         folder = self._folder() / evidence.id
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -282,8 +369,6 @@ class Failures:
             self._warn(f"the evidence cannot be written: {error}")
             self.written.append(evidence)
             return evidence.id
-        problem = write_evidence(self._folder(), evidence)
-        if problem:
-            self._warn(f"the evidence cannot be written: {problem}")
+        write_evidence(self._folder(), evidence, self._warn)
         self.written.append(evidence)
         return evidence.id

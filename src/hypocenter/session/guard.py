@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
+
+from hypocenter.unwarned import StillShown
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,6 +30,50 @@ class Warnings:
             print(f"hypocenter: {text}", file=sys.stderr)
 
 
+def show_traceback(error: BaseException | None) -> None:
+    """Of an error of ours, for those who work on Hypocenter."""
+    if os.environ.get("HYPOCENTER_TRACEBACK") and error is not None:
+        import traceback
+
+        traceback.print_exception(type(error), error, error.__traceback__)
+
+
+class Listening:
+    """What sessions of every framework share: they listen, and let go of the program once something of ours fails.
+
+    Attributes:
+        is_off: nothing is listened to any more.
+    """
+
+    def __init__(self) -> None:
+        self.is_off = False
+        self.warn = Warnings()
+        self._pid = os.getpid()
+        self._undo: list[Callable[[], None]] = []
+
+    def let_go(self, reason: str) -> None:
+        """It has failed: what cannot be gone on with."""
+
+    def switch_off(self, reason: str, error: BaseException | None = None) -> None:
+        """Something in Hypocenter failed: let go of everything, say so once."""
+        self.is_off = True
+        self._detach()
+        self.warn(f"switched off after an internal error, training goes on ({reason})")
+        show_traceback(error)
+        self.let_go(reason)
+
+    def forked(self) -> None:
+        """In a forked child: a worker that prepares data trains nothing."""
+        self.is_off = True
+        self._detach()
+
+    def _detach(self) -> None:
+        for undo in reversed(self._undo):  # patches on top of patches come off first
+            with contextlib.suppress(Exception):
+                undo()
+        self._undo = []
+
+
 def guarded(method: F) -> F:
     """Run a listener method; on an unexpected error call `self.switch_off(reason)` instead of raising."""
 
@@ -34,7 +82,8 @@ def guarded(method: F) -> F:
         if self.is_off:
             return None
         try:
-            return method(self, *args, **kwargs)
+            with StillShown():
+                return method(self, *args, **kwargs)
         except StopTraining:
             raise
         except Exception as error:

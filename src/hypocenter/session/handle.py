@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import weakref
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol
@@ -41,6 +42,7 @@ class Handle:
         if not self._owns:
             return
         self._session.close()
+        atexit.unregister(self._session.close)
         if self._session in self._running:
             self._running.remove(self._session)
 
@@ -58,5 +60,11 @@ def begin(session: Session, running: list[Session]) -> None:
     session.attach()
     running.append(session)
     atexit.register(session.close)
+    alive = weakref.ref(session)  # what is registered here stays for ever, and must not keep a model
+
+    def forked() -> None:
+        if (here := alive()) is not None:
+            here.forked()
+
     if hasattr(os, "register_at_fork"):  # a DataLoader worker is not a rank
-        os.register_at_fork(after_in_child=lambda: session.forked())
+        os.register_at_fork(after_in_child=forked)

@@ -18,7 +18,7 @@ import sysconfig
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Protocol
 
 _LIBRARIES = (
@@ -41,6 +41,8 @@ class LastWords:
         self._tell: Told | None = tell
         self._stack_fd = -1
         self._handler: Any = None  # of SIGTERM, as Python knows it, when ours was set
+        self._reports_crashes = False
+        self._pid = os.getpid()
 
     def attach(self) -> Callable[[], None]:
         """Chain ourselves in front of the hooks there are; returns the undo."""
@@ -71,15 +73,23 @@ class LastWords:
         return undo
 
     def keep_stack_in(self, opened: Callable[[], int]) -> None:
-        """From here on a SIGTERM leaves its stack at the descriptor that `opened` gives."""
+        """From here on a SIGTERM leaves its stack at the descriptor that `opened` gives; a crash outside Python too.
+
+        A program that has asked for Python's own report of crashes keeps it.
+        """
         if threading.current_thread() is not threading.main_thread() or not hasattr(faulthandler, "register"):
             return
         self._stack_fd = opened()
         self._handler = signal.getsignal(signal.SIGTERM)
         faulthandler.register(signal.SIGTERM, file=self._stack_fd, all_threads=False, chain=True)
+        if not faulthandler.is_enabled():
+            faulthandler.enable(file=os.dup(self._stack_fd), all_threads=False)  # never closed: a crash writes there
+            self._reports_crashes = True
 
     def _take_out_handler(self) -> None:
         """Only if the program has set none of its own since: taking ours out would take theirs."""
+        if self._reports_crashes and os.getpid() != self._pid:
+            faulthandler.disable()  # a forked child that crashes is not this rank
         if self._stack_fd >= 0 and signal.getsignal(signal.SIGTERM) is self._handler:
             faulthandler.unregister(signal.SIGTERM)
             with contextlib.suppress(OSError):
@@ -131,6 +141,32 @@ def _around(owner: Any, name: str, say: Told) -> Callable[[], None]:
     return undo
 
 
+def last_error() -> BaseException | None:
+    """The exception that ends the program, or the part of it that is watched, at this moment; None: it ends well."""
+    handled = sys.exc_info()[1]  # as in the exit of a `with`
+    if isinstance(handled, (Exception, KeyboardInterrupt)):
+        return handled
+    told = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    return told if isinstance(told, BaseException) and not hasattr(sys, "ps1") else None
+
+
+def innermost(trace: TracebackType) -> FrameType:
+    """The frame that raised."""
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace.tb_frame
+
+
+def user_place(trace: TracebackType | None) -> tuple[FrameType, int] | None:
+    """The innermost frame of the program's own code, and the line it was in; None when all are of libraries."""
+    found = None
+    while trace is not None:
+        if not trace.tb_frame.f_code.co_filename.startswith((*_LIBRARIES, "<")):
+            found = trace.tb_frame, trace.tb_lineno
+        trace = trace.tb_next
+    return found
+
+
 def one_line(error: BaseException) -> str:
     """What an exception says, on one line, with the line of the program's own code that it came from."""
     try:
@@ -143,10 +179,5 @@ def one_line(error: BaseException) -> str:
 
 
 def _place(trace: TracebackType | None) -> str:
-    found = ""
-    while trace is not None:
-        name = trace.tb_frame.f_code.co_filename
-        if not name.startswith((*_LIBRARIES, "<")):
-            found = f" ({Path(name).name}:{trace.tb_lineno})"
-        trace = trace.tb_next
-    return found
+    found = user_place(trace)
+    return "" if found is None else f" ({Path(found[0].f_code.co_filename).name}:{found[1]})"

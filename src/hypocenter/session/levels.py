@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -12,6 +13,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from hypocenter import schedule
 from hypocenter.config import Config
 from hypocenter.nouns import LEVELS, Place, Reading, Summary
+from hypocenter.record.facts_file import add_calls
 from hypocenter.session.update_tensors import UpdateTensors
 from hypocenter.summary.reducers.torch import TorchReducer
 from hypocenter.summary.sketch import Placement
@@ -21,6 +23,7 @@ from hypocenter.tap.live import LiveMode
 from hypocenter.tap.modules import ModuleTap
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.op_context import OpContext
+from hypocenter.tap.operator_calls import OperatorCalls
 from hypocenter.tap.ops import OpTap
 from hypocenter.tap.parameters import parameter_readings
 from hypocenter.tap.placement import Wrappers
@@ -98,6 +101,7 @@ class Levels:
         if self._level >= LEVELS.index("ops"):
             context = OpContext(self._names.module_name)
             self._ops = OpTap(context, UntracedReducer(self._config), self._clock)
+            self._ops.calls = OperatorCalls()
             self._undo.append(context.attach())
             self._live = LiveMode(self._ops, self._warn)
 
@@ -108,6 +112,7 @@ class Levels:
 
         def undo() -> None:
             self.end_microbatch()
+            self._keep_calls()
             for each in reversed(self._undo):
                 each()
 
@@ -145,8 +150,15 @@ class Levels:
         if self._live is not None and due:
             self._live.enter()
 
+    def before_backward(self, seeds: Sequence[torch.Tensor | None]) -> None:
+        """Its forward is over; backward starts from these gradients, None where torch makes one."""
+        if self._ops is not None:
+            self._ops.flow.start(seeds)
+
     def end_microbatch(self) -> None:
         """Its backward is over."""
+        if self._ops is not None:
+            self._ops.flow.end()
         if self._live is not None:
             self._live.leave()
 
@@ -169,8 +181,20 @@ class Levels:
             if self._modules is not None:
                 self._modules.enabled = enabled
 
-    def collect(self, step: int, optimizers: Sequence[torch.optim.Optimizer]) -> list[Reading]:
+    def _keep_calls(self) -> None:
+        """Put the operators that each module called among the facts, once these are there."""
+        noted = self._ops.calls if self._ops is not None else None
+        if (
+            self._ops is not None
+            and noted is not None
+            and noted.calls
+            and add_calls(self._rank_directory(), noted.calls)
+        ):
+            self._ops.calls = None
+
+    def collect(self, step: int, optimizers: Sequence[Any]) -> list[Reading]:
         """All rows of the step so far, in execution order."""
+        self._keep_calls()
         rows = self._probes.collect(step)
         for tap in (self._modules, self._compiled, self._ops):
             if tap is not None:

@@ -54,7 +54,7 @@ class LiveTrace:
         if self._detach is not None:
             self._detach()
         self.tracer = self._live = self._detach = None
-        self._steps_left -= 1
+        self._steps_left = max(0, self._steps_left - 1)  # 0 already: it was disarmed in this step
 
     def disarm(self) -> None:
         """What was looked for has been found."""

@@ -10,10 +10,12 @@ from hypocenter._version import __version__
 from hypocenter.config import Config
 from hypocenter.nouns import Reading, StepRecord
 from hypocenter.record.catalogue import Sinks, SinkStart, load_sinks
+from hypocenter.record.norm_rows import NormRows
 from hypocenter.record.run_file import finish_run, start_run
 from hypocenter.record.writer import Writer
 from hypocenter.session.claims import claims, release, who_claims
 from hypocenter.session.guard import Warnings
+from hypocenter.session.last_words import last_error
 
 
 class Output:
@@ -48,8 +50,8 @@ class Output:
         """Whether the recording of this rank had to be given up."""
         return self._is_second or (self._open is not None and bool(self._open[0].broken))
 
-    def write(self, rows: Sequence[Reading], record: StepRecord | None) -> None:
-        """One step's rows, and its record if it is complete."""
+    def write(self, rows: Sequence[Reading], record: StepRecord | None, norms: NormRows | None = None) -> None:
+        """One step's rows, norms of many gradients beside them, and its record if it is complete."""
         if self._open is None:
             self._is_second = not claims(self._directory, self._framework)
             if self._is_second:
@@ -57,8 +59,10 @@ class Output:
                 self._warn(f"only what trains with {first} is recorded, the first that made a step")
                 return
             self._open = self._opened()
-        for each in self._open:
-            each.write(rows, record)
+        writer, sinks = self._open
+        writer.write(rows, record, norms)
+        if sinks.names:
+            sinks.write([*rows, *(norms or ())], record)
 
     def close(self) -> None:
         """Close the files. The launcher knows how a launched run ended; what was said here, only we know."""
@@ -67,8 +71,11 @@ class Output:
             return
         for each in self._open:
             each.close()
-        if self._owns_run or self._warn.lines:
-            finish_run(self._directory, "finished", 0 if self._owns_run else None, self._warn.lines)
+        if self._owns_run:
+            failed = isinstance(last_error(), Exception)
+            finish_run(self._directory, "failed" if failed else "finished", int(failed), self._warn.lines)
+        elif self._warn.lines:
+            finish_run(self._directory, "finished", None, self._warn.lines)
 
     def _opened(self) -> tuple[Writer, Sinks]:
         rank, world_size = self._rank()

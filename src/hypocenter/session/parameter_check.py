@@ -1,72 +1,179 @@
-"""Whether an update left parameters non-finite: looked at after it, read when the device has answered."""
+"""Which update left parameters non-finite: some are looked at after each, all of them when something else has failed.
+
+Of every optimizer is kept what its last update left behind. So it does not matter how many optimizers there are, in
+which order they step, or whose turn it was to be looked at.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from hypocenter.session.check import Check
 from hypocenter.session.failures import Failures
-from hypocenter.session.sentinel import Sentinel
-from hypocenter.tap.tape import version_of
+from hypocenter.session.sentinel import Sentinel, turns
+from hypocenter.tap.tape import version_of, versions_of
+
+
+@dataclass(slots=True)
+class _Left:
+    """What the last update of one optimizer left behind."""
+
+    optimizer: Callable[[], Any]
+    parameters: Sequence[torch.Tensor]
+    versions: list[int]  # of the parameters, after it
+    step: int
+    n_updates: int
+    is_suspect: bool  # it or one before it used gradients that were not finite, and nobody has looked since
 
 
 class ParameterCheck:
-    """Blames the last update for parameters that it broke, and nobody else's writes."""
+    """Blames an update for parameters that it broke, and nobody for what a failure known already has done to them."""
 
-    def __init__(self, sentinel: Sentinel, failures: Failures, rank: Callable[[], tuple[int, int]]) -> None:
+    def __init__(
+        self,
+        sentinel: Sentinel,
+        failures: Failures,
+        rank: Callable[[], tuple[int, int]],
+        gone: Callable[[int], None] = lambda _: None,
+    ) -> None:
         self._sentinel, self._failures, self._rank = sentinel, failures, rank
-        self._started: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self._step = 0
-        self._check: Check | None = None  # of the last update
-        self._versions: dict[int, int] = {}  # of parameters, as the last update left them
-        self._optimizer: Any = None
-        self._parameters: Sequence[torch.Tensor] = ()
+        self._gone = gone  # told of the id of an optimizer that the program has let go of
+        self._left: dict[int, _Left] = {}  # by id of the optimizer; goes with it
+        self._last: Any = (
+            None  # the optimizer that stepped last: looked at once more at the end, also if it is gone by then
+        )
+        self._started: tuple[_Left, list[tuple[torch.Tensor, torch.Tensor]]] | None = None
+        self._bad: list[weakref.ref[torch.Tensor]] = []  # found not finite, and reported
 
-    def start(self, parameters: Sequence[torch.Tensor], optimizer: Any, step: int, check: Check) -> bool:
+    def start(self, parameters: Sequence[torch.Tensor], optimizer: Any, step: int, *, is_suspect: bool) -> bool:
         """An update is over. Returns whether the answer is there already: on a CPU there is nothing to wait for.
 
         Args:
-            check: of the same update; one whose gradients were bad has been explained already.
+            is_suspect: its gradients were not finite and it was not skipped: what it wrote has been explained already.
         """
-        self._started = self._sentinel.start_parameters(parameters, step)
-        self._versions = {id(p): version_of(p) for p in parameters}
-        self._step, self._optimizer, self._parameters, self._check = step, optimizer, parameters, check
-        return not self._started or self._started[0][1].device.type == "cpu"
+        self._last = optimizer
+        before = self._left.get(id(optimizer))
+        left = self._left[id(optimizer)] = _Left(
+            optimizer=before.optimizer if before is not None else self._held(optimizer),
+            parameters=parameters,
+            versions=versions_of(parameters),
+            step=step,
+            n_updates=0 if before is None else before.n_updates + 1,
+            is_suspect=is_suspect or (before is not None and before.is_suspect),
+        )
+        started = self._sentinel.start_parameters(parameters, left.n_updates)
+        self._started = (left, started)
+        return not started or started[0][1].device.type == "cpu"
 
-    def restart(self) -> None:
-        """The program ends: look at all parameters, unless somebody has written to them since."""
-        if self._optimizer is not None and self._untouched(self._parameters):
-            self._started = self._sentinel.start_parameters(self._parameters)
+    def let_go(self, optimizer: Any) -> None:
+        """Another optimizer than the last one is about to step: if the program has let go of that one, it is gone."""
+        if self._last is not optimizer:
+            self._last = None
+
+    def _held(self, optimizer: Any) -> Callable[[], Any]:
+        """Weakly: programs that make an optimizer for each task must not keep them all."""
+        me, key = weakref.ref(self), id(optimizer)
+
+        def forget(_: object) -> None:
+            if (check := me()) is not None:
+                check._left.pop(key, None)
+                check._gone(key)
+
+        try:
+            return weakref.ref(optimizer, forget)
+        except TypeError:  # a framework's own class with slots
+            return lambda: optimizer
 
     def read(self) -> str:
         """The answer to the last `start`: the id of the evidence written, or ''."""
-        started, self._started = self._started, []
-        if not started or self._optimizer is None:
+        if self._started is None:
             return ""
+        (left, started), self._started = self._started, None
         bad = self._sentinel.bad_parameters(started)
-        check = self._check
-        gradients_fine = check is None or (check.loss_finite and not check.bad_params)
-        found = self._blame(bad, must_prove=False) if bad and gradients_fine and not self._failures.poisoned else ""
-        self._failures.poisoned = bool(bad) or (self._failures.poisoned and not gradients_fine)
+        if not bad or left.is_suspect or self._is_known():
+            return ""
+        every = turns(len(left.parameters))
+        is_each_time = every == 1 or bad[0].dtype.itemsize < 4
+        note = "" if is_each_time else f"it is looked at in every {every}th update: it may have been an earlier one"
+        return self._blame(bad, left, must_prove=False, note=note)
+
+    def at_end(self) -> str:
+        """The program ends: look at all parameters, but for those that somebody has written to since."""
+        found = self.read()
+        for left in list(self._left.values()):
+            if not left.is_suspect and not self._is_known() and all(map(_as_left_by(left), left.parameters)):
+                bad = self._sentinel.bad_parameters(self._sentinel.start_parameters(left.parameters))
+                found = (self._blame(bad, left, must_prove=False) if bad else "") or found
+        self._last = None
+        self._left.clear()
         return found
 
-    def look_back(self, parameters: Sequence[torch.Tensor]) -> str:
-        """The loss is not finite: were parameters broken by the last update, and by nobody else since?"""
-        if self._failures.poisoned or self._optimizer is None:
-            return ""
-        bad = self._sentinel.bad_parameters(self._sentinel.start_parameters(parameters))
-        return self._blame(bad, must_prove=True) if bad and self._untouched(bad) else ""
+    def look_back(self, check: Check) -> tuple[str, dict[str, float | str]]:
+        """Something is not finite: were parameters, of any optimizer, before it? Tells `Failures` if that is explained.
 
-    def _untouched(self, parameters: Sequence[torch.Tensor]) -> bool:
-        return all(self._versions.get(id(p)) == version_of(p) for p in parameters)
+        Returns:
+            The id of the evidence written, or '', and what is known of a bad parameter that nothing explains.
+        """
+        self._failures.poisoned = False
+        if check.is_finite:
+            return "", {}
+        self._failures.poisoned = self._is_known()
+        bad = [] if self._failures.poisoned else list(self._bad_ones())
+        if not bad:
+            return "", {}
+        self._note(bad)
+        holders = [left for left in self._left.values() if any(_index(left, p) is not None for p in bad)]
+        if any(left.is_suspect for left in holders):
+            self._failures.poisoned = True
+            return "", {}
+        last = max(holders, key=lambda left: left.step)
+        own = [p for p in bad if _index(last, p) is not None]
+        is_untouched = all(map(_as_left_by(last), own))
+        found = self._blame(own, last, must_prove=True) if is_untouched else ""
+        return found, {
+            "bad_parameter": self._sentinel.label(own[0]),
+            "last_update_step": float(last.step),
+            "written_since": float(not is_untouched),
+        }
 
-    def _blame(self, bad: list[torch.Tensor], *, must_prove: bool) -> str:
+    def _is_known(self) -> bool:
+        """Whether a parameter that has been reported is still not finite."""
+        held = [p for ref in self._bad if (p := ref()) is not None]
+        still = self._sentinel.bad_parameters(self._sentinel.start_parameters(held)) if held else []
+        self._bad = [weakref.ref(p) for p in still]
+        return bool(still)
+
+    def _bad_ones(self) -> Iterator[torch.Tensor]:
+        seen: dict[int, torch.Tensor] = {id(p): p for left in self._left.values() for p in left.parameters}
+        bad = self._sentinel.bad_parameters(self._sentinel.start_parameters(list(seen.values())))
+        if not bad:
+            for left in self._left.values():
+                left.is_suspect = False
+        yield from bad
+
+    def _note(self, bad: Sequence[torch.Tensor]) -> None:
+        self._bad = [weakref.ref(p) for p in bad]
+
+    def _blame(self, bad: list[torch.Tensor], left: _Left, *, must_prove: bool, note: str = "") -> str:
+        self._note(bad)
         labels = [label for p in bad for label in self._sentinel.labels_of_bad(p)]
         found = self._failures.parameter_broke(
-            bad, self._optimizer, self._step, self._rank()[0], labels, must_prove=must_prove
+            bad, left.optimizer(), left.step, self._rank()[0], labels, must_prove=must_prove, note=note
         )
         self._failures.poisoned = self._failures.poisoned or bool(found)
         return found
+
+
+def _index(left: _Left, parameter: torch.Tensor) -> int | None:
+    return next((i for i, p in enumerate(left.parameters) if p is parameter), None)
+
+
+def _as_left_by(left: _Left) -> Callable[[torch.Tensor], bool]:
+    """Whether a parameter is still as that update left it, as far as its version counter tells."""
+    versions = {id(p): version for p, version in zip(left.parameters, left.versions, strict=True)}
+    return lambda parameter: versions.get(id(parameter)) == version_of(parameter)

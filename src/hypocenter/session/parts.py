@@ -11,20 +11,25 @@ import torch
 
 from hypocenter.config import Config
 from hypocenter.record.layout import rank_directory
+from hypocenter.record.whereabouts import WherePhase
 from hypocenter.replay.engine import Replayer
+from hypocenter.replay.preparation import Preparation
+from hypocenter.session import observers
 from hypocenter.session.agreement import Council
 from hypocenter.session.communication import Communication
+from hypocenter.session.crash import Coroner
+from hypocenter.session.events import Observers
 from hypocenter.session.failures import Failures
 from hypocenter.session.frameworks import Frameworks
 from hypocenter.session.guard import Warnings
 from hypocenter.session.imposed.in_training import InTraining
 from hypocenter.session.levels import Levels
 from hypocenter.session.live_trace import LiveTrace
-from hypocenter.session.observer import Context, Observers
+from hypocenter.session.observer import Context
 from hypocenter.session.output import Output
 from hypocenter.session.parameter_check import ParameterCheck
 from hypocenter.session.place import PlaceKeeper
-from hypocenter.session.rank import rank_and_world_size
+from hypocenter.session.rank import launched_rank, rank_and_world_size, rank_of_group
 from hypocenter.session.replay_rows import ReplayRows
 from hypocenter.session.resumption import Resumption
 from hypocenter.session.sentinel import Sentinel
@@ -32,7 +37,9 @@ from hypocenter.session.whereabouts import WhereaboutsKeeper
 from hypocenter.tap.clock import Clock
 from hypocenter.tap.foreign_scalers import ForeignScalers
 from hypocenter.tap.frameworks.door import Door
+from hypocenter.tap.loader_batches import LoaderBatches
 from hypocenter.tap.names import NameMap
+from hypocenter.tap.optimizers import Optimizers
 from hypocenter.tap.roots import RootTap
 from hypocenter.tap.tape import Tape
 from hypocenter.tap.updates import UpdateListener, UpdateTap
@@ -44,6 +51,7 @@ class Listener(UpdateListener, Protocol):
     def on_root(self, module: torch.nn.Module) -> None: ...
     def on_begin(self, training: bool) -> None: ...
     def replaying(self) -> contextlib.AbstractContextManager[None]: ...
+    def unwatched(self) -> contextlib.AbstractContextManager[None]: ...
 
 
 class Parts:
@@ -60,18 +68,25 @@ class Parts:
         self, config: Config, directory: Path, listener: Listener, *, owns_run: bool, command: tuple[str, ...]
     ) -> None:
         self.config = config
+        self._launched: tuple[int, int] | None = None
         self.warn = Warnings()
         self.imposed: dict[str, str] = {}
         self.names = NameMap()
         self.clock = Clock()
         self.tape = Tape(config.keep_mb << 20)
         self.roots = RootTap(self.tape, on_root=listener.on_root, on_begin=listener.on_begin, fail=self.warn)
-        self.where = WhereaboutsKeeper(directory, self.clock, self.names, self.rank, self.warn)
+        self._unwatched = listener.unwatched
+        self._coroner = Coroner(
+            names=self.names, clock=self.clock, rank=self.rank,
+            folder=lambda: rank_directory(directory, self.rank()[0]) / "bundles",
+        )  # fmt: skip
+        self.where = WhereaboutsKeeper(directory, self.clock, self.names, self.rank, self.warn, self._examine)
         self.roots.on_end = lambda training: self.where.note("loss" if training else "outside")
+        self.optimizers = Optimizers()
         self.updates = UpdateTap(listener)
         self.scalers = ForeignScalers(self.updates.scaled_step)
         self.sentinel = Sentinel(self.names, self.clock)
-        self.place = PlaceKeeper(directory, self.warn, self.names)
+        self.place = PlaceKeeper(directory, self.warn, self.names, self.rank)
         self.levels = Levels(
             config, self.names, self.clock, self.warn, lambda: rank_directory(directory, self.rank()[0]),
             self.place.current,
@@ -81,11 +96,17 @@ class Parts:
         )
         self.replay_rows = ReplayRows(config, self.names, self.warn)
         self.live_trace = LiveTrace(self.names, self.warn)
-        self.replayer = Replayer(self.tape, listener.replaying)
+        self.loaded = LoaderBatches(self.roots.user_code.quiet)
+        self.replayer = Replayer(
+            self.tape, listener.replaying, lambda tensor: self.names.param_name(tensor) is not None
+        )
+        preparation = Preparation(self.tape, self.roots.prelude, self.replayer, self.names, self.loaded.of)
+        self.replayer.is_constant = preparation.is_constant
         self.failures = Failures(
             config,
             self.names,
             self.replayer,
+            preparation=preparation,
             folder=lambda: rank_directory(directory, self.rank()[0]) / "bundles",
             rows=self.replay_rows,
             live=self.live_trace,
@@ -105,6 +126,7 @@ class Parts:
         self.communication = Communication(self.names, lambda: self.roots.is_inside, self.warn)
         self.council = Council(is_wanted=config.agree, timeout_s=config.agree_timeout_s, warn=self.warn)
         self.observers = Observers(
+            observers.OBSERVERS,
             Context(
                 config=config,
                 names=self.names,
@@ -118,12 +140,16 @@ class Parts:
                 ride=self.sentinel.ride,
                 council=self.council,
                 recomputed=self.roots.recomputed,
+                after_calls=self.roots.after_calls,
+                writer_of=self.roots.user_code.writer_of,
+                optimizers=self.optimizers.all,
                 directory=directory,
-            )
+            ),
+            self.warn,
         )
-        self.parameter_check = ParameterCheck(self.sentinel, self.failures, self.rank)
+        self.parameter_check = ParameterCheck(self.sentinel, self.failures, self.rank, self.clock.forget)
         self.output = Output(
-            config, directory, self.rank, self.warn, owns_run=owns_run, command=command,
+            config, directory, rank_and_world_size, self.warn, owns_run=owns_run, command=command,
             versions={"torch": torch.__version__}, imposed=self.imposed,
         )  # fmt: skip
 
@@ -134,6 +160,7 @@ class Parts:
             self.where.attach(),
             self.place.attach(),
             self.roots.attach(),
+            self.loaded.attach(),
             self.scalers.attach(),  # before updates: a hook may only take itself out while it is the last to run
             self.updates.attach(),
             self.levels.attach(),
@@ -144,6 +171,21 @@ class Parts:
             self.names.close,
         ]
 
+    def _examine(self, error: BaseException, phase: WherePhase) -> None:
+        """An exception ends the program: find out what there is to know."""
+        self.roots.suspend()
+        with self._unwatched():
+            self.tape.close_at(self._coroner.examine(error, phase), self.clock.microbatch, self.clock.batch)
+
     def rank(self) -> tuple[int, int]:
-        """This rank, and how many there are."""
-        return rank_and_world_size()
+        """This rank, and how many there are, as the launcher said in this step at the latest."""
+        return rank_of_group() or self._launched or self._look_up()
+
+    def _look_up(self) -> tuple[int, int]:
+        self._launched = launched_rank()
+        return self._launched
+
+    def begin_step(self) -> None:
+        """Ask the environment again in the first steps: a program may set its rank there before it begins to train."""
+        if self.clock.step < 2:
+            self._launched = None

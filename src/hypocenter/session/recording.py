@@ -5,25 +5,32 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.autograd.graph import GradientEdge
 
 from hypocenter.config import Config
 from hypocenter.nouns import StepRecord
 from hypocenter.session.boundary import Boundary
-from hypocenter.session.guard import StopTraining, guarded
+from hypocenter.session.by_hand import UpdatesByHand
+from hypocenter.session.guard import Listening, StopTraining, guarded
 from hypocenter.session.imposed.apply import begin
 from hypocenter.session.imposed.leaving import at_exit_leave_together
+from hypocenter.session.inference import Inference
 from hypocenter.session.parts import Parts
+from hypocenter.tap.grad_scaler import gradients_of
 from hypocenter.tap.gradients import local, norms, to_host
+from hypocenter.tap.leaves import TrainableLeaves
 from hypocenter.tap.roots import owner_of
-from hypocenter.tap.scaled import PlainUpdate, ScaledUpdate, Unscaling, gradients_of
+from hypocenter.tap.scaled import PlainUpdate, ScaledUpdate, Unscaling
+from hypocenter.tap.transforms import Transforms
+from hypocenter.tap.variables import variable_name
 
 
-class Session:
+class Session(Listening):
     """One recorded process. Attach, train, close. Nothing is written before the first step is over.
 
     Args:
@@ -33,42 +40,33 @@ class Session:
     """
 
     def __init__(self, config: Config, directory: Path, *, owns_run: bool, command: tuple[str, ...] = ()) -> None:
+        super().__init__()
         self.config, self.directory = config, directory
-        self.is_off = False
         self.paused = False
-        self._pid = os.getpid()
         self.parts = Parts(config, directory, self, owns_run=owns_run, command=command)
         self.warn, self.names, self.clock, self.tape = (
             self.parts.warn, self.parts.names, self.parts.clock, self.parts.tape,
         )  # fmt: skip
         self._boundary = Boundary(self.parts, self.close)
-        self._undo: list[Callable[[], None]] = []
+        self._by_hand = UpdatesByHand(self.parts, self._boundary)
+        self._leaves = TrainableLeaves(self.names)
+        self._inference = Inference(self.names, self.clock, self.parts.failures, self.parts.rank)
+        self._keeps_graph = False  # the backward under way
 
     # life
 
     def attach(self) -> None:
         """Start listening, and impose what was asked for."""
-        self._undo = self.parts.attach()
+        transforms = Transforms(self.parts.roots.user_code, self._inference.look_at_result, self.warn)
+        self._undo = [*self.parts.attach(), transforms.attach(), self.parts.optimizers.attach(self._by_hand.switch_off)]
+        self.parts.roots.on_output = self._inference.look
         self.parts.updates.before_rule, self.parts.updates.after_rule = self.before_rule, self.after_rule
         self.parts.imposed.update(begin(self.config, self.warn))
 
-    def switch_off(self, reason: str, error: BaseException | None = None) -> None:
-        """Something in Hypocenter failed: let go of everything, say so once."""
-        self.is_off = True
-        self._detach()
+    def let_go(self, reason: str) -> None:
+        """Other ranks wait for no word, and what was imposed is over."""
         self.parts.council.close()
-        self.warn(f"switched off after an internal error, training goes on ({reason})")
-        if os.environ.get("HYPOCENTER_TRACEBACK") and error is not None:
-            import traceback
-
-            traceback.print_exception(type(error), error, error.__traceback__)
         self.parts.imposing.let_go(reason)
-
-    def _detach(self) -> None:
-        for undo in reversed(self._undo):  # patches on top of patches come off first
-            with contextlib.suppress(Exception):
-                undo()
-        self._undo = []
 
     def close(self) -> None:
         """Check what no update has checked, write the rest, let go. Safe to call twice; nothing in a forked child."""
@@ -76,8 +74,15 @@ class Session:
             return
         self.parts.where.end()
         try:
+            self._by_hand.at_end()
             self._boundary.rows += self.parts.observers.at_end()
             self._boundary.at_end()
+            rows, record = self._inference.at_end()
+            self._boundary.rows += rows
+            if self._inference.is_all and self.parts.roots.user_code.has_met_func:
+                self.warn("it computes with torch.func: its results are looked at, its updates cannot be seen")
+            if record is not None:
+                self._boundary.flush(record)
         finally:
             self._detach()
             self.parts.output.close()
@@ -86,16 +91,21 @@ class Session:
 
     def forked(self) -> None:
         """In a forked child: a DataLoader worker trains nothing."""
-        self.is_off = True
         self.parts.council.forked()
-        self._detach()
+        super().forked()
 
     @contextlib.contextmanager
     def replaying(self) -> Generator[None, None, None]:
         """Nothing that a replay does may look like training."""
+        with self.unwatched(), self.parts.where.during("replay"):
+            yield
+
+    @contextlib.contextmanager
+    def unwatched(self) -> Generator[None, None, None]:
+        """What runs in here is ours."""
         self.paused = self.parts.roots.paused = True
         try:
-            with self.parts.levels.paused(), self.parts.where.during("replay"):
+            with self.parts.levels.paused():
                 yield
         finally:
             self.paused = self.parts.roots.paused = False
@@ -105,42 +115,68 @@ class Session:
     def on_root(self, module: torch.nn.Module) -> None:
         """An outermost module that was not seen before is about to be called."""
         self.parts.frameworks.look()
-        self.names.add_root(owner_of(module, sys._getframe(1)))
+        owner = owner_of(module, sys._getframe(1))
+        is_model = self.names.module_name(owner) is None and next(owner.parameters(), None) is not None
+        variable = variable_name(owner, sys._getframe(1), self.names.variables()) if is_model else ""
+        self.names.add_root(owner, variable=variable)
         self.parts.levels.on_root(module)
 
     def on_begin(self, training: bool) -> None:
         """The call of an outermost module begins; True: in training."""
+        if training:
+            self._by_hand.before_next()
+        self.clock.recording = training and not self._boundary.is_updating
         self.parts.where.note("forward")
-        self.clock.recording = training
         if training:
             self.parts.imposing.before_forward(self.parts.roots.outermost)
-            self.parts.levels.begin_microbatch()
+            if self.clock.recording:
+                self.parts.levels.begin_microbatch()
             self.parts.live_trace.begin_microbatch()
 
     # backward
 
     @guarded
-    def before_backward(self, roots: list[torch.Tensor], seeds: list[Any], retain_graph: bool) -> None:
+    def before_backward(self, roots: list[torch.Tensor | GradientEdge], seeds: list[Any], retain_graph: bool) -> None:
         """`backward` was called: a micro-batch is complete."""
         self.parts.imposing.before_backward()
+        self.parts.roots.user_code.has_trained = True
+        self._by_hand.before_next()
+        self._keeps_graph = retain_graph
         with self._boundary.timed():
-            self.parts.roots.suspend_loss_mode()
-            self.clock.recording = True  # recomputes inside backward belong to this micro-batch
-            self.tape.close_microbatch(self.clock.microbatch, self.clock.batch, roots, seeds)
-            self.parts.observers.before_backward(roots)
+            self.parts.roots.suspend()
+            if self.tape.leaves:
+                self._leaves.look(self.tape.leaves.values(), self.clock.step, sys._getframe(1))
+            self.clock.recording = not self._boundary.is_updating  # recomputes inside it belong to this micro-batch
+            self._boundary.begins_backward()
+            microbatch = self.tape.close_microbatch(self.clock.microbatch, self.clock.batch, roots, seeds)
+            if not retain_graph:
+                self.tape.spend(microbatch)
+            if self.clock.recording:
+                self.parts.observers.tell("before_backward", [root for root in roots if isinstance(root, torch.Tensor)])
+        if self.clock.recording:
+            self.parts.levels.before_backward(seeds)
         self.parts.where.note("backward")
 
     @guarded
     def after_backward(self) -> None:
         """Gradients of this micro-batch are accumulated."""
+        self._end_backward(None)
+
+    def _end_backward(self, given: list[tuple[torch.Tensor, torch.Tensor]] | None) -> None:
         with self._boundary.timed():
-            self.parts.observers.after_backward()
+            if self.clock.recording:
+                self.parts.observers.tell("after_backward")
+            if not self.parts.updates.is_in_closure and not self._by_hand.is_on:
+                self._boundary.ends_backward()
         self.parts.levels.end_microbatch()
         self.parts.live_trace.end_microbatch()
         batch = self.clock.batch
         self.clock.end_microbatch()
         self.clock.recording = False
+        with self._boundary.timed():
+            self._by_hand.after_backward(keeps_graph=self._keeps_graph, given=given)
         self.parts.where.note("outside")
+        self.parts.roots.begin_step()
         if self.config.stop_after_batch is not None and batch >= self.config.stop_after_batch:
             self._boundary.flush(StepRecord(step=self.clock.step, n_microbatches=self.clock.microbatch))
             self.warn(f"stopped after batch {batch}, as asked for")
@@ -148,9 +184,30 @@ class Session:
             raise StopTraining(0)
 
     @guarded
+    def before_gradients(
+        self, roots: list[torch.Tensor | GradientEdge], inputs: list[Any], seeds: list[Any], retain_graph: bool
+    ) -> bool:
+        """`torch.autograd.grad` was called: a micro-batch of a program that updates its parameters itself.
+
+        Returns:
+            Whether it is one: it asks for gradients of parameters, and there is no optimizer.
+        """
+        leaves = {} if self.parts.roots.user_code.has_met_module else self.tape.leaves
+        is_of_parameters = any(isinstance(i, torch.nn.Parameter) or id(i) in leaves for i in inputs)
+        if not is_of_parameters or not self._by_hand.is_on:
+            return False
+        self.before_backward(roots, seeds, retain_graph)
+        return True
+
+    @guarded
+    def after_gradients(self, gradients: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """The program has them."""
+        self._end_backward(gradients)
+
+    @guarded
     def before_clip(self, parameters: list[torch.Tensor]) -> None:
         """Clipping spreads one NaN to all gradients: note who had it."""
-        self.parts.roots.drop_idle_loss_mode()
+        self.parts.roots.suspend_between()
         with self._boundary.timed():
             self._boundary.clips(parameters)
 
@@ -159,21 +216,21 @@ class Session:
     @guarded
     def before_unscale(self, unscaling: Unscaling) -> None:
         """The user takes the loss scale out of the gradients."""
-        self.parts.roots.drop_idle_loss_mode()
+        self.parts.roots.suspend_between()
         with self._boundary.timed():
-            self.parts.observers.before_unscale(unscaling)
+            self.parts.observers.tell("before_unscale", unscaling)
 
     @guarded
     def after_unscale(self, unscaling: Unscaling) -> None:
         """It is out."""
         with self._boundary.timed():
-            self.parts.observers.after_unscale(unscaling)
+            self.parts.observers.tell("after_unscale", unscaling)
 
     @guarded
     def before_scaled_step(self, update: ScaledUpdate) -> None:
         """A loss scaler steps: gradients are scaled unless the user has unscaled them."""
         self.parts.imposing.before_step(update.optimizer)
-        self.parts.roots.drop_idle_loss_mode()
+        self.parts.roots.suspend_between()
         self._boundary.scale = update.state.scale
         with self._boundary.timed():
             self._boundary.before(update.optimizer, update)
@@ -204,6 +261,19 @@ class Session:
         """The optimizer has updated."""
         self._boundary.after(optimizer)
         self._stop_if_asked()
+
+    @guarded
+    def before_evaluation(self) -> None:
+        """The optimizer under way has moved the parameters and calls its closure once more."""
+        self.tape.clear()
+        self.clock.begin_evaluation()
+
+    @guarded
+    def after_evaluation(self, optimizer: torch.optim.Optimizer) -> None:
+        """The closure is over, and the parameters are still those that it used."""
+        self.parts.roots.reset()
+        with self._boundary.timed():
+            self._boundary.evaluated(gradients_of(optimizer))
 
     @guarded
     def before_rule(self, optimizer: torch.optim.Optimizer) -> None:

@@ -103,7 +103,7 @@ def _op_reading(
         microbatch=number,
         phase=place.phase,
         site=place.site,
-        port=f"grad_in[{index}]" if place.phase == "backward" else f"out[{index}]",
+        port=f"grad_in[{index}]" if node.is_gradient else f"out[{index}]",
         order=order,
         dtype=str(dtype).removeprefix("torch."),
         shape=shape,

@@ -41,14 +41,14 @@ class ScaleWatch:
 
     def went_through(self, check: Check, step: int, scale: float) -> None:
         """All gradients were finite."""
-        key = _key(check)
+        key = check.key
         self._track(key).add(step, scale, skipped=False)
         self._bad.pop(key, None)
         self._explained.discard(key)
 
     def explained(self, check: Check) -> None:
         """The cause of these skips was found: no need to look again while they go on as they are."""
-        self._explained.add(_key(check))
+        self._explained.add(check.key)
 
     def skipped(self, check: Check, bad: Sequence[str], step: int, scale: float, microbatches: Sequence[Any]) -> Judged:
         """Gradients are not finite, and the scaler will skip the step.
@@ -63,7 +63,7 @@ class ScaleWatch:
             scale: of the step.
             microbatches: of the step.
         """
-        key = _key(check)
+        key = check.key
         track = self._track(key)
         culprit = self._last_in_model(bad)
         n = track.n_in_a_row + 1
@@ -81,8 +81,3 @@ class ScaleWatch:
 
     def _track(self, key: str) -> ScaleTrack:
         return self._tracks.setdefault(key, ScaleTrack())
-
-
-def _key(check: Check) -> str:
-    """Tells optimizers apart: each has its own first parameter."""
-    return next(iter(check.grad_norms), "")

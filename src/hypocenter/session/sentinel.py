@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 
 from hypocenter.nouns import Reading, Summary
-from hypocenter.session.check import Check
+from hypocenter.record.norm_rows import NormRows, NormTemplate
+from hypocenter.session.check import Check, Judge
 from hypocenter.summary.reducers.torch_float64 import in_float64
 from hypocenter.tap.clock import Clock
 from hypocenter.tap.flat_parameters import is_flat, originals, unfolded
@@ -18,6 +19,12 @@ from hypocenter.tap.names import NameMap
 from hypocenter.tap.tape import Microbatch
 
 ROTATION = 8  # updates in which each float32 parameter is looked at once; all of them each time would cost 0.5 %
+TEMPLATES = 64  # of rows that are kept: one for each optimizer, and for each set of parameters that got gradients
+
+
+def turns(n_parameters: int) -> int:
+    """In every how many updates a float32 parameter of an optimizer with so many of them is looked at."""
+    return max(1, min(ROTATION, n_parameters))
 
 
 class Sentinel:
@@ -26,8 +33,11 @@ class Sentinel:
     def __init__(self, names: NameMap, clock: Clock) -> None:
         self._names = names
         self._clock = clock
-        self._alive: dict[int, bool] = {}  # id(parameter) -> its gradient was not zero at the last step
-        self._labels: dict[int, tuple[torch.Tensor, str]] = {}
+        self._judge = Judge(is_finite, _exact_norm)
+        self._all_alive: tuple[int, ...] = ()  # the parameters of the last check, if no gradient was zero there
+        self._labels: dict[int, tuple[torch.Tensor, str]] = {}  # holds the parameter: its id is not given anew
+        self._names_of: dict[tuple[int, ...], list[str]] = {}  # by ids of parameters that are all in `_labels`
+        self._templates: dict[tuple[tuple[str, ...], frozenset[torch.dtype]], NormTemplate] = {}
         self._riders: list[tuple[torch.Tensor, Callable[[Sequence[float]], None]]] = []
 
     def ride(self, numbers: torch.Tensor, read: Callable[[Sequence[float]], None]) -> None:
@@ -41,6 +51,8 @@ class Sentinel:
         *,
         scale: float = 1.0,
         remember: bool = True,
+        ahead: Sequence[tuple[torch.Tensor, torch.Tensor]] = (),
+        unused: Sequence[Microbatch] = (),
     ) -> Check:
         """Norms of all gradients together with the losses.
 
@@ -49,31 +61,40 @@ class Sentinel:
             microbatches: of this step.
             scale: loss scale that the gradients still carry.
             remember: note which gradients are exactly 0, to see at the next step which have died.
+            ahead: what other optimizers are going to use after this update: comes as a check of its own.
+            unused: losses that nobody goes back from.
         """
-        held = [pair for p, grad in gradients if (g := local(grad)) is not None for pair in unfolded(p, g)]
+        held, held_ahead = _held(gradients), _held(ahead)
         values = [value for microbatch in microbatches for value in microbatch.values]
+        thrown_away = [microbatch.values[0] for microbatch in unused]
         riders, self._riders = self._riders, []
-        host, told = to_host_with([*norms([g for _, g in held]), *values], [numbers for numbers, _ in riders])
+        host, told = to_host_with(
+            [*norms([g for _, g in held + held_ahead]), *values, *thrown_away], [numbers for numbers, _ in riders]
+        )
         for (_, read), numbers in zip(riders, told, strict=True):
             read(numbers)
-        found = host[: len(held)]
-        check = Check(losses=host[len(held) :])
-        names = [self.label(parameter) for parameter, _ in held]
+        n, n_all = len(held), len(held) + len(held_ahead)
+        check = self._judged(held, host[:n], scale=scale, remember=remember)
+        check.losses, check.unused = host[n_all : n_all + len(values)], host[n_all + len(values) :]
+        if held_ahead:
+            check.ahead = self._judged(held_ahead, host[n:n_all], scale=scale, remember=False)
+        return check
+
+    def _judged(
+        self, held: list[tuple[torch.Tensor, torch.Tensor]], found: list[float], *, scale: float, remember: bool
+    ) -> Check:
+        """What the norms of these gradients tell."""
+        check = Check()
+        keys = tuple([id(parameter) for parameter, _ in held])
+        names = self._labels_of(keys, held)
         if found and min(found) > 0.0 and math.isfinite(sum(found)):  # a NaN makes the sum one
             check.grad_norms = dict(zip(names, found if scale == 1.0 else [n / scale for n in found], strict=True))
-            if remember:
-                self._alive.update(dict.fromkeys([id(parameter) for parameter, _ in held], True))
+            if remember and keys != self._all_alive:
+                self._judge.alive.update(dict.fromkeys(keys, True))
+                self._all_alive = keys
             return check
-        for (parameter, grad), name, norm in zip(held, names, found, strict=True):
-            if not math.isfinite(norm):
-                if not is_finite(grad):
-                    check.bad_params.append(name)
-                norm = float(torch.linalg.vector_norm(in_float64(grad)))
-            elif norm == 0.0 and self._alive.get(id(parameter), False):
-                check.newly_dead.append(name)
-            if remember:
-                self._alive[id(parameter)] = norm != 0.0
-            check.grad_norms[name] = norm / scale
+        self._all_alive = ()
+        self._judge.add(check, held, names, found, scale=scale, remember=remember)
         return check
 
     def start_parameters(
@@ -83,15 +104,18 @@ class Sentinel:
 
         Args:
             parameters: of the optimizer.
-            turn: half-precision parameters, whose updates do break, are looked at each time; of the others only every
-                ROTATION-th, those whose turn it is. None: all.
+            turn: half-precision parameters, whose updates do break, are looked at each time; of the others only those
+                whose turn it is, at least one. None: all.
         """
-        held = [
-            (p, values)
-            for i, p in enumerate(parameters)
-            if (turn is None or p.dtype.itemsize < 4 or i % ROTATION == turn % ROTATION)
-            and (values := local(p)) is not None
-        ]
+        chosen = list(parameters)
+        if turn is not None:
+            every = turns(len(chosen))
+            now = turn % every
+            if min((dtype.itemsize for dtype in {p.dtype for p in chosen}), default=4) < 4:
+                chosen = [p for i, p in enumerate(chosen) if p.dtype.itemsize < 4 or i % every == now]
+            else:
+                chosen = chosen[now::every]
+        held = [(p, values) for p in chosen if (values := local(p)) is not None]
         return [(p, norm) for (p, _), norm in zip(held, norms([v for _, v in held]), strict=True)]
 
     def bad_parameters(self, started: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> list[torch.Tensor]:
@@ -111,37 +135,64 @@ class Sentinel:
         self._labels[id(parameter)] = (parameter, name)
         return name
 
+    def _labels_of(self, keys: tuple[int, ...], held: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> list[str]:
+        """The user's names of parameters with these ids."""
+        names = self._names_of.get(keys)
+        if names is None:
+            names = [self.label(parameter) for parameter, _ in held]
+            if all(key in self._labels for key in keys):
+                if len(self._names_of) >= TEMPLATES:
+                    self._names_of.clear()
+                self._names_of[keys] = names
+        return names
+
     def labels_of_bad(self, parameter: torch.Tensor) -> list[str]:
         """The user's names of what is not finite in a parameter: several, when it is a flat one of FSDP1."""
         values = local(parameter) if is_flat(parameter) else None
         parts = [] if values is None else unfolded(parameter, values)
         return [self.label(p) for p, part in parts if not is_finite(part)] or [self.label(parameter)]
 
-    def readings(self, check: Check, step: int, parameters: Sequence[torch.Tensor]) -> list[Reading]:
+    def rows(self, check: Check, step: int, parameters: Sequence[torch.Tensor]) -> NormRows:
         """One row per local norm: at this level only the number of elements and the sum of squares are known."""
-        users = [o for p in parameters for o in ([o for _, o in originals(p)] if is_flat(p) else [p])]
-        sizes = {self.label(p): _described(p.shape, p.dtype) for p in users}
-        rows: list[Reading] = []
-        for name, norm in check.grad_norms.items():
-            n, shape, dtype = sizes.get(name, (0, (), ""))
-            bad = not math.isfinite(norm) or name in check.bad_params
-            rows.append(
-                Reading(
-                    step=step,
-                    microbatch=0,
-                    phase="grad",
-                    site=name,
-                    port="grad",
-                    order=self._clock.next_order(),
-                    dtype=dtype,
-                    shape=shape,
-                    summary=Summary(n=n, sumsq=0.0 if bad else norm * norm, n_nan=int(bad)),
-                )
-            )
-        return rows
+        names = tuple(check.grad_norms)
+        key = names, frozenset(p.dtype for p in parameters)
+        template = self._templates.get(key)
+        if template is None:
+            template = _template(names, {self.label(o): o for p in parameters for o in _as_named(p)})
+            if len(self._templates) >= TEMPLATES:
+                self._templates.clear()
+            self._templates[key] = template
+        norms, bad = list(check.grad_norms.values()), frozenset[int]()
+        if not check.has_finite_norms:
+            bad = frozenset(i for i, n in enumerate(norms) if not math.isfinite(n) or names[i] in check.bad_params)
+        first_order = self._clock.next_order(len(names))
+        return NormRows(template, step=step, first_order=first_order, norms=norms, bad=bad)
 
 
-@functools.lru_cache(maxsize=1 << 14)
-def _described(shape: torch.Size, dtype: torch.dtype) -> tuple[int, tuple[int, ...], str]:
-    """Number of elements, shape and format as rows have them; the same objects each time."""
-    return shape.numel(), tuple(shape), str(dtype).removeprefix("torch.")
+def _exact_norm(gradient: torch.Tensor) -> float:
+    return float(torch.linalg.vector_norm(in_float64(gradient)))
+
+
+def _as_named(parameter: torch.Tensor) -> list[torch.Tensor]:
+    """The user's parameters in one of an optimizer's."""
+    return [original for _, original in originals(parameter)] if is_flat(parameter) else [parameter]
+
+
+def _template(names: Sequence[str], parameters: Mapping[str, torch.Tensor]) -> NormTemplate:
+    """Rows of parameters by name; of one that is not known any more only the name is told."""
+    rows: list[Reading] = []
+    for name in names:
+        p = parameters.get(name)
+        dtype = "" if p is None else str(p.dtype).removeprefix("torch.")
+        row = Reading(step=0, microbatch=0, phase="grad", site=name, port="grad", order=0, dtype=dtype)
+        known = row if p is None else replace(row, shape=tuple(p.shape), summary=Summary(n=p.numel()))
+        rows.append(known)
+    return NormTemplate(rows)
+
+
+def _held(gradients: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """What of these gradients lies on this rank, by the user's parameters."""
+    here = [(p, g) for p, grad in gradients if (g := local(grad)) is not None]
+    if not any(map(is_flat, (p for p, _ in here))):
+        return here
+    return [pair for p, g in here for pair in unfolded(p, g)]

@@ -13,6 +13,7 @@ import torch
 
 from hypocenter.config import Config
 from hypocenter.diagnose.evidence import Evidence, Rerun
+from hypocenter.formats import FORMATS
 from hypocenter.replay.engine import Replayer
 from hypocenter.session.check import Check
 from hypocenter.tap.names import NameMap
@@ -90,7 +91,7 @@ class UnderflowProbe:
             n_params=len(check.grad_norms),
             replayed=True,
             reproduced=True,
-            limit=2.0**-24,
+            limit=FORMATS["float16"].smallest_subnormal,
             float64=Rerun(why_not="the whole step was done again with a larger loss instead"),
             facts={**facts},
         )

@@ -8,6 +8,7 @@ write takes long, changes are written less often, so that they take about a hund
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import signal
 import sys
@@ -15,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -30,16 +32,19 @@ from hypocenter.record.whereabouts import (
     OWN_SIGTERM,
     PHASES,
     RAISED,
+    WHEREABOUTS_FILE,
     WherePhase,
     group_key,
     packed_ranks,
 )
 from hypocenter.record.whereabouts_file import WhereaboutsFile
-from hypocenter.session.last_words import LastWords, one_line
+from hypocenter.session.crash import phase_of
+from hypocenter.session.last_words import LastWords, innermost, last_error, one_line, user_place
 from hypocenter.tap.call_site import running_module
 from hypocenter.tap.clock import Clock
 from hypocenter.tap.collectives import Call, Listener, listen
 from hypocenter.tap.names import NameMap
+from hypocenter.tap.quiet import quietly
 from hypocenter.tap.source import user_frame
 
 BEAT_S = 0.5  # between two signs of life
@@ -49,20 +54,26 @@ SPARING = 100  # times the cost of a slow write: until the next one
 
 _INDEX = {phase: PHASES.index(phase) for phase in PHASES}
 _INSIDE, _LEFT, _FAILED = (1 + CALL_STATES.index(state) for state in ("inside", "left", "failed"))
+_TRAINS = ("backward", "check", "update")  # an evaluation does none of it
 _POINT_TO_POINT = frozenset({"send", "recv"})
 
 
 class WhereaboutsKeeper(Listener):
-    """Writes `rank-<rank>/whereabouts` in a job of several ranks; does nothing in a program of one.
+    """Writes `rank-<rank>/whereabouts`.
 
-    The file is made at the first thing that is noted: a launcher's own process, which does nothing, has none.
+    The file is made at the first thing that is noted, in a program of one process when it trains or dies: a launcher's
+    own process, which does nothing, has none. A thread of ours tells only of ranks that others may wait for.
+
+    Args:
+        died: told of an exception that ends the process, and of the phase that it came from.
     """
 
     def __init__(
         self, directory: Path, clock: Clock, names: NameMap, rank: Callable[[], tuple[int, int]],
-        warn: Callable[[str], None],
+        warn: Callable[[str], None], died: Callable[[BaseException, WherePhase], None] = lambda *_: None,
     ) -> None:  # fmt: skip
         self._directory, self._clock, self._names, self._rank, self._warn = directory, clock, names, rank, warn
+        self._died = died
         self._pid = os.getpid()
         self._file: WhereaboutsFile | None = None
         self._is_over = self._has_exit = False
@@ -98,14 +109,14 @@ class WhereaboutsKeeper(Listener):
     def note(self, phase: WherePhase, site: str = "") -> None:
         """The rank has come to another phase. Never raises."""
         self.phase = phase
-        if self._file is None and not self._opened():
+        if self._file is None and not (self._is_worth_a_file(phase) and self._opened()):
             return
         if phase == "outside":
             own = signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
             self._flags = (self._flags & ~OWN_SIGTERM) | (OWN_SIGTERM if own else 0)
         self._thread = threading.get_ident()
         clock = self._clock
-        self._where = (clock.step, clock.microbatch, _INDEX[phase], site.encode("utf-8", "replace"))
+        self._where = (clock.step_now, clock.microbatch, _INDEX[phase], site.encode("utf-8", "replace"))
         self._write()
 
     @contextlib.contextmanager
@@ -129,8 +140,8 @@ class WhereaboutsKeeper(Listener):
         """The program has come to its end, or an exception that nobody told us of has ended it."""
         if self._file is None or self._pid != os.getpid():
             return
-        error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-        if isinstance(error, BaseException) and not self._has_exit and not hasattr(sys, "ps1"):
+        error = last_error()
+        if error is not None and not self._has_exit:
             self._raised(error, in_thread=False)
         if not self._has_exit:
             self._end(ENDED, "", "")
@@ -182,9 +193,13 @@ class WhereaboutsKeeper(Listener):
 
     # the file
 
+    def _is_worth_a_file(self, phase: WherePhase) -> bool:
+        """Of one process only what trains is a rank."""
+        return self._rank()[1] > 1 or self._clock.recording or phase in _TRAINS
+
     def _opened(self) -> bool:
         rank, world_size = self._rank()
-        if self._is_over or world_size < 2 or self._pid != os.getpid():
+        if self._is_over or self._pid != os.getpid():
             return False
         try:
             attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") or 0)
@@ -195,7 +210,8 @@ class WhereaboutsKeeper(Listener):
             self._give_up(error)
             return False
         self._thread = threading.get_ident()
-        threading.Thread(target=self._live, args=(self._file,), name="hypocenter-whereabouts", daemon=True).start()
+        if world_size > 1:
+            threading.Thread(target=self._live, args=(self._file,), name="hypocenter-whereabouts", daemon=True).start()
         return True
 
     def _write(self) -> None:
@@ -241,18 +257,42 @@ class WhereaboutsKeeper(Listener):
     def _look(self) -> tuple[str, str]:
         """Module and line that the training thread is in."""
         frame = sys._current_frames().get(self._thread)
-        module, own = running_module(frame) if frame is not None else None, user_frame(frame)
-        site = self._names.module_name(module) or "" if module is not None else ""
-        return site, f"{own.f_code.co_filename}:{own.f_lineno}"[-160:] if own is not None else ""
+        own = user_frame(frame)
+        return self._site(frame), f"{own.f_code.co_filename}:{own.f_lineno}"[-160:] if own is not None else ""
 
     def _raised(self, error: BaseException, *, in_thread: bool) -> None:
         """An exception that nobody caught."""
-        known_by_launcher = os.environ.get("RANK", "").isdigit()  # torchrun's own process has none
-        if self._pid != os.getpid() or self._has_exit or (self._file is None and not known_by_launcher):
+        if self._pid != os.getpid() or self._has_exit:
             return
-        if self._file is None and not self._opened():
+        if self._file is None and not (self._is_rank() and self._opened()):
             return
-        self._end(IN_THREAD if in_thread else RAISED, type(error).__name__, one_line(error))
+        if not in_thread:
+            with contextlib.suppress(Exception), quietly():
+                self.note(phase_of(error, self.phase))
+                self._note_place(error)
+                self._end(RAISED, type(error).__name__, one_line(error))  # what follows may take a while, or fail
+                self._died(error, self.phase)
+            return
+        self._end(IN_THREAD, type(error).__name__, one_line(error))
+
+    def _is_rank(self) -> bool:
+        """Whether this process, which has not trained yet, is one of the ranks, and no helper of theirs."""
+        if os.environ.get("RANK", "").isdigit():
+            return True  # torchrun's own process has none
+        is_first = not rank_directory(self._directory, 0).joinpath(WHEREABOUTS_FILE).exists()
+        return self._rank()[1] == 1 and is_first and multiprocessing.parent_process() is None
+
+    def _note_place(self, error: BaseException) -> None:
+        """Module and line that the exception came from."""
+        place, file = user_place(error.__traceback__), self._file
+        if file is None or error.__traceback__ is None:
+            return
+        line = "" if place is None else f"{place[0].f_code.co_filename}:{place[1]}"[-160:]
+        file.look(file.generation, self._site(innermost(error.__traceback__)), line)
+
+    def _site(self, frame: FrameType | None) -> str:
+        module = running_module(frame) if frame is not None else None
+        return self._names.module_name(module) or "" if module is not None else ""
 
     def _end(self, kind: int, name: str, text: str) -> None:
         self._has_exit = kind != IN_THREAD

@@ -1,8 +1,8 @@
 """In: tensors of any framework (reducers, loaded by full path). Out: `Summary`, a monoid, and what it answers."""
 
+from hypocenter.formats import FORMATS, Format, find_format
 from hypocenter.nouns import Summary
 from hypocenter.summary.casting import Bounds, n_flushed, n_overflowing, n_subnormal
-from hypocenter.summary.formats import FORMATS, Format, find_format
 from hypocenter.summary.histogram import (
     headroom_bits,
     overflow_fraction,

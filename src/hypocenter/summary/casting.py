@@ -3,7 +3,7 @@
 The histogram's bins are whole octaves, so a limit that is a power of two splits them exactly: of the two bounds,
 `least` then counts everything strictly beyond it, and only elements exactly on it remain in doubt. Another limit cuts
 one bin; the bounds differ by at most what is in it. The extremes, which are exact, close the gap where they can.
-Rounding is to nearest, ties to even (IEEE 754-2019, 4.3.1); hypocenter.summary.formats has the limits.
+Rounding is to nearest, ties to even (IEEE 754-2019, 4.3.1); hypocenter.formats has the limits.
 
 Counts are of the elements that the histogram looked at; with `n_hist == n` those are all of them.
 """
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from hypocenter.errors import ConfigError
+from hypocenter.formats import Format, find_format
 from hypocenter.nouns import Summary
-from hypocenter.summary.formats import Format, find_format
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
+from hypocenter.formats import Format
 from hypocenter.nouns import Summary
 from hypocenter.summary.casting import as_format, as_scale, floor_log2, n_nonzero
-from hypocenter.summary.formats import Format
 
 
 def headroom_bits(summary: Summary, form: Format | str, scale: float = 1.0) -> float:

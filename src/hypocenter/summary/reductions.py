@@ -16,9 +16,9 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from hypocenter.formats import Format
 from hypocenter.nouns import Summary
 from hypocenter.summary.casting import as_format
-from hypocenter.summary.formats import Format
 
 Bound = Literal["expected", "exact", "not before", "in proportion"]
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from hypocenter.errors import ConfigError
+from hypocenter.formats import Format
 from hypocenter.nouns import Summary
 from hypocenter.summary.casting import as_format, as_scale, floor_log2, n_nonzero
-from hypocenter.summary.formats import Format
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from hypocenter.tap.names import NameMap
 BACKWARD = "backward"
 _MAX_FRAMES = 400  # deeper than this nobody looks
 
-_CALLS: frozenset[CodeType] = frozenset(
+CALLS: frozenset[CodeType] = frozenset(
     function.__code__
     for name in ("_call_impl", "_wrapped_call_impl")
     if (function := getattr(nn.Module, name, None)) is not None
@@ -26,7 +26,7 @@ def running_module(frame: FrameType | None = None) -> nn.Module | None:
     for _ in range(_MAX_FRAMES):
         if frame is None:
             return None
-        if frame.f_code in _CALLS:
+        if frame.f_code in CALLS:
             module = frame.f_locals.get("self")
             return module if isinstance(module, nn.Module) else None
         frame = frame.f_back

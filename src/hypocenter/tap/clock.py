@@ -8,6 +8,7 @@ class Clock:
 
     A *micro-batch* is what one `backward()` consumes. A *step* is one optimizer step under way: it ends when an
     optimizer steps (or an AMP scaler skips it). With several optimizers a step ends when one of them comes round again.
+    However often an optimizer calls its closure (LBFGS), that is one step.
     """
 
     def __init__(self) -> None:
@@ -18,8 +19,10 @@ class Clock:
         self._first_chunk = 0  # micro-batch that the schedule under way counts from
         self._round = 0
         self._order = 0
+        self._updating: int | None = None  # the step of the update that runs
         self._known: set[int] = set()
         self._stepped: set[int] = set()
+        self._is_one_gone = False  # that has stepped in this round
 
     @property
     def forward_microbatch(self) -> int:
@@ -31,14 +34,19 @@ class Clock:
         """The optimizer step under way."""
         return self._round + (self._stepped == self._known and bool(self._known))
 
+    @property
+    def step_now(self) -> int:
+        """The same, and while an update runs the step that it belongs to."""
+        return self.step if self._updating is None else self._updating
+
     def resume_at(self, step: int) -> None:
         """The step under way is this one. To be called before the first update of a process that was started again."""
         self._round = step
 
-    def next_order(self) -> int:
-        """Execution order within the step."""
-        self._order += 1
-        return self._order
+    def next_order(self, n: int = 1) -> int:
+        """Execution order within the step: the first of `n` numbers, which are taken."""
+        self._order += n
+        return self._order - n + 1
 
     def end_microbatch(self) -> None:
         """A backward has run."""
@@ -53,14 +61,31 @@ class Clock:
 
     def begin_update(self, optimizer_id: int) -> int:
         """An optimizer is about to update: the number of the step that it belongs to."""
-        if optimizer_id in self._stepped:
+        if optimizer_id in self._stepped or (self._is_one_gone and optimizer_id not in self._known):
             self._round += 1
             self._stepped.clear()
+            self._is_one_gone = False
         self._known.add(optimizer_id)
         self._stepped.add(optimizer_id)
+        self._updating = self._round
         return self._round
+
+    def forget(self, optimizer_id: int) -> None:
+        """An optimizer is gone: no round waits for it, and the next new one (it may get its id) comes in its place."""
+        self._is_one_gone = self._is_one_gone or optimizer_id in self._stepped
+        self._known.discard(optimizer_id)
+        self._stepped.discard(optimizer_id)
+
+    def begin_evaluation(self) -> None:
+        """The closure of the update under way is called once more: micro-batches count from 0 again."""
+        self.microbatch = self._first_chunk = 0
+
+    def reopen(self, optimizer_id: int) -> None:
+        """The update that was expected of it has not been made: the step goes on."""
+        self._stepped.discard(optimizer_id)
 
     def end_update(self) -> None:
         """The update is done (or was skipped): what follows belongs to the next one."""
-        self.microbatch = self._first_chunk = 0
+        self.begin_evaluation()
+        self._updating = None
         self._order = 0

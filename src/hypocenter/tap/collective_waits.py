@@ -12,6 +12,8 @@ from typing import Any
 
 from torch import Tensor
 
+from hypocenter.tap.own_frame import RAISED, hear
+
 Told = Callable[[], None]
 _MAX_PENDING = 4096  # handles looked for at a time: each keeps its tensors alive
 
@@ -71,21 +73,11 @@ class Waits:
     def _patch(self, owner: type, name: str, waited: Callable[[Any], None]) -> None:
         if (owner, name) in self._undos:
             return
-        original = vars(owner)[name]
 
-        @functools.wraps(original)
-        def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(self, *args, **kwargs)
-            waited(self)
-            return result
+        def begin(work: Any, *_: Any) -> Callable[[Any], None]:
+            return lambda result: None if result is RAISED else waited(work)
 
-        setattr(owner, name, wait)
-
-        def undo() -> None:
-            if vars(owner).get(name) is wait:
-                setattr(owner, name, original)
-
-        self._undos[owner, name] = undo
+        self._undos[owner, name] = hear(owner, name, begin)
 
 
 def _definer(kind: type, name: str) -> type:

@@ -1,22 +1,49 @@
-"""How a global module hook lives beside torch.compile without being compiled, warned about, or compiled anew.
+"""How one who hears of module calls lives beside torch.compile without being compiled, or making it compile anew.
 
-A hook is met in three ways: traced into a graph (`torch.compiler.is_compiling()` is True and a constant: return), run
-for a module between two graphs (`inside_compiled_call()`: return, for whatever it calls would be compiled), and run
-before or after a compiled module as a whole, where everything is allowed.
+A call is met in three ways: traced into a graph (`torch.compiler.is_compiling()` is True and a constant: of no
+interest), made between two graphs (`inside_compiled_call()`: return, for whatever we call would be compiled), and made
+of a compiled module as a whole, where everything is allowed.
 """
 
 from __future__ import annotations
 
 import contextlib
-import warnings
+import ctypes
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+_ASKED = 64  # times: other threads count references to None too
 _eval_frame: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
 
-inside_compiled_call: Callable[[], object] = getattr(_eval_frame, "get_eval_frame_callback", lambda: None)
+
+def owned(get: Callable[[], object]) -> Callable[[], object]:
+    """`get`, such that what it gives is counted as held.
+
+    torch 2.6 hands out its callback without counting that: each call takes one reference from None, or from the
+    callback, until Python ends in the middle of a training. What is missing is added here.
+    """
+
+    def counted() -> object:
+        found = get()
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(found))
+        return found
+
+    before = sys.getrefcount(None)
+    held = [get() for _ in range(_ASKED)]
+    if sys.version_info >= (3, 12):  # None is not counted there
+        is_counted = tuple(map(int, torch.__version__.split(".")[:2])) > (2, 6)
+    else:
+        is_counted = sys.getrefcount(None) >= before + _ASKED // 2
+    if not is_counted:
+        for each in held:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
+    return get if is_counted else counted
+
+
+inside_compiled_call = owned(getattr(_eval_frame, "get_eval_frame_callback", lambda: None))
 """Something other than None while dynamo watches every Python function that is called."""
 
 
@@ -33,6 +60,9 @@ def never_compile(function: Callable[..., Any]) -> None:
             _eval_frame.skip_code(function.__code__)  # older torch
 
 
-def silence_global_hook_warning() -> None:
-    """Call before setting a global module hook: torch.compile warns about them, and to some a warning is an error."""
-    warnings.filterwarnings("ignore", message=r"Using `torch\.compile\(module\)` when there are global hooks")
+def is_export(module: torch.nn.Module) -> bool:
+    """Whether it is what a strict torch.export of torch 2.6 calls in the model's place: what is done there is exported.
+
+    It looks like a compiled module otherwise.
+    """
+    return bool(getattr(getattr(module, "dynamo_ctx", None), "export", False))

@@ -19,13 +19,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_pre_hook
 
 from hypocenter.config import Config
 from hypocenter.nouns import Phase, Reading
 from hypocenter.tap.clock import Clock
-from hypocenter.tap.compile_guard import never_compile, silence_global_hook_warning
+from hypocenter.tap.compile_guard import is_export, never_compile
 from hypocenter.tap.names import NameMap, class_name, unwrap, wrapped_attribute
+from hypocenter.tap.own_frame import RAISED, OwnFrame, hear
 from hypocenter.tap.slots import FULL_PRECISION, Slots, can_fold, fold, fold_through
 from hypocenter.tap.wanted import is_wanted
 
@@ -51,24 +51,16 @@ class CompiledTap:
 
     def attach(self) -> Callable[[], None]:
         """Watch for compiled modules; call the result to take all hooks away (which makes torch compile once more)."""
-        silence_global_hook_warning()
-        never_compile(self._before)
-        handle = register_module_forward_pre_hook(self._before)
-        original = nn.Module.compile
-        tap = self
-
-        def compile(self: nn.Module, *args: Any, **kwargs: Any) -> None:
-            original(self, *args, **kwargs)
-            tap.instrument(self)
-
-        nn.Module.compile = compile
+        never_compile(CompiledTap._begin)
+        calls = OwnFrame(nn.Module._wrapped_call_impl, self._begin)
+        calls.listen()
+        no_longer = hear(nn.Module, "compile", self._on_compile)
         for root in self._names.roots():
             self.instrument(root)
 
         def undo() -> None:
-            handle.remove()
-            if nn.Module.compile is compile:  # somebody may have patched on top of us
-                nn.Module.compile = original
+            calls.stop()
+            no_longer()
             for hook in self._handles:
                 hook.remove()
 
@@ -118,12 +110,18 @@ class CompiledTap:
                 )
         return readings
 
-    def _before(self, module: nn.Module, args: Any) -> None:
-        if torch.compiler.is_compiling() or type(module).__name__ != "OptimizedModule":
-            return
-        if module not in self._done:
-            self.instrument(module)
-        self._n_calls += torch.is_grad_enabled()
+    def _on_compile(self, module: nn.Module, *_: Any) -> Callable[[Any], None]:
+        def end(result: Any) -> None:
+            if result is not RAISED:
+                self.instrument(module)
+
+        return end
+
+    def _begin(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if type(module).__name__ == "OptimizedModule" and not is_export(module):
+            if module not in self._done:
+                self.instrument(module)
+            self._n_calls += torch.is_grad_enabled()
 
     def _instrument_region(self, region: nn.Module) -> int:
         if region in self._done:

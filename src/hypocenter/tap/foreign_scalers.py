@@ -21,7 +21,8 @@ from typing import Any
 import torch
 import torch.optim.optimizer as optimizer_hooks
 
-from hypocenter.tap.scaled import ScaledUpdate, ScalerState, gradients_of, torch_found_inf, torch_scaler_state
+from hypocenter.tap.grad_scaler import gradients_of, torch_found_inf, torch_scaler_state
+from hypocenter.tap.scaled import ScaledUpdate, ScalerState
 
 _METHODS = ("scale", "step", "update")
 _FRAMES = 12  # between an optimizer's step hook and the scaler above it: wrappers of schedulers, profilers, accelerate

@@ -58,7 +58,7 @@ def _norms_of_one_kind(group: list[torch.Tensor], dtype: torch.dtype) -> list[to
 def to_host(scalars: Sequence[torch.Tensor]) -> list[float]:
     """0-d tensors of any device as floats: one transfer per device."""
     if len({scalar.device for scalar in scalars}) == 1:
-        return torch.stack([_as_scalar(scalar) for scalar in scalars]).tolist()
+        return torch.stack(list(map(_as_scalar, scalars))).tolist()
     by_device: dict[torch.device, list[int]] = {}
     for index, scalar in enumerate(scalars):
         by_device.setdefault(scalar.device, []).append(index)

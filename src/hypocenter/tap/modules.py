@@ -1,13 +1,13 @@
 """Level `modules` in eager mode: inputs and outputs of every module call and their gradients, as Readings.
 
-Global forward hooks see every module, also ones added later; gradients come from tensor hooks set on the values
-themselves. Full-backward hooks are never used: they change gradients bitwise and break in-place code.
-A gradient reading is of the whole gradient of that value, from all its uses.
+Every module call is heard from inside `Module.__call__` (`own_frame`), also of modules added later; gradients come from
+tensor hooks set on the values themselves. Full-backward hooks are never used: they change gradients bitwise and break
+in-place code. A gradient reading is of the whole gradient of that value, from all its uses.
 """
 
 from __future__ import annotations
 
-import sys
+import functools
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -15,33 +15,32 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import _disable_current_modes
 
 from hypocenter.config import Config
 from hypocenter.nouns import Phase, Reading, Summary
 from hypocenter.tap.clock import Clock
-from hypocenter.tap.compile_guard import inside_compiled_call, never_compile, silence_global_hook_warning
+from hypocenter.tap.compile_guard import inside_compiled_call, never_compile
 from hypocenter.tap.frames import Frame, frames_of
 from hypocenter.tap.names import NameMap, unwrap
+from hypocenter.tap.own_frame import BESIDE_TORCH, RAISED, OwnFrame
 from hypocenter.tap.reducer import Reducer
 from hypocenter.tap.site import Site
 from hypocenter.tap.sites import Sites
 from hypocenter.tap.spread.activations import SpreadOfActivations
 from hypocenter.tap.spread.where import Where
 from hypocenter.tap.tree import flatten
+from hypocenter.tap.user_code import is_graph_taken
 
 MAX_PORTS = 32  # tensors of one argument or output that are read; a KV cache has hundreds, none made by this module
 MAX_PENDING = 200_000  # readings of one step; python metadata of about 100 MB
 
 _NOTHING = (type(None), bool, int, float, str)  # most keyword arguments: no tensor inside, no need to walk
-_RAISED = object()
 
 _set_grad_enabled = torch._C._set_grad_enabled
 _graph_task_id = torch._C._current_graph_task_id
 _n_dispatch_modes = torch._C._len_torch_dispatch_stack
 _functorch_level: Callable[[], object] = torch._C._functorch.peek_interpreter_stack  # type: ignore[attr-defined]
-_tracing_state: Callable[[], object] = torch._C._get_tracing_state
 
 
 class Keep(Protocol):
@@ -116,20 +115,16 @@ class ModuleTap:
         self._warned: set[str] = set()
 
     def attach(self) -> Callable[[], None]:
-        """Set the global hooks; call the result to take them away. Set `enabled` to start."""
-        silence_global_hook_warning()
-        for hook in (self._before, self._after):
-            never_compile(hook)
-        handles = [
-            register_module_forward_pre_hook(self._before),
-            register_module_forward_hook(self._after, with_kwargs=True, always_call=True),
-        ]
+        """Hear of every module call; call the result to end it. Set `enabled` to start."""
+        for each in (ModuleTap._begin, ModuleTap._end, *BESIDE_TORCH):
+            never_compile(each)
+        calls = OwnFrame(nn.Module._wrapped_call_impl, self._begin)
+        calls.listen()
 
         def undo() -> None:
             self.enabled = False
             self._forget()
-            for handle in handles:
-                handle.remove()
+            calls.stop()
 
         return undo
 
@@ -158,51 +153,45 @@ class ModuleTap:
         """The last `config.frames` module calls that were collected, oldest first."""
         return frames_of([reading for readings in self._recent for reading in readings], self._n_frames)
 
-    def _before(self, module: nn.Module, args: Any) -> None:
-        if torch.compiler.is_compiling() or not self.enabled or not self._clock.recording:
-            return
-        if inside_compiled_call() is not None:
-            return
+    def _begin(self, module: nn.Module, args: Any, kwargs: Any) -> Callable[[Any], None] | None:
+        if not self.enabled or not self._clock.recording or inside_compiled_call() is not None:
+            return None
         try:
             site = self._sites.of(module)
-            if site.wanted and (site.outer is None or not site.outer.open):
-                self._enter(site, args, _kwargs_of_caller())
+            if site.wanted and (site.outer is None or not site.outer.open) and self._enter(site, args, kwargs):
+                return functools.partial(self._end, site)
+        except Exception as error:
+            self._fail(error)
+        return None
+
+    def _end(self, site: Site, output: Any) -> None:
+        try:
+            self._leave(site, output)
         except Exception as error:
             self._fail(error)
 
-    def _after(self, module: nn.Module, args: Any, kwargs: Any, output: Any = _RAISED) -> None:
-        if torch.compiler.is_compiling() or not self.enabled or not self._clock.recording:
-            return
-        if inside_compiled_call() is not None:
-            return
-        try:
-            site = self._sites.of(module)
-            if site.open:
-                self._leave(site, kwargs, output)
-        except Exception as error:
-            self._fail(error)
-
-    def _enter(self, site: Site, args: Any, kwargs: Mapping[str, Any] | None) -> None:
-        if _tracing_state() is not None or _functorch_level() is not None or len(self._pending) > MAX_PENDING:
-            return
+    def _enter(self, site: Site, args: Any, kwargs: Mapping[str, Any]) -> bool:
+        if is_graph_taken() or _functorch_level() is not None or len(self._pending) > MAX_PENDING:
+            return False
         recompute = _graph_task_id() != -1
         if self.spread is not None and self._n_open == 0 and not recompute:
             self.spread.begin(args, kwargs)
         self._n_open += 1
         call = site.next_call((self._clock.step, self._clock.forward_microbatch), recompute)
         wants_hooks = not (recompute and site.has_grad_hooks)
-        site.open.append((call, recompute, wants_hooks, kwargs is not None))
+        site.open.append((call, recompute, wants_hooks))
         self._take(site, "in", enumerate(args), call, recompute, wants_hooks)
         if kwargs:
             self._take(site, "in", kwargs.items(), call, recompute, wants_hooks)
+        return True
 
-    def _leave(self, site: Site, kwargs: Any, output: Any) -> None:
-        call, recompute, wants_hooks, took_kwargs = site.open.pop()
-        self._n_open = max(0, self._n_open - 1)
-        if output is _RAISED:
+    def _leave(self, site: Site, output: Any) -> None:
+        if not site.open:  # forgotten since: the step was given up
             return
-        if not took_kwargs and kwargs:
-            self._take(site, "in", kwargs.items(), call, recompute, wants_hooks)
+        call, recompute, wants_hooks = site.open.pop()
+        self._n_open = max(0, self._n_open - 1)
+        if output is RAISED:
+            return
         values = ((0, output),) if isinstance(output, Tensor) else _items(output)
         self._take(site, "out", values, call, recompute, wants_hooks)
 
@@ -318,15 +307,6 @@ def _items(value: Any) -> Iterable[tuple[Any, Any]]:
     if type(value) in (tuple, list):
         return enumerate(value)
     return [(port[1:-1], tensor) for port, tensor in flatten(value)[:MAX_PORTS]]
-
-
-def _kwargs_of_caller() -> Mapping[str, Any] | None:
-    """The keyword arguments of the module call whose pre-hook is running; None where torch has moved them.
-
-    Global pre-hooks are not given them, and after the call they may have been written to.
-    """
-    frame = sys._getframe(2)
-    return frame.f_locals.get("kwargs") if frame.f_code.co_name == "inner" else None
 
 
 def _reading(step: int, p: _Pending, summary: Summary) -> Reading:

@@ -47,10 +47,15 @@ def wrapped_attribute(module: nn.Module) -> str:
     return name if name in module._modules else ""
 
 
+def child_of(module: nn.Module, name: str) -> nn.Module | None:
+    """The child of this name. The children of a ScriptModule are in a mapping that has no `get`."""
+    return module._modules[name] if name in module._modules else None  # noqa: SIM401
+
+
 def unwrap(module: nn.Module) -> nn.Module:
     """The user's module inside any number of wrappers; the module itself if it is none."""
     for _ in range(16):  # a wrapper that wraps itself would be an endless loop
-        inner = module._modules.get(wrapped_attribute(module))
+        inner = child_of(module, wrapped_attribute(module))
         if inner is None:
             break
         module = inner
@@ -76,7 +81,7 @@ def strip(name: str, root: nn.Module | None = None) -> str:
         is_wrapper = wrapped_attribute(module) == part if module is not None else False
         if not is_wrapper and part not in _UNMISTAKABLE:
             kept.append(part)
-        module = module._modules.get(part) if module is not None else None
+        module = child_of(module, part) if module is not None else None
     return ".".join(kept)
 
 
@@ -84,6 +89,7 @@ def strip(name: str, root: nn.Module | None = None) -> str:
 class _Root:
     module: weakref.ref[nn.Module]
     prefix: str | None  # None: chosen by us
+    variable: str = ""  # that holds it in the user's code, for when there are several
     is_part: bool = False  # of one model that is spread over ranks: a stage of a pipeline
 
 
@@ -110,17 +116,21 @@ class NameMap:
         self._originals: dict[int, _Names] = {}  # of FSDP1's flat parameters
         self._layout: list[tuple[weakref.ref[nn.Module], tuple[int, ...]]] = []
         self._unknown: dict[int, weakref.ref[nn.Module | Tensor]] = {}
+        self._alone: list[_Names] = []  # parameters that belong to no module
         self._is_stale = False
         self._undo: Callable[[], object] | None = None
 
-    def add_root(self, module: nn.Module, prefix: str | None = None, *, is_part: bool = False) -> None:
+    def add_root(
+        self, module: nn.Module, prefix: str | None = None, *, is_part: bool = False, variable: str = ""
+    ) -> None:
         """Name a model and everything in it. A part of a known root, or a known root again, changes nothing.
 
         Args:
             prefix: in front of all its names; when not given it is "" for the only root that holds parameters, and
-                the class name (`Net`, `Net#2`) for each of several.
+                for each of several the variable that holds it (`netD`), or the class name (`Net`, `Net#2`).
             is_part: it is a stage of a pipeline, and its names are those of the whole model: no prefix, however many
                 stages there are. Stages of Megatron-Core are known by the numbers of their layers.
+            variable: that holds it in the user's code, "" if that is not known.
         """
         self._watch_registrations()
         self._refresh_if_stale()
@@ -135,9 +145,23 @@ class NameMap:
             if known is not None and id(known) not in inside:
                 kept.append(root)
             elif known is not None and unwrap(known) is unwrap(module):
-                prefix = prefix or root.prefix  # the same model, wrapped meanwhile
-        self._roots = [*kept, _Root(weakref.ref(module), prefix or None, is_part)]
+                prefix, variable = prefix or root.prefix, root.variable or variable  # the same model, wrapped meanwhile
+        self._roots = [*kept, _Root(weakref.ref(module), prefix or None, variable, is_part)]
         self._invalidate()
+
+    def variables(self) -> frozenset[str]:
+        """Of the roots so far: no other model is to be called so."""
+        return frozenset(root.variable for root in self._roots)
+
+    def add_tensor(self, tensor: Tensor, name: str) -> None:
+        """Name a parameter that belongs to no module."""
+        self._alone = [entry for entry in self._alone if entry.thing() is not None]
+        taken = {entry.names[0] for entry in self._alone}
+        n = 2
+        while (unique := name if name not in taken else f"{name}#{n}") in taken:
+            n += 1
+        self._alone.append(_Names(weakref.ref(tensor), (unique,)))
+        self._is_stale = True
 
     def modules(self) -> list[tuple[str, nn.Module]]:
         """(first name, module) of everything below the roots, in the models' own order."""
@@ -227,6 +251,9 @@ class NameMap:
         self._unknown.clear()
         for prefix, module in self._prefixed():
             self._name_all(module, prefix)
+        for entry in self._alone:
+            if (tensor := entry.thing()) is not None and id(tensor) not in self._params:
+                self._params[id(tensor)] = entry
 
     def _prefixed(self) -> Iterator[tuple[str, nn.Module]]:
         roots = [(root, module) for root in self._roots if (module := root.module()) is not None]
@@ -238,7 +265,13 @@ class NameMap:
                 yield "", module
                 continue
             is_only = len(roots) == 1 or (n_holding == 1 and _holds_parameters(module))
-            base = root.prefix if root.prefix is not None else "" if is_only else class_name(unwrap(module))
+            base = (
+                root.prefix
+                if root.prefix is not None
+                else ""
+                if is_only
+                else root.variable or class_name(unwrap(module))
+            )
             taken[base] = taken.get(base, 0) + 1
             yield (base if taken[base] == 1 else f"{base}#{taken[base]}"), module
 

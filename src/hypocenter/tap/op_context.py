@@ -9,9 +9,9 @@ from types import CodeType, FrameType
 from typing import Any
 
 import torch
-from torch.nn.modules import module as module_hooks
 
 from hypocenter.nouns import Phase, Source
+from hypocenter.tap.own_frame import OwnFrame
 from hypocenter.tap.source import is_library, source_of, user_frame
 
 
@@ -35,6 +35,16 @@ class OpPlace:
         return source_of(self.code.co_filename, self.line, self.code.co_name)
 
 
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """An operation of the user's code, outside of every module, that is done again."""
+
+    code: CodeType | None
+    line: int
+    phase: Phase
+    site: str
+
+
 class OpContext:
     """Follows modules and autograd nodes while ops run. Used inside a dispatch mode."""
 
@@ -42,27 +52,29 @@ class OpContext:
         self._module_name = module_name
         self._stack: list[tuple[str, str]] = []
         self._forward_of: dict[int, tuple[OpPlace, str]] = {}  # sequence number of an autograd node -> its forward op
-        self.outside: tuple[CodeType | None, int] | None = None  # source of a replayed loss operation
+        self.outside: Outside | None = None  # the operation of the user's code that a replay does
+        self.called_at: tuple[CodeType | None, int] = (None, 0)  # where the user made the call that is done again
+        self.done_by: CodeType | None = None  # what does it again: frames beyond it have nothing to do with the call
+        self._around = torch._C._current_graph_task_id()  # a backward that all this is done in, from a hook of the user
 
     def attach(self) -> Callable[[], None]:
         """Follow module calls; returns the undo."""
-        enter = module_hooks.register_module_forward_pre_hook(self._enter)
-        leave = module_hooks.register_module_forward_hook(self._leave, with_kwargs=True, always_call=True)
+        calls = OwnFrame(torch.nn.Module._wrapped_call_impl, self._enter)
+        calls.listen()
 
         def undo() -> None:
-            enter.remove()
-            leave.remove()
+            calls.stop()
             self._stack.clear()
 
         return undo
 
-    def _enter(self, module: torch.nn.Module, args: Any) -> None:
+    def _enter(self, module: torch.nn.Module, args: Any, kwargs: Any) -> Callable[[Any], None]:
         name = self._module_name(module)
         parent = self._stack[-1][0] if self._stack else ""
         self._stack.append((parent if name is None else name, type(module).__name__))
+        return self._leave
 
-    def _leave(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any = None) -> None:
-        # after an exception torch calls global hooks without keyword arguments, whatever they were registered with
+    def _leave(self, result: Any) -> None:
         if self._stack:
             self._stack.pop()
 
@@ -73,33 +85,38 @@ class OpContext:
 
     def place(self, op: str) -> OpPlace:
         """Where the op that is being dispatched runs. Called from a `__torch_dispatch__`."""
-        in_backward = torch._C._current_graph_task_id() != -1
+        in_backward = torch._C._current_graph_task_id() not in (-1, self._around)
         node = torch._C._current_autograd_node() if in_backward else None
         if in_backward and not self._stack:
             return self._in_backward(node)
-        frame = user_frame(sys._getframe(2))
-        code, line = (frame.f_code, frame.f_lineno) if frame is not None else (None, 0)
-        if self.outside is not None and not self._stack:
-            code, line = self.outside
+        frame = user_frame(sys._getframe(2), until=self.done_by)
+        code, line = (frame.f_code, frame.f_lineno) if frame is not None else self.called_at
         site, module = self._stack[-1] if self._stack else ("loss", "")
-        place = OpPlace("forward" if self._stack else "loss", site, module, code, line, recompute=in_backward)
+        phase: Phase = "forward" if self._stack else "loss"
+        if self.outside is not None and not self._stack:
+            if self.outside.code is not None:
+                code, line = self.outside.code, self.outside.line
+            site, phase = self.outside.site, self.outside.phase
+        place = OpPlace(phase, site, module, code, line, recompute=in_backward)
         # autograd makes the node, and takes its number, just before the op is dispatched to us
         self._forward_of.setdefault(torch.autograd._get_sequence_nr() - 1, (place, op))
         return place
 
     def _in_backward(self, node: Any) -> OpPlace:
+        """What Python code does in backward (a hook, a Function of the user) has a line of its own."""
         known = self._forward_of.get(node._sequence_nr()) if node is not None else None
         name = node.name() if node is not None else ""
-        if known is None:
-            frame = _hook_frame(sys._getframe(2))
-            code, line = (frame.f_code, frame.f_lineno) if frame is not None else (None, 0)
-            return OpPlace("backward", "", "", code, line, node=name)
-        place, op = known
-        return OpPlace("backward", place.site, place.module, place.code, place.line, node=name, forward_op=op)
+        frame = _frame_in_backward(sys._getframe(2))
+        if known is not None and frame is None:
+            place, op = known
+            return OpPlace("backward", place.site, place.module, place.code, place.line, node=name, forward_op=op)
+        site, module = (known[0].site, known[0].module) if known is not None else ("", "")
+        code, line = (frame.f_code, frame.f_lineno) if frame is not None else (None, 0)
+        return OpPlace("backward", site, module, code, line, node=name)
 
 
-def _hook_frame(frame: FrameType | None) -> FrameType | None:
-    """The user's frame between here and the engine of autograd: a hook on a gradient. None when there is no such."""
+def _frame_in_backward(frame: FrameType | None) -> FrameType | None:
+    """The user's frame between here and the engine of autograd. None where the engine itself runs the operator."""
     while frame is not None and frame.f_code.co_name != "_engine_run_backward":
         if not is_library(frame.f_code.co_filename):
             return frame

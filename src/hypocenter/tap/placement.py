@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hypocenter.axes import OUTER_FIRST
 from hypocenter.tap.topology.data_parallel import note_wrapper
 from hypocenter.tap.topology.device_mesh import axis_of
 
@@ -32,7 +33,6 @@ _WHOLE_GRADIENTS = (
     *("Float16OptimizerWithFloat16Params", "FP32Optimizer"),  # Megatron-Core
     *("FP16_Optimizer", "FP16_UnfusedOptimizer"),  # DeepSpeed without ZeRO
 )
-_ORDER = ("dp", "cp", "ep", "tp", "pp")
 
 
 class Wrappers:
@@ -96,7 +96,7 @@ class Placements:
             found = self._over_tensors(parameter) | self._over_data(name, parameter)
         if self._is_over_tensors and "tp" not in found and not _EXPERT.search(name):
             found = found | {"tp": "R"}
-        return " ".join(f"{axis}={found[axis]}" for axis in _ORDER if axis in found)
+        return " ".join(f"{axis}={found[axis]}" for axis in OUTER_FIRST if axis in found)
 
     def _over_tensors(self, parameter: Any) -> dict[str, str]:
         found: dict[str, str] = {}
@@ -128,7 +128,7 @@ def placement_of_gradient(gradient: Tensor, of_parameter: str, *, is_reduced: bo
     own = _of_dtensor(gradient)
     if own is not None:
         both = dict(word.split("=") for word in of_parameter.split()) | own
-        return " ".join(f"{axis}={both[axis]}" for axis in _ORDER if axis in both)
+        return " ".join(f"{axis}={both[axis]}" for axis in OUTER_FIRST if axis in both)
     if is_reduced:
         return of_parameter
     return " ".join(["dp=V", *(part for part in of_parameter.split() if not part.startswith("dp="))])

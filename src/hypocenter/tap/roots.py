@@ -1,101 +1,42 @@
 """Outermost module calls: what sentinel keeps of a healthy step, and the loss code that follows them.
 
-A global forward-pre hook (one attribute test for inner modules) finds outermost calls; the module found gets a forward
-hook of its own, which sees keyword arguments. Between an outermost call in training and `backward`, a torch-function
-mode notes the operations of the user's loss code. The mode is put at the *bottom* of the mode stack and taken out from
-wherever it is, so that the user's own modes nest as if it were not there.
+Outermost calls are heard from inside `Module.__call__` itself (`own_frame`): no module carries a hook of ours. Inside
+one there is mostly nothing to hear, and inner modules pay for one test. Outside of them a torch-function mode notes
+operations (`user_code`).
 """
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import sys
+import weakref
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 import torch
-from torch.nn.modules import module as module_hooks
 from torch.nn.modules.batchnorm import _NormBase
-from torch.overrides import TorchFunctionMode, _len_torch_function_stack, _pop_mode, _push_mode
+from torch.optim import Optimizer
 
-from hypocenter.tap.compile_guard import inside_compiled_call, never_compile, silence_global_hook_warning
+from hypocenter.tap.after_calls import AfterCalls
+from hypocenter.tap.compile_guard import inside_compiled_call, never_compile
 from hypocenter.tap.handed_in import held_by, holders_in
+from hypocenter.tap.lent import lent_to
+from hypocenter.tap.own_frame import BESIDE_TORCH, RAISED, OwnFrame, hear
 from hypocenter.tap.source import user_frame
 from hypocenter.tap.state import capture_ambient, capture_rng
 from hypocenter.tap.tape import Event, Tape, version_of
+from hypocenter.tap.user_code import PRELUDE_EVENTS, UserCode, is_graph_taken
+from hypocenter.tap.variables import variables_of
 
+PRELUDE_BYTES = 256 << 20  # of inputs that are kept so that a value of the batch can be followed back
 SMALL_BUFFERS_BYTES = 64 << 20  # on the first call all buffers are copied if they are no larger than this together
 
-_tracing_state: Callable[[], object] = torch._C._get_tracing_state
 _functorch_level: Callable[[], object] = torch._C._functorch.peek_interpreter_stack  # type: ignore[attr-defined]
-
-_RANDOM = frozenset({
-    "dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout", "dropout1d", "dropout2d", "dropout3d",
-    "rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "randperm", "normal", "bernoulli",
-    "multinomial", "poisson", "normal_", "uniform_", "bernoulli_", "random_", "exponential_", "geometric_",
-    "log_normal_", "cauchy_", "gumbel_softmax", "rrelu",
-})  # fmt: skip
-_NO_VALUE = frozenset({"backward", "register_hook", "retain_grad", "item", "tolist", "numpy", "size", "dim", "stride"})
-
-
-class LossMode(TorchFunctionMode):
-    """Notes each torch call of the user's loss code on the tape."""
-
-    def __init__(self, tape: Tape, fail: Callable[[str], None]) -> None:
-        super().__init__()
-        self.tape = tape
-        self.active = False
-        self._fail = fail
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if torch.compiler.is_compiling() or not self.active or not torch.is_grad_enabled():
-            return func(*args, **kwargs)
-        name = getattr(func, "__name__", "")
-        if name in _NO_VALUE:
-            return func(*args, **kwargs)
-        rng = capture_rng() if name in _RANDOM else None
-        result = func(*args, **kwargs)
-        try:
-            if _holds_tensor(result) or name == "__setitem__":
-                frame = user_frame(sys._getframe(1))
-                event = Event(
-                    function=func,
-                    ambient=capture_ambient(),
-                    rng=rng,
-                    code=frame.f_code if frame else None,
-                    line=frame.f_lineno if frame else 0,
-                )
-                self.tape.record(event, args, kwargs, result)
-        except Exception as error:  # the user's loss must not fail because of us
-            self.active = False
-            self.tape.broken = f"noting the loss code failed: {error!r}"
-            self._fail(f"loss code is not replayed: {error!r}")
-        return result
-
-
-def _holds_tensor(result: Any) -> bool:
-    if isinstance(result, torch.Tensor):
-        return True
-    return isinstance(result, (tuple, list)) and any(isinstance(item, torch.Tensor) for item in result)
-
-
-class StaysHere:
-    """A hook of ours on the user's module. A copy of the module (an EMA, a pickle) gets one that does nothing."""
-
-    def __init__(self, hook: Callable[..., None]) -> None:
-        self._hook = hook
-
-    def __call__(self, *args: Any) -> None:
-        self._hook(*args)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return getattr, (contextlib.nullcontext(), "__exit__")  # takes anything, and can be loaded without us
 
 
 class RootTap:
-    """Hooks on outermost module calls. `paused` is set while a replay runs."""
+    """Hears of outermost module calls."""
 
     def __init__(
         self,
@@ -106,121 +47,116 @@ class RootTap:
         fail: Callable[[str], None],
     ) -> None:
         self.tape = tape
-        self.paused = False
+        self.after_calls = AfterCalls()
+        self._calls = OwnFrame(torch.nn.Module._wrapped_call_impl, self._enter)
+        self._paused = False
         self._on_root = on_root  # an outermost module that was not seen before
         self._on_begin = on_begin  # an outermost call begins; True: in training, with gradients
         self.recomputed: list[Callable[[torch.nn.Module], None]] = []  # told of each module called inside backward
         self.on_end: Callable[[bool], None] = lambda _: None  # an outermost call is over; True: in training
+        self.on_output: Callable[[torch.nn.Module, Any], None] = _ignore  # the same, once it is on its tape
         self._fail = fail
-        self._mode = LossMode(tape, fail)
+        self.prelude = Tape(PRELUDE_BYTES, PRELUDE_EVENTS)
+        self.user_code = UserCode(tape, self.prelude, fail)
+        self.user_code.on_begin = self._begin_without_module
+        self._has_begun = False  # a micro-batch of a program without modules
         self._current: torch.nn.Module | None = None
         self._event: Event | None = None
         self._entry_versions: list[tuple[torch.Tensor, int]] = []
-        self._handles: dict[int, Any] = {}
         self._buffers: dict[int, _Buffers] = {}
-        self._holders: dict[int, list[torch.nn.Module]] = {}  # of inputs that come in attributes
-        self._undone = False
-        self._hook_id: int | None = None
+        self._holders: dict[int, list[weakref.ref[torch.nn.Module]]] = {}  # of inputs that come in attributes
 
     def attach(self) -> Callable[[], None]:
         """Start watching; returns the undo."""
-        silence_global_hook_warning()
-        never_compile(RootTap._enter)
-        never_compile(RootTap._leave)
-        never_compile(StaysHere.__call__)
-        handle = module_hooks.register_module_forward_pre_hook(self._enter)
-        self._hook_id = handle.id
-        take_back = self._see_compiled_in_place()
+        for each in (RootTap._enter, RootTap._leave, *BESIDE_TORCH):
+            never_compile(each)
+        self._calls.listen()
+        passed_by = [hear(each, "zero_grad", self.user_code.pass_by) for each in (Optimizer, torch.nn.Module)]
+        self.begin_step()
 
         def undo() -> None:
-            handle.remove()
-            take_back()
-            for hook in self._handles.values():
-                hook.remove()
-            self._handles.clear()
-            self.suspend_loss_mode()
+            for each in (self._calls.stop, *passed_by, self.suspend):
+                each()
 
         return undo
 
-    def _see_compiled_in_place(self) -> Callable[[], None]:
-        """`model.compile()` compiles hooks away together with the call: wrap the call itself. Returns the undo."""
-        original = torch.nn.Module.compile
-        tap = self
+    @property
+    def paused(self) -> bool:
+        """Whether a replay runs, of which nothing is heard."""
+        return self._paused
 
-        def compile(self: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
-            original(self, *args, **kwargs)
-            module, inner = self, self._compiled_call_impl
-            if inner is None:
-                return
+    @paused.setter
+    def paused(self, paused: bool) -> None:
+        self._paused = paused
+        self._mute()
 
-            def call(*args: Any, **kwargs: Any) -> Any:
-                if torch.compiler.is_compiling() or tap._undone or inside_compiled_call() is not None:
-                    return inner(*args, **kwargs)
-                tap._enter(module, args)
-                if tap._current is not module:
-                    return inner(*args, **kwargs)
-                output = None
-                try:
-                    output = inner(*args, **kwargs)
-                finally:
-                    tap._leave(module, args, kwargs, output)
-                return output
+    def _mute(self) -> None:
+        self._calls.mute(is_mute=self._paused or (self._current is not None and not self.after_calls))
 
-            call.get_compiler_config = getattr(inner, "get_compiler_config", None)  # type: ignore[attr-defined]
-            module._compiled_call_impl = call  # type: ignore[assignment]
-
-        torch.nn.Module.compile = compile
-
-        def undo() -> None:
-            tap._undone = True
-            if torch.nn.Module.compile is compile:
-                torch.nn.Module.compile = original
-
-        return undo
-
-    def _enter(self, module: torch.nn.Module, args: Any) -> None:
-        if torch.compiler.is_compiling() or self._current is not None or self.paused:
-            return
-        if inside_compiled_call() is not None:
-            return
-        if torch._C._current_graph_task_id() != -1:  # a recompute inside backward, not a call of the program's own
+    def _enter(self, module: torch.nn.Module, args: Any, kwargs: Any) -> Callable[[Any], None] | None:
+        """A module is called, inside another unless nobody wants to know. Gives what hears of the end of the call."""
+        if self._paused or inside_compiled_call() is not None:
+            return None
+        is_recompute = torch._C._current_graph_task_id() != -1  # inside backward: no call of the program's own
+        if is_recompute:
             for tell in self.recomputed:
                 tell(module)
-            return
-        if _tracing_state() is not None or _functorch_level() is not None:
-            return  # torch.jit.trace and vmap would take what we do for the program's own operations
+        if self._current is not None or is_recompute:
+            return functools.partial(self._tell, module, args) if module in self.after_calls else None
+        if is_graph_taken() or _functorch_level() is not None:
+            self.user_code.has_met_func |= _functorch_level() is not None
+            self.suspend()
+            return None  # torch.jit.trace and vmap would take what we do for the program's own operations
         try:
             self._begin(module, args)
         except Exception as error:
             self._outermost(None)
             self._event = None
             self._fail(f"watching the call of {type(module).__name__} failed: {error!r}")
+            return None
+        return functools.partial(self._leave, module, args, kwargs)
+
+    def _tell(self, module: torch.nn.Module, args: Any, output: Any) -> None:
+        if output is not RAISED and self.after_calls:
+            self.after_calls.tell(module, args, output)
 
     def _begin(self, module: torch.nn.Module, args: Any) -> None:
-        self.suspend_loss_mode()
+        self.suspend()
+        self.user_code.has_met_module = True
         key = id(module)
         if key not in self._buffers:
-            if module._compiled_call_impl is None:
-                hook = StaysHere(self._leave)
-                self._handles[key] = module.register_forward_hook(hook, with_kwargs=True, always_call=True)
-            self._buffers[key] = _Buffers(module)
-            self._holders[key] = holders_in(module)
+            self._buffers[key] = _Buffers()
+            self._holders[key] = [weakref.ref(holder) for holder in holders_in(module)]
+            weakref.finalize(module, self._forget, key).atexit = False
             self._on_root(module)
         self._outermost(module)
-        if not torch.is_grad_enabled():
-            self._event = None  # evaluation and generation are not steps
+        self.user_code.make_room()
+        is_training = torch.is_grad_enabled()  # evaluation and generation are not steps, but a target network is
+        if not is_training and (self.prelude.is_full or torch.is_inference_mode_enabled()):
+            self._event = None
             self._on_begin(False)
             return
         self._entry_versions = [(a, version_of(a)) for a in args if isinstance(a, torch.Tensor)]
+        caller = user_frame(sys._getframe(1))
         self._event = Event(
             function=module,
+            code=caller.f_code if caller else None,
+            line=caller.f_lineno if caller else 0,
             ambient=capture_ambient(),
             rng=capture_rng(),
             training=module.training,
-            buffers=self._buffers[key].before(),
-            handed=held_by(self._holders.get(key, ())),
+            buffers=self._buffers[key].before(module),
+            parameters=(parameters := self._buffers[key].parameters()),
+            versions=[version_of(p) for p in parameters],
+            handed=held_by([holder for ref in self._holders[key] if (holder := ref()) is not None]),
+            lent=lent_to(module, sys._getframe(1)),
         )
-        self._on_begin(True)
+        self._on_begin(is_training)
+
+    def _forget(self, key: int) -> None:
+        """A module that was called outermost is gone: another one may get its id."""
+        self._buffers.pop(key, None)
+        self._holders.pop(key, None)
 
     @property
     def is_inside(self) -> bool:
@@ -234,91 +170,88 @@ class RootTap:
 
     def reset(self) -> None:
         """Between outermost calls for certain: forget one that an interrupt cut short."""
-        self.suspend_loss_mode()
+        self.suspend()
         self._outermost(None)
         self._event = None
 
     def _outermost(self, module: torch.nn.Module | None) -> None:
-        """Note which outermost module is being called. Inside it the global hook has nothing to see, and is taken out:
-        torch calls modules faster where there is none. Left in where others have one too, for the order of theirs.
-        """
+        """Note which outermost module is being called."""
         self._current = module
-        hooks, key = module_hooks._global_forward_pre_hooks, self._hook_id
-        if key is None:
-            return
-        if module is None:
-            if key not in hooks and not self._undone:
-                hooks[key] = self._enter
-        elif key in hooks and len(hooks) == 1:
-            del hooks[key]
+        self._mute()
 
     def _leave(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        if torch.compiler.is_compiling() or module is not self._current or self.paused:
+        if module is not self._current or self.paused:
             return
-        if inside_compiled_call() is not None:
-            return
+        self._tell(module, args, output)
         event, self._event = self._event, None
         self._outermost(None)
-        self.on_end(event is not None)
+        is_training = event is not None and event.ambient.grad
+        self.on_end(is_training)
         if event is None:
-            self._resume_loss_mode()
+            self._tell_of(module, output)
+            if not self.prelude.is_full:
+                self.user_code.resume()
             return
         try:
+            tape = self.tape if is_training else self.prelude
+            self.user_code.follows_module |= is_training
             self._buffers[id(module)].after()
-            if output is None:  # it raised, or returns nothing
+            if output is None or output is RAISED:
                 return
             if any(version_of(tensor) != version for tensor, version in self._entry_versions):
-                self.tape.broken = self.tape.broken or f"{type(module).__name__} changes its inputs in place"
-            self.tape.record(event, args, kwargs, output)
-            self._resume_loss_mode()
+                event.why_not = f"{type(module).__name__} changes its inputs in place"
+            tape.record(event, args, kwargs, output)
+            self._tell_of(module, output)
+            self.user_code.resume()
         except Exception as error:
             self.tape.broken = f"keeping the inputs of {type(module).__name__} failed: {error!r}"
             self._fail(self.tape.broken)
         finally:
             self._entry_versions = []
 
-    def _resume_loss_mode(self) -> None:
-        if self.tape.events and not self._mode.active:
-            self._mode.active = True
-            others = _pop_all()
-            _push_mode(self._mode)
-            for other in others:
-                if other is not self._mode:
-                    _push_mode(other)
-
-    def drop_idle_loss_mode(self) -> None:
-        """Take out a mode that `Tensor.backward` has put back: it notes nothing, but all operators would go through it.
-
-        torch takes a mode off the stack for the time of its own call and puts it back after it; what `before_backward`
-        takes out inside such a call comes back with its end.
-        """
-        if not self._mode.active:
-            self.suspend_loss_mode()
-
-    def suspend_loss_mode(self) -> None:
-        """Take the mode out of the stack. Inside one of its own calls it is not there: then it only goes quiet."""
-        if not self._mode.active and not _len_torch_function_stack():
+    def _tell_of(self, module: torch.nn.Module, output: Any) -> None:
+        if output is None or output is RAISED:
             return
-        self._mode.active = False
-        for other in _pop_all():
-            if other is not self._mode:
-                _push_mode(other)
+        try:
+            self.on_output(module, output)
+        except Exception as error:
+            self.on_output = _ignore
+            self._fail(f"outputs are not looked at any more: {error!r}")
+
+    def _begin_without_module(self) -> None:
+        """The user's own code computes with a trainable tensor, before any module is called in this micro-batch."""
+        if not self._has_begun and not self.user_code.has_met_module:
+            self._has_begun = True
+            self._on_begin(True)
+
+    def begin_step(self) -> None:
+        """Between two steps or micro-batches: what comes belongs to the next one."""
+        self._has_begun = self.user_code.follows_module = False
+        self.user_code.resume()
+
+    def suspend_between(self) -> None:
+        """The gradients are being worked on: note nothing of it, unless a loss is still to be computed."""
+        if not self.user_code.follows_module:
+            self.suspend()
+
+    def suspend(self) -> None:
+        """Note nothing of the user's own code until a module is called or the next step begins."""
+        self.user_code.suspend()
+
+
+def _ignore(module: torch.nn.Module, output: Any) -> None:
+    """Nobody wants to know."""
 
 
 def owner_of(module: torch.nn.Module, frame: FrameType | None) -> torch.nn.Module:
     """The module whose method is calling this part of it (a LightningModule's training_step), or the part itself."""
     owner = module
     while frame is not None:
-        holder = frame.f_locals.get("self") if frame.f_code.co_argcount else None
+        holder = variables_of(frame).get("self") if frame.f_code.co_argcount else None
         if isinstance(holder, torch.nn.Module) and holder is not owner and any(m is owner for m in holder.modules()):
             owner = holder
         frame = frame.f_back
     return owner
-
-
-def _pop_all() -> list[Any]:
-    popped = [_pop_mode() for _ in range(_len_torch_function_stack())]
-    return popped[::-1]
 
 
 class _Buffers:
@@ -327,19 +260,22 @@ class _Buffers:
     Versions alone do not tell: batch norm updates its running statistics without a new version.
     """
 
-    def __init__(self, root: torch.nn.Module) -> None:
-        self._root = root
-        self._all: list[tuple[torch.nn.Module, str]] | None = None
+    def __init__(self) -> None:
+        self._all: list[tuple[weakref.ref[torch.nn.Module], str]] | None = None
+        self._parameters: list[weakref.ref[torch.nn.Parameter]] = []
         self._changing: set[tuple[int, str]] = set()
         self._seen: list[tuple[torch.nn.Module, str, torch.Tensor, int]] = []
         self._copies: dict[tuple[int, str], torch.Tensor] = {}
         self._n_calls = 0
 
-    def before(self) -> list[tuple[torch.nn.Module, str, torch.Tensor]]:
+    def before(self, root: torch.nn.Module) -> list[tuple[torch.nn.Module, str, torch.Tensor]]:
         """Copies of the buffers that the coming call may change."""
         if self._all is None or self._n_calls in (1, 8, 64):
-            self._all = [(m, key) for m in self._root.modules() for key, b in m._buffers.items() if b is not None]
-        current = [(m, key, m._buffers[key]) for m, key in self._all if m._buffers.get(key) is not None]
+            self._all = [
+                (weakref.ref(m), key) for m in root.modules() for key, b in m._buffers.items() if b is not None
+            ]
+            self._parameters = [weakref.ref(p) for p in root.parameters()]
+        current = [(m, key, _buffer(m, key)) for ref, key in self._all if (m := ref()) is not None]
         self._seen = [(m, key, b, version_of(b)) for m, key, b in current if b is not None]
         first = self._n_calls == 0
         small = first and sum(b.numel() * b.element_size() for _, _, b, _ in self._seen) <= SMALL_BUFFERS_BYTES
@@ -352,11 +288,19 @@ class _Buffers:
         self._copies = {(id(m), key): copy for m, key, copy in copies} if first else {}
         return copies
 
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """Of the whole root, as it was when its buffers were last looked for."""
+        return [p for ref in self._parameters if (p := ref()) is not None]
+
     def after(self) -> None:
         """Note which buffers the call changed or replaced."""
         for m, key, b, version in self._seen:
-            now, copy = m._buffers.get(key), self._copies.get((id(m), key))
+            now, copy = _buffer(m, key), self._copies.get((id(m), key))
             if now is not b or version_of(b) != version or (copy is not None and not torch.equal(copy, b)):
                 self._changing.add((id(m), key))
         self._copies = {}
         self._seen = []
+
+
+def _buffer(module: torch.nn.Module, key: str) -> torch.Tensor | None:
+    return module._buffers[key] if key in module._buffers else None  # noqa: SIM401 (a ScriptModule's have no `get`)

@@ -1,15 +1,17 @@
 """Calls on `torch.amp.GradScaler` beside `step`, and `clip_grad_value_`: who scaled, unscaled, updated, loaded, asked.
 
-Only notes are taken: every call goes through unchanged. `attach` patches the class; the undo puts it back.
+Only notes are taken: every call goes through unchanged.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
+
+from hypocenter.tap.own_frame import RAISED, hear
+from hypocenter.tap.read_again import Rebound, like_decorated, read_first
 
 
 class ScalerListener(Protocol):
@@ -56,8 +58,7 @@ def attach(listener: ScalerListener, fail: Callable[[str], None]) -> Callable[[]
         _after(scaler, "load_state_dict", safely(lambda self, _args, _result: listener.loaded(self))),
         _after(scaler, "get_scale", safely(lambda self, _args, _result: listener.asked(self))),
     ]
-    clips = (torch.nn.utils, torch.nn.utils.clip_grad)
-    undos += [_before(owner, "clip_grad_value_", safely(listener.clipping_values)) for owner in clips]
+    undos.append(_before(torch.nn.utils, "clip_grad_value_", safely(listener.clipping_values)))
 
     def undo() -> None:
         alive.clear()
@@ -68,35 +69,17 @@ def attach(listener: ScalerListener, fail: Callable[[str], None]) -> Callable[[]
 
 
 def _after(owner: Any, name: str, tell: Callable[..., None]) -> Callable[[], None]:
-    original = getattr(owner, name)
+    def begin(scaler: Any, *given: Any) -> Callable[[Any], None]:
+        return lambda result: None if result is RAISED else tell(scaler, given, result)
 
-    @functools.wraps(original)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, *args, **kwargs)
-        tell(self, (*args, *kwargs.values()), result)
-        return result
-
-    return _put(owner, name, original, method)
+    return hear(owner, name, begin)
 
 
 def _before(owner: Any, name: str, tell: Callable[[Any], None]) -> Callable[[], None]:
-    original = getattr(owner, name)
+    def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Rebound | None:
+        parameters, rebound = read_first(args, kwargs)
+        if rebound is not None:
+            tell(parameters)
+        return rebound
 
-    @functools.wraps(original)
-    def function(parameters: Any, *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(parameters, (torch.Tensor, list, tuple)):
-            parameters = list(parameters)  # a generator can be read only once
-        tell(parameters)
-        return original(parameters, *args, **kwargs)
-
-    return _put(owner, name, original, function)
-
-
-def _put(owner: Any, name: str, original: Any, replacement: Any) -> Callable[[], None]:
-    setattr(owner, name, replacement)
-
-    def undo() -> None:
-        if getattr(owner, name) is replacement:  # somebody may have patched on top of us: then leave theirs
-            setattr(owner, name, original)
-
-    return undo
+    return hear(owner, name, begin, like=like_decorated, rebinds=("args", "kwargs"))

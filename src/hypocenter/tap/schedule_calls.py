@@ -9,11 +9,13 @@ from typing import Any
 import torch
 from torch.optim import lr_scheduler, swa_utils
 
+from hypocenter.tap.own_frame import RAISED, hear
+
 Told = Callable[[Any, Any], None]  # the scheduler or average, and the optimizer it belongs to or None
 
 
 def attach(tell: Told, fail: Callable[[str], None]) -> Callable[[], None]:
-    """Patch `step` of every scheduler class there is and `AveragedModel.update_parameters`.
+    """Hear of `step` of every scheduler class there is and of `AveragedModel.update_parameters`.
 
     A scheduler that steps others counts once; the first step that a constructor does is not told.
 
@@ -25,8 +27,8 @@ def attach(tell: Told, fail: Callable[[str], None]) -> Callable[[], None]:
         The undo.
     """
     follower = _Follower(tell, fail)
-    undos = [follower.patch(kind, "step") for kind in _with_own_step(lr_scheduler.LRScheduler)]
-    undos.append(follower.patch(swa_utils.AveragedModel, "update_parameters"))
+    undos = [hear(kind, "step", follower.begin) for kind in _with_own_step(lr_scheduler.LRScheduler)]
+    undos.append(hear(swa_utils.AveragedModel, "update_parameters", follower.begin))
 
     def undo() -> None:
         follower.is_on = False
@@ -47,31 +49,21 @@ class _Follower:
         self._tell, self._fail = tell, fail
         self._depth = 0
 
-    def patch(self, owner: type, name: str) -> Callable[[], None]:
-        original = vars(owner)[name]
+    def begin(self, scheduler: Any, *_: Any) -> Callable[[Any], None]:
+        """A step begins. Gives what hears of its end."""
+        self._depth += 1
+        return functools.partial(self._end, scheduler)
 
-        @functools.wraps(original)
-        def step(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
-            self._depth += 1
-            try:
-                result = original(scheduler, *args, **kwargs)
-            finally:
-                self._depth -= 1
+    def _end(self, scheduler: Any, result: Any) -> None:
+        self._depth -= 1
+        if result is not RAISED:
             self._note(scheduler)
-            return result
-
-        setattr(owner, name, step)
-
-        def undo() -> None:
-            if vars(owner).get(name) is step:
-                setattr(owner, name, original)
-
-        return undo
 
     def _note(self, scheduler: Any) -> None:
         if self._depth or not self.is_on or torch.compiler.is_compiling():
             return
-        if getattr(scheduler, "_is_initial", False):
+        # The constructor's own step: newer torch marks it, older can be told by the count, which it begins.
+        if getattr(scheduler, "_is_initial", False) or getattr(scheduler, "_step_count", None) == 1:
             return
         try:
             self._tell(scheduler, getattr(scheduler, "optimizer", None))

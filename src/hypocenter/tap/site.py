@@ -39,8 +39,8 @@ class Site:
         self.stamp = (-1, -1)  # step, micro-batch
         self.calls = self.recomputes = 0
         self.has_grad_hooks = False  # the true forward of this micro-batch set some: a recompute must not set more
-        # calls under way: (call, recompute, hooks wanted, kwargs taken)
-        self.open: list[tuple[int, bool, bool, bool]] = []
+        # calls under way: (call, recompute, hooks wanted)
+        self.open: list[tuple[int, bool, bool]] = []
         self.outer: Site | None = None  # of the OptimizedModule around it, which then speaks for both
 
     def next_call(self, stamp: tuple[int, int], recompute: bool) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from hypocenter.config import Config
+from hypocenter.tap.compile_guard import is_export
 from hypocenter.tap.names import NameMap, class_name, unwrap, wrapped_attribute
 from hypocenter.tap.site import Site
 from hypocenter.tap.wanted import is_wanted
@@ -38,7 +39,8 @@ class Sites:
         names = self._names.module_names(module)
         # Inside a compiled module no hook runs, but what goes in and comes out can be read around it.
         is_compiled = type(module).__name__ == "OptimizedModule"
-        wanted = bool(names) and (is_compiled or not wrapped_attribute(module)) and is_wanted(names, self._config)
+        is_whole = is_compiled and not is_export(module)
+        wanted = bool(names) and (is_whole or not wrapped_attribute(module)) and is_wanted(names, self._config)
         self._generation = self._names.generation  # the look-up may have refreshed the names
         site = self._known[id(module)] = Site(module, names, wanted, class_name(unwrap(module)))
         if is_compiled and unwrap(module) is not module:

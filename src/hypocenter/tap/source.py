@@ -8,7 +8,7 @@ import importlib.util
 import linecache
 import os
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 
 from hypocenter.nouns import Source
 
@@ -27,6 +27,7 @@ def _folders() -> tuple[str, ...]:
 _SKIPPED = _folders()
 _SKIPPED_PARTS = (f"{os.sep}deepspeed{os.sep}runtime{os.sep}",)  # what ZeRO-3 has put in place of F.linear
 _SKIPPED_FILES = frozenset({contextlib.__file__, functools.__file__})
+_MADE_UP = ("<frozen", "<eval_with_key", "<hypocenter")  # names of files that there are none of
 _known: dict[str, bool] = {}
 
 
@@ -34,15 +35,22 @@ def is_library(filename: str) -> bool:
     """Whether a frame of this file is folded: a framework, Hypocenter itself, import machinery, generated code."""
     known = _known.get(filename)
     if known is None:
-        known = filename.startswith((*_SKIPPED, "<frozen", "<eval_with_key")) or filename in _SKIPPED_FILES
+        known = filename.startswith((*_SKIPPED, *_MADE_UP)) or filename in _SKIPPED_FILES
         known = known or any(part in filename for part in _SKIPPED_PARTS)
         _known[filename] = known
     return known
 
 
-def user_frame(frame: FrameType | None) -> FrameType | None:
-    """The innermost frame that is not folded, from `frame` outwards."""
+def fold(filename: str) -> None:
+    """Frames of this file are nobody's lines: an adapter says so of its framework and of itself."""
+    _known[filename] = True
+
+
+def user_frame(frame: FrameType | None, until: CodeType | None = None) -> FrameType | None:
+    """The innermost frame that is not folded, from `frame` outwards; none beyond a frame that runs the code `until`."""
     while frame is not None and is_library(frame.f_code.co_filename):
+        if frame.f_code is until:
+            return None
         frame = frame.f_back
     return frame
 

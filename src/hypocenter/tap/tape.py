@@ -1,26 +1,31 @@
 """The tape of one step: what was called with which inputs, so that a replay can do the same again.
 
-Two kinds of events: a call of an outermost module, and an operation in the user's own code between such a call and
-`backward` (the loss code). Values that earlier events made are kept as slot numbers, not as tensors: only what came
-from outside (the batch, constants) is referenced. So a healthy step pins its batch and nothing else.
+Two kinds of events: a call of an outermost module, and an operation in the user's own code, between such a call and
+`backward` (the loss code) or on trainable tensors that belong to no module. Values that earlier events made are kept as
+slot numbers, not as tensors: only what came from outside (the batch, constants) is referenced. So a healthy step pins
+its batch and nothing else.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
 import torch
+from torch.autograd.graph import GradientEdge
 
 from hypocenter.tap.handed_in import Held
+from hypocenter.tap.lent import Lent
 from hypocenter.tap.state import Ambient, RngState
 from hypocenter.tap.tree import replace_tensors, tensors
 
 _PLAIN = frozenset({int, float, bool, str, type(None), slice, type(Ellipsis)})
+MAX_UNSPENT = 64  # events that outlive an update; who keeps more graphs than that would have us keep their batches
 MAX_EVENTS = 20_000  # a program that never updates (inference with grad on) must not grow without bound
+COPIED_BYTES = 4 << 20  # a tensor from outside that is changed in place is copied before if it is no larger
 
 
 class _Placeholders:
@@ -70,12 +75,17 @@ class Event:
     buffers: list[tuple[torch.nn.Module, str, torch.Tensor]] = field(
         default_factory=list
     )  # mutated ones, before the call
+    parameters: list[torch.nn.Parameter] = field(default_factory=list)  # of an outermost module
+    versions: list[int] = field(default_factory=list)  # of these, before the call
     handed: list[Held] = field(default_factory=list)  # inputs that were put into modules before the call
+    lent: list[Lent] = field(default_factory=list)  # parameters that modules had for this call only
     code: CodeType | None = None  # where the user's code called it
     line: int = 0
     slots: list[int] = field(default_factory=list)  # numbers of the tensors it returned, in tree order
     needs: tuple[int, ...] = ()  # slots among its arguments
     externals: list[External] = field(default_factory=list)
+    was: torch.Tensor | None = None  # among its arguments: a copy of what it changes in place, which came from outside
+    why_not: str = ""  # why gradients cannot be taken through it again
 
     @property
     def module(self) -> torch.nn.Module | None:
@@ -90,84 +100,161 @@ class Microbatch:
     number: int
     batch: int
     roots: list[int | None]
-    values: list[torch.Tensor]  # detached; scalars only, to check the loss
+    values: list[torch.Tensor]  # detached; scalars only, to check the loss, or what the program died of
     seeds: list[torch.Tensor | None]
     n_events: int  # events on the tape when backward was called
     why_not: str = ""  # why it cannot be replayed
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A tensor that an operation changes in place, and a copy of what it held before, if no event made that."""
+
+    tensor: torch.Tensor
+    was: torch.Tensor | None
+
+
 class Tape:
     """The events of one step, from the end of the previous update to the next."""
 
-    def __init__(self, keep_bytes: int) -> None:
+    def __init__(self, keep_bytes: int, max_events: int = MAX_EVENTS) -> None:
         self.events: list[Event] = []
         self.microbatches: list[Microbatch] = []
         self.scalars: list[tuple[int, torch.Tensor]] = []  # (slot, value) of 0-d results since the last backward
+        self._unused: list[tuple[int, torch.Tensor]] = []  # of these in this step, what no backward began with
+        self._looked_at: set[int] = set()  # slots whose numbers the program has read
+        self.leaves: dict[int, torch.Tensor] = {}  # trainable ones that events have read outside of modules
         self.broken = ""  # why what was recorded is not complete
-        self._keep_bytes = keep_bytes
+        self._keep_bytes, self._max_events = keep_bytes, max_events
         self._aliases: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # id -> original, alias
         self._kept_bytes = 0
-        self._is_full = False
+        self.is_full = False  # nothing more is recorded in this step
         self._n_slots = 0
         self._slot_of: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
         self._event_of: dict[int, int] = {}
+        self._with_graph: set[int] = set()  # slots that a backward may start from or go through
+        self._spent: set[int] = set()  # positions of events whose graph a backward has used up
+        self._writers: dict[int, int] = {}  # storage -> slot of what was last changed in place there
 
     def slot(self, tensor: torch.Tensor) -> int | None:
         """The number of the slot that holds exactly this tensor object, if the tape made it."""
         entry = self._slot_of.get(id(tensor))
         return entry[1] if entry is not None and entry[0]() is tensor else None
 
-    def record(self, event: Event, args: Any, kwargs: Any, result: Any) -> None:
-        """Add a finished call: arguments become slots and externals, results become new slots."""
-        if self._is_full:
+    def at_edge(self, edge: GradientEdge) -> torch.Tensor | None:
+        """The tensor of the program that an edge of the graph leads into, if the tape made it."""
+        made = (tensor for ref, _ in self._slot_of.values() if (tensor := ref()) is not None)
+        return next((t for t in made if t.grad_fn is edge.node and t.output_nr == edge.output_nr), None)
+
+    def before_write(self, tensor: torch.Tensor) -> Written | None:
+        """To be called before `tensor` is changed in place. None: doing that again would change the user's own values.
+
+        What an earlier event made is changed again in a replay; what came from outside is copied first.
+        """
+        key = storage_of(tensor)
+        readers = [original for original, alias in self._aliases.values() if storage_of(alias) == key]
+        if not key or any(original is not tensor for original in readers):
+            return None
+        if self.slot(tensor) is not None:
+            return None if readers else Written(tensor, None)
+        is_small = tensor.numel() * tensor.element_size() <= COPIED_BYTES
+        if not is_small or tensor.requires_grad:
+            return None
+        was = tensor.detach().clone()
+        if readers:  # what has read it before goes on with the copy
+            _, alias = self._aliases.pop(id(tensor))
+            alias.data = was
+            was = alias
+        return Written(tensor, was)
+
+    def look_at(self, tensor: torch.Tensor) -> None:
+        """The program reads its number, on the host."""
+        if (number := self.slot(tensor)) is not None:
+            self._looked_at.add(number)
+
+    def forget(self, tensor: torch.Tensor) -> None:
+        """It was changed by something that no replay does again: from here on it comes from outside."""
+        self._slot_of.pop(id(tensor), None)
+
+    def record(self, event: Event, args: Any, kwargs: Any, result: Any, written: Written | None = None) -> None:
+        """Add a finished call: arguments become slots and externals, results become new slots.
+
+        Args:
+            written: what it has changed in place.
+        """
+        if self.is_full:
             return
         needs: list[int] = []
+        given: set[int] = set()
+        is_cut = False  # gradients flow on into what nobody saw being computed
 
         def keep(tensor: torch.Tensor) -> torch.Tensor:
+            nonlocal is_cut
+            given.add(id(tensor))
+            if self._writers and (writer := self._writers.get(storage_of(tensor))) is not None:
+                needs.append(writer)
             number = self.slot(tensor)
-            if number is not None:
+            if number is not None and not is_trainable_leaf(tensor):
                 needs.append(number)
                 return PLACEHOLDERS.get(number)
-            alias = self._alias(tensor, event)
+            if written is not None and tensor is written.tensor and written.was is not None:
+                event.was = written.was
+                return written.was
+            is_cut = is_cut or (tensor.requires_grad and not tensor.is_leaf)
+            alias = self._alias(tensor, is_operand=event.module is None)
             event.externals.append(External(alias, version_of(tensor)))
             return alias
 
         event.args = _kept(args, keep)
         event.kwargs = replace_tensors(kwargs, keep) if kwargs else {}
+        event.lent = [each if is_trainable_leaf(each.tensor) else each.of(keep) for each in event.lent]
         event.needs = tuple(needs)
+        if written is not None:
+            result = written.tensor
+            self._writers[storage_of(result)] = self._n_slots
+            for external in (e for earlier in self.events for e in earlier.externals if e.tensor is written.was):
+                external.version = version_of(external.tensor)
         for tensor in (result,) if isinstance(result, torch.Tensor) else [t for _, t in tensors(result)]:
-            self._slot_of[id(tensor)] = (weakref.ref(tensor), self._n_slots)
+            if written is not None or id(tensor) not in given:  # what it was given and gives back was made before
+                self._slot_of[id(tensor)] = (weakref.ref(tensor), self._n_slots)
             self._event_of[self._n_slots] = len(self.events)
             event.slots.append(self._n_slots)
+            if tensor.requires_grad:
+                self._with_graph.add(self._n_slots)
+                event.why_not = event.why_not or (_cut_at(event) if is_cut else "")
             if tensor.dim() == 0 and tensor.requires_grad and len(self.scalars) < 64:
                 self.scalars.append((self._n_slots, tensor.detach()))
             self._n_slots += 1
         self.events.append(event)
-        if len(self.events) > MAX_EVENTS:
-            self._fill(f"more than {MAX_EVENTS:,} calls without an update")
+        if len(self.events) > self._max_events:
+            self._fill(f"more than {self._max_events:,} calls without an update")
         elif self._kept_bytes > self._keep_bytes:
             self._fill(f"the inputs of this step are larger than keep_mb ({self._keep_bytes >> 20} MiB)")
 
     def _fill(self, why: str) -> None:
         """Let go of what is kept; record nothing more in this step."""
-        self._is_full, self.broken = True, why
-        for kept in (self.events, self.scalars, self._aliases, self._slot_of, self._event_of):
+        self.is_full, self.broken = True, why
+        for kept in (self.events, self.scalars, self._unused, self._aliases, self._slot_of, self._event_of):
             kept.clear()
+        self._writers.clear()
+        self._looked_at.clear()
         for microbatch in self.microbatches:
             microbatch.why_not = microbatch.why_not or why
 
-    def _alias(self, tensor: torch.Tensor, event: Event) -> torch.Tensor:
-        if isinstance(tensor, torch.nn.Parameter):
-            return tensor
-        if tensor.requires_grad and not tensor.is_leaf and event.ambient.grad:
-            where = f"{event.code.co_filename}:{event.line}" if event.code else "a module call"
-            self.broken = self.broken or (
-                f"an input at {where} was computed by code that a replay cannot repeat "
-                "(before the model was called, in a custom autograd function, or in a compiled function)"
-            )
+    def _alias(self, tensor: torch.Tensor, *, is_operand: bool) -> torch.Tensor:
+        """What is kept of a tensor from outside: itself if it is trained, else an alias.
+
+        Args:
+            is_operand: of an operation. What a module is called with is an input, also if it asks for its gradient, as
+                what a stage of a pipeline receives does.
+        """
         known = self._aliases.get(id(tensor))
-        if known is not None:
+        if known is not None:  # one tensor has one stand-in: a gradient may be taken with respect to it
             return known[1]
+        is_leaf = isinstance(tensor, torch.nn.Parameter) or (is_operand and is_trainable_leaf(tensor))
+        if is_leaf or id(tensor) in self.leaves:
+            self.leaves.setdefault(id(tensor), tensor)
+            return tensor
         self._kept_bytes += tensor.numel() * tensor.element_size() if tensor.layout == torch.strided else 0
         with torch.enable_grad():
             alias = tensor.detach()
@@ -177,29 +264,70 @@ class Tape:
         return alias
 
     def close_microbatch(
-        self, number: int, batch: int, roots: list[torch.Tensor], seeds: list[torch.Tensor | None]
+        self, number: int, batch: int, given: list[torch.Tensor | GradientEdge], seeds: list[torch.Tensor | None]
     ) -> Microbatch:
         """`backward` was called on these roots."""
-        slots = [self.slot(root) for root in roots]
-        why_not = self.broken
+        roots = [self.at_edge(root) if isinstance(root, GradientEdge) else root for root in given]
+        slots = [None if root is None else self.slot(root) for root in roots]
+        why_not = self.why_not(slots)
         if not why_not and any(slot is None for slot in slots):
             why_not = (
                 "backward was called on a value that no watched module call or loss operation made"
                 if self.events
-                else "no module was called before backward (a fully compiled step, or a functional model)"
+                else "nothing that leads to the loss was seen (a fully compiled step, or gradients of torch.func)"
             )
         microbatch = Microbatch(
             number=number,
             batch=batch,
             roots=slots,
-            values=[root.detach() for root in roots if root.numel() == 1],
+            values=[root.detach() for root in roots if root is not None and root.numel() == 1],
             seeds=seeds,
             n_events=len(self.events),
             why_not=why_not,
         )
         self.microbatches.append(microbatch)
+        self._unused += self._apart_from([slot for slot in slots if slot is not None])
         self.scalars.clear()
         return microbatch
+
+    def _apart_from(self, roots: Sequence[int]) -> list[tuple[int, torch.Tensor]]:
+        """Scalars that share nothing with what backward begins with: no parts of it, no numbers made from it."""
+        if not self._looked_at:  # so no loss has been decided on
+            return []
+        used = {slot for event in self.events if not self._with_graph.isdisjoint(event.slots) for slot in event.needs}
+        others = [(slot, value) for slot, value in self.scalars if slot not in roots and slot not in used]
+        if not others:
+            return []
+        known = {position for position, _ in self.making(*roots)}
+        return [
+            (slot, value) for slot, value in others
+            if known.isdisjoint(position for position, _ in self.making(slot))
+        ]  # fmt: skip
+
+    def lost(self, number: int, batch: int) -> list[Microbatch]:
+        """Losses of this step that the program has looked at, and that nobody went back from, or can go back from.
+
+        Nothing holds their graphs any more. What nobody looks at is no decision: a pipeline that tries out the shapes
+        of its stages computes losses of whatever lies in memory.
+        """
+        if not self._unused:
+            return []
+        alive = {slot for ref, slot in self._slot_of.values() if ref() is not None}
+        used = {slot for each in self.microbatches for slot in each.roots}
+        used |= {slot for event in self.events if not self._with_graph.isdisjoint(event.slots) for slot in event.needs}
+        looked_at, waiting = set[int](), [*self._looked_at]
+        while waiting:  # at `isnan(loss)` is at the loss
+            slot = waiting.pop()
+            if slot not in looked_at and slot not in self._with_graph:
+                waiting.extend(self.events[self._event_of[slot]].needs)
+            looked_at.add(slot)
+        return [
+            Microbatch(
+                number=number, batch=batch, roots=[slot], values=[value], seeds=[None], n_events=len(self.events),
+                why_not=self.why_not([slot]),
+            )
+            for slot, value in self._unused if slot in looked_at and slot not in alive and slot not in used
+        ]  # fmt: skip
 
     def close_unused_loss(self, number: int, batch: int) -> None:
         """The program ends: a non-finite scalar that nobody went back from counts as the loss of a micro-batch."""
@@ -208,15 +336,45 @@ class Tape:
                 self.microbatches.append(
                     Microbatch(
                         number=number, batch=batch, roots=[slot], values=[value], seeds=[None],
-                        n_events=len(self.events), why_not=self.broken,
+                        n_events=len(self.events), why_not=self.why_not([slot]),
                     )
                 )  # fmt: skip
                 break
         self.scalars.clear()
 
+    def close_at(self, given: Sequence[torch.Tensor], number: int, batch: int) -> None:
+        """The program died of a call that was given these, which are not finite: what made the first of them counts."""
+        keys = [storage_of(tensor) for tensor in given]
+        made = {storage_of(tensor): (n, tensor) for ref, n in self._slot_of.values() if (tensor := ref()) is not None}
+        found = next((made[key] for key in keys if key in made), None)
+        if found is not None:
+            slot, value = found[0], found[1].detach()
+            self.microbatches.append(
+                Microbatch(
+                    number=number, batch=batch, roots=[slot], values=[value], seeds=[torch.ones_like(value)],
+                    n_events=len(self.events), why_not=self.why_not([slot]),
+                )
+            )  # fmt: skip
+
+    def why_not(self, roots: list[int | None]) -> str:
+        """Why what these slots depend on cannot be done again, or ''."""
+        if self.broken or not any(event.why_not for event in self.events):
+            return self.broken
+        made = self.making(*(slot for slot in roots if slot is not None))
+        return next((event.why_not for _, event in made if event.why_not), "")
+
     def slice(self, microbatch: Microbatch) -> list[tuple[int, Event]]:
         """The events that the roots of a micro-batch depend on, in order, with their positions."""
-        wanted = [slot for slot in microbatch.roots if slot is not None]
+        return self.making(*(slot for slot in microbatch.roots if slot is not None))
+
+    def originals(self, kept: torch.Tensor) -> list[torch.Tensor]:
+        """The user's tensors that share their memory with what is kept here."""
+        key = storage_of(kept)
+        return [tensor for tensor, alias in self._aliases.values() if storage_of(alias) == key]
+
+    def making(self, *slots: int) -> list[tuple[int, Event]]:
+        """The events that these slots depend on, in order, with their positions."""
+        wanted = list(slots)
         needed: set[int] = set()
         while wanted:
             position = self._event_of[wanted.pop()]
@@ -226,16 +384,89 @@ class Tape:
         return [(position, self.events[position]) for position in sorted(needed)]
 
     def mutated(self, events: list[tuple[int, Event]]) -> str:
-        """Names the first external input whose content was changed in place since it was used, or ''."""
+        """Names the first input or parameter whose content was changed in place since it was used, or ''.
+
+        What is computed again would start from other values than the run did, and could only accuse the wrong one.
+        """
         for _, event in events:
-            for value in event.externals:
-                if not isinstance(value.tensor, torch.nn.Parameter) and version_of(value.tensor) != value.version:
-                    return f"an input of shape {tuple(value.tensor.shape)} was changed in place after it was used"
+            parameters = zip(event.parameters, event.versions, strict=True)
+            for tensor, version in (*((e.tensor, e.version) for e in event.externals), *parameters):
+                if version_of(tensor) != version:
+                    what = "a parameter" if isinstance(tensor, torch.nn.Parameter) else "an input"
+                    return f"{what} of shape {tuple(tensor.shape)} was changed in place after it was used"
         return ""
 
+    def spend(self, microbatch: Microbatch) -> None:
+        """Its backward frees the graph that it goes through: nothing can start from there once more."""
+        wanted = [slot for slot in microbatch.roots if slot in self._with_graph]
+        while wanted:
+            position = self._event_of[wanted.pop()]
+            if position not in self._spent:
+                self._spent.add(position)
+                wanted.extend(slot for slot in self.events[position].needs if slot in self._with_graph)
+
     def clear(self) -> None:
-        """Forget everything: an update has been done."""
-        self.__init__(self._keep_bytes)  # type: ignore[misc]
+        """An update has been done: forget everything but what a later backward can still go through.
+
+        That is how a generator's output, made before the discriminator's update, comes into the generator's loss.
+        """
+        kept, slot_of, aliases = self._unspent(), self._slot_of, self._aliases
+        self.__init__(self._keep_bytes, self._max_events)  # type: ignore[misc]
+        if not kept:
+            return
+        numbers: dict[int, int] = {}
+        alive = {number: ref for ref, number in slot_of.values() if ref() is not None}
+        used = {id(value.tensor) for event in kept for value in event.externals}
+        for event in kept:
+
+            def renumbered(tensor: torch.Tensor) -> torch.Tensor:
+                number = PLACEHOLDERS.number(tensor)
+                return tensor if number is None else PLACEHOLDERS.get(numbers[number])
+
+            event.args, event.kwargs = replace_tensors((event.args, event.kwargs), renumbered)
+            event.lent = [each.of(renumbered) for each in event.lent]
+            event.needs = tuple(numbers[number] for number in event.needs)
+            for number in event.slots:
+                numbers[number] = self._n_slots
+                self._event_of[self._n_slots] = len(self.events)
+                if (ref := alive.get(number)) is not None and (tensor := ref()) is not None:
+                    self._slot_of[id(tensor)] = (ref, self._n_slots)
+                    if tensor.requires_grad:
+                        self._with_graph.add(self._n_slots)
+                self._n_slots += 1
+            event.slots = [numbers[number] for number in event.slots]
+            self.events.append(event)
+        self._aliases = {key: pair for key, pair in aliases.items() if id(pair[1]) in used}
+        self._kept_bytes = sum(alias.numel() * alias.element_size() for _, alias in self._aliases.values())
+
+    def _unspent(self) -> list[Event]:
+        """The events whose results somebody still holds with their graph, and what these were made from."""
+        if self.broken:
+            return []
+        alive = {number for ref, number in self._slot_of.values() if number in self._with_graph and ref() is not None}
+        needed = self.making(*(n for n in alive if self._event_of[n] not in self._spent))
+        return [event for _, event in needed] if len(needed) <= MAX_UNSPENT else []
+
+
+def _cut_at(event: Event) -> str:
+    where = f"{event.code.co_filename}:{event.line}" if event.code else "a module call"
+    return (
+        f"an input at {where} was computed by code that a replay cannot repeat "
+        "(before the model was called, in a custom autograd function, or in a compiled function)"
+    )
+
+
+def is_trainable_leaf(tensor: torch.Tensor) -> bool:
+    """Whether a gradient ends here: a parameter, of a module or not."""
+    return tensor.requires_grad and tensor.is_leaf
+
+
+def storage_of(tensor: torch.Tensor) -> int:
+    """What tells whether two tensors share memory; 0: it has none."""
+    try:
+        return tensor.untyped_storage()._cdata
+    except (NotImplementedError, RuntimeError):
+        return 0
 
 
 def _kept(args: Any, keep: Callable[[torch.Tensor], torch.Tensor]) -> Any:
@@ -243,6 +474,14 @@ def _kept(args: Any, keep: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     if type(args) is tuple and all(isinstance(a, torch.Tensor) or type(a) in _PLAIN for a in args):
         return tuple(keep(a) if isinstance(a, torch.Tensor) else a for a in args)
     return replace_tensors(args, keep)
+
+
+def versions_of(tensors: Sequence[torch.Tensor]) -> list[int]:
+    """`version_of` each."""
+    try:
+        return [tensor._version for tensor in tensors]
+    except RuntimeError:
+        return [version_of(tensor) for tensor in tensors]
 
 
 def version_of(tensor: torch.Tensor) -> int:

@@ -8,7 +8,7 @@ values there were *at that moment*, and whether infinities descend only from con
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,8 +27,10 @@ from hypocenter.optrace import (
     is_transition,
 )
 from hypocenter.tap.collective_ops import is_collective, is_wrapped, operands, result_of
+from hypocenter.tap.gradient_flow import GradientFlow
 from hypocenter.tap.gradients import local
 from hypocenter.tap.op_context import OpContext, OpPlace
+from hypocenter.tap.op_tensors import read_by, storage_key, tensors_among
 from hypocenter.tap.tree import replace_tensors
 
 _SIGN_FLIPS = frozenset({"neg", "mul", "div", "sub", "rsub", "neg_", "mul_", "div_", "sub_"})
@@ -52,6 +54,7 @@ class Node:
     shapes: tuple[tuple[int, ...], ...] = ()
     dtypes: tuple[str, ...] = ()
     scalars: tuple[float, ...] = ()  # Python numbers among its arguments
+    is_gradient: bool = False  # its results descend from what backward started from: a loss scale multiplies them
 
 
 @dataclass(slots=True)
@@ -104,6 +107,7 @@ class OpTracer(TorchDispatchMode):
         *,
         observe: Callable[[Node, Sequence[torch.Tensor]], None] | None = None,
         capture: bool = True,
+        computed: Set[int] = frozenset(),
     ) -> None:
         super().__init__()
         self.context = context
@@ -112,8 +116,10 @@ class OpTracer(TorchDispatchMode):
         self._leaf = leaf
         self._observe = observe
         self._capture = capture
+        self._computed = computed  # storages from outside whose negative infinities are no mask
         self._n_captures = 0
         self._written: dict[int, _Written] = {}
+        self._flow = GradientFlow()
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -126,12 +132,17 @@ class OpTracer(TorchDispatchMode):
         self.leaves.clear()
         self._written.clear()
         self._n_captures = 0
+        self._flow.end()
+
+    def starts_from(self, seeds: Sequence[torch.Tensor | None]) -> None:
+        """Backward is about to be run, from these gradients; None: torch makes one."""
+        self._flow.start(seeds)
 
     def keep_captured(self, storages: set[int]) -> None:
         """The values of these storages are about to be taken away: copy what is captured of them."""
 
         def kept(tensor: torch.Tensor) -> torch.Tensor:
-            return tensor.clone() if _storage_key(tensor) in storages else tensor
+            return tensor.clone() if storage_key(tensor) in storages else tensor
 
         for node in self.nodes:
             if node.func is not None:
@@ -161,7 +172,7 @@ class OpTracer(TorchDispatchMode):
             return func(*args, **kwargs)
         if is_collective(func):
             return self._collective(func, name, args, kwargs)
-        read = _flat_tensors(args, {key: value for key, value in kwargs.items() if key != "out"})
+        read = read_by(args, kwargs)
         if name == "aten.lift_fresh.default":  # a constant made from Python numbers: its storage is new to us
             self._forget(read)
         edges = tuple(self._edge(t) for t in read)
@@ -222,6 +233,7 @@ class OpTracer(TorchDispatchMode):
             shapes=tuple(tuple(t.shape) for t in outputs),
             dtypes=tuple(str(t.dtype).removeprefix("torch.") for t in outputs),
             scalars=tuple(v for v in (*args, *kwargs.values()) if isinstance(v, (int, float))),
+            is_gradient=self._flow.note(base, read, outputs) and place.phase == "backward",
         )
         if func is not None and self._capture and is_transition(traced) and self._n_captures < MAX_CAPTURES:
             self._n_captures += 1
@@ -233,12 +245,13 @@ class OpTracer(TorchDispatchMode):
             self._observe(node, outputs)
 
     def _edge(self, tensor: torch.Tensor) -> Edge:
-        key = _storage_key(tensor)
+        key = storage_key(tensor)
         written = self._written.get(key) if key else None
         if written is None:
             kind, name = self._leaf(tensor)
             bits = nonfinite_bits(tensor)
-            if bits & NEGINF and not bits & (NAN | POSINF) and kind != "param":
+            is_mask = bits & NEGINF and not bits & (NAN | POSINF) and kind != "param" and key not in self._computed
+            if is_mask:
                 bits = bits & ~NEGINF | LITERAL_NEGINF  # an additive mask that came from outside
             self.leaves.append(Leaf(kind, name, tensor.detach() if bits else None, bits))
             written = _Written(-len(self.leaves), bits, tensor.detach() if bits else None)
@@ -255,7 +268,7 @@ class OpTracer(TorchDispatchMode):
         return Edge(producer=written.edge, bits=bits | now & NAN)
 
     def _write(self, tensor: torch.Tensor, index: int, bits: int) -> None:
-        key = _storage_key(tensor)
+        key = storage_key(tensor)
         if key:
             before = self._written.get(key)
             partial = before is not None and before.bits and tensor.numel() < _storage_elements(tensor)
@@ -265,7 +278,7 @@ class OpTracer(TorchDispatchMode):
 
     def _forget(self, read: list[torch.Tensor]) -> None:
         for tensor in read:
-            self._written.pop(_storage_key(tensor), None)
+            self._written.pop(storage_key(tensor), None)
 
     def _before_write(self, written: list[torch.Tensor]) -> dict[int, torch.Tensor]:
         return {id(t): t.detach().clone() for t in written if 0 < _bytes(t) <= CAPTURE_BYTES}
@@ -280,18 +293,6 @@ def _literal_bits(args: Any, kwargs: Any) -> int:
     return bits
 
 
-def _flat_tensors(*values: Any) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = []
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            found.append(value)
-        elif isinstance(value, (list, tuple)):
-            found.extend(_flat_tensors(*value))
-        elif isinstance(value, dict):
-            found.extend(_flat_tensors(*value.values()))
-    return found
-
-
 def _written_arguments(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
     if not func._schema.is_mutable:
         return []
@@ -299,13 +300,13 @@ def _written_arguments(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
     for position, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[position] if position < len(args) else kwargs.get(argument.name)
-            written.extend(_flat_tensors(value))
+            written.extend(tensors_among(value))
     return written
 
 
 def _is_view(read: list[torch.Tensor], outputs: tuple[torch.Tensor, ...]) -> bool:
-    keys = {_storage_key(t) for t in read} - {0}
-    return bool(outputs) and all(_storage_key(t) in keys for t in outputs)
+    keys = {storage_key(t) for t in read} - {0}
+    return bool(outputs) and all(storage_key(t) in keys for t in outputs)
 
 
 def _other_factor_is_zero(read: list[torch.Tensor], edges: tuple[Edge, ...], outputs: tuple[torch.Tensor, ...]) -> bool:
@@ -326,13 +327,6 @@ def _detached(value: Any, captured: dict[int, torch.Tensor]) -> Any:
     if isinstance(value, dict):
         return {key: _detached(item, captured) for key, item in value.items()}
     return value
-
-
-def _storage_key(tensor: torch.Tensor) -> int:
-    try:
-        return tensor.untyped_storage()._cdata if tensor.device.type != "meta" else 0
-    except (NotImplementedError, RuntimeError):
-        return 0
 
 
 def _storage_elements(tensor: torch.Tensor) -> int:

@@ -1,28 +1,27 @@
 """Backward, clipping, loss scaling and optimizer steps: where a micro-batch and a step begin and end.
 
-Patches are on `torch.autograd.backward`, `torch.nn.utils.clip_grad_norm_` and `torch.amp.GradScaler`; optimizers are
-seen through torch's global step hooks. Everything is undone by `detach`.
+Calls of `torch.autograd.backward`, `torch.nn.utils.clip_grad_norm_` and of `torch.amp.GradScaler` are heard from inside
+their own frames (`own_frame`); optimizers are seen through torch's global step hooks. `detach` undoes everything.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Generator, Iterable, Iterator
+import sys
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, Protocol
 
 import torch
 import torch.optim.optimizer as optimizer_hooks
+from torch.autograd.graph import GradientEdge
 
-from hypocenter.tap.scaled import (
-    PlainUpdate,
-    ScaledUpdate,
-    Unscaling,
-    gradients_of,
-    is_unscaled,
-    torch_found_inf,
-    torch_scaler_state,
-)
+from hypocenter.tap.grad_scaler import gradients_of, is_unscaled, torch_found_inf, torch_scaler_state
+from hypocenter.tap.own_frame import RAISED, hear, leave_out, passed_over
+from hypocenter.tap.read_again import Rebound, like_decorated, read, read_first
+from hypocenter.tap.scaled import PlainUpdate, ScaledUpdate, Unscaling
+
+_functorch_level: Callable[[], object] = torch._C._functorch.peek_interpreter_stack  # type: ignore[attr-defined]
 
 
 class UpdateListener(Protocol):
@@ -30,10 +29,18 @@ class UpdateListener(Protocol):
 
     paused: bool
 
-    def before_backward(self, roots: list[torch.Tensor], seeds: list[Any], retain_graph: bool) -> None: ...
+    def before_backward(
+        self, roots: list[torch.Tensor | GradientEdge], seeds: list[Any], retain_graph: bool
+    ) -> None: ...
     def after_backward(self) -> None: ...
+    def before_gradients(
+        self, roots: list[torch.Tensor | GradientEdge], inputs: list[Any], seeds: list[Any], retain_graph: bool
+    ) -> bool: ...
+    def after_gradients(self, gradients: list[tuple[torch.Tensor, torch.Tensor]]) -> None: ...
     def before_clip(self, parameters: list[torch.Tensor]) -> None: ...
     def before_update(self, optimizer: torch.optim.Optimizer) -> None: ...
+    def before_evaluation(self) -> None: ...
+    def after_evaluation(self, optimizer: torch.optim.Optimizer) -> None: ...
     def after_update(self, optimizer: torch.optim.Optimizer) -> None: ...
     def before_unscale(self, unscaling: Unscaling) -> None: ...
     def after_unscale(self, unscaling: Unscaling) -> None: ...
@@ -53,18 +60,29 @@ class UpdateTap:
         self._is_refused = False  # the plain step under way, by the user's wish
         self._found_inf: dict[str, bool] = {}  # of the scaled step under way
         self._depth = 0
+        self._unscales: list[Any] = []  # heard of already
+        self.is_in_closure = False  # that an optimizer was given: what it computes is checked when it is over
         self.before_rule: Callable[[torch.optim.Optimizer], None] = lambda _: None
         """Told of each torch optimizer, also one inside a scaler's or framework's step, whose gradients are final."""
         self.after_rule: Callable[[torch.optim.Optimizer], None] = lambda _: None
 
     def attach(self) -> Callable[[], None]:
         """Start watching; returns the undo."""
-        self._replace(torch.autograd, "backward", self._backward)
-        for owner in (torch.nn.utils, torch.nn.utils.clip_grad):
-            self._replace(owner, "clip_grad_norm_", self._clip)
-        self._replace(torch.amp.GradScaler, "step", self._scaled_step)
-        self._replace(torch.amp.GradScaler, "unscale_", self._unscale)
-        self._replace(torch.amp.GradScaler, "_check_inf_per_device", self._check_inf)
+        self._undo += [
+            hear(torch.autograd, "backward", self._backward, like=_like_backward, rebinds=("tensors", "grad_tensors")),
+            hear(
+                torch.autograd,
+                "grad",
+                self._gradients,
+                like=_like_grad,
+                rebinds=("outputs", "inputs", "grad_outputs"),
+            ),
+            hear(torch.nn.utils, "clip_grad_norm_", self._clip, like=like_decorated, rebinds=("args", "kwargs")),
+            hear(torch.amp.GradScaler, "step", self._scaled_step, like=_like_scaler_step),
+            hear(torch.amp.GradScaler, "unscale_", self._unscale, like=_like_of_optimizer),
+            hear(torch.amp.GradScaler, "_check_inf_per_device", self._check_inf, like=_like_of_optimizer),
+        ]
+        self._unscales = [torch.amp.GradScaler.unscale_]
         self._undo.append(optimizer_hooks.register_optimizer_step_pre_hook(self._before_step).remove)
         self._undo.append(optimizer_hooks.register_optimizer_step_post_hook(self._after_step).remove)
         return self.detach
@@ -74,47 +92,63 @@ class UpdateTap:
         while self._undo:
             self._undo.pop()()
 
-    def _replace(self, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-        original = getattr(owner, name)
-        replacement = functools.wraps(original)(make(original))
-        setattr(owner, name, replacement)
+    def _backward(self, tensors: Any, grad_tensors: Any, retain_graph: Any, *_: Any) -> Rebound | None:
+        if self._is_nested:
+            return None
+        self._watch_unscale()
+        try:
+            roots, again = read(tensors)
+            seeds, seeds_again = read(grad_tensors if grad_tensors is not None else ())
+        except TypeError:  # torch will say so
+            return None
+        self._listener.before_backward(roots, seeds + [None] * (len(roots) - len(seeds)), bool(retain_graph))
+        self._depth += 1
+        return Rebound(self._end_of_backward, again, None if grad_tensors is None else seeds_again)
 
-        def undo() -> None:
-            if getattr(owner, name) is replacement:  # somebody may have patched on top of us: then leave theirs
-                setattr(owner, name, original)
-
-        self._undo.append(undo)
-
-    def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
-            if self._listener.paused or self._depth or torch._C._current_graph_task_id() != -1:
-                return original(tensors, grad_tensors, *args, **kwargs)  # nested: reentrant checkpointing
-            self._watch_unscale()
-            roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-            seeds = [grad_tensors] if isinstance(grad_tensors, torch.Tensor) else list(grad_tensors or [])
-            retain = bool(kwargs.get("retain_graph", args[0] if args else None))
-            self._listener.before_backward(roots, seeds + [None] * (len(roots) - len(seeds)), retain)
-            self._depth += 1
-            try:
-                result = original(tensors, grad_tensors, *args, **kwargs)
-            finally:
-                self._depth -= 1
+    def _end_of_backward(self, result: Any) -> None:
+        self._depth -= 1
+        if result is not RAISED:
             self._listener.after_backward()
-            return result
 
-        return backward
+    @property
+    def _is_nested(self) -> bool:
+        """Inside a backward (reentrant checkpointing), or in what is our own."""
+        return self._listener.paused or bool(self._depth) or torch._C._current_graph_task_id() != -1
 
-    def _clip(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def clip_grad_norm_(parameters: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._listener.paused and not torch.compiler.is_compiling():
-                if isinstance(parameters, torch.Tensor):
-                    parameters = [parameters]
-                elif not isinstance(parameters, (list, tuple)) and isinstance(parameters, Iterable):
-                    parameters = list(parameters)
-                self._listener.before_clip(list(parameters))
-            return original(parameters, *args, **kwargs)
+    def _gradients(
+        self, outputs: Any, inputs: Any, grad_outputs: Any, retain_graph: Any, create_graph: Any, *others: Any
+    ) -> Rebound | None:
+        """`torch.autograd.grad`: what comes is used by the program itself, or is a part of its loss."""
+        is_batched = others[2]  # several gradients of each input at once: none of them is for an update
+        if self._is_nested or create_graph or is_batched or _functorch_level() is not None:
+            return None
+        keys = list(inputs) if isinstance(inputs, dict) else None
+        try:
+            roots, again = read(outputs)
+            wanted, wanted_again = read(inputs) if keys is None else (list(inputs.values()), inputs)
+            seeds, seeds_again = read(grad_outputs if grad_outputs is not None else ())
+        except TypeError:  # torch will say so
+            return None
+        all_seeds = seeds + [None] * (len(roots) - len(seeds))
+        is_wanted = self._listener.before_gradients(roots, wanted, all_seeds, bool(retain_graph))
+        self._depth += 1
 
-        return clip_grad_norm_
+        def end(result: Any) -> None:
+            self._depth -= 1
+            if is_wanted and result is not RAISED:
+                given = result if keys is None else [result[key] for key in keys]
+                pairs = zip(wanted, given, strict=False)
+                self._listener.after_gradients([(p, g) for p, g in pairs if _are_tensors(p, g)])
+
+        return Rebound(end, again, wanted_again, None if grad_outputs is None else seeds_again)
+
+    def _clip(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Rebound | None:
+        if self._listener.paused:
+            return None
+        parameters, rebound = read_first(args, kwargs)
+        if rebound is not None:
+            self._listener.before_clip(parameters)
+        return rebound
 
     @contextlib.contextmanager
     def scaled_step(self, update: ScaledUpdate) -> Generator[None, None, None]:
@@ -133,53 +167,38 @@ class UpdateTap:
             update.found_inf.update(known)
         self._listener.after_scaled_step(update)
 
-    def _scaled_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        tap = self
+    def _scaled_step(self, scaler: Any, optimizer: Any, args: Any, kwargs: Any) -> Callable[[Any], None] | None:
+        if self._is_deaf or "closure" in kwargs:  # which torch refuses
+            return None
+        update = _scaled_update(scaler, optimizer)
+        if update is None:
+            return None
+        around = self.scaled_step(update)
+        around.__enter__()
+        return functools.partial(_close, around)
 
-        def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            is_ours = not (tap._is_deaf or "closure" in kwargs)  # which torch refuses
-            update = _scaled_update(self, optimizer) if is_ours else None
-            if update is None:
-                return original(self, optimizer, *args, **kwargs)
-            with tap.scaled_step(update):
-                return original(self, optimizer, *args, **kwargs)
-
-        return step
-
-    def _unscale(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _unscale(self, scaler: Any, optimizer: Any) -> Callable[[Any], None]:
         """The user's own call of `unscale_`, and the one that `step` makes when there was none."""
-        tap = self
+        unscaling = None if self._is_deaf else self._unscaling(scaler, optimizer)
+        if unscaling is not None:
+            self._listener.before_unscale(unscaling)
+            self._in_unscale = True
+        return functools.partial(self._end_of_unscale, scaler, optimizer, unscaling)
 
-        def unscale_(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            unscaling = None if tap._is_deaf else tap._unscaling(self, optimizer)
-            if unscaling is None:
-                result = original(self, optimizer, *args, **kwargs)
-                tap._note_found_inf(self, optimizer)
-                return result
-            tap._listener.before_unscale(unscaling)
-            tap._in_unscale = True
-            try:
-                result = original(self, optimizer, *args, **kwargs)
-            finally:
-                tap._in_unscale = False
-            found = _found_inf(self, optimizer, may_wait=False)
+    def _end_of_unscale(self, scaler: Any, optimizer: Any, unscaling: Unscaling | None, result: Any) -> None:
+        if unscaling is None:
+            if result is not RAISED:
+                self._note_found_inf(scaler, optimizer)
+            return
+        self._in_unscale = False
+        if result is not RAISED:
+            found = _found_inf(scaler, optimizer, may_wait=False)
             unscaling.has_overflowed = any(found.values()) if found else None
-            tap._listener.after_unscale(unscaling)
-            return result
+            self._listener.after_unscale(unscaling)
 
-        unscale_._hypocenter_watches = tap  # type: ignore[attr-defined]
-        return unscale_
-
-    def _check_inf(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _check_inf(self, scaler: Any, optimizer: Any) -> Callable[[Any], None]:
         """Inside the step of a fused optimizer, which takes the scale out and skips in its own kernel."""
-        tap = self
-
-        def _check_inf_per_device(self: Any, optimizer: Any) -> Any:
-            result = original(self, optimizer)
-            tap._note_found_inf(self, optimizer)
-            return result
-
-        return _check_inf_per_device
+        return lambda result: None if result is RAISED else self._note_found_inf(scaler, optimizer)
 
     @property
     def _is_deaf(self) -> bool:
@@ -203,8 +222,9 @@ class UpdateTap:
         """Patch scalers that have an `unscale_` of their own (FSDP's): their classes may be made at any time."""
         for kind in _subclasses(torch.amp.GradScaler):
             unscale = vars(kind).get("unscale_")
-            if callable(unscale) and getattr(unscale, "_hypocenter_watches", None) is not self:
-                self._replace(kind, "unscale_", self._unscale)
+            if callable(unscale) and unscale not in self._unscales:
+                self._undo.append(hear(kind, "unscale_", self._unscale, like=_like_of_optimizer))
+                self._unscales.append(vars(kind)["unscale_"])
 
     @contextlib.contextmanager
     def plain_step(self, update: PlainUpdate) -> Generator[None, None, None]:
@@ -236,16 +256,42 @@ class UpdateTap:
             self.before_rule(optimizer)
             return None
 
-        @functools.wraps(closure)
-        def watched() -> Any:
-            result = closure()
-            self._listener.before_update(optimizer)
-            self.before_rule(optimizer)
-            return result
-
+        watched = self._evaluated(optimizer, closure)
         if "closure" in kwargs:
             return args, {**kwargs, "closure": watched}
         return (args[0], watched, *args[2:]), kwargs
+
+    def _evaluated(self, optimizer: torch.optim.Optimizer, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """A closure each of whose calls is told of as an evaluation of one update. LBFGS calls it many times.
+
+        The first one's gradients are what the update starts from. Before each later one the optimizer moves parameters.
+        """
+        is_later = False
+
+        @passed_over
+        def watched() -> Any:
+            nonlocal is_later
+            was_later, is_later = is_later, True
+            if was_later:
+                self._listener.before_evaluation()
+            self.is_in_closure = True
+            try:
+                result = closure()
+            except BaseException as error:
+                leave_out(error)
+                self.is_in_closure = False
+                if was_later:  # the step hook after it will not be called
+                    self._listener.after_update(optimizer)
+                raise
+            self.is_in_closure = False
+            if was_later:
+                self._listener.after_evaluation(optimizer)
+            else:
+                self._listener.before_update(optimizer)
+                self.before_rule(optimizer)
+            return result
+
+        return functools.update_wrapper(watched, closure)
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if self._listener.paused or torch.compiler.is_compiling():
@@ -253,6 +299,37 @@ class UpdateTap:
         self.after_rule(optimizer)
         if not self._in_scaled_step:
             self._listener.after_update(optimizer)
+
+
+def _are_tensors(*given: Any) -> bool:
+    return all(isinstance(each, torch.Tensor) for each in given)
+
+
+def _close(around: contextlib.AbstractContextManager[None], result: Any) -> None:
+    around.__exit__(*(sys.exc_info() if result is RAISED else (None, None, None)))
+
+
+def _like_backward(
+    tensors: Any,
+    grad_tensors: Any = None,
+    retain_graph: Any = None,
+    create_graph: Any = False,
+    grad_variables: Any = None,
+    inputs: Any = None,
+) -> None: ...
+def _like_grad(
+    outputs: Any,
+    inputs: Any,
+    grad_outputs: Any = None,
+    retain_graph: Any = None,
+    create_graph: Any = False,
+    only_inputs: Any = True,
+    allow_unused: Any = None,
+    is_grads_batched: Any = False,
+    materialize_grads: Any = False,
+) -> None: ...
+def _like_scaler_step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None: ...
+def _like_of_optimizer(self: Any, optimizer: Any) -> None: ...
 
 
 def _subclasses(kind: type) -> Iterator[type]:

@@ -10,9 +10,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hypocenter.compare.curves import schema
 from hypocenter.compare.curves.compare import compare_curves
+from hypocenter.compare.curves.comparison import CurveComparison
 from hypocenter.compare.curves.curve import Curve, Series
+from hypocenter.json_answer import published, to_json
 from hypocenter.report.curves import picture, screen_text
 
 value = st.one_of(st.floats(), st.sampled_from([0.0, 1.0, 2.5, -1.0, float("nan"), float("inf"), 1e308, 5e-324]))
@@ -40,7 +41,7 @@ def test_there_is_always_an_answer(one: Curve, other: Curve, repeats: list[Curve
         found = compare_curves(one, other, repeats, offset=offset)
         text, chart = screen_text.render(found), picture.document(found)
 
-    jsonschema.validate(json.loads(schema.to_json(found)), schema.published())
+    jsonschema.validate(json.loads(to_json(found)), published(CurveComparison))
     assert text.startswith(found.status.replace("cannot-tell", "cannot tell"))
     assert chart.endswith("</svg>\n")
     is_settled = bool(found.checks) and not any(c.decides and c.status in ("fail", "cannot-tell") for c in found.checks)

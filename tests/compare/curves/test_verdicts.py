@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from made_curves import curve, falling, noise
 
-from hypocenter.compare.curves import schema
 from hypocenter.compare.curves.compare import compare_curves
 from hypocenter.compare.curves.comparison import Check, CurveComparison, Limits
 from hypocenter.compare.curves.curve import Curve
 from hypocenter.compare.curves.departure import window_for
+from hypocenter.json_answer import published, to_json
 
 SPREAD = 0.008  # nats; by how much two runs on the same batches typically differ
 
@@ -187,6 +187,23 @@ def test_what_rounding_makes_of_the_loss_alone_is_no_departure() -> None:
     )
 
 
+@pytest.mark.parametrize("size", [1.0, 1e-3, 1e3])
+def test_what_rounding_makes_of_the_grad_norm_alone_is_no_departure(size: float) -> None:
+    base = falling(200) + noise(82, 1, 200, 0.0, 0.1)[0]
+    norms = size * np.exp(noise(85, 1, 200, 0.3, 0.01)[0])
+    repeats = [curve(base + 1e-5, grad_norm=norms * np.exp(noise(s, 1, 200, 0.0, 1e-8)[0])) for s in (86, 87)]
+    limits = Limits(rounding=1e-4, grad_norm_rounding=1e-6)
+
+    def status(factor: float, limits: Limits) -> str:
+        other = curve(base, grad_norm=norms * factor)
+        return check(compare_curves(curve(base, grad_norm=norms), other, repeats, limits=limits), "grad-norm").status
+
+    assert status(1 + 8e-8, Limits(rounding=1e-4)) == "pass"  # float32's own rounding, whatever the size
+    assert status(1 + 5e-7, Limits(rounding=1e-4)) == "fail"
+    assert status(1 + 5e-7, limits) == "pass"
+    assert status(1 + 5e-6, limits) == "fail"
+
+
 def test_a_factor_of_the_grad_norm_is_named() -> None:
     base, candidate, one, _ = pairs(90, 1, 300, 0.5, 0.1)[0]
     norms = np.exp(noise(91, 3, 300, 0.3, 0.01))
@@ -241,4 +258,4 @@ def test_the_answer_validates_against_the_published_schema(n: int) -> None:
     ):
         import json
 
-        jsonschema.validate(json.loads(schema.to_json(found)), schema.published())
+        jsonschema.validate(json.loads(to_json(found)), published(CurveComparison))

@@ -14,10 +14,11 @@ import hypocenter
 from hypocenter.cli.entry import main
 from hypocenter.compare.engine import compare_runs
 from hypocenter.compare.isolation.isolate import isolate
+from hypocenter.compare.isolation.isolated import Isolation
 from hypocenter.compare.options import Options
 from hypocenter.errors import NoRecordingError
+from hypocenter.json_answer import published
 from hypocenter.record.reader import open_run
-from hypocenter.report import isolation
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +117,7 @@ def test_the_command(good, tmp_path, capsys):
     assert code == 1
     assert words.out.startswith("diverged: blocks.2.proj is off by 0.05 by itself at out[0]")
     assert "--site blocks.2.proj --values" in words.err
-    jsonschema.validate(answer, isolation.published())
+    jsonschema.validate(answer, published(Isolation))
     assert answer["modules"][0]["site"] == "blocks.2.proj"
     assert {one["site"].rpartition(".")[0] for one in answer["modules"]} == {"blocks.2"}
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from launch import launch
 
+from hypocenter.compare.chance import by_chance
 from hypocenter.compare.comparison import Comparison
 from hypocenter.compare.engine import compare_runs
 from hypocenter.record.reader import open_run
@@ -51,7 +52,7 @@ def test_a_right_layout_is_the_same_as_one_process(compared, layout):
 
     assert found.status == "same", (found.sentence, found.notes)
     assert found.floor_source == "calibration"
-    assert sum(row.verdict == "cannot-tell" for row in found.rows) <= 2
+    assert sum(row.verdict == "cannot-tell" for row in found.rows) <= by_chance(found.n_noisy, found.budget)
     phases = {row.pair.baseline[0].phase for row in found.rows if row.verdict in ("equal", "within-noise")}
     assert phases >= {"param", "forward", "loss", "backward", "grad", "optimizer"}
     deep = [row for row in found.rows if row.distance is not None and row.distance.depth == "sketch"]

@@ -9,8 +9,9 @@ import jsonschema
 import pytest
 from repeats.traces import Program, stored
 
-from hypocenter.compare.repeats.answer import Determinism, published, to_json
+from hypocenter.compare.repeats.answer import Determinism
 from hypocenter.compare.repeats.engine import compare_repeats
+from hypocenter.json_answer import published, to_json
 from hypocenter.opbits import OUTSIDE
 
 Build = Callable[[int], Program]
@@ -20,7 +21,7 @@ Build = Callable[[int], Program]
 def compared(folder: Path, *builds: Build) -> Determinism:
     runs = [stored(folder / str(k), *(build(k) for build in builds)) for k in (0, 1)]
     found = compare_repeats(runs)
-    jsonschema.validate(__import__("json").loads(to_json(found)), published())
+    jsonschema.validate(__import__("json").loads(to_json(found)), published(Determinism))
     return found
 
 

@@ -75,6 +75,18 @@ def test_adagrad_is_done_again(
     assert row.verdict == "as-stated", (row.error_units, row.worst_port)
 
 
+@settings(deadline=None, max_examples=50)
+@given(lr=RATES, decay=DECAYS, momentum=st.sampled_from((0.0, 0.9)), centered=st.booleans(), size=SIZES, **STATE)
+def test_rmsprop_is_done_again(
+    lr: float, decay: float, momentum: float, centered: bool, size: float, steps: int, n: int, seed: int
+) -> None:
+    given_options: dict[str, Any] = {"lr": lr, "weight_decay": decay, "momentum": momentum, "centered": centered}
+
+    row = row_of(stepped(lambda ps: torch.optim.RMSprop(ps, **given_options), steps=steps, n=n, seed=seed, size=size))
+
+    assert row.verdict == "as-stated", (row.error_units, row.worst_port)
+
+
 def adamw(**given_options: Any) -> Any:
     """Makes the optimizer of the planted faults."""
     return lambda ps: torch.optim.AdamW(
@@ -226,7 +238,7 @@ def other(update: ParameterUpdate, **changes: Any) -> ParameterUpdate:
             "the rule of RAdam is not known here",
         ),
         ({"is_skipped": True}, "skipped", "the loss scaler refused this step"),
-        ({"state": {}, "state_after": {}}, "cannot-tell", "AdamW keeps its moments where they are not recorded"),
+        ({"state": {}, "state_after": {}}, "cannot-tell", "AdamW keeps its state where it is not recorded"),
         ({"gradient": None}, "differs", "it changed although it had no gradient"),
     ],
 )

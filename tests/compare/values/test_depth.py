@@ -14,9 +14,10 @@ from hypocenter.cli.entry import main
 from hypocenter.compare.comparison import Spot
 from hypocenter.compare.engine import compare_runs
 from hypocenter.compare.options import Options
+from hypocenter.compare.values.answer import Values
 from hypocenter.compare.values.recorded import RecordedValues
+from hypocenter.json_answer import published
 from hypocenter.record.reader import open_run
-from hypocenter.report import value_table
 
 
 def record(out, *, level="tensors", scale=1.0, sketch=False):
@@ -108,7 +109,7 @@ def test_values_as_a_table_and_as_json(pair, capsys):
     main(["diff", str(pair[0]), str(pair[1]), "--site", "2*", "--steps", "0", "--values", "--json"])
     answer = json.loads(capsys.readouterr().out)
 
-    jsonschema.validate(answer, value_table.published())
+    jsonschema.validate(answer, published(Values))
     assert code == 1
     assert "2 out[0]" in table
     assert "farthest apart" in table

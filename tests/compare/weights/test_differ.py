@@ -14,8 +14,9 @@ from safetensors.torch import save_file
 
 from hypocenter.compare.pairing.manual_map import parse_map
 from hypocenter.compare.weights.catalogue import read_checkpoint
+from hypocenter.compare.weights.comparison import WeightsComparison
 from hypocenter.compare.weights.diff import diff_checkpoints
-from hypocenter.compare.weights.schema import published, to_json
+from hypocenter.json_answer import published, to_json
 from hypocenter.report.weights.screen_text import render
 
 
@@ -40,7 +41,7 @@ def diff(tmp_path):
             save_file({key: value.contiguous() for key, value in state.items()}, tmp_path / f"{name}.safetensors")
         sides = (read_checkpoint(tmp_path / f"{name}.safetensors") for name in "ab")
         found = diff_checkpoints(*sides, manual, **options)
-        jsonschema.validate(json.loads(to_json(found)), published())
+        jsonschema.validate(json.loads(to_json(found)), published(WeightsComparison))
         assert found.sentence.split(" ")[0].rstrip(":") in render(found)
         return found
 

@@ -31,7 +31,7 @@ def cures(model, folder, *, init_scale=None, loss_of=lambda out: out.float().mea
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     scaler = torch.amp.GradScaler("cpu", init_scale=init_scale or 1.0, enabled=init_scale is not None)
     x = torch.randn(4, 8)
-    with hypocenter.watch(out=folder):
+    with hypocenter.watch(out=folder, cure="full"):  # without a limit of time: a busy machine takes longer
         for _ in range(n_steps):
             with torch.autocast("cpu", torch.float16):
                 loss = loss_of(model(x))

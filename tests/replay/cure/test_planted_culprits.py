@@ -56,7 +56,7 @@ def cure_of(model, folder, *, half=False, n_microbatches=1, **options):
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     x = torch.randn(4, WIDTH)
     autocast = contextlib.nullcontext() if half else torch.autocast("cpu", torch.float16)
-    with hypocenter.watch(out=folder, **options):
+    with hypocenter.watch(out=folder, **{"cure": "full", **options}):  # without a limit of time
         for _ in range(n_microbatches):
             with autocast:
                 loss = model(x.half() if half else x).float().mean()
@@ -125,3 +125,26 @@ def test_the_alternatives_are_compared_with_float64(tmp_path):
     assert bf16.verified
     assert bf16.error > chosen.error
     assert others[-1].action == "clamp"
+
+
+def test_slow_replays_are_timed_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("hypocenter.replay.cure.alternatives.SHORT_S", 0.0)  # of every real model they are
+
+    cure = cure_of(planted((9,)), tmp_path / "run")
+
+    assert (cure.status, cure.targets) == ("cured", ("9.inner",))
+    assert all(each.cost > 0 for each in cure.alternatives if each.verified)
+
+
+def test_a_search_that_breaks_off_leaves_what_is_known(tmp_path, monkeypatch):
+    def broken(*_):
+        raise TypeError("the search has a bug")
+
+    monkeypatch.setattr("hypocenter.replay.trials.Trials.cure", broken)
+
+    assert cure_of(planted((9,)), tmp_path / "run") is None
+
+    ((_, file),) = open_run(tmp_path / "run").evidence_files()
+    evidence = decode(file.read_bytes())
+    assert (evidence.origin.site, evidence.reproduced) == ("9.inner", True)
+    assert "the search for a cure broke off (TypeError: the search has a bug)" in evidence.notes

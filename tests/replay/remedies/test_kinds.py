@@ -12,8 +12,9 @@ from torch import nn
 from hypocenter.diagnose.evidence import Evidence, OpFacts, Rerun, TensorFacts
 from hypocenter.nouns import Summary
 from hypocenter.replay.remedies import bf16_island, clamp, fp32_island, lower_scale, prescale
-from hypocenter.replay.remedies.catalogue import REMEDIES
+from hypocenter.replay.remedies.kinds import REMEDIES as CATALOGUE
 
+REMEDIES = CATALOGUE.in_order()
 torch.set_num_threads(1)
 
 
@@ -38,7 +39,7 @@ def overflow(dtype="float16", op="aten.sum.dim_IntList", phase="forward", n_nan=
 
 def test_float32_is_preferred_and_clamping_comes_last():
     assert [kind.name for kind in REMEDIES] == ["fp32-island", "bf16-island", "prescale", "lower-scale", "clamp"]
-    assert len({kind.rank for kind in REMEDIES}) == len(REMEDIES)
+    assert len({kind.order for kind in REMEDIES}) == len(REMEDIES)
     assert [kind.name for kind in REMEDIES if kind.changes_gradients] == ["clamp"]
 
 

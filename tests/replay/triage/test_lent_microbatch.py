@@ -22,6 +22,7 @@ class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 2))
+        self.optimizer = torch.optim.SGD(self.parameters())  # without one, a backward is taken for the end of the step
 
     def forward(self, x, *, scale):
         return self.layers(x) * scale

@@ -20,9 +20,10 @@ from hypocenter.compare.comparison import (
     SiteCard,
     Spot,
 )
+from hypocenter.json_answer import plain, published
 from hypocenter.nouns import CAUSES, Source
 from hypocenter.report.comparison import catalogue, terminal
-from hypocenter.report.comparison.json import envelope, published, render
+from hypocenter.report.comparison.json import Diff, render, written
 
 SPOT = Spot(phase="forward", site="layers.3.mlp", port="out[0]")
 OTHER = Spot(phase="forward", site="decoder.layers.3.mlp", port="out[0]")
@@ -50,11 +51,11 @@ FOUND = Comparison(
 def test_every_answer_fits_the_published_schema(found):
     answer = json.loads(render(found))
 
-    jsonschema.validate(answer, published(), cls=jsonschema.Draft202012Validator)
+    jsonschema.validate(answer, published(Diff), cls=jsonschema.Draft202012Validator)
 
 
 def test_what_the_design_names_is_there():
-    answer = envelope(FOUND)
+    answer = plain(written(FOUND))
 
     assert answer["schema"] == "hypocenter.comparison/1"
     assert answer["status"] == "diverged"
@@ -66,7 +67,7 @@ def test_what_the_design_names_is_there():
 
 
 def test_the_schema_knows_the_vocabulary_of_causes():
-    assert set(published()["properties"]["cause"]["enum"]) == {*CAUSES, None}
+    assert set(published(Diff)["properties"]["cause"]["enum"]) == {*CAUSES, None}
 
 
 def test_the_screen_begins_with_the_sentence_and_lists_what_is_unmatched():

@@ -142,7 +142,13 @@ def test_an_assumed_floor_counts_from_further_up():
     page = html.render(replace(found, first=replace(found.first, row=row)))
 
     assert "the error is 32,768 times it, where 64 times count" in page
-    assert content(page)["limits"] == {"repeats": 4.0, "calibration": 4.0, "assumed": 64.0, "none": 1.0}
+    assert content(page)["limits"] == {
+        "repeats": 8.0,
+        "calibration": 8.0,
+        "rounding": 4.0,
+        "assumed": 64.0,
+        "none": 1.0,
+    }
 
 
 def test_card_is_text_and_the_page_can_load_nothing():

@@ -5,7 +5,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hypocenter.session.observers.intended import family_of, intended
+from hypocenter.session.observers.intended import intended
+from hypocenter.session.torch_framework import TorchFramework
+
+family_of = TorchFramework().family_of
 
 FORMATS = {torch.float64: 1e-12, torch.float32: 2e-6}
 sizes = st.sampled_from([1e-4, 1e-2, 1.0])

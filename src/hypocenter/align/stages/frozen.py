@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypocenter.align.alignment import StageResult
 from hypocenter.align.context import Context
 from hypocenter.align.each_step import EachStep, each_step
-from hypocenter.align.loss_rounding import loss_rounding
+from hypocenter.align.first_step_rounding import grad_norm_rounding, loss_rounding
 from hypocenter.align.repeats import repeats
 from hypocenter.align.verdicts import result
 from hypocenter.compare.curves.curve import Curve
@@ -19,12 +19,8 @@ def judge(context: Context) -> StageResult:
     noise = repeats(context, "frozen-repeat", context.plan.stages.repeats)
     curves = [context.curve(side, "frozen") for side in ("baseline", "candidate")]
     budget = context.plan.stages.budget
-    made = [
-        each_step(
-            name, curves[0], curves[1], noise.curves, budget, rounding=loss_rounding(context) if name == "loss" else 0.0
-        )
-        for name in _NAMES
-    ]
+    rounding = {"loss": loss_rounding(context), "grad_norm": grad_norm_rounding(context)}
+    made = [each_step(name, curves[0], curves[1], noise.curves, budget, rounding=rounding[name]) for name in _NAMES]
     found = [one for one in made if one is not None]
     if not found:
         return result(5, "cannot-tell", "no step's loss or grad norm was recorded on both sides")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypocenter.align.alignment import StageResult, StageVerdict
 from hypocenter.align.context import Context
+from hypocenter.align.first_step_rounding import grad_norm_rounding, loss_rounding
 from hypocenter.align.groups import group_differences
-from hypocenter.align.loss_rounding import loss_rounding
 from hypocenter.align.repeats import repeats
 from hypocenter.align.samples import samples_at
 from hypocenter.align.tracks import track_figures
@@ -21,8 +21,10 @@ def judge(context: Context) -> StageResult:
     """Sustained departure, swings around zero, late drift, spikes, learning rates: the rules of `hypocenter curves`."""
     noise = repeats(context, "repeat", context.plan.stages.repeats)
     curves = [context.curve(side, "long") for side in ("baseline", "candidate")]
-    rounding = context.plan.stages.budget * loss_rounding(context)
-    found = compare_curves(curves[0], curves[1], noise.curves, limits=Limits(rounding=rounding))
+    budget = context.plan.stages.budget
+    rounding = budget * loss_rounding(context)
+    limits = Limits(rounding=rounding, grad_norm_rounding=budget * grad_norm_rounding(context))
+    found = compare_curves(curves[0], curves[1], noise.curves, limits=limits)
     cause, why = _cause(found)
     if cause == "unknown" and found.status == "departed":
         cause, why = _settings(context)

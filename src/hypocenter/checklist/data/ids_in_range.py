@@ -10,6 +10,8 @@ from hypocenter.checklist.data.side import Side
 _SIXTEEN_BITS = 1 << 16
 _ENOUGH = 100_000  # ids, before their not being above 65,535 says anything
 
+item, order = "data.ids_in_range", 1
+
 
 def look(side: Side) -> Seen:
     """In range, or the first batch with an id outside and how many there are."""

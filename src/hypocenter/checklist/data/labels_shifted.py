@@ -21,6 +21,8 @@ _FAULTS = {
 }
 _FIX = "shift once: in the data set, the collator, the model or the loss, and in one of them only"
 
+item, order = "data.labels_shifted", 2
+
 
 def look(side: Side) -> Seen:
     """By the tokens that the loss asks for; where the gradient of the logits was not seen, by the labels as given."""

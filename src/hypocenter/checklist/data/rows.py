@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from types import ModuleType
 
+from hypocenter.catalogue import Catalogue, having
 from hypocenter.checklist.checklist import Remark, Row, Verdict
 from hypocenter.checklist.configuration import Configuration
-from hypocenter.checklist.data import eos_supervised, ids_in_range, in_order, labels_shifted, special_ids
+from hypocenter.checklist.data import in_order
 from hypocenter.checklist.data.seen import Check, Seen
 from hypocenter.checklist.data.side import Side, side_of
 from hypocenter.checklist.data.tokenizer import Tokenizer
 from hypocenter.checklist.items.item import Item, Items
 from hypocenter.record.reader import RecordedRun
 
+CHECKS: Catalogue[ModuleType] = Catalogue("hypocenter.checklist.data", entry=having("item"))
 _SAMPLES, _TOKENS = 3, 48  # that are shown of each side
 _NOTHING = "no batches were kept: record with --save-batches 4"
 
@@ -41,20 +44,17 @@ def of_batches(
         items: where titles and reasons of the rows come from (data.batches, data.ids_in_range, ...).
         tokenizer: whose special ids the data must have, and which decodes samples.
     """
+    special = tokenizer.special if tokenizer is not None else {}
     sides = tuple(
-        side_of(name, run, configuration) if run is not None else None
+        replace(side_of(name, run, configuration), tokenizer=special) if run is not None else None
         for name, run, configuration in zip(("baseline", "candidate"), runs, configurations, strict=True)
     )
     alike = _seen_alike(sides)
     rows = [*_in_order(runs, sides, items)]
-    checks: Mapping[str, Check] = {
-        "data.ids_in_range": ids_in_range.look, "data.labels_shifted": labels_shifted.look,
-        "data.eos_supervised": eos_supervised.look,
-        "data.special_ids": special_ids.against(tokenizer.special if tokenizer is not None else None),
-    }  # fmt: skip
     if any(side is not None and side.batches for side in sides):
         rows += [
-            _row(items.by_key[key], _seen(check, alike[0]), _seen(check, alike[1])) for key, check in checks.items()
+            _row(items.by_key[each.item], _seen(each.look, alike[0]), _seen(each.look, alike[1]))
+            for each in CHECKS.in_order()
         ]
     return OfBatches(rows=tuple(rows), samples=tuple(_samples(sides, tokenizer)), notes=tuple(_notes(sides, tokenizer)))
 

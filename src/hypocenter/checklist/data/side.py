@@ -49,6 +49,7 @@ class Side:
     batches: tuple[Batch, ...] = ()
     vocabulary: int | None = None  # rows of the embedding, or as configured
     special: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # bos, eos, pad -> ids, as configured
+    tokenizer: Mapping[str, int] = field(default_factory=dict)  # bos, eos, pad -> id, as its files say
     problems: tuple[str, ...] = ()
 
 

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 
-from hypocenter.checklist.data.seen import Check, Seen
+from hypocenter.checklist.data.seen import Seen
 from hypocenter.checklist.data.side import SPECIAL, Side
 
-
-def against(tokenizer: Mapping[str, int] | None) -> Check:
-    """The check; `tokenizer`: bos, eos, pad -> id, as its files say, None if none was named."""
-
-    def look(side: Side) -> Seen:
-        if not side.special and not tokenizer:
-            return Seen(value=None, why="no special ids are configured")
-        wrong = [*_unlike(side, tokenizer or {}), *_padding(side)]
-        known = {**{name: (i,) for name, i in (tokenizer or {}).items()}, **side.special}
-        words = ", ".join(f"{name} {' or '.join(map(str, known[name]))}" for name in SPECIAL if name in known)
-        fix = "take the ids of the tokenizer that made the data"
-        return Seen(value=f"not {words}" if wrong else words, fault="; ".join(wrong), fix=fix)
-
-    return look
+item, order = "data.special_ids", 4
 
 
-def _unlike(side: Side, tokenizer: Mapping[str, int]) -> Iterator[str]:
-    for name, i in tokenizer.items():
+def look(side: Side) -> Seen:
+    """What is configured, what the tokenizer's files say, and what stands where the mask hides."""
+    if not side.special and not side.tokenizer:
+        return Seen(value=None, why="no special ids are configured")
+    wrong = [*_unlike(side), *_padding(side)]
+    known = {**{name: (i,) for name, i in side.tokenizer.items()}, **side.special}
+    words = ", ".join(f"{name} {' or '.join(map(str, known[name]))}" for name in SPECIAL if name in known)
+    fix = "take the ids of the tokenizer that made the data"
+    return Seen(value=f"not {words}" if wrong else words, fault="; ".join(wrong), fix=fix)
+
+
+def _unlike(side: Side) -> Iterator[str]:
+    for name, i in side.tokenizer.items():
         configured = side.special.get(name)
         if configured is not None and i not in configured:
             yield f"{name} is {' or '.join(map(str, configured))} in the configuration and {i} in the tokenizer"

@@ -8,6 +8,7 @@ importance                if the two sides differ: error, warning, note
 rows                      rows of the seeds' tables that it answers: "optimizer/eps"
 why                       one sentence: what a difference does to the numbers
 manual fix wrong          paragraphs of its manual page: what it is, what to do, when a difference is no error
+fixes                     table of names -> what to type there, with {value}, where one key alone does not do it
 recommended               the value that the seeds recommend
 tolerance                 relative, of a number; 1e-6 if not given
 off                       values that mean "not used" beside null
@@ -82,6 +83,7 @@ class Item(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     unit: str = ""
     rows: tuple[str, ...] = ()
     fix: str = ""
+    fixes: dict[str, str] = {}
     wrong: str = ""
     recommended: Scalar = None
     tolerance: float = 1e-6

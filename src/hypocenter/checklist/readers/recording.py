@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from hypocenter.axes import AXES
 from hypocenter.checklist.catalogue import Source, reader
 from hypocenter.checklist.entry import ConfigurationError, Entry, Given
 from hypocenter.checklist.facts import entries
@@ -15,7 +16,6 @@ from hypocenter.record.layout import is_recording
 from hypocenter.record.reader import RecordedRun, open_run
 
 _CONFIG = "config."
-_AXES = ("dp", "tp", "pp", "cp", "ep")
 
 
 def _accepts(source: Source) -> float:
@@ -42,7 +42,7 @@ def read(source: Source) -> Given:
 
 def _places(run: RecordedRun) -> Iterator[Entry]:
     place = next(iter(run.places.values()), None)
-    for axis in _AXES if place is not None else ():
+    for axis in AXES if place is not None else ():
         group = place.groups.get(axis) if place is not None else None
         if group:
             yield Entry(

@@ -11,12 +11,13 @@ import click
 from hypocenter.align.alignment import STAGES, Alignment
 from hypocenter.align.engine import How, align, status_of
 from hypocenter.align.plan import read_plan
+from hypocenter.cli.answer_format import format_option, print_answer
 from hypocenter.cli.group import did_you_mean
 from hypocenter.cli.output_file import refuse_existing, write_file
 from hypocenter.cli.say import say
 from hypocenter.errors import ConfigError, UnknownNameError
 from hypocenter.report import wording
-from hypocenter.report.alignment import html, json, terminal
+from hypocenter.report.alignment import html, terminal
 from hypocenter.report.screen import screen_of, write
 
 EXIT = {"aligned": 0, "stopped": 1, "cannot-tell": 5}
@@ -25,12 +26,12 @@ EXIT = {"aligned": 0, "stopped": 1, "cannot-tell": 5}
 @click.command("align", no_args_is_help=True)
 @click.argument("words", nargs=-1, required=True, metavar="[status] PLAN | new")
 @click.option("--from", "again_from", metavar="STAGE", help="Do this stage and those after it again: 3, or backward.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON (hypocenter.alignment/1).")
+@format_option()
 @click.option(
     "--report", "-o", type=click.Path(path_type=Path), metavar="OUT.html", help="Write a page that opens offline."
 )
 @click.option("--force", is_flag=True, help="Overwrite OUT.html if it exists.")
-def command(words: tuple[str, ...], again_from: str | None, as_json: bool, report: Path | None, force: bool) -> int:
+def command(words: tuple[str, ...], again_from: str | None, format_name: str, report: Path | None, force: bool) -> int:
     """Align the two programs of PLAN: nine stages from configurations to long runs, until the first that fails.
 
     What was recorded and found is kept in PLAN.align/ and done again only if the programs or options changed. `align
@@ -49,16 +50,19 @@ def command(words: tuple[str, ...], again_from: str | None, as_json: bool, repor
     refuse_existing(report, "report", flag="--report", force=force)
     plan = read_plan(words[-1])
     found = status_of(plan) if is_status else align(plan, How(tell=_tell, again_from=_stage(again_from)))
-    _print(found, as_json=as_json)
     if report is not None:
         _write_page(report, found)
+    _print(found, format_name)
     return EXIT[found.status]
 
 
-def _print(found: Alignment, *, as_json: bool) -> None:
-    screen = screen_of(sys.stdout)
-    write(sys.stdout, json.render(found) if as_json else terminal.render(found, screen))
-    if not as_json:
+def _print(found: Alignment, format_name: str) -> None:
+    if format_name == "html":
+        write(sys.stdout, html.render(found))
+    elif format_name != "terminal":
+        print_answer("align", found, format_name)
+    else:
+        write(sys.stdout, terminal.render(found, screen_of(sys.stdout)))
         again = f"hypocenter align {found.plan}"
         say(f"next: {again}" if found.status != "aligned" else f"report: {again} --report aligned.html")
 

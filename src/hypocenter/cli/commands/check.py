@@ -11,11 +11,13 @@ from typing import TextIO, cast
 
 import click
 
+from hypocenter.cli.answer_format import format_option
 from hypocenter.diagnose.diagnosis import diagnose
-from hypocenter.diagnose.schema import to_json
 from hypocenter.errors import HypocenterError
+from hypocenter.json_answer import to_json
 from hypocenter.nouns import Diagnosis, Severity
 from hypocenter.record.layout import DIAGNOSIS_FILE, DUMP_FOLDER
+from hypocenter.record.newest import newest_run
 from hypocenter.record.reader import open_run
 from hypocenter.report import catalogue
 from hypocenter.report.closing import closing
@@ -30,31 +32,32 @@ OK, FINDINGS, CANNOT_TELL = 0, 1, 5  # exit codes, docs/reading.md
 
 
 @click.command("check")
-@click.argument("run", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print diagnosis.json (same as --format json).")
-@click.option("--format", "format_name", default="terminal", metavar="NAME", help="terminal, json, markdown, sarif, …")
+@click.argument("run", type=click.Path(path_type=Path), required=False)
+@format_option(others="sarif, junit")
 @click.option(
     "--fail-on", type=click.Choice(SEVERITIES), default="error", show_default=True, help="Exit with 1 from here."
 )
 @click.option("--notes", is_flag=True, help="Show findings of severity note as well.")
-def command(run: Path, as_json: bool, format_name: str, fail_on: str, notes: bool) -> int:
-    """Diagnose RUN: what broke, where, why, and what to change.
+def command(run: Path | None, format_name: str, fail_on: str, notes: bool) -> int:
+    """Diagnose RUN: what broke, where, why, and what to change. Without RUN: the newest one below ./runs.
 
     Writes RUN/diagnosis.json. Exit code: 0 nothing at or above --fail-on, 1 findings, 4 nothing to read, 5 cannot tell.
     """
     started = time.perf_counter()
+    if run is None:
+        run = newest_run()
+        write(sys.stderr, f"checking {run}, the newest run\n")
     _finish_dumps(run, sys.stderr)
     recording = open_run(run)
     diagnosis = diagnose(recording)
     seconds = time.perf_counter() - started
     store(run, diagnosis, sys.stderr)
-    name = "json" if as_json else format_name
-    if name == "terminal":
+    if format_name == "terminal":
         grid = grid_of_findings(rank_states(recording, diagnosis), diagnosis)
         screen = screen_of(sys.stdout)
         text = terminal.render(recording, diagnosis, screen=screen, notes=notes, seconds=seconds, grid=grid)
     else:
-        text = catalogue.by_name(name).render(recording, diagnosis)
+        text = catalogue.by_name(format_name).render(recording, diagnosis)
     write(sys.stdout, text)
     return exit_code(diagnosis, cast(Severity, fail_on))
 
@@ -96,11 +99,11 @@ def worst(diagnosis: Diagnosis) -> Severity | None:
 
 
 def exit_code(diagnosis: Diagnosis, fail_on: Severity) -> int:
-    """1 with a finding at or above `fail_on`, 5 when the run cannot be judged, else 0."""
+    """1 with a finding at or above `fail_on`, 5 when the run cannot be judged as a whole, else 0."""
     severity = worst(diagnosis)
     if severity is not None and SEVERITIES.index(severity) <= SEVERITIES.index(fail_on):
         return FINDINGS
-    return CANNOT_TELL if diagnosis.status == "cannot-tell" else OK
+    return CANNOT_TELL if diagnosis.status == "cannot-tell" or diagnosis.why else OK
 
 
 def store(run_dir: Path, diagnosis: Diagnosis, talk: TextIO) -> None:
@@ -108,7 +111,7 @@ def store(run_dir: Path, diagnosis: Diagnosis, talk: TextIO) -> None:
     path = run_dir / DIAGNOSIS_FILE
     temporary = path.with_name(f".{path.name}-{os.getpid()}")
     try:
-        temporary.write_text(to_json(diagnosis).rstrip("\n") + "\n", encoding="utf-8")
+        temporary.write_text(to_json(diagnosis), encoding="utf-8")
         temporary.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):

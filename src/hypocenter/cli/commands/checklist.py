@@ -18,6 +18,7 @@ from hypocenter.checklist.data.tokenizer import open_tokenizer
 from hypocenter.checklist.items.item import Items
 from hypocenter.checklist.items.loading import load
 from hypocenter.checklist.reading import read
+from hypocenter.cli.answer_format import format_option, print_answer
 from hypocenter.errors import ConfigError
 from hypocenter.record.layout import is_recording
 from hypocenter.record.reader import RecordedRun, open_run
@@ -27,7 +28,6 @@ from hypocenter.report.screen import can_draw, screen_of, write
 
 EXIT = {"same": 0, "different": 1, "cannot-tell": 5}
 _DATA_FILES = "one data file a side: .npy, .idx beside its .bin, or .mindrecord"
-FORMATS = ("terminal", "json", "markdown")
 
 
 @click.command("checklist")
@@ -44,11 +44,10 @@ FORMATS = ("terminal", "json", "markdown")
     help="Folder of the tokenizer: its special ids are checked, and samples of the batches decoded.",
 )  # fmt: skip
 @click.option("--all", "all_rows", is_flag=True, help="Show all rows: what is the same and what nobody says too.")
-@click.option("--format", "format_name", type=click.Choice(FORMATS), default="terminal", show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON (hypocenter.checklist/1); nothing is cut.")
+@format_option()
 def command(
     baseline: str, candidate: str, more_baseline: tuple[str, ...], more_candidate: tuple[str, ...],
-    own_items: tuple[Path, ...], tokenizer: Path | None, all_rows: bool, format_name: str, as_json: bool,
+    own_items: tuple[Path, ...], tokenizer: Path | None, all_rows: bool, format_name: str,
 ) -> int:  # fmt: skip
     """Compare what two trainings are configured to do, in the field's terms, whichever framework each is for.
 
@@ -70,10 +69,10 @@ def command(
         found = of_files(*files, (paths[0][0], paths[1][0]), items)
     else:
         found = _of_configurations(paths, items, tokenizer)
-    if as_json or format_name == "json":
-        write(sys.stdout, json.render(found))
-    elif format_name == "markdown":
+    if format_name == "markdown":
         write(sys.stdout, markdown.render(found, all_rows=all_rows, headings=items.groups))
+    elif format_name != "terminal":
+        print_answer("checklist", json.written(found), format_name)
     else:
         write(sys.stdout, _on_screen(found, items, all_rows=all_rows))
         _next(found)

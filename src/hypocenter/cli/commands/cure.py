@@ -11,6 +11,8 @@ from pathlib import Path
 import click
 import msgspec
 
+from hypocenter.cli.answer_format import format_option, print_answer
+from hypocenter.cli.damage import tell_damage
 from hypocenter.cli.rerun import exhibits_of_rerun
 from hypocenter.cli.say import say
 from hypocenter.diagnose import cure
@@ -30,8 +32,8 @@ EXIT_CODES = {"cured": 0, "no-cure": 1, "cannot-tell": 5}
 @click.option(
     "--rerun/--no-rerun", default=True, show_default=True, help="Run it again when the recording has no cure."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema hypocenter.cure/1).")
-def command(run: Path, again: bool, rerun: bool, as_json: bool) -> int:
+@format_option()
+def command(run: Path, again: bool, rerun: bool, format_name: str) -> int:
     """Find the least that has to run in float32 for the failed step of RUN to be finite.
 
     The search was done by replay when the step failed. If it was not, or did not end, the recorded program is run
@@ -49,7 +51,11 @@ def command(run: Path, again: bool, rerun: bool, as_json: bool) -> int:
         why = ("the program was not run again" if not rerun else "the recording does not say what was run",)
     name = recording.run.name if recording is not None else run.resolve().name
     found = cure.answer(name, exhibit, why)
-    write(sys.stdout, cure.to_json(found) if as_json else render(found, screen_of(sys.stdout)))
+    if format_name == "terminal":
+        write(sys.stdout, render(found, screen_of(sys.stdout)))
+    else:
+        print_answer("cure", found, format_name)
+    tell_damage(*([recording] if recording is not None else []))
     return EXIT_CODES[found.status]
 
 

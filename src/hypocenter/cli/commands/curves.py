@@ -8,11 +8,11 @@ from pathlib import Path
 
 import click
 
+from hypocenter.cli.answer_format import format_option, print_answer
 from hypocenter.cli.output_file import refuse_existing, write_file
 from hypocenter.compare.curves.catalogue import read_curve
 from hypocenter.compare.curves.compare import compare_curves
 from hypocenter.compare.curves.comparison import CurveComparison, Limits
-from hypocenter.compare.curves.schema import to_json
 from hypocenter.errors import ConfigError
 from hypocenter.report.curves import picture, screen_text
 from hypocenter.report.screen import can_draw, screen_of, write
@@ -33,12 +33,12 @@ _NUMBERS = {name: type(getattr(Limits(), name)) for name in Limits.__dataclass_f
 @click.option(
     "--limit", "limits", multiple=True, metavar="NAME=VALUE", help="Change a limit: loss=0.05, frozen_loss=0.001, …"
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON (hypocenter.curves/1).")
+@format_option()
 @click.option("--plot", type=click.Path(path_type=Path), metavar="OUT.svg", help="Write a chart.")
 @click.option("--force", is_flag=True, help="Overwrite OUT.svg if it exists.")
 def command(
     baseline: Path, candidate: Path, noise: tuple[Path, ...], kind: str | None, offset: int | None,
-    limits: tuple[str, ...], as_json: bool, plot: Path | None, force: bool,
+    limits: tuple[str, ...], format_name: str, plot: Path | None, force: bool,
 ) -> int:  # fmt: skip
     """Compare the loss, gradient norm and learning rate of CANDIDATE with those of BASELINE, step by step.
 
@@ -49,15 +49,15 @@ def command(
     found = compare_logs(baseline, candidate, noise, kind=kind, offset=offset, limits=limits)
     if plot is not None:
         write_file(plot, picture.document(found), "chart", flag="--plot")
-    return answer(found, as_json=as_json)
+    return answer(found, format_name)
 
 
-def answer(found: CurveComparison, *, as_json: bool) -> int:
+def answer(found: CurveComparison, format_name: str) -> int:
     """Print it; the exit code."""
-    if as_json:
-        write(sys.stdout, to_json(found))
-    else:
+    if format_name == "terminal":
         write(sys.stdout, screen_text.render(found, screen_of(sys.stdout), can_draw=can_draw(sys.stdout)))
+    else:
+        print_answer("curves", found, format_name)
     return EXIT[found.status]
 
 

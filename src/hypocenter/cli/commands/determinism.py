@@ -10,11 +10,12 @@ from pathlib import Path
 
 import click
 
-from hypocenter.cli.commands.run import ProgramCommand
+from hypocenter.cli.answer_format import format_option, print_answer
 from hypocenter.cli.program import argv_of
+from hypocenter.cli.program_command import ProgramCommand
 from hypocenter.cli.repeats import Repeat, configuration, repeat
 from hypocenter.cli.say import say
-from hypocenter.compare.repeats.answer import Cure, Determinism, to_json
+from hypocenter.compare.repeats.answer import Cure, Determinism
 from hypocenter.compare.repeats.engine import compare_repeats
 from hypocenter.errors import ConfigError
 from hypocenter.record.layout import new_run_directory
@@ -41,11 +42,11 @@ EXIT = {"deterministic": 0, "differs": 1, "cannot-tell": 5}
     "--out", type=click.Path(path_type=Path), metavar="DIR", help="Folder of the runs; a new one under runs/."
 )
 @click.option("--force", is_flag=True, help="Replace existing recordings in it.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON (hypocenter.determinism/1).")
+@format_option()
 @click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="PROGRAM [ARGS]...")
 def command(
     program: tuple[str, ...], steps: int, n_runs: int, cure: bool, seed: int | None, recorded: tuple[Path, ...],
-    out: Path | None, force: bool, as_json: bool,
+    out: Path | None, force: bool, format_name: str,
 ) -> int:  # fmt: skip
     """Run PROGRAM twice, in the same way, and compare the bits of what every operator reads and writes.
 
@@ -54,7 +55,7 @@ def command(
     """
     if recorded:
         found = compare_repeats(_enough(recorded, program))
-        return _answer(found, as_json, "")
+        return _answer(found, format_name, "")
     if not program:
         raise ConfigError("there is nothing to run", where="PROGRAM", fix="hypocenter determinism train.py")
     argv_of(program)  # a program that is not there is an error before anything is made
@@ -72,12 +73,14 @@ def command(
         hint = f"hypocenter determinism --cure --steps {steps} {shlex.join(program)}"
     elif found.cure is not None and found.cure.verified:
         hint = f"hypocenter run --deterministic {shlex.join(program)}"
-    return _answer(found, as_json, hint)
+    return _answer(found, format_name, hint)
 
 
-def _answer(found: Determinism, as_json: bool, hint: str) -> int:
-    shown = to_json(found) if as_json else render(found, screen_of(sys.stdout), next_command=hint)
-    write(sys.stdout, shown)
+def _answer(found: Determinism, format_name: str, hint: str) -> int:
+    if format_name == "terminal":
+        write(sys.stdout, render(found, screen_of(sys.stdout), next_command=hint))
+    else:
+        print_answer("determinism", found, format_name)
     return EXIT[found.status]
 
 

@@ -11,19 +11,23 @@ from pathlib import Path
 import click
 
 from hypocenter import schedule
+from hypocenter.cli.answer_format import format_option, print_answer
 from hypocenter.cli.commands import curves
 from hypocenter.cli.comparison_page import write_page
+from hypocenter.cli.damage import tell_damage
 from hypocenter.cli.output_file import refuse_existing, write_file
 from hypocenter.compare.comparison import Comparison
 from hypocenter.compare.curves.catalogue import is_log
 from hypocenter.compare.engine import compare_runs
 from hypocenter.compare.options import Options
 from hypocenter.compare.pairing.manual_map import draft_map, read_map
+from hypocenter.compare.values.answer import values_of
 from hypocenter.compare.values.measured import Measured, measured
 from hypocenter.compare.verdict import BUDGET
 from hypocenter.errors import ConfigError
 from hypocenter.record.reader import open_run
 from hypocenter.report import value_table, wording
+from hypocenter.report.answer.rendering import FORMATS
 from hypocenter.report.comparison import catalogue, terminal
 from hypocenter.report.screen import screen_of, write
 
@@ -51,20 +55,13 @@ _BUDGET = re.compile(r"(?:floor)?\s*[×x*]?\s*([0-9.eE+-]+)")
 @click.option("--plugin", "plugins", multiple=True, metavar="FILE", help="A file with more fits or matchers.")
 @click.option("--rows", type=click.IntRange(0), default=terminal.ROWS, show_default=True, help="Rows shown; 0 for all.")
 @click.option("--values", "as_values", is_flag=True, help="Measure the values themselves (level tensors), row by row.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON (same as --format json); nothing is cut.")
-@click.option(
-    "--format",
-    "format_name",
-    default="terminal",
-    metavar="NAME",
-    help="terminal, json, markdown, github, junit, sarif, html.",
-)
+@format_option(others="junit, sarif")
 @click.option("--report", type=click.Path(path_type=Path), metavar="OUT.html", help="Write a page that opens offline.")
 @click.option("--force", is_flag=True, help="Overwrite OUT.html if it exists.")
 def command(
     baseline: Path, candidate: Path, noise: tuple[Path, ...], budget: str, map_file: Path | None,
     write_map: Path | None, steps: str | None, site: str, plugins: tuple[str, ...], rows: int, as_values: bool,
-    as_json: bool, format_name: str, report: Path | None, force: bool,
+    format_name: str, report: Path | None, force: bool,
 ) -> int:  # fmt: skip
     """Name the first place, in execution order, where CANDIDATE leaves BASELINE by more than the noise floor.
 
@@ -72,11 +69,10 @@ def command(
     curves` does. Exit code: 0 the same, 1 diverged, 4 nothing to read, 5 cannot tell.
     """
     if is_log(baseline) or is_log(candidate):
-        return _curves(baseline, candidate, noise, "json" if as_json else format_name)
+        return _curves(baseline, candidate, noise, format_name)
     refuse_existing(write_map, "map", flag="--write-map")
     refuse_existing(report, "report", flag="--report", force=force)
-    name = "json" if as_json else format_name
-    render = catalogue.by_name(name)
+    render = catalogue.by_name(format_name)
     options = Options(
         noise=[open_run(path) for path in noise], budget=budget_of(budget), site=site, plugins=plugins,
         map=read_map(map_file) if map_file is not None else None,
@@ -84,12 +80,6 @@ def command(
     )  # fmt: skip
     runs = open_run(baseline), open_run(candidate)
     found = compare_runs(*runs, options=options)
-    if as_values:
-        _values(found, list(measured(found, *runs, options.is_wanted)), name, rows)
-    elif name == "terminal":
-        write(sys.stdout, terminal.render(found, screen_of(sys.stdout), rows))
-    else:
-        write(sys.stdout, render(found))
     if write_map is not None:
         _write_map(write_map, found)
     if report is not None:
@@ -102,18 +92,26 @@ def command(
         again += [("--site", site or None), *(("--plugin", path) for path in plugins), ("--report", report)]
         words = [str(word) for option in again if option[1] is not None for word in option]
         write_page(report, found, runs, options, ["diff", str(baseline), str(candidate), *words])
-    if name == "terminal":
+    if as_values:
+        _values(found, list(measured(found, *runs, options.is_wanted)), format_name, rows)
+    elif format_name == "terminal":
+        write(sys.stdout, terminal.render(found, screen_of(sys.stdout), rows))
+    else:
+        write(sys.stdout, render(found))
+    if format_name == "terminal":
         _next(baseline, candidate, found, has_noise=bool(noise))
+    tell_damage(*runs, *options.noise)
     return EXIT[found.status]
 
 
 def _curves(baseline: Path, candidate: Path, noise: tuple[Path, ...], name: str) -> int:
-    if name not in ("terminal", "json"):
+    if name not in FORMATS:
         raise ConfigError(
-            "curves are compared as text or JSON", where=f"--format {name}", why="one of the two is a log, not a run",
+            f"curves are not shown as {name}", where=f"--format {name}",
+            why=f"one of the two is a log, not a run: there are {', '.join(FORMATS)}",
             fix=f"hypocenter curves {baseline} {candidate} --plot OUT.svg",
         )  # fmt: skip
-    return curves.answer(curves.compare_logs(baseline, candidate, noise), as_json=name == "json")
+    return curves.answer(curves.compare_logs(baseline, candidate, noise), name)
 
 
 def budget_of(text: str) -> float:
@@ -136,10 +134,12 @@ def budget_of(text: str) -> float:
 
 
 def _values(found: Comparison, lines: Sequence[Measured], name: str, rows: int) -> None:
-    if name not in ("terminal", "json"):
-        raise ConfigError("--values is a table or JSON", where=f"--format {name}", fix="give --json, or no --format")
-    if name == "json":
-        write(sys.stdout, value_table.as_json(found, lines))
+    if name not in FORMATS:
+        raise ConfigError(
+            "--values has no such format", where=f"--format {name}", fix=f"give one of {', '.join(FORMATS)}"
+        )
+    if name != "terminal":
+        print_answer("diff", values_of(found, lines), name)
         return
     words = [wording.sentence(found.sentence), "", *value_table.in_words(lines, rows or len(lines))]
     write(sys.stdout, "".join(f"{line}\n" for line in words))

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from hypocenter import launcher
+from hypocenter.cli.answer_format import format_option, print_answer
 from hypocenter.cli.say import say
 from hypocenter.doctor.answer import Answer, Check
 from hypocenter.doctor.answering import answer
@@ -20,7 +21,7 @@ from hypocenter.doctor.machine import Machine
 from hypocenter.doctor.settings import examine_settings, snapshot
 from hypocenter.errors import ConfigError
 from hypocenter.report import manuals, wording
-from hypocenter.report.doctor import json, terminal
+from hypocenter.report.doctor import terminal
 from hypocenter.report.screen import can_draw, screen_of, write
 
 EXIT = {"healthy": 0, "problems": 1, "cannot-tell": 5}
@@ -48,10 +49,10 @@ MACHINE_SHARE = 0.5  # of the time for toolkits and settings, the rest for arith
     help="Explain what NCCL printed into FILE (NCCL_DEBUG=INFO).",
 )  # fmt: skip
 @click.option("--plugin", "plugins", multiple=True, metavar="FILE", help="A file with more checks.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON (hypocenter.doctor/1).")
+@format_option()
 def command(
     comm: bool, arithmetic: bool, ranks: int | None, builds: bool | None, timeout_s: float,
-    nccl_log: Path | None, plugins: tuple[str, ...], as_json: bool,
+    nccl_log: Path | None, plugins: tuple[str, ...], format_name: str,
 ) -> int:  # fmt: skip
     """Examine this machine: toolkits, settings that change numbers, arithmetic; with --comm the whole job.
 
@@ -72,7 +73,7 @@ def command(
         return 0
     if not comm:
         own += _burn(until) if arithmetic and machine is not None and machine.has_torch else []
-        return _print(answer(own, notes=_notes(own)), as_json)
+        return _print(answer(own, notes=_notes(own)), format_name)
     from hypocenter.doctor.communication import examine_job, speaks
 
     told = machine.torch if machine is not None else switches(timeout_s=timeout_s * MACHINE_SHARE)
@@ -82,7 +83,7 @@ def command(
         found.checks, asked=("communication",), n_ranks=found.n_ranks, missing=found.missing,
         notes=_notes(list(found.checks), has_comm=True),
     )  # fmt: skip
-    return _print(whole, as_json) if speaks(found) else EXIT[whole.status]
+    return _print(whole, format_name) if speaks(found) else EXIT[whole.status]
 
 
 def _machine(builds: bool | None, timeout_s: float) -> Machine:
@@ -117,9 +118,9 @@ def _notes(own: list[Check], *, has_comm: bool = False) -> tuple[str, ...]:
     return notes if has_comm else (*notes, "communication was not asked for: hypocenter doctor --comm")
 
 
-def _print(found: Answer, as_json: bool) -> int:
-    if as_json:
-        write(sys.stdout, json.render(found))
+def _print(found: Answer, format_name: str) -> int:
+    if format_name != "terminal":
+        print_answer("doctor", found, format_name)
         return EXIT[found.status]
     write(sys.stdout, terminal.render(found, screen_of(sys.stdout), can_draw=can_draw(sys.stdout)))
     pages = {**manuals.checks(), **manuals.doctor_settings()}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
 
 import click
 
+from hypocenter.cli.answer_format import format_option, print_answer
 from hypocenter.errors import UnknownNameError
 from hypocenter.manual import Manual
 from hypocenter.report import manual_page, manuals, wording
@@ -17,16 +17,16 @@ from hypocenter.report.screen import screen_of, write
 
 @click.command("explain")
 @click.argument("name", metavar="NAME")
-@click.option("--json", "as_json", is_flag=True, help="Print the page as JSON.")
-def command(name: str, as_json: bool) -> None:
+@format_option()
+def command(name: str, format_name: str) -> None:
     """Explain a rule (HC101), a cause (format-overflow), or anything else of `hypocenter list` that has a page.
 
     Meaning, how it is decided, what to do, when it is wrong.
     """
     kind, title, page = find(name)
-    if as_json:
+    if format_name != "terminal":
         found = {"schema": "hypocenter.manual/1", "status": "found", "kind": kind, "name": title, **asdict(page)}
-        write(sys.stdout, json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+        print_answer("explain", found, format_name)
         return
     write(sys.stdout, manual_page.render(kind, title, page, screen_of(sys.stdout)))
 

@@ -13,17 +13,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hypocenter import schedule
+from hypocenter.cli.answer_format import print_answer
+from hypocenter.cli.damage import require_rows, tell_damage
 from hypocenter.cli.output_file import refuse_existing, write_file
 from hypocenter.errors import ConfigError
+from hypocenter.formats import find_format
 from hypocenter.record.reader import RecordedRun, open_run
 from hypocenter.report import wording
+from hypocenter.report.answer.rendering import FORMATS
 from hypocenter.report.headroom import picture, terminal
 from hypocenter.report.headroom.answer import Answer, answer
 from hypocenter.report.headroom.gather import PHASES
-from hypocenter.report.headroom.schema import to_json
+from hypocenter.report.headroom.json import written
 from hypocenter.report.screen import can_draw, screen_of, write
 from hypocenter.report.selection import Selection, select
-from hypocenter.summary.formats import find_format
 
 EXIT = {"fits": 0, "overflows": 1, "cannot-tell": 5}
 ROWS = 8  # sites of each phase on a screen before the rest is counted
@@ -32,8 +35,8 @@ ROWS = 8  # sites of each phase on a screen before the rest is counted
 @click.command("headroom")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option(
-    "--format", "format_name", default="float16", show_default=True, metavar="NAME",
-    help="fp16, bf16, fp32, fp8_e4m3fn, fp8_e5m2.",
+    "--format", "format_names", multiple=True, metavar="NAME",
+    help=f"fp16, bf16, fp32, fp8_e4m3fn or fp8_e5m2 [default: float16], and how it is shown: {', '.join(FORMATS)}.",
 )  # fmt: skip
 @click.option("--scale", type=float, metavar="S", help="Loss scale of backward; each step's own if not given.")
 @click.option("--phase", "phases", multiple=True, type=click.Choice(PHASES), help="Only this phase; may be repeated.")
@@ -46,29 +49,36 @@ ROWS = 8  # sites of each phase on a screen before the rest is counted
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write a picture: FILE.svg or FILE.html.")
 @click.option("--force", is_flag=True, help="Overwrite FILE if it exists.")
 def command(
-    run: Path, format_name: str, scale: float | None, phases: tuple[str, ...], site: str, step: int | None,
+    run: Path, format_names: tuple[str, ...], scale: float | None, phases: tuple[str, ...], site: str, step: int | None,
     steps: str | None, rank: int | None, rows: int, as_json: bool, output: Path | None, force: bool,
 ) -> int:  # fmt: skip
     """Say what a number format, at a loss scale, would do to RUN; answered from the recording, without a rerun.
 
     Exit code: 0 nothing would overflow, 1 something would, 4 nothing to read, 5 cannot tell.
     """
+    shown = "json" if as_json else next((name for name in reversed(format_names) if name in FORMATS), "terminal")
+    format_name = next((name for name in reversed(format_names) if name not in FORMATS), "float16")
     form = find_format(format_name)
     _check(scale, step, steps, output, force)
     recording = open_run(run)
-    table = select(_of_steps(recording.table(), steps), Selection(site=site, step=step, rank=rank))
+    table = recording.table()
+    require_rows(table.num_rows, recording)
+    table = select(_of_steps(table, steps), Selection(site=site, step=step, rank=rank))
     found = answer(
         table, recording.step_records(), form, scale=scale, phases=phases or PHASES,
         level=str(recording.run.config.get("level") or ""),
     )  # fmt: skip
-    if as_json:
-        write(sys.stdout, to_json(found, recording.run.name))
+    if shown == "html":
+        write(sys.stdout, picture.html(found, recording.run.name))
+    elif shown != "terminal":
+        print_answer("headroom", written(found, recording.run.name), shown)
     elif output is None or str(output) != "-":
         write(sys.stdout, terminal.render(found, screen_of(sys.stdout), rows=rows, has_unicode=can_draw(sys.stdout)))
     if output is not None:
         _draw(found, recording, output)
-    elif not as_json:
+    elif shown == "terminal":
         _next(run, found, format_name)
+    tell_damage(recording)
     return EXIT[found.status]
 
 

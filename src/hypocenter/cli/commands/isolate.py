@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from hypocenter.cli.answer_format import format_option, print_answer
+from hypocenter.cli.damage import tell_damage
 from hypocenter.compare.isolation.isolate import isolate
 from hypocenter.compare.options import Options
 from hypocenter.compare.pairing.manual_map import read_map
@@ -32,10 +34,10 @@ EXIT = {"same": 0, "diverged": 1, "cannot-tell": 5}
 @click.option(
     "--rows", type=click.IntRange(0), default=isolation.ROWS, show_default=True, help="Modules shown; 0 for all."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON (hypocenter.isolation/1); nothing is cut.")
+@format_option()
 def command(
     baseline: Path, candidate: Path, step: int | None, microbatch: int, site: str, map_file: Path | None,
-    plugins: tuple[str, ...], rows: int, as_json: bool,
+    plugins: tuple[str, ...], rows: int, format_name: str,
 ) -> int:  # fmt: skip
     """Name the module of CANDIDATE that errs by itself, so that nothing upstream hides or blames it.
 
@@ -44,12 +46,14 @@ def command(
     read, 5 cannot tell.
     """
     options = Options(site=site, plugins=plugins, map=read_map(map_file) if map_file is not None else None)
-    found = isolate(open_run(baseline), open_run(candidate), step=step, microbatch=microbatch, options=options)
-    if as_json:
-        write(sys.stdout, isolation.as_json(found))
+    runs = open_run(baseline), open_run(candidate)
+    found = isolate(*runs, step=step, microbatch=microbatch, options=options)
+    if format_name != "terminal":
+        print_answer("isolate", found, format_name)
     else:
         write(sys.stdout, "".join(f"{line}\n" for line in isolation.in_words(found, rows)))
         _next(baseline, candidate, found.modules[0].site if found.modules else "", found.status)
+    tell_damage(*runs)
     return EXIT[found.status]
 
 

@@ -12,13 +12,13 @@ from hypocenter.errors import BundleError
 from hypocenter.record.layout import EVIDENCE_FILE
 
 
-@click.command("replay", context_settings={"ignore_unknown_options": True})
+@click.command("replay")
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.argument("options", nargs=-1, type=click.UNPROCESSED)
-def command(bundle: Path, options: tuple[str, ...]) -> int:
+def command(bundle: Path) -> int:
     """Execute the operator that failed again, from the inputs kept in BUNDLE.
 
-    Needs torch, in a process of its own. OPTIONS are passed on; the exit code is that process's.
+    Needs torch, in a process of its own. Exit code: 0 the failure shows again, 1 it does not, 2 there is no torch, 4
+    the bundle cannot be used.
     """
     if not bundle.is_dir():
         raise BundleError(
@@ -27,5 +27,5 @@ def command(bundle: Path, options: tuple[str, ...]) -> int:
             why="it is not a directory",
             fix=f"give a folder that holds {EVIDENCE_FILE}, such as RUN/rank-00000/bundles/NAME",
         )
-    words = [sys.executable, "-m", "hypocenter.replay", str(bundle), *options]
+    words = [sys.executable, "-m", "hypocenter.replay", str(bundle)]
     return subprocess.run(words, check=False).returncode

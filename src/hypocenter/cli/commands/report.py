@@ -7,8 +7,10 @@ from pathlib import Path
 
 import click
 
+from hypocenter.cli.damage import tell_damage
 from hypocenter.cli.output_file import refuse_existing, write_file
 from hypocenter.diagnose.diagnosis import diagnose
+from hypocenter.errors import ConfigError
 from hypocenter.record.reader import open_run
 from hypocenter.report import catalogue, wording
 from hypocenter.report.screen import write
@@ -31,10 +33,12 @@ def command(run: Path, output: Path | None, format_name: str | None, as_json: bo
     text = chosen.render(recording, diagnose(recording))
     if str(target) == "-":
         write(sys.stdout, text)
+        tell_damage(recording)
         return
     write_file(target, text, "report", flag="-o")
     size = wording.byte_size(len(text.encode()))
     write(sys.stderr, f"wrote {target} ({size})\nopen it in a browser, or type: {wording.command('show', str(run))}\n")
+    tell_damage(recording)
 
 
 def _by_ending(output: Path | None) -> catalogue.Format:
@@ -42,4 +46,10 @@ def _by_ending(output: Path | None) -> catalogue.Format:
         return catalogue.by_name("html")
     known = catalogue.load().by_name
     fitting = [entry for entry in known.values() if entry.suffix == output.suffix]
-    return fitting[0] if len(fitting) == 1 else catalogue.by_name("html" if not fitting else "terminal")
+    if not fitting:
+        endings = sorted({entry.suffix for entry in known.values()})
+        raise ConfigError(
+            f"no report is written as {output.suffix}", where=f"-o {output}", why=f"there are {', '.join(endings)}",
+            fix=f"hypocenter report RUN -o {output.with_suffix('.html')}, or say what it is with --format",
+        )  # fmt: skip
+    return fitting[0] if len(fitting) == 1 else catalogue.by_name("terminal")

@@ -21,10 +21,11 @@ import click
 import hypocenter
 from hypocenter import deterministic, launcher
 from hypocenter.cli.child import Ended, StartError, die_by, run_child, signals_held
-from hypocenter.cli.config_options import config_options, given, spelled_out
+from hypocenter.cli.config_options import config_options, given
 from hypocenter.cli.group import did_you_mean
 from hypocenter.cli.imposed import require_readable
 from hypocenter.cli.program import argv_of
+from hypocenter.cli.program_command import ProgramCommand
 from hypocenter.cli.purposes import PURPOSES, in_words
 from hypocenter.cli.say import say
 from hypocenter.config import Config, resolve, to_json
@@ -38,16 +39,8 @@ SHIM = Path(hypocenter.__file__).with_name("boot") / "shim"
 REACHED_FILE, WARNED_FILE = ".reached", ".warned"  # boot/post_import.py writes them
 SEVERITIES: tuple[Severity, ...] = ("note", "warning", "error")
 REFUSED, NOTHING_TO_READ, CANNOT_TELL = 2, 4, 5
+_ABOVE_SENTINEL = ("schedule", "param_schedule", "sites", "exclude", "sketch", "histogram")  # options of the levels
 _OTHERS_S = 10.0  # the first task waits for the others' last rows; SLURM kills a step 30 s after it was told to end
-
-
-class ProgramCommand(click.Command):
-    """Options end at PROGRAM, and `-m` begins it: what follows is the program's, whatever it looks like."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Split the words before click sees them, so that no option of the program can be taken for ours."""
-        at = _program_starts(self, args)
-        return super().parse_args(ctx, [*args[:at], "--", *args[at:]] if at < len(args) else args)
 
 
 @click.command(
@@ -75,6 +68,7 @@ def command(program: tuple[str, ...], purpose: str | None, fail_on: Severity | N
     """
     config = resolve(flags={**PURPOSES.get(purpose or "", {}), **given(options)})
     _check_sinks(config)
+    _say_of_no_effect(config, given(options))
     require_readable(config)
     argv = argv_of(program)
     task = launcher.task()
@@ -123,19 +117,6 @@ def _warn_of(task: launcher.Task, text: str) -> None:
     say(f"warning: {text} (task {task.number})")
 
 
-def _program_starts(command: click.Command, args: list[str]) -> int:
-    """Index of the first word of PROGRAM: `-m`, or the first word that is neither an option nor its value."""
-    takes_value = {name for p in command.params if isinstance(p, click.Option) and not p.is_flag for name in p.opts}
-    at = 0
-    while at < len(args) and args[at].startswith("-") and not args[at].startswith("-m"):
-        if args[at] == "--":
-            del args[at]
-            return at
-        args[at] = spelled_out(args, at)
-        at += 2 if args[at] in takes_value else 1
-    return at
-
-
 def _check_sinks(config: Config) -> None:
     """A sink that nobody has is an error before training; with plug-ins it cannot be known here what there is."""
     if config.sinks and not config.plugins:
@@ -145,6 +126,14 @@ def _check_sinks(config: Config) -> None:
             names = list(sink_names())
             hint = did_you_mean(name, names, otherwise=f"one of {', '.join(names)}")
             raise UnknownNameError(f"no sink is called {name!r}", where="--sink", fix=hint)
+
+
+def _say_of_no_effect(config: Config, typed: Mapping[str, Any]) -> None:
+    """Options that were typed and say what a level above sentinel records, at sentinel."""
+    names = [f"--{name.replace('_', '-')}" for name in _ABOVE_SENTINEL if name in typed]
+    if names and config.level == "sentinel" and not config.trace_batches:
+        say(f"note: {', '.join(names)} {'has' if len(names) == 1 else 'have'} no effect at level sentinel")
+        say("   = hint: add --level modules")
 
 
 def _name(program: tuple[str, ...]) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from hypocenter.cli.answer_format import format_option, print_answer
 from hypocenter.cli.output_file import refuse_existing, write_file
 from hypocenter.cli.say import say
 from hypocenter.compare.pairing.manual_map import ManualMap, draft_map, read_map
@@ -18,7 +19,6 @@ from hypocenter.compare.weights.convert import convert as convert_checkpoint
 from hypocenter.compare.weights.diff import ULP, diff_checkpoints
 from hypocenter.compare.weights.elements import CASTABLE
 from hypocenter.compare.weights.match import match_checkpoints
-from hypocenter.compare.weights.schema import to_json
 from hypocenter.compare.weights.targets import NAMINGS, planned
 from hypocenter.errors import ConfigError
 from hypocenter.report import wording
@@ -45,15 +45,15 @@ def command() -> None:
               help="Units in the last place, of the coarser format, that count as agreement.")  # fmt: skip
 @click.option("--limit", type=click.IntRange(0), default=screen_text.ROWS, show_default=True, metavar="N",
               help="Rows shown of each table; 0 for all.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print JSON (hypocenter.weights/1); nothing is cut.")
-def diff(baseline: Path, candidate: Path, map_file: Path | None, ulp: int, limit: int, as_json: bool) -> int:
+@format_option()
+def diff(baseline: Path, candidate: Path, map_file: Path | None, ulp: int, limit: int, format_name: str) -> int:
     """Compare the tensors of CANDIDATE with those of BASELINE, whatever they are called and however they are fused.
 
     Exit code: 0 the same, 1 they differ, 4 nothing to read, 5 cannot tell (tensors are left over).
     """
     found = diff_checkpoints(read_checkpoint(baseline), read_checkpoint(candidate), _map(map_file), ulp=ulp)
-    if as_json:
-        write(sys.stdout, to_json(found))
+    if format_name != "terminal":
+        print_answer("weights diff", found, format_name)
     else:
         write(sys.stdout, screen_text.render(found, screen_of(sys.stdout), limit))
         if found.unmatched_baseline and found.unmatched_candidate:

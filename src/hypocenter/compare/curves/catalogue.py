@@ -9,7 +9,8 @@ from pathlib import Path
 from hypocenter.catalogue import Catalogue
 from hypocenter.compare.curves.collector import Collector
 from hypocenter.compare.curves.curve import Curve
-from hypocenter.errors import HypocenterError, NoRecordingError, UnknownNameError
+from hypocenter.errors import HypocenterError, NoRecordingError
+from hypocenter.recognising import by_name, recognised, unknown
 
 HEAD_BYTES = 1 << 20  # of a file that readers may look at to tell whether it is theirs
 
@@ -84,7 +85,7 @@ def read_curve(path: Path | str, *, kind: str | None = None) -> Curve:
     """
     path = Path(path)
     try:
-        chosen = _by_name(kind) if kind else _guessed(head_of(path))
+        chosen = by_name(READERS, kind, "kind of log", "--kind") if kind else _guessed(head_of(path))
         collector = Collector(str(path), chosen.name, counts_from=chosen.counts_from, means=chosen.means)
         chosen.read(path, collector)
     except OSError as error:
@@ -120,24 +121,10 @@ def is_log(path: Path | str) -> bool:
         return False
 
 
-def _by_name(kind: str) -> Reader:
-    known = READERS.entries()
-    if kind not in known:
-        raise UnknownNameError(
-            f"no kind of log is called {kind!r}", where="--kind", why=f"there are {', '.join(known)}",
-            fix="leave --kind out: the kind is told by the content",
-        )  # fmt: skip
-    return known[kind]
-
-
 def _guessed(head: Head) -> Reader:
-    sure = [(entry.accepts(head), name) for name, entry in READERS.entries().items()]
-    best, name = max(sure, key=lambda found: found[0])
-    if best <= 0:
-        raise NotALogError(
-            "nobody knows what kind of log this is", where=str(head.path),
-            why="the file is empty" if not head.is_directory and not head.size_bytes else
-            f"it looks like none of: {', '.join(READERS.entries())}",
-            fix="name the kind with --kind, or write a CSV with the columns step,loss,grad_norm,lr",
-        )  # fmt: skip
-    return READERS.entries()[name]
+    found = recognised(READERS, head)
+    if found is None:
+        fix = "name the kind with --kind, or write a CSV with the columns step,loss,grad_norm,lr"
+        empty = "the file is empty" if not head.is_directory and not head.size_bytes else ""
+        raise unknown(NotALogError, "kind of log", READERS, where=head.path, fix=fix, empty=empty)
+    return found

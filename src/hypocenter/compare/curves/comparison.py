@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from hypocenter.nouns import Confidence
+from hypocenter.nouns import Confidence, Count
 
 CurveVerdict = Literal["accepted", "departed", "cannot-tell"]
 CheckStatus = Literal["pass", "fail", "cannot-tell", "skipped"]
@@ -32,6 +32,7 @@ class Limits:
     spike: float = 8.0  # robust standard deviations above the running median
     chance: float = 1e-4  # of calling one window of noise a departure
     rounding: float = 0.0  # relative: what computing the loss in another order makes of it, where that was measured
+    grad_norm_rounding: float = 0.0  # the same of the grad norm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,9 +122,9 @@ class Track:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveComparison:
-    """The answer of `hypocenter curves`."""
+    """Whether one training's loss follows another's within the noise."""
 
-    schema: str = "hypocenter.curves/1"
+    schema: Literal["hypocenter.curves/1"] = "hypocenter.curves/1"
     status: CurveVerdict = "cannot-tell"
     sentence: str = ""
     confidence: Confidence = "possible"
@@ -131,7 +132,7 @@ class CurveComparison:
     candidate: CurveSide
     noise: tuple[CurveSide, ...] = ()
     floor_source: NoiseSource = "none"
-    n_aligned: int = 0  # steps of which both have a loss
+    n_aligned: Count = 0  # steps of which both have a loss
     offset: int = 0  # added to the candidate's steps
     departure: Departure | None = None
     late: Late | None = None

@@ -69,9 +69,10 @@ def gather(
     if len(pair.steps) < FEWEST:
         return None
     difference = pair.candidate - pair.baseline
-    least = least_difference(pair.steps, pair.baseline, _print(left, right, pair))
-    if name == "loss":
-        least = np.maximum(least, limits.rounding * np.abs(pair.baseline))
+    size = np.ones_like(pair.baseline) if name == "grad_norm" else np.abs(pair.baseline)  # of a logarithm it is 1
+    least = least_difference(size, _print(left, right, pair))
+    rounding = limits.grad_norm_rounding if name == "grad_norm" else limits.rounding if name == "loss" else 0.0
+    least = np.maximum(least, rounding * size)
     samples = [_sample(left, curve.series[name], right, pair, offset) for curve in noise if name in curve.series]
     known = measured(samples, least) or within(pair.baseline, least)
     window = window_for(len(pair.steps))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hypocenter.compare.curves.comparison import NoiseSource
-from hypocenter.compare.curves.curve import Steps, Values
+from hypocenter.compare.curves.curve import Values
 from hypocenter.compare.curves.statistics import memory_of, running_mean, running_median, t_quantile
 
 _NEIGHBOURHOOD = 0.25  # of all steps, to each side: where the noise is taken to be of one size
@@ -72,9 +72,14 @@ def floor_of(noise: Noise, window: int, chance: float) -> Values:
     return caution * factor * spread + running_mean(noise.least, window)
 
 
-def least_difference(steps: Steps, baseline: Values, quanta: float) -> Values:
-    """What printing (half a unit of the last decimal on each side) and float32 make of equal values."""
-    return np.full(len(steps), quanta) + _EXACT * np.abs(baseline)
+def least_difference(size: Values, quanta: float) -> Values:
+    """What printing (half a unit of the last decimal on each side) and float32 make of equal values.
+
+    Args:
+        size: of the values; 1 where they are compared by their logarithms.
+        quanta: units of the last decimal.
+    """
+    return quanta + _EXACT * size
 
 
 def _filled(sample: Values) -> Values:

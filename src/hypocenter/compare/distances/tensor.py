@@ -23,7 +23,7 @@ from hypocenter.compare.comparison import Distance
 from hypocenter.compare.rows import Ints
 from hypocenter.compare.values.bits import Array, decoded
 from hypocenter.compare.values.tensor_file import Stored
-from hypocenter.summary.formats import FORMATS, Format
+from hypocenter.formats import FORMATS, Format
 
 BLOCK = 1 << 20  # elements in memory at a time, a few of their float64 copies
 N_WORST = 5

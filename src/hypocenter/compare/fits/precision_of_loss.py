@@ -17,13 +17,13 @@ When it is wrong
 
 from __future__ import annotations
 
-import numpy as np
-
-from hypocenter.compare.case import Case, PairedRow, Values
+from hypocenter.compare.case import Case, PairedRow
 from hypocenter.compare.comparison import Fit
 from hypocenter.compare.fitting import fit
+from hypocenter.compare.held_in import held_in
+from hypocenter.formats import FORMATS
 
-_EPS = {"bfloat16": 2.0**-7, "float16": 2.0**-10}  # distance from 1 to the next number
+_EPS = {name: FORMATS[name].eps for name in ("float16", "bfloat16")}
 _TIMES = 16.0  # times eps: rounding of logits, probabilities, and a sum
 
 
@@ -36,7 +36,7 @@ def precision_of_loss(case: Case) -> Fit | None:
     logits = next((one for one in case.rows(phase="backward", site="", port="grad_out") if _is_told(one)), None)
     if logits is None or logits.comparison.distance is None:
         return None
-    mine, other = _held(logits.baseline), _held(logits.candidate)
+    mine, other = held_in(logits.baseline), held_in(logits.candidate)
     short = {mine, other} & _EPS.keys()
     if mine == other or len(short) != 1:
         return None
@@ -53,16 +53,3 @@ def precision_of_loss(case: Case) -> Fit | None:
 
 def _is_told(row: PairedRow) -> bool:
     return row.baseline.n > 1 and row.baseline.sumsq > 0
-
-
-def _held(values: Values) -> str:
-    """The shortest format that holds the extremes exactly."""
-    if values.dtype in _EPS:
-        return values.dtype
-    extremes = np.array([values.min, values.max], np.float32)
-    if not np.isfinite(extremes).all() or not extremes.any():
-        return values.dtype
-    if not (extremes.view(np.uint32) & 0xFFFF).any():  # the lower 16 bits of a float32 are what bfloat16 leaves out
-        return "bfloat16"
-    with np.errstate(over="ignore"):
-        return "float16" if (extremes.astype(np.float16) == extremes).all() else values.dtype

@@ -17,19 +17,13 @@ When it is wrong
 
 from __future__ import annotations
 
-import numpy as np
-
-from hypocenter.compare.case import Case, Values
+from hypocenter.compare.case import Case
 from hypocenter.compare.comparison import Fit
 from hypocenter.compare.fitting import fit
+from hypocenter.compare.held_in import held_in
+from hypocenter.formats import format_of
 
-# eps of the formats that programs compute in: distance from 1 to the next number
-_EPS = {
-    "float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7, "float8_e4m3fn": 2.0**-3,
-    "float8_e5m2": 2.0**-2,
-}  # fmt: skip
 _TIMES = 16.0  # times eps: rounding of inputs, weights and outputs, and a short sum
-_BEYOND_ROUND = 0x1FFFFF  # bits of a float32's mantissa below the first two
 
 
 @fit("precision-of-one-module")
@@ -42,10 +36,11 @@ def precision_of_one_module(case: Case) -> Fit | None:
     if names[0] == names[1]:
         names = _of_parameters(case)
     if names[0] == names[1] or not all(names):
-        names = _held(row.baseline), _held(row.candidate)
-    eps = _EPS.get(names[0], 0.0), _EPS.get(names[1], 0.0)
-    if not all(eps) or eps[0] == eps[1]:
+        names = held_in(row.baseline), held_in(row.candidate)
+    forms = format_of(names[0]), format_of(names[1])
+    if forms[0] is None or forms[1] is None or forms[0].eps == forms[1].eps:
         return None
+    eps = forms[0].eps, forms[1].eps
     coarse, error = max(eps), row.comparison.distance.relative
     if not coarse / _TIMES / 4 <= error <= coarse * _TIMES:
         return None
@@ -57,19 +52,6 @@ def precision_of_one_module(case: Case) -> Fit | None:
         values={"baseline": names[0], "candidate": names[1], "coarser": side},
         fix=f"compute {where} in one format on both sides",
     )  # fmt: skip
-
-
-def _held(values: Values) -> str:
-    """The shortest format that holds the extremes exactly: what was computed in it and cast back shows that."""
-    extremes = np.array([values.min, values.max], np.float32)
-    if values.n < 2 or not np.isfinite(extremes).all():
-        return values.dtype
-    if not (extremes.view(np.uint32) & _BEYOND_ROUND).any():
-        return values.dtype  # zeros, ones and halves are exact in every format, and tell none
-    if not (extremes.view(np.uint32) & 0xFFFF).any():  # the lower 16 bits of a float32 are what bfloat16 leaves out
-        return "bfloat16"
-    with np.errstate(over="ignore"):
-        return "float16" if (extremes.astype(np.float16) == extremes).all() else values.dtype
 
 
 def _of_parameters(case: Case) -> tuple[str, str]:

@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from hypocenter.axes import OUTER_FIRST
 from hypocenter.compare.case import Case, PairedRow
 from hypocenter.compare.clues import attributes_apart, is_at_start, say
 from hypocenter.compare.comparison import Fit
@@ -126,7 +127,7 @@ def _known(case: Case) -> Iterator[tuple[float, str]]:
     """Numbers that programs scale by, and their inverses."""
     quantities: list[tuple[float, str]] = [(root, name) for root, name in _roots(case)]
     for run, places in zip(case.runs, case.places, strict=True):
-        for axis in ("tp", "dp", "cp", "ep", "pp"):
+        for axis in OUTER_FIRST:
             sizes = {len(place.groups.get(axis, ())) for place in places.values()} - {0, 1}
             quantities += [(float(n), f"the size of {axis}") for n in sorted(sizes)]
         quantities += [(float(run.world_size), "the number of ranks")] if run.world_size > 1 else []

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from hypocenter.compare.comparison import Verdict
 
@@ -35,25 +37,23 @@ class Isolated:
     how: str = ""  # "executed", "re-executed", "inputs equal"
     why: str = ""
     order: int = 0
+    times: float = field(init=False)  # the error in units of the floor
 
-    @property
-    def times(self) -> float:
-        """The error in units of the floor."""
-        if not self.error:
-            return 0.0
-        return self.error / self.floor if self.floor else math.inf
+    def __post_init__(self) -> None:
+        times = 0.0 if not self.error else self.error / self.floor if self.floor else math.inf
+        object.__setattr__(self, "times", times)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Isolation:
-    """The answer. Serialised as `hypocenter.isolation/1`."""
+    """The error of each module alone, fed with the baseline's inputs. Errors are relative L2."""
 
-    schema: str = "hypocenter.isolation/1"
+    schema: Literal["hypocenter.isolation/1"] = "hypocenter.isolation/1"
     baseline: str = ""
     candidate: str = ""
     status: Verdict = "cannot-tell"  # diverged: some module has an error of its own
     sentence: str = ""
-    modules: tuple[Isolated, ...] = ()  # innermost culprits first, the worst first
+    modules: Annotated[tuple[Isolated, ...], Meta(description="innermost culprits first, the worst first")] = ()
     notes: tuple[str, ...] = ()
 
 

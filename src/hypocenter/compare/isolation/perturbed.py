@@ -11,18 +11,14 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from hypocenter.compare.values.bits import Array
+from hypocenter.formats import FORMATS, format_of
 
 SAMPLES = 3
-# One rounding to nearest; of float32, in which sums are formed, twice that (as replay.calibration.UNIT, measured there)
-UNIT = {
-    "float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-11, "bfloat16": 2.0**-8, "float8_e4m3fn": 2.0**-4,
-    "float8_e5m2": 2.0**-3, "float8_e4m3fnuz": 2.0**-4, "float8_e5m2fnuz": 2.0**-3,
-}  # fmt: skip
 
 
 def unit(dtypes: Iterable[str]) -> float:
-    """Of the coarsest of some formats; others than floats do not count."""
-    return max((UNIT[name] for name in dtypes if name in UNIT), default=UNIT["float32"])
+    """How far off a value is put: of the coarsest of some formats; others than floats do not count."""
+    return max((form.noise for name in dtypes if (form := format_of(name))), default=FORMATS["float32"].noise)
 
 
 def rounding_floor(run: Callable[[Array], Array], x: Array, by: float, *, is_index: bool = False) -> float:

@@ -13,11 +13,11 @@ import numpy as np
 
 from hypocenter.compare.isolation.erf import erf
 from hypocenter.compare.values.bits import Array
+from hypocenter.formats import FORMATS, format_of
 from hypocenter.record.facts_file import ModuleFacts
 
 Weights = Mapping[str, Array]
 Recipe = Callable[[Array], Array]
-_TORCH_EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 _ONE_PLUS = ("Gemma", "Qwen3Next", "Qwen3_5")  # norms that store weight - 1 (transformers)
 
 
@@ -69,7 +69,7 @@ def _eps(attributes: Mapping[str, Any], dtype: str) -> float:
     for name in ("eps", "variance_epsilon", "epsilon"):
         if isinstance(attributes.get(name), (int, float)):
             return float(attributes[name])
-    return _TORCH_EPS.get(dtype, 2.0**-23)
+    return (format_of(dtype) or FORMATS["float32"]).eps  # torch's own default
 
 
 def _layer_norm(attributes: Mapping[str, Any], weight: Array | None, bias: Any) -> Recipe:

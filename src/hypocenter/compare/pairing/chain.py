@@ -61,4 +61,4 @@ def matcher(name: str, *, order: int) -> Callable[[Match], Match]:
 def matchers(plugins: Iterable[str] = ()) -> list[Matcher]:
     """All matchers, in the order of the chain."""
     CATALOGUE.load_asked(plugins)
-    return sorted(CATALOGUE.entries().values(), key=lambda entry: (entry.order, entry.name))
+    return CATALOGUE.in_order()

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Literal, get_args
 
-from hypocenter import json_answer
-from hypocenter.nouns import Confidence, Source
+from msgspec import Meta
 
-SCHEMA = "hypocenter.determinism/1"
-SCHEMA_FILE = Path(__file__).with_name("determinism.schema.json")
+from hypocenter.nouns import Confidence, Count, Source
 
 Status = Literal["deterministic", "differs", "cannot-tell"]
 Cause = Literal[
@@ -24,27 +21,47 @@ Cause = Literal[
     "other-path",  # the program did other things
     "unknown",
 ]
+Moment = Literal["setup", "data", "forward", "loss", "backward", "grad", "optimizer"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """One place where the runs part, not because of anything before it."""
+    """A place where the runs part, not because of anything before it."""
 
-    cause: Cause
-    confidence: Confidence
-    what: str  # in words, without the place
-    op: str  # aten.randperm.default, numpy.random.shuffle, ...
-    phase: str  # setup, data, forward, loss, backward, grad, optimizer
-    step: int
-    microbatch: int = 0
-    rank: int = 0
-    worker: int | None = None  # of a DataLoader
-    site: str = ""
-    module: str = ""
-    param: str = ""  # that it sets up
-    generator: str = ""
+    cause: Annotated[Cause, Meta(description="What kind of thing it is.")]
+    confidence: Annotated[
+        Confidence,
+        Meta(description="proven: all that it read agreed bit for bit, or the generator's own state differed."),
+    ]
+    what: Annotated[str, Meta(description="In words, without the place.")]
+    op: Annotated[str, Meta(description="aten.randperm.default, numpy.random.shuffle, torch.manual_seed, ...")]
+    phase: Annotated[
+        str,
+        Meta(
+            description="setup: before the first step; grad: between backward and update.",
+            extra_json_schema={"enum": get_args(Moment)},
+        ),
+    ]
+    step: Count
+    microbatch: Count = 0
+    rank: Count = 0
+    worker: Annotated[int | None, Meta(description="Number of the DataLoader's worker that did it.")] = None
+    site: Annotated[str, Meta(description="Path of the module.")] = ""
+    module: Annotated[str, Meta(description="Its class.")] = ""
+    param: Annotated[str, Meta(description="The parameter that it sets up, before the first step.")] = ""
+    generator: Annotated[
+        str,
+        Meta(description="That it drew from or seeded: torch cpu, torch.Generator, random, numpy.random, ..."),
+    ] = ""
     source: Source | None = None
-    n: int = 1  # events of this line that did not repeat
+    n: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Events of this line that did not repeat; draws of Python and NumPy are noted 16 times, "
+            "then at each power of two.",
+        ),
+    ] = 1
     why: tuple[str, ...] = ()
     fix: str = ""
 
@@ -53,45 +70,52 @@ class Origin:
 class Results:
     """What a step ends in: losses, gradients, parameters."""
 
-    n: int = 0
-    n_differ: int = 0
-    first: str = ""  # "loss of step 0"
+    n: Count = 0
+    n_differ: Count = 0
+    first: Annotated[str, Meta(description="Such as: loss of step 0.")] = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cure:
     """What `run --deterministic` makes of it."""
 
-    verified: bool  # two runs under it agree
+    verified: Annotated[bool, Meta(description="Two runs under it agree.")]
     text: str
-    left: Origin | None = None  # what still differs
+    left: Annotated[Origin | None, Meta(description="What still differs.")] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Determinism:
-    """The whole answer."""
+    """Whether a program repeats itself bit for bit, and if not, what did not first."""
 
-    schema: str = SCHEMA
-    status: Status = "cannot-tell"
-    sentence: str = ""
-    runs: tuple[str, ...] = ()  # recordings that were compared
-    n_steps: int = 0
-    n_ranks: int = 0
-    n_events: int = 0  # operators, draws and results compared
+    schema: Literal["hypocenter.determinism/1"] = "hypocenter.determinism/1"
+    status: Annotated[
+        Status,
+        Meta(description="deterministic: all losses, gradients and parameters agree in the steps that were compared."),
+    ] = "cannot-tell"
+    sentence: Annotated[str, Meta(description="The answer in one sentence.")] = ""
+    runs: Annotated[
+        tuple[str, ...],
+        Meta(description="Recordings that were compared; the first with each other one."),
+    ] = ()
+    n_steps: Count = 0
+    n_ranks: Count = 0
+    n_events: Annotated[int, Meta(ge=0, description="Operators, draws and results that were compared.")] = 0
     first: Origin | None = None
-    also: tuple[Origin, ...] = ()  # other places that do not repeat, in order
-    draws: tuple[Origin, ...] = ()  # every line that drew from a generator without a fixed seed
-    results: Results = field(default_factory=Results)
-    cure: Cure | None = None
-    why: tuple[str, ...] = ()  # why nobody can tell
+    also: Annotated[
+        tuple[Origin, ...],
+        Meta(description="Other places that do not repeat, in order; those in `draws` are not named again."),
+    ] = ()
+    draws: Annotated[
+        tuple[Origin, ...],
+        Meta(description="Every line that drew from a generator without a fixed seed."),
+    ] = ()
+    results: Annotated[Results, Meta(description="Losses, gradients and parameters of all steps.")] = field(
+        default_factory=Results
+    )
+    cure: Annotated[
+        Cure | None,
+        Meta(description="What run --deterministic makes of it; null unless --cure was given and the runs differ."),
+    ] = None
+    why: Annotated[tuple[str, ...], Meta(description="Why nobody can tell.")] = ()
     notes: tuple[str, ...] = ()
-
-
-def to_json(found: Determinism) -> str:
-    """The answer as indented JSON."""
-    return json_answer.to_json(asdict(found))
-
-
-def published() -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) that every answer validates against."""
-    return json_answer.published(SCHEMA_FILE)

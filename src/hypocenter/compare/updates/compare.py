@@ -10,9 +10,10 @@ from hypocenter.compare.step_alignment import shift_between
 from hypocenter.compare.updates.comparison import Reason, UpdateComparison, UpdateDifference, UpdateRow
 from hypocenter.compare.updates.decay import decay_sets
 from hypocenter.compare.updates.explain import explain
-from hypocenter.compare.updates.options import WORDS
 from hypocenter.compare.updates.recompute import row_of
 from hypocenter.compare.updates.recorded import RecordedUpdates
+from hypocenter.optimizers.options import called
+from hypocenter.optimizers.rule import RULES
 from hypocenter.record.reader import RecordedRun
 
 _NO_EFFECT = 1e-9  # of the update, relative
@@ -118,7 +119,8 @@ def _decays_only(
 def _counted(differences: Sequence[UpdateDifference]) -> str:
     """ "eps of 5, weight decay of 3" """
     n = Counter(reason.option for each in differences for reason in each.reasons if _counts(reason))
-    return ", ".join(f"{WORDS.get(option, option)} of {count}" for option, count in n.most_common())
+    words = {name: word for rule in RULES.entries().values() for name, word in called(rule.options).items()}
+    return ", ".join(f"{words.get(option, option)} of {count}" for option, count in n.most_common())
 
 
 def _nothing(ours: RecordedUpdates, theirs: RecordedUpdates) -> str:

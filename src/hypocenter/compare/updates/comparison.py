@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from hypocenter.compare.updates.options import Options
 from hypocenter.compare.updates.recorded import ParameterUpdate
 from hypocenter.nouns import Confidence
+from hypocenter.optimizers.options import Options
 
 RowVerdict = Literal["as-stated", "differs", "cannot-tell", "skipped"]
 Status = Literal["same", "diverged", "cannot-tell"]

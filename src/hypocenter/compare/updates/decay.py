@@ -9,9 +9,9 @@ import numpy as np
 
 from hypocenter.compare.updates.comparison import DecaySet, UpdateRow
 from hypocenter.compare.updates.effective import effective
+from hypocenter.compare.updates.predicted import predict
 from hypocenter.compare.updates.recompute import case_of, row_of
 from hypocenter.compare.updates.recorded import RecordedUpdates
-from hypocenter.compare.updates.rules import predict
 from hypocenter.record.reader import RecordedRun
 
 _SURE = 8.0  # standard errors of the mean of many roundings

@@ -8,17 +8,17 @@ counts; where several do, switches and usual numbers come before fitted ones, an
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 
 from hypocenter.compare.updates.comparison import Effective, UpdateRow
-from hypocenter.compare.updates.options import Options
+from hypocenter.compare.updates.predicted import predict
 from hypocenter.compare.updates.recompute import LIMIT_UNITS, Case, case_of, error_of
-from hypocenter.compare.updates.rules import corrections, predict
 from hypocenter.compare.values.bits import Array
+from hypocenter.optimizers.options import Options, called
 
 _EPS = (1e-8, 1e-6, 1e-5, 1e-7, 1e-10, 1e-12, 1e-15, 1e-3, 0.0)  # of Adam in frameworks and papers
 _BETA1, _BETA2 = (0.9, 0.95, 0.8, 0.0), (0.999, 0.95, 0.99, 0.98, 0.9, 0.9999)
@@ -26,11 +26,6 @@ _DECAY = (0.0, 0.01, 0.1, 0.05, 0.001)
 _ROUND = {"lr": 1e-5, "weight_decay": 2e-2, "beta1": 1e-5, "beta2": 1e-6, "eps": 2e-2, "momentum": 1e-5}
 """Relative error of a fitted number, below which the nearest short decimal is believed."""
 _FEW = 1 << 16  # elements with which is searched
-_OF_FAMILY: Mapping[str, tuple[str, ...]] = {
-    "adam": ("decoupled", "bias_correction", "weight_decay", "eps", "beta1", "beta2", "lr", "amsgrad", "maximize"),
-    "sgd": ("weight_decay", "decoupled", "momentum", "nesterov", "dampening", "lr", "maximize"),
-    "adagrad": ("weight_decay", "eps", "lr_decay", "lr", "maximize"),
-}
 _BOTH_AT_ONCE = 60  # pairs of changes that are tried, most likely ones first
 
 
@@ -93,7 +88,7 @@ def _two_changes(case: Case, stated: Options, others: list[Options]) -> _Found:
 
 def _alternatives(case: Case, stated: Options, others: list[Options]) -> Iterator[tuple[int, Options]]:
     """(how far-fetched, options with one of them changed)."""
-    for name in _OF_FAMILY[stated.family]:
+    for name in called(stated):
         now = getattr(stated, name)
         seen = {now}
         for rank, value in _values(name, case, stated, others):
@@ -106,6 +101,7 @@ def _values(name: str, case: Case, stated: Options, others: list[Options]) -> It
     now = getattr(stated, name)
     if isinstance(now, bool):
         yield 1, not now
+    if isinstance(now, (bool, str)):
         return
     yield from ((0, getattr(one, name)) for one in others)
     usual = {"eps": _EPS, "beta1": _BETA1, "beta2": _BETA2, "weight_decay": _DECAY, "momentum": (0.9, 0.0)}
@@ -117,85 +113,33 @@ def _values(name: str, case: Case, stated: Options, others: list[Options]) -> It
 
 
 def _fitted(name: str, case: Case, options: Options) -> float | None:
-    """The number that fits best, all others as they are; None where the values say nothing of it."""
+    """The number that fits best, all others as they are; None where the values say nothing of it.
+
+    What an option makes of the state, or of the weight where it does not touch the state, is taken for a straight line:
+    that it is for rates, factors and decay. Eps stands below a line.
+    """
     with np.errstate(all="ignore"):
-        if name == "lr":
-            return _rate(case, options)
-        if name == "weight_decay":
-            return _decay(case, options)
-        if name in ("beta1", "momentum"):
-            return _beta1(case, options) if options.family == "adam" else _momentum(case, options)
-        if name == "beta2":
-            return _beta2(case, options)
-        return _eps(case, options) if name == "eps" and options.family == "adam" else None
-
-
-def _rate(case: Case, options: Options) -> float | None:
-    towards = predict(options, case.inputs).direction
-    if options.decoupled:
-        towards = towards + options.weight_decay * case.inputs.value
-    return _along(case.inputs.value - case.after, towards)
-
-
-def _decay(case: Case, options: Options) -> float | None:
-    value = case.inputs.value
-    if options.decoupled:
-        rest = case.after - value + options.lr * predict(options, case.inputs).direction
-        share = _along(-rest, value)
-        return share / options.lr if share is not None and options.lr else None
-    without = replace(options, weight_decay=0.0)
-    if options.family == "adam" and "exp_avg" in case.state_after:
-        rest = case.state_after["exp_avg"] - predict(without, case.inputs).state["exp_avg"].exact
-        share = _along(rest, value)
-        return share / (1 - options.beta1) if share is not None else None
-    if options.family == "sgd" and options.lr:
-        rest = predict(without, case.inputs).after.exact - case.after
-        share = _along(rest, value)
-        factor = 1 + options.momentum if options.nesterov else 1.0
-        return share / (options.lr * factor) if share is not None else None
+        if name == "eps":
+            return _eps(case, options)
+        made = [predict(replace(options, **{name: value}), case.inputs) for value in (0.0, 1.0)]
+        for port in (*made[0].state, "value"):
+            recorded = case.after if port == "value" else case.state_after.get(port)
+            if recorded is not None:
+                at_0, at_1 = ((one.after if port == "value" else one.state[port]).exact for one in made)
+                if not np.array_equal(at_0, at_1):
+                    return _along(recorded - at_0, at_1 - at_0)
     return None
 
 
-def _gradient(case: Case, options: Options) -> Array:
-    gradient = -case.inputs.gradient if options.maximize else case.inputs.gradient
-    return gradient if options.decoupled else gradient + options.weight_decay * case.inputs.value
-
-
-def _beta1(case: Case, options: Options) -> float | None:
-    new = case.state_after.get("exp_avg")
-    old = case.inputs.state.get("exp_avg", np.zeros_like(case.inputs.value))
-    share = _along(new - old, _gradient(case, options) - old) if new is not None else None
-    return 1 - share if share is not None else None
-
-
-def _beta2(case: Case, options: Options) -> float | None:
-    new = case.state_after.get("exp_avg_sq")
-    old = case.inputs.state.get("exp_avg_sq", np.zeros_like(case.inputs.value))
-    share = _along(new - old, _gradient(case, options) ** 2 - old) if new is not None else None
-    return 1 - share if share is not None else None
-
-
-def _momentum(case: Case, options: Options) -> float | None:
-    new, old = case.state_after.get("momentum_buffer"), case.inputs.state.get("momentum_buffer")
-    if new is None or old is None:
-        return None
-    return _along(new - (1 - options.dampening) * _gradient(case, options), old)
-
-
 def _eps(case: Case, options: Options) -> float | None:
-    """What stands below the direction, less the root: where the root is small it is mostly eps."""
-    predicted = predict(options, case.inputs)
-    mean, square = predicted.state["exp_avg"].exact, predicted.state["exp_avg_sq"].exact
-    n = case.inputs.n_steps + 1
-    c1, c2 = corrections(options, n)
-    kept = 1 - options.lr * options.weight_decay if options.decoupled else 1.0
-    moved = case.inputs.value * kept - case.after
-    root = np.sqrt(square / c2)
-    found = (options.lr * mean / c1 / moved - root) * (np.sqrt(c2) if options.eps_before_correction else 1.0)
-    usable = np.isfinite(found) & (np.abs(moved) > 64 * predicted.after.unit)
+    """One over the update is a straight line in eps. Where the root beside it is small the update is mostly of eps."""
+    none, one, infinite = (predict(replace(options, eps=value), case.inputs).after for value in (0.0, 1.0, math.inf))
+    moved, of_none, of_one = (after - infinite.exact for after in (case.after, none.exact, one.exact))
+    found = (1 / moved - 1 / of_none) / (1 / of_one - 1 / of_none)
+    usable = np.isfinite(found) & (np.abs(moved) > 64 * none.unit)
     if not usable.any():
         return None
-    order = np.argsort(root[usable])[: max(1, int(usable.sum()) // 8)]
+    order = np.argsort(np.abs(of_one / of_none)[usable])[: max(1, int(usable.sum()) // 8)]
     return max(0.0, float(np.median(found[usable][order])))
 
 
@@ -232,5 +176,5 @@ def _few(case: Case) -> Case:
 
 
 def _changes(stated: Options, options: Options) -> dict[str, tuple[Any, Any]]:
-    names = [field.name for field in fields(Options)]
+    names = [field.name for field in fields(stated)]
     return {n: (getattr(stated, n), getattr(options, n)) for n in names if getattr(stated, n) != getattr(options, n)}

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from hypocenter.compare.updates.comparison import Effective, Reason, UpdateRow
 from hypocenter.compare.updates.effective import effective
-from hypocenter.compare.updates.options import WORDS, Options
+from hypocenter.compare.updates.predicted import predict
 from hypocenter.compare.updates.recompute import Case, case_of
-from hypocenter.compare.updates.rules import predict
+from hypocenter.optimizers.options import Options, called
 
 _FLOAT32 = 2.0**-22  # relative: two roundings to float32 on either side
 _NO_EFFECT = 1e-9  # of the update, relative: less than float32 can show
@@ -47,10 +47,9 @@ def explain(baseline: UpdateRow, candidate: UpdateRow) -> tuple[Reason, ...]:
 
 def _apart(mine: Options, other: Options) -> list[str]:
     """Fields that differ, without those that mean nothing beside the others."""
-    names = [f.name for f in fields(Options) if not _same(getattr(mine, f.name), getattr(other, f.name))]
-    names = [name for name in names if name != "powers"]  # of the betas, which are compared
-    if "family" in names:
+    if mine.family != other.family:
         return ["family"]
+    names = [name for name in called(mine) if not _same(getattr(mine, name), getattr(other, name))]
     if "decoupled" in names and not mine.weight_decay and not other.weight_decay:
         names.remove("decoupled")
     return names
@@ -68,13 +67,14 @@ def _reason(name: str, mine: Effective, other: Effective, baseline: UpdateRow, c
     assert other.options is not None
     a, b = getattr(mine.options, name), getattr(other.options, name)
     effect = _effect(case_of(candidate.update), other.options, name, a)
-    text = f"{WORDS[name]} of {candidate.name} is {_say(a)} in the baseline and {_say(b)} in the candidate"
+    words = called(mine.options)
+    text = f"{words[name]} of {candidate.name} is {_say(a)} in the baseline and {_say(b)} in the candidate"
     for side, one, row in (("baseline", mine, baseline), ("candidate", other, candidate)):
         if name in one.changes:
             stated = one.changes[name][0]
             text += f"; the {side}'s {row.kind} states {_say(stated)}, its update shows {_say(one.changes[name][1])}"
             text += f" ({one.stated_error_units:.3g} rounding errors off as stated, {one.error_units:.2g} so)"
-    also = [f"{' and '.join(WORDS[key] for key in more)}" for one in (mine, other) for more in one.also]
+    also = [f"{' and '.join(words[key] for key in more)}" for one in (mine, other) for more in one.also]
     if also:
         text += f"; it may as well be {' or '.join(also[:2])}"
     if effect <= _NO_EFFECT:

@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hypocenter.compare.updates.comparison import RowVerdict, UpdateRow
-from hypocenter.compare.updates.options import Options, options_of
+from hypocenter.compare.updates.predicted import Inputs, options_of, predict
 from hypocenter.compare.updates.recorded import ParameterUpdate, RecordedUpdates
-from hypocenter.compare.updates.rules import ALLOWED, EPS, Inputs, Predicted, predict
+from hypocenter.compare.updates.rounded import ALLOWED, COMPUTED_IN
 from hypocenter.compare.values.bits import Array
 from hypocenter.compare.values.tensor_file import Stored
+from hypocenter.optimizers.options import Options
 from hypocenter.record.reader import RecordedRun
 
 LIMIT_UNITS = ALLOWED  # the most that rules of torch 2.13 made in 30 million elements is 3.1
@@ -52,11 +53,13 @@ def row_of(update: ParameterUpdate) -> UpdateRow:
         return replace(row, verdict="skipped", why="the loss scaler refused this step")
     if update.gradient is None:
         return _without_gradient(row)
-    why_not = _why_not(update, options)
+    why_not = _why_not(update)
     if why_not or options is None:
         return replace(row, why=why_not or f"the rule of {update.kind} is not known here")
     case = case_of(update)
     found = error_of(case, options)
+    if found.lacks_state:
+        return replace(row, why=f"{update.kind} keeps its state where it is not recorded")
     if not math.isfinite(found.units):
         return replace(row, why="not all values are finite")
     if 2 * found.n_blind > case.after.size:
@@ -75,13 +78,13 @@ class Error:
     units: float
     relative: float
     port: str
-    of_value: float  # in units, of the parameter alone
     n_blind: int  # elements whose result may be anything, as the format of the state has no numbers for it
+    lacks_state: bool  # the rule makes state, and none of it is recorded
 
 
-def error_of(case: Case, options: Options, predicted: Predicted | None = None) -> Error:
+def error_of(case: Case, options: Options) -> Error:
     """Recorded against predicted: the parameter, and the state where both sides have it. Infinite: not all finite."""
-    predicted = predicted or predict(options, case.inputs)
+    predicted = predict(options, case.inputs)
     with np.errstate(all="ignore"):
         apart = np.abs(case.after - predicted.after.exact)
         units = {"value": _most(_in_units(apart, predicted.after.unit))}
@@ -94,7 +97,8 @@ def error_of(case: Case, options: Options, predicted: Predicted | None = None) -
     worst = max(units, key=lambda port: units[port])
     return Error(
         units=units[worst], relative=off / moved if moved else (0.0 if not off else math.inf), port=worst,
-        of_value=units["value"], n_blind=int(np.isinf(predicted.after.unit).sum()),
+        n_blind=int(np.isinf(predicted.after.unit).sum()),
+        lacks_state=bool(predicted.state) and predicted.state.keys().isdisjoint(case.state_after),
     )  # fmt: skip
 
 
@@ -107,8 +111,8 @@ def case_of(update: ParameterUpdate) -> Case:
     if update.grad_scale not in (0.0, 1.0):
         gradient = gradient / update.grad_scale
     state = dict(_arrays(update.state, n, stride))
-    formats = [stored.dtype for stored in update.state_after.values() if stored.shape and stored.dtype in EPS]
-    state_dtype = max([update.before.dtype, *formats], key=lambda name: EPS[name])
+    formats = [stored.dtype for stored in update.state_after.values() if stored.shape and stored.dtype in COMPUTED_IN]
+    state_dtype = max([update.before.dtype, *formats], key=lambda name: COMPUTED_IN[name].eps)
     return Case(
         inputs=Inputs(
             value=value, gradient=gradient, n_steps=_n_steps(update), state=state, dtype=update.before.dtype,
@@ -140,13 +144,11 @@ def _flat(stored: Stored, stride: int) -> Array:
     return Stored(dtype=stored.dtype, raw=stored.raw.reshape(-1)[::stride]).values()
 
 
-def _why_not(update: ParameterUpdate, options: Options | None) -> str:
-    if update.before.dtype not in EPS:
+def _why_not(update: ParameterUpdate) -> str:
+    if update.before.dtype not in COMPUTED_IN:
         return f"parameters of {update.before.dtype} are not done again"
     if any(word in update.state_after for word in _MASTERS):
         return "the optimizer trains a float32 copy of its own, which is not recorded"
-    if options is not None and options.family == "adam" and "exp_avg" not in update.state_after:
-        return f"{update.kind} keeps its moments where they are not recorded"
     return ""
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hypocenter.catalogue import Catalogue
 from hypocenter.compare.weights.checkpoint import Checkpoint, CheckpointError
+from hypocenter.recognising import recognised, unknown
 
 Accepts = Callable[[Path], bool]
 Read = Callable[[Path], Checkpoint]
@@ -44,7 +45,6 @@ def read_checkpoint(path: Path | str) -> Checkpoint:
     Raises:
         CheckpointError: there is none, it is damaged, or it holds what would have to be executed.
     """
-    READERS.load()
     path = Path(path)
     try:
         found = _chosen(path).read(path)
@@ -64,17 +64,13 @@ def read_checkpoint(path: Path | str) -> Checkpoint:
 
 def _chosen(path: Path) -> Reader:
     path.stat()  # raises FileNotFoundError
-    ordered = sorted(READERS.entries().values(), key=lambda entry: (entry.order, entry.name))
-    for entry in ordered:
-        if entry.accepts(path):
-            return entry
+    found = recognised(READERS, path)
+    if found is not None:
+        return found
     if (path / "run.json").is_file():
         raise CheckpointError(
             "this recording holds no weights", where=str(path), why="it was made without --save-initial-weights",
             fix="record it again: hypocenter run --save-initial-weights ...",
         )  # fmt: skip
-    raise CheckpointError(
-        "this is no checkpoint that we know", where=str(path),
-        why=f"it looks like none of: {', '.join(entry.name for entry in ordered)}",
-        fix="give a .safetensors file, what torch.save wrote, or the folder of a checkpoint",
-    )  # fmt: skip
+    fix = "give a .safetensors file, what torch.save wrote, or the folder of a checkpoint"
+    raise unknown(CheckpointError, "kind of checkpoint", READERS, where=path, fix=fix)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from hypocenter.compare.comparison import Layout, Verdict
 from hypocenter.compare.weights.differ import Difference
@@ -45,9 +46,9 @@ class Unmatched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsComparison:
-    """All of it."""
+    """Which tensors of two checkpoints are the same: to the bit, after a cast, within ulps, or not."""
 
-    schema: str = "hypocenter.weights/1"
+    schema: Literal["hypocenter.weights/1"] = "hypocenter.weights/1"
     status: Verdict = "cannot-tell"
     sentence: str = ""
     baseline: Side = field(default_factory=Side)

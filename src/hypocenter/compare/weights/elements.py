@@ -6,11 +6,14 @@ their `fnuz` variants. Casts round to nearest, ties to even.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from hypocenter.compare.values.bits import decoded
+from hypocenter.float8 import numbers_of
+from hypocenter.formats import Format, format_of
 
 STORED: dict[str, str] = {
     "float64": "f8", "float32": "f4", "float16": "f2", "bfloat16": "u2", "int64": "i8", "int32": "i4", "int16": "i2",
@@ -27,14 +30,8 @@ SAFETENSORS: dict[str, str] = {
 }  # fmt: skip
 """Names in a safetensors header."""
 
-MANTISSA_BITS = {
-    "float64": 52, "float32": 23, "float16": 10, "bfloat16": 7, "float8_e4m3fn": 3, "float8_e4m3fnuz": 3,
-    "float8_e5m2": 2, "float8_e5m2fnuz": 2,
-}  # fmt: skip
-"""Stored bits of the mantissa: fewer is coarser."""
-
+_EIGHT_BIT = ("float8_e4m3", "float8_e5m2")
 CASTABLE = ("float64", "float32", "float16", "bfloat16")
-_BIAS = {"float8_e4m3fn": 7, "float8_e4m3fnuz": 8, "float8_e5m2": 15, "float8_e5m2fnuz": 16}  # OCP FP8, tables 1 and 2
 
 Bits = NDArray[Any]
 
@@ -46,22 +43,24 @@ def item_bytes(dtype: str) -> int:
 
 def is_floating(dtype: str) -> bool:
     """Whether this is a binary floating-point format."""
-    return dtype in MANTISSA_BITS
+    return not dtype.startswith("complex") and format_of(dtype) is not None
+
+
+def _known(dtype: str) -> Format:
+    form = format_of(dtype)
+    assert form is not None, dtype
+    return form
 
 
 def coarser(a: str, b: str) -> str:
     """The one of two floating-point formats with fewer bits of mantissa; of two alike the smaller range."""
-    return min((a, b), key=lambda name: (MANTISSA_BITS[name], item_bytes(name)))
+    return min((a, b), key=lambda name: (_known(name).fraction_bits, item_bytes(name)))
 
 
 def values(bits: Bits, dtype: str) -> Bits:
     """The numbers: float64 of what is floating, complex128 of complex, integers and booleans as they are."""
-    if dtype == "bfloat16":
-        return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
-    if dtype in _BIAS:
-        return _eight_bit(dtype)[bits]
     if is_floating(dtype):
-        return bits.astype(np.float64)
+        return decoded(bits, dtype)
     return bits.astype(np.complex128) if dtype.startswith("complex") else bits
 
 
@@ -71,7 +70,7 @@ def cast(bits: Bits, source: str, target: str) -> Bits:
         return bits
     with np.errstate(over="ignore", invalid="ignore"):
         exact = values(bits, source)
-        if target in _BIAS:
+        if target.startswith(_EIGHT_BIT):
             return _to_eight_bit(exact, target)
         if target != "bfloat16":
             return exact.astype(np.dtype(STORED[target]))
@@ -89,26 +88,10 @@ def ordinals(bits: Bits, dtype: str) -> NDArray[np.int64]:
     return np.where(raw >> np.uint64(width - 1) == 1, -magnitude, magnitude)
 
 
-@cache
-def _eight_bit(dtype: str) -> NDArray[np.float64]:
-    """The value of each of the 256 codes."""
-    mantissa, bias = MANTISSA_BITS[dtype], _BIAS[dtype]
-    codes = np.arange(256)
-    exponent, fraction = (codes & 0x7F) >> mantissa, (codes & ((1 << mantissa) - 1)) / (1 << mantissa)
-    size = np.where(exponent == 0, fraction * 2.0 ** (1 - bias), (1 + fraction) * 2.0 ** (exponent - bias))
-    found = np.where(codes & 0x80, -size, size)
-    if dtype.endswith("fnuz"):
-        found[0x80] = np.nan
-    elif dtype == "float8_e4m3fn":
-        found[[0x7F, 0xFF]] = np.nan
-    else:
-        found[[0x7C, 0xFC]], found[[0x7D, 0x7E, 0x7F, 0xFD, 0xFE, 0xFF]] = (np.inf, -np.inf), np.nan
-    return found
-
-
 def _to_eight_bit(exact: NDArray[np.float64], dtype: str) -> NDArray[np.uint8]:
-    table = _eight_bit(dtype)[:128]
-    finite = table[np.isfinite(table)]
+    codes = numbers_of(dtype)
+    assert codes is not None, dtype
+    finite = codes[:128][np.isfinite(codes[:128])]
     step = finite[-1] - finite[-2]
     middles = np.append((finite[:-1] + finite[1:]) / 2, finite[-1] + step / 2)
     size = np.abs(exact)

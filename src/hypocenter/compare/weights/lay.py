@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,7 +16,7 @@ from hypocenter.compare.weights.views import joined, reshaped, resized, shares, 
 
 _ATTENTION = re.compile(r"qkv|query_key_value|c_attn|attention|attn")
 _SAMPLE = 1 << 16  # elements that tell in which order the parts of a fused tensor lie
-_ALIKE = 0.2  # relative error of a sample below which an order is believed: the wrong one gives about sqrt(2)
+ALIKE = 0.2  # relative error of a sample below which an order is believed: the wrong one gives about sqrt(2)
 _MOST_GROUPS = 256  # query groups
 
 
@@ -42,8 +42,7 @@ def lay(pair: Pair, baseline: Checkpoint, candidate: Checkpoint, *, pad: bool = 
     theirs = [candidate.tensors[spot.site] for spot in pair.candidate]
     names = [spot.site for spot in pair.candidate]
     if pair.layout.kind in ("concatenated", "interleaved"):
-        known = {**baseline.settings, **candidate.settings}
-        known = {**known, "is_attention": int(bool(_ATTENTION.search(names[0])))}
+        known = {**baseline.settings, **candidate.settings, "is_attention": int(is_attention(names[0]))}
         views = _in_order(pair.layout, ours, theirs, known)
     else:
         views = [_one(pair.layout, mine, yours, pad) for mine, yours in _paired(ours, theirs)]
@@ -74,31 +73,48 @@ def _one(layout: Layout, mine: Tensor, yours: Tensor, pad: bool) -> Tensor | Non
     return mine
 
 
+def is_attention(name: str) -> bool:
+    """Whether a fused tensor of this name holds query, key and value, not gate and up."""
+    return bool(_ATTENTION.search(name))
+
+
 def _in_order(
-    layout: Layout, ours: list[Tensor], theirs: list[Tensor], settings: dict[str, int]
-) -> list[Tensor | None]:
+    layout: Layout, ours: list[Tensor], theirs: list[Tensor], settings: Mapping[str, int]
+) -> Sequence[Tensor | None]:
     """Views of a fused pair: the order that the values show, else the one that the names tell."""
-    told = list(_views(layout, ours, theirs, layout.groups, settings)) if layout.groups or _is_chain(layout) else []
-    if told and _error(told, theirs) < _ALIKE:
-        return list(told)
-    if any(isinstance(target, Planned) for target in theirs):  # no values to find out by
-        return [*told] if told else [None] * len(theirs)
-    best, least = told, _ALIKE
-    for other in _others(layout, ours, theirs):
-        views = list(_views(other, ours, theirs, other.groups, settings))
-        error = _error(views, theirs) if views else np.inf
-        if error < least:
-            best, least = views, error
-    return list(best) if best else [None] * len(theirs)
+    if len(ours) == len(theirs) == 1:
+        return _both_fused(layout, ours[0], theirs[0], settings)
+    whole, parts = (theirs[0], ours) if len(ours) > 1 else (ours[0], theirs)
+    layout = layout if layout.sizes else replace(layout, sizes=tuple(part.shape[layout.dim] for part in parts))
+    told = [layout] if layout.groups or layout.kind == "concatenated" else []
+    if any(isinstance(tensor, Planned) for tensor in (whole, *parts)):  # no values to find out by
+        found = told
+    else:
+        tried = [(part_error(order, whole, parts), at, order)
+                 for at, order in enumerate((*told, *orders(layout, layout.sizes)))]  # fmt: skip
+        fitting = [order for error, _, order in tried[: len(told)] if error < ALIKE]
+        found = fitting or [order for error, _, order in sorted(tried[len(told) :])[:1] if error < ALIKE] or told
+    if not found or not _is_whole(found[0]):
+        return [None] * len(theirs)
+    (order, *_) = found
+    if whole is theirs[0]:
+        view = joined(tuple(ours), order.dim, _groups(order))
+        return [turned(view) if order.swapped else view]
+    return shares(turned(whole) if order.swapped else whole, order.sizes, order.dim, _groups(order))
 
 
-def _is_chain(layout: Layout) -> bool:
-    return layout.kind == "concatenated"
+def _groups(order: Layout) -> int:
+    return 1 if order.kind == "concatenated" else order.groups
 
 
-def _others(layout: Layout, ours: list[Tensor], theirs: list[Tensor]) -> Iterator[Layout]:
+def _is_whole(order: Layout) -> bool:
+    """Whether each group holds whole rows of every part."""
+    return _groups(order) >= 1 and not any(size % _groups(order) for size in order.sizes)
+
+
+def orders(layout: Layout, sizes: tuple[int, ...]) -> Iterator[Layout]:
+    """All orders in which parts of these sizes can lie in a fused tensor: one after another, or in so many groups."""
     yield replace(layout, kind="concatenated", groups=1)
-    sizes = layout.sizes or tuple(part.shape[layout.dim] for part in (ours if len(ours) > 1 else theirs))
     smallest = min(sizes)
     candidates = [g for g in range(1, min(smallest, _MOST_GROUPS) + 1) if all(size % g == 0 for size in sizes)]
     if len(set(sizes)) == 1 and smallest not in candidates:
@@ -107,41 +123,40 @@ def _others(layout: Layout, ours: list[Tensor], theirs: list[Tensor]) -> Iterato
         yield replace(layout, kind="interleaved", groups=groups)
 
 
-def _views(
-    layout: Layout, ours: list[Tensor], theirs: list[Tensor], groups: int, settings: dict[str, int]
-) -> Iterator[Tensor]:
-    """The baseline in the candidate's layout; nothing when shapes do not allow this layout."""
-    dim, sizes = layout.dim, layout.sizes
-    groups = 1 if layout.kind == "concatenated" else groups
-    if len(ours) == len(theirs) == 1:
-        yield from _both_fused(layout, ours[0], theirs[0], settings)
-        return
-    parts = ours if len(ours) > 1 else theirs
-    sizes = sizes or tuple(part.shape[dim] for part in parts)
-    if groups < 1 or any(size % groups for size in sizes):
-        return
-    if len(ours) > 1:
-        view = joined(tuple(ours), dim, groups)
-        yield turned(view) if layout.swapped else view
-    else:
-        yield from shares(turned(ours[0]) if layout.swapped else ours[0], sizes, dim, groups)
+def part_error(layout: Layout, whole: Tensor, parts: Sequence[Tensor]) -> float:
+    """Relative L2 error of samples of the parts, if they lie so in the whole; infinite where shapes do not fit.
+
+    Part by part: the first rows of a whole are those of its first part in whatever order.
+    """
+    laid = turned(whole) if layout.swapped and len(whole.shape) >= 2 else whole
+    if not _is_whole(layout) or len(laid.shape) <= layout.dim or sum(layout.sizes) != laid.shape[layout.dim]:
+        return float("inf")
+    return sample_error(shares(laid, layout.sizes, layout.dim, _groups(layout)), parts)
 
 
-def _both_fused(layout: Layout, mine: Tensor, yours: Tensor, settings: dict[str, int]) -> Iterator[Tensor]:
-    """Fused on both sides: `layout.kind` is the candidate's order, the baseline has the other."""
-    mine = turned(mine) if layout.swapped and len(mine.shape) >= 2 else mine
-    dim, total = layout.dim, mine.shape[layout.dim]
-    for sizes, groups in _fused_sizes(total, settings):
-        if sum(sizes) != total or any(size % groups for size in sizes):
-            continue
-        ours, theirs = (1, groups) if layout.kind == "interleaved" else (groups, 1)
-        view = joined(tuple(shares(mine, sizes, dim, ours)), dim, theirs)
-        if _error([view], [yours]) < _ALIKE:
-            yield view
-            return
+def reordering_error(layout: Layout, mine: Tensor, yours: Tensor) -> float:
+    """The same of a tensor that is fused on both sides: `layout.kind` is the candidate's order, the baseline has the
+    other.
+    """
+    ours = replace(layout, kind="interleaved" if layout.kind == "concatenated" else "concatenated")
+    if not _is_whole(ours) or not _is_whole(layout) or sum(layout.sizes) != yours.shape[layout.dim]:
+        return float("inf")
+    return part_error(ours, mine, shares(yours, layout.sizes, layout.dim, _groups(layout)))
 
 
-def _fused_sizes(total: int, settings: dict[str, int]) -> Iterator[tuple[tuple[int, ...], int]]:
+def _both_fused(layout: Layout, mine: Tensor, yours: Tensor, settings: Mapping[str, int]) -> list[Tensor | None]:
+    known = [(layout.sizes, layout.groups)] if layout.sizes else fused_sizes(yours.shape[layout.dim], settings)
+    for sizes, groups in known:
+        order = replace(layout, sizes=sizes, groups=groups)
+        if reordering_error(order, mine, yours) < ALIKE:
+            before, after = (1, groups) if order.kind == "interleaved" else (groups, 1)
+            laid = turned(mine) if order.swapped and len(mine.shape) >= 2 else mine
+            return [joined(tuple(shares(laid, sizes, order.dim, before)), order.dim, after)]
+    return [None]
+
+
+def fused_sizes(total: int, settings: Mapping[str, int]) -> Iterator[tuple[tuple[int, ...], int]]:
+    """What a fused tensor of so many rows may hold, by what is known of the network: (sizes of its parts, groups)."""
     groups, heads = settings.get("num_query_groups", 0), settings.get("num_attention_heads", 0)
     attention = bool(settings.get("is_attention"))
     if attention and groups and heads and total % (heads + 2 * groups) == 0:
@@ -153,16 +168,16 @@ def _fused_sizes(total: int, settings: dict[str, int]) -> Iterator[tuple[tuple[i
             yield (total // 2, total // 2), groups
 
 
-def _error(views: list[Tensor], targets: list[Tensor]) -> float:
-    """Relative L2 error of a sample of the first rows; infinite where shapes differ."""
+def sample_error(views: Sequence[Tensor], targets: Sequence[Tensor]) -> float:
+    """Relative L2 error of a sample of the first rows of each; infinite where shapes differ."""
     apart = size = 0.0
-    for view, target in zip(views, targets, strict=False):
-        if view.shape != target.shape or len(views) != len(targets):
+    if len(views) != len(targets):
+        return float("inf")
+    for view, target in zip(views, targets, strict=True):
+        if view.shape != target.shape:
             return float("inf")
-        if isinstance(target, Planned):
-            continue
         box = next(boxes(view.shape, at_most=_SAMPLE), None)
-        if box is None:
+        if box is None or isinstance(target, Planned):
             continue
         a, b = (np.nan_to_num(elements.values(t.read(box), t.dtype)) for t in (view, target))
         apart += float(np.square(np.abs(a - b)).sum())

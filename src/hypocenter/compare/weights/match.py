@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hypocenter.compare.comparison import Matching, Pair, SiteCard
@@ -11,6 +12,8 @@ from hypocenter.compare.naming.canonical import naming_of
 from hypocenter.compare.pairing.layouts import layout_of
 from hypocenter.compare.pairing.manual_map import ManualMap
 from hypocenter.compare.weights.checkpoint import Checkpoint
+from hypocenter.compare.weights.fused import fused_pairs
+from hypocenter.compare.weights.lay import ALIKE, lay, sample_error
 from hypocenter.compare.weights.statistics import cards_of, measured
 from hypocenter.record.facts_file import Facts, ModuleFacts
 
@@ -53,7 +56,39 @@ def match_checkpoints(baseline: Checkpoint, candidate: Checkpoint, manual: Manua
         ours = [c if c.spot in named else measured(c, baseline.tensors[c.spot.site]) for c in ours]
         theirs = [c if c.spot in named else measured(c, candidate.tensors[c.spot.site]) for c in theirs]
         found = match(ours, theirs, manual, baseline_facts=facts[0], candidate_facts=facts[1])
+        found = _fused(found, (ours, theirs), baseline, candidate)
     return Matched(matching=_tied(found, ours, theirs), negligible=dull)
+
+
+def _fused(
+    found: Matching, cards: tuple[list[SiteCard], list[SiteCard]], baseline: Checkpoint, candidate: Checkpoint
+) -> Matching:
+    """With what is fused under names that no table knows, and what other matchers took for the same by its shape."""
+    doubted = [pair for pair in found.pairs if _is_refuted(pair, baseline, candidate)]
+    spots = {spot for pair in doubted for spot in pair.baseline}, {spot for pair in doubted for spot in pair.candidate}
+    left = (
+        [*found.unmatched_baseline, *(card for card in cards[0] if card.spot in spots[0])],
+        [*found.unmatched_candidate, *(card for card in cards[1] if card.spot in spots[1])],
+    )
+    pairs = fused_pairs(*left, baseline.tensors, candidate.tensors)
+    used = {spot for pair in pairs for spot in pair.baseline}, {spot for pair in pairs for spot in pair.candidate}
+    gone = [pair for pair in doubted if pair.baseline[0] in used[0] or pair.candidate[0] in used[1]]
+    released = replace(
+        found, pairs=tuple(pair for pair in found.pairs if pair not in gone),
+        unmatched_baseline=tuple(card for card in left[0] if card in found.unmatched_baseline
+                                 or any(card.spot in pair.baseline for pair in gone)),
+        unmatched_candidate=tuple(card for card in left[1] if card in found.unmatched_candidate
+                                  or any(card.spot in pair.candidate for pair in gone)),
+    )  # fmt: skip
+    return _with(released, pairs)
+
+
+def _is_refuted(pair: Pair, baseline: Checkpoint, candidate: Checkpoint) -> bool:
+    """Whether two tensors of different names were paired, and their values are not alike."""
+    if pair.by not in ("renamed", "structure", "value") or len(pair.baseline) > 1 or len(pair.candidate) > 1:
+        return False
+    (laid,) = lay(pair, baseline, candidate)
+    return laid.view is None or sample_error([laid.view], [laid.target]) >= ALIKE
 
 
 def facts_of(checkpoint: Checkpoint) -> Facts | None:
@@ -84,6 +119,10 @@ def _tied(found: Matching, ours: list[SiteCard], theirs: list[SiteCard]) -> Matc
         if layout:
             why = "one side has no output layer: there it is tied to the embedding"
             pairs.append(Pair(baseline=(a.spot,), candidate=(b.spot,), by="tied", layout=layout, why=why))
+    return _with(found, pairs)
+
+
+def _with(found: Matching, pairs: Sequence[Pair]) -> Matching:
     used = {spot for pair in pairs for spot in (*pair.baseline, *pair.candidate)}
     return replace(
         found,

@@ -25,10 +25,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from hypocenter.axes import HOLD_COPIES
 from hypocenter.detect.group_engine import group_rule
 from hypocenter.detect.panel import Panel
 from hypocenter.detect.replica_rows import CLIP
-from hypocenter.detect.replica_track import AXES, Spread, is_last, track
+from hypocenter.detect.replica_track import Spread, is_last, track
 from hypocenter.detect.replica_verdicts import Verdict, verdicts
 from hypocenter.detect.replica_words import axis_words, values_words
 from hypocenter.nouns import Finding, Remedy
@@ -41,7 +42,7 @@ def check(panel: Panel) -> Iterator[Finding]:
     known = track(panel)
     if not is_last(panel):
         return
-    for axis in AXES:
+    for axis in HOLD_COPIES:
         verdict = judged.get(axis)
         spreads = known.clips.get(axis, [])
         if verdict is not None and verdict.reason == "clip" and not (verdict.is_averaged or verdict.is_assumed):

@@ -38,21 +38,12 @@ from hypocenter.detect.job import Job
 from hypocenter.detect.loss import Loss, loss_of
 from hypocenter.detect.rank_words import group_text, ranks_text, seconds_text
 from hypocenter.detect.waiting import BACKWARD, Wait, is_waiting
-from hypocenter.nouns import Finding, Phase, Source
-from hypocenter.record.whereabouts import Whereabouts, WherePhase
+from hypocenter.detect.whereabouts_words import IN_WORDS, PHASES, own_frames, source_of
+from hypocenter.nouns import Finding
+from hypocenter.record.whereabouts import Whereabouts
 
-_PHASES: dict[WherePhase, Phase] = {
-    "forward": "forward", "loss": "loss", "backward": "backward", "check": "grad", "agree": "comm",
-    "update": "optimizer",
-}  # fmt: skip
-_IN_WORDS: dict[WherePhase, str] = {
-    "starting": "starting, before its first step", "outside": "its own code, outside of model, backward and update",
-    "forward": "the forward", "loss": "its loss code", "backward": "the backward", "check": "Hypocenter's check",
-    "agree": "Hypocenter's agreement", "update": "the update", "replay": "a replay by Hypocenter", "off": "its program",
-}  # fmt: skip
 _CUT = re.compile(r"closed|reset|by peer|broken pipe", re.IGNORECASE)
 _TIMEOUT = re.compile(r"timed? ?out|timeout", re.IGNORECASE)
-_LIBRARY = re.compile(r"(site|dist)-packages|/hypocenter/|<frozen|/lib/python3")
 _SAID_AT_MOST = 4  # sentences of waits, and of other ranks' ends
 
 
@@ -74,10 +65,10 @@ def check(job: Job) -> Iterator[Finding]:
         step=_step(job, loss),
         microbatch=seen.microbatch if seen is not None else 0,
         rank=first.rank,
-        phase=None if seen is None or is_whole else "comm" if inside else _PHASES.get(seen.phase),
+        phase=None if seen is None or is_whole else "comm" if inside else PHASES.get(seen.phase),
         site=(seen.site or None) if seen is not None and not is_whole else None,
         op=seen.call.op if inside and seen is not None and seen.call is not None and not is_whole else None,
-        source=_source(seen) if seen is not None and not is_whole else None,
+        source=source_of(seen) if seen is not None and not is_whole else None,
         cause="unknown" if loss.severity == "note" else "rank-lost",
         why=tuple(_why(job, loss)),
         then=tuple(_then(loss)),
@@ -138,7 +129,7 @@ def _why(job: Job, loss: Loss) -> Iterator[str]:
                     f"{group_text(seen.call.ranks, job.places, job.world_size)}, which it {_done(seen)}"
                 )
         if seen.stack:
-            yield from (f"at SIGTERM rank {rank} was in {frame}" for frame in _own_frames(seen.stack)[:1])
+            yield from (f"at SIGTERM rank {rank} was in {frame}" for frame in own_frames(seen.stack)[:1])
     if loss.how == "silent":
         stop = "" if _was_cut_off(loss) else "a stop (SIGSTOP, a frozen machine), "
         yield f"no exception, no SIGTERM: {stop}SIGKILL (the out-of-memory killer?), a crash outside Python, os._exit"
@@ -153,12 +144,6 @@ def _was_cut_off(loss: Loss) -> bool:
     return any(_CUT.search(text) for text in said) and not any(_TIMEOUT.search(text) for text in said)
 
 
-def _own_frames(stack: str) -> list[str]:
-    """Lines of a stack that are not of a library, innermost first."""
-    lines = [line.strip() for line in stack.splitlines() if line.strip().startswith("File")]
-    return [line for line in lines if not _LIBRARY.search(line)]
-
-
 def _last_seen(job: Job, loss: Loss, seen: Whereabouts) -> str:
     place = f", at {seen.site}" if seen.site else ""
     line = f" ({PurePath(seen.line).name})" if seen.line else ""
@@ -171,7 +156,7 @@ def _last_seen(job: Job, loss: Loss, seen: Whereabouts) -> str:
         when = f", {seconds_text(age)} ago"
     else:
         when = f", {seconds_text(before)} before the others ended" if before > 0.001 else ""
-    return f"rank {seen.rank} was last seen in {_IN_WORDS[seen.phase]} of step {seen.step}{inside}{place}{line}{when}"
+    return f"rank {seen.rank} was last seen in {IN_WORDS[seen.phase]} of step {seen.step}{inside}{place}{line}{when}"
 
 
 def _beside(loss: Loss, seen: Whereabouts) -> list[int]:
@@ -225,8 +210,3 @@ def _then(loss: Loss) -> Iterator[str]:
         later = first.at_s - start.at_s
         when = f" {seconds_text(later)} later" if later > 0.001 and start.seen is not None else ""
         yield f"{ranks_text([end.rank for end in ends])} ended by {kind}{when}{f': {text}' if text else ''}"
-
-
-def _source(seen: Whereabouts) -> Source | None:
-    file, _, line = seen.line.rpartition(":")
-    return Source(file=file, line=int(line)) if file and line.isdigit() else None

@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from hypocenter.detect.collective_calls import Reduction, Value, collectives_of, reductions
 from hypocenter.detect.group_engine import group_rule
 from hypocenter.detect.panel import Panel
+from hypocenter.formats import FORMATS
 from hypocenter.nouns import Finding, Remedy
-from hypocenter.summary.formats import FORMATS
 
 CODE = "HC312"
 _ADVICE = "divide each rank's share before the reduction, or reduce in float32"

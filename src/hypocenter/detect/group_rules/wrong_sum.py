@@ -42,8 +42,8 @@ from hypocenter.detect.collective_calls import (
 from hypocenter.detect.group_engine import group_rule
 from hypocenter.detect.local_rows import LOCAL, NORM, REDUCED
 from hypocenter.detect.panel import Panel
+from hypocenter.formats import FORMATS
 from hypocenter.nouns import Finding, Remedy
-from hypocenter.summary.formats import FORMATS
 
 CODE = "HC311"
 _ADVICE = "repeat the step on these ranks with another transport (NCCL_P2P_DISABLE, NCCL_ALGO, HCCL_ALGO); if it comes \

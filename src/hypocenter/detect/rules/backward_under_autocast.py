@@ -31,7 +31,15 @@ PATIENCE = 3  # steps after which it is said unmeasured: no replay, or gradients
 HARMFUL = 0.01  # relative; rounding to half precision alone gives up to 0.004 (bfloat16) in one product
 
 
-@rule("HC216", "config", severity="warning", reads=("optimizer",))
+@rule(
+    "HC216",
+    "config",
+    severity="warning",
+    reads=("optimizer",),
+    not_in={
+        "mindspore": "MindSpore has no autocast block: the precision belongs to a cell, in forward and backward alike"
+    },
+)
 def check(window: Window) -> Iterator[Finding]:
     """Fire at the first backward inside autocast, and at the first that it does harm to."""
     row = row_of(window.readings, BACKWARD)

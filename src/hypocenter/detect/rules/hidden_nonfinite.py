@@ -31,7 +31,13 @@ TITLES = {
 }
 
 
-@rule("HC219", "nonfinite", severity="note", reads=("optimizer",))
+@rule(
+    "HC219",
+    "nonfinite",
+    severity="note",
+    reads=("optimizer",),
+    not_in={"mindspore": "those loggers, the Trainer of Transformers and wandb.watch, are of torch programs only"},
+)
 def check(window: Window) -> Iterator[Finding]:
     """Note each logger once."""
     for site, title in TITLES.items():

@@ -62,7 +62,7 @@ def check(window: Window) -> Iterator[Finding]:
         limit=0.0,
         actual=float(n_lost),
         why=(
-            f"backward handed {name} a gradient that is not 0, and what it has accumulated stayed bit for bit the same",
+            f"backward handed {name} a gradient that is not 0, and what it has accumulated holds nothing of it",
             f"so it is with {n_lost} of {n_looked} parameters that got a gradient in micro-batch {worst.microbatch}",
             f"seen in {len(before) + len(now)} micro-batches"
             + (f" of steps {first.step} to {window.step}" if n_steps > 1 else f" of step {window.step}"),

@@ -8,8 +8,9 @@ What it means
 How it is decided
     An output is not finite while no input of the same call is. Infinities that are constants of the program are
     left out, so are sites that were not finite in earlier steps that were healthy. The first in execution order
-    is reported: as an error when the loss or a gradient of the step is not finite, else as a note; there -inf
-    alone, the usual mask, says nothing.
+    is reported: as an error when the loss or a gradient of the step is not finite, as a warning when there are neither
+    (the program only computes outputs) and the output is the model's own, else as a note; there -inf alone, the usual
+    mask, says nothing.
     Where inputs of single operations were recorded (dumps of other tools), values that are not finite are followed
     from the loss, or the first bad gradient, back to where they began; those that ended in finite results are not
     blamed. It may begin in a parameter or in what the model was given.
@@ -57,9 +58,16 @@ def check(window: Window) -> Iterator[Finding]:
     others = len({r.site for r in made}) - 1
     yield replace(
         _found(first, window, f"{first.op or first.module or 'the output'} made {_kinds(first)}"),
-        severity="note" if is_healthy else "error",
+        severity="error" if not is_healthy else "warning" if _is_all(first, window) else "note",
         why=(f"{others} other site{'s' if others > 1 else ''} made non-finite values too",) if others else (),
     )
+
+
+def _is_all(output: Reading, window: Window) -> bool:
+    """Whether this is what the model gives, and nothing was computed of it that could tell whether it matters."""
+    is_model_s = "." not in output.site and not output.lacks  # a dump may leave out what follows
+    has_loss = window.record is not None and window.record.loss is not None
+    return is_model_s and not has_loss and not any(True for phase in ("loss", "grad") for _ in window.of(phase))
 
 
 def _origin(window: Window, *, is_healthy: bool) -> Origin | None:

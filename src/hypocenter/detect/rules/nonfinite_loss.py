@@ -4,7 +4,8 @@ What it means
     The loss of at least one micro-batch was NaN or infinite. The gradients that follow from it are too.
 
 How it is decided
-    The recorded loss of the step or of a micro-batch is not finite.
+    The recorded loss of the step or of a micro-batch is not finite. One that the program throws away, and goes on
+    without, is a warning: the program looked at its number, and no backward began with it or with anything beside it.
 
 What to do
     Read the cause, which a replay of the step finds. Without one: record the run again with replay switched on.

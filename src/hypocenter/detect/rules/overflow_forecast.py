@@ -30,8 +30,8 @@ from hypocenter.detect.engine import rule
 from hypocenter.detect.forecast import Forecast, forecast
 from hypocenter.detect.peaks import is_near_limit, key_of
 from hypocenter.detect.window import Window
+from hypocenter.formats import FORMATS
 from hypocenter.nouns import Finding, Reading, Remedy
-from hypocenter.summary.formats import FORMATS
 
 MOST_HEADROOM_BITS = 3.0  # 8188 in float16: with more, growth is not yet a matter of the format
 MIN_SPAN_STEPS = 64  # of growth: at the start of training values grow from their initial size to that of the data

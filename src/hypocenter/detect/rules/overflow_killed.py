@@ -23,9 +23,10 @@ from collections.abc import Iterator
 
 from hypocenter.detect.engine import LARGE_HALF, rule
 from hypocenter.detect.window import Window
+from hypocenter.formats import FORMATS
 from hypocenter.nouns import Finding, Reading
 
-LARGEST_HALF = 65504.0  # IEEE 754 binary16
+LARGEST_HALF = FORMATS["float16"].max
 
 
 @rule("HC105", "nonfinite", severity="error", reads=("large-half", "zero"))

@@ -28,7 +28,13 @@ from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding, Remedy
 
 
-@rule("HC218", "stagnation", severity="error", reads=("optimizer",))
+@rule(
+    "HC218",
+    "stagnation",
+    severity="error",
+    reads=("optimizer",),
+    not_in={"mindspore": "MindSpore has no autocast block that could keep casts of weights: each forward casts anew"},
+)
 def check(window: Window) -> Iterator[Finding]:
     """Fire at the second step that differs, after a first that did not."""
     now = value_of(window, STALE)

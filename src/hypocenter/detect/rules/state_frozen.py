@@ -27,7 +27,6 @@ from collections.abc import Iterator
 
 from hypocenter.detect.engine import rule
 from hypocenter.detect.update_rows import (
-    FRACTION_BITS,
     MOMENT_RATIO,
     MOMENTS_WRONG,
     STEP_COUNTER,
@@ -36,6 +35,7 @@ from hypocenter.detect.update_rows import (
     streak,
 )
 from hypocenter.detect.window import Window
+from hypocenter.formats import format_of
 from hypocenter.nouns import Finding, Reading, Remedy
 
 N_STUCK = 2  # updates in a row that leave the counter as it is
@@ -54,7 +54,8 @@ def check(window: Window) -> Iterator[Finding]:
 
 
 def _counter(window: Window, row: Reading) -> Iterator[Finding]:
-    last = 2 ** (FRACTION_BITS.get(row.dtype, 64) + 1)  # from here on the format has even numbers only
+    form = format_of(row.dtype)
+    last = 2**63 if form is None else form.whole_up_to  # from here on the format has even numbers only
     moves = [r for r in rows_at(window, STEP_MOVED) if r.site == row.site]
     moves += reversed(window.history.rows(row.site, STEP_MOVED))
     n_stuck = next((i for i, r in enumerate(moves) if r.summary.sum != 0), len(moves))

@@ -29,7 +29,7 @@ from hypocenter.diagnose import why
 from hypocenter.diagnose.evidence import Evidence, OpFacts, TensorFacts, Verdict
 from hypocenter.diagnose.numbers import short
 from hypocenter.diagnose.operators import CONVOLUTION, MATMUL, REDUCTION, base, subject
-from hypocenter.diagnose.rulings import dtype_of, fact, floating, limit_of, overflow
+from hypocenter.diagnose.rulings import dtype_of, fact, floating, has_lost_partial_sums, limit_of, overflow, ran_away
 from hypocenter.diagnose.verdicts import cause
 from hypocenter.summary.reductions import mean_magnitude, rms
 
@@ -67,12 +67,7 @@ def decide(evidence: Evidence) -> Verdict | None:
 
 def _partial_sums(evidence: Evidence, origin: OpFacts) -> Verdict | None:
     rerun, limit = evidence.float64, limit_of(evidence)
-    repeats = evidence.again.ran and evidence.again.equal_bits and not (evidence.cpu.ran and evidence.cpu.finite)
-    if (
-        limit is None
-        or not (rerun.ran and rerun.finite and rerun.absmax <= limit and repeats)
-        or evidence.leaf is not None
-    ):
+    if limit is None or not has_lost_partial_sums(evidence) or ran_away(evidence) is not None:
         return None
     dtype = dtype_of(evidence)
     return Verdict(

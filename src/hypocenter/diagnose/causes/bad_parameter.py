@@ -34,10 +34,25 @@ def decide(evidence: Evidence) -> Verdict | None:
     kinds = " and ".join(chip.split(" ")[0] for chip in evidence.chips) or "non-finite values"
     chips = ", ".join(evidence.chips) or "non-finite values"
     first = f", first at {list(evidence.indices[0])}" if evidence.indices else ""
+    writer, when = _last_writer(evidence)
     return Verdict(
         cause="bad-parameter",
         confidence=supported(evidence),
-        title=f"{kind} {name} held {kinds} before the step",
-        why=(f"{name} {list(evidence.leaf.shape)} {evidence.leaf.dtype}: {chips}{first}",),
+        title=f"{kind} {name} held {kinds} {when}",
+        why=(f"{name} {list(evidence.leaf.shape)} {evidence.leaf.dtype}: {chips}{first}", *writer),
         advice="check the checkpoint, the initialisation and the last update that wrote it",
     )
+
+
+def _last_writer(evidence: Evidence) -> tuple[tuple[str, ...], str]:
+    """What is known of who wrote the parameter last, and how to say when it was not finite."""
+    facts = evidence.facts
+    step = facts.get("last_update_step")
+    if evidence.leaf is None or facts.get("bad_parameter") != evidence.leaf.name or not isinstance(step, (int, float)):
+        return (), "before the step"
+    if facts.get("written_since"):
+        return (
+            f"something else than an optimizer has written to it since the update of step {step:.0f}",
+        ), "before the step"
+    why = f"the update of step {step:.0f} was the last to write it; the gradients of that were finite"
+    return (why,), "before this update" if step == evidence.step else "before the step"

@@ -22,25 +22,21 @@ from __future__ import annotations
 
 from hypocenter.diagnose import why
 from hypocenter.diagnose.evidence import Evidence, Verdict
+from hypocenter.diagnose.numbers import WIDE_LIMIT
 from hypocenter.diagnose.operators import subject
-from hypocenter.diagnose.rulings import floating, overflow
-from hypocenter.diagnose.trend import growth
+from hypocenter.diagnose.rulings import Overflow, overflow, ran_away
+from hypocenter.diagnose.trend import growth, loss_growth
 from hypocenter.diagnose.verdicts import cause
 
-WIDE_LIMIT = 1e38  # bfloat16 and float32 end at 3.4e38; float16 and fp8 far below
-HUGE = 1e12  # no trained network works with activations of this size
 GROWN_BITS = 10.0  # growth by a factor of 1000 over the recorded steps
 
 
 @cause("exploding-activation", order=170)
 def decide(evidence: Evidence) -> Verdict | None:
     """An overflow of a wide format by operands that had run away."""
-    found, origin = overflow(evidence), evidence.origin
-    if found is None or origin is None or origin.phase == "backward" or found.limit < WIDE_LIMIT:
-        return None
-    largest = max((t.summary.absmax for t in floating(origin)), default=0.0)
-    trend = growth(evidence.history)
-    if largest < HUGE and (trend is None or trend.bits < GROWN_BITS):
+    origin = evidence.origin
+    found = ran_away(evidence) or _grown(evidence)
+    if found is None or origin is None or origin.phase == "backward":
         return None
     return Verdict(
         cause="exploding-activation",
@@ -51,3 +47,12 @@ def decide(evidence: Evidence) -> Verdict | None:
         actual=found.actual,
         advice="lower the learning rate, warm up, clip gradients or add a norm; a wider format only delays it",
     )
+
+
+def _grown(evidence: Evidence) -> Overflow | None:
+    """An overflow of a wide format where |max| or the loss had grown before."""
+    found, trend = overflow(evidence), growth(evidence.history)
+    if found is None or found.limit < WIDE_LIMIT:
+        return None
+    has_grown = trend is not None and trend.bits >= GROWN_BITS
+    return found if has_grown or loss_growth(evidence.losses) is not None else None

@@ -22,20 +22,15 @@ from __future__ import annotations
 from hypocenter.diagnose import why
 from hypocenter.diagnose.evidence import Evidence, Verdict
 from hypocenter.diagnose.operators import subject
-from hypocenter.diagnose.rulings import floating, overflow
+from hypocenter.diagnose.rulings import ran_away
 from hypocenter.diagnose.verdicts import cause
-
-WIDE_LIMIT = 1e38  # bfloat16 and float32 end at 3.4e38; float16 and fp8 far below
-HUGE = 1e12  # no trained network works with gradients of this size
 
 
 @cause("exploding-gradient", order=180)
 def decide(evidence: Evidence) -> Verdict | None:
     """An overflow of a wide format in backward by operands that had run away."""
-    found, origin = overflow(evidence), evidence.origin
-    if found is None or origin is None or origin.phase != "backward" or found.limit < WIDE_LIMIT:
-        return None
-    if max((t.summary.absmax for t in floating(origin)), default=0.0) < HUGE:
+    found, origin = ran_away(evidence), evidence.origin
+    if found is None or origin is None or origin.phase != "backward":
         return None
     return Verdict(
         cause="exploding-gradient",

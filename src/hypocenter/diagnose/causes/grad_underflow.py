@@ -25,8 +25,9 @@ from hypocenter.diagnose.evidence import Evidence, Verdict
 from hypocenter.diagnose.numbers import counted, short
 from hypocenter.diagnose.rulings import fact
 from hypocenter.diagnose.verdicts import cause
+from hypocenter.formats import FORMATS
 
-SMALLEST_HALF = 2.0**-24  # IEEE 754 binary16
+SMALLEST_HALF = FORMATS["float16"].smallest_subnormal
 
 
 @cause("grad-underflow", order=45)

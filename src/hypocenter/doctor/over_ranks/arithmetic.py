@@ -12,6 +12,8 @@ from hypocenter.doctor.over_ranks.reports import Reports
 CODE = "arithmetic.burn"
 TITLE = "matmul and sums"
 
+order = 9  # in which judges are asked
+
 
 def judge(reports: Reports) -> list[Check]:
     """Each device by itself, then devices with each other."""

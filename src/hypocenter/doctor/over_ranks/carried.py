@@ -8,6 +8,8 @@ from typing import Any
 from hypocenter.doctor.answer import Check
 from hypocenter.doctor.over_ranks.reports import Reports, of_plain
 
+order = 10  # in which judges are asked
+
 
 def judge(reports: Reports) -> list[Check]:
     """Checks of each host once, and the settings compared."""

@@ -24,6 +24,8 @@ TITLES = {
 }
 _PARTS = ("all-gather", "all-to-all")  # whose results are parts of the ranks, in order
 
+order = 6  # in which judges are asked
+
 
 def judge(reports: Reports) -> list[Check]:
     """One check for each collective that was done."""

@@ -11,6 +11,8 @@ from hypocenter.doctor.over_ranks.reports import Reports, joined
 
 CODE, TITLE = "comm.devices", "devices"
 
+order = 3  # in which judges are asked
+
 
 def judge(reports: Reports) -> list[Check]:
     """Devices, then versions."""

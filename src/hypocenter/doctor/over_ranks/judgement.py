@@ -3,38 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from hypocenter.catalogue import Catalogue, having
 from hypocenter.doctor.answer import Check
-from hypocenter.doctor.over_ranks import (
-    arithmetic,
-    carried,
-    collectives,
-    devices,
-    links,
-    nccl,
-    pace,
-    pairs,
-    rendezvous,
-    stuck,
-)
 from hypocenter.doctor.over_ranks.reports import Reports, of_message
 
 if TYPE_CHECKING:
     from hypocenter.doctor.communication import Examined
 
-JUDGES: tuple[Callable[[Reports], list[Check]], ...] = (
-    rendezvous.judge,
-    stuck.judge,
-    devices.judge,
-    links.judge,
-    pairs.judge,
-    collectives.judge,
-    pace.judge,
-    nccl.judge,
-    arithmetic.judge,
-    carried.judge,
-)
+JUDGES: Catalogue[ModuleType] = Catalogue("hypocenter.doctor.over_ranks", entry=having("judge"))
 _WORST_FIRST = ("problem", "warning", "cannot-tell", "ok", "not-applicable")
 
 
@@ -43,7 +22,7 @@ def judged(message: Mapping[str, Any], expected_hosts: Mapping[int, str]) -> Exa
     from hypocenter.doctor.communication import Examined
 
     reports = of_message(message, expected_hosts)
-    checks = [check for judge in JUDGES for check in _safely(judge, reports)]
+    checks = [check for each in JUDGES.in_order() for check in _safely(each.judge, reports)]
     checks.sort(key=lambda check: _WORST_FIRST.index(check.status))
     return Examined(tuple(checks), reports.missing, reports.n_ranks)
 

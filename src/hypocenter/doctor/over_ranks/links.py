@@ -11,6 +11,8 @@ from hypocenter.doctor.over_ranks.reports import Reports, joined
 CODE, TITLE = "comm.links", "sockets"
 ALL_PAIRS = 64  # ranks; as in hypocenter.examine.links
 
+order = 4  # in which judges are asked
+
 
 def judge(reports: Reports) -> list[Check]:
     """The links, and the names of the hosts."""

@@ -6,6 +6,8 @@ from hypocenter.doctor import nccl_log
 from hypocenter.doctor.answer import Check
 from hypocenter.doctor.over_ranks.reports import Reports
 
+order = 8  # in which judges are asked
+
 
 def judge(reports: Reports) -> list[Check]:
     """Its transports, versions and warnings; nothing where it was not used."""

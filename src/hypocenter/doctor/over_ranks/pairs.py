@@ -14,6 +14,8 @@ CODE, TITLE = "comm.pairs", "pairs of ranks"
 SLOW = 4.0  # times slower than the others, in the quickest of six tries at two times: a link to look at
 _LEAST_SLOW_S = 0.003  # of one exchange: a loaded machine takes that from anybody
 
+order = 5  # in which judges are asked
+
 
 def judge(reports: Reports) -> list[Check]:
     """What one rank sends to another arrives changed, or not at all.

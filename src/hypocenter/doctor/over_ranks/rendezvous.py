@@ -7,6 +7,8 @@ from hypocenter.doctor.over_ranks.reports import Reports, joined, last_words
 
 CODE, TITLE = "comm.rendezvous", "rendezvous"
 
+order = 1  # in which judges are asked
+
 
 def judge(reports: Reports) -> list[Check]:
     """A rank of the job did not come to where all meet.

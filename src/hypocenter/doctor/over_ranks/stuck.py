@@ -17,6 +17,8 @@ _ON_OTHERS = ("waiting", "exchanging", "done")
 _SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
 _SIGNAL_FIX = {7: "df -h /dev/shm  # SIGBUS: shared memory is full", 9: "dmesg | grep -i 'out of memory'"}
 
+order = 2  # in which judges are asked
+
 
 def judge(reports: Reports) -> list[Check]:
     """Problems by rank, or one check that all went through."""

@@ -11,10 +11,9 @@ import torch
 from hypocenter.diagnose.evidence import Alternative, Evidence
 from hypocenter.replay.case import HIDDEN
 from hypocenter.replay.cure.rehearsal import Around, Rehearsal, Rehearsed
-from hypocenter.replay.remedies.catalogue import REMEDIES
 from hypocenter.replay.remedies.cost import parameter_share
 from hypocenter.replay.remedies.float64_reference import Float64Reference
-from hypocenter.replay.remedies.kinds import RemedyKind
+from hypocenter.replay.remedies.kinds import REMEDIES, RemedyKind
 from hypocenter.summary.reducers.torch_float64 import has_float64
 
 MOST_ELEMENTS = (
@@ -67,7 +66,7 @@ class Comparison:
             targets=tuple(targets),
             verified=finite,
             why_not=found.why_not or ("" if finite else "loss or gradients are not finite with it"),
-            cost=min(found.seconds, *again_s) / self._plain_s if finite and self._plain_s else None,
+            cost=min([found.seconds, *again_s]) / self._plain_s if finite and self._plain_s else None,
             share=parameter_share(self._roots, modules) if modules else None,
             error=self._error(found) if finite else None,
             text=text,
@@ -76,7 +75,7 @@ class Comparison:
     def with_kinds(self, targets: Sequence[str], modules: Sequence[torch.nn.Module]) -> list[Alternative]:
         """Every other remedy that could apply, each on the same modules, the preferred ones first."""
         tried: list[Alternative] = []
-        for kind in REMEDIES:
+        for kind in REMEDIES.in_order():
             if kind.name == "fp32-island" or self._rehearsal.is_spent or not kind.applies(self._evidence):
                 continue
             if kind.takes_modules:

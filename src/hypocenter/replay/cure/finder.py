@@ -55,7 +55,7 @@ class Cures:
         origin = evidence.origin
         if origin is None:
             return self._without_cure("cannot-tell", "the trace does not say where the failure starts")
-        if origin.site == LOSS and origin.source is not None:
+        if self._module(origin.site) is None and origin.source is not None:  # the user's own code, outside modules
             return self._in_loss_code(origin.source, scales)
         if not evidence.float64.finite and not self._is_about_precision(scales):
             return self._nothing_helps()

@@ -1,4 +1,4 @@
-"""Adjudicate by doing it again: an operator of MindSpore in float64 and on the same device; its operands as facts."""
+"""Adjudicate by doing it again: an operator of MindSpore in float64 and on the same device."""
 
 from __future__ import annotations
 
@@ -9,49 +9,19 @@ import numpy as np
 from mindspore._c_expression import typing  # pyright: ignore[reportMissingImports]
 from numpy.typing import NDArray
 
-from hypocenter.diagnose.evidence import OpFacts, Rerun, TensorFacts
-from hypocenter.diagnose.numbers import LARGEST
+from hypocenter.diagnose.evidence import Rerun
 from hypocenter.diagnose.operators import CAST, RANDOM
 from hypocenter.operator_names import canonical
-from hypocenter.replay.mindspore.host import FLOATS, Held, flat, held, is_floating, same_values, values
-from hypocenter.replay.mindspore.trace import Node, OpTracer
-from hypocenter.replay.witness import BadValues
-from hypocenter.summary.reducers.numpy import summarize
+from hypocenter.replay.host_values import compared
+from hypocenter.replay.mindspore.host import FLOATS, flat, is_floating, values
+from hypocenter.replay.node import Node
 
-MAX_INDICES = 16
 _DTYPES = ("dtype",)  # argument names that hold a format
-
-
-def bad_output(node: Node) -> Held | None:
-    """The first output that is not finite."""
-    return next((out for out in node.outputs if not bool(np.isfinite(out.array).all())), None)
-
-
-def bad_mask(array: NDArray[Any]) -> NDArray[np.bool_]:
-    """Where it is not finite, leaving out constants of the program (a mask's -inf) when NaN is the news."""
-    nan = np.isnan(array)
-    return nan if bool(nan.any()) else ~np.isfinite(array)
-
-
-def bad_values(found: Held, mask: NDArray[np.bool_]) -> BadValues:
-    """What is known of elements that are not finite."""
-    return BadValues(
-        chips=_chips(found.array),
-        indices=tuple(tuple(int(i) for i in row) for row in np.argwhere(mask)[:MAX_INDICES]),
-        shape=tuple(found.array.shape),
-        limit=LARGEST.get(found.dtype),
-        mask=mask,
-    )
-
-
-def _chips(array: NDArray[Any]) -> tuple[str, ...]:
-    counts = (("NaN", np.isnan(array)), ("+inf", array == np.inf), ("-inf", array == -np.inf))
-    return tuple(f"{kind} ×{int(there.sum()):,}" for kind, there in counts if there.any())
 
 
 def rerun_float64(node: Node) -> Rerun:
     """The op in float64: finite means that the format was too small, not that the mathematics is singular."""
-    original = bad_output(node)
+    original = node.bad_output
     if node.func is None or node.args is None or original is None:
         return Rerun(why_not=_not_kept(node))
     try:
@@ -63,12 +33,12 @@ def rerun_float64(node: Node) -> Rerun:
         return Rerun(why_not=_line(error))
     except Exception as error:  # a kernel that knows no float64
         return Rerun(why_not=f"it cannot run in float64: {_line(error)}")
-    return _compared(result, original)
+    return compared(result, original.array)
 
 
 def rerun_same(node: Node) -> Rerun:
     """The op again on the same device: other bits mean hardware or a race."""
-    original = bad_output(node)
+    original = node.bad_output
     if node.func is None or node.args is None or original is None:
         return Rerun(why_not=_not_kept(node))
     if canonical(node.traced.op) in RANDOM:
@@ -77,7 +47,7 @@ def rerun_same(node: Node) -> Rerun:
         result = _first(node.func(*node.args))
     except Exception as error:
         return Rerun(why_not=_line(error))
-    return _compared(result, original)
+    return compared(result, original.array)
 
 
 def _not_kept(node: Node) -> str:
@@ -94,20 +64,6 @@ def _first(result: Any) -> NDArray[Any] | None:
     return next((values(t) for t in flat(result) if is_floating(t)), None)
 
 
-def _compared(result: NDArray[Any] | None, original: Held) -> Rerun:
-    if result is None or result.shape != original.array.shape:
-        return Rerun(why_not="it has no comparable output")
-    there = result[bad_mask(original.array)]
-    finite = np.abs(there[np.isfinite(there)])
-    return Rerun(
-        ran=True,
-        finite=finite.size == there.size,
-        absmax=float(finite.max()) if finite.size else 0.0,
-        n_nonfinite=int(there.size - finite.size),
-        equal_bits=same_values(result, original.array),
-    )
-
-
 def _widened(value: Any, names: tuple[str, ...] = ()) -> Any:
     """Floating tensors and requested floating formats widened to float64."""
     if isinstance(value, ms.Tensor):
@@ -121,60 +77,8 @@ def _widened(value: Any, names: tuple[str, ...] = ()) -> Any:
     return value
 
 
-def tensor_facts(found: Held, name: str, origin: str = "", *, literal: bool = False) -> TensorFacts:
-    """A tensor as plain facts."""
-    return TensorFacts(
-        name=name,
-        dtype=found.dtype,
-        shape=tuple(found.array.shape),
-        summary=summarize(found.array),
-        origin=origin,
-        literal_inf=literal,
-    )
-
-
-def op_facts(tracer: OpTracer, node: Node, *, detailed: bool = True) -> OpFacts:
-    """An op as plain facts; detailed ones need captured arguments."""
-    place = node.place
-    is_backward = place.phase == "backward"
-    return OpFacts(
-        index=node.traced.index,
-        op=place.forward_op if is_backward and place.forward_op else node.traced.op,
-        phase=place.phase,
-        site=place.site,
-        module=place.module,
-        port="grad_in[0]" if is_backward else "out[0]",
-        source=place.source(),
-        inputs=_inputs(tracer, node) if detailed else (),
-        outputs=tuple(tensor_facts(out, f"out[{i}]") for i, out in enumerate(node.outputs)) if detailed else (),
-        scalars={**(node.scalars if detailed else {}), **({"backward_op": node.traced.op} if is_backward else {})},
-    )
-
-
-def _inputs(tracer: OpTracer, node: Node) -> tuple[TensorFacts, ...]:
-    found: list[TensorFacts] = []
-    position = 0
-    for name, value in zip(node.names, operands(node), strict=False):
-        for tensor in flat(value):
-            edge = node.traced.inputs[position] if position < len(node.traced.inputs) else None
-            position += 1
-            origin = describe_producer(tracer, edge.producer) if edge is not None else ""
-            literal = edge is not None and bool(edge.bits) and not edge.real
-            found.append(tensor_facts(held(tensor), name, origin, literal=literal))
-    return tuple(found)
-
-
 def operands(node: Node) -> tuple[Any, ...]:
     """The captured arguments, without what the older kind of operator has in front."""
     args: Any = node.args or ()
     is_old = len(args) == 3 and isinstance(args[0], ms.ops.Primitive) and isinstance(args[2], tuple)
     return args[2] if is_old else tuple(args)
-
-
-def describe_producer(tracer: OpTracer, producer: int) -> str:
-    """Who made a tensor, in words."""
-    if producer < 0:
-        leaf = tracer.leaves[-1 - producer]
-        return f"{leaf.kind} {leaf.name}".strip()
-    node = tracer.nodes[producer]
-    return f"{node.traced.op} in {node.place.site or 'the model'}"

@@ -1,4 +1,4 @@
-"""Which infinities are constants of the program, which factors are zero, and arguments kept for another execution."""
+"""Which values are constants of the program, which factors are zero, and arguments kept for another execution."""
 
 from __future__ import annotations
 
@@ -9,17 +9,8 @@ import mindspore as ms  # pyright: ignore[reportMissingImports]
 import numpy as np
 from numpy.typing import NDArray
 
-from hypocenter.optrace import LITERAL_NEGINF, LITERAL_POSINF, NAN, NEGINF, POSINF, Edge
+from hypocenter.optrace import Edge
 from hypocenter.replay.mindspore.host import values
-
-
-def as_constants(bits: int, kind: str, *, is_number: bool) -> int:
-    """Infinities that the program wrote: an additive mask that came from outside, a number that became a tensor."""
-    if kind == "external" and is_number:
-        return bits & NAN | (LITERAL_POSINF if bits & POSINF else 0) | (LITERAL_NEGINF if bits & NEGINF else 0)
-    if bits & NEGINF and not bits & (NAN | POSINF) and kind != "param":
-        return LITERAL_NEGINF
-    return bits
 
 
 def other_factor_is_zero(read: list[Any], edges: tuple[Edge, ...], outputs: Sequence[NDArray[Any] | None]) -> bool:

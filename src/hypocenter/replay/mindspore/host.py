@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import mindspore as ms  # pyright: ignore[reportMissingImports]
-import numpy as np
 from numpy.typing import NDArray
 
-from hypocenter.optrace import NAN, NEGINF, POSINF
+from hypocenter.replay.host_values import Held, bits_of
 from hypocenter.summary.reducers.mindspore_values import dtype_name, has_values, on_host
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """A copy of a tensor's values."""
-
-    array: NDArray[Any]  # float32 for bfloat16
-    dtype: str
-
 
 FLOATS = (ms.float16, ms.bfloat16, ms.float32, ms.float64)
 
@@ -38,18 +27,6 @@ def values(tensor: Any) -> NDArray[Any]:
 def nonfinite_bits(tensor: Any) -> int:
     """Which kinds of non-finite values a tensor holds."""
     return 0 if not is_floating(tensor) or not has_values(tensor) else bits_of(values(tensor))
-
-
-def bits_of(array: NDArray[Any]) -> int:
-    """The same of values on the host."""
-    if array.dtype.kind not in "fc" or bool(np.isfinite(array).all()):
-        return 0
-    real = np.stack([np.real(array), np.imag(array)]) if array.dtype.kind == "c" else array
-    return (
-        NAN * bool(np.isnan(real).any())
-        | POSINF * bool((real == np.inf).any())
-        | NEGINF * bool((real == -np.inf).any())
-    )
 
 
 def is_finite(tensor: Any) -> bool:
@@ -74,11 +51,6 @@ def address(tensor: Any) -> int:
         return int(tensor.untyped_storage().data_ptr())
     except Exception:  # a compressed or empty tensor, another version of MindSpore
         return 0
-
-
-def same_values(a: NDArray[Any], b: NDArray[Any]) -> bool:
-    """Bit for bit as far as a value can tell: NaN equals NaN."""
-    return a.shape == b.shape and a.dtype == b.dtype and bool(((a == b) | (np.isnan(a) & np.isnan(b))).all())
 
 
 def held(tensor: Any) -> Held:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import math
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 
 from hypocenter.diagnose.evidence import Cure, Evidence
-from hypocenter.replay import samples
+from hypocenter.replay import step_by_step
 from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.replay.mindspore import island
 from hypocenter.replay.mindspore.engine import Replayed, Replayer
@@ -16,7 +16,7 @@ from hypocenter.replay.mindspore.host import is_finite
 from hypocenter.replay.mindspore.trace import OpTracer
 from hypocenter.replay.mindspore.traced import Traced
 from hypocenter.replay.mindspore.tracing import blamed, traced
-from hypocenter.replay.testimony import testify
+from hypocenter.replay.step_by_step import TracedReplay
 from hypocenter.tap.mindspore.names import NameMap
 from hypocenter.tap.mindspore.tape import GradCall
 
@@ -43,37 +43,21 @@ class Investigator:
             seed_scale: multiplies what backward starts from: 1 / loss scale when the scale has no part in it.
             cure: search one.
         """
-        if base.loss_scale is not None:
-            base = replace(base, replayed_scale=base.loss_scale * seed_scale)
-        why_not, n_finite = "no micro-batch was recorded in this step", 0
-        for call in sorted(microbatches, key=_suspicion):
-            try:
-                found = self._replayed(base, call, seed_scale)
-            except ReplayImpossible as error:
-                why_not = str(error)
-            except Exception as error:  # the user's own code runs here: anything may come out of it
-                why_not = f"the replay raised {type(error).__name__}: {_line(error)}"
-            else:
-                if found is not None:
-                    return self._cured(*found, microbatches, seed_scale) if cure else found[0]
-                n_finite += 1
-        if n_finite:
-            why_not = _finite(base, is_sum=n_finite == len(microbatches) > 1)
-        return replace(base, replayed=n_finite > 0, why_not=why_not)
-
-    def _cured(
-        self, evidence: Evidence, tracer: OpTracer, microbatches: Sequence[GradCall], seed_scale: float
-    ) -> Evidence:
-        if not evidence.reproduced:
+        traced = functools.partial(self._traced, seed_scale)
+        evidence, done = step_by_step.investigate(base, microbatches, traced, seed_scale=seed_scale)
+        if done is None or not cure or not evidence.reproduced:
             return evidence
         try:
-            cure = island.search(evidence, tracer, self._replayer, self._names, microbatches, seed_scale=seed_scale)
+            found = island.search(
+                evidence, done.tracer, self._replayer, self._names, microbatches, seed_scale=seed_scale
+            )
         except Exception as error:  # what was found out is worth more than a cure
-            cure = Cure(status="cannot-tell", why=(f"the search raised {type(error).__name__}: {_line(error)}",))
-        evidence = replace(evidence, cure=cure)
+            why = f"the search raised {type(error).__name__}: {step_by_step.first_line(error)}"
+            found = Cure(status="cannot-tell", why=(why,))
+        evidence = replace(evidence, cure=found)
         return replace(evidence, remedies=island.remedies(evidence))
 
-    def _traced(self, call: GradCall, seed_scale: float) -> tuple[OpTracer, Replayed]:
+    def _traced(self, seed_scale: float, call: GradCall) -> TracedReplay:
         """What was compiled is run operator by operator; if the failure does not show then, as it was."""
         with contextlib.suppress(_OnlyCompiled):
             try:
@@ -83,59 +67,26 @@ class Investigator:
             except Exception as error:
                 raise _OnlyCompiled from error
             if not replayed.finite:
-                return tracer, replayed
-        return traced(self._replayer, self._names, call, seed_scale=seed_scale)
+                return self._done(seed_scale, call, tracer, replayed)
+        return self._done(seed_scale, call, *traced(self._replayer, self._names, call, seed_scale=seed_scale))
 
-    def _replayed(self, base: Evidence, call: GradCall, seed_scale: float) -> tuple[Evidence, OpTracer] | None:
-        """None: this micro-batch is finite."""
-        tracer, replayed = self._traced(call, seed_scale)
-        values = [v for v in replayed.values if not is_finite(v)]
-        bad = [(w, g) for w, g in zip(call.weights, replayed.grads, strict=False) if not is_finite(g)]
-        if not values and not bad:
-            return None
-        base = replace(
-            base,
-            microbatch=call.number,
-            replayed=True,
-            replayed_bad_params=tuple(self._names.label(weight) for weight, _ in bad),
-            forward_finite=not values,
-            notes=(*base.notes, _DREW) if replayed.drew else base.notes,
+    def _done(self, seed_scale: float, call: GradCall, tracer: OpTracer, replayed: Replayed) -> TracedReplay:
+        pairs = zip(call.weights, replayed.grads, strict=False)
+        return TracedReplay(
+            tracer=tracer,
+            has_bad_values=not all(map(is_finite, replayed.values)),
+            bad_params=tuple(self._names.label(weight) for weight, gradient in pairs if not is_finite(gradient)),
+            blamed=lambda: blamed(tracer, call, replayed),
+            witness=lambda: Traced(tracer),
+            inputs=[tensor for _, tensor in self._replayer.named_inputs(call)],
+            is_finite_with=lambda rows: self._replayer.run(call, rows=rows, seed_scale=seed_scale).finite,
+            broken=tracer.broken,
+            notes=(_DREW,) if replayed.drew else (),
         )
-        found = None if tracer.broken else blamed(tracer, call, replayed)
-        if found is None:
-            why = f"the trace broke off: {tracer.broken}" if tracer.broken else _LOST
-            return replace(base, why_not=why), tracer
-        evidence, _, mask = testify(Traced(tracer), base, found)
-        inputs = [tensor for _, tensor in self._replayer.named_inputs(call)]
-        n_rows = samples.batch_size(inputs)
-
-        def finite_with(kept: Sequence[int]) -> bool:
-            return self._replayer.run(call, rows=(n_rows, kept), seed_scale=seed_scale).finite
-
-        rows = samples.rows_of(mask, n_rows) if mask is not None else ()
-        return samples.named(evidence, rows, n_rows, finite_with), tracer
 
 
 class _OnlyCompiled(Exception):
     """A function that only the compiler understands."""
 
 
-def _finite(base: Evidence, *, is_sum: bool) -> str:
-    if base.world_size > 1:
-        return "on this rank the step is finite: the value came from another rank"
-    if is_sum:
-        return "every micro-batch is finite alone: the sum of their gradients is not"
-    return "the replay was finite: the failure depends on something that is not part of the step's inputs"
-
-
 _DREW = "dropout dropped other values in the replay than in the run: MindSpore cannot draw the same again"
-_LOST = "the trace lost the way from the bad value back to its origin"
-
-
-def _suspicion(call: GradCall) -> tuple[bool, int]:
-    """Micro-batches whose loss was not finite first, then in order."""
-    return call.loss_value is None or math.isfinite(call.loss_value), call.number
-
-
-def _line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [""])[0][:200]

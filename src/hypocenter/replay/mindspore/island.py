@@ -1,4 +1,4 @@
-"""Which cells in float32 make the failed step finite: tried in replays, beginning with the blamed operator's."""
+"""Which cells, at the least, have to compute in float32 for the failed step to be finite: tried in replays."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from mindspore._c_expression import MixedPrecisionType  # pyright: ignore[report
 from hypocenter.diagnose.evidence import Cure, Evidence
 from hypocenter.nouns import Remedy
 from hypocenter.replay import samples
+from hypocenter.replay.cure.search import OutOfBudget, smallest
 from hypocenter.replay.mindspore.engine import Replayer
 from hypocenter.replay.mindspore.trace import OpTracer
 from hypocenter.replay.mindspore.tracing import blamed, traced
@@ -45,7 +46,7 @@ def search(
     *,
     seed_scale: float,
 ) -> Cure | None:
-    """Cells, from the blamed operator's on, whose float32 makes every micro-batch of the step finite.
+    """The smallest set of cells whose float32 makes every micro-batch of the step finite.
 
     Args:
         evidence: with origin or leaf filled in.
@@ -61,11 +62,15 @@ def search(
         return None
     if not any(dtype in _LOW for node in tracer.nodes for dtype in node.dtypes):
         return Cure(status="no-cure", why=("every operation of the step was in float32 or wider already",))
-    return _Search(evidence, replayer, names, microbatches, seed_scale).run()
+    sites = dict.fromkeys(node.place.site for node in tracer.nodes)
+    return _Search(evidence, replayer, names, microbatches, seed_scale, list(sites)).run()
 
 
 class _Search:
-    """Adds the cell where the step fails next, until it does not, or until there is no more time."""
+    """Adds the cell where the step fails next, until it does not, and leaves out what was not needed.
+
+    Where that leads nowhere, all cells that the step ran are searched, children before parents.
+    """
 
     def __init__(
         self,
@@ -74,15 +79,33 @@ class _Search:
         names: NameMap,
         microbatches: Sequence[GradCall],
         seed_scale: float,
+        sites: Sequence[str],
     ) -> None:
         self._evidence, self._replayer, self._names = evidence, replayer, names
         self._microbatches, self._seed_scale = microbatches, seed_scale
         self._cells = dict(names.cells())
+        self._sites = [site for site in sites if site in self._cells]
+        self._known: dict[tuple[str, ...], tuple[bool, str | None]] = {}
         self._n_replays = 0
         self._started = time.perf_counter()
 
     def run(self) -> Cure:
         """The outcome."""
+        try:
+            followed, tried = self._followed()
+            candidates = followed or self._all_sites()
+            found = smallest(candidates, lambda targets: self._fails_at(targets)[0], guess=max(1, len(followed)))
+        except OutOfBudget:
+            return self._no_time()
+        if found.targets is not None:
+            return self._found(tuple(sorted(found.targets)), is_minimal=found.is_minimal)
+        if self._is_late():
+            return self._no_time()
+        why = f"tried in float32: {'; '.join([*tried, *candidates]) or 'no cell of the model'}. The step is not finite"
+        return Cure(status="no-cure", replays=self._n_replays, why=(why,))
+
+    def _followed(self) -> tuple[tuple[str, ...], list[str]]:
+        """Cells with which the step is finite, from the blamed operator's on, or none; and what was tried."""
         targets: tuple[str, ...] = ()
         site: str | None = self._evidence.origin.site if self._evidence.origin is not None else None
         tried: list[str] = []
@@ -90,15 +113,22 @@ class _Search:
             wider = None if site is None else self._with(targets, site)
             if wider is None:
                 break
-            if time.perf_counter() - self._started > PATIENCE_S:
-                return Cure(status="cannot-tell", replays=self._n_replays, why=("there was no time to try more cells",))
             targets = wider
             tried.append(" and ".join(target or "the model" for target in targets))
             is_finite, site = self._fails_at(targets)
             if is_finite:
-                return self._found(targets)
-        why = f"tried in float32: {'; '.join(tried) or 'no cell of the model'}. The step is not finite"
-        return Cure(status="no-cure", replays=self._n_replays, why=(why,))
+                return targets, tried
+        return (), tried
+
+    def _all_sites(self) -> Sequence[str]:
+        """Cells of the step, children before parents; none where not even the whole model in float32 helps."""
+        return () if ("",) in self._known else sorted(self._sites, key=lambda site: (not site, -site.count(".")))
+
+    def _is_late(self) -> bool:
+        return time.perf_counter() - self._started > PATIENCE_S
+
+    def _no_time(self) -> Cure:
+        return Cure(status="cannot-tell", replays=self._n_replays, why=("there was no time to try more cells",))
 
     def _with(self, targets: tuple[str, ...], site: str) -> tuple[str, ...] | None:
         """The targets and the cell at a site; where that is in one of them already, the cell around that one."""
@@ -112,6 +142,15 @@ class _Search:
 
     def _fails_at(self, targets: tuple[str, ...]) -> tuple[bool, str | None]:
         """Whether all is finite with these in float32; if not, the cell where it fails now."""
+        targets = tuple(sorted(targets))
+        if targets in self._known:
+            return self._known[targets]
+        if self._is_late():
+            raise OutOfBudget
+        answer = self._known[targets] = self._replayed(targets)
+        return answer
+
+    def _replayed(self, targets: tuple[str, ...]) -> tuple[bool, str | None]:
         for call in self._microbatches:
             self._n_replays += 1
             with contextlib.ExitStack() as stack:
@@ -128,16 +167,17 @@ class _Search:
                 return False, place.site if place is not None else None
         return True, None
 
-    def _found(self, targets: tuple[str, ...]) -> Cure:
+    def _found(self, targets: tuple[str, ...], *, is_minimal: bool) -> Cure:
         scale = self._evidence.loss_scale
         return Cure(
             status="cured",
             targets=targets,
             verified=True,
             cast_back=False,
+            minimal=is_minimal,
             replays=self._n_replays,
             seconds=time.perf_counter() - self._started,
-            n_candidates=len(self._cells),
+            n_candidates=len(self._sites),
             n_params=len(self._microbatches[0].weights),
             n_microbatches=len(self._microbatches),
             scale=None if scale is None else scale * self._seed_scale,

@@ -7,47 +7,29 @@ from typing import Any
 import mindspore as ms  # pyright: ignore[reportMissingImports]
 import numpy as np
 
+from hypocenter.formats import format_of
 from hypocenter.operator_names import canonical
-from hypocenter.replay.mindspore.adjudicate import bad_mask, bad_output, operands
+from hypocenter.replay.host_values import bad_mask
+from hypocenter.replay.measured import measured
+from hypocenter.replay.mindspore.adjudicate import operands
 from hypocenter.replay.mindspore.host import flat, is_floating, values
-from hypocenter.replay.mindspore.trace import VIEWS, Node, OpTracer
+from hypocenter.replay.mindspore.trace import VIEWS, OpTracer
+from hypocenter.replay.node import Node
 
-_EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}  # IEEE 754; Intel 338302
 _UPSTREAM = 4  # operators between a clamp and the logarithm it protects
 
 
-def upstream_grad_zero(node: Node) -> bool | None:
-    """Whether the gradient that came into a blamed backward op was exactly 0 at every bad element; None: no answer."""
-    output = bad_output(node)
-    if node.place.phase != "backward" or output is None or not node.args or node.upstream is None:
-        return None
-    incoming = list(flat(operands(node)))[node.upstream]
-    mask = bad_mask(output.array)
-    try:
-        return bool((np.broadcast_to(values(incoming), mask.shape)[mask] == 0).all())
-    except ValueError:
-        return None
-
-
 def facts(node: Node, tracer: OpTracer) -> dict[str, float | str]:
-    """Named numbers: zeros and negatives among the operands, masked rows, the clamp that fed a log."""
-    found: dict[str, float | str] = {}
-    base = canonical(node.traced.op)
+    """Named numbers about its operands, and the clamp that fed a log."""
+    base, output = canonical(node.traced.op), node.bad_output
     floating = [values(t) for t in flat(operands(node)) if is_floating(t)]
     if not floating:
-        return found
-    found["n_zero_inputs"] = float((floating[0] == 0).sum())
-    found["n_negative_inputs"] = float((floating[0] < 0).sum())
-    if base in ("div", "reciprocal", "rsqrt"):
-        found["n_zero_denominators"] = float((floating[-1] == 0).sum())
-    if "softmax" in base:
-        axis = next((_axis(v) for v in operands(node) if _axis(v) is not None), -1)
-        masked = (floating[0] == -np.inf).all(axis=axis)
-        found["n_masked_rows"] = float(masked.sum())
-        if masked.any():
-            found["first_masked_row"] = str([int(i) for i in np.argwhere(masked)[0]])
-    if base in ("mean", "std", "var"):
-        found["n_elements"] = float(floating[0].size)
+        return {}
+    given = [
+        values(v) if isinstance(v, ms.Tensor) else v if isinstance(v, (int, float)) else None for v in operands(node)
+    ]
+    axis = next((found for v in operands(node) if (found := _axis(v)) is not None), -1)
+    found = measured(base, floating, given, None if output is None else bad_mask(output.array), axis)
     if base.startswith("log") or base in ("div", "reciprocal", "pow"):
         found.update(_clamp_upstream(node, tracer))
     return found
@@ -71,15 +53,16 @@ def _clamp_upstream(node: Node, tracer: OpTracer) -> dict[str, float | str]:
             upstream = tracer.nodes[producer]
             steps += upstream.traced.op not in VIEWS
             bounds = [v for v in upstream.scalars.values() if isinstance(v, (int, float))]
-            if canonical(upstream.traced.op) in ("clamp", "maximum") and bounds and upstream.dtypes[0] in _EPS:
-                dtype = upstream.dtypes[0]
+            dtype = upstream.dtypes[0]
+            form = format_of(dtype)
+            if canonical(upstream.traced.op) in ("clamp", "maximum") and bounds and form is not None:
                 bound = float(bounds[-1])
                 rounded = ms.Tensor(np.array(bound, np.float64)).astype(getattr(ms, dtype))
                 return {
                     "clamp_bound": bound,
                     "clamp_bound_rounded": float(values(rounded)),
                     "clamp_dtype": dtype,
-                    "clamp_eps": _EPS[dtype],
+                    "clamp_eps": form.eps,
                 }
             reached.extend(edge.producer for edge in upstream.traced.inputs)
         frontier = reached

@@ -9,7 +9,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from hypocenter.optrace import LITERAL_NEGINF, LITERAL_POSINF, NAN, NEGINF, POSINF, Edge
-from hypocenter.replay.mindspore.host import address, same_values, values
+from hypocenter.replay.host_values import same_values
+from hypocenter.replay.mindspore.host import address, values
 
 ALIVE_BYTES = 4 << 30  # results kept so that their addresses are not used again
 CAPTURE_BYTES = 256 << 20  # of one value whose copies can be recognised

@@ -28,28 +28,21 @@ from hypocenter.optrace import (
     classify,
     is_transition,
 )
+from hypocenter.replay.host_values import as_constants, bits_of, same_values
 from hypocenter.replay.mindspore.arguments import argument_names, literal_bits, operands_of, scalars_of
 from hypocenter.replay.mindspore.constants import (
-    as_constants,
     copied,
     detached,
     is_computed,
     other_factor_is_zero,
 )
 from hypocenter.replay.mindspore.gradient_of import GradientOf
-from hypocenter.replay.mindspore.host import (
-    bits_of,
-    flat,
-    held,
-    is_floating,
-    nonfinite_bits,
-    same_values,
-    values,
-)
-from hypocenter.replay.mindspore.node import Leaf, Node
+from hypocenter.replay.mindspore.host import flat, held, is_floating, nonfinite_bits, values
 from hypocenter.replay.mindspore.not_shown import Shown, show_more
-from hypocenter.replay.mindspore.places import Place, Places
+from hypocenter.replay.mindspore.places import Places
 from hypocenter.replay.mindspore.producers import Producers, Written
+from hypocenter.replay.node import Leaf, Node
+from hypocenter.replay.place import Place
 from hypocenter.summary.reducers.mindspore_values import dtype_name
 
 CAPTURE_BYTES = 256 << 20  # per op: what adjudication needs

@@ -30,7 +30,7 @@ def text(targets: Sequence[str]) -> str:
 
 KIND = RemedyKind(
     name="bf16-island",
-    rank=1,
+    order=1,
     applies=applies,
     around=lambda modules: island(modules, cast_back=None, dtype=torch.bfloat16),
     text=text,

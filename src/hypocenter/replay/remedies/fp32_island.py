@@ -60,7 +60,7 @@ def text(targets: Sequence[str]) -> str:
 
 KIND = RemedyKind(
     name="fp32-island",
-    rank=0,
+    order=0,
     applies=applies,
     around=lambda modules: island(modules, cast_back=True),
     text=text,

@@ -1,4 +1,4 @@
-"""What every remedy looks like to the search that tries them, and the list of all of them."""
+"""What every remedy looks like to the search that tries them, and all that lie in this folder."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from hypocenter.catalogue import Catalogue
 from hypocenter.diagnose.evidence import Evidence
 
 
@@ -25,10 +26,16 @@ class RemedyKind:
     """
 
     name: str  # nouns.Remedy.action: fp32-island, bf16-island, prescale, lower-scale, clamp
-    rank: int  # preference; the smallest is offered first when several cure
+    order: int  # preference; the smallest is offered first when several cure
     applies: Callable[[Evidence | None], bool]  # worth a replay? With None (no evidence) the general answer
     around: Callable[[Sequence[nn.Module]], contextlib.AbstractContextManager[Any]]  # each module with all below it
     text: Callable[[Sequence[str]], str]  # module paths -> words a person can apply; "" is the model itself
     seed_scales: Callable[[float], Sequence[float]] = _one_scale  # loss scale -> seed_scale arguments to try
     takes_modules: bool = True  # False: the remedy is about the whole step and `around` ignores its modules
     changes_gradients: bool = False  # another function is trained, not the same one computed otherwise
+
+
+REMEDIES: Catalogue[RemedyKind] = Catalogue(
+    "hypocenter.replay.remedies", entry=lambda _, module: getattr(module, "KIND", None)
+)
+"""The preferred first: float32 island, bfloat16 island, prescaling, a lower loss scale, and, last, clamping."""

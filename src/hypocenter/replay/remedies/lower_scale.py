@@ -35,7 +35,7 @@ def text(targets: Sequence[str]) -> str:
 
 KIND = RemedyKind(
     name="lower-scale",
-    rank=3,
+    order=3,
     applies=applies,
     around=lambda modules: contextlib.nullcontext(),
     text=text,

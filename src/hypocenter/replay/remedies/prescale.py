@@ -110,4 +110,4 @@ def text(targets: Sequence[str]) -> str:
     )
 
 
-KIND = RemedyKind(name="prescale", rank=2, applies=applies, around=around, text=text)
+KIND = RemedyKind(name="prescale", order=2, applies=applies, around=around, text=text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -28,6 +29,13 @@ def multiplied(call: Call) -> list[Expected | None]:
 def bounded(call: Call) -> list[Expected | None]:
     """Functions whose error is small against 1: sigmoid, tanh, sine, logarithm."""
     return _each(call, lambda value: ULPS * call.u * (1.0 + value.abs()))
+
+
+def exponential_unit(call: Call) -> list[Expected | None]:
+    """elu: small against its factor, for torch before 2.8 or so computes exp(x) - 1 as it stands."""
+    numbers = [abs(v) for v in (*call.args[1:3], *call.kwargs.values()) if isinstance(v, (int, float))]
+    factor = math.prod(max(1.0, number) for number in numbers)
+    return _each(call, lambda value: ULPS * call.u * (factor + value.abs()))
 
 
 def gated(call: Call) -> list[Expected | None]:

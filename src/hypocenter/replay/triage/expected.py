@@ -15,12 +15,13 @@ from typing import Any
 
 import torch
 
+from hypocenter.formats import FORMATS, format_of
 from hypocenter.replay.adjudicate import map_tensors
 
 SAFETY = 4.0  # times the worst case: kernels round intermediate results that the bounds do not know of
 UNITS: dict[torch.dtype, float] = {
-    torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8, torch.float32: 2.0**-24, torch.float64: 2.0**-53,
-}  # fmt: skip
+    getattr(torch, name): FORMATS[name].roundoff for name in ("float16", "bfloat16", "float32", "float64")
+}
 """Unit roundoff: half of the distance from 1 to the next number (IEEE 754, binary)."""
 U_TF32 = 2.0**-11  # inputs cut to 10 bits of fraction (NVIDIA A100 white paper, 2020)
 
@@ -122,9 +123,8 @@ def finished(
     """
     mass = value.abs() if mass is None else mass
     dtype = call.out_dtypes[index] or torch.float32
-    info = torch.finfo(dtype)
-    smallest = float(info.tiny) if dtype != torch.float16 else 2.0**-24  # below it results may be taken for zero
-    bound = SAFETY * (error + call.u_out(index) * value.abs() + 4 * smallest)
+    form = format_of(dtype) or FORMATS["float32"]
+    bound = SAFETY * (error + call.u_out(index) * value.abs() + 4 * form.least_kept)
     bound = torch.as_tensor(bound, dtype=torch.float64).expand_as(value)
     return Expected(value=value, bound=bound, mass=mass, inner=mass if inner is None else inner)
 

@@ -15,7 +15,7 @@ _MOVED = """_to_copy copy clone cat stack index_select gather index where masked
 _MULTIPLIED = """mul div reciprocal sqrt rsqrt exp pow square leaky_relu leaky_relu_backward nll_loss_backward
     exp2 true_divide"""
 _BOUNDED = "sigmoid tanh erf sin cos log log1p log2 log10"
-_GATED = "gelu silu softplus elu mish hardswish"
+_GATED = "gelu silu softplus mish hardswish"
 _GATED_BACKWARD = "gelu_backward silu_backward tanh_backward sigmoid_backward"
 
 _FAMILIES: dict[Expect, str] = {
@@ -39,6 +39,7 @@ _FAMILIES: dict[Expect, str] = {
     elements.moved: _MOVED,
     elements.multiplied: _MULTIPLIED,
     elements.bounded: _BOUNDED,
+    elements.exponential_unit: "elu",
     elements.gated: _GATED,
     elements.gated_backward: _GATED_BACKWARD,
     elements.added: "add sub rsub addcmul addcdiv lerp",

@@ -1,38 +1,33 @@
-"""Which renderings of a comparison there are: the files of this folder that say how their text ends (`suffix`)."""
+"""Which renderings of a comparison there are: the files of this folder that have a function `render`."""
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Callable
-from importlib import import_module
 
+from hypocenter.catalogue import Catalogue
 from hypocenter.compare.comparison import Comparison
 from hypocenter.errors import UnknownNameError
-from hypocenter.report import comparison as _folder
 from hypocenter.report.nearest import nearest
 
 Render = Callable[[Comparison], str]
-_NO_RENDERINGS = frozenset({"catalogue", "ranking"})
+RENDERINGS: Catalogue[Render] = Catalogue(
+    "hypocenter.report.comparison", entry=lambda _, module: getattr(module, "render", None)
+)
 
 
 def names() -> tuple[str, ...]:
-    """Names of all renderings; imports none."""
-    found = (info.name for info in pkgutil.iter_modules(_folder.__path__) if not info.ispkg)
-    return tuple(sorted(name for name in found if name not in _NO_RENDERINGS))
+    """Names of all renderings."""
+    return tuple(RENDERINGS.entries())
 
 
 def by_name(name: str) -> Render:
-    """The rendering of this name.
+    """The rendering of this name; the others are not imported.
 
     Raises:
         UnknownNameError: there is none; names the nearest.
     """
-    if name not in names():
-        raise UnknownNameError(
-            f"no rendering of a comparison is called {name!r}",
-            where="--format",
-            why=f"there are {', '.join(names())}",
-            fix=nearest(name, names()),
-        )
-    render: Render = import_module(f"{_folder.__name__}.{name}").render
-    return render
+    found = RENDERINGS.get(name)
+    if found is None:
+        why, fix = f"there are {', '.join(names())}", nearest(name, names())
+        raise UnknownNameError(f"no rendering of a comparison is called {name!r}", where="--format", why=why, fix=fix)
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hypocenter.compare.comparison import Comparison
+from hypocenter.report.workflow_command import annotation
 
 suffix = ".txt"
 _COMMAND = {"same": "notice", "diverged": "error", "cannot-tell": "warning"}
@@ -10,18 +11,8 @@ _COMMAND = {"same": "notice", "diverged": "error", "cannot-tell": "warning"}
 
 def render(found: Comparison) -> str:
     """One annotation: the sentence, and what it rests on."""
-    options = ["title=hypocenter diff"]
     source = found.first.source if found.first is not None else None
-    if source is not None:
-        options = [f"file={_option(source.file)}", f"line={source.line}", *options]
+    file, line = (source.file, source.line) if source is not None else ("", 0)
     cause = [f"cause: {found.cause} ({found.confidence})"] if found.cause else []
     text = "\n".join([found.sentence, *(f"why: {reason}" for reason in found.why), *cause])
-    return f"::{_COMMAND[found.status]} {','.join(options)}::{_message(text)}\n"
-
-
-def _message(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _option(text: str) -> str:
-    return _message(text).replace(":", "%3A").replace(",", "%2C")
+    return annotation(_COMMAND[found.status], text, "hypocenter diff", file, line) + "\n"

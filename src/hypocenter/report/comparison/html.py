@@ -57,7 +57,7 @@ def render(found: Comparison, material: Material | None = None) -> str:
         function=wording.clean(first.source.function) if first is not None and first.source is not None else "",
         source=wording.clean(first.source.text) if first is not None and first.source is not None else "",
         line=first.source.line if first is not None and first.source is not None else 0,
-        ruler=Markup(ruler(first, found.budget)) if first is not None else "",
+        ruler=Markup(ruler(first, counts_from(source_of_floor(first), found))) if first is not None else "",
         points=list(_points(found)),
         rows=[_static(row) for row in ranked(found) if row.verdict != "equal"][:_ROWS],
         n_rows=len(found.rows),
@@ -99,7 +99,7 @@ def _facts(found: Comparison) -> str:
 
 def _points(found: Comparison) -> Iterator[Point]:
     if found.first is not None:
-        for text in _numbers(found.first, found.budget):
+        for text in _numbers(found.first, found):
             yield Point(label="numbers", text=text)
     for reason in found.why:
         yield Point(label="why", text=wording.sentence(reason))
@@ -114,7 +114,7 @@ def _points(found: Comparison) -> Iterator[Point]:
         yield Point(label="see", text=wording.command(*words), is_code=True)
 
 
-def _numbers(first: Divergence, budget: float) -> Iterator[str]:
+def _numbers(first: Divergence, found: Comparison) -> Iterator[str]:
     row, error, floor = first.row, first.error, first.floor
     distance = row.distance if row is not None else None
     between = ""
@@ -127,12 +127,14 @@ def _numbers(first: Divergence, budget: float) -> Iterator[str]:
         return
     if row is not None and row.floor.source in ("repeats", "calibration"):
         source = f", {row.floor.source}, {row.floor.n_samples:,} samples"
+    elif row is not None and row.floor.source == "rounding":
+        source = ", what rounding can do where all before is equal to the bit"
     elif row is not None and row.floor.source == "assumed":
         source = ", assumed for the dtype"
     apart = ""
     if floor > 0 and math.isfinite(error):
-        least = counts_from(source_of_floor(first), budget)
-        apart = f"; the error is {_times(error / floor)} times it, where {least:g} times count"
+        least = counts_from(source_of_floor(first), found)
+        apart = f"; the error is {_times(error / floor)} times it, where {least:.3g} times count"
     yield f"noise floor {power(floor)} ({floor:.3g}{source}){apart}"
 
 

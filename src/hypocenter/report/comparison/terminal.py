@@ -21,7 +21,7 @@ ROWS = 12  # lines of each table on a screen before the rest is counted
 _STYLES = {"same": "bold green", "diverged": "bold red", "cannot-tell": "bold yellow"}
 _ROW_STYLES = {"differs": "red", "cannot-tell": "yellow"}
 _FRAME, _PATH = "blue", "cyan"
-_HEAD = ("verdict", "step", "phase", "site", "error", "floor", "times", "by")
+_HEAD = ("verdict", "since", "worst", "phase", "site", "error", "floor", "times", "by")
 
 
 def render(found: Comparison, screen: Screen | None = None, rows: int = ROWS) -> str:
@@ -64,7 +64,7 @@ def _points(found: Comparison) -> Iterator[tuple[str, str]]:
 
 
 def _table(rows: list[RowComparison], most: int) -> Iterator[Text]:
-    lines = list(aligned([_HEAD, *map(_cells, rows[:most])], right=frozenset({1, 4, 5, 6})))
+    lines = list(aligned([_HEAD, *map(_cells, rows[:most])], right=frozenset({1, 2, 5, 6, 7})))
     yield Text(lines[0], "bold")
     for line, row in zip(lines[1:], rows, strict=False):
         yield Text(line, _ROW_STYLES.get(row.verdict, ""))
@@ -85,8 +85,8 @@ def _cells(row: RowComparison) -> tuple[str, ...]:
         else ""
     )
     return (
-        row.verdict, str(row.step), spot.phase, f"{name}{more}{call}{renamed}", f"{least}{error}",
-        power(row.floor.relative), _times(times(row)), row.pair.by,
+        row.verdict, "-" if row.since is None else str(row.since), str(row.step), spot.phase,
+        f"{name}{more}{call}{renamed}", f"{least}{error}", power(row.floor.relative), _times(times(row)), row.pair.by,
     )  # fmt: skip
 
 
@@ -110,9 +110,9 @@ def _unmatched(side: str, cards: tuple[SiteCard, ...], most: int, width: int) ->
 
 def _closing(found: Comparison) -> str:
     depth = f"at depth {found.depth}" if found.depth is not None else "nothing compared"
-    n_floors = counts_from(found.floor_source, found.budget)
+    n_floors = counts_from(found.floor_source, found)
     return (
         f"{wording.count(found.n_rows, 'row')} of {wording.count(len(found.matching.pairs), 'pair')} in "
         f"{wording.count(found.n_steps, 'step')} {depth}, {found.n_differ:,} differ; "
-        f"noise floor {found.floor_source}, an error counts from {n_floors:g} times it"
+        f"noise floor {found.floor_source}, an error counts from {n_floors:.3g} times it"
     )

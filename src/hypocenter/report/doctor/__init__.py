@@ -1,1 +1,1 @@
-"""What `hypocenter doctor` says, one file = one rendering: terminal, json."""
+"""What `hypocenter doctor` says on a screen."""

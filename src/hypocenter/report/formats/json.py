@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypocenter.diagnose.schema import to_json
+from hypocenter.json_answer import to_json
 from hypocenter.nouns import Diagnosis
 from hypocenter.report.outline import Recorded
 
@@ -11,4 +11,4 @@ suffix = ".json"
 
 def render(recorded: Recorded, diagnosis: Diagnosis) -> str:
     """The diagnosis as JSON, ending in a newline."""
-    return to_json(diagnosis).rstrip("\n") + "\n"
+    return to_json(diagnosis)

@@ -17,34 +17,34 @@ def render(recorded: Recorded, diagnosis: Diagnosis, *, notes: bool = False) -> 
 
 
 def _lines(report: Outline) -> Iterator[str]:
-    yield f"# Hypocenter: {_plain(report.name)}"
+    yield f"# Hypocenter: {escaped(report.name)}"
     yield ""
-    yield f"**{_plain(report.verdict)}**"
+    yield f"**{escaped(report.verdict)}**"
     for entry in report.entries:
         yield ""
         yield from _entry(entry)
     for remark in report.remarks:
-        yield f"\nnote: {_plain(remark)}"
+        yield f"\nnote: {escaped(remark)}"
     yield ""
     if report.hidden:
-        yield f"{_plain(report.hidden)}  "
-    yield f"{_plain(report.summary)}  "
+        yield f"{escaped(report.hidden)}  "
+    yield f"{escaped(report.summary)}  "
     yield f"{report.next_label}: {_code(report.next_command)}"
 
 
 def _entry(entry: Entry) -> Iterator[str]:
-    yield f"## {entry.severity}[{_plain(entry.code)}]: {_plain(entry.title)}"
+    yield f"## {entry.severity}[{escaped(entry.code)}]: {escaped(entry.title)}"
     yield ""
-    yield f"{_code(entry.place) + ' at ' if entry.place else ''}{_plain(entry.where)}"
+    yield f"{_code(entry.place) + ' at ' if entry.place else ''}{escaped(entry.where)}"
     if entry.excerpt:
         yield ""
         yield from _fenced(f"{entry.excerpt.line} | {entry.excerpt.text}", _carets(entry))
     elif entry.chips:
         yield ""
-        yield ", ".join(_plain(chip) for chip in entry.chips)
+        yield ", ".join(escaped(chip) for chip in entry.chips)
     yield ""
     for point in entry.points:
-        yield f"- **{point.label}**: {_plain(point.text)}"
+        yield f"- **{point.label}**: {escaped(point.text)}"
     for typed in entry.commands:
         yield f"- **see**: {_code(typed)}"
 
@@ -72,7 +72,13 @@ def _code(text: str) -> str:
     return f"{fence}{space}{text}{space}{fence}"
 
 
-def _plain(text: str) -> str:
+def escaped(text: str) -> str:
     """Text in which nothing is read as markup."""
-    escaped = re.sub(r"([\\`*_\[\]|~])", r"\\\1", text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
-    return re.sub(r"^(\s*)([-+#]|\d+\.)", r"\1\\\2", escaped)
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    text = re.sub(r"([\\`*_\[\]|~])", r"\\\1", text)
+    return re.sub(r"^(\s*)(?:([-+#])|(\d+)\.(?=\s|$))", _as_text, text)
+
+
+def _as_text(marker: re.Match[str]) -> str:
+    """What would begin a heading or an item of a list."""
+    return f"{marker[1]}\\{marker[2]}" if marker[2] else f"{marker[1]}{marker[3]}\\."

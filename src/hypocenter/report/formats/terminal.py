@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator, Sequence
 
 from rich.cells import cell_len
@@ -104,8 +105,7 @@ def _place(entry: Entry) -> Text:
         body.append(entry.place, _PATH)
         body.append(" at ")
     body.append(entry.where)
-    if entry.subject:
-        body.highlight_words([entry.subject.partition(" ")[0]], _PATH)
+    _highlight(body, entry.subject.partition(" ")[0])
     return body
 
 
@@ -113,8 +113,14 @@ def _marked(text: str, subject: str) -> Text:
     body = Text(text)
     name = subject.partition(" ")[0]
     if len(name) > 2:
-        body.highlight_words([name], _PATH)
+        _highlight(body, name)
     return body
+
+
+def _highlight(body: Text, name: str) -> None:
+    """Colour a name where it stands by itself: `loss` neither in `lossless` nor in `model.loss`."""
+    if name:
+        body.highlight_regex(rf"(?<![\w.]){re.escape(name)}(?![\w]|\.\w)", _PATH)
 
 
 def excerpt_lines(excerpt: Excerpt, chips: tuple[str, ...], style: str, gutter: int, width: int) -> Iterator[Text]:
@@ -139,19 +145,24 @@ def _fitting(excerpt: Excerpt, room: int) -> tuple[str, int, int]:
 
 
 def wrapped(label: Text, body: Text, width: int, indent: int | None = None) -> Iterator[Text]:
-    """`label` and `body` on as many lines as needed, the later ones indented to where the body began."""
+    """`label` and `body` on as many lines as needed, the later ones indented to where the body began.
+
+    A word is never broken: paths and names stay in one piece, wherever they end.
+    """
     hang = min(label.cell_len if indent is None else indent, width // 3)
-    console = Console(width=width, _environ={})
-    first_room, room = max(width - label.cell_len, 10), max(width - hang, 10)
-    lines = body.wrap(console, first_room)
-    if len(lines) <= 1 or first_room == room:
-        pieces = list(lines)
-    else:
-        taken = len(lines[0].plain)
-        rest = body[taken:]
-        while rest.plain.startswith(" "):
-            rest = rest[1:]
-        pieces = [lines[0], *rest.wrap(console, room)]
+    pieces = _pieces(body, max(width - label.cell_len, 10), max(width - hang, 10))
     for index, piece in enumerate(pieces or [Text()]):
         piece.rstrip()
         yield Text.assemble(label if index == 0 else " " * hang, piece)
+
+
+def _pieces(body: Text, first_room: int, room: int) -> list[Text]:
+    """`body` cut between its words: a first piece of at most `first_room` columns, then of at most `room`."""
+    cuts: list[int] = []
+    used, left = 0, first_room
+    for word in re.finditer(r"\s*\S+\s*", body.plain):
+        if used and used + cell_len(word.group().rstrip()) > left:
+            cuts.append(word.start())
+            used, left = 0, room
+        used += cell_len(word.group())
+    return list(body.divide(cuts)) if cuts else [body.copy()]

@@ -10,12 +10,13 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from hypocenter.formats import Format
 from hypocenter.nouns import StepRecord, Summary
 from hypocenter.report import wording
-from hypocenter.report.headroom.gather import PHASES, SCALED, Gathered, Known, gather
+from hypocenter.report.headroom.gather import PHASES, Gathered, Known, gather
 from hypocenter.report.headroom.reductions import Reduction, reductions_of
+from hypocenter.report.headroom.scales import is_scaled
 from hypocenter.summary.casting import floor_log2
-from hypocenter.summary.formats import Format
 from hypocenter.summary.histogram import overflow_fraction, subnormal_fraction, underflow_fraction, zero_fraction
 from hypocenter.summary.merge import merge
 from hypocenter.summary.scale_window import ScaleWindow, intersection, scale_window
@@ -54,6 +55,11 @@ class Line:
     is_replay: bool
     hist_first: int  # of the histogram at that scale, in whole octaves
     hist: tuple[int, ...]
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether a loss scale multiplies these values."""
+        return is_scaled(self.phase, self.port)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +125,7 @@ def answer(
     return Answer(
         format=form,
         scale=scale,
-        recorded=tuple(sorted({g.recorded for g in found if g.phase in SCALED and g.recorded != 1.0})),
+        recorded=tuple(sorted({g.recorded for g in found if g.is_scaled and g.recorded != 1.0})),
         level=level,
         status=_status(lines),
         phases=tuple(_total(p, [x for x in lines if x.phase == p]) for p in PHASES if any(x.phase == p for x in lines)),
@@ -195,13 +201,13 @@ def _line(group: Sequence[Gathered], form: Format, scale: float | None) -> Line:
 
 
 def _asked(g: Gathered, scale: float | None) -> float:
-    if g.phase not in SCALED:
+    if not g.is_scaled:
         return 1.0
     return g.recorded if scale is None else scale
 
 
 def _factor(g: Gathered, scale: float | None) -> float:
-    return _asked(g, scale) / g.carried if g.phase in SCALED else 1.0
+    return _asked(g, scale) / g.carried if g.is_scaled else 1.0
 
 
 def _moved(summary: Summary, factor: float) -> Summary:
@@ -246,7 +252,7 @@ def _weighted(shares: Iterable[tuple[float, int]]) -> float:
 def _windows(found: Sequence[Gathered], form: Format, *, lost: float) -> list[tuple[str, ScaleWindow]]:
     windows: dict[str, list[ScaleWindow]] = {}
     for g in found:
-        if g.phase in SCALED and g.known != "norm" and g.summary.absmax:
+        if g.is_scaled and g.known != "norm" and g.summary.absmax:
             name = name_of(g)
             window = scale_window(g.summary, form, carried=g.carried, lost=lost, site=name)
             windows.setdefault(name, []).append(window)
@@ -266,7 +272,7 @@ def _largest_power(window: ScaleWindow | None) -> int | None:
 
 
 def _lost_at(found: Sequence[Gathered], form: Format, power: int | None) -> float | None:
-    gradients = [g for g in found if g.phase in SCALED and g.known == "values"]
+    gradients = [g for g in found if g.is_scaled and g.known == "values"]
     if power is None or not gradients or not -1000 < power < 1000:
         return None
     return _fraction(underflow_fraction, [(g, 2.0**power / g.carried) for g in gradients], form)
@@ -333,6 +339,6 @@ def _notes(found: Sequence[Gathered], lines: Sequence[Line], level: str) -> Iter
     if bad:
         where = f"in {len(bad)} of {len(lines)} sites, {name_of(bad[0])} first"
         yield f"values that were recorded as NaN or infinite are left out of the numbers, {where}"
-    halves = {x.dtype for x in lines if x.phase in SCALED and x.dtype in ("float16", "float8_e4m3fn", "float8_e5m2")}
+    halves = {x.dtype for x in lines if x.is_scaled and x.dtype in ("float16", "float8_e4m3fn", "float8_e5m2")}
     if halves:
         yield f"gradients were recorded in {', '.join(sorted(halves))}: what had become zero there before is not seen"

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from hypocenter.formats import Format
 from hypocenter.report.headroom.answer import Line
 from hypocenter.summary.casting import floor_log2
-from hypocenter.summary.formats import Format
 
 Zone = Literal["zero", "subnormal", "normal", "overflow"]
 MARGIN_OCTAVES = 3  # shown beyond either end of the format; what lies further out is put into the last cell

@@ -17,13 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hypocenter.detect.diary import SCALED_GRAD
+from hypocenter.formats import FORMATS
 from hypocenter.nouns import StepRecord, Summary
-from hypocenter.report.headroom.scales import carried_scales
+from hypocenter.report.headroom.scales import carried_scales, is_scaled
 from hypocenter.report.page.grid import UNINITIALISED
-from hypocenter.summary.formats import FORMATS
 
 PHASES = ("forward", "param", "backward", "grad")
-SCALED = frozenset({"backward", "grad"})  # phases whose values a loss scale multiplies
 MOST = 1 << 50  # elements of one reading; sums of some thousand stay exact
 LOWEST, HIGHEST = -1074, 1023  # binary exponents of float64
 FLOATING = r"^(float|bfloat|complex)"
@@ -60,6 +59,11 @@ class Gathered:
     n_steps: int
     n_nonfinite: int  # without infinities that are masks
     is_replay: bool
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether a loss scale multiplies these values."""
+        return is_scaled(self.phase, self.port)
 
 
 def gather(table: pa.Table, records: Iterable[tuple[int, StepRecord]]) -> list[Gathered]:

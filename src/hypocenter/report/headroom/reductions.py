@@ -14,10 +14,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hypocenter.formats import Format
 from hypocenter.nouns import Reading, StepRecord, Summary, replace
 from hypocenter.record.schema import READINGS, readings_from
 from hypocenter.report.headroom.gather import is_possible
-from hypocenter.summary.formats import Format
+from hypocenter.report.headroom.scales import is_scaled
 from hypocenter.summary.reductions import (
     Bound,
     Critical,
@@ -94,7 +95,7 @@ def reductions_of(
     nearest: dict[tuple[str, str, str, int, str], Reduction] = {}
     for rank, terms, out in _calls(ops):
         factor = 1.0
-        if out.phase == "backward" and scale is not None:
+        if is_scaled(out.phase, out.port) and scale is not None:
             factor = scale / scales.get((rank, out.step), 1.0)
         for found in _judged(terms, out, form, factor):
             key = (found.phase, found.site, found.op, found.line, found.of)

@@ -1,5 +1,8 @@
 """Which loss scale the values of a reading contain: that of its step in backward, and what was left in gradients.
 
+Only what descends from the loss's gradient has it: at level `ops` backward also shows results that were computed with
+saved values of forward alone (port `out[i]`), which are the same at every scale.
+
 A parameter's gradient is read just before the optimizer uses it: with the scale still in it, unless the program had
 taken it out (`scaler.unscale_`). The recorded grad norm, from which the scale is always taken out, tells which.
 """
@@ -23,6 +26,16 @@ from hypocenter.nouns import StepRecord
 Key = tuple[int, int]  # rank, step
 
 
+def is_scaled(phase: str, port: str) -> bool:
+    """Whether a loss scale multiplies the values of such a reading."""
+    return phase == "grad" or (phase == "backward" and not port.startswith("out["))
+
+
+def _is_of_backward(table: pa.Table) -> npt.NDArray[np.bool_]:
+    in_backward = pc.and_(pc.equal(table["phase"], "backward"), pc.invert(pc.starts_with(table["port"], "out[")))
+    return pc.or_(in_backward, pc.equal(table["phase"], "scaler")).to_numpy(zero_copy_only=False)
+
+
 def carried_scales(
     table: pa.Table, records: Sequence[tuple[int, StepRecord]]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
@@ -30,7 +43,7 @@ def carried_scales(
     known = {(rank, record.step): record for rank, record in records}
     keys = list(zip(table["rank"].to_pylist(), table["step"].to_pylist(), strict=True))
     recorded = np.array([_scale(known, key) for key in keys], np.float64)
-    is_backward = pc.is_in(table["phase"], pa.array(["backward", "scaler"])).to_numpy(zero_copy_only=False)
+    is_backward = _is_of_backward(table)
     is_grad = pc.equal(table["phase"], "grad").to_numpy(zero_copy_only=False)
     is_whole = table["n_hist"].to_numpy() > 0  # a sentinel's norm has no scale left in it
     left_in = _left_in(table.filter(pa.array(is_grad & is_whole)), known) if is_grad.any() else {}

@@ -8,7 +8,6 @@ from fractions import Fraction
 
 from hypocenter.report import wording
 from hypocenter.report.headroom.answer import LOST, Answer, Line, PhaseTotal, name_of
-from hypocenter.report.headroom.gather import SCALED
 from hypocenter.summary.scale_window import ScaleWindow
 
 
@@ -44,11 +43,16 @@ def _at_scale(answer: Answer) -> str:
 
 
 def _lost(answer: Answer) -> Iterator[str]:
-    for phases, what in (((*SCALED,), "gradients"), (("forward",), "activations"), (("param",), "parameters")):
-        totals = [t for t in answer.phases if t.phase in phases and t.flushed is not None]
-        if totals and (what == "gradients" or max(t.flushed or 0.0 for t in totals) >= 0.001):
-            n = {t.phase: sum(x.n for x in answer.lines if x.phase == t.phase) for t in totals}
-            share = sum((t.flushed or 0.0) * n[t.phase] for t in totals) / max(1, sum(n.values()))
+    for phases, what in (
+        (("backward", "grad"), "gradients"),
+        (("forward",), "activations"),
+        (("param",), "parameters"),
+    ):
+        lines = [x for x in answer.lines if x.phase in phases and (what != "gradients" or x.is_scaled)]
+        vague = {x.phase for x in lines if x.flushed is None}  # phases of which not every place tells
+        told = [(x.flushed, x.n) for x in lines if x.flushed is not None and x.phase not in vague]
+        if told and (what == "gradients" or sum(share * n for share, n in told) >= 0.001 * sum(n for _, n in told)):
+            share = sum(share * n for share, n in told) / max(1, sum(n for _, n in told))
             yield f"{percent(share)} of {what} would become zero"
 
 
@@ -75,7 +79,7 @@ def window_lines(answer: Answer) -> Iterator[str]:
     if answer.window is None:
         return
     strict, form = answer.window, answer.format.name
-    if not any(x.known == "values" and x.phase in SCALED for x in answer.lines):
+    if not any(x.known == "values" and x.is_scaled for x in answer.lines):
         yield f"loss scales at which no recorded gradient overflows in {form}: {_range(strict)}; {_high_side(strict)}"
         return
     if strict.is_empty:

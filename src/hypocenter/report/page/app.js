@@ -45,6 +45,9 @@
     return { ...panel, shift, marks, codes, from: chosen, rows: chosen.map((r) => panel.rows[r]) };
   }
 
+  /** Whether a loss scale multiplies it, in a phase of gradients: not what backward computes from values of forward alone. @param {Row} row */
+  const isScaled = (row) => row.measure !== "norm" && !(row.phase === "backward" && row.port.startsWith("out["));
+
   /** log2 of the largest magnitude: null when not recorded, -Infinity for all zero, Infinity when not finite.
    * @param {Panel} panel @param {number} r @param {number} c @returns {number | null} */
   function log2At(panel, r, c) {
@@ -52,7 +55,7 @@
     if (code === MISSING) return null;
     if (code === ZERO) return -Infinity;
     if (code === NOT_FINITE) return Infinity;
-    const row = panel.rows[r], shift = row.measure === "norm" ? undefined : panel.shift[row.phase];
+    const row = panel.rows[r], shift = isScaled(row) ? panel.shift[row.phase] : undefined;
     return row.top + (code - HIGHEST) / 4 + (shift ? shift[c] : 0);
   }
 
@@ -324,7 +327,7 @@
   }
 
   /** Phases of gradients whose magnitude is known. @param {Panel} panel */
-  const scaledPhases = (panel) => [...new Set(panel.rows.filter((row) => row.phase in panel.carried && row.measure !== "norm").map((row) => row.phase))];
+  const scaledPhases = (panel) => [...new Set(panel.rows.filter((row) => row.phase in panel.carried && isScaled(row)).map((row) => row.phase))];
 
   /** @param {{panel: Panel, view: Panel, show: {format: string, phase: string, log2Scale: number | null}, set: (change: object) => void}} props `panel`: with all its rows */
   function Legend({ panel, view, show, set }) {

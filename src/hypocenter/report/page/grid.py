@@ -11,11 +11,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hypocenter.detect.bookkeeping import holds_values, is_bookkeeping
+from hypocenter.nouns import PHASES
+
 FLOATING = ("float", "bfloat", "complex")  # dtypes that can overflow to infinity begin with one of these
 SCALARS = ("loss", "grad_norm", "local_norm", "loss_scale", "lr")  # sites that are numbers of a step, not tensors
 COLUMNS = (
     "step", "site", "port", "phase", "op", "source_line", "dtype", "order", "replay", "literal_inf",
-    "n_nan", "n_posinf", "n_neginf", "n_hist", "absmax", "sumsq",
+    "n_nan", "n_posinf", "n_neginf", "n_hist", "absmax", "sumsq", "digest",
 )  # fmt: skip
 """What a grid is made from; selecting these first spares copying histograms."""
 
@@ -58,12 +61,11 @@ def grid_of(table: pa.Table, keep: frozenset[tuple[str, str]] = frozenset()) -> 
     if chosen.num_rows == 0:
         return Grid(rows=(), steps=(), absmax=np.empty((0, 0)))
     codes, firsts = _keys(chosen)
-    order = _first_order(codes, len(firsts), chosen)
     steps, columns = np.unique(chosen["step"].to_numpy(), return_inverse=True)
     absmax = np.full((len(firsts), len(steps)), -1.0)
     np.maximum.at(absmax, (codes, columns), _magnitude(chosen))
     absmax[absmax < 0] = np.nan
-    rank = np.argsort(order, kind="stable")
+    rank = _in_execution_order(codes, len(firsts), chosen)
     fields = {name: chosen[name].take(firsts).to_pylist() for name in ("site", "port", "phase", "op", "dtype")}
     is_norm = np.ones(len(firsts), np.bool_)
     np.logical_and.at(is_norm, codes, _is_norm(chosen))
@@ -78,7 +80,7 @@ def _wanted(table: pa.Table, keep: frozenset[tuple[str, str]]) -> pa.Array:
     floating = pc.match_substring_regex(table["dtype"], f"^({'|'.join(FLOATING)})")
     inputs = pc.match_substring_regex(table["port"], r"^(in|terms)\[")
     wanted = pc.and_(floating, pc.invert(inputs))
-    wanted = pc.and_not(wanted, pc.starts_with(table["port"], "replica"))  # digests, and the norm that `grad` has
+    wanted = pc.and_not(pc.and_(wanted, holds_values(table)), is_bookkeeping(table))
     wanted = pc.and_(wanted, pc.invert(pc.is_in(table["site"], pa.array(SCALARS))))
     wanted = pc.and_(wanted, pc.invert(pc.match_substring_regex(table["op"], UNINITIALISED)))
     of_scaler = pc.and_(pc.equal(table["phase"], "scaler"), pc.equal(table["port"], "value"))  # facts of the diary
@@ -99,11 +101,13 @@ def _keys(table: pa.Table) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]
     return codes, firsts
 
 
-def _first_order(codes: npt.NDArray[np.int64], n_keys: int, table: pa.Table) -> npt.NDArray[np.int64]:
-    """Each key's place in execution: its earliest order within any step and micro-batch."""
+def _in_execution_order(codes: npt.NDArray[np.int64], n_keys: int, table: pa.Table) -> npt.NDArray[np.int64]:
+    """The keys phase by phase, in each by their earliest order within any step and micro-batch."""
     order = np.full(n_keys, np.iinfo(np.int64).max)
     np.minimum.at(order, codes, table["order"].to_numpy())
-    return order
+    phase = np.zeros(n_keys, np.int64)
+    phase[codes] = pc.index_in(table["phase"], value_set=pa.array(PHASES)).to_numpy()
+    return np.lexsort((order, phase))
 
 
 def _magnitude(table: pa.Table) -> npt.NDArray[np.float64]:

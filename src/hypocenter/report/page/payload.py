@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hypocenter.diagnose.numbers import LARGEST
+from hypocenter.formats import LARGEST
 from hypocenter.nouns import Diagnosis, StepRecord
 from hypocenter.report import wording
 from hypocenter.report.page.budget import fit

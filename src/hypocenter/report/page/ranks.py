@@ -13,7 +13,7 @@ from hypocenter.report.rank_states import RankState
 MOST_LINES = 64  # ranks listed one by one below the grid
 _MEANING = {
     "origin": "it began here",
-    "named": "named by another finding",
+    "named": "named by a finding",
     "bad": "went bad",
     "lost": "lost",
     "healthy": "nothing wrong",
@@ -105,7 +105,7 @@ def _cell(cell: Cell | None, first: int | None, column: int, n_columns: int) -> 
         return None
     is_later = cell.step is not None and first is not None and cell.step > first
     classes = [cell.mark, *(["later"] if is_later else []), *(["from-right"] if 2 * column >= n_columns > 1 else [])]
-    says = "lost" if cell.mark == "lost" else "" if cell.step is None else f"step {cell.step}"
+    says = "lost" if cell.is_lost else "" if cell.step is None else f"step {cell.step}"
     who = cell.name or ranks_in_words([s.rank for s in cell.states]).partition(" ")[2]
     return CellView(classes=" ".join(classes), who=wording.cut_middle(who, 24), says=says, lines=details(cell))
 
@@ -129,7 +129,7 @@ def _lines(states: Sequence[RankState], diagnosis: Diagnosis) -> tuple[tuple[Lin
             device=wording.clean(state.device),
             first_bad_step="" if state.first_bad_step is None else str(state.first_bad_step),
             last_step="" if state.last_step is None else str(state.last_step),
-            says="" if mark == "healthy" else _MEANING[mark],
+            says="" if mark == "healthy" else ("lost, " if state.is_lost and mark == "origin" else "") + _MEANING[mark],
         )
         for mark, state in marked
     ), title

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hypocenter.detect.bookkeeping import holds_values, is_bookkeeping
 from hypocenter.nouns import Finding, Reading
 from hypocenter.record.schema import READINGS, readings_from
 from hypocenter.report import wording
@@ -48,6 +49,7 @@ def upstream_of(finding: Finding, table: pa.Table) -> Upstream | None:
     """The rows around the finding, from the replay of its step when there is one; None when there is nothing."""
     near = table.filter(_same_micro_batch(finding, table))
     near = near.filter(pc.invert(pc.match_substring_regex(near["op"], UNINITIALISED)))
+    near = near.filter(pc.and_not(holds_values(near), is_bookkeeping(near)))
     replayed = near.filter(near["replay"])
     is_replay = _index(finding, replayed) is not None
     chosen = replayed if is_replay else near.filter(pc.invert(near["replay"]))

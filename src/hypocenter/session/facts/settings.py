@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import sys
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch
 from hypocenter.nouns import Place
 from hypocenter.session.facts.plain import NOT_PLAIN, plain
 from hypocenter.tap.state import Ambient, accelerator_type
+from hypocenter.unwarned import unwarned
 
 _ENVIRONMENT = (
     "CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "NCCL_ALGO", "NCCL_PROTO",
@@ -62,8 +62,7 @@ def settings(place: Place, ambient: Ambient | None, *, n_microbatches: int, loss
         ambient: in which the outermost module was called; None when no call was seen.
     """
     found: dict[str, Any] = {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch renames these switches, and says so to who reads the old ones
+    with unwarned():  # torch renames these switches, and says so to who reads the old ones
         for name, read in _READ.items():
             try:
                 value = plain(read())

@@ -53,6 +53,7 @@ class MasterCopies:
     def _find(self) -> None:
         ours = {id(parameter) for parameter in self._parameters}
         optimizers: list[torch.optim.Optimizer] = []
+        gc.collect()  # one that the program has let go of trains nothing
         for thing in gc.get_objects():
             kind = type(thing)
             method = _REFRESH.get(str(kind.__module__).partition(".")[0])  # of some classes it is a descriptor

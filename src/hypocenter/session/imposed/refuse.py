@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import traceback
 from collections.abc import Generator
 from pathlib import Path
 from typing import NoReturn
 
 from hypocenter.errors import HypocenterError
 from hypocenter.record.layout import REFUSED_FILE
-from hypocenter.session.guard import StopTraining
+from hypocenter.session.guard import StopTraining, show_traceback
 
 EXIT_CODE = 2  # as for an option that cannot be followed
 
@@ -47,8 +46,7 @@ def or_refused(directory: Path) -> Generator[None, None, None]:
     except HypocenterError as error:
         refuse(error, directory)
     except Exception as error:  # ours, or a program that is made as nobody thought of
-        if os.environ.get("HYPOCENTER_TRACEBACK"):
-            traceback.print_exception(type(error), error, error.__traceback__)
+        show_traceback(error)
         words = f"{type(error).__name__}: {error}"
         refuse(ImposeError("what was asked for cannot be imposed on this program", why=words[:500]), directory)
 

@@ -4,28 +4,49 @@ from __future__ import annotations
 
 from typing import Any
 
+from hypocenter.config import Config
+from hypocenter.session.events import Observer
+from hypocenter.session.mindspore.accumulated import Accumulated
 from hypocenter.session.mindspore.calibration import Calibration
 from hypocenter.session.mindspore.failures import Failures
 from hypocenter.session.mindspore.graph import Graphs
 from hypocenter.session.mindspore.imposed.in_training import InTraining
 from hypocenter.session.mindspore.kept_batches import KeptBatches
 from hypocenter.session.mindspore.levels import Levels
+from hypocenter.session.mindspore.recompute import Recompute
+from hypocenter.session.mindspore.scaling import Scaling
 from hypocenter.session.mindspore.seams import Context, Seams
 from hypocenter.session.mindspore.unreplayed import Unreplayed
+from hypocenter.session.observers.culprit import Culprit
+from hypocenter.session.observers.frozen_state import FrozenState
+from hypocenter.session.observers.hyperparameters import Hyperparameters
+from hypocenter.session.observers.schedules import Schedules
+from hypocenter.session.observers.updates import LostUpdates
 
 
 def assemble(context: Context) -> Seams:
     """Make them all."""
     return Seams(
-        warn=context.warn,
+        context,
         levels=Levels(context),
         imposing=InTraining(context),
         investigator=Failures(context),
         graphs=Graphs(context),
         instead_of_replays=Unreplayed,
-        others=_others(context),
+        observers=_observers(context.config),
     )
 
 
-def _others(context: Context) -> list[Any]:
-    return [KeptBatches(context), *([Calibration(context)] if context.config.calibrate != "never" else [])]
+def _observers(config: Config) -> list[type[Observer[Any]]]:
+    return [
+        Culprit,
+        KeptBatches,
+        Scaling,
+        Schedules,
+        LostUpdates,
+        FrozenState,
+        Hyperparameters,
+        Accumulated,
+        Recompute,
+        *([Calibration] if config.calibrate != "never" else []),
+    ]

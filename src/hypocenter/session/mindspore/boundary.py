@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hypocenter.nouns import Reading, StepRecord
 from hypocenter.session.check import Check
+from hypocenter.session.failed import Failed
 from hypocenter.session.guard import StopTraining
 from hypocenter.session.mindspore.compiled import Outcome
 from hypocenter.session.mindspore.facts import FactsKeeper
 from hypocenter.session.mindspore.loss_scale import StepScale
 from hypocenter.session.mindspore.parameter_check import ParameterCheck
-from hypocenter.session.mindspore.place import PlaceKeeper
 from hypocenter.session.mindspore.schedules import learning_rate
-from hypocenter.session.mindspore.seams import Context, Due, Failed, Seams
+from hypocenter.session.mindspore.seams import Context, Due, Seams
 from hypocenter.session.mindspore.sentinel import Sentinel
 from hypocenter.session.output import Output
+from hypocenter.session.place_keeper import PlaceKeeper
 from hypocenter.session.scalars import scalar_rows
+from hypocenter.session.step_times import StepTimes
 from hypocenter.tap.mindspore.gradients import Norms
+from hypocenter.tap.mindspore.owners import Owners
 from hypocenter.tap.mindspore.tape import GradCall
 from hypocenter.tap.mindspore.updates import parameters_of
-from hypocenter.tap.quiet import quietly
 
 
 class Boundary:
@@ -45,9 +45,11 @@ class Boundary:
         self.sentinel = Sentinel(context.names, context.clock)
         self.scale = StepScale()
         self.n_usual = 1  # micro-batches of the last step
+        self._owners = Owners()
         self._facts = FactsKeeper(context)
         self._parameters = ParameterCheck(context)
         self._check: Check | None = None
+        self._update: Due | None = None
         self._step = 0
         self._norm: float | None = None
         self._clip_norm: float | None = None
@@ -55,22 +57,18 @@ class Boundary:
         self._lr: float | None = None
         self._healthy_steps = 0
         self._rows: list[Reading] = []
-        self._started = time.perf_counter()
-        self._tap_s = 0.0
-
-    @contextlib.contextmanager
-    def timed(self) -> Generator[None, None, None]:
-        """What runs in here is time that Hypocenter took."""
-        started = time.perf_counter()
-        try:
-            with quietly():
-                yield
-        finally:
-            self._tap_s += time.perf_counter() - started
+        self._times = StepTimes()
+        self.timed = self._times.ours
 
     def clips(self, gradients: Sequence[Any]) -> None:
         """Gradients are about to be clipped to a global norm: what it was."""
-        self._clip_norm = math.hypot(*Norms(gradients).read())
+        norms = Norms(gradients).read()
+        self._clip_norm = math.hypot(*norms)
+        weights = self._context.tape.microbatches[-1].weights if self._context.tape.microbatches else ()
+        if len(weights) == len(norms):
+            labels = map(self._context.label, weights)
+            check = Check(grad_norms=dict(zip(labels, norms, strict=True)))
+            self._seams.tell("before_clip", weights, check)
 
     def before(self, optimizer: Any, gradients: Sequence[Any]) -> Sequence[Any] | None:
         """An optimizer was called. Returns what it is to use; None: it must not update."""
@@ -97,25 +95,31 @@ class Boundary:
         self._investigate(check, bad, microbatches, optimizer, clip)
         self._add_rows(check, parameters)
         if self._refused(check):
-            self._seams.imposing.after_update(optimizer)
+            self._seams.imposing.after_update(self._updating(optimizer, parameters, (), check))
             return None
-        used = self._seams.imposing.before_update(optimizer, parameters, gradients, self._step)
-        due = Due(
-            step=self._step, optimizer=optimizer, gradients=_paired(parameters, used), microbatches=microbatches,
-            check=check, norm=self._norm, scale=self.scale.carried(microbatches),
-        )  # fmt: skip
-        for part in self._seams.parts():
-            part.before_rule(due)
+        used = self._seams.imposing.impose(optimizer, parameters, gradients, self._step)
+        self._update = update = self._updating(optimizer, parameters, _paired(parameters, used), check)
+        self._seams.tell("before_update", update)
+        self._rows += self._seams.observers.collected()
         return used
+
+    def _updating(
+        self, optimizer: Any, parameters: Sequence[Any], pairs: Sequence[tuple[Any, Any]], check: Check
+    ) -> Due:
+        microbatches = tuple(self._context.tape.microbatches)
+        return Due(
+            step=self._step, optimizer=optimizer, parameters=parameters, gradients=pairs, microbatches=microbatches,
+            check=check, norm=self._norm, scale=self.scale.carried(microbatches),
+            scaled=self.scale.used(optimizer, pairs),
+        )  # fmt: skip
 
     def after(self, optimizer: Any) -> None:
         """It has updated."""
-        check = self._check
-        if check is None:
+        check, update = self._check, self._update
+        if check is None or update is None:
             return
         with self.timed():
-            for part in self._seams.parts():
-                part.after_update(optimizer)
+            self._seams.tell("after_update", update)
             self._parameters.after(optimizer, self._step, check, self._healthy_steps)
         self._end(check, skipped=False)
 
@@ -132,7 +136,15 @@ class Boundary:
             self._collect(None, ())
             self._investigate(check, check.bad_params, microbatches, None, "")
             self._add_rows(check, weights)
+            self._tell_skipped(check, weights, optimizer)
         self._end(check, skipped=True)
+
+    def _tell_skipped(self, check: Check, weights: Sequence[Any], optimizer: Any) -> None:
+        """Observers hear of an update that the loss scaler left out, as in torch."""
+        update = self._updating(optimizer or self._owners.of(weights), weights, (), check)
+        update.skipped = True
+        self._rows += self._seams.observers.before_update(update)
+        self._rows += self._seams.observers.after_update(update)
 
     def before_compiled(self, optimizer: Any) -> None:
         """A step is about to run that may be one compiled graph: afterwards a schedule shows the next one's rate."""
@@ -151,6 +163,8 @@ class Boundary:
                 self._facts.note(optimizer, 1, result.scale)
             self._investigate(check, [], (), None, "")
             self._add_rows(check, [], is_compiled=True)
+            found = self._parameters.after_graph(optimizer, self._step, check, self._healthy_steps)
+            self._finding = self._finding or found
         self._end(check, skipped=result.skipped, n_microbatches=1)
 
     def refused(self) -> None:
@@ -168,9 +182,10 @@ class Boundary:
     def at_end(self) -> None:
         """Micro-batches that no update followed: the program gave up on them, or ends."""
         microbatches = tuple(self._context.tape.microbatches)
-        self._finding = self._parameters.read() or self._finding
-        for part in self._seams.parts():
-            self._rows += part.at_end()
+        found, rows = self._parameters.at_end()
+        self._finding, self._rows = found or self._finding, [*self._rows, *rows]
+        self._seams.tell("at_end")
+        self._rows += self._seams.observers.collected()
         check = self.sentinel.of_microbatches(microbatches, self.scale.carried(microbatches))
         if microbatches and not (check.loss_finite and not check.bad_params):
             self._step, self._check, self._norm = self._context.clock.step, check, check.total_norm
@@ -203,10 +218,10 @@ class Boundary:
         failed = Failed(
             step=self._step, check=check, bad_params=tuple(bad), microbatches=tuple(microbatches), optimizer=optimizer,
             scale=self.scale.value, clip=clip, healthy_steps=self._healthy_steps,
+            is_loss_scaled=any(call.scale is not None and call.scale.in_loss for call in microbatches),
         )  # fmt: skip
         with self._context.paused():  # all that it runs, also operators by themselves
             self._finding = investigator.investigate(failed) or self._finding
-        self._rows += investigator.rows()
 
     def _add_rows(self, check: Check, parameters: Sequence[Any], *, is_compiled: bool = False) -> None:
         have = {row.site for row in self._rows if row.phase == "grad"}  # in full, when parameters are due
@@ -243,8 +258,8 @@ class Boundary:
         return False
 
     def _end(self, check: Check, *, skipped: bool, n_microbatches: int = 0) -> None:
-        for part in self._seams.parts():
-            self._rows += part.rows()
+        self._seams.tell("end_step", self._step)
+        self._rows += self._seams.observers.collected()
         with self.timed():
             graph = self._seams.graphs.collect(
                 self._step, scale=self.scale.value, skipped=skipped, healthy_steps=self._healthy_steps,
@@ -252,27 +267,25 @@ class Boundary:
             )  # fmt: skip
             self._rows = merged(self._rows, graph.rows)
         told = graph.record or StepRecord(step=self._step)
-        now = time.perf_counter()
+        loss = check.mean_loss(self.scale.in_loss)
         n_microbatches = max(told.n_microbatches, n_microbatches) or len(self._context.tape.microbatches)
         record = StepRecord(
             step=self._step,
             n_microbatches=n_microbatches,
-            loss=sum(check.losses) / len(check.losses) / (self.scale.in_loss or 1.0) if check.losses else told.loss,
+            loss=loss if loss is not None else told.loss,
             grad_norm=self._norm,
             loss_scale=self.scale.value,
             lr=self._lr if self._lr is not None else told.lr,
             skipped=skipped,
-            step_ms=1000.0 * (now - self._started),
-            tap_ms=1000.0 * self._tap_s,
             n_bad_grads=max(len(check.bad_params), told.n_bad_grads),
             finding=graph.finding or self._finding,
+            **self._times.end_step(),
         )
-        self._started, self._tap_s = now, 0.0
         self.flush(record)
         self.n_usual = max(n_microbatches, 1)
         self._context.tape.clear()
         self._context.clock.end_update()
-        self._check, self._norm, self._clip_norm, self._finding = None, None, None, ""
+        self._check, self._update, self._norm, self._clip_norm, self._finding = None, None, None, None, ""
         self.scale.end_step()
 
 

@@ -7,7 +7,6 @@ again once as it was, which shows that a replay repeats the run at all, then SAM
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import mindspore as ms  # pyright: ignore[reportMissingImports]
 import numpy as np
@@ -20,6 +19,7 @@ from hypocenter.replay.mindspore.engine import Replayed, Replayer
 from hypocenter.replay.mindspore.host import is_finite
 from hypocenter.replay.roundoff import SAMPLES
 from hypocenter.session.check import scalar_reading
+from hypocenter.session.events import Update
 from hypocenter.session.mindspore.calibrated_gradients import Gradients
 from hypocenter.session.mindspore.calibrated_update import Trajectory, why_not
 from hypocenter.session.mindspore.seams import Context, Due, Part
@@ -46,7 +46,6 @@ class Calibration(Part):
         self._has_level = LEVELS.index(config.level) >= LEVELS.index("modules")
         self._replayer = Replayer(context.names, context.paused)
         self._trajectories = [Trajectory() for _ in range(SAMPLES)]
-        self._rows: list[Reading] = []
         self._later: list[Reading] = []  # of parameters, for the step after
         self._can_follow = True
         self._seen_step = -1
@@ -62,10 +61,13 @@ class Calibration(Part):
             return self._tap.attach(self.context.patches)
         return lambda: None
 
-    def before_rule(self, due: Due) -> None:
+    def before_update(self, update: Due) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """The step is complete, and the parameters are still those that it started from."""
+        due = update
+        if due.skipped:
+            return
         self._seen_step = due.step
-        self._rows += [row for row in self._later if row.step == due.step]
+        self.rows += [row for row in self._later if row.step == due.step]
         self._later = [row for row in self._later if row.step > due.step]
         if not self._is_due(due.step) or not due.microbatches:
             self._come_back()
@@ -78,19 +80,18 @@ class Calibration(Part):
             self._come_back()
             self.context.warn(f"no noise floor was measured at step {due.step}: {why}")
 
-    def after_update(self, optimizer: Any) -> None:
+    def after_update(self, update: Update) -> None:
         """The run has updated."""
+        if update.skipped:
+            return
         for trajectory in self._trajectories:
             trajectory.go_on()
 
-    def rows(self) -> list[Reading]:
+    def end_step(self, step: int) -> None:
         """The step is over."""
-        step = self.context.clock.step - 1
         if self._seen_step < step and self._is_due(step):
             self._come_back()
             self.context.warn(f"no noise floor was measured at step {step}: it was skipped, or ran as a compiled graph")
-        found, self._rows = self._rows, []
-        return found
 
     def _come_back(self) -> None:
         for trajectory in self._trajectories:
@@ -111,7 +112,7 @@ class Calibration(Part):
         for sample, trajectory in enumerate(self._trajectories):
             with self.context.paused(), trajectory.in_place():
                 rows = self._replays(due, gradients, sample)
-            self._rows += [_marked(row, sample) for row in rows]
+            self.rows += [_marked(row, sample) for row in rows]
             if self._can_follow:
                 self._follow(due, gradients, trajectory, sample)
             gradients.forget()

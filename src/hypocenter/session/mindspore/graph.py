@@ -166,10 +166,8 @@ class Graphs(Seam):
     def _write(self, evidence: Evidence) -> str:
         """The id of the evidence that was written; what says less of the same step is replaced."""
         self._n_evidence += 1
-        problem = write_evidence(self.context.rank_directory() / "bundles", evidence)
-        if problem:
-            self._say_once(f"GRAPH mode: the evidence cannot be written: {problem}")
-        return "" if problem else evidence.id
+        say = self._say_once
+        return write_evidence(self.context.rank_directory() / "bundles", evidence, lambda w: say(f"GRAPH mode: {w}"))
 
     @contextlib.contextmanager
     def paused(self) -> Generator[None, None, None]:

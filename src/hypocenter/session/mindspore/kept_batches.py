@@ -15,9 +15,9 @@ import numpy as np
 from mindspore import nn  # pyright: ignore[reportMissingImports]
 from numpy.typing import NDArray
 
-from hypocenter.nouns import Reading
 from hypocenter.record.layout import batches_directory
-from hypocenter.session.mindspore.seams import Context, Due, Part
+from hypocenter.session.events import Update
+from hypocenter.session.mindspore.seams import Context, Part
 from hypocenter.session.mindspore.tensor_file import write_bits
 from hypocenter.tap.mindspore.calls import is_training_cell
 from hypocenter.tap.mindspore.names import is_optimizer, own_parameters, unwrap, walk
@@ -123,18 +123,17 @@ class KeptBatches(Part):
             )
         self._logits = None
 
-    def before_rule(self, due: Due) -> None:
+    def before_update(self, update: Update) -> None:
         """The step is complete: write it."""
-        self._write(due.step)
+        self._write(update.step)
 
-    def rows(self) -> list[Reading]:
+    def end_step(self, step: int) -> None:
         """The step is over: one that was skipped, or compiled as a whole, is written too."""
         if self._whole is not None:
             (args, kwargs), self._whole = self._whole, None
             self._kept.setdefault(0, _of_graph(None, args, kwargs))
             self.context.warn("which tokens the loss asks for is not kept: it is not seen in a compiled graph")
-        self._write(self.context.clock.step - 1)
-        return []
+        self._write(step)
 
     def _write(self, step: int) -> None:
         kept, self._kept, self._given, self._logits = self._kept, {}, None, None

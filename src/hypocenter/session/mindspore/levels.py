@@ -8,6 +8,7 @@ from typing import Any
 
 from hypocenter import schedule
 from hypocenter.nouns import LEVELS, Reading
+from hypocenter.session.events import Update
 from hypocenter.session.mindspore import seams
 from hypocenter.session.mindspore.tensor_file import write_bits
 from hypocenter.session.mindspore.update_tensors import UpdateTensors
@@ -106,15 +107,15 @@ class Levels(seams.Levels):
             )  # fmt: skip
         return sorted(rows, key=lambda reading: reading.order)
 
-    def before_rule(self, due: seams.Due) -> None:
+    def before_update(self, update: Update) -> None:
         """The optimizer is about to apply its rule."""
-        if self._updates is not None and self._due(due.step):
-            self._updates.before(due.optimizer, due.gradients, due.step)
+        if self._updates is not None and self._due(update.step):
+            self._updates.before(update.optimizer, update.gradients, update.step)
 
-    def after_update(self, optimizer: Any) -> None:
+    def after_update(self, update: Update) -> None:
         """The optimizer has returned."""
         if self._updates is not None:
-            self._updates.after(optimizer)
+            self._updates.after(update.optimizer)
 
     def _enable(self) -> None:
         config, clock, cells = self.context.config, self.context.clock, self._cells

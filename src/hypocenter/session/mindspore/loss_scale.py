@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import mindspore as ms  # pyright: ignore[reportMissingImports]
+
 from hypocenter.session.check import Check
 from hypocenter.tap.mindspore.tape import GradCall, Scale
+from hypocenter.tap.scaled import ScaledUpdate, ScalerState
 
 _NEARLY = 0.99  # gradients that shrank by the scale, less rounding, have it taken out
 
@@ -18,27 +21,41 @@ class StepScale:
         value: loss scale; None when there is none.
         told: (scale, class of the scaler) for the row of the scale; None when there is none.
         in_loss: scale that the losses carry; None when they carry none.
+        scaler: whose scale it is; None when that is not known.
     """
 
     def __init__(self) -> None:
         self.value: float | None = None
         self.told: tuple[float, str] | None = None
         self.in_loss: float | None = None
+        self.scaler: Any = None
         self._is_unscaled = False
 
     def note(self, scale: Scale) -> None:
         """A scaler multiplied the loss, or backward was started with a scale."""
         self.value = scale.read()
-        self.told = (self.value, scale.kind)
+        self.told, self.scaler = (self.value, scale.kind), scale.scaler
         self.in_loss = self.value if scale.in_loss else None
 
-    def unscaled(self) -> None:
-        """A scaler has taken it out of the gradients."""
+    def unscaled(self, scale: Scale) -> None:
+        """A scaler divides the gradients by its scale: the step's is the one that is taken out."""
         self._is_unscaled = True
+        self.value = scale.read()
+        self.told, self.scaler = self.told or (self.value, scale.kind), scale.scaler
 
     def carried(self, microbatches: Sequence[GradCall]) -> float:
         """Scale in gradients as they come out of backward."""
-        return self.value or 1.0
+        known = [call.scale.read() for call in microbatches if call.scale is not None]
+        return (known[-1] if known else 1.0 if self._is_unscaled else self.value) or 1.0
+
+    def used(self, optimizer: Any, gradients: Sequence[tuple[Any, Any]]) -> ScaledUpdate | None:
+        """The step's scaler at the update, in the words of every framework; None without one."""
+        if self.value is None or self.told is None:
+            return None
+        state = ScalerState(kind=self.told[1], scale=self.value, growth_tracker=_counter(self.scaler))
+        return ScaledUpdate(
+            scaler=self.scaler, optimizer=optimizer, state=state, gradients=gradients, is_unscaled=self._is_unscaled
+        )
 
     def left_in(self, raw: Check, given: Check, optimizer: Any, microbatches: Sequence[GradCall]) -> float:
         """Scale in the gradients that an optimizer is given.
@@ -65,5 +82,11 @@ class StepScale:
 
     def end_step(self) -> None:
         """The step is over."""
-        self.value = self.told = self.in_loss = None
+        self.value = self.told = self.in_loss = self.scaler = None
         self._is_unscaled = False
+
+
+def _counter(scaler: Any) -> int | None:
+    """Steps without an overflow since the scale last changed."""
+    counter: Any = getattr(scaler, "counter", getattr(scaler, "cur_iter", None))
+    return int(counter.asnumpy().reshape(-1)[0]) if isinstance(counter, ms.Tensor) and counter.size else None

@@ -1,6 +1,6 @@
 """The session of one process that trains with MindSpore: listens to its taps, checks, records, tells its parts.
 
-Who is told of what and when is written in hypocenter.session.mindspore.seams.
+Who is told of what and when is written in hypocenter.session.events.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ from mindspore import nn  # pyright: ignore[reportMissingImports]
 
 from hypocenter.config import Config
 from hypocenter.record.layout import rank_directory
-from hypocenter.session.guard import StopTraining, Warnings, guarded
+from hypocenter.session.guard import Listening, StopTraining, guarded
 from hypocenter.session.mindspore.assembly import assemble
 from hypocenter.session.mindspore.boundary import Boundary
 from hypocenter.session.mindspore.compiled import outcome
-from hypocenter.session.mindspore.place import PlaceKeeper
+from hypocenter.session.mindspore.framework import MindSporeFramework
+from hypocenter.session.mindspore.place import device
 from hypocenter.session.mindspore.rank import rank_and_world_size
 from hypocenter.session.mindspore.seams import Context
 from hypocenter.session.mindspore.versions import versions
 from hypocenter.session.output import Output
+from hypocenter.session.place_keeper import PlaceKeeper
 from hypocenter.tap.clock import Clock
 from hypocenter.tap.mindspore import reach
 from hypocenter.tap.mindspore.calls import CallTap, models_in, optimizer_in
@@ -35,11 +37,12 @@ from hypocenter.tap.mindspore.grads import GradTap
 from hypocenter.tap.mindspore.names import NameMap
 from hypocenter.tap.mindspore.patches import Patches
 from hypocenter.tap.mindspore.scalers import ScalerTap, of_sens
-from hypocenter.tap.mindspore.tape import GradCall, Scale, Tape, Undo
+from hypocenter.tap.mindspore.tape import GradCall, Scale, Tape
 from hypocenter.tap.mindspore.updates import UpdateTap
+from hypocenter.tap.scaled import Unscaling
 
 
-class Session:
+class Session(Listening):
     """One recorded process. Attach, train, close. Nothing is written before the first step is over.
 
     Args:
@@ -49,12 +52,9 @@ class Session:
     """
 
     def __init__(self, config: Config, directory: Path, *, owns_run: bool, command: tuple[str, ...] = ()) -> None:
+        super().__init__()
         self.config, self.directory = config, directory
-        self.is_off = False
-        self._pid = os.getpid()
-        self._undo: list[Undo] = []
         self._is_closed = False
-        self.warn = Warnings()
         self.names, self.clock, self.tape = NameMap(), Clock(), Tape(config.keep_mb << 20)
         self.patches = Patches()
         self.grads = GradTap(self, self.warn)
@@ -62,9 +62,11 @@ class Session:
         self.updates = UpdateTap(self)
         self.scalers = ScalerTap(self)
         self.clipping = ClipTap(self)
-        place = PlaceKeeper(directory, rank_and_world_size, self.warn)
+        place = PlaceKeeper(directory, "mindspore", rank_and_world_size, self.warn, device)
         self.context = Context(
             config=config,
+            label=self.names.label,
+            framework=MindSporeFramework(self.patches),
             directory=directory,
             names=self.names,
             clock=self.clock,
@@ -93,20 +95,12 @@ class Session:
         """Start listening."""
         self._undo.append(self.patches.attach())
         # first: what reads a model's call must run inside of what names the model
-        for part in self.seams.parts():
-            self._undo.append(part.attach())
+        self._undo += self.seams.attach()
         for tap in (self.grads, self.calls, self.updates, self.scalers, self.clipping):
             tap.attach(self.patches)
 
-    def switch_off(self, reason: str, error: BaseException | None = None) -> None:
-        """Something in Hypocenter failed: let go of everything, say so once."""
-        self.is_off = True
-        self._detach()
-        self.warn(f"switched off after an internal error, training goes on ({reason})")
-        if os.environ.get("HYPOCENTER_TRACEBACK") and error is not None:
-            import traceback
-
-            traceback.print_exception(type(error), error, error.__traceback__)
+    def let_go(self, reason: str) -> None:
+        """What was imposed is over."""
         self.seams.imposing.let_go(reason)
 
     def close(self) -> None:
@@ -124,17 +118,6 @@ class Session:
     @guarded
     def _at_end(self) -> None:
         self.boundary.at_end()
-
-    def forked(self) -> None:
-        """In a forked child: a worker that prepares data trains nothing."""
-        self.is_off = True
-        self._detach()
-
-    def _detach(self) -> None:
-        for undo in reversed(self._undo):
-            with contextlib.suppress(Exception):
-                undo()
-        self._undo = []
 
     @contextlib.contextmanager
     def paused(self) -> Generator[None, None, None]:
@@ -172,16 +155,14 @@ class Session:
         for model in models_in(cell) or self._mentioned(cell):
             self.on_root(model)
         self.clock.recording = True
-        for part in self.seams.parts():
-            part.begin_call(cell)
+        self.seams.tell("begin_call", cell)
         if not isinstance(cell, nn.Cell) or ms.get_context("mode") == ms.GRAPH_MODE:
             self.boundary.before_compiled(optimizer_in(cell))
 
     @guarded
     def end_call(self, cell: Any, outputs: Any, failed: bool) -> None:
         """It has returned, or raised."""
-        for part in self.seams.parts():
-            part.end_call(cell)
+        self.seams.tell("end_call", cell)
         self.clock.recording = False
         if failed:
             return
@@ -223,14 +204,12 @@ class Session:
                 scale = of_sens(sens, self.calls.training_cell)
                 if scale is not None:
                     self.on_scale(scale)
-        for part in self.seams.parts():
-            part.begin_microbatch(call)
+        self.seams.tell("begin_microbatch", call)
 
     @guarded
     def forward_done(self, call: GradCall) -> None:
         """It has."""
-        for part in self.seams.parts():
-            part.forward_done(call)
+        self.seams.tell("forward_done", call)
 
     @guarded
     def end_microbatch(self, call: GradCall, gradients: Sequence[Any]) -> None:
@@ -239,8 +218,7 @@ class Session:
             self.tape.drop(call)  # gradients of inputs alone: no training
         with self.boundary.timed():
             call.norms = Norms(gradients)
-        for part in self.seams.parts():
-            part.end_microbatch(call)
+        self.seams.tell("end_microbatch", call, gradients)
         if call.weights:
             self.clock.end_microbatch()
         self.clock.recording = self.calls.is_training
@@ -264,9 +242,10 @@ class Session:
             self.boundary.scale.note(scale)
 
     @guarded
-    def on_unscale(self) -> None:
+    def on_unscale(self, scale: Scale) -> None:
         """A scaler takes it out of gradients."""
-        self.boundary.scale.unscaled()
+        self.seams.tell("before_unscale", Unscaling(scaler=scale.scaler, optimizer=None, gradients=()))
+        self.boundary.scale.unscaled(scale)
 
     @guarded
     def on_adjust(self, scaler: Any, finite: bool) -> None:

@@ -1,127 +1,63 @@
-"""What the session tells its parts, and when. Each class here does nothing: a part derives from it and does something.
+"""What a session of MindSpore consists of beside its observers: parts that are asked for something, and may refuse.
 
-In one step, in this order (`k` micro-batches, PyNative):
+Each class here does nothing: a part derives from it and does something. All of them hear of training as observers do
+(hypocenter.session.events). Beside these events, in one step:
 
-    begin_call(cell)              only where a training cell (TrainOneStepCell, or a cell that holds an optimizer) is
-                                  called: the forward of its first micro-batch may run before `begin_microbatch`
-        begin_microbatch(call)    a differentiated function is about to run forward        \\ k times; without a
-        forward_done(call)        it has; call.loss is there                               |  training cell these
-        end_microbatch(call)      backward has run, gradients are there                    /  come alone
-        before_step(optimizer)    an optimizer was called with gradients
-        collect(step, optimizer)  rows of the step are wanted
-        before_update(...)        what is returned goes in instead of its gradients
-        before_rule(due)          nothing comes in between any more
-        after_update(optimizer)   the optimizer has returned
-    end_call(cell)
+    imposing.before_step(optimizer)       an optimizer was called with gradients
+    levels.collect(step, optimizer)       rows of the step are wanted; optimizer is None in a step that is skipped
+    imposing.impose(...)                  what is returned goes in instead of its gradients; not in a skipped step
 
-A step that is skipped (loss scaling) has `collect` with optimizer None and neither `before_update` nor `after_update`.
-`paused()` is entered while a replay runs: nothing that happens in it is training. Exceptions are the session's matter:
-whatever is raised (other than StopTraining) switches that part off, once, and training goes on.
-In a compiled graph none of these are called except begin_call and end_call, and, for a differentiated function that is
-called from Python in GRAPH mode, the three of the micro-batch with `call.has_value` False.
+`paused()` is entered while a replay runs: nothing that happens in it is training.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import traceback
 import weakref
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hypocenter.config import Config
-from hypocenter.nouns import Place, Reading, StepRecord
+from hypocenter.nouns import Reading, StepRecord
+from hypocenter.session import events
 from hypocenter.session.check import Check
-from hypocenter.session.guard import StopTraining
-from hypocenter.tap.clock import Clock
+from hypocenter.session.failed import Failed
+from hypocenter.session.guard import StopTraining, show_traceback
 from hypocenter.tap.mindspore.names import NameMap
 from hypocenter.tap.mindspore.patches import Patches
-from hypocenter.tap.mindspore.tape import GradCall, Tape, Undo
+from hypocenter.tap.mindspore.tape import Tape, Undo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
-    """What every part may use of its session."""
+class Context(events.Observed):
+    """What every part may use of its session. `clock.recording`: inside training."""
 
-    config: Config
     directory: Path  # of the run
     names: NameMap  # the user's names of cells and parameters
-    clock: Clock  # step, microbatch, batch, next_order(); `clock.recording`: inside training
     tape: Tape
     patches: Patches  # patch methods of MindSpore's classes through it, so that the compiler never sees them
-    warn: Callable[[str], None]  # says a line once
-    rank: Callable[[], tuple[int, int]]  # (rank, world size)
     rank_directory: Callable[[], Path]  # of this rank
-    place: Callable[[], Place]
     paused: Callable[[], contextlib.AbstractContextManager[None]]  # enter it to run the user's code again
     close: Callable[[], None]  # ends the session, before StopTraining is raised
     told: dict[str, str] = field(default_factory=dict[str, str])  # run.json: name -> what was imposed, in words
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Due:
+@dataclass(slots=True, kw_only=True)
+class Due(events.Update):
     """An update that is about to be made, and the step that it ends.
 
     Attributes:
-        gradients: (parameter, gradient) as the optimizer gets them.
-        check: losses and norms as the program gives them.
         norm: L2 norm of all gradients before clipping; None where it is not known.
         scale: loss scale that losses and gradients came out of backward with; 1 when there is none.
     """
 
-    step: int
-    optimizer: Any
-    gradients: Sequence[tuple[Any, Any]]
-    microbatches: Sequence[GradCall]
-    check: Check
     norm: float | None = None
     scale: float = 1.0
 
 
-class Part:
+class Part(events.Observer[Context]):
     """A part of the session."""
-
-    def __init__(self, context: Context) -> None:
-        self.context = context
-
-    def attach(self) -> Undo:
-        """Set hooks of its own; returns the undo. Called once, when the session starts."""
-        return lambda: None
-
-    def on_root(self, cell: Any) -> None:
-        """A model that was not seen before is about to run in training (names know it already). `watch(net)` too."""
-
-    def begin_call(self, cell: Any) -> None:
-        """A training cell is called from outside."""
-
-    def end_call(self, cell: Any) -> None:
-        """It has returned, or raised."""
-
-    def begin_microbatch(self, call: GradCall) -> None:
-        """Forward is about to run."""
-
-    def forward_done(self, call: GradCall) -> None:
-        """It has run."""
-
-    def end_microbatch(self, call: GradCall) -> None:
-        """Backward has run."""
-
-    def before_rule(self, due: Due) -> None:
-        """The optimizer is about to apply its rule: nothing comes in between any more."""
-
-    def after_update(self, optimizer: Any) -> None:
-        """The optimizer has returned, or was refused; the clock still shows the step that is over."""
-
-    def rows(self) -> list[Reading]:
-        """Rows since the last call, asked for when a step is over."""
-        return []
-
-    def at_end(self) -> list[Reading]:
-        """The session closes: last rows."""
-        return []
 
 
 class Levels(Part):
@@ -151,9 +87,7 @@ class Imposing(Part):
     def before_step(self, optimizer: Any) -> None:
         """An optimizer was called: what is recorded of its options is to be what was imposed."""
 
-    def before_update(
-        self, optimizer: Any, parameters: Sequence[Any], gradients: Sequence[Any], step: int
-    ) -> Sequence[Any]:
+    def impose(self, optimizer: Any, parameters: Sequence[Any], gradients: Sequence[Any], step: int) -> Sequence[Any]:
         """The step is recorded. Returns the gradients that it is to use (the same, when nothing is imposed).
 
         Args:
@@ -164,20 +98,6 @@ class Imposing(Part):
 
     def let_go(self, reason: str) -> None:
         """Hypocenter switches itself off: what was asked for can no longer be done."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failed:
-    """A step whose loss or gradients are not finite."""
-
-    step: int
-    check: Check
-    bad_params: tuple[str, ...]  # before any clipping spread them
-    microbatches: tuple[GradCall, ...]
-    optimizer: Any  # None: no optimizer has been called, the step is skipped
-    scale: float | None  # loss scale; None: there is no scaler
-    clip: str  # function that spread them; "" when nothing did
-    healthy_steps: int  # that went before
 
 
 class Investigator(Part):
@@ -192,10 +112,6 @@ class Investigator(Part):
 
     def went_well(self, check: Check, step: int, scale: float | None) -> None:
         """A step whose loss and gradients were finite."""
-
-    def rows(self) -> list[Reading]:
-        """Rows of replays since the last call (`replay=True` on each)."""
-        return []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,33 +152,40 @@ class Seams:
     """The parts of one session. A call of one that fails takes it out, and says so once; the others go on.
 
     Args:
-        warn: takes one line of text.
+        context: of the session.
         levels, imposing, investigator, graphs: see their classes.
         instead_of_replays: takes over from an investigator that fails.
-        others: parts that only listen.
+        observers: classes of parts that only listen.
     """
 
     def __init__(
         self,
+        context: Context,
         *,
-        warn: Callable[[str], None],
         levels: Levels,
         imposing: Imposing,
         investigator: Investigator,
         graphs: Graphs,
         instead_of_replays: type[Investigator] = Investigator,
-        others: Sequence[Part] = (),
+        observers: Sequence[Callable[[Any], events.Observer[Any]]] = (),
     ) -> None:
+        warn = context.warn
         self.imposing: Imposing = _Careful(imposing, Imposing, warn)  # type: ignore[assignment]
         self.levels: Levels = _Careful(levels, Levels, warn)  # type: ignore[assignment]
         self.investigator: Investigator = _Careful(investigator, instead_of_replays, warn)  # type: ignore[assignment]
         self.graphs: Graphs = _Careful(graphs, Graphs, warn)  # type: ignore[assignment]
-        self._others: list[Part] = [_Careful(other, Part, warn) for other in others]  # type: ignore[misc]
+        self.observers = events.Observers(observers, context, warn)
         self._seen: weakref.WeakSet[Any] = weakref.WeakSet()
 
-    def parts(self) -> list[Part]:
-        """All of them, in the order in which they are told."""
-        return [self.imposing, self.levels, self.investigator, self.graphs, *self._others]
+    def attach(self) -> list[Undo]:
+        """Attach them all; the undo of each."""
+        return [*(part.attach() for part in self._parts()), self.observers.attach()]
+
+    def tell(self, event: str, *args: Any) -> None:
+        """Tell all of them of an event."""
+        for part in self._parts():
+            getattr(part, event)(*args)
+        self.observers.tell(event, *args)
 
     def see_root(self, cell: Any) -> None:
         """A model is about to run, for the first time."""
@@ -270,8 +193,10 @@ class Seams:
             return
         self._seen.add(cell)
         self.imposing.before_first_forward(cell)
-        for part in self.parts():
-            part.on_root(cell)
+        self.tell("on_root", cell)
+
+    def _parts(self) -> list[Part]:
+        return [self.imposing, self.levels, self.investigator, self.graphs]
 
 
 class _Careful:
@@ -298,6 +223,5 @@ class _Careful:
 
     def _take_out(self, error: Exception) -> None:
         self._warn(f"{type(self._part).__name__} switched off after an internal error: {type(error).__name__}: {error}")
-        if os.environ.get("HYPOCENTER_TRACEBACK"):
-            traceback.print_exception(type(error), error, error.__traceback__)
+        show_traceback(error)
         self._part = self._kind(self._part.context)

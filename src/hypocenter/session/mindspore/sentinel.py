@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from hypocenter.nouns import Reading, Summary
-from hypocenter.session.check import Check
+from hypocenter.nouns import Reading
+from hypocenter.session.check import Check, Judge, norm_reading
 from hypocenter.tap.clock import Clock
 from hypocenter.tap.mindspore.gradients import Norms, dtype_name, exact_norm, is_finite
 from hypocenter.tap.mindspore.names import NameMap
@@ -19,7 +19,7 @@ class Sentinel:
 
     def __init__(self, names: NameMap, clock: Clock) -> None:
         self._names, self._clock = names, clock
-        self._alive: set[int] = set()  # id(parameter) whose gradient was not zero at the last step
+        self._judge = Judge(is_finite, exact_norm)
 
     def check(
         self,
@@ -40,17 +40,8 @@ class Sentinel:
         check = Check(losses=losses(microbatches))
         gradients = [gradient for _, gradient in pairs]
         norms = _known_norms(gradients, microbatches) or Norms(gradients)
-        for (parameter, gradient), norm in zip(pairs, norms.read(), strict=True):
-            name = self._names.label(parameter)
-            if not math.isfinite(norm):
-                if not is_finite(gradient):
-                    check.bad_params.append(name)
-                norm = exact_norm(gradient)
-            elif norm == 0.0 and id(parameter) in self._alive:
-                check.newly_dead.append(name)
-            if remember:
-                (self._alive.discard if norm == 0.0 else self._alive.add)(id(parameter))
-            check.grad_norms[name] = norm / scale
+        names = [self._names.label(parameter) for parameter, _ in pairs]
+        self._judge.add(check, pairs, names, norms.read(), scale=scale, remember=remember)
         return check
 
     def of_microbatches(self, microbatches: Sequence[GradCall], scale: float = 1.0) -> Check:
@@ -67,31 +58,20 @@ class Sentinel:
                 check.grad_norms[name] = norm / scale
         return check
 
-    def bad_before(self, microbatches: Sequence[GradCall]) -> list[str]:
-        """Parameters whose gradient was not finite when it came out of backward."""
-        return self.of_microbatches(microbatches).bad_params
-
     def readings(self, check: Check, step: int, parameters: Sequence[Any]) -> list[Reading]:
         """One row per local norm: at this level only the number of elements and the sum of squares are known."""
         known = {self._names.label(p): p for p in parameters}
         rows: list[Reading] = []
         for name, norm in check.grad_norms.items():
-            parameter = known.get(name)
-            bad = not math.isfinite(norm) or name in check.bad_params
-            names = () if parameter is None else self._names.param_names(parameter)
-            rows.append(
-                Reading(
-                    step=step, microbatch=0, phase="grad", site=name, port="grad", order=self._clock.next_order(),
-                    dtype="" if parameter is None else dtype_name(parameter),
-                    shape=() if parameter is None else tuple(parameter.shape),
-                    summary=Summary(
-                        n=0 if parameter is None else int(parameter.size), sumsq=0.0 if bad else norm * norm,
-                        n_nan=int(bad),
-                    ),
-                    names=names if len(names) > 1 else (),
-                )
-            )  # fmt: skip
+            is_bad = not math.isfinite(norm) or name in check.bad_params
+            of = {} if (p := known.get(name)) is None else self._facts(p)
+            rows.append(norm_reading(name, norm, step, self._clock.next_order(), is_bad=is_bad, **of))
         return rows
+
+    def _facts(self, parameter: Any) -> dict[str, Any]:
+        names = self._names.param_names(parameter)
+        known = {"n": int(parameter.size), "dtype": dtype_name(parameter), "shape": tuple(parameter.shape)}
+        return {**known, "names": names if len(names) > 1 else ()}
 
 
 def losses(microbatches: Sequence[GradCall]) -> list[float]:

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from hypocenter.detect.update_rows import ACCUMULATED, ADDITION_LOST, SITE
+from hypocenter.session.framework import Framework
 from hypocenter.session.observer import Context, Observer, Update
-from hypocenter.session.observers.grid import is_low, name_of, wide_dtype
-from hypocenter.session.observers.optimizer_rows import count_row, number_row
+from hypocenter.session.observers.accumulated_rows import addition_rows
+from hypocenter.session.observers.additions import Additions
+from hypocenter.session.observers.grid import is_low, name_of
 from hypocenter.session.observers.sampled import Deferred, sample
 
 MANY = 8  # micro-batches in a step from which on it is looked at
@@ -25,14 +26,11 @@ class _Sums:
     A hook on the accumulator, not on the parameter: compiled models guard on the hooks of their parameters.
     """
 
-    def __init__(self, parameter: Tensor) -> None:
+    def __init__(self, parameter: Tensor, framework: Framework) -> None:
         self.parameter = parameter
         self._node = torch.autograd.graph.get_gradient_edge(parameter).node  # lives as long as somebody holds it
         self._handle: Any = self._node.register_prehook(self._before_addition)
-        self._own: Tensor | None = None
-        self._exact: Tensor | None = None
-        self._counts: Tensor | None = None  # additions of a gradient that is not 0, those without effect, mismatches
-        self.n_added = 0
+        self.sums = Additions(framework)
         self.is_broken = False
 
     def remove(self) -> None:
@@ -51,28 +49,10 @@ class _Sums:
     def _add(self, gradient: Tensor | None) -> None:
         held = self.parameter.grad
         present = sample(held, ELEMENTS) if held is not None else None
-        if gradient is None or gradient.dtype != self.parameter.dtype or (present is None and self.n_added):
+        if gradient is None or gradient.dtype != self.parameter.dtype or (present is None and self.sums.n_added):
             self.is_broken = True  # somebody takes the gradient away after each micro-batch: float32 main gradients
             return
-        self.n_added += 1
-        wide = gradient.to(wide_dtype(gradient.device))
-        if self._own is None or self._exact is None or self._counts is None:
-            start = torch.zeros_like(gradient) if present is None else present.clone()
-            self._own, self._exact = start + gradient, start.to(wide.dtype) + wide
-            self._counts = torch.zeros(3, dtype=wide.dtype, device=wide.device)
-            return
-        after, is_there = self._own + gradient, gradient != 0
-        facts = [is_there, is_there & (after == self._own), present != self._own]  # type: ignore[list-item]
-        self._counts += torch.stack(facts).sum(dim=1)
-        self._own, self._exact = after, self._exact + wide
-
-    def numbers(self) -> Tensor | None:
-        """Counts, then the products <own, exact> and <exact, exact>; None when nothing was added up."""
-        if self.is_broken or self._own is None or self._exact is None or self._counts is None:
-            return None
-        own = self._own.to(self._exact.dtype)
-        products = torch.stack([(own * self._exact).sum(), (self._exact * self._exact).sum()])
-        return torch.cat([self._counts, products])
+        self.sums.add(gradient, present)
 
 
 class Accumulation(Observer):
@@ -97,24 +77,17 @@ class Accumulation(Observer):
         """The sums of this step are complete."""
         self._deferred.read()
         sums = self._sums
-        if sums is None or sums.n_added < MANY:
+        if sums is None or sums.is_broken or sums.sums.n_added < MANY:
             return
-        numbers = sums.numbers()
+        numbers = sums.sums.numbers()
         if numbers is None:
             return
         name, dtype = self.context.label(sums.parameter), name_of(sums.parameter.dtype)
-        n_added, step, shape = sums.n_added, update.step, tuple(sums.parameter.shape)
+        n_added, step, shape = sums.sums.n_added, update.step, tuple(sums.parameter.shape)
 
         def read(host: Sequence[float]) -> None:
-            n, n_lost, n_mismatched, product, square = host
-            if n_mismatched or not square > 0:
-                return  # something else writes into the gradient between micro-batches
-            order, lost = self.context.clock.next_order, (round(n), round(n_lost))
-            for site in (name, SITE):
-                self.rows += [
-                    number_row(site, ACCUMULATED, step, order(), product / square, dtype=dtype, call=n_added),
-                    count_row(site, ADDITION_LOST, step, order(), lost, dtype=dtype, shape=shape, call=n_added),
-                ]
+            order = self.context.clock.next_order
+            self.rows += addition_rows(name, dtype, shape, host, n_added=n_added, step=step, order=order)
 
         self._deferred.add(numbers, read)
 
@@ -126,7 +99,7 @@ class Accumulation(Observer):
         low = [p for p in update.parameters if is_low(p) and p.requires_grad and p.is_leaf and not _is_sharded(p)]
         if low:
             self._turn += 1
-            self._sums = _Sums(low[self._turn % len(low)])
+            self._sums = _Sums(low[self._turn % len(low)], self.context.framework)
 
 
 def _is_sharded(parameter: Tensor) -> bool:

@@ -9,7 +9,7 @@ program takes away after each micro-batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,10 +17,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from hypocenter import schedule
-from hypocenter.detect.microbatch_rows import NOT_ADDED, SITE
 from hypocenter.session.observer import Context, Observer, Update
+from hypocenter.session.observers.accumulated_rows import not_added_rows
 from hypocenter.session.observers.grid import wide_dtype
-from hypocenter.session.observers.optimizer_rows import count_row
 from hypocenter.session.observers.sampled import Deferred, sample
 
 ELEMENTS = 1024  # of a parameter
@@ -129,23 +128,9 @@ class Arrivals(Observer):
 
         def read(host: Sequence[float]) -> None:
             pairs = [(name, round(n), round(lost)) for name, n, lost in zip(labels, host[::2], host[1::2], strict=True)]
-            self._write([p for p in pairs if p[1]], step, microbatch)
+            self.rows += not_added_rows([p for p in pairs if p[1]], step, microbatch, clock.next_order)
 
         self._deferred.add(torch.cat([n.to(device) for _, n in counted]), read)
-
-    def _write(self, pairs: Sequence[tuple[str, int, int]], step: int, microbatch: int) -> None:
-        lost = [pair for pair in pairs if pair[1] == pair[2]]
-        if not lost:
-            return
-        name, n, n_lost = lost[0]
-        order = self.context.clock.next_order
-        self.rows += [
-            replace(row, microbatch=microbatch)
-            for row in (
-                count_row(SITE, NOT_ADDED, step, order(), (len(pairs), len(lost)), call=microbatch + 1),
-                count_row(name, NOT_ADDED, step, order(), (n, n_lost), call=microbatch + 1),
-            )
-        ]
 
     def before_update(self, update: Update) -> None:
         """What was on its way to the host has arrived."""

@@ -17,6 +17,8 @@ from torch import Tensor
 
 from hypocenter import schedule
 from hypocenter.nouns import LEVELS, Reading
+from hypocenter.record.facts_file import add_calls
+from hypocenter.record.layout import rank_directory
 from hypocenter.replay.calibration import SAMPLES, Rounding
 from hypocenter.replay.engine import Replayed
 from hypocenter.replay.impossible import ReplayImpossible
@@ -27,6 +29,8 @@ from hypocenter.session.levels import UntracedReducer
 from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.tap.clock import Clock
 from hypocenter.tap.modules import ModuleTap
+from hypocenter.tap.op_context import OpContext
+from hypocenter.tap.operator_calls import CallsMode
 from hypocenter.tap.tape import Microbatch
 from hypocenter.tap.tree import flatten
 
@@ -49,6 +53,7 @@ class Calibration(Observer):
         self._trajectories = [Trajectory() for _ in range(SAMPLES)]
         self._later: list[Reading] = []  # of parameters, for the step after
         self._can_follow = True
+        self._has_calls = False
 
     def before_clip(self, parameters: Sequence[Tensor], check: Check) -> None:
         """The norm that is recorded is the one before clipping."""
@@ -89,8 +94,8 @@ class Calibration(Observer):
         named = [(name, p) for name, p in self.context.names.parameters() if p.requires_grad]
         gradients = Gradients(self.context.names, self.context.config, named)
         for microbatch in update.microbatches:
-            replayed = self.context.replayer.run(microbatch, gradients.parameters)
-            _must_repeat(microbatch, replayed)
+            replayed = self._again(microbatch, gradients.parameters)
+            must_repeat(microbatch, replayed)
             gradients.add(replayed.grads)
         left_out = gradients.fit()
         if left_out:
@@ -105,6 +110,17 @@ class Calibration(Observer):
             if self._can_follow:
                 self._follow(update, gradients, trajectory, sample)
             gradients.forget()
+
+    def _again(self, microbatch: Microbatch, parameters: Sequence[Tensor]) -> Replayed:
+        """As it was. The first time the operators that each module calls are noted among the facts."""
+        context = self.context
+        if self._has_calls or context.directory is None:
+            return context.replayer.run(microbatch, parameters)
+        self._has_calls, seen = True, OpContext(context.names.module_name)
+        mode = CallsMode(seen)
+        replayed = context.replayer.run(microbatch, parameters, mode=mode, context=seen)
+        add_calls(rank_directory(context.directory, context.rank()[0]), mode.noted.calls)
+        return replayed
 
     def _replays(self, update: Update, gradients: Gradients, sample: int, norm: float) -> list[Reading]:
         clock, rows, number = self.context.clock, list[Reading](), 0
@@ -180,7 +196,8 @@ def _marked(row: Reading, sample: int) -> Reading:
     return replace(row, replay=True, op=f"calibrate[{sample}]")
 
 
-def _must_repeat(microbatch: Microbatch, replayed: Replayed) -> None:
+def must_repeat(microbatch: Microbatch, replayed: Replayed) -> None:
+    """Raise ReplayImpossible where a replay's losses are not those of the run."""
     values = [value for value in replayed.values if value.numel() == 1]
     if len(values) != len(microbatch.values):
         raise ReplayImpossible("a replay gives another number of losses")

@@ -7,7 +7,6 @@ outermost module. Not seen: lists of cloned tensors, and copies made before we w
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from hypocenter.session.observers.grid import is_low
 from hypocenter.tap.names import NameMap, class_name, unwrap
+from hypocenter.tap.own_frame import RAISED, hear
 
 KEPT_AT_MOST = 100_000  # modules that are remembered until the trained model is known
 TRIES = 8  # updates at which a copy is compared with what is trained: GANs have several optimizers
@@ -59,21 +59,10 @@ class Copies:
         return undo
 
     def _on_call(self, owner: type, name: str) -> Callable[[], None]:
-        original = getattr(owner, name)
+        def begin(module: Any, *_: Any) -> Callable[[Any], None]:
+            return lambda result: None if result is RAISED else self._note(_inner(module, name))
 
-        @functools.wraps(original)
-        def noticed(module: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(module, *args, **kwargs)
-            self._note(module.module if isinstance(module, AveragedModel) and name != "__setstate__" else module)
-            return result
-
-        setattr(owner, name, noticed)
-
-        def undo() -> None:
-            if getattr(owner, name) is noticed:
-                setattr(owner, name, original)
-
-        return undo
+        return hear(owner, name, begin)
 
     def _note(self, module: Any) -> None:
         if id(module) in self._given or len(self._made) >= KEPT_AT_MOST or not isinstance(module, nn.Module):
@@ -110,6 +99,10 @@ class Copies:
             elif made.tries < TRIES:
                 self._made.append(_Made(made.module, made.tries + 1))
         return [copy for copy in found if copy.pairs]
+
+
+def _inner(module: Any, name: str) -> Any:
+    return module.module if isinstance(module, AveragedModel) and name != "__setstate__" else module
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,22 +7,20 @@ bad too. Clipping spreads one bad norm to all gradients, so what was seen before
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-
-import torch
+from typing import Any
 
 from hypocenter.detect.window import CULPRIT
 from hypocenter.nouns import Reading, Summary
 from hypocenter.session.check import Check
-from hypocenter.session.observer import Observer, Update
-from hypocenter.tap.names import NameMap
+from hypocenter.session.events import Names, Observed, Observer, Update
 
 
-class Culprit(Observer):
+class Culprit(Observer[Observed]):
     """Writes one row at a step whose scaled gradients are not finite."""
 
     _before_clip: tuple[str, ...] = ()
 
-    def before_clip(self, parameters: Sequence[torch.Tensor], check: Check) -> None:
+    def before_clip(self, parameters: Sequence[Any], check: Check) -> None:
         """Who was bad before clipping made all bad."""
         self._before_clip = self._before_clip or tuple(check.bad_params)
 
@@ -46,7 +44,7 @@ class Culprit(Observer):
             )
 
 
-def last_in_model(names: NameMap, labels: Iterable[str]) -> str:
+def last_in_model(names: Names, labels: Iterable[str]) -> str:
     """Of some parameters the one that the model has last; "" when it has none of them."""
     wanted = set(labels)
     return next((name for name, _ in reversed(names.parameters()) if name in wanted), "")

@@ -18,8 +18,9 @@ from hypocenter.nouns import Reading, Summary, replace
 from hypocenter.session.check import Check, scalar_reading
 from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.tap.extremes import counted, largest
+from hypocenter.tap.grad_scaler import devices_of, torch_scaler_state
 from hypocenter.tap.gradients import local, to_host
-from hypocenter.tap.scaled import ScalerState, Unscaling, devices_of, torch_scaler_state
+from hypocenter.tap.scaled import ScalerState, Unscaling
 
 ROTATION = 8  # healthy steps in which each parameter is looked at once
 NEAREST = 64  # gradients that did not overflow, of a step in which others did
@@ -120,8 +121,9 @@ class Diary(Observer):
     def _forget(self, update: Update) -> None:
         self._unscaled.pop(id(update.optimizer), None)
         self._started.pop(id(update.optimizer), None)
-        for parameter in update.parameters:
-            self._seen.pop(id(parameter), None)
+        if self._seen:
+            for parameter in update.parameters:
+                self._seen.pop(id(parameter), None)
 
     def _facts(self, state: ScalerState, step: int, is_rebuilt: bool) -> Iterable[Reading]:
         for name in FACTS:

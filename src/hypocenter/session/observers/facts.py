@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import weakref
+from dataclasses import replace
 from typing import Any
 
-from hypocenter.record.facts_file import Facts, OptimizerFacts, write_facts
+from hypocenter.record.facts_file import Facts, OptimizerFacts, read_facts, write_facts
 from hypocenter.record.layout import rank_directory
 from hypocenter.session.claims import claims
 from hypocenter.session.facts.modules import module_facts
@@ -47,4 +48,5 @@ class FactsKeeper(Observer):
         )
         folder = rank_directory(context.directory, context.rank()[0])
         folder.mkdir(parents=True, exist_ok=True)
-        write_facts(folder, facts)
+        known = read_facts(folder) if len(self._optimizers) > 1 else None
+        write_facts(folder, replace(facts, calls=known.calls) if known is not None else facts)

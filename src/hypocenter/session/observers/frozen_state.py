@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-
-import torch
-from torch import Tensor
-from torch.utils.weak import WeakIdKeyDictionary
 
 from hypocenter.detect.update_rows import (
     MOMENT_LOST,
@@ -20,12 +16,12 @@ from hypocenter.detect.update_rows import (
     STEP_MOVED,
     STUCK,
 )
-from hypocenter.session.observer import Context, Observer, Update
-from hypocenter.session.observers.grid import is_low, name_of, wide_dtype
-from hypocenter.session.observers.intended import family_of
-from hypocenter.session.observers.low_places import LowPlaces, Place, state_of, torch_optimizer
+from hypocenter.session.events import Observed, Observer, Update
+from hypocenter.session.framework import Framework
+from hypocenter.session.observers.low_places import LowPlaces, Place
 from hypocenter.session.observers.optimizer_rows import count_row, number_row
-from hypocenter.session.observers.sampled import Deferred, sample
+
+Array = Any  # see hypocenter.session.framework
 
 PER_UPDATE = 2  # second moments that are measured at one update
 WRONG = 4.0  # a second moment off by this factor makes updates half or twice as large
@@ -35,7 +31,8 @@ SEEN_OFTEN = 16  # measurements of a second moment before its mean is compared
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Moment:
     place: Place
-    before: Tensor
+    dtype: str
+    before: Array
 
 
 @dataclass(slots=True)
@@ -47,38 +44,41 @@ class _Exact:
     n_seen: int = 0
 
 
-class FrozenState(Observer):
+class FrozenState(Observer[Observed]):
     """Looks at the step counter at each update, at second moments in turn; nothing when all state is float32."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Observed) -> None:
         super().__init__(context)
-        self._moments = LowPlaces(lambda o, parameter: is_low(state_of(o, parameter).get("exp_avg_sq")))
-        self._deferred = Deferred()
-        self._counter: tuple[Tensor, Tensor, Tensor] | None = None  # parameter, counter, its value before
+        self._framework = framework = context.framework
+        self._moments = LowPlaces(framework, lambda o, p: framework.is_low(framework.state_of(o, p).get("exp_avg_sq")))
+        self._deferred = framework.deferred()
+        self._counter: tuple[Any, Any, Array] | None = None  # parameter, counter, its value before
         self._before: list[_Moment] = []
-        self._exact: Any = WeakIdKeyDictionary()  # parameter -> _Exact; by identity, for tensors compare by value
-        self._n_updates: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
+        self._exact: dict[int, tuple[weakref.ref[Any], _Exact]] = {}  # by id of the parameter
+        self._n_updates: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
     def before_update(self, update: Update) -> None:
         """Copy the counter and the moments whose turn it is."""
         self._deferred.read()
-        optimizer = torch_optimizer(update.optimizer)
+        framework = self._framework
+        optimizer = framework.optimizer(update.optimizer)
         self._counter, self._before = None, []
         if optimizer is None:
             return
-        self._counter = _low_counter(optimizer)
-        if not family_of(optimizer).startswith("Adam"):
+        self._counter = _low_counter(framework, optimizer, update)
+        if not framework.family_of(optimizer).startswith("Adam"):
             return
         for place in self._moments.next(optimizer, PER_UPDATE):
-            values = sample(state_of(optimizer, place.parameter)["exp_avg_sq"])
-            if values is not None and place.parameter.grad is not None:
-                self._before.append(_Moment(place=place, before=values.clone()))
+            moment = framework.state_of(optimizer, place.parameter)["exp_avg_sq"]
+            values, dtype = framework.sample(moment), framework.name_of(moment.dtype)
+            if values is not None and framework.has_gradient(update, place.parameter):
+                self._before.append(_Moment(place=place, dtype=dtype, before=framework.copied(values)))
 
     def after_update(self, update: Update) -> None:
         """Compare."""
         counter, before = self._counter, self._before
         self._counter, self._before = None, []
-        optimizer = torch_optimizer(update.optimizer)
+        optimizer = self._framework.optimizer(update.optimizer)
         if update.skipped or optimizer is None:
             return
         self._n_updates[optimizer] = self._n_updates.get(optimizer, 0) + 1
@@ -87,36 +87,55 @@ class FrozenState(Observer):
         if before:
             self._measure(optimizer, before, update)
 
-    @torch.no_grad()
-    def _measure(self, optimizer: torch.optim.Optimizer, before: Sequence[_Moment], update: Update) -> None:
+    def _measure(self, optimizer: Any, before: Sequence[_Moment], update: Update) -> None:
         wrong: list[bool] = []
-        found = [(m, numbers) for m in before if (numbers := _compare(optimizer, m)) is not None]
+        found = [(m, numbers) for m in before if (numbers := self._compare(optimizer, m, update)) is not None]
         for index, (moment, numbers) in enumerate(found):
             is_last = index == len(found) - 1
             self._read_later(moment, numbers, (update.step, self._n_updates[optimizer]), wrong, is_last=is_last)
 
-    def _compare_counter(self, counter: tuple[Tensor, Tensor, Tensor], step: int) -> None:
+    def _compare(self, optimizer: Any, moment: _Moment, update: Update) -> Array | None:
+        """Elements that were to change, of these unchanged; mean before, after, and mean of the squared gradient."""
+        parameter, group, framework = moment.place.parameter, moment.place.group, self._framework
+        held = framework.state_of(optimizer, parameter).get("exp_avg_sq")
+        after = framework.sample(held) if framework.is_tensor(held) else None
+        grad = framework.gradient(update, parameter)
+        if after is None or grad is None or not after.shape == grad.shape == moment.before.shape:
+            return None
+        decays_apart = framework.family_of(optimizer) == "AdamW"
+        if group["weight_decay"] and not group.get("decoupled_weight_decay", decays_apart):
+            return None  # the weight is in the gradient that was squared, and it is no longer there
+        before, after, square = framework.wide(moment.before), framework.wide(after), framework.wide(grad) ** 2
+        is_moving = square != before  # (1 - beta2) * (g^2 - v) is not 0
+        counts = framework.wide(framework.xp.stack([is_moving, is_moving & (after == before)]).sum(-1))
+        means = framework.xp.stack([before, after, square]).mean(-1)
+        return framework.xp.concatenate([counts, means])
+
+    def _compare_counter(self, counter: tuple[Any, Any, Array], step: int) -> None:
         parameter, now, before = counter
-        name, dtype = self.context.label(parameter), name_of(now.dtype)
+        framework = self._framework
+        name, dtype = self.context.label(parameter), framework.name_of(now.dtype)
 
         def read(numbers: Sequence[float]) -> None:
             order = self.context.clock.next_order
             self.rows.append(number_row(name, STEP_COUNTER, step, order(), numbers[0], dtype=dtype))
             self.rows.append(number_row(name, STEP_MOVED, step, order(), numbers[0] - numbers[1], dtype=dtype))
 
-        self._deferred.add(torch.stack([now.detach().float(), before.float()]).reshape(-1), read)
+        both = framework.xp.stack([framework.wide(framework.sample(now)), framework.wide(before)])
+        self._deferred.add(both.reshape(-1), read)
 
     def _read_later(
-        self, moment: _Moment, numbers: Tensor, when: tuple[int, int], wrong: list[bool], *, is_last: bool
+        self, moment: _Moment, numbers: Array, when: tuple[int, int], wrong: list[bool], *, is_last: bool
     ) -> None:
         parameter, beta2 = moment.place.parameter, float(moment.place.group["betas"][1])
-        name, dtype, (step, n_updates) = self.context.label(parameter), name_of(moment.before.dtype), when
+        name, dtype, (step, n_updates) = self.context.label(parameter), moment.dtype, when
 
         def read(host: Sequence[float]) -> None:
             n, n_lost, mean_before, mean, mean_square = host
-            if parameter not in self._exact:
-                self._exact[parameter] = _Exact(mean_before, n_updates - 1)
-            exact: _Exact = self._exact[parameter]
+            known, exact = self._exact.get(id(parameter), (None, None))
+            if exact is None or known is None or known() is not parameter:
+                exact = _Exact(mean_before, n_updates - 1)
+                self._exact[id(parameter)] = weakref.ref(parameter), exact
             kept = beta2 ** (n_updates - exact.update)
             exact.mean, exact.update = kept * exact.mean + (1 - kept) * mean_square, n_updates
             exact.n_seen += 1
@@ -135,34 +154,12 @@ class FrozenState(Observer):
         self._deferred.add(numbers, read)
 
 
-def _low_counter(optimizer: torch.optim.Optimizer) -> tuple[Tensor, Tensor, Tensor] | None:
+def _low_counter(framework: Framework, optimizer: Any, update: Update) -> tuple[Any, Any, Array] | None:
     """The first parameter with a gradient, its counter, and the counter's value now; None when it is not low."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            if parameter.grad is not None:
-                counter = state_of(optimizer, parameter).get("step")
-                if isinstance(counter, Tensor) and is_low(counter) and counter.numel() == 1:
-                    return parameter, counter, counter.detach().clone()
-                return None
+            if framework.has_gradient(update, parameter):
+                counter = framework.state_of(optimizer, parameter).get("step")
+                values = framework.sample(counter) if framework.is_low(counter) else None
+                return None if values is None or len(values) != 1 else (parameter, counter, framework.copied(values))
     return None
-
-
-def _compare(optimizer: torch.optim.Optimizer, moment: _Moment) -> Tensor | None:
-    """Elements that were to change, of these unchanged; mean before, after, and mean of the squared gradient."""
-    parameter, group = moment.place.parameter, moment.place.group
-    after = _sampled(state_of(optimizer, parameter), "exp_avg_sq")
-    grad = sample(parameter.grad) if parameter.grad is not None else None
-    if after is None or grad is None or not after.shape == grad.shape == moment.before.shape:
-        return None
-    if group["weight_decay"] and not group.get("decoupled_weight_decay", family_of(optimizer) == "AdamW"):
-        return None  # the weight is in the gradient that was squared, and it is no longer there
-    wide = wide_dtype(parameter.device)
-    before, after, square = moment.before.to(wide), after.to(wide), grad.to(wide).square()
-    is_moving = square != before  # (1 - beta2) * (g^2 - v) is not 0
-    n, n_lost = is_moving.sum().to(wide), (is_moving & (after == before)).sum().to(wide)
-    return torch.stack([n, n_lost, before.mean(), after.mean(), square.mean()])
-
-
-def _sampled(state: Mapping[str, Any], key: str) -> Tensor | None:
-    value = state.get(key)
-    return sample(value) if isinstance(value, Tensor) else None

@@ -5,15 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hypocenter.formats import FORMATS, Format
+from hypocenter.session.framework import spacing
 from hypocenter.summary.reducers.torch_float64 import has_float64
 
-GRIDS: dict[torch.dtype, tuple[int, int]] = {
-    torch.float16: (10, -14),  # IEEE 754
-    torch.bfloat16: (7, -126),
-    torch.float8_e4m3fn: (3, -6),  # OCP 8-bit floating point
-    torch.float8_e5m2: (2, -14),
+GRIDS: dict[torch.dtype, Format] = {
+    getattr(torch, name): FORMATS[name] for name in ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 }
-"""dtype -> (fraction bits, exponent of the smallest normal number)."""
 
 
 def is_low(value: object) -> bool:
@@ -32,15 +30,8 @@ def wide_dtype(device: torch.device) -> torch.dtype:
 
 
 def ulp(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """Distance to the next larger magnitude of the format: 2^(floor(log2|w|) - fraction bits), subnormals included.
-
-    Args:
-        values: in a wider format, holding numbers of the grid.
-    """
-    fraction_bits, smallest = GRIDS[dtype]
-    exponent = torch.frexp(values).exponent - 1  # frexp's fraction lies in [0.5, 1)
-    exponent = torch.where(values == 0, torch.full_like(exponent, smallest), exponent).clamp(min=smallest)
-    return torch.ldexp(torch.ones_like(values), exponent - fraction_bits)
+    """Distance to the next larger magnitude of the format, for wide values that are numbers of it."""
+    return spacing(torch, values, GRIDS[dtype])
 
 
 def rounded(value: float, dtype: torch.dtype) -> float:

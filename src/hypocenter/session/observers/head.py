@@ -23,7 +23,6 @@ from hypocenter.session.observers.low_places import DENSE
 from hypocenter.session.observers.optimizer_rows import number_row
 from hypocenter.session.observers.sampled import Deferred, sample
 from hypocenter.tap.names import unwrap
-from hypocenter.tap.roots import StaysHere
 from hypocenter.tap.tape import Tape
 
 SMALLEST = 512  # outputs; a smaller linear module is not taken for a head over a vocabulary
@@ -44,7 +43,8 @@ class HeadGap(Observer):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._hooks: dict[int, tuple[weakref.ref[nn.Module], Any]] = {}
+        self._heads: dict[int, weakref.ref[nn.Module]] = {}
+        self._listening: list[Callable[[], None]] = []
         self._n_roots = -1
         self._n_updates = 0
         self._passes: list[_Pass] = []
@@ -52,14 +52,13 @@ class HeadGap(Observer):
         self._deferred = Deferred()
 
     def attach(self) -> Callable[[], None]:
-        """The undo takes the hooks off."""
+        """The undo ends the listening."""
+        return self._let_go
 
-        def undo() -> None:
-            for _, handle in self._hooks.values():
-                handle.remove()
-            self._hooks.clear()
-
-        return undo
+    def _let_go(self) -> None:
+        for stop in self._listening:
+            stop()
+        self._listening = []
 
     def before_update(self, update: Update) -> None:
         """The passes of this step are over."""
@@ -70,25 +69,28 @@ class HeadGap(Observer):
             self._deferred.add(numbers, self._reader(name, dtype, n_tokens, kind, update.step))
 
     def after_update(self, update: Update) -> None:
-        """Look for heads when there are new outermost modules."""
+        """Look for heads when there are new outermost modules; listen to them in the steps that are looked at."""
         self._n_updates += 1
         roots = self.context.names.roots()
         if len(roots) != self._n_roots:
             self._n_roots = len(roots)
-            self._listen([unwrap(root) for root in roots], any(_is_compiled(root) for root in roots))
+            self._find([unwrap(root) for root in roots], any(_is_compiled(root) for root in roots))
+        self._let_go()
+        if self._n_updates < DENSE or self._n_updates % EVERY == 0:
+            heads = [head for ref in self._heads.values() if (head := ref()) is not None]
+            self._listening = [self.context.after_calls.add(head, self._heard) for head in heads]
 
-    def _listen(self, roots: Sequence[nn.Module], is_compiled: bool) -> None:
+    def _find(self, roots: Sequence[nn.Module], is_compiled: bool) -> None:
         if is_compiled or not any(is_low(p) for root in roots for p in root.parameters()):
             return
         for root in roots:
             heads = [m for m in root.modules() if isinstance(m, nn.Linear) and m.out_features >= SMALLEST]
             head = max(heads, key=lambda m: m.out_features, default=None)
-            if head is not None and id(head) not in self._hooks:
-                handle = head.register_forward_hook(StaysHere(self._heard))
-                self._hooks[id(head)] = weakref.ref(head), handle
+            if head is not None:
+                self._heads[id(head)] = weakref.ref(head)
 
-    def _heard(self, module: nn.Linear, args: tuple[Any, ...], output: Any) -> None:
-        if self._n_updates >= DENSE and self._n_updates % EVERY:
+    def _heard(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if not isinstance(module, nn.Linear):
             return
         if torch.compiler.is_compiling() or torch._C._current_graph_task_id() != -1:
             return

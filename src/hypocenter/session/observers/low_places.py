@@ -5,12 +5,10 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any
 
-import torch
-from torch import Tensor
+from hypocenter.session.framework import Framework
 
-T = TypeVar("T")
 EVERY = 16  # updates between two looks at all parameters; the first of each group is looked at each time
 DENSE = 32  # updates that are measured without a break; of the later ones
 SPARSE = 16  # one in so many: what stands still does so for long
@@ -20,7 +18,7 @@ SPARSE = 16  # one in so many: what stands still does so for long
 class Place:
     """A parameter in its optimizer."""
 
-    parameter: Tensor
+    parameter: Any
     group: Mapping[str, Any]
 
 
@@ -32,33 +30,20 @@ class _Known:
     formats: Sequence[object] = ()
 
 
-def torch_optimizer(optimizer: Any) -> torch.optim.Optimizer | None:
-    """The torch optimizer in it (accelerate wraps one); None for a framework's own, whose weights are copies."""
-    inner = getattr(optimizer, "optimizer", None)
-    if isinstance(inner, torch.optim.Optimizer) and optimizer is not inner:
-        return torch_optimizer(inner)
-    return optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
-
-
-def state_of(optimizer: torch.optim.Optimizer, parameter: Tensor) -> Mapping[str, Any]:
-    """The state of a parameter; asking with [] would make an entry in the user's optimizer."""
-    return cast("Mapping[str, Any]", optimizer.state.get(parameter) or {})
-
-
 class LowPlaces:
     """Remembers, for each optimizer, the places that a predicate holds for, and whose turn it is."""
 
-    def __init__(self, is_wanted: Callable[[torch.optim.Optimizer, Tensor], bool]) -> None:
-        self._is_wanted = is_wanted
-        self._known: weakref.WeakKeyDictionary[torch.optim.Optimizer, _Known] = weakref.WeakKeyDictionary()
+    def __init__(self, framework: Framework, is_wanted: Callable[[Any, Any], bool]) -> None:
+        self._framework, self._is_wanted = framework, is_wanted
+        self._known: weakref.WeakKeyDictionary[Any, _Known] = weakref.WeakKeyDictionary()
 
-    def next(self, optimizer: torch.optim.Optimizer, n: int) -> list[Place]:
+    def next(self, optimizer: Any, n: int) -> list[Place]:
         """The places whose turn it is at this update, at most n; none at an update that is left out."""
         known = self._known.get(optimizer)
         if known is None:
             known = self._known[optimizer] = _Known(0, ())
         count, known.n_updates = known.n_updates, known.n_updates + 1
-        formats = _formats(optimizer)
+        formats = self._formats(optimizer)
         if count < 2 or count % EVERY == 0 or formats != known.formats:
             known.places, known.formats = self._look(optimizer), formats
         if not known.places or (count >= DENSE and count % SPARSE):
@@ -67,23 +52,21 @@ class LowPlaces:
         start, known.turn = known.turn % size, (known.turn + n) % size
         return [known.places[(start + i) % size] for i in range(min(n, size))]
 
-    def has_any(self, optimizer: torch.optim.Optimizer) -> bool:
+    def has_any(self, optimizer: Any) -> bool:
         """Whether the last look found a place."""
         known = self._known.get(optimizer)
         return known is not None and bool(known.places)
 
-    def _look(self, optimizer: torch.optim.Optimizer) -> list[Place]:
+    def _look(self, optimizer: Any) -> list[Place]:
         is_wanted = self._is_wanted
         pairs = ((p, group) for group in optimizer.param_groups for p in group["params"] if is_wanted(optimizer, p))
         return [Place(parameter=p, group=group) for p, group in pairs]
 
-
-def _formats(optimizer: torch.optim.Optimizer) -> list[object]:
-    """Of the first parameter of each group and of its state: what a cast of the whole changes."""
-    found: list[object] = []
-    for group in optimizer.param_groups:
-        for parameter in group["params"][:1]:
-            state = optimizer.state.get(parameter)
-            moment = state.get("exp_avg_sq") if state else None
-            found += [len(group["params"]), parameter.dtype, None if moment is None else moment.dtype]
-    return found
+    def _formats(self, optimizer: Any) -> list[object]:
+        """Of the first parameter of each group and of its state: what a cast of the whole changes."""
+        found: list[object] = []
+        for group in optimizer.param_groups:
+            for parameter in group["params"][:1]:
+                moment = self._framework.state_of(optimizer, parameter).get("exp_avg_sq")
+                found += [len(group["params"]), parameter.dtype, None if moment is None else moment.dtype]
+        return found

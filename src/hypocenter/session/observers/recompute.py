@@ -17,12 +17,11 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from hypocenter import schedule
-from hypocenter.detect.microbatch_rows import GAP, RECOMPUTE_GAP, RECOMPUTE_IN, RECOMPUTE_ZEROS, SITE
+from hypocenter.detect.microbatch_rows import GAP
 from hypocenter.session.observer import Context, Observer, Update
+from hypocenter.session.observers.accumulated_rows import recompute_rows
 from hypocenter.session.observers.grid import wide_dtype
-from hypocenter.session.observers.optimizer_rows import count_row, number_row
 from hypocenter.session.observers.sampled import Deferred, sample
-from hypocenter.tap.roots import StaysHere
 
 ELEMENTS = 1024  # of an output
 MOST_MODULES = 2048
@@ -47,13 +46,13 @@ class Recompute(Observer):
         super().__init__(context)
         self._due = schedule.parse(context.config.replicas)
         self._known: dict[int, weakref.ref[nn.Module]] = {}
-        self._hooks: list[Any] = []
+        self._listening: list[Callable[[], None]] = []
         self._calls: dict[int, _Call] = {}  # by id of the module, in the order in which they ended in forward
         self._n_looked = 0
         self._deferred = Deferred()
 
     def attach(self) -> Callable[[], None]:
-        """Hear of modules that are called inside backward; the undo takes off all hooks."""
+        """Hear of modules that are called inside backward; the undo ends it."""
         listeners = self.context.recomputed
         listeners.append(self._recomputed)
 
@@ -70,7 +69,7 @@ class Recompute(Observer):
 
     def after_update(self, update: Update) -> None:
         """Listen to the next step, or to none."""
-        if self._hooks:
+        if self._listening:
             self._let_go()
         if not self._known or not (self._n_looked < DENSE or self._due(update.step + 1)):
             return
@@ -79,12 +78,12 @@ class Recompute(Observer):
             return
         self._known = {key: ref for key, ref in self._known.items() if ref() is not None}
         modules = [module for ref in self._known.values() if (module := ref()) is not None]
-        self._hooks = [module.register_forward_hook(StaysHere(self._heard)) for module in modules]
+        self._listening = [self.context.after_calls.add(module, self._heard) for module in modules]
 
     def _let_go(self) -> None:
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks, self._calls = [], {}
+        for stop in self._listening:
+            stop()
+        self._listening, self._calls = [], {}
 
     def _heard(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         if not self.context.clock.recording or self.context.clock.microbatch or torch.compiler.is_compiling():
@@ -118,7 +117,7 @@ class Recompute(Observer):
     def after_backward(self) -> None:
         """Forward and recompute of the first micro-batch are over."""
         calls, self._calls = self._calls, {}
-        if self.context.clock.microbatch or not self._hooks:
+        if self.context.clock.microbatch or not self._listening:
             return
         compared = [(key, call) for key, call in calls.items() if call.n_calls == 1 and call.numbers is not None]
         names = [(self._known[key](), call.made.numel()) for key, call in compared if key in self._known]
@@ -132,7 +131,11 @@ class Recompute(Observer):
                 gap, size, gap_in, size_in, zeros = host[at * _N_NUMBERS : (at + 1) * _N_NUMBERS]
                 if module is not None and size > 0 and gap > GAP**2 * size:
                     inputs = (gap_in / size_in) ** 0.5 if size_in > 0 else None
-                    self._write(module, step, (gap / size) ** 0.5, inputs, (n_elements, round(zeros)))
+                    name, kind = self.context.names.module_name(module), type(module).__name__
+                    self.rows += recompute_rows(
+                        name or kind, kind, step, (gap / size) ** 0.5, inputs, (n_elements, round(zeros)),
+                        self.context.clock.next_order,
+                    )  # fmt: skip
                     return
 
         self._deferred.add(numbers, read)
@@ -140,15 +143,6 @@ class Recompute(Observer):
     def before_update(self, update: Update) -> None:
         """What was on its way to the host has arrived."""
         self._deferred.read()
-
-    def _write(self, module: nn.Module, step: int, gap: float, gap_in: float | None, zeros: tuple[int, int]) -> None:
-        name, order = self.context.names.module_name(module) or type(module).__name__, self.context.clock.next_order
-        self.rows += [
-            count_row(SITE, RECOMPUTE_ZEROS, step, order(), zeros, module=name),
-            number_row(name, RECOMPUTE_GAP, step, order(), gap, module=type(module).__name__),
-        ]
-        if gap_in is not None:
-            self.rows.append(number_row(name, RECOMPUTE_IN, step, order(), gap_in, module=type(module).__name__))
 
 
 def _sample_of(values: Any) -> Tensor | None:

@@ -40,6 +40,21 @@ class _Held:
     module: str
 
 
+class _Remembered:
+    """A parameter to be digested when the session closes, by when its model may be gone that knows its name."""
+
+    def __init__(self, held: _Held) -> None:
+        self._parameter = weakref.ref(held.parameter)
+        self._name, self._placement, self._module = held.name, held.placement, held.module
+
+    def now(self) -> _Held | None:
+        """None when it is gone itself."""
+        parameter = self._parameter()
+        if parameter is None:
+            return None
+        return _Held(name=self._name, parameter=parameter, placement=self._placement, module=self._module)
+
+
 class Replicas(Observer):
     """Writes the digests. Off in a process that is alone."""
 
@@ -48,7 +63,7 @@ class Replicas(Observer):
         self._is_due = parse(context.config.replicas)
         self._wrappers = Wrappers()
         self._occasions: dict[int, int] = {}  # id(optimizer) -> occasions so far
-        self._known: dict[int, list[weakref.ref[Tensor]]] = {}  # id(optimizer) -> its parameters
+        self._known: dict[int, list[_Remembered]] = {}  # id(optimizer) -> its parameters
         self._last_step: dict[int, int] = {}  # id(optimizer) -> step of its last update
         self._witness: _Witness | None = None
         self._done: tuple[int, set[int]] = (-1, set())  # step, ids of the parameters digested in it
@@ -85,7 +100,7 @@ class Replicas(Observer):
             self._witness.remember()
         key = id(update.optimizer)
         if self._is_due(update.step) or key not in self._known:
-            self._known[key] = [weakref.ref(p) for p in update.parameters]
+            self._known[key] = [_Remembered(held) for held in self._held(update.parameters)]
         self._last_step[key] = update.step
         if not self._is_due(update.step):
             return
@@ -97,11 +112,11 @@ class Replicas(Observer):
     def at_end(self) -> None:
         """The parameters as they are after the last update."""
         done: set[int] = set()
-        for key, refs in self._known.items():
-            living = [p for ref in refs if (p := ref()) is not None and id(p) not in done]
-            done.update(map(id, living))
+        for key, remembered in self._known.items():
+            living = [h for each in remembered if (h := each.now()) is not None and id(h.parameter) not in done]
+            done.update(id(h.parameter) for h in living)
             if living:
-                self.rows += self._parameter_rows(self._held(living), self._last_step[key], AFTER)
+                self.rows += self._parameter_rows(living, self._last_step[key], AFTER)
 
     def _held(self, parameters: Sequence[Tensor]) -> list[_Held]:
         labelled = [(self.context.label(p), p) for p in parameters]

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 import torch
 from torch import Tensor
 
+from hypocenter.session.framework import SAMPLE, Then
 from hypocenter.tap.gradients import local
 
-SAMPLE = 4096  # elements of a parameter that are looked at: a share is then known to 1.6 % (two standard deviations)
 COPIED_AT_MOST = 1 << 20  # elements of a tensor that is not contiguous: a sample of it costs a copy of all
-
-Then = Callable[[Sequence[float]], None]
 
 
 def sample(tensor: Tensor, size: int = SAMPLE) -> Tensor | None:

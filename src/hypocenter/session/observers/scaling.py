@@ -7,19 +7,18 @@ backward, is done in the first AUDITED steps, every AUDIT_EVERY-th, and for a fe
 from __future__ import annotations
 
 import math
-import statistics
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from hypocenter.detect import misuse
-from hypocenter.session.check import Check, scalar_reading
-from hypocenter.session.observer import Context, Observer, Update
+from hypocenter.session.check import Check
+from hypocenter.session.observer import Context, Update
 from hypocenter.session.observers.contributions import Contributions
+from hypocenter.session.observers.scale_use import ScaleUse
 from hypocenter.tap import scaler_calls
 from hypocenter.tap.gradients import local, norms, to_host
 from hypocenter.tap.loss_graph import multiplier
@@ -32,7 +31,7 @@ SUDDEN = 64.0  # no usual batch makes the gradient norm fall by this factor from
 FEW = 8  # parameters whose optimizer state tells how many updates are behind
 
 
-class Scaling(Observer):
+class Scaling(ScaleUse[Context]):
     """Measures what the rules on clipping, unscaling and resuming judge."""
 
     def __init__(self, context: Context) -> None:
@@ -41,14 +40,10 @@ class Scaling(Observer):
         self._scaled_roots: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}  # id -> root, id of its scaler
         self._is_scaling = False  # a scaler is enabled and in use: otherwise nothing is measured
         self._in_step = False
-        self._n_asked = 0
         self._audit_until = AUDITED
-        self._multipliers: list[float | None] = []  # of the backwards since the last update
         self._backward: tuple[list[str], list[torch.Tensor]] | None = None  # norms after backward, on their device
-        self._clips: list[tuple[dict[str, float], bool]] = []  # norms seen, and whether the scale was still in them
         self._is_used = False  # an optimizer has used these gradients: the next backward begins anew
         self._last_norm: dict[int, float] = {}  # by optimizer
-        self._value_clip = ""
         self._made: weakref.WeakSet[Any] = weakref.WeakSet()
         self._loaded: weakref.WeakSet[Any] = weakref.WeakSet()
         self._judged: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -70,7 +65,7 @@ class Scaling(Observer):
 
     def asked(self, scaler: Any) -> None:
         """The program read its scale."""
-        self._n_asked += 1
+        self.n_asked += 1
 
     def scaled(self, scaler: Any, outputs: Any) -> None:
         """A loss, or several, were multiplied by its scale."""
@@ -94,7 +89,7 @@ class Scaling(Observer):
     def clipping_values(self, parameters: Any) -> None:
         """`clip_grad_value_` is about to run."""
         if self._is_scaling and not self._contributions.is_unscaled(_tensors(parameters)):
-            self._value_clip = "clip_grad_value_"
+            self.value_clip = "clip_grad_value_"
 
     # training
 
@@ -105,7 +100,7 @@ class Scaling(Observer):
         if self._is_used:
             self._begin()
         owner = self._owner(roots)
-        self._multipliers.append(math.inf if owner is not None else self._multiplier(roots))
+        self.multipliers.append(math.inf if owner is not None else self._multiplier(roots))
         self._contributions.before_backward(owner)
 
     def after_backward(self) -> None:
@@ -122,7 +117,7 @@ class Scaling(Observer):
         """Keep what the clip is about to see."""
         if self._is_scaling:
             carries = not self._contributions.is_unscaled(parameters)
-            self._clips.append((dict(check.grad_norms), carries))
+            self.clips.append((dict(check.grad_norms), carries))
 
     def before_update(self, update: Update) -> None:
         """Compare the norms of now with those of before."""
@@ -135,9 +130,9 @@ class Scaling(Observer):
         others, n_late = self._contributions.at_step(update.optimizer, id(scaled.scaler), scale)
         if update.check.bad_params or scale <= 0.0:
             return
-        self._note(update, misuse.OTHER_SCALE, [s for s in others if s != scale][:1])
-        self._note(update, misuse.LATE, [n_late] if n_late else [])
-        is_scaled = self._applied(update, scale)
+        self.note(update, misuse.OTHER_SCALE, [s for s in others if s != scale][:1])
+        self.note(update, misuse.LATE, [n_late] if n_late else [])
+        is_scaled = self.is_applied(update, scale)
         if is_scaled and _is_heard(scaled.scaler):
             self._factors(update, scaled)
 
@@ -156,8 +151,8 @@ class Scaling(Observer):
             self._last_norm[id(update.optimizer)] = norm
 
     def _begin(self) -> None:
-        self._multipliers, self._backward, self._clips = [], None, []
-        self._value_clip, self._n_asked, self._is_used = "", 0, False
+        self.forget()
+        self._backward, self._is_used = None, False
 
     @property
     def _is_audit(self) -> bool:
@@ -178,35 +173,10 @@ class Scaling(Observer):
         with _disable_current_modes():
             return multiplier(roots[0])
 
-    def _applied(self, update: Update, scale: float) -> bool:
-        """Whether every loss of this update is known to carry the scale, or may; notes it where one does not."""
-        known = [m for m in self._multipliers if m is not None]
-        if not known or len(known) < len(self._multipliers):
-            return bool(known)
-        least = min(known)
-        if least < math.sqrt(scale):
-            self._note(update, misuse.APPLIED, [least] if max(known) < math.sqrt(scale) else [])
-            return False
-        return True
-
     def _factors(self, update: Update, scaled: ScaledUpdate) -> None:
-        if self._backward is None and not any(carries for _, carries in self._clips):
+        if self._backward is None and not any(carries for _, carries in self.clips):
             return  # the usual step
-        scale = scaled.state.scale
-        carried = {name: norm * scale for name, norm in update.check.grad_norms.items()}  # had nobody unscaled them
-        seen, carries = next((clip for clip in self._clips if carried.keys() & clip[0].keys()), ({}, False))
-        if carries and (factor := _ratio(carried, seen)) is not None and factor < 0.999:
-            self._note(update, misuse.CLIP_FACTOR, [factor], "clip_grad_norm_")
-            self._note(update, misuse.CLIP_NORM, [_total(seen)])
-        before_hand = self._after_backward_norms()
-        if before_hand:
-            after_hand = carried if not seen else seen if carries else {n: v * scale for n, v in seen.items()}
-            factor = _ratio(after_hand, before_hand)
-            if factor is not None and not 0.5 < factor < 2.0:
-                is_clip = self._value_clip and not seen
-                self._note(update, misuse.CLIP_FACTOR if is_clip else misuse.HAND_FACTOR, [factor], self._value_clip)
-                self._note(update, misuse.CLIP_NORM if is_clip else misuse.HAND_NORM, [_total(before_hand)])
-                self._note(update, misuse.ASKED_SCALE, [self._n_asked])
+        self.compare(update, scaled.state.scale, self._after_backward_norms())
 
     def _after_backward_norms(self) -> dict[str, float]:
         names, values = self._backward or ([], [])
@@ -222,12 +192,7 @@ class Scaling(Observer):
         if as_new and id(update.optimizer) not in self._updated:
             done = _updates_behind(update.optimizer)
             how = "constructed" if scaler in self._made else "found"
-            self._note(update, misuse.FRESH, [done] if done > 1 else [], how)
-
-    def _note(self, update: Update, site: str, values: Iterable[float], module: str = "") -> None:
-        for value in values:
-            row = scalar_reading(site, "scaler", float(value), update.step, self.context.clock.next_order())
-            self.rows.append(replace(row, module=module))
+            self.note(update, misuse.FRESH, [done] if done > 1 else [], how)
 
 
 def _gradient(parameter: torch.Tensor) -> torch.Tensor | None:
@@ -244,17 +209,6 @@ def _tensors(value: Any) -> list[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         return [value]
     return [t for item in value for t in _tensors(item)] if isinstance(value, (list, tuple)) else []
-
-
-def _ratio(after: Mapping[str, float], before: Mapping[str, float]) -> float | None:
-    """Median of after / before over the names in both."""
-    ratios = [norm / before[name] for name, norm in after.items() if before.get(name, 0.0) > 0.0]
-    finite = [ratio for ratio in ratios if math.isfinite(ratio)]
-    return statistics.median(finite) if finite else None
-
-
-def _total(seen: Mapping[str, float]) -> float:
-    return math.sqrt(sum(norm * norm for norm in seen.values()))
 
 
 def _updates_behind(optimizer: Any) -> int:

@@ -9,8 +9,7 @@ from typing import Any
 
 from hypocenter.detect import misuse
 from hypocenter.session.check import scalar_reading
-from hypocenter.session.observer import Context, Observer, Update
-from hypocenter.tap import schedule_calls
+from hypocenter.session.events import Observed, Observer, Update
 
 ENOUGH = 4  # updates that were not skipped, to know whether a schedule steps once per update or once per epoch
 
@@ -35,10 +34,10 @@ class _Count:
     last_lr: float | None = None
 
 
-class Schedules(Observer):
+class Schedules(Observer[Observed]):
     """Counts steps of schedules between one update and the next. Rows are written only after a skipped update."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Observed) -> None:
         super().__init__(context)
         self._counts: dict[int, _Count] = {}
         self._step = 0
@@ -46,7 +45,7 @@ class Schedules(Observer):
 
     def attach(self) -> Callable[[], None]:
         """Listen to schedulers and averages."""
-        return schedule_calls.attach(self._advanced, self.context.warn)
+        return self.context.framework.schedules(self._advanced, self.context.warn)
 
     def _advanced(self, scheduler: Any, optimizer: Any) -> None:
         count = self._counts.get(id(scheduler))

@@ -7,9 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from hypocenter.detect.update_rows import (
     GRAD_SHARE,
     LR_SHARE,
@@ -19,12 +16,13 @@ from hypocenter.detect.update_rows import (
     UPDATE_LOST,
     UPDATE_ULPS,
 )
-from hypocenter.session.observer import Context, Observer, Update
-from hypocenter.session.observers.grid import is_low, name_of, ulp, wide_dtype
-from hypocenter.session.observers.intended import STATES, family_of, intended
-from hypocenter.session.observers.low_places import LowPlaces, Place, state_of, torch_optimizer
+from hypocenter.session.events import Observed, Observer, Update
+from hypocenter.session.framework import Framework
+from hypocenter.session.observers.intended import STATES, intended
+from hypocenter.session.observers.low_places import LowPlaces, Place
 from hypocenter.session.observers.optimizer_rows import count_row, number_row
-from hypocenter.session.observers.sampled import Deferred, sample
+
+Array = Any  # see hypocenter.session.framework
 
 PER_UPDATE = 4  # parameters that are measured at one update
 MEDIAN_OF = 1024  # elements that the median is taken of: it needs them sorted
@@ -41,8 +39,8 @@ compensation, error feedback) the weight is only a view, and may stand still rig
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Before:
     place: Place
-    weight: Tensor
-    gradient: Tensor | None = None  # None: a loss scale was still in it, and the step took it out
+    weight: Array
+    gradient: Array | None = None  # None: a loss scale was still in it, and the step took it out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,21 +56,23 @@ class _Measured:
     median_ulps: float
 
 
-class LostUpdates(Observer):
+class LostUpdates(Observer[Observed]):
     """Compares weights before and after an update with what the optimizer meant to add (mechanism: lost updates)."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Observed) -> None:
         super().__init__(context)
-        self._places = LowPlaces(lambda _, parameter: is_low(parameter) and parameter.requires_grad)
+        self._framework = framework = context.framework
+        self._places = LowPlaces(framework, lambda _, p: framework.is_low(p) and p.requires_grad)
         self._before: list[_Before] = []
-        self._deferred = Deferred()
+        self._deferred = framework.deferred()
         self._peaks: dict[str, float] = {}  # port -> largest so far
         self._shares: dict[str, float] = {}  # port -> of the largest so far, at this update
 
     def before_update(self, update: Update) -> None:
         """Copy samples of the weights whose turn it is."""
         self._deferred.read()
-        optimizer = torch_optimizer(update.optimizer)
+        framework = self._framework
+        optimizer = self._framework.optimizer(update.optimizer)
         self._before = []
         if optimizer is None:
             return
@@ -80,16 +80,15 @@ class LostUpdates(Observer):
         if self._places.has_any(optimizer):
             self._note_peaks(optimizer, update)
         for place in places:
-            if place.parameter.grad is None or _has_hidden_part(state_of(optimizer, place.parameter), place.parameter):
+            if self._has_hidden_part(optimizer, place.parameter):
                 continue
-            values, gradient = sample(place.parameter), sample(place.parameter.grad)
+            values, gradient = framework.sample(place.parameter), framework.gradient(update, place.parameter)
             if values is not None and gradient is not None:
-                kept = (
-                    gradient.clone() if update.scaled is None else None
-                )  # Nesterov's foreach form writes to gradients
-                self._before.append(_Before(place=place, weight=values.clone(), gradient=kept))
+                # Nesterov's foreach form writes to gradients
+                kept = framework.copied(gradient) if update.scaled is None else None
+                self._before.append(_Before(place=place, weight=framework.copied(values), gradient=kept))
 
-    def _note_peaks(self, optimizer: torch.optim.Optimizer, update: Update) -> None:
+    def _note_peaks(self, optimizer: Any, update: Update) -> None:
         rate = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None
         now = {GRAD_SHARE: update.check.total_norm, LR_SHARE: rate}
         for port, value in now.items():
@@ -103,51 +102,71 @@ class LostUpdates(Observer):
         if before and not update.skipped:
             self._measure(before, update)
 
-    @torch.no_grad()
     def _measure(self, before: Sequence[_Before], update: Update) -> None:
-        optimizer = torch_optimizer(update.optimizer)
+        optimizer = self._framework.optimizer(update.optimizer)
         if optimizer is None:
             return
         measured: list[_Measured] = []
-        found = [(b, numbers) for b in before if (numbers := self._compare(optimizer, b)) is not None]
+        found = [(b, numbers) for b in before if (numbers := self._compare(optimizer, b, update)) is not None]
         for index, (each, numbers) in enumerate(found):
             is_last = index == len(found) - 1
             self._deferred.add(numbers, self._reader(each, optimizer, update.step, measured, is_last=is_last))
 
-    def _compare(self, optimizer: torch.optim.Optimizer, before: _Before) -> Tensor | None:
+    def _compare(self, optimizer: Any, before: _Before, update: Update) -> Array | None:
         parameter, group = before.place.parameter, before.place.group
-        state, wide = state_of(optimizer, parameter), wide_dtype(parameter.device)
-        after = sample(parameter)
-        grad = before.gradient
-        if grad is None and parameter.grad is not None:
-            grad = sample(parameter.grad)
+        framework, xp = self._framework, self._framework.xp
+        after = framework.sample(parameter)
+        grad = before.gradient if before.gradient is not None else framework.gradient(update, parameter)
         if after is None or grad is None or after.shape != before.weight.shape or grad.shape != after.shape:
             return None
-        if _has_hidden_part(state, parameter):
+        if self._has_hidden_part(optimizer, parameter):
             return None
-        weight, grad = before.weight.to(wide), grad.to(wide)
-        stayed = after.to(wide) == weight
-        update = _intended_of(family_of(optimizer), group, weight, grad, state)
-        spacing = ulp(weight, parameter.dtype)
-        if update is None:
-            return _numbers(grad != 0, None, stayed, torch.zeros_like(stayed))
-        size = torch.where(torch.isfinite(update), update.abs(), torch.zeros_like(update)) / spacing
+        weight, grad = framework.wide(before.weight), framework.wide(grad)
+        stayed = framework.wide(after) == weight
+        meant = self._intended_of(optimizer, parameter, group, weight, grad)
+        spacing = framework.ulp(weight, parameter.dtype)
+        if meant is None:
+            return _numbers(framework, grad != 0, None, stayed, xp.zeros_like(stayed))
+        size = xp.where(xp.isfinite(meant), abs(meant), xp.zeros_like(meant)) / spacing
         # a quarter: below a power of two the numbers lie twice as dense
         disagrees = ((size < 0.25) & ~stayed) | ((size > 1.0) & stayed)
-        return _numbers(grad != 0, size, stayed, disagrees)
+        return _numbers(framework, grad != 0, size, stayed, disagrees)
 
-    def _reader(
-        self, before: _Before, optimizer: torch.optim.Optimizer, step: int, measured: list[_Measured], *, is_last: bool
-    ) -> Any:
-        parameter, family = before.place.parameter, family_of(optimizer)
+    def _intended_of(
+        self, optimizer: Any, parameter: Any, group: Mapping[str, Any], weight: Array, grad: Array
+    ) -> Array | None:
+        framework, family = self._framework, self._framework.family_of(optimizer)
+        if not family:
+            return None
+        state = framework.state_of(optimizer, parameter)
+        samples: dict[str, Any] = {"step": state["step"]} if "step" in state else {}
+        for key in STATES[family]:
+            if framework.is_tensor(value := state.get(key)):
+                values = framework.sample(value)
+                if values is None or values.shape != weight.shape:
+                    return None
+                samples[key] = framework.wide(values)
+        return intended(family, group, weight, grad, samples)
+
+    def _has_hidden_part(self, optimizer: Any, parameter: Any) -> bool:
+        """Whether the optimizer keeps more of the weight than the weight itself shows."""
+        return any(
+            self._framework.is_tensor(value) and value.shape == parameter.shape and key not in _PLAIN_STATE
+            for key, value in self._framework.state_of(optimizer, parameter).items()
+        )
+
+    def _reader(self, before: _Before, optimizer: Any, step: int, measured: list[_Measured], *, is_last: bool) -> Any:
+        parameter, family = before.place.parameter, self._framework.family_of(optimizer)
         name, shape, shares = self.context.label(parameter), tuple(parameter.shape), dict(self._shares)
+
+        dtype = self._framework.name_of(parameter.dtype)
 
         def read(numbers: Sequence[float]) -> None:
             n, n_lost, n_gradient, n_stayed, n_disagree, size, median = numbers
             is_known = family and median >= 0 and n_disagree <= DISAGREES * size
             measured.append(
                 _Measured(
-                    name=name, dtype=name_of(parameter.dtype), shape=shape, family=family if is_known else "",
+                    name=name, dtype=dtype, shape=shape, family=family if is_known else "",
                     n=round(n if is_known else n_gradient), n_lost=round(n_lost if is_known else n_stayed),
                     median_ulps=median if is_known else -1.0,
                 )
@@ -186,42 +205,23 @@ def _is_stuck(measured: _Measured) -> bool:
     return measured.n_lost >= (STUCK if measured.family else STUCK_UNKNOWN) * measured.n
 
 
-def _numbers(has_gradient: Tensor, size: Tensor | None, stayed: Tensor, disagrees: Tensor) -> Tensor:
+def _numbers(framework: Framework, has_gradient: Array, size: Array | None, stayed: Array, disagrees: Array) -> Array:
     """Counts: to move, of these stayed; with a gradient, of these stayed; against the formula; all. Then the median."""
+    xp = framework.xp
     moving = has_gradient if size is None else has_gradient & (size > 0)
-    counts = [moving, moving & stayed, has_gradient, has_gradient & stayed, disagrees, torch.ones_like(stayed)]
-    numbers = torch.stack(counts).sum(dim=1).to(wide_dtype(moving.device))
-    return torch.cat([numbers, _median(size, moving).to(numbers.dtype)])
+    counts = [moving, moving & stayed, has_gradient, has_gradient & stayed, disagrees, xp.ones_like(stayed)]
+    return xp.concatenate([framework.wide(xp.stack(counts).sum(-1)), framework.wide(_median(xp, size, moving))])
 
 
-def _median(size: Tensor | None, moving: Tensor) -> Tensor:
+def _median(xp: Any, size: Array | None, moving: Array) -> Array:
     """Of the elements that are to move, 0 without any; -1 when the update is not known."""
     if size is None:
-        return torch.full((1,), -1.0, dtype=torch.float32, device=moving.device)
-    stride = -(-size.numel() // MEDIAN_OF)
+        return xp.full_like(moving[:1], -1.0, dtype=xp.float32)
+    stride = -(-len(size) // MEDIAN_OF)
     chosen, is_moving = size[::stride], moving[::stride]
-    middle = torch.nanmedian(torch.where(is_moving, chosen, torch.full_like(chosen, torch.nan)))
-    return torch.nan_to_num(middle, nan=0.0).reshape(1)
-
-
-def _intended_of(
-    family: str, group: Mapping[str, Any], weight: Tensor, grad: Tensor, state: Mapping[str, Any]
-) -> Tensor | None:
-    if not family:
-        return None
-    samples: dict[str, Any] = {"step": state["step"]} if "step" in state else {}
-    for key in STATES[family]:
-        if isinstance(value := state.get(key), Tensor):
-            values = sample(value)
-            if values is None or values.shape != weight.shape:
-                return None
-            samples[key] = values.to(weight.dtype)
-    return intended(family, group, weight, grad, samples)
-
-
-def _has_hidden_part(state: Mapping[str, Any], parameter: Tensor) -> bool:
-    """Whether the optimizer keeps more of the weight than the weight itself shows."""
-    return any(
-        isinstance(value, Tensor) and value.shape == parameter.shape and key not in _PLAIN_STATE
-        for key, value in state.items()
-    )
+    if not len(chosen):
+        return chosen
+    looked = is_moving | ~is_moving.any()  # NumPy warns the program when it finds no number
+    sizes = xp.where(is_moving, chosen, xp.zeros_like(chosen))
+    middle = xp.nanmedian(xp.where(looked, sizes, xp.full_like(chosen, xp.nan)))
+    return xp.nan_to_num(middle, nan=0.0).reshape(1)

@@ -17,6 +17,7 @@ from mindspore import Tensor, _no_grad, ops  # pyright: ignore[reportMissingImpo
 from mindspore import dtype as mstype  # pyright: ignore[reportMissingImports]
 from numpy.typing import NDArray
 
+from hypocenter.formats import FORMATS
 from hypocenter.nouns import Summary
 from hypocenter.summary.exponents import tally
 from hypocenter.summary.reducers.mindspore_values import dtype_name, on_host
@@ -26,7 +27,7 @@ from hypocenter.summary.reducers.sampling import RUN_LENGTH, RUNS, SIZE, Moments
 _FLOAT32 = ("float32", "bfloat16", "float16")
 _KEPT = 1 << 16  # elements: integers and float64 up to this are copied and summarised exactly after the transfer
 _FIELDS = 10  # three counts of two numbers each, min, max, scaled sum and sum of squares
-_LEAST_UNIT = 2.0**-126  # smallest normal float32
+_LEAST_UNIT = FORMATS["float32"].smallest_normal
 _ROW = 1 << 12  # elements that are summed before partial sums are: short float32 sums are good ones
 _HALF_NORMAL = -14  # binary exponent of the smallest normal float16
 _SINGLE_NORMAL = -126  # and of float32 and bfloat16

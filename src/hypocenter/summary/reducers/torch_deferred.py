@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hypocenter.formats import FORMATS
 from hypocenter.nouns import Summary
 from hypocenter.summary.exponents import BINARY32, tally
 from hypocenter.summary.reducers.sampling import SIZE, Moments, assembled
@@ -23,7 +24,8 @@ from hypocenter.summary.reducers.torch_samples import spread
 _FLOAT32 = frozenset((torch.float32, torch.bfloat16, torch.float16))
 _KEPT = 1 << 16  # elements: integers and float64 up to this are copied and summarised exactly after the transfer
 _ROW_BYTES = 28  # three int32 counts, float32 min, max, scaled sum and norm
-_LEAST_UNIT, _MOST_UNIT = 2.0**-126, 2.0**127  # smallest and largest power of two that float32 holds as a normal number
+# The smallest and the largest power of two that float32 holds as a normal number.
+_LEAST_UNIT, _MOST_UNIT = FORMATS["float32"].smallest_normal, 2.0 ** FORMATS["float32"].largest_exponent
 _INF = math.inf
 
 

@@ -17,12 +17,13 @@ One file per way of reducing. What each of them sees (all by experiment, torch 2
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol
 
 import torch
+
+from hypocenter.catalogue import Catalogue, having
 
 Undo = Callable[[], None]
 
@@ -49,7 +50,7 @@ class Adapter(Protocol):
         ...
 
 
-FRAMEWORKS = ("fsdp2", "fsdp1", "megatron", "deepspeed")
+FRAMEWORKS: Catalogue[Adapter] = Catalogue(__name__, entry=having("needs"))
 
 
 class Adapters:
@@ -57,9 +58,7 @@ class Adapters:
 
     def __init__(self, tell: Tell, warn: Callable[[str], None]) -> None:
         self._tell, self._warn = tell, warn
-        self._waiting = [
-            cast("Adapter", importlib.import_module(f"hypocenter.tap.before_reduction.{name}")) for name in FRAMEWORKS
-        ]
+        self._waiting = FRAMEWORKS.in_order()
         self._undos: list[Undo] = []
 
     def look(self) -> None:

@@ -159,7 +159,7 @@ class CellTap:
             recompute = in_backward()
             call = site.next_call((self._clock.step, self._clock.microbatch), recompute)
             wants_hooks = not (recompute and site.has_grad_hooks)
-            site.open.append((call, recompute, wants_hooks, True))
+            site.open.append((call, recompute, wants_hooks))
             self._take(site, "in", enumerate(args), call, recompute, wants_hooks)
             if kwargs:
                 self._take(site, "in", kwargs.items(), call, recompute, wants_hooks)
@@ -171,7 +171,7 @@ class CellTap:
     def _after(self, site: Site, output: Any) -> None:
         if not site.open:
             return
-        call, recompute, wants_hooks, _ = site.open.pop()
+        call, recompute, wants_hooks = site.open.pop()
         if not self.enabled:
             return
         try:

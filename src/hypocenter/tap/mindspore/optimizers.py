@@ -12,17 +12,7 @@ from typing import Any
 import numpy as np
 from mindspore import Parameter, Tensor  # pyright: ignore[reportMissingImports]
 
-_WORDS = {
-    "moment1": "exp_avg", "moments1": "exp_avg", "moment2": "exp_avg_sq", "moments2": "exp_avg_sq",
-    "vhat": "max_exp_avg_sq", "moments": "momentum_buffer", "momentum_buf": "momentum_buffer",
-    "mean_square": "square_avg", "ms": "square_avg", "mean_grad": "grad_avg", "mg": "grad_avg",
-    "moment": "momentum_buffer", "prev": "prev",
-}  # fmt: skip
-_WORDS_OF: dict[str, dict[str, str]] = {
-    "SGD": {"accum": "momentum_buffer"},
-    "Adagrad": {"accum": "sum"},
-}
-"""Class -> words that mean something else in another class."""
+from hypocenter.optimizers.rule import words_of
 
 _NO_STATE = ("stat", "lrs", "weight_decay", "learning_rate", "group_lr", "group_weight_decay")
 _COUNTERS = ("state_step", "step_t", "global_step")
@@ -32,7 +22,7 @@ def state_of(optimizer: Any) -> dict[int, list[tuple[str, Any]]]:
     """id of a parameter -> (word, tensor) of what is kept for it; `step` is one counter for all."""
     parameters = members(optimizer)
     found: dict[int, list[tuple[str, Any]]] = {id(parameter): [] for parameter in parameters}
-    words = {**_WORDS, **_words_of_class(optimizer)}
+    words = words_of(*(kind.__name__ for kind in type(optimizer).__mro__))
     for name, held in _tuples(optimizer).items():
         if len(held) != len(parameters) or not all(isinstance(each, Tensor) for each in held):
             continue
@@ -173,13 +163,6 @@ def _tuples(optimizer: Any) -> dict[str, Sequence[Any]]:
         for name, held in {**vars(optimizer), **getattr(optimizer, "_params", {})}.items()
         if isinstance(held, (tuple, list)) and held and name not in _NO_STATE and isinstance(held[0], Parameter)
     }
-
-
-def _words_of_class(optimizer: Any) -> dict[str, str]:
-    for kind in type(optimizer).__mro__:
-        if kind.__name__ in _WORDS_OF:
-            return _WORDS_OF[kind.__name__]
-    return {}
 
 
 def _is_first_sgd_step(optimizer: Any) -> bool:

@@ -13,10 +13,11 @@ from typing import Any
 
 from mindspore.common import api  # pyright: ignore[reportMissingImports]
 
-_MISSING = object()
+from hypocenter.tap import patches
+from hypocenter.tap.patches import put_back
 
 
-class Patches:
+class Patches(patches.Patches):
     """Patches of one session.
 
     Attributes:
@@ -24,8 +25,7 @@ class Patches:
     """
 
     def __init__(self) -> None:
-        self._held: list[tuple[type, str, Any, Any]] = []  # (class, name, what it had itself or _MISSING, ours)
-        self._is_on = True
+        super().__init__()
         self._depth = 0
 
     def attach(self) -> Callable[[], None]:
@@ -36,33 +36,20 @@ class Patches:
                 self.wrap(compiler, "compile", self._unseen)
         return self.undo
 
-    def wrap(self, owner: type, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-        """Replace `owner.name` with `make(original)`; the original may be inherited."""
-        had = vars(owner).get(name, _MISSING)
-        ours = make(getattr(owner, name))
-        self._held.append((owner, name, had, ours))
-        setattr(owner, name, ours)
-
-    def undo(self) -> None:
-        """Take all off for good. Safe to call twice."""
-        held, self._held = self._held, []
-        for owner, name, had, ours in reversed(held):
-            _put_back(owner, name, had, ours)
-
     @contextlib.contextmanager
     def off(self) -> Generator[None, None, None]:
         """The classes are as MindSpore made them. For what reads sources, and for what must not look like training."""
         self._depth += 1
         if self._depth == 1:
-            for owner, name, had, ours in reversed(self._held):
+            for owner, name, had, ours in reversed(self.held):
                 if name != "compile":
-                    _put_back(owner, name, had, ours)
+                    put_back(owner, name, had, ours)
         try:
             yield
         finally:
             self._depth -= 1
             if self._depth == 0:
-                for owner, name, _, ours in self._held:
+                for owner, name, _, ours in self.held:
                     if name != "compile":
                         setattr(owner, name, ours)
 
@@ -72,12 +59,3 @@ class Patches:
                 return original(*args, **kwargs)
 
         return compile
-
-
-def _put_back(owner: type, name: str, had: Any, ours: Any) -> None:
-    if vars(owner).get(name) is not ours:
-        return  # somebody patched over us: theirs stays
-    if had is _MISSING:
-        delattr(owner, name)
-    else:
-        setattr(owner, name, had)

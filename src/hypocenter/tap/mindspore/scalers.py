@@ -16,7 +16,7 @@ class ScalerListener(Protocol):
     """Who is told of scalers."""
 
     def on_scale(self, scale: Scale) -> None: ...
-    def on_unscale(self) -> None: ...
+    def on_unscale(self, scale: Scale) -> None: ...
     def on_adjust(self, scaler: Any, finite: bool) -> None: ...
 
 
@@ -53,7 +53,7 @@ class ScalerTap:
     def _scale(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def scale(scaler: Any, inputs: Any) -> Any:
             if not self.paused:
-                self._listener.on_scale(Scale(value=_now(scale_value(scaler)), kind=type(scaler).__name__))
+                self._listener.on_scale(_scale_of(scaler))
             return original(scaler, inputs)
 
         return scale
@@ -61,7 +61,7 @@ class ScalerTap:
     def _unscale(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def unscale(scaler: Any, inputs: Any) -> Any:
             if not self.paused and isinstance(inputs, (tuple, list)):
-                self._listener.on_unscale()
+                self._listener.on_unscale(_scale_of(scaler))
             return original(scaler, inputs)
 
         return unscale
@@ -92,7 +92,12 @@ def of_sens(sens: Any, cell: Any) -> Scale | None:
     manager = getattr(cell, "loss_scaling_manager", None)
     if value == 1.0 and manager is None:
         return None
-    return Scale(value=value, kind=type(manager if manager is not None else cell).__name__, in_loss=False)
+    kind = type(manager if manager is not None else cell).__name__
+    return Scale(value=value, kind=kind, in_loss=False, scaler=manager)
+
+
+def _scale_of(scaler: Any) -> Scale:
+    return Scale(value=_now(scale_value(scaler)), kind=type(scaler).__name__, scaler=scaler)
 
 
 def _now(value: Any) -> Any:

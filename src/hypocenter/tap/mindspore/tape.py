@@ -70,6 +70,7 @@ class Scale:
 
     value: Any  # float, or a Tensor that holds what it was then
     kind: str = ""  # class name of the scaler
+    scaler: Any = None  # whose scale it is; None: a number
     in_loss: bool = True  # False: it came in as what backward starts from (`sens`)
 
     def read(self) -> float:

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hypocenter.axes import OUTER_FIRST
 from hypocenter.nouns import Place
-
-_ORDER = ("dp", "cp", "ep", "tp", "pp")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +41,7 @@ NOWHERE = Where()
 
 def text_of(axes: Mapping[str, str]) -> str:
     """`dp=S(0) tp=R`, axes in their order."""
-    return " ".join(f"{axis}={axes[axis]}" for axis in _ORDER if axis in axes)
+    return " ".join(f"{axis}={axes[axis]}" for axis in OUTER_FIRST if axis in axes)
 
 
 def place_in(groups: Place, axis: str) -> tuple[int, int]:

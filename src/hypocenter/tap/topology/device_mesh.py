@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from hypocenter.tap.topology.layout import AXES, Layout, modules_of
+from hypocenter.axes import AXES
+from hypocenter.tap.topology.layout import Layout, modules_of
 
 _AXIS_OF: dict[str, str] = {
     "data": "dp", "ddp": "dp", "fsdp": "dp", "hsdp": "dp", "zero": "dp", "batch": "dp", "replicate": "dp",

@@ -8,9 +8,8 @@ from typing import Any
 
 import torch
 
+from hypocenter.axes import AXES
 from hypocenter.nouns import Coords
-
-AXES = ("tp", "pp", "dp", "cp", "ep")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

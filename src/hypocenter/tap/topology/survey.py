@@ -55,11 +55,11 @@ class Survey:
     def _look(self, rank: int, world_size: int) -> Standing:
         roots = self._names.roots()
         now = self._layout(roots, rank, world_size) if is_distributed() else Layout(rank=rank)
-        known = self._standing.layout
-        return Standing(
-            layout=now if now.groups else known,  # at its end a program takes its process groups down
-            device=device_of(roots),
-            layers=layer_numbers(self._names.modules()),
+        known, layers = self._standing, layer_numbers(self._names.modules())
+        return Standing(  # at its end a program takes its process groups down and lets its models go
+            layout=now if now.groups else known.layout,
+            device=device_of(roots) if roots else known.device,
+            layers=layers if len(layers) >= len(known.layers) else known.layers,
         )
 
     def _layout(self, roots: list[torch.nn.Module], rank: int, world_size: int) -> Layout:

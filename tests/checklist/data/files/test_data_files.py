@@ -21,6 +21,7 @@ from hypocenter.checklist.data.files.rows import of_files
 from hypocenter.checklist.items.loading import load
 from hypocenter.cli.commands.checklist import command
 from hypocenter.errors import ConfigError, HypocenterError
+from hypocenter.json_answer import plain, published
 from hypocenter.report.checklist import json
 
 ROWS = np.arange(60, dtype=np.int32).reshape(6, 10)
@@ -59,7 +60,7 @@ def test_a_megatron_dataset_and_an_array_of_another_type_hold_the_same(tmp_path:
     assert [row(found, name).verdict for name in ("samples", "count", "lengths")] == ["same"] * 3
     assert (row(found, "dtype").verdict, row(found, "dtype").baseline) == ("equivalent", "uint16")
     assert (row(found, "documents").verdict, row(found, "documents").baseline) == ("only-baseline", 3)
-    jsonschema.validate(json.envelope(found), json.published())
+    jsonschema.validate(plain(json.written(found)), published(json.Compared))
 
 
 @pytest.mark.parametrize("name", ["tokens", "tokens.idx", "tokens.bin"])

@@ -24,7 +24,7 @@ _TYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 6: "<f8", 7: "<f4", 8:
 _SUFFIXES = (".idx", ".bin")
 
 
-def recognizes(path: Path) -> bool:
+def accepts(path: Path) -> bool:
     """Whether it is the index, the data beside one, or what both are called without their suffix."""
     if not path.name or path.is_dir():
         return False

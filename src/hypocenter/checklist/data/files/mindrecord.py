@@ -57,7 +57,7 @@ class _Header(msgspec.Struct):
     shard_addresses: list[str] = []
 
 
-def recognizes(path: Path) -> bool:
+def accepts(path: Path) -> bool:
     """Whether it begins with a header of MindRecord, or is the index of such a file."""
     try:
         with _data(path).open("rb") as file:

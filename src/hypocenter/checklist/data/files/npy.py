@@ -22,7 +22,7 @@ _FAULTS = (  # what NumPy raises on damaged headers, which it reads as a Python 
 )  # fmt: skip
 
 
-def recognizes(path: Path) -> bool:
+def accepts(path: Path) -> bool:
     """Whether the file begins as a `.npy` does."""
     try:
         with path.open("rb") as file:

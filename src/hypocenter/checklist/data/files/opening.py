@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from hypocenter.checklist.data.files import megatron, mindrecord, npy
+from hypocenter.catalogue import Catalogue, having
 from hypocenter.checklist.data.files.data_file import DataFile
+from hypocenter.recognising import recognised
 
-_KINDS = (megatron, npy, mindrecord)
+_KINDS: Catalogue[Any] = Catalogue("hypocenter.checklist.data.files", entry=having("accepts"))
 
 
 def open_data_file(path: Path) -> DataFile | None:
@@ -16,5 +18,5 @@ def open_data_file(path: Path) -> DataFile | None:
     Raises:
         DataFileError: it is one, and damaged.
     """
-    found = next((kind for kind in _KINDS if kind.recognizes(path)), None)
+    found = recognised(_KINDS, path)
     return found.open_file(path) if found is not None else None

@@ -14,6 +14,7 @@ from hypocenter.compare.weights.readers import safetensors
 from hypocenter.compare.weights.strategy import Layout, Strategy, read_strategies
 from hypocenter.compare.weights.tensor import Tensor
 from hypocenter.compare.weights.views import Patch, Tiled
+from hypocenter.optimizers.rule import words_of
 
 _RANK = re.compile(r"rank_(\d{1,6})$")
 _STEP = re.compile(r"-(\d{1,12})_(\d{1,12})\.(ckpt|safetensors)$")  # epoch and step, as ModelCheckpoint names files
@@ -21,11 +22,8 @@ _SUFFIXES = (".ckpt", ".safetensors")
 _NO_WEIGHTS = re.compile(r"strategy|group_info|_breakpoint\.")
 _OF_MINDSPORE = re.compile(rb'"format"\s*:\s*"ms"')
 _N_START = 1 << 14  # bytes of a safetensors header in which its remarks are looked for
-_SLOTS = frozenset({
-    "adam_m", "adam_v", "moment1", "moment2", "moments", "moment", "vhat", "accum", "stat", "accu_grads",
-    "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "mean_square", "mean_grad", "master_weights", "muon_m", "fp32_params",
-})  # fmt: skip
-"""What MindSpore's optimizers put in front of a parameter's name to name their state of it."""
+_SLOTS = frozenset({"stat", "accu_grads", "master_weights", "muon_m", "fp32_params"})
+"""What MindSpore's optimizers put in front of a parameter's name to name what they keep of it, beside their state."""
 _COUNTERS = frozenset({
     "global_step", "epoch_num", "step_num", "learning_rate", "loss_scale", "scale_sense", "beta1_power", "beta2_power",
     "current_iterator_step", "last_overflow_iterator_step", "state_step", "momentum", "cur_step",
@@ -103,10 +101,10 @@ def _weights(held: Held, notes: list[str]) -> dict[str, Tensor]:
     """The tensors of the network, less the state of the optimizer and counters. Says in `notes` what was left out."""
     kept: dict[str, Tensor] = {}
     n_state = 0
-    others = list(held.others)
+    others, slots = list(held.others), _SLOTS.union(words_of("SGD"))
     for name, tensor in held.tensors.items():
         slot, _, parameter = name.partition(".")
-        if slot in _SLOTS and parameter in held.tensors:
+        if slot in slots and parameter in held.tensors:
             n_state += 1
         elif name in _COUNTERS and tensor.n <= 1:
             others.append(name)

@@ -21,7 +21,7 @@ from hypocenter.report.comparison.page.states import CODES, states_of
 from hypocenter.report.comparison.page.tree import Line, Tree, tree_of
 from hypocenter.report.comparison.ranking import times
 
-SOURCES: tuple[FloorSource, ...] = ("repeats", "calibration", "assumed", "none")
+SOURCES: tuple[FloorSource, ...] = ("repeats", "calibration", "rounding", "assumed", "none")
 PACKED_BYTES = 1_700_000  # of the data: the rest of 2 MB is scripts, cards and curves
 MOST_LONE = 4000  # spots without counterpart in the table; the tree counts all
 _DIGITS = 6  # of a relative error on a page
@@ -82,7 +82,7 @@ def _content(found: Comparison, material: Material, most: int) -> dict[str, Any]
         )
     return {
         "codes": CODES,
-        "limits": {source: counts_from(source, found.budget) for source in SOURCES},
+        "limits": {source: float(f"{counts_from(source, found):.3g}") for source in SOURCES},
         "lines": [_line(tree, n, kinds) for n in range(len(tree.lines))],
         "pairs": [_pair(pair, tree) for pair in shown],
         "lone": [*_lone(tree, 0), *_lone(tree, 1)][:MOST_LONE],

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from hypocenter.compare.comparison import Distance, Divergence
-from hypocenter.compare.counting import counts_from, source_of_floor
+from hypocenter.compare.counting import source_of_floor
 from hypocenter.compare.words import power
 
 WIDTH, HEIGHT = 560, 64  # pixels
@@ -26,30 +26,33 @@ svg.ruler { display: block; max-width: 100%; height: auto; font: 11px system-ui,
 """.strip()
 
 
-def ruler(first: Divergence, budget: float) -> str:
-    """The drawing; empty when there is no noise, or a number of it is zero or not finite."""
+def ruler(first: Divergence, least: float) -> str:
+    """The drawing; empty when there is no noise, or a number of it is zero or not finite.
+
+    Args:
+        first: the place.
+        least: times the floor from which an error counts.
+    """
     error, floor, source = first.error, first.floor, source_of_floor(first)
     if source == "none" or not all(0.0 < value < math.inf for value in (error, floor)):
         return ""
     distance = first.row.distance if first.row is not None else None
     high = max(1.0, error * 2, distance.high if distance is not None and math.isfinite(distance.high) else 0.0)
     low, top = math.floor(max(_LEAST, math.log2(floor) - 4)), math.ceil(math.log2(high))
-    return "".join(_parts(error, floor, counts_from(source, budget), distance, (low, max(top, low + 1))))
+    return "".join(_parts(error, floor, least, distance, (low, max(top, low + 1))))
 
 
-def _parts(
-    error: float, floor: float, budget: float, distance: Distance | None, span: tuple[int, int]
-) -> Iterator[str]:
+def _parts(error: float, floor: float, least: float, distance: Distance | None, span: tuple[int, int]) -> Iterator[str]:
     def at(value: float) -> float:
         share = (math.log2(value) - span[0]) / (span[1] - span[0])
         return round(_LEFT + (WIDTH - _LEFT - _RIGHT) * min(max(share, 0.0), 1.0), 1)
 
-    label = f"relative error {power(error)}, noise floor {power(floor)}, an error counts from {budget:g} times it on"
+    label = f"relative error {power(error)}, noise floor {power(floor)}, an error counts from {least:.3g} times it on"
     size = f'viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
     yield f'<svg class="ruler" {size} role="img" aria-label="{label}">'
     yield f'<rect class="noise" x="{_LEFT}" y="{_LINE - 8}" width="{at(floor) - _LEFT}" height="16"/>'
-    if budget > 1:
-        wide = at(floor * budget) - at(floor)
+    if least > 1:
+        wide = at(floor * least) - at(floor)
         yield f'<rect class="budget" x="{at(floor)}" y="{_LINE - 8}" width="{max(wide, 0):.1f}" height="16"/>'
     yield f'<line class="axis" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{_LINE}" y2="{_LINE}"/>'
     for exponent in range(span[0], span[1] + 1, max(1, math.ceil((span[1] - span[0]) / _TICKS))):

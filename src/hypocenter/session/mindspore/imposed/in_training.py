@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import mindspore as ms  # pyright: ignore[reportMissingImports]
 from mindspore import nn  # pyright: ignore[reportMissingImports]
 
-from hypocenter.nouns import Reading
+from hypocenter.session.events import Update
 from hypocenter.session.imposed.asked import changes_training
 from hypocenter.session.imposed.refuse import ImposeError, or_refused, refuse_now
 from hypocenter.session.mindspore.imposed.apply import begin
@@ -133,9 +133,7 @@ class InTraining(Imposing):
             with or_refused(self.context.directory):
                 self._rate.enter(optimizer)
 
-    def before_update(
-        self, optimizer: Any, parameters: Sequence[Any], gradients: Sequence[Any], step: int
-    ) -> Sequence[Any]:
+    def impose(self, optimizer: Any, parameters: Sequence[Any], gradients: Sequence[Any], step: int) -> Sequence[Any]:
         """The step is recorded."""
         if self._gradients is None:
             return gradients
@@ -143,7 +141,7 @@ class InTraining(Imposing):
             return self._gradients.in_place_of(optimizer, parameters, gradients, step)
         return gradients
 
-    def after_update(self, optimizer: Any) -> None:
+    def after_update(self, update: Update) -> None:
         """It has returned, or was refused."""
         if self._rate is not None:
             self._rate.leave()
@@ -182,10 +180,9 @@ class InTraining(Imposing):
         if self._saved is not None and self._n_entered:
             self._saved.before_update()
 
-    def rows(self) -> list[Reading]:
+    def end_step(self, step: int) -> None:
         """The step is recorded: rates are the program's again."""
         self._leave_compiled()
-        return []
 
     def _leave_compiled(self) -> None:
         while self._rate is not None and self._n_entered:

@@ -9,7 +9,7 @@ import mindspore as ms  # pyright: ignore[reportMissingImports]
 import numpy as np
 from numpy.typing import NDArray
 
-from hypocenter.compare.weights.elements import MANTISSA_BITS, cast, values
+from hypocenter.compare.weights.elements import cast, is_floating, values
 from hypocenter.compare.weights.tensor import Box, Tensor, whole
 from hypocenter.summary.reducers.mindspore_values import dtype_name, from_bfloat16
 
@@ -35,7 +35,7 @@ def copied(tensor: Any) -> OnHost:
 def as_mindspore(view: Tensor, dtype: str) -> Any:
     """A stored tensor in a format of MindSpore's, rounded to nearest where that is shorter."""
     bits = np.ascontiguousarray(view.read(whole(view.shape))).reshape(view.shape)
-    if view.dtype in MANTISSA_BITS and dtype in MANTISSA_BITS:
+    if is_floating(view.dtype) and is_floating(dtype):
         bits = cast(bits, view.dtype, dtype)
         array = from_bfloat16(bits) if dtype == "bfloat16" else bits
     else:

@@ -1,0 +1,42 @@
+"""`--format` and `--json` of every command that reads something: one choice, one way from the answer to its text."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from hypocenter.report.answer.rendering import FORMATS, render
+from hypocenter.report.screen import write
+
+Command = Callable[..., Any]
+
+
+def format_option(*, others: str = "") -> Callable[[Command], Command]:
+    """Give a command its parameter `format_name`: terminal, json, html, markdown or github.
+
+    Args:
+        others: formats beside these, for the help; names are then checked by whoever renders.
+    """
+    kind = None if others else click.Choice(FORMATS)
+    text = f"{', '.join(FORMATS)}, {others}." if others else "How the answer is shown."
+    chosen = click.option(
+        "--format", "format_name", type=kind, default="terminal", show_default=True, help=text,
+        metavar="NAME" if others else None,
+    )  # fmt: skip
+    as_json = click.option(
+        "--json", "format_name", flag_value="json", default="terminal", help="Same as --format json; nothing is cut."
+    )
+    return lambda command: chosen(as_json(command))
+
+
+def print_answer(command: str, answer: Any, format_name: str) -> None:
+    """Print an answer, in any format but that of the screen.
+
+    Args:
+        command: the words after `hypocenter`.
+        answer: a typed answer, or a mapping with its keys.
+    """
+    write(sys.stdout, render(command, answer, format_name))

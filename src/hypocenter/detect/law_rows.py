@@ -1,0 +1,46 @@
+"""Rows about laws that a correct training step obeys: the contract between observers and the rules HC231 to HC233.
+
+Rows of phase `optimizer`, written by hypocenter.session.observers (between, audit). A step in which the books balance
+writes none but the first.
+
+    site `laws`, port `balanced`          n entries were looked at by the law named in `module`, sum of them balanced
+    site <parameter>, port `changed`      between the update before and this one, n elements of a sample were looked
+                                          at and sum of them changed; `module`: "value", or the name of the optimizer's
+                                          state. `op`: "gone" for state that is not there any more; `call`: how many
+                                          steps ago that was. `source`: the line that wrote to it, where one was seen
+    site `laws`, port `changed`           of all tensors of that kind (`module`) that were looked at: n, sum of them
+                                          changed
+    site <parameter>, port `unbalanced`   what the optimizer is about to use, by what the micro-batches give when they
+                                          are done again: the factor between the two. `module`: how it is off (below);
+                                          `op`: for "a micro-batch" its number; `call`: steps before, in which it
+                                          balanced
+
+    site `laws`, port `unbalanced`        the same factor for all gradients, where neither the loss scale nor a clip
+                                          to a norm makes it; `call` as above
+    site `laws`, port `not_consumed`      calls of a model in training, in this step, that no backward went through;
+                                          `module`: the model; `call`: audited steps before, in which there was none
+    site <parameter>, port `no_gradient`  it had a gradient at each of the first updates, and has had none for so many;
+                                          `module`: "frozen" where it does not ask for one any more, "not called"
+                                          where its module is not called any more
+    site <parameter>, port `not_stepped`  it has a gradient, no optimizer has held it for so many steps, and it has not
+                                          moved; `module`: a parameter of the
+                                          same module that one does hold, its own name where one holds another
+                                          tensor of this name, or empty; `call`: how many are like it
+
+How a gradient is off:
+
+    missing           the optimizer is given none, or zeros
+    factor            it is a multiple of the right one, and those of most parameters have another factor
+    the step before   the gradient of the step before is still in it
+    a micro-batch     one micro-batch counts for more or less than the others
+    other             something else
+"""
+
+from __future__ import annotations
+
+SITE = "laws"
+BALANCED, CHANGED, UNBALANCED = "balanced", "changed", "unbalanced"
+NOT_CONSUMED, NO_GRADIENT, NOT_STEPPED = "not_consumed", "no_gradient", "not_stepped"
+BETWEEN, GRADIENT = "between", "gradient"  # laws
+MISSING, FACTOR, STEP_BEFORE, MICROBATCH, OTHER = "missing", "factor", "the step before", "a micro-batch", "other"
+GONE, FROZEN, NOT_CALLED = "gone", "frozen", "not called"

@@ -1,0 +1,84 @@
+"""A parameter, or state of the optimizer, is not what the last update left.
+
+What it means
+    Between two updates something else has written to a parameter or to the optimizer's state: a load of half a
+    checkpoint, a copy of old weights, an average that was swapped in and not back, a state that was made anew, a cast.
+    Training goes on from numbers that no update made.
+
+How it is decided
+    After an update a sample of the parameters and of all their state is kept and compared, bit by bit, before the
+    next update of the same optimizer: some parameters in turn at updates 1, 2, 4, 8, ... and every 1000th, all of them
+    at steps of `--audit`. A program that writes to its parameters on purpose has the habit of it: so it counts only
+    when the same tensor stayed between two looked-at pairs of updates before, or between four after it.
+
+What to do
+    Look at the line that is named, or at what runs between the two steps. If it is meant, nothing.
+
+When it is wrong
+    The bits are certain, the intention is not. When a line of the program was seen that writes to the parameter, when
+    all parameters change at once (a checkpoint is loaded, averages are swapped in), or the same state of all, it is a
+    note.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hypocenter.detect.engine import rule
+from hypocenter.detect.law_rows import CHANGED, GONE, SITE
+from hypocenter.detect.update_rows import share
+from hypocenter.detect.window import Window
+from hypocenter.nouns import Finding, Reading
+
+WHOLE = 0.9  # of all that was looked at: a load, or a swap
+
+
+@rule(
+    "HC231", "desync", severity="warning", reads=("optimizer",),
+    not_in={"mindspore": "its state is not looked at between two updates yet"},
+)  # fmt: skip
+def check(window: Window) -> Iterator[Finding]:
+    """Fire once a step, for all that has changed."""
+    rows = [row for row in window.of("optimizer") if row.port == CHANGED]
+    changed = [row for row in rows if row.site != SITE]
+    if not changed:
+        return
+    first = changed[0]
+    total = next((row for row in rows if row.site == SITE and row.module == first.module), None)
+    step = first.step - first.call
+    is_whole = total is not None and share(total) >= WHOLE and not first.call
+    is_written = first.module == "value" and first.source is not None  # by a line of the program: it may be meant
+    what = f"the state {first.module!r} of {first.site}" if first.module != "value" else f"the parameter {first.site}"
+    how = "is gone" if first.op == GONE else "is not what the last update left"
+    yield Finding(
+        code="HC231",
+        kind="desync",
+        severity="note" if is_whole or is_written else "warning",
+        title=f"{what} {how}",
+        step=step,
+        rank=window.rank,
+        phase="optimizer",
+        site=first.site,
+        port=first.module,
+        param=first.site,
+        cause="program-error",
+        source=first.source,
+        why=tuple(_why(first, changed, step)),
+        then=("training goes on from values that no update made",),
+        confidence="proven",
+    )
+
+
+def _why(first: Reading, changed: list[Reading], step: int) -> Iterator[str]:
+    n, n_changed = first.summary.n, round(first.summary.sum)
+    if first.op == GONE:
+        yield f"the optimizer had it after the update before step {step}, and had none when that step's update began"
+    else:
+        yield (
+            f"{n_changed} of {n} elements that were looked at differ from what they were after the update before "
+            f"step {step}"
+        )
+    if len(changed) > 1:
+        others = ", ".join(f"{row.site} ({row.module})" for row in changed[1:4])
+        yield f"so do {len(changed) - 1} others: {others}{' ...' if len(changed) > 4 else ''}"
+    yield "between other updates that were looked at they stayed"

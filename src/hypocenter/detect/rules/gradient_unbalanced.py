@@ -1,0 +1,87 @@
+"""The gradient that the optimizer uses is not the sum of what its micro-batches give.
+
+What it means
+    Between backward and the update a gradient has become something else: a micro-batch is left out or counts twice,
+    the gradient of the step before was not zeroed, one parameter's gradient was scaled, dropped, cut, exchanged, or
+    rewritten by a hook or by code that runs in between.
+
+How it is decided
+    At steps of `--audit` each micro-batch is done again, with the same inputs, random numbers and parameters. What the
+    optimizer is about to use must be the sum of these gradients times one factor that is the same for every parameter:
+    the loss scale, a mean over micro-batches and a clip to a norm all are. Compared are norms and scalar products in
+    float64, to 1e-3 or 32 roundings of the gradient's format. What a program always does to a gradient (a smaller
+    rate for the embedding, a mask) is its habit: a parameter counts when it has balanced at two audited steps before,
+    or when the gradient of the step before is in it.
+
+What to do
+    Look at what runs between backward and the update at that step: `zero_grad`, hooks, code that writes to `.grad`.
+
+When it is wrong
+    A program that from some step on treats one gradient otherwise on purpose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hypocenter.detect.engine import rule
+from hypocenter.detect.law_rows import FACTOR, MICROBATCH, MISSING, SITE, STEP_BEFORE, UNBALANCED
+from hypocenter.detect.window import Window
+from hypocenter.nouns import Finding, Reading, Remedy
+
+_ZERO_GRAD = Remedy(action="zero-grad", text="call optimizer.zero_grad() before the first backward of every step")
+
+
+@rule(
+    "HC232", "desync", severity="warning", reads=("optimizer",),
+    not_in={"mindspore": "healthy steps are not done again there yet"},
+)  # fmt: skip
+def check(window: Window) -> Iterator[Finding]:
+    """Fire once a step, for all parameters that are off."""
+    off = [row for row in window.of("optimizer") if row.port == UNBALANCED]
+    if not off:
+        return
+    first = off[0]
+    is_of_all = first.site == SITE
+    is_old = first.module == STEP_BEFORE
+    yield Finding(
+        code="HC232",
+        kind="desync",
+        severity="warning",
+        title=f"the gradient of {'every parameter' if is_of_all else first.site} {_how(first)}",
+        step=window.step,
+        rank=window.rank,
+        microbatch=int(first.op) if first.op else 0,
+        phase="grad",
+        site="" if is_of_all else first.site,
+        port="grad",
+        param=None if is_of_all else first.site,
+        cause="program-error",
+        limit=1.0,
+        actual=first.summary.sum,
+        why=tuple(_why(first, off)),
+        then=("the update follows another gradient than that of its batch",),
+        confidence="proven",
+        remedy=_ZERO_GRAD if is_old else None,
+    )
+
+
+def _how(row: Reading) -> str:
+    if row.module == MISSING:
+        return "is not used, though its micro-batches give one"
+    if row.module == FACTOR:
+        return f"is {row.summary.sum:.3g} times what its micro-batches give"
+    if row.module == STEP_BEFORE:
+        return "still holds that of the step before"
+    if row.module == MICROBATCH:
+        return f"counts micro-batch {row.op} otherwise than the rest"
+    return "is not what its micro-batches give"
+
+
+def _why(first: Reading, off: list[Reading]) -> Iterator[str]:
+    yield "the micro-batches of this step were done again: their gradients do not add up to what the optimizer uses"
+    if len(off) > 1:
+        others = ", ".join(row.site for row in off[1:4])
+        yield f"the same for {len(off) - 1} more parameters: {others}{' ...' if len(off) > 4 else ''}"
+    if first.call:
+        yield f"at {first.call} audited steps before they did"

@@ -1,0 +1,92 @@
+"""A parameter drops out of training, or was never in it.
+
+What it means
+    A parameter that had a gradient at every update has none any more (it was frozen, cut off from the loss, or replaced
+    by another), or one that has a gradient is in no optimizer: it was left out of the list, or its module was built
+    anew after the optimizer was made. It stays as it is while everything else learns. Or a forward in training was
+    never gone back from: its batch is computed and thrown away.
+
+How it is decided
+    A parameter with a gradient that is not zero at each of the first eight updates of its optimizer, and none, or
+    zero, at eight updates in a row, while its module is still called. A parameter with a gradient that no optimizer
+    of the program holds, at updates 1, 2, 4, 8, ... and every 1000th. At steps of `--audit`: a call of a model in
+    training that no backward went through, in a step of fewer micro-batches than the audited steps before, in which
+    there was no such call.
+
+What to do
+    Give the parameter to the optimizer, or tell the program that it is not trained: `requires_grad_(False)`. Make the
+    optimizer after the model is complete. Look for `detach()`, `no_grad()` and branches on the way to the loss.
+
+When it is wrong
+    A curriculum that stops to train a part on purpose without `requires_grad_(False)`, and goes on to call it. What was
+    frozen by `requires_grad_(False)`, what is not called any more, and what no optimizer holds without any parameter of
+    the same module that one holds, is a note.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hypocenter.detect.engine import rule
+from hypocenter.detect.law_rows import NO_GRADIENT, NOT_CONSUMED, NOT_STEPPED
+from hypocenter.detect.window import Window
+from hypocenter.nouns import Finding, Reading, Severity
+
+
+@rule(
+    "HC233", "stagnation", severity="warning", reads=("optimizer",),
+    not_in={"mindspore": "which parameters its optimizers hold is not compared with the model yet"},
+)  # fmt: skip
+def check(window: Window) -> Iterator[Finding]:
+    """Fire once a step for each of the three."""
+    rows = list(window.of("optimizer"))
+    gone = [row for row in rows if row.port == NO_GRADIENT]
+    if gone:
+        gone.sort(key=lambda row: bool(row.module))
+        first, begin = gone[0], window.step - round(gone[0].summary.sum) + 1
+        since = f"{first.site} had a gradient at each of the first updates, and has none since step {begin}"
+        severity: Severity = "note" if all(row.module for row in gone) else "warning"
+        yield _finding(window, gone, severity, f"{first.site} has no gradient any more", begin, since)
+    left_out = [row for row in rows if row.port == NOT_STEPPED]
+    if left_out:
+        first = next((row for row in left_out if row.module), left_out[0])
+        ordered = [first, *(row for row in left_out if row is not first)]
+        since_step = window.step - round(first.summary.sum)
+        beside = f"{first.site} gets a gradient, and no optimizer holds it"
+        if first.module == first.site:
+            beside = f"the optimizer holds another tensor, which the model had under the name {first.site} before"
+        elif first.module:
+            beside = f"{first.module} is in an optimizer, {first.site} is in none"
+        severity = "warning" if first.module else "note"
+        yield _finding(window, ordered, severity, f"{first.site} is trained by no optimizer", since_step, beside)
+    for row in rows:
+        if row.port == NOT_CONSUMED:
+            why = f"{round(row.summary.sum)} of the calls of {row.module} in this step were not gone back from"
+            title = "a forward in training has no backward"
+            yield _finding(window, [row], "warning", title, window.step, why)
+
+
+def _finding(
+    window: Window, rows: list[Reading], severity: Severity, title: str, step: int, first_why: str
+) -> Finding:  # fmt: skip
+    first = rows[0]
+    why = [first_why]
+    if len(rows) > 1:
+        others = ", ".join(row.site for row in rows[1:4])
+        why.append(f"the same for {len(rows) - 1} more: {others}{' ...' if len(rows) > 4 else ''}")
+    is_parameter = first.port != NOT_CONSUMED
+    return Finding(
+        code="HC233",
+        kind="stagnation",
+        severity=severity,
+        title=title,
+        step=step,
+        rank=window.rank,
+        phase="optimizer" if is_parameter else "forward",
+        site=first.site if is_parameter else first.module,
+        param=first.site if is_parameter else None,
+        cause="program-error",
+        why=tuple(why),
+        then=("it does not learn",) if is_parameter else ("its batch is computed and thrown away",),
+        confidence="proven",
+    )

@@ -1,0 +1,88 @@
+"""Findings of programs that died, with what the dying process found out about the call that raised."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from hypocenter.diagnose.evidence import Evidence, OpFacts
+from hypocenter.diagnose.exhibits import Exhibit, Exhibits
+from hypocenter.diagnose.group import Folded
+from hypocenter.nouns import Finding
+
+CODE = "HC324"  # the program died
+_OF_RANKS = "HC321"  # one rank did, and the others waited for it
+_TRIGGER = "crash"
+
+
+def apart(exhibits: Exhibits) -> tuple[Exhibits, tuple[Exhibit, ...]]:
+    """The evidence of failures of numbers, and that of exceptions."""
+    found = [e for e in exhibits.found if e.evidence.trigger != _TRIGGER]
+    deaths = tuple(e for e in exhibits.found if e.evidence.trigger == _TRIGGER)
+    return replace(exhibits, found=tuple(found)), deaths
+
+
+def explained(found: Sequence[Finding], deaths: Sequence[Exhibit]) -> list[Finding]:
+    """The findings, those of a death with its cause."""
+    return [_explained(f, deaths) if f.code in (CODE, _OF_RANKS) else f for f in found]
+
+
+def with_deaths(folded: Sequence[Folded], dead: Sequence[Finding]) -> tuple[Folded, ...]:
+    """Put deaths among the other findings: after numbers that went wrong they are a consequence."""
+    first = next((i for i, f in enumerate(folded) if f.finding.severity == "error"), None)
+    found = list(folded)
+    for finding in dead:
+        if first is not None and found[first].finding.step <= finding.step:
+            leader = found[first].finding
+            source = finding.source
+            place = f" ({source.file.rpartition('/')[2]}:{source.line})" if source is not None else ""
+            then = (*leader.then, f"{finding.title}{place}")
+            found[first] = replace(found[first], finding=replace(leader, then=then))
+        else:
+            found.insert(0, Folded(finding=finding, is_located=True))
+            first = 0
+    return tuple(found)
+
+
+def _explained(finding: Finding, deaths: Sequence[Exhibit]) -> Finding:
+    shown = next((e for e in deaths if e.finding.rank == finding.rank and e.evidence.step == finding.step), None)
+    if shown is None:
+        return finding
+    evidence, known = shown.evidence, shown.finding
+    source = evidence.path[0].source if evidence.path else None
+    finding = replace(
+        finding,
+        source=source or finding.source,
+        why=(*finding.why, *_stack(evidence)),
+        phase=evidence.origin.phase if evidence.origin is not None else finding.phase,
+    )
+    if "memory" in evidence.facts:
+        title = f"the program ran out of memory at step {finding.step}" if finding.code == CODE else finding.title
+        return replace(finding, title=title, cause="out-of-memory")
+    if evidence.origin is not None:
+        origin = evidence.origin
+        why = (*_given(origin), *finding.why)
+        finding = replace(finding, op=origin.op, site=origin.site or finding.site, why=why)
+    if known.cause == "unknown":
+        return finding
+    return replace(
+        finding, kind=known.kind if finding.code == CODE else finding.kind, cause=known.cause,
+        confidence=known.confidence, samples=known.samples, limit=known.limit, actual=known.actual,
+        why=(known.title, *known.why, *finding.why), remedy=known.remedy, port=None,
+    )  # fmt: skip
+
+
+def _given(origin: OpFacts) -> Iterator[str]:
+    """What was not finite among what the call was given: often why it raised."""
+    for tensor in origin.inputs:
+        counts = (("NaN", tensor.summary.n_nan), ("+inf", tensor.summary.n_posinf), ("-inf", tensor.summary.n_neginf))
+        held = ", ".join(f"{name} ×{n:,}" for name, n in counts if n)
+        if held:
+            yield f"{tensor.name} was not finite when {origin.op} was called: {held}"
+
+
+def _stack(evidence: Evidence) -> tuple[str, ...]:
+    """The program's own frames around the innermost."""
+    sources = [op.source for op in evidence.path[1:] if op.source is not None]
+    calls = [f"{s.file.rpartition('/')[2]}:{s.line} {s.text}" for s in sources]
+    return (f"called from {'; '.join(calls)}",) if calls else ()

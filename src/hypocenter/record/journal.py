@@ -1,0 +1,225 @@
+"""The latest steps of a process, each appended as it ends: what a SIGKILL leaves of those that no stream holds yet.
+
+A file of entries: a length and a CRC-32 (unsigned, 32 bits, little endian), then so many bytes of MessagePack each.
+The first says how many batches the two streams held when the journal was begun; the others are steps, and the rows that
+norms of many gradients share. The journal is emptied once its steps are in the streams. Who reads a stream reads the
+journal first: a stream that holds more batches by then has the rows already.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from struct import Struct
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from hypocenter.errors import first_line
+from hypocenter.nouns import Reading, StepRecord
+from hypocenter.record.appended import AppendedFile
+from hypocenter.record.block import Block
+from hypocenter.record.norm_rows import NormRows, NormTemplate
+from hypocenter.record.repair import Mended, laid_out, mended_rows, rows_of
+from hypocenter.record.schema import READINGS, Row, reading_row, readings_from
+
+_FRAME = Struct("<II")
+_LARGEST_BYTES = 1 << 28  # of a journal: it is emptied long before
+
+
+class _Entry(msgspec.Struct, array_like=True, tag=True, frozen=True):
+    pass
+
+
+class Head(_Entry, frozen=True):
+    """How many batches each stream held when the journal was begun."""
+
+    events: int
+    steps: int
+
+
+_NO_HEAD = Head(events=-1, steps=-1)  # of a journal whose head cannot be read: no stream has so few
+
+
+class Template(_Entry, frozen=True):
+    """Rows that the norms of several updates share; they are numbered from 0 in the order in which they come."""
+
+    rows: list[Any]
+
+
+class Norms(msgspec.Struct, array_like=True, frozen=True):
+    """One update's norms: see `NormRows`."""
+
+    template: int
+    step: int
+    first_order: int
+    norms: bytes  # float64
+    bad: list[int]
+
+
+class Step(_Entry, frozen=True):
+    """What one call of `Writer.write` was given: rows of readings and of step records, in the order of the columns."""
+
+    readings: list[Any]
+    norms: Norms | None
+    steps: list[Any]
+
+
+_decode = msgspec.msgpack.Decoder(Head | Template | Step).decode
+
+
+class Journal:
+    """A journal that grows. Every method may raise OSError.
+
+    Args:
+        path: of a file that does not exist.
+        mended: told of values that could not be kept as they were.
+    """
+
+    def __init__(self, path: Path, mended: Mended) -> None:
+        self._file, self._mended = AppendedFile(path), mended
+        self._encode: Callable[[Any], bytes] = msgspec.msgpack.Encoder(enc_hook=_plain).encode
+        self._numbers: dict[int, int] = {}  # id of a template -> its number here
+
+    @property
+    def n_bytes(self) -> int:
+        """Of the steps in it."""
+        return self._file.n_bytes
+
+    def append(
+        self, head: Head, readings: Sequence[Reading], norms: NormRows | None, steps: Sequence[StepRecord]
+    ) -> tuple[list[Row], list[Row]]:
+        """Add a step in one piece; on failure the file is cut back to what it was.
+
+        Args:
+            head: goes before the first entry.
+            readings: of the step.
+            norms: that come after them.
+            steps: its record, if it is over.
+
+        Returns:
+            The rows of the readings and of the records, with what could not be kept as it was mended.
+        """
+        pieces = [] if self.n_bytes else [self._encode(head)]
+        packed = None
+        if norms is not None:
+            pieces += self._introduced(norms.template)
+            packed = Norms(
+                template=self._numbers[id(norms.template)], step=norms.step, first_order=norms.first_order,
+                norms=np.array(norms.norms, np.float64).tobytes(), bad=sorted(norms.bad),
+            )  # fmt: skip
+        rows, records = rows_of(readings, steps, self._mended)
+        try:
+            step = self._encode(Step(readings=rows, norms=packed, steps=records))
+        except Exception as error:  # a value of whatever type stands where a number or a text should
+            self._mended(error)
+            rows, records = mended_rows(readings), mended_rows(steps)
+            step = self._encode(Step(readings=rows, norms=packed, steps=records))
+        pieces.append(step)
+        self._file.append(b"".join(_FRAME.pack(len(piece), zlib.crc32(piece)) + piece for piece in pieces))
+        return rows, records
+
+    def clear(self) -> None:
+        """Forget all steps: the streams hold them."""
+        self._file.clear()
+        self._numbers.clear()
+
+    def close(self, *, remove: bool) -> None:
+        """Close the file; with `remove`, delete it."""
+        self._file.close()
+        if remove:
+            self._file.path.unlink(missing_ok=True)
+
+    def _introduced(self, template: NormTemplate) -> list[bytes]:
+        """The entry of a template that the journal does not hold yet."""
+        if id(template) in self._numbers:
+            return []
+        self._numbers[id(template)] = len(self._numbers)
+        try:
+            return [self._encode(Template(rows=list(map(reading_row, template.rows))))]
+        except Exception as error:
+            self._mended(error)
+            return [self._encode(Template(rows=mended_rows(template.rows)))]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Journaled:
+    """What a journal held when it was read."""
+
+    head: Head
+    events: pa.RecordBatch | None = None
+    steps: pa.RecordBatch | None = None
+    problem: str = ""  # empty: it is whole
+
+
+def read_journal(path: Path) -> Journaled | None:
+    """What a journal holds; None where there is none, or an empty one. Damage is said, not raised."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(_LARGEST_BYTES)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return Journaled(head=_NO_HEAD, problem=f"{path.name}: cannot be read ({error.strerror})")
+    head, block, n_steps = None, Block(lambda _: None), 0
+    templates: list[NormTemplate] = []
+    problem = ""
+    try:
+        for entry in map(_decode, _entries(data)):
+            if isinstance(entry, Head):
+                head = head or entry
+            elif isinstance(entry, Template):
+                templates.append(_template(entry))
+            else:
+                block.add(_rows(entry.readings), _norms(entry.norms, templates), _rows(entry.steps))
+                n_steps += 1
+    except Exception as error:  # hostile bytes: whatever is raised is a verdict on the file
+        problem = f"{path.name}: damaged after {n_steps:,} steps ({first_line(error)})"
+    if head is None:
+        return Journaled(head=_NO_HEAD, problem=problem) if problem else None
+    try:
+        return Journaled(head=head, events=block.events(), steps=block.steps(), problem=problem)
+    except Exception as error:
+        return Journaled(head=head, problem=f"{path.name}: holds rows that are none ({first_line(error)})")
+
+
+def _entries(data: bytes) -> Iterator[bytes]:
+    """Whole entries; the last one may be under way."""
+    at = 0
+    while at + _FRAME.size <= len(data):
+        length, crc = _FRAME.unpack_from(data, at)
+        piece = data[at + _FRAME.size : at + _FRAME.size + length]
+        if len(piece) < length:
+            return
+        if zlib.crc32(piece) != crc:
+            raise ValueError("its checksum is another")
+        yield piece
+        at += _FRAME.size + length
+
+
+def _rows(rows: Iterable[Any]) -> list[Row]:
+    return [tuple(row) for row in rows]
+
+
+def _template(entry: Template) -> NormTemplate:
+    return NormTemplate(list(readings_from(laid_out(READINGS, _rows(entry.rows), lambda _: None))))
+
+
+def _norms(packed: Norms | None, templates: Sequence[NormTemplate]) -> NormRows | None:
+    if packed is None:
+        return None
+    template, norms = templates[packed.template], np.frombuffer(packed.norms, np.float64).tolist()
+    if len(norms) != len(template.rows) or not set(packed.bad) <= set(range(len(norms))):
+        raise ValueError("norms of other gradients than it names")
+    return NormRows(template, step=packed.step, first_order=packed.first_order, norms=norms, bad=frozenset(packed.bad))
+
+
+def _plain(value: Any) -> Any:
+    """A number or an array of NumPy as Python has it."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    raise TypeError(f"a value of type {type(value).__name__}")

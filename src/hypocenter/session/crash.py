@@ -1,0 +1,199 @@
+"""What can be told of an exception that ends the program: where it came from, and of a bad index the value and the row.
+
+Called in the dying process, before the program's own handler of exceptions prints it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+
+from hypocenter.detect.whereabouts_words import PHASES
+from hypocenter.diagnose.evidence import Evidence, OpFacts
+from hypocenter.nouns import Phase
+from hypocenter.record.whereabouts import WherePhase
+from hypocenter.replay.adjudicate import tensor_facts
+from hypocenter.replay.bad_index import BadIndex, bad_index, same_place
+from hypocenter.replay.case import is_finite
+from hypocenter.replay.failed_call import FailedCall, failed_call, frames_of
+from hypocenter.session.evidence_file import write_evidence
+from hypocenter.session.last_words import one_line, user_place
+from hypocenter.tap.call_site import CALLS
+from hypocenter.tap.clock import Clock
+from hypocenter.tap.names import NameMap
+from hypocenter.tap.source import is_library, source_of
+from hypocenter.tap.tree import tensors
+
+_IN_WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory")
+_FRAMES_TOLD = 6
+_SHOWN_INPUTS = 6
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether there was no memory left, of the host or of a device."""
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(
+        word in str(error).lower() for word in _IN_WORDS
+    )
+
+
+def phase_of(error: BaseException, noted: WherePhase) -> WherePhase:
+    """Where in a step an exception came from, by its traceback; `noted` where that does not tell.
+
+    What was noted may be later than the exception: hooks run on its way out.
+    """
+    for frame in reversed(frames_of(error.__traceback__)):
+        code = frame.f_code
+        if code in CALLS:
+            return "forward"
+        if is_library(code.co_filename) and code.co_name in ("backward", "_engine_run_backward"):
+            return "backward"
+        if code.co_name == "step" and isinstance(frame.f_locals.get("self"), torch.optim.Optimizer):
+            return "update"
+    return "outside" if noted in ("forward", "backward", "update", "check") else noted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coroner:
+    """Writes the evidence of the exception that ends the program.
+
+    Args:
+        folder: of the rank's bundles.
+        rank: (this rank, how many there are).
+    """
+
+    names: NameMap
+    clock: Clock
+    folder: Callable[[], Path]
+    rank: Callable[[], tuple[int, int]]
+
+    def examine(self, error: BaseException, phase: WherePhase) -> list[torch.Tensor]:
+        """Say what is known, then find out more, and say that.
+
+        Returns:
+            What the call that raised was given and is not finite.
+        """
+        if not isinstance(error, Exception):
+            return []  # the program, or its user, wanted to end
+        rank, world_size = self.rank()
+        known = Evidence(
+            id=f"step-{self.clock.step_now:06d}-crash", trigger="crash", step=self.clock.step_now,
+            microbatch=self.clock.microbatch, rank=rank, world_size=world_size,
+            facts={"type": type(error).__name__, "text": one_line(error), "phase": PHASES.get(phase, "")},
+            path=tuple(self._frames(error)),
+        )  # fmt: skip
+        if is_out_of_memory(error):
+            known = replace(known, facts={**known.facts, "memory": 1.0})
+        write_evidence(self.folder(), known)
+        if is_out_of_memory(error) or "CUDA error" in str(error):
+            return []  # nothing can be done again where there is no memory, or no device
+        call = failed_call(error, may_call=lambda module: world_size == 1 or _is_of_torch(module))
+        if call is None:
+            return []
+        write_evidence(self.folder(), self._of_call(known, error, call, PHASES.get(phase, "forward")))
+        return [t for _, t in tensors((call.args, call.kwargs)) if t.is_floating_point() and not is_finite(t)]
+
+    def _frames(self, error: BaseException) -> list[OpFacts]:
+        """The program's own frames, innermost first, those of libraries folded."""
+        found: list[OpFacts] = []
+        trace = error.__traceback__
+        while trace is not None:
+            name = trace.tb_frame.f_code.co_filename
+            if not is_library(name) and not name.startswith("<"):
+                source = source_of(name, trace.tb_lineno, trace.tb_frame.f_code.co_name)
+                found.append(OpFacts(index=0, op="", phase="forward", site="", source=source))
+            trace = trace.tb_next
+        return found[::-1][:_FRAMES_TOLD]
+
+    def _of_call(self, known: Evidence, error: BaseException, call: FailedCall, phase: Phase) -> Evidence:
+        named = [
+            (call.argument_name(key), value) for key, value in (*enumerate(call.args), *call.kwargs.items())
+        ]  # fmt: skip
+        inputs = [(f"{name}{suffix}", t) for name, value in named for suffix, t in tensors(value)][:_SHOWN_INPUTS]
+        module, place = self._module(error), user_place(error.__traceback__)
+        origin = OpFacts(
+            index=0, op=call.name, phase=phase, site=self._name(module) or ("loss" if phase == "loss" else ""),
+            module=type(module).__name__ if module is not None else "", port="out[0]",
+            source=source_of(place[0].f_code.co_filename, place[1], place[0].f_code.co_name) if place else None,
+            inputs=tuple(tensor_facts(t.detach(), name) for name, t in inputs),
+            scalars={name: value for name, value in named if isinstance(value, (bool, int, str))},
+        )  # fmt: skip
+        known = replace(known, origin=origin)
+        try:
+            found = bad_index(call)
+        except TimeoutError:
+            return known
+        return known if found is None else self._of_index(known, found, _batch(error))
+
+    def _of_index(self, known: Evidence, found: BadIndex, batch: dict[str, Any]) -> Evidence:
+        value = found.values[0]
+        facts: dict[str, float | str] = {
+            **known.facts, "index": float(value), "argument": found.argument, "n_bad": float(len(found.values)),
+            "at": str(list(found.at[0])),
+        }  # fmt: skip
+        if found.size is not None:
+            facts["size"] = float(found.size)
+        place = same_place(found.tensor, batch) or _holder(batch, value)
+        if place is None:
+            return replace(known, facts=facts)
+        name, tensor = place
+        bad = torch.isin(tensor, torch.tensor(found.values, dtype=tensor.dtype)).nonzero().tolist()
+        rows = sorted({int(at[0]) for at in bad}) if tensor.dim() else []
+        facts |= {"batch": _plain(name), "batch_at": str(bad[0])}
+        return replace(known, facts=facts, samples=tuple(rows), n_samples=tensor.shape[0] if tensor.dim() else 0)
+
+    def _module(self, error: BaseException) -> nn.Module | None:
+        calls = [frame for frame in frames_of(error.__traceback__) if frame.f_code in CALLS]
+        module = calls[-1].f_locals.get("self") if calls else None
+        return module if isinstance(module, nn.Module) else None
+
+    def _name(self, module: nn.Module | None) -> str:
+        return "" if module is None else self.names.module_name(module) or ""
+
+
+def _plain(name: str) -> str:
+    """`[batch][labels]` as a program writes it: batch[labels]."""
+    head, _, rest = name.removeprefix("[").partition("]")
+    return head + rest
+
+
+def _is_of_torch(module: nn.Module) -> bool:
+    return type(module).__module__.startswith("torch.nn.")
+
+
+def _batch(error: BaseException) -> dict[str, Any]:
+    """What the outermost module was called with; of an exception outside all modules what the program's frame holds."""
+    frames = frames_of(error.__traceback__)
+    root = next((frame for frame in frames if frame.f_code in CALLS), None)
+    if root is None:
+        own = [frame for frame in frames if not is_library(frame.f_code.co_filename)]
+        return dict(own[-1].f_locals) if own else {}
+    return _arguments(root)
+
+
+def _arguments(call: FrameType) -> dict[str, Any]:
+    module, args = call.f_locals.get("self"), tuple(call.f_locals.get("args") or ())
+    kwargs = dict(call.f_locals.get("kwargs") or {})
+    try:
+        names = list(inspect.signature(getattr(module, "forward")).parameters)  # noqa: B009
+    except (TypeError, ValueError):
+        names = []
+    return {names[i] if i < len(names) else f"in[{i}]": value for i, value in enumerate(args)} | kwargs
+
+
+def _holder(batch: dict[str, Any], value: int) -> tuple[str, torch.Tensor] | None:
+    """The one tensor of whole numbers in the batch that holds a bad value, in some of its rows."""
+    found: list[tuple[str, torch.Tensor]] = []
+    for name, tensor in tensors(batch):
+        if tensor.dtype in (torch.int64, torch.int32) and tensor.dim() and bool((tensor == value).any()):
+            found.append((name, tensor))
+    if len(found) != 1:
+        return None
+    rows = (found[0][1] == value).reshape(found[0][1].shape[0], -1).any(dim=1)
+    return found[0] if not bool(rows.all()) or len(rows) == 1 else None

@@ -1,0 +1,247 @@
+"""What the session of any framework tells those who watch training, and when.
+
+In one step, in this order (`k` micro-batches). An event in brackets is told in one framework only: where the other has
+no such moment, or needs none.
+
+    [on_root(model)]            MindSpore: a model that was not seen before is about to run in training
+    [begin_call(cell)]          MindSpore: a training cell (TrainOneStepCell, or a cell that holds an optimizer) is
+                                called: the forward of its first micro-batch may run before `begin_microbatch`
+      [begin_microbatch(call)]  MindSpore: a differentiated function is about to run forward      \\
+      [forward_done(call)]      MindSpore: it has; call.loss is there                             |  k times
+      [before_backward(roots)]  torch: `backward` was called on these tensors                     |
+      [after_backward()]        torch: its gradients are accumulated                              |
+      [end_microbatch(call, gradients)]  MindSpore: backward has run                              /
+      before_unscale(unscaling) the program has a loss scale taken out before the step
+      [after_unscale(unscaling)]  torch: it is taken out
+      before_clip(parameters, check)
+      before_update(update)     gradients are final, parameters still old
+      after_update(update)      the optimizer has returned; update.skipped: a loss scaler has left the update out
+    [end_step(step)]            MindSpore: the step is over, also one that ran as a compiled graph: then alone
+    [end_call(cell)]            MindSpore
+    at_end()
+
+Inside a compiled graph of MindSpore nothing is told but begin_call, end_call and end_step, and, for a differentiated
+function that is called from Python in GRAPH mode, those of the micro-batch with `call.has_value` False.
+Nothing that a replay does is told.
+
+Whoever fails is taken out and that is said once; the others and the session go on. What an observer does at a step
+costs the user's run: no synchronisation in a healthy step beyond what the session's own check has already paid for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from hypocenter.config import Config
+from hypocenter.nouns import Place, Reading
+from hypocenter.session.check import Check
+from hypocenter.session.guard import StopTraining, show_traceback
+from hypocenter.tap.clock import Clock
+
+if TYPE_CHECKING:
+    from hypocenter.session.framework import Framework
+    from hypocenter.tap.scaled import ScaledUpdate, Unscaling
+
+
+class Names(Protocol):
+    """The user's names."""
+
+    def parameters(self) -> Sequence[tuple[str, Any]]:
+        """All that are known, in the order of the model."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """What an observer may use of a session, whatever the framework."""
+
+    config: Config
+    clock: Clock
+    names: Names
+    label: Callable[[Any], str]  # the user's name of a parameter
+    rank: Callable[[], tuple[int, int]]  # (rank, world size)
+    place: Callable[[], Place]  # where this rank stands, with its groups
+    warn: Callable[[str], None]  # says a line once
+    framework: Framework  # its arithmetic and its optimizers
+
+
+ContextT = TypeVar("ContextT", bound=Observed)
+
+
+@dataclass(slots=True, kw_only=True)
+class Update:
+    """One update of one optimizer, as the session sees it."""
+
+    step: int
+    optimizer: Any  # of the framework, or a wrapper of one; None where a skipped step does not tell
+    parameters: Sequence[Any]
+    gradients: Sequence[tuple[Any, Any]]  # with the loss scale in it unless scaled.is_unscaled
+    microbatches: Sequence[Any]
+    check: Check  # losses and norms of this step, already on the host
+    scaled: ScaledUpdate | None = None  # None: no loss scaler
+    skipped: bool = False  # known after the update
+    rows: list[Reading] = field(default_factory=list)  # of the observers that were told of it before this one
+
+
+class Observer(Generic[ContextT]):
+    """Listens to training; every method may be left as it is."""
+
+    def __init__(self, context: ContextT) -> None:
+        self.context = context
+        self.rows: list[Reading] = []  # append here: taken at each update
+
+    def attach(self) -> Callable[[], None]:
+        """Set hooks of its own; returns the undo. Called once, when the session starts."""
+        return lambda: None
+
+    def on_root(self, model: Any) -> None:
+        """A model that was not seen before is about to run in training (names know it already). `watch` too."""
+
+    def begin_call(self, cell: Any) -> None:
+        """A training cell is called from outside."""
+
+    def end_call(self, cell: Any) -> None:
+        """It has returned, or raised."""
+
+    def begin_microbatch(self, call: Any) -> None:
+        """Forward is about to run."""
+
+    def forward_done(self, call: Any) -> None:
+        """It has run."""
+
+    def before_backward(self, roots: Sequence[Any]) -> None:
+        """`backward` was called on these roots."""
+
+    def after_backward(self) -> None:
+        """The gradients of this micro-batch are accumulated."""
+
+    def end_microbatch(self, call: Any, gradients: Sequence[Any]) -> None:
+        """Backward has run, and returned these gradients of the micro-batch, in the order of `call.weights`."""
+
+    def before_clip(self, parameters: Sequence[Any], check: Check) -> None:
+        """Gradients are about to be clipped to a norm; `check` holds the norms as the clip will see them."""
+
+    def before_unscale(self, unscaling: Unscaling) -> None:
+        """The user calls `unscale_` before the step; the scale is still in the gradients."""
+
+    def after_unscale(self, unscaling: Unscaling) -> None:
+        """It is taken out, and the scaler has looked for values that are not finite."""
+
+    def before_update(self, update: Update) -> None:
+        """Gradients are final, parameters still old."""
+
+    def after_update(self, update: Update) -> None:
+        """The optimizer has updated, or the scaler has skipped it."""
+
+    def end_step(self, step: int) -> None:
+        """A step is over, however it ended; the clock shows the next one."""
+
+    def at_end(self) -> None:
+        """The session closes: what is known of the whole run. Not called in one that is killed."""
+
+
+EVENTS = tuple(name for name in vars(Observer) if not name.startswith("_"))
+
+
+class Observers:
+    """All observers of a session.
+
+    Args:
+        kinds: their classes, in the order in which they are told.
+        context: that each of them is made with.
+        warn: takes one line of text.
+    """
+
+    def __init__(
+        self, kinds: Sequence[Callable[[Any], Observer[Any]]], context: Any, warn: Callable[[str], None]
+    ) -> None:
+        self._warn = warn
+        self._all: list[Observer[Any]] = []
+        self._undos: dict[Observer[Any], Callable[[], None]] = {}
+        for make in kinds:
+            try:
+                self._all.append(make(context))
+            except Exception as error:
+                self._complain(getattr(make, "__name__", str(make)), error)
+        self._hearing: dict[str, list[tuple[Observer[Any], Callable[..., Any]]]] = {
+            event: [
+                (each, getattr(each, event))
+                for each in self._all
+                if getattr(type(each), event) is not getattr(Observer, event)
+            ]
+            for event in EVENTS
+        }
+
+    def attach(self) -> Callable[[], None]:
+        """Attach them; returns the undo."""
+        for observer in list(self._all):
+            try:
+                self._undos[observer] = observer.attach()
+            except Exception as error:
+                self._switch_off(observer, error)
+
+        def undo() -> None:
+            for observer in reversed(list(self._undos)):
+                self._let_go(observer)
+
+        return undo
+
+    def tell(self, event: str, *args: Any, rows: list[Reading] | None = None) -> None:
+        """Tell those who listen to this event.
+
+        Args:
+            rows: what each of them has noted is added here before the next one is told.
+        """
+        for observer, hear in tuple(self._hearing[event]):
+            try:
+                hear(*args)
+                if rows is not None and observer.rows:
+                    rows += observer.rows
+            except StopTraining:
+                raise
+            except Exception as error:
+                self._switch_off(observer, error)
+
+    def before_update(self, update: Update) -> list[Reading]:
+        """Tell all; their rows so far."""
+        self.tell("before_update", update, rows=update.rows)
+        return self.collected()
+
+    def after_update(self, update: Update) -> list[Reading]:
+        """Tell all; their rows since `before_update`."""
+        self.tell("after_update", update)
+        return self.collected()
+
+    def at_end(self) -> list[Reading]:
+        """Tell all; their last rows."""
+        self.tell("at_end")
+        return self.collected()
+
+    def collected(self) -> list[Reading]:
+        """Their rows since the last time."""
+        rows: list[Reading] = []
+        for observer in self._all:
+            if observer.rows:
+                rows += observer.rows
+                observer.rows = []
+        return rows
+
+    def _switch_off(self, observer: Observer[Any], error: Exception) -> None:
+        self._all.remove(observer)
+        for event, hearing in self._hearing.items():
+            self._hearing[event] = [each for each in hearing if each[0] is not observer]
+        self._complain(type(observer).__name__, error)
+        self._let_go(observer)
+
+    def _let_go(self, observer: Observer[Any]) -> None:
+        undo = self._undos.pop(observer, None)
+        if undo is not None:
+            with contextlib.suppress(Exception):  # the others are to come off too
+                undo()
+
+    def _complain(self, name: str, error: Exception) -> None:
+        self._warn(f"{name} switched off after an internal error: {type(error).__name__}: {error}")
+        show_traceback(error)

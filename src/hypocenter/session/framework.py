@@ -1,0 +1,113 @@
+"""What observers that serve every framework need of one: its optimizers, samples of tensors, some arithmetic.
+
+An *array* is what `sample` gives: torch's tensors on their device, NumPy's arrays on the host for MindSpore. `xp` is
+the module with their functions, of which only those are used that both have under one name and meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from hypocenter.formats import Format
+
+if TYPE_CHECKING:
+    from hypocenter.session.events import Update
+
+SAMPLE = 4096  # elements of a parameter that are looked at: a share is then known to 1.6 % (two standard deviations)
+
+Then = Callable[[Sequence[float]], None]
+Undo = Callable[[], None]
+
+
+def spacing(xp: Any, values: Any, form: Format) -> Any:
+    """Distance to the next larger magnitude of a format: 2^(floor(log2|w|) - fraction bits), subnormals included.
+
+    Args:
+        values: in a wider format, holding numbers of the grid.
+    """
+    exponent = xp.frexp(values)[1] - 1  # frexp's fraction lies in [0.5, 1)
+    lowest = xp.full_like(exponent, form.smallest_exponent)
+    exponent = xp.maximum(xp.where(values == 0, lowest, exponent), lowest)
+    return xp.ldexp(xp.ones_like(values), exponent - form.fraction_bits)
+
+
+class Deferred(Protocol):
+    """Numbers on their way to the host."""
+
+    def add(self, numbers: Any, then: Then) -> None:
+        """Call `then` with these numbers (1-d) as soon as reading them makes nobody wait."""
+        ...
+
+    def read(self) -> None:
+        """Transfer and hand out what is waiting."""
+        ...
+
+
+class Framework(Protocol):
+    """One framework."""
+
+    xp: Any
+
+    def schedules(self, tell: Callable[[Any, Any], None], fail: Callable[[str], None]) -> Undo:
+        """Hear of each step of a schedule or average: `tell(it, optimizer or None)`; `fail` once it is broken."""
+        ...
+
+    def optimizer(self, optimizer: Any) -> Any | None:
+        """What has `param_groups` in torch's words, whatever it is wrapped in; None for one that is not known."""
+        ...
+
+    def state_of(self, optimizer: Any, parameter: Any) -> Mapping[str, Any]:
+        """State of a parameter in torch's words. `optimizer` as the method above gives it."""
+        ...
+
+    def family_of(self, optimizer: Any) -> str:
+        """The formula of `observers.intended` that it follows; "" for one that is not known."""
+        ...
+
+    def has_gradient(self, update: Update, parameter: Any) -> bool:
+        """Whether the update uses one of this parameter."""
+        ...
+
+    def gradient(self, update: Update, parameter: Any) -> Any | None:
+        """A sample of its gradient as the optimizer uses it (in torch with a loss scale, if one is in it)."""
+        ...
+
+    def sample(self, tensor: Any, size: int = SAMPLE) -> Any | None:
+        """At most `size` elements at an equal stride, the same for every tensor of this shape; a view where possible.
+
+        None for what has no values on this rank, and for large tensors whose elements do not lie in order.
+        """
+        ...
+
+    def copied(self, array: Any) -> Any:
+        """An array that later writes to the tensor do not change."""
+        ...
+
+    def wide(self, array: Any) -> Any:
+        """The same in float64 where the device has it; float32 carries decisions on bfloat16 and float16 as well."""
+        ...
+
+    def ulp(self, values: Any, dtype: Any) -> Any:
+        """Distance to the next larger magnitude of a low format, for wide `values` that are numbers of it."""
+        ...
+
+    def rounded(self, value: float, dtype: Any) -> float:
+        """The number of a low format that this becomes."""
+        ...
+
+    def is_tensor(self, value: object) -> bool:
+        """Whether this is one."""
+        ...
+
+    def is_low(self, value: object) -> bool:
+        """Whether this is a tensor in a low format."""
+        ...
+
+    def name_of(self, dtype: Any) -> str:
+        """`bfloat16`, of a tensor's dtype."""
+        ...
+
+    def deferred(self) -> Deferred:
+        """A queue of numbers."""
+        ...

@@ -1,0 +1,181 @@
+"""The law "nothing between": what an update left is what the next one starts from. For HC231.
+
+After an update a sample of parameters and of the optimizer's state is kept, and compared with what is there before the
+next update of that optimizer. Some parameters in turn are looked at, at updates that lie further and further apart, and
+all of them at steps of `--audit`.
+
+A program may write to its parameters on purpose, and then it mostly has the habit: it clips them after each update, or
+averages them every few. So a change counts only where there was none between at least STAYS pairs of updates before, or
+is none between FOLLOWED pairs after it, and only once for each tensor.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hypocenter import schedule
+from hypocenter.detect.law_rows import BALANCED, BETWEEN, CHANGED, GONE, SITE
+from hypocenter.nouns import Reading, replace
+from hypocenter.session.observer import Context, Observer, Update
+from hypocenter.session.observers.optimizer_rows import count_row
+from hypocenter.session.observers.sampled import sample
+from hypocenter.tap.gradients import to_host
+from hypocenter.tap.source import source_of
+
+ELEMENTS = 256  # of a tensor
+PARAMETERS = 32  # in one step that is not audited
+STAYS, FOLLOWED = 2, 4  # pairs of updates
+
+_Key = tuple[int, str]  # id of a parameter, and "value" or the name of its state
+
+
+@dataclass(slots=True)
+class _Track:
+    """What is known of one tensor."""
+
+    n_stayed: int = 0  # pairs of updates in a row
+    event: Reading | None = None  # a change that may be a habit
+    is_over: bool = False  # it was told, or is a habit
+
+
+@dataclass(slots=True)
+class _Kept:
+    """What an optimizer's update left."""
+
+    optimizer: weakref.ref[Any]
+    values: dict[_Key, tuple[weakref.ref[Tensor], Tensor | float]] = field(default_factory=dict)
+    n_updates: int = 0
+
+
+class Between(Observer):
+    """Writes rows of what has changed between two updates."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._is_due = schedule.parse("doubling")
+        self._is_audited = schedule.parse(context.config.audit)
+        self._kept: dict[int, _Kept] = {}  # by id of the optimizer: not every one has a hash
+        self._tracks: dict[_Key, _Track] = {}
+
+    def after_update(self, update: Update) -> None:
+        """Keep what it left."""
+        moved = {id(p) for p in update.parameters} if any(kept.values for kept in self._kept.values()) else set[int]()
+        for other in self._kept.values():  # one optimizer may move what another one has left
+            other.values = {key: each for key, each in other.values.items() if key[0] not in moved}
+        optimizer = self.context.framework.optimizer(update.optimizer)
+        if optimizer is None:
+            return
+        kept = self._of(optimizer)
+        kept.n_updates += 1
+        kept.values = {}
+        chosen = self._chosen(optimizer, kept.n_updates, update.step + 1)
+        with torch.no_grad():
+            for parameter in chosen:
+                for name, value in _held(optimizer, parameter):
+                    kept.values[id(parameter), name] = weakref.ref(parameter), value
+
+    def _of(self, optimizer: Any) -> _Kept:
+        kept = self._kept.get(id(optimizer))
+        if kept is None or kept.optimizer() is not optimizer:
+            kept = self._kept[id(optimizer)] = _Kept(weakref.ref(optimizer))
+        return kept
+
+    def _chosen(self, optimizer: Any, n_updates: int, step: int) -> Sequence[Tensor]:
+        """What is looked at before the update of the next step."""
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        if self._is_audited(step):
+            return parameters
+        stride = -(-len(parameters) // PARAMETERS) if parameters else 1
+        some = parameters[n_updates % stride :: stride] if self._is_due(n_updates) else []
+        followed = {key[0] for key, track in self._tracks.items() if track.event is not None}
+        return [*some, *(p for p in parameters if id(p) in followed and not any(p is one for one in some))]
+
+    def before_update(self, update: Update) -> None:
+        """Compare it with what is there."""
+        optimizer = self.context.framework.optimizer(update.optimizer)
+        if optimizer is None or not (kept := self._of(optimizer)).values or not update.check.is_finite:
+            return
+        before, kept.values = kept.values, {}
+        with torch.no_grad():
+            looked = [
+                (key, parameter, *_compared(optimizer, parameter, key[1], value))
+                for key, (ref, value) in before.items()
+                if (parameter := ref()) is not None
+            ]
+        counts = to_host([n for *_, n in looked]) if looked else []
+        for (key, parameter, n, _), n_changed in zip(looked, counts, strict=True):
+            self._look(key, parameter, update.step, (n, round(n_changed)))
+        order, changed = self.context.clock.next_order, sum(map(bool, counts))
+        kinds = {key[1] for (key, *_), n in zip(looked, counts, strict=True) if n}
+        for kind in sorted(kinds):
+            of_kind = [n for (key, *_), n in zip(looked, counts, strict=True) if key[1] == kind]
+            pair = len(of_kind), sum(map(bool, of_kind))
+            self.rows.append(count_row(SITE, CHANGED, update.step, order(), pair, module=kind))
+        if self._is_audited(update.step):
+            balanced = len(looked), len(looked) - changed
+            self.rows.append(count_row(SITE, BALANCED, update.step, order(), balanced, module=BETWEEN))
+
+    def _look(self, key: _Key, parameter: Tensor, step: int, counts: tuple[int, int]) -> None:
+        track = self._tracks.setdefault(key, _Track())
+        if not counts[1]:
+            track.n_stayed += 1
+            if track.event is not None and track.n_stayed >= FOLLOWED:
+                self._tell(track, replace(track.event, step=step, call=step - track.event.step))
+            return
+        row = self._row(key, parameter, step, counts)
+        if track.is_over or track.event is not None:
+            track.is_over, track.event = True, None
+        elif track.n_stayed >= STAYS:
+            self._tell(track, row)
+        else:
+            track.event = row
+        track.n_stayed = 0
+
+    def _tell(self, track: _Track, row: Reading) -> None:
+        self.rows.append(row)
+        track.is_over, track.event = True, None
+
+    def _row(self, key: _Key, parameter: Tensor, step: int, counts: tuple[int, int]) -> Reading:
+        row = count_row(
+            self.context.label(parameter), CHANGED, step, self.context.clock.next_order(), counts,
+            shape=tuple(parameter.shape), module=key[1],
+        )  # fmt: skip
+        writer = self.context.writer_of(parameter)
+        source = source_of(writer[0].co_filename, writer[1], writer[0].co_name) if writer is not None else None
+        return replace(row, source=source, op="" if counts[0] else GONE)
+
+
+def _held(optimizer: Any, parameter: Tensor) -> Iterator[tuple[str, Tensor | float]]:
+    """("value" or name of state, sample of it)."""
+    values = sample(parameter.detach(), ELEMENTS)
+    if values is not None:
+        yield "value", values.clone()
+    state: Any = optimizer.state.get(parameter)  # asking with [] would make an entry
+    for name, value in state.items() if isinstance(state, Mapping) else ():
+        found = _of_state(value)
+        if found is not None:
+            yield str(name), found
+
+
+def _of_state(value: Any) -> Tensor | float | None:
+    if isinstance(value, Tensor):
+        found = sample(value.detach(), ELEMENTS)
+        return None if found is None else found.clone()
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _compared(optimizer: Any, parameter: Tensor, name: str, before: Tensor | float) -> tuple[int, Tensor]:
+    """Elements that were looked at, 0 if there is nothing any more, and how many have changed."""
+    now = dict(_held(optimizer, parameter)).get(name) if name != "value" else sample(parameter.detach(), ELEMENTS)
+    if now is None:
+        return 0, torch.ones(())
+    a, b = (torch.as_tensor(each) for each in (before, now))
+    if a.shape != b.shape or a.device != b.device:
+        return b.numel(), torch.full((), float(b.numel()))
+    return b.numel(), ((a != b) & ~((a != a) & (b != b))).sum().float()

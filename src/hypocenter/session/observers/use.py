@@ -1,0 +1,148 @@
+"""The law of use: what is trained has a gradient, and what has one is in an optimizer. For HC233.
+
+Everything that is asked here is on the host already: the norms that were read for the check of the step, and which
+parameters the optimizers hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hypocenter import schedule
+from hypocenter.detect.law_rows import FROZEN, NO_GRADIENT, NOT_CALLED, NOT_STEPPED
+from hypocenter.session.observer import Context, Observer, Update
+from hypocenter.session.observers.optimizer_rows import number_row
+from hypocenter.session.observers.sampled import sample
+from hypocenter.tap.flat_parameters import is_flat
+
+FIRST = 8  # updates of an optimizer, at each of which a parameter must have had a gradient
+GONE_FOR = 8  # updates in a row
+ELEMENTS = 64  # of a parameter, to see whether it moves
+
+
+@dataclass(slots=True)
+class _Trained:
+    """Of one optimizer."""
+
+    n_updates: int = 0
+    names: set[str] = field(default_factory=set)  # had a gradient at every update so far
+    missing: dict[str, int] = field(default_factory=dict)  # of these: updates in a row without one
+    last: dict[str, float] = field(default_factory=dict)  # norms at the last update
+    listening: dict[str, Callable[[], None]] = field(default_factory=dict)  # for calls of modules of those that miss
+
+
+@dataclass(slots=True)
+class _Outside:
+    """A parameter with a gradient that no optimizer holds. A program may update it by hand."""
+
+    step: int
+    values: Tensor
+
+
+class Use(Observer):
+    """Writes a row for each parameter that dropped out of training, or was left out of it."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._is_due = schedule.parse("doubling")
+        self._is_audited = schedule.parse(context.config.audit)
+        self._trained: dict[int, _Trained] = {}  # by id of the first parameter: each optimizer has its own
+        self._outside: dict[int, _Outside | None] = {}  # by id, in no optimizer; None: it was told, or moves
+        self._called: dict[str, bool] = {}  # parameters that miss gradients -> their module was called meanwhile
+
+    def before_update(self, update: Update) -> None:
+        """Gradients are final."""
+        norms = update.check.grad_norms
+        if not norms or not update.parameters or not update.check.is_finite:
+            return
+        self._follow(self._trained.setdefault(id(update.parameters[0]), _Trained()), norms, update)
+        if self._is_due(update.step) or self._is_audited(update.step):
+            self._look_for_left_out(update)
+
+    def _follow(self, trained: _Trained, norms: dict[str, float], update: Update) -> None:
+        trained.n_updates += 1
+        is_as_before = not trained.missing and norms.keys() == trained.last.keys() and min(norms.values()) > 0.0
+        trained.last = norms
+        if is_as_before and trained.n_updates > 1:
+            return
+        alive = {name for name, norm in norms.items() if norm > 0.0}
+        if not alive:
+            return  # the whole loss is 0: no part of the model has dropped out
+        if trained.n_updates == 1:
+            trained.names = alive
+            return
+        gone = trained.names - alive
+        if trained.n_updates <= FIRST:
+            trained.names -= gone
+            return
+        for name in trained.missing.keys() - gone:  # it comes and goes
+            trained.names.discard(name)
+        trained.missing = {name: trained.missing.get(name, 0) + 1 for name in gone}
+        parameters = {self.context.label(p): p for p in update.parameters} if gone else {}
+        for name in sorted(gone):
+            if trained.missing[name] == GONE_FOR // 2:
+                self._listen(trained, name, parameters.get(name))
+            elif trained.missing[name] >= GONE_FOR:
+                trained.names.discard(name)
+                del trained.missing[name]
+                self._tell(name, parameters.get(name), update.step)
+        for name in trained.listening.keys() - trained.missing.keys():
+            trained.listening.pop(name)()
+
+    def _listen(self, trained: _Trained, name: str, parameter: Any) -> None:
+        """Is the module that it belongs to still called?"""
+        owners = (m for root in self.context.names.roots() for m in root.modules())
+        owner = next((m for m in owners if any(p is parameter for p in m._parameters.values())), None)
+        if owner is not None:
+            trained.listening[name] = self.context.after_calls.add(owner, lambda *_: self._called.update({name: True}))
+
+    def _tell(self, name: str, parameter: Any, step: int) -> None:
+        if parameter is None:
+            return
+        is_called = self._called.pop(name, False)
+        kind = FROZEN if not parameter.requires_grad else "" if is_called else NOT_CALLED
+        order = self.context.clock.next_order()
+        self.rows.append(number_row(name, NO_GRADIENT, step, order, GONE_FOR, module=kind))
+
+    def at_end(self) -> None:
+        """Nobody is listened to any more."""
+        for trained in self._trained.values():
+            for stop in trained.listening.values():
+                stop()
+
+    def _look_for_left_out(self, update: Update) -> None:
+        optimizer = self.context.framework.optimizer(update.optimizer)
+        if optimizer is None:
+            return
+        held = {id(p): p for each in self.context.optimizers() for group in each.param_groups for p in group["params"]}
+        named = [(name, p) for name, p in self.context.names.parameters() if p.requires_grad and p.grad is not None]
+        inside = [name for name, p in named if id(p) in held]
+        outside = [(name, p) for name, p in named if id(p) not in held and " " not in name]  # in it: of no module
+        if not outside or len(inside) < len(outside) or any(is_flat(p) for p in held.values()):
+            return  # the optimizer holds copies of its own, or trains a small part on purpose
+        names_held = {self.context.label(p) for p in held.values()}
+        siblings = {name.rpartition(".")[0]: name for name in inside if "." in name}
+        for name, parameter in outside:
+            step = self._since(parameter, update.step)
+            if step is not None:
+                beside = name if name in names_held else siblings.get(name.rpartition(".")[0], "")
+                order = self.context.clock.next_order()
+                self.rows.append(
+                    number_row(
+                        name, NOT_STEPPED, update.step, order, update.step - step, module=beside, call=len(outside)
+                    )
+                )
+
+    def _since(self, parameter: Tensor, step: int) -> int | None:
+        """The step at which it was first seen outside, once it is seen there again and has not moved."""
+        values = sample(parameter.detach(), ELEMENTS)
+        before = self._outside.get(id(parameter))
+        if values is None or (before is None and id(parameter) in self._outside):
+            return None
+        self._outside[id(parameter)] = _Outside(step, values.clone()) if before is None else None
+        return before.step if before is not None and torch.equal(before.values, values) else None

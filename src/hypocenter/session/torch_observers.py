@@ -1,0 +1,50 @@
+"""What is watched beside the check of every step: one file per concern, listed here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypocenter.session.events import Observer
+from hypocenter.session.observers.accumulation import Accumulation
+from hypocenter.session.observers.arrivals import Arrivals
+from hypocenter.session.observers.audit import Audit
+from hypocenter.session.observers.autocast import Autocast
+from hypocenter.session.observers.averages import Averages
+from hypocenter.session.observers.between import Between
+from hypocenter.session.observers.calibration import Calibration
+from hypocenter.session.observers.clipping import Clipping
+from hypocenter.session.observers.collectives import CollectiveValues
+from hypocenter.session.observers.culprit import Culprit
+from hypocenter.session.observers.diary import Diary
+from hypocenter.session.observers.facts import FactsKeeper
+from hypocenter.session.observers.frozen_state import FrozenState
+from hypocenter.session.observers.head import HeadGap
+from hypocenter.session.observers.hyperparameters import Hyperparameters
+from hypocenter.session.observers.kept_batches import KeptBatches
+from hypocenter.session.observers.local_gradients import LocalGradients
+from hypocenter.session.observers.loggers import Loggers
+from hypocenter.session.observers.op_bits import OpBits
+from hypocenter.session.observers.recompute import Recompute
+from hypocenter.session.observers.replicas import Replicas
+from hypocenter.session.observers.scaling import Scaling
+from hypocenter.session.observers.schedules import Schedules
+from hypocenter.session.observers.sdc import SdcCheck
+from hypocenter.session.observers.still_parameters import StillParameters
+from hypocenter.session.observers.streams import Streams
+from hypocenter.session.observers.token_weights import TokenWeights
+from hypocenter.session.observers.updates import LostUpdates
+from hypocenter.session.observers.use import Use
+
+OBSERVERS: tuple[type[Observer[Any]], ...] = (
+    OpBits,  # whether the program repeats itself
+    *(Diary, Culprit, FactsKeeper, KeptBatches),
+    *(LocalGradients, CollectiveValues),  # each rank's own part, before it is added to the others'
+    *(Scaling, Schedules, Autocast, Loggers),  # mixed precision used in a way that breaks it
+    *(LostUpdates, FrozenState, Averages, Accumulation, Hyperparameters, HeadGap),  # what low precision rounds away
+    *(Arrivals, TokenWeights, Recompute),  # what becomes of the gradient of a micro-batch
+    *(Between, Audit, Use),  # laws: what is there is what was left, what is used was computed, what is trained is used
+    StillParameters,  # whether what was trained moved
+    *(Replicas, Streams, Clipping),  # what should be equal over ranks
+    Calibration,  # how far apart two good runs may be
+    SdcCheck,  # whether the device is to blame: the last, for it looks at what the others have found
+)

@@ -1,0 +1,45 @@
+"""Who wants to hear of calls of certain modules once they have returned: also inside others, and inside backward."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+AfterCall = Callable[[torch.nn.Module, Any, Any], None]
+"""Gets the module, its positional arguments and its output. Must not raise."""
+
+
+class AfterCalls:
+    """Empty most of the time: as long as it is not, every call of a module costs a look-up."""
+
+    def __init__(self) -> None:
+        self._hearers: dict[int, list[tuple[weakref.ref[torch.nn.Module], AfterCall]]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._hearers)
+
+    def __contains__(self, module: torch.nn.Module) -> bool:
+        return id(module) in self._hearers
+
+    def add(self, module: torch.nn.Module, hear: AfterCall) -> Callable[[], None]:
+        """Hear of this module from its next call on; returns the undo."""
+        key, entry = id(module), (weakref.ref(module), hear)
+        self._hearers.setdefault(key, []).append(entry)
+
+        def remove() -> None:
+            hearers = self._hearers.get(key, [])
+            if entry in hearers:
+                hearers.remove(entry)
+            if not hearers:
+                self._hearers.pop(key, None)
+
+        return remove
+
+    def tell(self, module: torch.nn.Module, args: Any, output: Any) -> None:
+        """It has returned."""
+        for ref, hear in list(self._hearers.get(id(module), ())):
+            if ref() is module:
+                hear(module, args, output)

@@ -1,0 +1,97 @@
+"""Which tensors a `DataLoader` has handed out, and from which indices of its dataset it made each batch.
+
+Index lists are drawn in the order in which batches come out, whichever worker makes them. Where a loader was told not
+to keep the order, and of iterable datasets, the batches are known and their indices are not.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import dataloader
+
+from hypocenter.tap.tape import version_of
+from hypocenter.tap.tree import tensors
+
+REMEMBERED = 256  # tensors: those of a few batches, also where one is fetched ahead
+_Iterator: Any = dataloader._BaseDataLoaderIter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FromLoader:
+    """A tensor that came out of a DataLoader and has not been changed since."""
+
+    name: str  # where it is in the batch: "[0]", "[pixels]"
+    indices: tuple[int, ...]  # of the dataset, one for each row; empty: not known
+
+
+class LoaderBatches:
+    """Follows every DataLoader of the process.
+
+    Args:
+        quiet: entered while a batch is made: what the dataset computes is none of the step's own operations.
+    """
+
+    def __init__(self, quiet: Callable[[], AbstractContextManager[None]]) -> None:
+        self._quiet = quiet
+        self._drawn: weakref.WeakKeyDictionary[Any, deque[Any]] = weakref.WeakKeyDictionary()
+        self._given: deque[tuple[weakref.ref[torch.Tensor], int, FromLoader]] = deque(maxlen=REMEMBERED)
+
+    def attach(self) -> Callable[[], None]:
+        """Start following; returns the undo."""
+        draw, fetch, me = _Iterator._next_index, _Iterator.__next__, self
+
+        @functools.wraps(draw)
+        def _next_index(self: Any) -> Any:
+            index = draw(self)
+            me._drawn.setdefault(self, deque()).append(index)
+            return index
+
+        @functools.wraps(fetch)
+        def __next__(self: Any) -> Any:
+            with me._quiet():
+                batch = fetch(self)
+            me._note(self, batch)
+            return batch
+
+        _Iterator._next_index, _Iterator.__next__ = _next_index, __next__
+
+        def undo() -> None:
+            if _Iterator._next_index is _next_index:
+                _Iterator._next_index = draw
+            if _Iterator.__next__ is __next__:
+                _Iterator.__next__ = fetch
+
+        return undo
+
+    def of(self, candidates: Sequence[torch.Tensor]) -> FromLoader | None:
+        """What is known of the first of these tensors that a loader has handed out just so."""
+        for ref, version, given in self._given:
+            tensor = ref()
+            if tensor is not None and any(tensor is each for each in candidates) and version_of(tensor) == version:
+                return given
+        return None
+
+    def _note(self, iterator: Any, batch: Any) -> None:
+        try:
+            drawn = self._drawn.get(iterator)
+            indices = drawn.popleft() if drawn else ()
+            is_known = (
+                getattr(iterator, "_dataset_kind", None) == dataloader._DatasetKind.Map
+                and getattr(iterator, "_in_order", True)
+                and isinstance(indices, (list, tuple))
+                and all(isinstance(index, int) for index in indices)
+            )
+            for name, tensor in tensors(batch):
+                rows = tuple(indices) if is_known and tensor.dim() and tensor.shape[0] == len(indices) else ()
+                given = FromLoader(name=name, indices=rows)
+                self._given.append((weakref.ref(tensor), version_of(tensor), given))
+        except Exception:  # a batch of the user's own kind
+            self._drawn.pop(iterator, None)

@@ -1,0 +1,107 @@
+"""Which operators the code of each module calls, in order, and with which constants: `gelu(approximate="tanh")`.
+
+What a function call is told is set on no module, so nothing else in a recording tells of it. Noted of one micro-batch,
+while its operators are seen anyway: at level `ops`, and in the replay that a calibration begins with.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from hypocenter.nouns import OperatorCall
+from hypocenter.tap.collective_ops import is_wrapped
+from hypocenter.tap.op_context import OpContext, OpPlace
+
+MAX_CALLS = 20_000
+_MAX_TEXT = 40  # characters of a constant
+_LOSS = "loss"  # how OpContext calls the code outside of modules
+
+
+class OperatorCalls:
+    """Collects calls; `calls` are those so far."""
+
+    def __init__(self) -> None:
+        self.calls: list[OperatorCall] = []
+        self._first: tuple[int, int] | None = None
+
+    def is_first(self, step: int, microbatch: int) -> bool:
+        """Whether it is the micro-batch whose calls are noted: the first that is asked for."""
+        if self._first is None:
+            self._first = step, microbatch
+        return self._first == (step, microbatch)
+
+    def note(self, func: Any, args: Any, kwargs: Any, place: OpPlace) -> None:
+        """An operator was called there. Views and backward compute nothing of their own."""
+        if place.phase not in ("forward", "loss") or place.recompute or len(self.calls) >= MAX_CALLS:
+            return
+        site = "" if place.site == _LOSS and place.phase == "loss" else place.site
+        where = f"{place.code.co_filename.rpartition('/')[2]}:{place.line}" if place.code is not None else ""
+        constants = _constants(func, args, kwargs or {})
+        self.calls.append(OperatorCall(module=site, phase=place.phase, op=str(func), constants=constants, where=where))
+
+
+class CallsMode(TorchDispatchMode):
+    """Notes calls of a replay, and changes nothing."""
+
+    def __init__(self, context: OpContext) -> None:
+        super().__init__()
+        self._context = context
+        self.noted = OperatorCalls()
+
+    def restart(self) -> None:
+        """From the beginning: the first try was impossible."""
+        self.noted = OperatorCalls()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if is_wrapped(types):
+            return NotImplemented
+        if not is_silent(func):
+            self.noted.note(func, args, kwargs, self._context.place(str(func)))
+        return func(*args, **(kwargs or {}))
+
+
+@functools.lru_cache(maxsize=4096)
+def is_silent(func: Any) -> bool:
+    """Whether an operator computes nothing: views, memory that is only reserved."""
+    return bool(func.is_view) or "empty" in func.__name__
+
+
+def _constants(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+    """What is no tensor, no size and no place: numbers, flags, words, formats, by the names of the schema."""
+    found: dict[str, Any] = {}
+    for index, name, usual in _named(func):
+        value = _plain(args[index] if index is not None and index < len(args) else kwargs.get(name, usual))
+        if value is not None:
+            found[name] = value
+    return found
+
+
+@functools.lru_cache(maxsize=4096)
+def _named(func: Any) -> tuple[tuple[int | None, str, Any], ...]:
+    """Position, name and default of each argument that is no size: of batches of other lengths these differ rightly."""
+    sizes = set(re.findall(r"SymInt\S* (\w+)", str(func._schema)))
+    return tuple(
+        (None if argument.kwarg_only else index, argument.name, argument.default_value)
+        for index, argument in enumerate(func._schema.arguments)
+        if argument.name not in sizes
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, torch.dtype):
+        return str(value).removeprefix("torch.")
+    if isinstance(value, (bool, int)) or value is None:
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)  # JSON has neither NaN nor infinities
+    if isinstance(value, str):
+        return value[:_MAX_TEXT]
+    if isinstance(value, (tuple, list)) and len(value) <= 8 and all(isinstance(one, (bool, int)) for one in value):
+        return list(value)
+    return None

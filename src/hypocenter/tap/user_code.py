@@ -1,0 +1,364 @@
+"""The torch-function mode that notes operations of the user's own code, outside of modules.
+
+It is on the stack from the start of a step to `backward`, except inside outermost modules and compiled functions.
+What leads from a module's output or a trainable tensor to the loss goes on the tape of the step. What is computed
+beside it, such as a batch that is scaled before the model is called, goes on a tape of its own, the prelude: there a
+replay finds how a bad value of the batch was made.
+
+The mode is at the *bottom* of the mode stack and is taken out from wherever it is, so that the user's own modes nest as
+if it were not there. Only the mode of `torch.set_default_device` is below it, which insists on that place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from torch._C import _len_torch_function_stack
+from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
+
+from hypocenter.tap.as_the_caller import standing_for, take_out
+from hypocenter.tap.patched_methods import called
+from hypocenter.tap.python_operators import PythonOperators
+from hypocenter.tap.source import user_frame
+from hypocenter.tap.state import RngState, capture_ambient, capture_rng
+from hypocenter.tap.tape import Event, Tape, Written, is_trainable_leaf, storage_of
+from hypocenter.tap.tree import tensors
+
+_WRITERS_KEPT = 256  # entries
+PRELUDE_EVENTS = 256  # beyond it nothing more is noted before a step: a program that computes its batches, op by op
+
+_tracing_state: Callable[[], object] = torch._C._get_tracing_state
+_functorch_level: Callable[[], object] = torch._C._functorch.peek_interpreter_stack  # type: ignore[attr-defined]
+_mode_of: Callable[[Any], object] = torch._C._get_dispatch_mode
+_PROXY: Any = torch._C._TorchDispatchModeKey.PROXY  # type: ignore[attr-defined]
+_FAKE: Any = torch._C._TorchDispatchModeKey.FAKE  # type: ignore[attr-defined]
+_ORDINARY = (torch.Tensor, torch.nn.Parameter)  # types of tensors that have numbers unless they are of device meta
+_data: Any = torch.Tensor.data
+_gradient: Any = torch.Tensor.grad  # the property: what backward has left is no part of a graph
+
+_RANDOM = frozenset({
+    "dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout", "dropout1d", "dropout2d", "dropout3d",
+    "rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "randperm", "normal", "bernoulli",
+    "multinomial", "poisson", "normal_", "uniform_", "bernoulli_", "random_", "exponential_", "geometric_",
+    "log_normal_", "cauchy_", "gumbel_softmax", "rrelu",
+})  # fmt: skip
+_NO_VALUE = frozenset({
+    "backward", "register_hook", "retain_grad", "item", "tolist", "numpy", "size", "dim", "stride", "numel",
+    "__set__", "__delete__", "__len__", "__format__", "__repr__", "__deepcopy__", "__reduce_ex__", "apply_", "map_",
+    "requires_grad_", "share_memory_", "pin_memory", "data_ptr",
+})  # fmt: skip
+_READS = frozenset({"item", "tolist", "numpy", "__bool__", "__float__"})  # the program looks at the number
+_OVERWRITERS = frozenset({"zero_", "fill_"})
+_WRITERS = frozenset({
+    "__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ifloordiv__", "__idiv__", "__imod__",
+    "__ipow__", "__iand__", "__ior__", "__ixor__",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """What is known and kept of an operation before it runs."""
+
+    is_of_graph: bool  # it reads what gradients flow to
+    rng: RngState | None = None
+    written: Written | None = None
+    can_be_repeated: bool = True
+    is_random: bool = False
+
+
+_OF_GRAPH, _BESIDE = _Before(True), _Before(False)
+
+
+class UserCode(TorchFunctionMode):
+    """Notes each torch call of the user's own code.
+
+    Args:
+        tape: of the step.
+        prelude: what is computed beside it.
+        fail: told why nothing is noted any more.
+    """
+
+    def __init__(self, tape: Tape, prelude: Tape, fail: Callable[[str], None]) -> None:
+        super().__init__()
+        self.tape, self.prelude = tape, prelude
+        self.is_active = False
+        self.follows_module = False  # in this micro-batch a module was called: this is loss code
+        self.has_met_module = False  # ever
+        self.has_trained = False  # something has gone back
+        self.has_met_func = False  # a transform of torch.func, in which nothing has a value that could be noted
+        self.on_begin: Callable[[], None] = lambda: None  # told of each operation on trainable tensors outside modules
+        self._fail = fail
+        self._parameters: set[int] = set()  # storages that the program has reached around autograd: `p.data`
+        self._python_operators = PythonOperators(self)
+        self._writers: dict[int, tuple[CodeType, int]] = {}  # by storage and by id of what the user's code wrote to
+        self._n_inside = 0  # its own calls under way, for whose time torch takes it off the stack
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if torch.compiler.is_compiling():
+            return func(*args, **kwargs)
+        func, caller = called(func), sys._getframe(1)
+        if getattr(func, "__self__", None) is _gradient and args[0].is_leaf:
+            return func(*args)  # thousands in a row, in optimizers and clipping that people write
+        if not self.is_active:
+            is_noted, before = False, None
+        else:
+            name = getattr(func, "__name__", "")
+            if name in _READS and args:
+                self.tape.look_at(args[0])
+            if args and (_writes(name) or (name == "__set__" and getattr(func, "__self__", None) is _data)):
+                self._note_writer(args[0], caller)
+            is_noted = name not in _NO_VALUE and not self._is_traced(args)
+            before = self._before(name, args) if is_noted else None
+        call = standing_for(caller)
+        self._n_inside += 1
+        try:
+            result = call(func, args, kwargs)
+        except BaseException as error:
+            take_out(error)
+            raise
+        finally:
+            self._n_inside -= 1
+        if before is None or not self.is_active:
+            return result
+        try:
+            if not before.can_be_repeated:
+                self._forget(args[:1])
+            elif (_holds_tensor(result) or before.written is not None) and (
+                getattr(func, "__self__", None) is not _gradient
+            ):
+                self._note(func, args, kwargs, result, before, caller)
+        except Exception as error:  # the user's code must not fail because of us
+            self.is_active = False
+            self.tape.broken = f"noting the program's own operations failed: {error!r}"
+            self._fail(f"loss code is not replayed: {error!r}")
+        return result
+
+    def _before(self, name: str, args: Any) -> _Before | None:
+        """What is to be kept before the operation runs; None when that failed."""
+        try:
+            is_of_graph = _requires_grad(args)
+            if not _writes(name) and name not in _RANDOM:
+                return _OF_GRAPH if is_of_graph else _BESIDE
+            tape = self._tape_for(is_of_graph, None)
+            rng = capture_rng() if name in _RANDOM and tape is self.tape else None
+            if not _writes(name):
+                return _Before(is_of_graph, rng, is_random=True)
+            target = args[0] if args and isinstance(args[0], torch.Tensor) else None
+            if tape is None or target is None or storage_of(target) in self._parameters:
+                return _Before(is_of_graph, can_be_repeated=False)
+            is_made_anew = name in _OVERWRITERS or (name in _RANDOM and tape is self.prelude)
+            written = None if is_made_anew and tape.slot(target) is None else tape.before_write(target)
+            return _Before(is_of_graph, rng, written, written is not None, is_random=name in _RANDOM)
+        except Exception as error:
+            self._fail(f"loss code is not replayed: {error!r}")
+            return None
+
+    def _note_writer(self, written: Any, caller: FrameType) -> None:
+        for each in written if isinstance(written, (list, tuple)) else (written,):
+            if isinstance(each, torch.Tensor) and len(self._writers) < _WRITERS_KEPT:
+                frame = user_frame(caller)
+                if frame is not None:
+                    self._writers[id(each)] = self._writers[storage_of(each)] = frame.f_code, frame.f_lineno
+
+    def writer_of(self, tensor: torch.Tensor) -> tuple[CodeType, int] | None:
+        """The line of the user's code that has written to a tensor since the last update, if one was seen."""
+        return self._writers.get(storage_of(tensor)) or self._writers.get(id(tensor))
+
+    def forget_writers(self) -> None:
+        """An update has been made."""
+        self._writers.clear()
+
+    def _tape_for(self, is_of_graph: bool, result: Any) -> Tape | None:
+        """Where an operation belongs, None: nowhere."""
+        if torch.is_grad_enabled() and (self.follows_module or is_of_graph or _is_computed(result)):
+            return self.tape
+        return None if is_of_graph else self.prelude
+
+    def _note(self, func: Any, args: Any, kwargs: Any, result: Any, before: _Before, caller: FrameType) -> None:
+        tape = self._tape_for(before.is_of_graph, result)
+        if before.is_of_graph and _is_data_of_leaf(args, result):
+            self._parameters.add(storage_of(result))  # what is done to it is an update
+            return
+        if tape is None or tape.is_full or _is_shadow((result,)):
+            if tape is self.prelude and self.has_met_module:
+                self.is_active = False  # until the next module: nothing else is waited for
+            return
+        if tape is self.prelude:
+            if before.is_random or not _holds_tensor(args):
+                self._forget(args[:1] if before.written is not None else ())
+                return  # made of nothing that a replay could look at
+        elif not self.follows_module:
+            self.on_begin()
+        if "out" in kwargs:
+            kwargs = {key: value for key, value in kwargs.items() if key != "out"}
+        frame = user_frame(caller)
+        event = Event(
+            function=func,
+            ambient=capture_ambient(),
+            rng=before.rng,
+            code=frame.f_code if frame else None,
+            line=frame.f_lineno if frame else 0,
+        )
+        tape.record(event, args, kwargs, result, before.written)
+
+    def make_room(self) -> None:
+        """In a program that has only computed outputs so far, no step begins that would clear the prelude."""
+        if self.prelude.is_full and not self.has_trained:
+            self.prelude.clear()
+
+    def note_call(self, event: Event, args: Any, kwargs: Any, result: Any) -> None:
+        """Note a call of a transformed function as one operation."""
+        is_of_graph = any(each.requires_grad for _, each in tensors(result))
+        tape = self.tape if torch.is_grad_enabled() and (self.follows_module or is_of_graph) else self.prelude
+        if tape.is_full or (is_of_graph and tape is self.prelude):
+            return
+        if tape is self.tape and not self.follows_module:
+            self.on_begin()
+        try:
+            tape.record(event, args, kwargs, result)
+        except Exception as error:
+            tape.broken = f"noting a call of torch.func failed: {error!r}"
+            self._fail(tape.broken)
+
+    def _is_traced(self, values: Any) -> bool:
+        """Whether there are no numbers, only shapes and names of them: under vmap, export, or a tracer of any kind."""
+        if _functorch_level() is not None:
+            self.has_met_func = True
+            return True
+        return is_graph_taken() or _is_shadow(values)
+
+    def _forget(self, written: Any) -> None:
+        """These were changed in place in a way that is not done again."""
+        for each in written:
+            if isinstance(each, (list, tuple)):
+                self._forget(each)
+            elif isinstance(each, torch.Tensor):
+                if each.requires_grad or storage_of(each) in self._parameters:
+                    self.prelude.clear()  # an update by hand: what came before was no preparation of a batch
+                self.tape.forget(each)
+                self.prelude.forget(each)
+
+    def resume(self) -> None:
+        """Note what comes; put the mode on the stack of this thread if it is not there."""
+        self.is_active = True
+        self._parameters.clear()
+        self._python_operators.pass_by()
+        if self._n_inside:
+            return  # torch puts it back at the end of its call
+        others = _pop_all()
+        if others and others[0] is _default_device():
+            _push_mode(others.pop(0))
+        _push_mode(self)
+        for other in others:
+            if other is not self:
+                _push_mode(other)
+
+    @contextlib.contextmanager
+    def quiet(self) -> Generator[None, None, None]:
+        """Note nothing of what runs in here."""
+        was_active = self.is_active
+        self.suspend()
+        try:
+            yield
+        finally:
+            if was_active:
+                self.resume()
+
+    def pass_by(self, *_: object) -> Callable[[Any], None] | None:
+        """A function begins that touches every parameter and computes nothing: as for `own_frame.hear`."""
+        if not self.is_active or self._n_inside:
+            return None
+        parameters = set(self._parameters)
+        self.suspend()
+
+        def end(_: object) -> None:
+            self.resume()
+            self._parameters |= parameters
+
+        return end
+
+    def suspend(self) -> None:
+        """Take the mode out of the stack. Inside one of its own calls it is not there: then it only goes quiet."""
+        self.is_active = False
+        self._python_operators.put_back()
+        if self._n_inside or not _len_torch_function_stack():
+            return
+        for other in _pop_all():
+            if other is not self:
+                _push_mode(other)
+
+
+def _default_device() -> object:
+    """The mode of `torch.set_default_device`, None without one. That of `with torch.device(...)` is like any other."""
+    return getattr(getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None), "device_context", None)
+
+
+def _pop_all() -> list[Any]:
+    popped = [_pop_mode() for _ in range(_len_torch_function_stack())]
+    return popped[::-1]
+
+
+def is_graph_taken() -> bool:
+    """Whether what runs now is written down by torch.jit.trace, make_fx or torch.export, which would write down us too.
+
+    Also under a FakeTensorMode of the program's own, where no tensor has numbers.
+    """
+    return _tracing_state() is not None or _mode_of(_PROXY) is not None or _mode_of(_FAKE) is not None
+
+
+def _is_shadow(values: Any) -> bool:
+    """Whether there is a tensor without numbers among them."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            if value.is_meta or (type(value) not in _ORDINARY and _is_fake(value)):
+                return True
+        elif isinstance(value, (tuple, list)) and _is_shadow(value):
+            return True
+    return False
+
+
+def _is_fake(tensor: torch.Tensor) -> bool:
+    fake = sys.modules.get("torch._subclasses.fake_tensor")
+    return fake is not None and isinstance(tensor, fake.FakeTensor)
+
+
+def _writes(name: str) -> bool:
+    return name in _WRITERS or (name.endswith("_") and not name.endswith("__"))
+
+
+def _holds_tensor(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return True
+    return isinstance(value, (tuple, list)) and any(
+        isinstance(item, torch.Tensor) or (isinstance(item, (tuple, list)) and _holds_tensor(item)) for item in value
+    )
+
+
+def _requires_grad(values: Any) -> bool:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            if value.requires_grad:
+                return True
+        elif isinstance(value, (tuple, list)) and _requires_grad(value):
+            return True
+    return False
+
+
+def _is_computed(result: Any) -> bool:
+    found = result if isinstance(result, (tuple, list)) else (result,)
+    return any(isinstance(each, torch.Tensor) and each.requires_grad and not each.is_leaf for each in found)
+
+
+def _is_data_of_leaf(args: Any, result: Any) -> bool:
+    """`p.data` or `p.detach()` of a trainable leaf."""
+    if not isinstance(result, torch.Tensor) or result.requires_grad or len(args) != 1:
+        return False
+    leaf = args[0]
+    return isinstance(leaf, torch.Tensor) and is_trainable_leaf(leaf) and storage_of(leaf) == storage_of(result)

@@ -1,0 +1,86 @@
+"""What a module is called in the user's code: the variable or the attribute that holds it where it is called."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from inspect import CO_OPTIMIZED
+from types import FrameType
+from typing import Any
+
+from torch import nn
+
+from hypocenter.tap.names import unwrap
+from hypocenter.tap.source import is_library
+
+_GENERIC = frozenset(
+    {"self", "cls", "model", "module", "net", "network", "m", "mod", "layer", "block", "fn", "func", "f"}
+)
+_READS_LOCALS = frozenset({"locals", "vars", "dir", "eval", "exec"})
+_MAX_ITEMS = 64  # of a list or dict of modules that is looked into
+
+
+def variables_of(frame: FrameType) -> Mapping[str, Any]:
+    """The variables of a frame that is running; nothing is kept alive by having looked.
+
+    Up to Python 3.12 a frame keeps the snapshot that it gives, and with it the values of that moment, a batch and its
+    outputs among them. So the snapshot is emptied, except where the function may have asked for it itself.
+    """
+    held = frame.f_locals
+    if not frame.f_code.co_flags & CO_OPTIMIZED:
+        return held  # of a script: its variables themselves
+    found = dict(held)
+    if sys.version_info < (3, 13) and sys.gettrace() is None and _READS_LOCALS.isdisjoint(frame.f_code.co_names):
+        held.clear()
+    return found
+
+
+def variable_name(module: nn.Module, frame: FrameType | None, taken: frozenset[str] = frozenset()) -> str:
+    """The user's name of a module: `netD`, `generator` for `self.generator`, `nets.0` for an item of `nets`; or "".
+
+    Variables of the outermost frame come first: a function further in calls every model by the name of its parameter.
+
+    Args:
+        module: the model that is called, wrapped or not.
+        frame: the innermost frame to look in.
+        taken: names that other models have already.
+    """
+    found = [name for name in _names(unwrap(module), frame) if name not in taken]
+    return next((name for name in found if name not in _GENERIC), found[0] if found else "")
+
+
+def _names(module: nn.Module, frame: FrameType | None) -> Iterator[str]:
+    frames: list[FrameType] = []
+    while frame is not None:
+        if not is_library(frame.f_code.co_filename):
+            frames.append(frame)
+        frame = frame.f_back
+    scopes: list[Mapping[str, Any]] = []
+    for each in reversed(frames):
+        variables = variables_of(each)
+        holder = variables.get("self")
+        scopes += [variables, getattr(holder, "__dict__", {})]
+    scopes += [each.f_globals for each in frames]
+    for scope in scopes:
+        yield from _bound_in(scope, module)
+    for scope in scopes:
+        yield from _item_in(scope, module)
+
+
+def _bound_in(scope: Mapping[str, Any], module: nn.Module) -> Iterator[str]:
+    for name, value in list(scope.items()):
+        if isinstance(value, nn.Module) and _is_a_name(name) and unwrap(value) is module:
+            yield name
+
+
+def _item_in(scope: Mapping[str, Any], module: nn.Module) -> Iterator[str]:
+    for name, value in list(scope.items()):
+        if not _is_a_name(name) or type(value) not in (list, tuple, dict) or len(value) > _MAX_ITEMS:
+            continue
+        for key, item in list(value.items() if isinstance(value, dict) else enumerate(value)):
+            if isinstance(item, nn.Module) and unwrap(item) is module:
+                yield f"{name}.{key}"
+
+
+def _is_a_name(name: str) -> bool:
+    return name.isidentifier() and not name.startswith("_") and name != "self"

@@ -1,0 +1,48 @@
+"""GRAPH mode at level sentinel: of a step only its loss comes out, but the parameters lie open between two calls."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import hypocenter
+from hypocenter.diagnose.diagnosis import diagnose
+from hypocenter.nouns import Diagnosis
+from hypocenter.record.reader import open_run
+
+PROGRAM = Path(__file__).parent / "programs" / "graph_gate.py"
+SOURCE = Path(hypocenter.__file__).parents[1]
+
+
+def started(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("HYPOCENTER", "MINDSPORE"))}
+    env |= {"PYTHONPATH": str(SOURCE), "GLOG_v": "3", "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, *words], cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def recorded(folder: Path, *words: str) -> tuple[Diagnosis, str, str]:
+    """What is said of the run, and the losses of the program alone and recorded."""
+    alone = started(str(PROGRAM), *words, folder=folder)
+    done = started("-m", "hypocenter", "run", "--out", "run", str(PROGRAM), *words, folder=folder)
+    assert (alone.returncode, done.returncode) == (0, 0), done.stderr[-2000:]
+    return diagnose(open_run(folder / "run")), alone.stdout, done.stdout
+
+
+def test_a_parameter_that_became_nan_behind_a_finite_loss_is_a_finding(tmp_path: Path) -> None:
+    found, alone, done = recorded(tmp_path, "bad")
+
+    (finding,) = found.findings
+    assert (finding.code, finding.severity, finding.param, finding.step) == ("HC103", "error", "gate", 0)
+    assert "nan" not in done
+    assert alone == done
+
+
+def test_finite_parameters_make_a_finite_loss_healthy(tmp_path: Path) -> None:
+    found, alone, done = recorded(tmp_path)
+
+    assert (found.status, found.findings) == ("healthy", ())
+    assert alone == done

@@ -1,0 +1,403 @@
+"""Laws of a training step: what breaks one is named with its parameter and step; what a program always does is not."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+import hypocenter
+from hypocenter.detect.engine import Engine
+from hypocenter.nouns import Finding
+from hypocenter.record.reader import open_run
+
+N_STEPS, AT, N_MICRO = 20, 9, 3
+WARNS = ("warning", "error")
+
+
+class Net(nn.Module):
+    """Dropout, batch statistics, a checkpoint, an embedding, tied to nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(20, 12)
+        self.norm = nn.BatchNorm1d(12)
+        self.up, self.down = nn.Linear(12, 24), nn.Linear(24, 12)
+        self.drop, self.head = nn.Dropout(0.1), nn.Linear(12, 20)
+        self.is_cut = self.is_short = False
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        hidden = self.norm(self.embed(tokens))
+        if self.is_cut:
+            hidden = hidden.detach()
+        if self.is_short:
+            return self.head(hidden)
+        return self.head(hidden + checkpoint(self._inner, hidden, use_reentrant=False))
+
+    def _inner(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.drop(self.down(functional.gelu(self.up(hidden))))
+
+
+class Job:
+    """A training loop with a place for something to go wrong at each stage."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.model = Net()
+        self.optimizer: torch.optim.Optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
+        self.is_zeroed = lambda step: True
+        self.is_gone_back = lambda step, number: True
+        self.after_backward: Callable[[int], None] = lambda step: None
+        self.after_clip: Callable[[int], None] = lambda step: None
+        self.after_step: Callable[[int], None] = lambda step: None
+
+    def train(self, out: Path, n_steps: int = N_STEPS, **options: Any) -> list[Finding]:
+        with hypocenter.watch(out=str(out), **options):
+            for step in range(n_steps):
+                if self.is_zeroed(step):
+                    self.optimizer.zero_grad()
+                for number in range(N_MICRO):
+                    tokens = torch.randint(0, 20, (16,))
+                    loss = functional.cross_entropy(self.model(tokens), (tokens + 1) % 20) / N_MICRO
+                    if self.is_gone_back(step, number):
+                        loss.backward()
+                self.after_backward(step)
+                nn.utils.clip_grad_norm_(self.model.parameters(), 0.5)
+                self.after_clip(step)
+                self.optimizer.step()
+                self.after_step(step)
+        return findings(out)
+
+
+def findings(out: Path) -> list[Finding]:
+    engine, found, run = Engine(), list[Finding](), open_run(out)
+    rows: dict[int, list[Any]] = {}
+    for row in run.readings():
+        rows.setdefault(row.step, []).append(row)
+    for rank, record in run.step_records():
+        found += engine.feed(rank, record.step, record, rows.get(record.step, ()))
+    return found
+
+
+def at(step: int, act: Callable[[], Any]) -> Callable[[int], None]:
+    def when(now: int) -> None:
+        if now == step:
+            with torch.no_grad():
+                act()
+
+    return when
+
+
+def grad(job: Job, name: str) -> torch.Tensor:
+    found = job.model.get_parameter(name).grad
+    assert found is not None
+    return found
+
+
+def double(job: Job) -> None:
+    job.after_backward = at(AT, lambda: grad(job, "up.weight").mul_(2))
+
+
+def drop(job: Job) -> None:
+    job.after_backward = at(AT, lambda: setattr(job.model.up.weight, "grad", None))
+
+
+def zeros(job: Job) -> None:
+    job.after_clip = at(AT, lambda: grad(job, "up.weight").zero_())
+
+
+def swap(job: Job) -> None:
+    def act() -> None:
+        mine, others = grad(job, "norm.weight"), grad(job, "norm.bias")
+        held = mine.clone()
+        mine.copy_(others)
+        others.copy_(held)
+
+    job.after_backward = at(AT, act)
+
+
+def cast(job: Job) -> None:
+    job.after_clip = at(AT, lambda: grad(job, "up.weight").copy_(grad(job, "up.weight").bfloat16()))
+
+
+def hook(job: Job) -> None:
+    steps = {"now": 0}
+    job.after_step = lambda step: steps.update(now=step + 1)
+    job.model.up.weight.register_hook(lambda g: 0.5 * g if steps["now"] >= AT else g)
+
+
+def not_zeroed(job: Job) -> None:
+    job.is_zeroed = lambda step: step < AT
+
+
+def never_zeroed(job: Job) -> None:
+    job.is_zeroed = lambda step: False
+
+
+def all_halved(job: Job) -> None:
+    job.after_clip = at(AT, lambda: [grad(job, name).mul_(0.5) for name, _ in job.model.named_parameters()])
+
+
+def lost_microbatch(job: Job) -> None:
+    job.is_gone_back = lambda step, number: (step, number) != (AT, 1)
+
+
+def overwritten(job: Job) -> None:
+    job.after_step = at(AT - 1, lambda: job.model.up.weight.data.mul_(1.05))
+
+
+def stale(job: Job) -> None:
+    kept: list[torch.Tensor] = []
+
+    def after(step: int) -> None:
+        if step == AT - 4:
+            kept.append(job.model.up.weight.detach().clone())
+        elif step == AT - 1:
+            job.model.up.weight.data.copy_(kept[0])
+
+    job.after_step = after
+
+
+def cast_weight(job: Job) -> None:
+    def after(step: int) -> None:
+        if step >= AT - 1:
+            job.model.up.weight.data = job.model.up.weight.data.bfloat16().float()
+
+    job.after_step = after
+
+
+def state_reset(job: Job) -> None:
+    job.after_step = at(AT - 1, lambda: job.optimizer.state.pop(job.model.up.weight))
+
+
+def state_scaled(job: Job) -> None:
+    job.after_step = at(AT - 1, lambda: job.optimizer.state[job.model.up.weight]["exp_avg"].mul_(3))
+
+
+def cut_off(job: Job) -> None:
+    job.after_step = at(AT - 1, lambda: setattr(job.model, "is_cut", True))
+
+
+def built_anew(job: Job) -> None:
+    job.after_step = at(AT - 1, lambda: setattr(job.model, "up", nn.Linear(12, 24)))
+
+
+def left_out(job: Job) -> None:
+    held = [p for name, p in job.model.named_parameters() if name != "up.weight"]
+    job.optimizer = torch.optim.AdamW(held, lr=1e-2)
+
+
+FAULTS: dict[str, tuple[Callable[[Job], None], str, int, str | None]] = {
+    "one gradient doubled": (double, "HC232", AT, "up.weight"),
+    "one gradient dropped": (drop, "HC232", AT, "up.weight"),
+    "one gradient zeroed": (zeros, "HC232", AT, "up.weight"),
+    "two gradients exchanged": (swap, "HC232", AT, "norm.weight"),
+    "one gradient cast": (cast, "HC232", AT, "up.weight"),
+    "a hook that begins to halve": (hook, "HC232", AT, "up.weight"),
+    "not zeroed any more": (not_zeroed, "HC232", AT, "embed.weight"),
+    "never zeroed": (never_zeroed, "HC232", 1, "embed.weight"),
+    "all gradients halved": (all_halved, "HC232", AT, None),
+    "a micro-batch thrown away": (lost_microbatch, "HC233", AT, None),
+    "a weight overwritten": (overwritten, "HC231", AT, "up.weight"),
+    "a weight of before": (stale, "HC231", AT, "up.weight"),
+    "a weight cast": (cast_weight, "HC231", AT, "up.weight"),
+    "state made anew": (state_reset, "HC231", AT, "up.weight"),
+    "state scaled": (state_scaled, "HC231", AT, "up.weight"),
+    "cut off from the loss": (cut_off, "HC233", AT, "embed.weight"),
+    "left out of the optimizer": (left_out, "HC233", 0, "up.weight"),
+    "a module built anew": (built_anew, "HC233", AT, "up.weight"),
+}
+
+
+LINES = {
+    "a weight overwritten": "job.model.up.weight.data.mul_(1.05)",
+    "a weight of before": "job.model.up.weight.data.copy_(kept[0])",
+    "a weight cast": "job.model.up.weight.data = job.model.up.weight.data.bfloat16().float()",
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_what_breaks_a_law_is_named(name: str, tmp_path: Path) -> None:
+    plant, code, step, parameter = FAULTS[name]
+    job = Job()
+    plant(job)
+
+    told = job.train(tmp_path / "run", audit="every=1")
+    found = [each for each in told if each.severity in WARNS or (name in LINES and each.code == code)]
+
+    assert found, "nothing was said"
+    first = found[0]
+    assert (first.code, first.step, first.param) == (code, step, parameter), first
+    if name in LINES:
+        assert first.severity == "note"  # the program does it with its own hand: it may be meant
+        assert first.source is not None
+        assert LINES[name] in first.source.text
+
+
+def clipped_weights(job: Job) -> None:
+    def after(step: int) -> None:
+        with torch.no_grad():
+            for parameter in job.model.parameters():
+                parameter.clamp_(-0.05, 0.05)
+
+    job.after_step = after
+
+
+def averages_swapped_in_and_out(job: Job) -> None:
+    average = copy.deepcopy(job.model.state_dict())
+
+    def after(step: int) -> None:
+        own = copy.deepcopy(job.model.state_dict())
+        job.model.load_state_dict(average)
+        with torch.no_grad():
+            job.model.eval()(torch.arange(4))
+        job.model.train().load_state_dict(own)
+        for key, value in own.items():
+            average[key].copy_(0.9 * average[key] + 0.1 * value if value.is_floating_point() else value)
+
+    job.after_step = after
+
+
+def looks_ahead(job: Job) -> None:
+    slow = [p.detach().clone() for p in job.model.parameters()]
+
+    def after(step: int) -> None:
+        if step % 5 == 4:
+            with torch.no_grad():
+                for parameter, each in zip(job.model.parameters(), slow, strict=True):
+                    each.lerp_(parameter, 0.5)
+                    parameter.copy_(each)
+
+    job.after_step = after
+
+
+def always_scaled(job: Job) -> None:
+    job.model.embed.weight.register_hook(lambda g: 0.1 * g)
+
+
+def always_masked(job: Job) -> None:
+    def after(step: int) -> None:
+        grad(job, "embed.weight")[:5].zero_()
+
+    job.after_backward = after
+
+
+def noise(job: Job) -> None:
+    own = torch.Generator().manual_seed(1)
+
+    def after(step: int) -> None:
+        for parameter in job.model.parameters():
+            assert parameter.grad is not None
+            parameter.grad += 0.01 * torch.randn(parameter.shape, generator=own)
+
+    job.after_backward = after
+
+
+def frozen_on_purpose(job: Job) -> None:
+    def after(step: int) -> None:
+        if step == AT:
+            job.model.embed.weight.requires_grad_(False)
+
+    job.after_step = after
+
+
+def a_look_at_other_data(job: Job) -> None:
+    def after(step: int) -> None:
+        if step % 4 == 3:
+            float(functional.cross_entropy(job.model(torch.arange(16)), torch.arange(16)))
+
+    job.after_step = after
+
+
+def another_learning_rate(job: Job) -> None:
+    def after(step: int) -> None:
+        for group in job.optimizer.param_groups:
+            group["lr"] = 1e-2 / (1 + step)
+
+    job.after_step = after
+
+
+def a_part_not_called_any_more(job: Job) -> None:
+    job.after_step = at(AT, lambda: setattr(job.model, "is_short", True))
+
+
+def another_optimizer_in_between(job: Job) -> None:
+    other = torch.optim.SGD([job.model.up.weight], lr=1e-2)
+
+    def after(step: int) -> None:
+        if step >= AT:  # without a gradient of its own it would do nothing
+            other.step()
+
+    job.after_step = after
+
+
+def a_threshold_that_follows_the_gradients(job: Job) -> None:
+    past: list[float] = []
+
+    def after(step: int) -> None:
+        norms = [p.grad.norm() for p in job.model.parameters() if p.grad is not None]
+        past.append(float(torch.stack(norms).norm()))
+        nn.utils.clip_grad_norm_(job.model.parameters(), 0.8 * sorted(past)[len(past) // 2])
+
+    job.after_backward = after
+
+
+HEALTHY: dict[str, Callable[[Job], None]] = {
+    "plain": lambda job: None,
+    "weights clipped": clipped_weights,
+    "averages swapped in and out": averages_swapped_in_and_out,
+    "lookahead": looks_ahead,
+    "one gradient always scaled": always_scaled,
+    "one gradient always masked": always_masked,
+    "noise on gradients": noise,
+    "a part not called any more": a_part_not_called_any_more,
+    "frozen on purpose": frozen_on_purpose,
+    "a look at other data": a_look_at_other_data,
+    "another optimizer in between": another_optimizer_in_between,
+    "a threshold that follows the gradients": a_threshold_that_follows_the_gradients,
+    "another learning rate": another_learning_rate,
+}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_what_a_program_always_does_is_no_fault(name: str, tmp_path: Path) -> None:
+    job = Job()
+    HEALTHY[name](job)
+
+    found = job.train(tmp_path / "run", 24, audit="every=1")
+
+    assert [each for each in found if each.severity in WARNS] == []
+
+
+@pytest.mark.parametrize("audit", ["never", "every=1"])
+def test_training_is_the_same_to_the_bit(audit: str, tmp_path: Path) -> None:
+    watched, plain = Job(), Job()
+    torch.manual_seed(1)
+    watched.train(tmp_path / "run", audit=audit)
+    torch.manual_seed(1)
+    for _ in range(N_STEPS):
+        plain.optimizer.zero_grad()
+        for _ in range(N_MICRO):
+            tokens = torch.randint(0, 20, (16,))
+            (functional.cross_entropy(plain.model(tokens), (tokens + 1) % 20) / N_MICRO).backward()
+        nn.utils.clip_grad_norm_(plain.model.parameters(), 0.5)
+        plain.optimizer.step()
+
+    for ours, theirs in zip(watched.model.state_dict().values(), plain.model.state_dict().values(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_without_an_audit_what_stays_wrong_is_found_too(tmp_path: Path) -> None:
+    job = Job()
+    cut_off(job)
+
+    found = [each for each in job.train(tmp_path / "run") if each.severity in WARNS]
+
+    assert [(each.code, each.step, each.param) for each in found] == [("HC233", AT, "embed.weight")]
