@@ -39,7 +39,8 @@ _VALUES = ("min", "max", "absmax", "sum", "sumsq")
 _SAME = ("phase", "site", "port", "call", "microbatch", "dtype", "op", "recompute", "replay", "literal_inf")
 COLUMNS = ("step", *_SAME, "order", *_COUNTS, *_VALUES, "digest", "sketch", "lacks")
 _TOLD_BY = ("phase", "site", "port", "call", "op", "recompute", "replay")  # whether a row is compared, and what it is
-_NOT_COMPARED = pa.array(["scaled_grad", "grad_local", "grad_reduced"])  # ports: seen again as `grad`
+# ports: seen again as `grad`
+_NOT_COMPARED = pa.array(["scaled_grad", "grad_local", "grad_reduced", "grad_made", "grad_used"])
 _OF_SCALER = "loss_scale."  # how sites begin of what a loss scaler has beside its scale
 
 

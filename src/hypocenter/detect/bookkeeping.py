@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hypocenter.detect import microbatch_rows, replica_rows, update_rows
+from hypocenter.detect import law_rows, microbatch_rows, replica_rows, update_rows
 from hypocenter.nouns import Phase
 
 COLUMNS = ("phase", "site", "port")
@@ -47,6 +47,8 @@ _BY_PORT = pa.array([
     update_rows.LR_SHARE, update_rows.STEP_COUNTER, update_rows.STEP_MOVED, update_rows.MOMENT_LOST,
     update_rows.MOMENT_RATIO, update_rows.MOMENTS_WRONG, update_rows.EMA_LOST, update_rows.ACCUMULATED,
     update_rows.ADDITION_LOST, update_rows.HYPER, update_rows.HYPER_ROUNDED, update_rows.HEAD_GAP, replica_rows.PARAM,
+    law_rows.BALANCED, law_rows.CHANGED, law_rows.UNBALANCED, law_rows.NOT_CONSUMED, law_rows.NO_GRADIENT,
+    law_rows.NOT_STEPPED, law_rows.MADE, law_rows.USED,
 ])  # fmt: skip
 
 

@@ -24,7 +24,7 @@ from hypocenter.nouns import KINDS, Finding, Severity
 
 GroupCheck = Callable[[Panel], Iterator[Finding]]
 EndCheck = Callable[[Job], Iterator[Finding]]
-GroupReads = Literal["digest", "comm", "grad", "local", "data", "scalar", "misuse", "sdc"]
+GroupReads = Literal["digest", "comm", "grad", "local", "data", "scalar", "misuse", "sdc", "law"]
 """Which readings a rule over ranks looks at:
 
 digest    those that carry a digest
@@ -35,6 +35,7 @@ data      of phase data: random states and batches
 scalar    loss, grad_norm, lr, loss_scale, clip_coef (one element, port value)
 misuse    facts about how the program trains (site misuse.*)
 sdc       what came of doing micro-batches again (site sdc)
+law       sketches of gradients, as they are used and as replays give them (port grad_made, grad_used)
 """
 
 

@@ -1,4 +1,4 @@
-"""Rows about laws that a correct training step obeys: the contract between observers and the rules HC231 to HC233.
+"""Rows about laws that a correct training step obeys: the contract between observers and HC231 to HC233, and HC308.
 
 Rows of phase `optimizer`, written by hypocenter.session.observers (between, audit). A step in which the books balance
 writes none but the first.
@@ -27,6 +27,13 @@ writes none but the first.
                                           same module that one does hold, its own name where one holds another
                                           tensor of this name, or empty; `call`: how many are like it
 
+Of jobs of several ranks, phase `grad`, on every rank:
+
+    site <parameter>, port `grad_made`    a sketch of what the micro-batches of this rank give when they are done again
+                                          (SKETCH numbers), the loss scale taken out where the program did so; `sum`
+                                          tells the parameter's values from others
+    site <parameter>, port `grad_used`    the same of what the optimizer is about to use, where this rank updates it
+
 How a gradient is off:
 
     missing           the optimizer is given none, or zeros
@@ -41,6 +48,8 @@ from __future__ import annotations
 SITE = "laws"
 BALANCED, CHANGED, UNBALANCED = "balanced", "changed", "unbalanced"
 NOT_CONSUMED, NO_GRADIENT, NOT_STEPPED = "not_consumed", "no_gradient", "not_stepped"
+MADE, USED = "grad_made", "grad_used"
+SKETCH = 16  # numbers
 BETWEEN, GRADIENT = "between", "gradient"  # laws
 MISSING, FACTOR, STEP_BEFORE, MICROBATCH, OTHER = "missing", "factor", "the step before", "a micro-batch", "other"
 GONE, FROZEN, NOT_CALLED = "gone", "frozen", "not called"

@@ -66,6 +66,7 @@ def of_ranks(table: Any, reads: Collection[GroupReads]) -> Any:
         "scalar": lambda: pc.and_(pc.equal(table["port"], arrow("value")), pc.equal(table["n"], arrow(1))),
         "misuse": lambda: pc.starts_with(table["site"], "misuse."),
         "sdc": lambda: pc.equal(table["site"], arrow("sdc")),
+        "law": lambda: pc.or_(pc.equal(table["port"], arrow("grad_made")), pc.equal(table["port"], arrow("grad_used"))),
     }
     mask: Any = None
     for word in reads:

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 MANY_RANKS = 16  # from here on rows that tell nothing new are left out
 FEW_BAD = 4  # gradients that are not finite, of one step of one rank: a rule needs to know whether it is only one
-_OVER_RANKS = ("replica", "grad_local", "grad_reduced")  # ports that begin so are for rules over ranks alone
+# ports that begin so are for rules over ranks alone
+_OVER_RANKS = ("replica", "grad_local", "grad_reduced", "grad_made", "grad_used")
 
 
 class Recorded(Protocol):

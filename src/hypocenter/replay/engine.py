@@ -9,14 +9,14 @@ all ranks replay together, their collectives go over groups of ours (`own_groups
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from hypocenter.replay import alone, sharded
+from hypocenter.replay import alone, python_state, sharded
 from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.replay.own_groups import OwnCollectives, OwnGroups
 from hypocenter.replay.user_operations import in_loss_code, outside_modules
@@ -206,6 +206,7 @@ class Replayer:
         rng = capture_rng()
         with contextlib.ExitStack() as stack:
             stack.callback(restore_rng, rng)
+            stack.enter_context(python_state.kept(_modules_of(event for _, event in events)))
             stack.enter_context(self._paused())
             stack.enter_context(_modules_as_they_were(event for _, event in events))
             if self._whole is not None:
@@ -281,6 +282,7 @@ class Replayer:
         rng = capture_rng()
         with contextlib.ExitStack() as stack:
             stack.callback(restore_rng, rng)
+            stack.enter_context(python_state.kept(_modules_of(events)))
             stack.enter_context(self._paused())
             stack.enter_context(_modules_as_they_were(iter(events)))
             stack.enter_context(torch.compiler.set_stance("force_eager"))
@@ -391,6 +393,10 @@ def _widened(tensor: torch.Tensor) -> torch.Tensor:
 
 def _has_rows(tensor: torch.Tensor, n_rows: int) -> bool:
     return tensor.dim() > 0 and tensor.shape[0] == n_rows
+
+
+def _modules_of(events: Iterable[Event]) -> list[torch.nn.Module]:
+    return [event.module for event in events if event.module is not None]
 
 
 @contextlib.contextmanager

@@ -6,7 +6,6 @@ and the replay ends where those differ.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -17,9 +16,9 @@ from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.replay.own_groups import OwnGroups
 from hypocenter.replay.whole.part import Part
 from hypocenter.tap.collective_ops import is_wrapped
+from hypocenter.tap.free_memory import free_bytes
 
 SHARE_OF_FREE_MEMORY = 0.25  # what gathered parameters may take; activations and gradients need the rest
-_UNKNOWN_FREE_BYTES = 1 << 30  # where the device does not tell
 
 
 class Gathering:
@@ -124,21 +123,7 @@ class OnDemand(TorchDispatchMode):
 def limit_bytes(parts: Sequence[Part]) -> int:
     """What gathered parameters may take on this rank: no part may be larger."""
     devices = {each.tensor.device for part in parts for each in part.stand_ins} | {torch.device("cpu")}
-    return int(SHARE_OF_FREE_MEMORY * min(_free_bytes(device) for device in devices))
-
-
-def _free_bytes(device: torch.device) -> int:
-    if device.type == "cpu":
-        try:
-            pages, page_bytes = os.sysconf("SC_AVPHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-        except (ValueError, OSError, AttributeError):  # not on every system
-            return _UNKNOWN_FREE_BYTES
-        return pages * page_bytes // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1))
-    backend: Any = getattr(torch, device.type, None)
-    try:
-        return int(backend.mem_get_info(device)[0])
-    except Exception:  # of other makers' devices some do not tell
-        return _UNKNOWN_FREE_BYTES
+    return int(SHARE_OF_FREE_MEMORY * min(free_bytes(device) for device in devices))
 
 
 def _plain_tensors(value: Any) -> Iterator[torch.Tensor]:

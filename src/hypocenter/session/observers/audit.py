@@ -6,7 +6,8 @@ give, times the factor of all. A parameter whose gradient is something else is l
 another factor, is one micro-batch left out or counted twice, is the gradient of the step before still in it? The factor
 of all must be 1, one over the loss scale, or what brings the norm to that of earlier clips.
 
-In a job of several ranks gradients are averaged over ranks, and this law is not asked.
+In a job of several ranks each rank knows only what its own micro-batches give. It writes sketches of that and of what
+is used; whether they add up is asked where the recordings of all ranks are read (HC308).
 """
 
 from __future__ import annotations
@@ -14,15 +15,16 @@ from __future__ import annotations
 import contextlib
 import math
 import statistics
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from hypocenter import schedule
+from hypocenter.config import Config
 from hypocenter.detect import law_rows as law
-from hypocenter.nouns import replace
+from hypocenter.nouns import Reading, Summary, replace
 from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.session.check import Check
 from hypocenter.session.observer import Context, Observer, Update
@@ -30,11 +32,13 @@ from hypocenter.session.observers.calibration import must_repeat
 from hypocenter.session.observers.optimizer_rows import count_row, number_row
 from hypocenter.session.observers.sampled import sample
 from hypocenter.summary.reducers.torch_float64 import in_float64
+from hypocenter.tap.free_memory import free_bytes, peak_bytes
 from hypocenter.tap.gradients import local, norms, to_host
 
 ELEMENTS = 4096  # of a gradient that is looked into
 STAYS = 2  # audited steps in which a parameter balanced, before one in which it does not
 KEPT_AT_MOST = 16  # micro-batches that are told apart
+SPARE = 1.25  # times what an audit needs must be free, by its own count
 TOLERANCE = 1e-3  # relative, of a norm; and at least _ROUNDINGS of the format
 _ROUNDINGS = 32  # units in the last place: sums of micro-batches in another order
 
@@ -94,6 +98,7 @@ class Audit(Observer):
         self._clipped: Sequence[Tensor] = ()  # in this step
         self._clipped_to = 0.0  # norm of their gradients after the last clip that was seen to act, scale taken out
         self._n_clips = 0  # in a row that gave this norm: a threshold may also follow the gradients
+        self._is_asked_for = context.config.audit != Config().audit
         self._has_warned = False
 
     def before_clip(self, parameters: Sequence[Tensor], check: Check) -> None:
@@ -102,15 +107,18 @@ class Audit(Observer):
 
     def before_update(self, update: Update) -> None:
         """The step is complete, and the parameters are still those that it started from."""
-        is_alone = self.context.rank()[1] == 1
-        if is_alone and self._is_due(update.step) and update.microbatches and update.check.is_finite:
+        if self._is_due(update.step) and update.microbatches and update.check.is_finite:
             try:
                 with torch.no_grad():
-                    self._audit(update)
+                    if self.context.rank()[1] == 1:
+                        self._audit(update)
+                    else:
+                        self._sketch(update)
             except ReplayImpossible as why:
-                if not self._has_warned:
-                    self._has_warned = True
-                    self.context.warn(f"step {update.step} could not be audited: {why}")
+                self._give_up(update.step, str(why))
+            except torch.OutOfMemoryError:
+                self._is_due = schedule.parse("never")
+                self._give_up(update.step, "the device has too little memory; no other step will be tried")
         self._clipped = ()
         self._before.clear()
         if self._is_due(update.step + 1):
@@ -118,14 +126,26 @@ class Audit(Observer):
                 id(p): g.clone() for p, grad in update.gradients if (g := sample(grad, ELEMENTS)) is not None
             }
 
-    def _audit(self, update: Update) -> None:
-        own = {id(p) for p in update.parameters}
-        named = [p for _, p in self.context.names.parameters() if p.requires_grad and id(p) in own]
-        sums: list[Tensor | None] = [None] * len(named)
-        samples: list[list[Tensor]] = [[] for _ in named]  # of each micro-batch's gradient
+    def _give_up(self, step: int, why: str) -> None:
+        """By default an audit is a bonus: without one nothing is said."""
+        if self._is_asked_for and not self._has_warned:
+            self._has_warned = True
+            self.context.warn(f"step {step} could not be audited: {why}")
+
+    def _replayed(
+        self, update: Update, parameters: Sequence[Tensor], each: Callable[[int, Tensor], None]
+    ) -> list[Tensor | None]:
+        """What the micro-batches give for each of these parameters, added up in float64; None of what gets nothing.
+
+        Args:
+            each: told of the gradient of one micro-batch: number of the parameter, values.
+        """
+        if why := _why_not(parameters):
+            raise ReplayImpossible(why)
+        sums: list[Tensor | None] = [None] * len(parameters)
         for microbatch in update.microbatches:
-            with torch.enable_grad(), _without_hooks(named):
-                replayed = self.context.replayer.run(microbatch, named)
+            with torch.enable_grad(), _without_hooks(parameters):
+                replayed = self.context.replayer.run(microbatch, parameters)
             must_repeat(microbatch, replayed)
             for index, grad in enumerate(replayed.grads):
                 values = None if grad is None else local(grad)
@@ -133,8 +153,44 @@ class Audit(Observer):
                     continue
                 known = sums[index]
                 sums[index] = in_float64(values).clone() if known is None else known.add_(in_float64(values))
-                if (part := sample(values, ELEMENTS)) is not None:
-                    samples[index].append(part.clone())
+                each(index, values)
+        return sums
+
+    def _sketch(self, update: Update) -> None:
+        """This rank's side of the law, of all that it trains or that no optimizer of this rank holds."""
+        elsewhere = {
+            id(p) for each in self.context.optimizers() for group in each.param_groups for p in group["params"]
+        }
+        elsewhere -= {id(p) for p in update.parameters}
+        named = [p for _, p in self.context.names.parameters() if p.requires_grad and id(p) not in elsewhere]
+        sums = self._replayed(update, named, lambda *_: None)
+        used = {id(p): local(grad) for p, grad in update.gradients}
+        scaled = update.scaled
+        scale = (scaled.state.scale or 1.0) if scaled is not None and scaled.is_unscaled else 1.0
+        pairs = [(p, law.MADE, None if total is None else total / scale) for p, total in zip(named, sums, strict=True)]
+        pairs += [(p, law.USED, grad) for p in named if (grad := used.get(id(p))) is not None]
+        held = [(p, port, values) for p, port, values in pairs if values is not None]
+        numbers = _to_host([torch.cat([_sketch(values), _print(p)]) for p, _, values in held])
+        order = self.context.clock.next_order
+        self.rows += [
+            Reading(
+                step=update.step, microbatch=0, phase="grad", site=self.context.label(p), port=port, order=order(),
+                dtype=str(p.dtype).removeprefix("torch."), shape=tuple(p.shape),
+                summary=Summary(n=p.numel(), sum=found[-1], sketch=tuple(found[:-1])),
+            )
+            for (p, port, _), found in zip(held, numbers, strict=True)
+        ]  # fmt: skip
+
+    def _audit(self, update: Update) -> None:
+        own = {id(p) for p in update.parameters}
+        named = [p for _, p in self.context.names.parameters() if p.requires_grad and id(p) in own]
+        samples: list[list[Tensor]] = [[] for _ in named]  # of each micro-batch's gradient
+
+        def keep(index: int, values: Tensor) -> None:
+            if (part := sample(values, ELEMENTS)) is not None:
+                samples[index].append(part.clone())
+
+        sums = self._replayed(update, named, keep)
         used = {id(p): local(grad) for p, grad in update.gradients}
         entries = _entries([(used.get(id(p)), total) for p, total in zip(named, sums, strict=True)])
         usual = common_factor(list(entries.values()))
@@ -226,6 +282,37 @@ class Audit(Observer):
             return law.STEP_BEFORE, ""
         off = [i for i, weight in enumerate(of_parts) if abs(weight - typical) > 0.01 * abs(typical)]
         return (law.MICROBATCH, str(off[0])) if len(off) == 1 else (law.OTHER, "")
+
+
+def _why_not(parameters: Sequence[Tensor]) -> str:
+    """Why nothing should be done again that needs gradients of all these, or ''."""
+    if any(getattr(p, "grad_added_to_main_grad", False) for p in parameters):
+        return "backward itself adds gradients to main_grad (gradient_accumulation_fusion)"
+    for device in {p.device for p in parameters}:
+        # a gradient in the parameter's own format, and a sum in float64
+        needed = sum(p.numel() * (p.element_size() + 8) for p in parameters if p.device == device) + peak_bytes(device)
+        if SPARE * needed > (free := free_bytes(device)):
+            return f"it takes about {needed >> 20} MiB on {device}, of which {free >> 20} MiB are free"
+    return ""
+
+
+def _sketch(values: Tensor) -> Tensor:
+    """Sums of a sample, each element with a sign that depends on its place alone: [SKETCH], float64.
+
+    Linear: the sketches of parts of a sum add up to that of the sum.
+    """
+    part = values.detach().reshape(-1)
+    part = in_float64(part[:: -(-part.numel() // ELEMENTS)])
+    generator = torch.Generator().manual_seed(part.numel())
+    signs = torch.randint(0, 2, (part.numel(),), generator=generator).to(part.device) * 2 - 1
+    padded = torch.nn.functional.pad(part * signs, (0, -part.numel() % law.SKETCH))
+    return padded.reshape(law.SKETCH, -1).sum(1)
+
+
+def _print(parameter: Tensor) -> Tensor:
+    """One number that tells the values of a parameter from those of another: [1], float64."""
+    values = sample(parameter.detach(), ELEMENTS)
+    return torch.zeros(1, dtype=torch.float64) if values is None else in_float64(values).sum().reshape(1)
 
 
 @contextlib.contextmanager

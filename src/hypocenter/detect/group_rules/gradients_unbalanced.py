@@ -1,0 +1,190 @@
+"""What the optimizers of a job use is not the sum of what its ranks' micro-batches give.
+
+What it means
+    One rank's gradients are left out, or count more often than those of the others; or one parameter is left out of the
+    reduction, is reduced twice, or over the wrong group. Replicas may stay equal all the same: no comparison of ranks
+    with each other shows it.
+
+How it is decided
+    At steps of `--audit` each rank does its own micro-batches again, and writes a sketch of the gradients that they
+    give, and of those that the optimizer is about to use. Sketches are linear: what is used must be the sum over the
+    ranks, each with the same weight. The weights are those that explain most of the parameters. Looked at are
+    parameters that began with the same values on all ranks. What a job always does is its habit: it counts where it was
+    otherwise at two audited steps before, or where one rank has no weight at all at four.
+
+What to do
+    Look at what runs between backward and the update: the all-reduce, its group and divisor, `no_sync`, conditions that
+    hold on some ranks only.
+
+When it is wrong
+    A job that from some step on weighs one rank otherwise on purpose: by tokens whose number differs only from then on.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hypocenter.detect.group_engine import group_rule
+from hypocenter.detect.law_rows import MADE, SKETCH, USED
+from hypocenter.detect.panel import Panel
+from hypocenter.nouns import Finding
+
+CODE = "HC308"
+STAYS, LEFT_OUT_FOR = 2, 4  # audited steps
+TOLERANCE = 0.01  # of a weight, and of what the weights do not explain
+N_ITERATIONS = 20
+N_RANKS_AT_MOST = 256  # whose weights are told apart
+
+_Vector = NDArray[np.float64]
+
+
+@dataclass(slots=True)
+class _Parameter:
+    """One parameter at one audited step: sketches by rank."""
+
+    made: dict[int, _Vector] = field(default_factory=dict)
+    used: dict[int, _Vector] = field(default_factory=dict)
+    prints: dict[int, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Habits:
+    """What was found at the audited steps before."""
+
+    n_looked: int = 0
+    replicas: frozenset[str] = frozenset()  # began with the same values on all ranks
+    n_equal: int = 0  # steps in a row in which all ranks had the same weight
+    n_left_out: dict[int, int] = field(default_factory=dict)  # by rank: steps in a row without any weight
+    n_balanced: dict[str, int] = field(default_factory=dict)  # by parameter: steps in a row
+    is_told: set[str] = field(default_factory=set)
+
+
+@group_rule(CODE, "desync", severity="warning", reads=("law",))
+def check(panel: Panel) -> Iterator[Finding]:
+    """Once for ranks, once for each parameter."""
+    parameters = _parameters(panel)
+    if not parameters:
+        return
+    habits: _Habits = panel.history.notes[CODE].setdefault("habits", _Habits())
+    if not habits.n_looked:
+        habits.replicas = frozenset(name for name, each in parameters.items() if _is_replica(each, panel.ranks))
+    habits.n_looked += 1
+    looked = {name: each for name, each in parameters.items() if name in habits.replicas and each.used}
+    ranks = list(panel.ranks)
+    if len(ranks) < 2 or len(ranks) > N_RANKS_AT_MOST or not looked:
+        return
+    weights = _weights(looked, ranks)
+    usual = None if weights is None else statistics.median(weights)
+    if weights is None or not usual or usual <= 0:
+        return
+    off = {rank: w / usual for rank, w in zip(ranks, weights, strict=True) if abs(w / usual - 1) > TOLERANCE}
+    yield from _ranks(panel.step, habits, off)
+    if not off:
+        yield from _single_ones(panel.step, habits, looked, ranks, usual)
+
+
+def _parameters(panel: Panel) -> dict[str, _Parameter]:
+    found: dict[str, _Parameter] = {}
+    for port in (MADE, USED):
+        columns = panel.where(port=port).select(["rank", "site", "sum", "sketch"]).to_pydict()
+        for rank, site, printed, sketch in zip(*columns.values(), strict=True):
+            each = found.setdefault(site, _Parameter())
+            if sketch is not None and len(sketch) == SKETCH:
+                (each.made if port == MADE else each.used)[rank] = np.asarray(sketch, dtype=np.float64)
+                each.prints[rank] = printed
+    return found
+
+
+def _is_replica(parameter: _Parameter, ranks: Sequence[int]) -> bool:
+    return parameter.made.keys() == set(ranks) and len(set(parameter.prints.values())) == 1
+
+
+def _weights(looked: Mapping[str, _Parameter], ranks: Sequence[int]) -> list[float] | None:
+    """The weight of each rank in what is used, from most of the parameters; None where that is not made of them."""
+    pairs = [
+        (np.stack([each.made[rank] for rank in ranks], axis=1) / size, used / size)
+        for each in looked.values() if each.made.keys() == set(ranks)
+        for used in each.used.values() if (size := float(np.linalg.norm(used)))
+    ]  # fmt: skip
+    if not pairs or SKETCH * len(pairs) <= 2 * len(ranks):
+        return None
+    matrices, targets = np.stack([matrix for matrix, _ in pairs]), np.stack([target for _, target in pairs])
+    trust = np.ones(len(pairs))
+    for _ in range(N_ITERATIONS):  # of least squares, in which what does not fit counts less: few outliers do not pull
+        by = np.sqrt(trust)
+        left, right = (matrices * by[:, None, None]).reshape(-1, len(ranks)), (targets * by[:, None]).reshape(-1)
+        solved, _, rank, _ = np.linalg.lstsq(left, right)
+        if rank < len(ranks):
+            return None  # two ranks gave the same: their weights cannot be told apart
+        rests = np.linalg.norm(matrices @ solved - targets, axis=1)
+        trust = 1.0 / np.maximum(rests, TOLERANCE / 100)
+    return [float(w) for w in solved] if 2 * np.sum(rests <= TOLERANCE) > len(pairs) else None
+
+
+def _ranks(step: int, habits: _Habits, off: Mapping[int, float]) -> Iterator[Finding]:
+    """Ranks that have another weight than most."""
+    n_before = habits.n_equal
+    habits.n_equal = 0 if off else n_before + 1
+    for rank, share in off.items():
+        is_left_out = abs(share) <= TOLERANCE
+        habits.n_left_out[rank] = habits.n_left_out.get(rank, 0) + 1 if is_left_out else 0
+        name = f"rank {rank}"
+        if name in habits.is_told or not (n_before >= STAYS or habits.n_left_out[rank] >= LEFT_OUT_FOR):
+            continue
+        habits.is_told.add(name)
+        how = "are in no update" if is_left_out else f"count {share:.3g} times as much as those of the other ranks"
+        why = [f"at {n_before} audited steps before all ranks had the same weight"] if n_before else []
+        yield _finding(
+            step, rank, "", f"the gradients of rank {rank} {how}", share,
+            ["done again, the micro-batches of all ranks add up to what is used only with these weights", *why],
+        )  # fmt: skip
+    for rank in habits.n_left_out.keys() - off.keys():
+        habits.n_left_out[rank] = 0
+
+
+def _single_ones(
+    step: int, habits: _Habits, looked: Mapping[str, _Parameter], ranks: Sequence[int], usual: float
+) -> Iterator[Finding]:
+    """Parameters that are something else than the others are."""
+    for name, each in looked.items():
+        if each.made.keys() != set(ranks):
+            continue
+        total = usual * np.sum([each.made[rank] for rank in ranks], axis=0)
+        size = float(np.linalg.norm(total))
+        bad = {rank: used for rank, used in each.used.items() if np.linalg.norm(used - total) > TOLERANCE * size}
+        n_before = habits.n_balanced.get(name, 0)
+        habits.n_balanced[name] = 0 if bad else n_before + 1
+        if not bad or n_before < STAYS or name in habits.is_told:
+            continue
+        habits.is_told.add(name)
+        rank, used = min(bad.items())
+        share, how = _how(rank, used, each.made, total)
+        why = [f"at {n_before} audited steps before it was, and other parameters are now"]
+        yield _finding(step, rank, name, f"the gradient of {name} {how}", share, why)
+
+
+def _how(rank: int, used: _Vector, made: Mapping[int, _Vector], total: _Vector) -> tuple[float, str]:
+    """The factor, and what is wrong in words."""
+    if not np.linalg.norm(used):
+        return 0.0, "is not used, though the ranks' micro-batches give one"
+    share = float(used @ total / (total @ total))
+    if np.linalg.norm(used - share * total) <= TOLERANCE * np.linalg.norm(used):
+        return share, f"is {share:.3g} times what the ranks' micro-batches give"
+    own = made[rank]
+    of_own = float(used @ own / (own @ own)) if own @ own else 0.0
+    if np.linalg.norm(used - of_own * own) <= TOLERANCE * np.linalg.norm(used):
+        return of_own, f"is rank {rank}'s own: it is not added to those of the other ranks"
+    return share, "is not what the ranks' micro-batches give"
+
+
+def _finding(step: int, rank: int, name: str, title: str, share: float, why: Sequence[str]) -> Finding:
+    return Finding(
+        code=CODE, kind="desync", severity="warning", title=title, step=step, rank=rank, phase="grad", site=name,
+        port="grad", param=name or None, cause="program-error", limit=1.0, actual=share, why=tuple(why),
+        then=("the update follows another gradient than that of the whole batch",), confidence="proven",
+    )  # fmt: skip

@@ -1,0 +1,256 @@
+"""What a model keeps in Python beside parameters and buffers: put back after a replay, which calls `forward` again.
+
+Counters, lists of losses, caches and generators of its own are attributes of modules, variables that hooks close over,
+or globals of the user's files. A replay that left them changed would change the training that goes on after it. What
+`forward` prints it has printed once; a replay prints nothing.
+
+Looked at are plain containers, generators of random numbers, and objects of the user's own classes, a few levels deep.
+Objects of libraries (a trainer, a logger) are left alone: other threads may be at work in them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import sys
+import sysconfig
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from types import FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+from hypocenter.tap.source import is_library
+
+DEPTH = 4  # levels below a module or a hook
+ENTRIES = 10_000  # of a container: a longer one is data
+TENSOR_BYTES = 64 << 20  # of tensors that are attributes, together
+_OF_TORCH = frozenset(vars(torch.nn.Module()))  # parameters, buffers, hooks and flags: others see to them
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_ITERATORS = (type(iter([])), type(iter(())), type(iter(range(0))))  # which can be set back
+
+
+@contextlib.contextmanager
+def kept(modules: Iterable[torch.nn.Module]) -> Generator[None, None, None]:
+    """Inside this block these modules may be called; after it what they keep in Python is as it was."""
+    state = _State()
+    for module in {id(part): part for root in modules for part in root.modules()}.values():
+        state.take_module(module)
+    try:
+        with _silent():
+            yield
+    finally:
+        state.put_back()
+
+
+class _State:
+    """Copies of what is there now."""
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], None]] = []
+        self._seen: dict[int, Any] = {}  # by id, held: no id is given anew
+        self._n_bytes = 0
+
+    def put_back(self) -> None:
+        """Make all as it was."""
+        for undo in reversed(self._undo):
+            undo()
+
+    def take_module(self, module: torch.nn.Module) -> None:
+        """Its own attributes, the globals of its code, and what its hooks hold."""
+        attributes = vars(module)
+        self._take_dict(attributes, DEPTH, left_out=_OF_TORCH)
+        for kind in type(module).__mro__:
+            self._take_globals(kind.__dict__.get("forward"))
+        self._take_function(attributes.get("forward"), DEPTH)
+        for name in _HOOKS:
+            for hook in attributes.get(name, {}).values():
+                self._take(hook, DEPTH)
+
+    def _take(self, value: Any, depth: int) -> None:
+        """Whatever it is; what cannot change, or is nobody's but a library's, is passed by."""
+        if value is None or type(value) in _CONSTANTS or depth < 0 or id(value) in self._seen:
+            return
+        if isinstance(value, (torch.nn.Module, torch.nn.Parameter, type, ModuleType)):
+            return
+        if isinstance(value, (FunctionType, MethodType)):
+            self._take_function(value, depth)
+        elif isinstance(value, tuple):
+            for each in value:  # type: ignore[reportUnknownVariableType]
+                self._take(each, depth - 1)
+        elif type(value) in (dict, list, set, deque) or isinstance(value, (dict, list, deque)):
+            self._take_container(value, depth)
+        elif (undo := _of_generator(value) or _of_iterator(value)) is not None:
+            self._remember(value, undo)
+        elif isinstance(value, (torch.Tensor, np.ndarray)):
+            self._take_values(value)
+        elif hasattr(value, "__dict__") and _is_of_the_user(type(value)):
+            self._take_dict(vars(value), depth)
+
+    def _remember(self, value: Any, undo: Callable[[], None]) -> None:
+        self._seen[id(value)] = value
+        self._undo.append(undo)
+
+    def _take_container(self, value: Any, depth: int) -> None:
+        if isinstance(value, dict):
+            self._take_dict(value, depth)  # type: ignore[reportUnknownArgumentType]
+            return
+        if len(value) > ENTRIES:
+            return
+        before = list(value)
+        if isinstance(value, list):
+            self._remember(value, lambda: _set_list(value, before))
+        elif isinstance(value, set):
+            self._remember(value, lambda: (value.clear(), value.update(before))[0])
+        else:
+            self._remember(value, lambda: (value.clear(), value.extend(before))[0])
+        for each in before:
+            self._take(each, depth - 1)
+
+    def _take_dict(
+        self,
+        held: dict[Any, Any],
+        depth: int,
+        left_out: frozenset[str] = frozenset(),
+        only: Callable[[Any], bool] | None = None,
+    ) -> None:
+        if id(held) in self._seen or len(held) > ENTRIES:
+            return
+        before = {k: v for k, v in held.items() if k not in left_out and (only is None or only(v))}
+        self._remember(held, lambda: _set_dict(held, before, left_out, is_whole=only is None))
+        for each in before.values():
+            self._take(each, depth - 1)
+
+    def _take_function(self, function: Any, depth: int) -> None:
+        """What it closes over, what it is bound to, and the globals of its file."""
+        if isinstance(function, MethodType):
+            self._take(function.__self__, depth - 1)
+            function = function.__func__
+        if not isinstance(function, FunctionType) or _is_installed(function.__code__.co_filename):
+            return
+        self._take_globals(function)
+        for cell in function.__closure__ or ():
+            with contextlib.suppress(ValueError):  # empty
+                self._take_cell(cell, cell.cell_contents, depth)
+
+    def _take_cell(self, cell: Any, value: Any, depth: int) -> None:
+        if id(cell) in self._seen:
+            return
+        self._remember(cell, lambda: setattr(cell, "cell_contents", value))
+        self._take(value, depth - 1)
+
+    def _take_globals(self, function: Any) -> None:
+        """Numbers, containers and generators: what `global` and `append` change."""
+        if isinstance(function, FunctionType) and not _is_installed(function.__code__.co_filename):
+            self._take_dict(function.__globals__, 2, only=_may_be_state)
+
+    def _take_values(self, value: Any) -> None:
+        is_tensor = isinstance(value, torch.Tensor)
+        if is_tensor and (value.layout is not torch.strided or value.requires_grad or value.is_inference()):
+            return
+        n_bytes = value.nbytes
+        self._n_bytes += n_bytes
+        if self._n_bytes > TENSOR_BYTES:
+            return
+        if is_tensor:
+            version, before = value._version, value.detach().clone()
+            self._remember(value, lambda: value.detach().copy_(before) if value._version != version else None)  # type: ignore[reportReturnType]
+        else:
+            copied = value.copy()
+            self._remember(value, lambda: np.copyto(value, copied) if value.flags.writeable else None)
+
+
+_CONSTANTS = frozenset({bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, type(Ellipsis)})
+
+
+def _may_be_state(value: Any) -> bool:
+    is_plain = isinstance(value, (int, float, str, dict, list, set, deque, *_ITERATORS))
+    return is_plain or value is None or _of_generator(value) is not None
+
+
+def _set_list(held: list[Any], before: list[Any]) -> None:
+    if len(held) != len(before) or any(a is not b for a, b in zip(held, before, strict=True)):
+        held[:] = before
+
+
+def _set_dict(held: dict[Any, Any], before: dict[Any, Any], left_out: frozenset[str], *, is_whole: bool) -> None:
+    for key, value in before.items():
+        if key not in held or held[key] is not value:
+            held[key] = value
+    if is_whole:
+        for key in [key for key in held if key not in before and key not in left_out]:
+            del held[key]
+
+
+def _of_generator(value: Any) -> Callable[[], None] | None:
+    """Puts a generator of random numbers back to where it is now; None of what is none."""
+    if isinstance(value, torch.Generator):
+        state = value.get_state()
+        return lambda: None if value.get_state().equal(state) else _ignored(value.set_state(state))
+    if isinstance(value, random.Random):
+        of_python = value.getstate()
+        return lambda: value.setstate(of_python)
+    if isinstance(value, np.random.RandomState):
+        old = value.get_state()
+        return lambda: value.set_state(old)
+    if isinstance(value, np.random.Generator):
+        new = value.bit_generator.state
+        return lambda: setattr(value.bit_generator, "state", new)
+    return None
+
+
+def _of_iterator(value: Any) -> Callable[[], None] | None:
+    """Puts an iterator over a sequence back to where it is now; None of what is none, and of one at its end."""
+    now = value.__reduce__()[2:] if isinstance(value, _ITERATORS) else ()
+    return (lambda: value.__setstate__(now[0])) if now else None
+
+
+def _ignored(_: object) -> None:
+    """A call's result is not wanted."""
+
+
+def _is_of_the_user(kind: type) -> bool:
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return kind.__module__ == "__main__" or (file is not None and not _is_installed(file))
+
+
+def _is_installed(filename: str) -> bool:
+    """Whether this code came with Python or with a package."""
+    return is_library(filename) or filename.startswith(_INSTALLED)
+
+
+_INSTALLED = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+class _Silent:
+    """A stream that takes nothing from one thread, and passes on what the others write."""
+
+    def __init__(self, stream: Any, thread: int) -> None:
+        self._stream, self._thread = stream, thread
+
+    def write(self, text: str) -> int:
+        return len(text) if threading.get_ident() == self._thread else self._stream.write(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stream)
+
+
+@contextlib.contextmanager
+def _silent() -> Generator[None, None, None]:
+    before, thread = (sys.stdout, sys.stderr), threading.get_ident()
+    sys.stdout, sys.stderr = (stream and _Silent(stream, thread) for stream in before)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
