@@ -190,3 +190,31 @@ def test_each_micro_batch_is_done_again_with_the_input_that_was_put_into_the_mod
     assert stage.input_tensor is inputs[1]
     assert all(torch.equal(received.grad, grad) for received, grad in zip(inputs, sent_back, strict=True))
     assert harness.failures == []
+
+
+class Router(nn.Module):
+    """Leaves a loss of its own in an attribute, as mixtures of experts do."""
+
+    def __init__(self):
+        super().__init__()
+        self.part = nn.Linear(8, 2)
+        self.balance = None
+
+    def forward(self, x):
+        share = self.part(x).softmax(-1)
+        self.balance = share.mean(0).square().sum()
+        return share
+
+
+def test_a_loss_that_a_module_leaves_in_an_attribute_is_computed_again():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), Router())
+    with Harness() as harness:
+        out = model(torch.randn(4, 8))
+        kept = model[1].balance
+        (out.square().sum() + 0.3 * model[1].balance).backward()
+        replayed = harness.replayer.run(harness.tape.microbatches[0], list(model.parameters()))
+
+    for parameter, grad in zip(model.parameters(), replayed.grads, strict=True):
+        assert torch.equal(parameter.grad, grad)
+    assert model[1].balance is kept

@@ -48,7 +48,7 @@ _BY_PORT = pa.array([
     update_rows.MOMENT_RATIO, update_rows.MOMENTS_WRONG, update_rows.EMA_LOST, update_rows.ACCUMULATED,
     update_rows.ADDITION_LOST, update_rows.HYPER, update_rows.HYPER_ROUNDED, update_rows.HEAD_GAP, replica_rows.PARAM,
     law_rows.BALANCED, law_rows.CHANGED, law_rows.UNBALANCED, law_rows.NOT_CONSUMED, law_rows.NO_GRADIENT,
-    law_rows.NOT_STEPPED, law_rows.MADE, law_rows.USED,
+    law_rows.NOT_STEPPED, law_rows.MADE, law_rows.USED, law_rows.USED_TWICE, law_rows.NOT_USED,
 ])  # fmt: skip
 
 

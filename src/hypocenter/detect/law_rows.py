@@ -34,6 +34,12 @@ Of jobs of several ranks, phase `grad`, on every rank:
                                           tells the parameter's values from others
     site <parameter>, port `grad_used`    the same of what the optimizer is about to use, where this rank updates it
 
+    site `laws`, port `used_twice`        `module` "loss": two backward passes of this step began at the same loss, that
+                                          of micro-batch `op`; "gradients": the update uses the gradients of the one
+                                          before, with no backward pass between; `call`: updates before without that
+    site `laws`, port `not_used`          at the end: so many backward passes were made since the last update; `call`:
+                                          how many there were for an update before
+
 How a gradient is off:
 
     missing           the optimizer is given none, or zeros
@@ -46,6 +52,7 @@ How a gradient is off:
 from __future__ import annotations
 
 SITE = "laws"
+USED_TWICE, NOT_USED = "used_twice", "not_used"
 BALANCED, CHANGED, UNBALANCED = "balanced", "changed", "unbalanced"
 NOT_CONSUMED, NO_GRADIENT, NOT_STEPPED = "not_consumed", "no_gradient", "not_stepped"
 MADE, USED = "grad_made", "grad_used"

@@ -350,8 +350,10 @@ class Replayer:
             result = alone.callee(event.function)(*args, **kwargs)
         if result is None and event.slots:
             result = args[0]  # changed in place
-        for slot, (_, tensor) in zip(event.slots, tensors(result), strict=False):
-            slots[slot] = tensor
+        found = [tensor for _, tensor in tensors(result)]
+        for owner, key in event.left:
+            found.append(vars(owner())[key])
+        slots.update(zip(event.slots, found, strict=False))
 
     def _gradients(
         self, roots: list[torch.Tensor], seeds: list[Any], parameters: Sequence[torch.Tensor], *, accumulate: bool

@@ -205,8 +205,11 @@ def _of_generator(value: Any) -> Callable[[], None] | None:
 
 def _of_iterator(value: Any) -> Callable[[], None] | None:
     """Puts an iterator over a sequence back to where it is now; None of what is none, and of one at its end."""
-    now = value.__reduce__()[2:] if isinstance(value, _ITERATORS) else ()
-    return (lambda: value.__setstate__(now[0])) if now else None
+    if not isinstance(value, _ITERATORS):
+        return None
+    iterator: Any = value
+    now = iterator.__reduce__()[2:]
+    return (lambda: iterator.__setstate__(now[0])) if now else None
 
 
 def _ignored(_: object) -> None:

@@ -62,6 +62,10 @@ class External:
     version: int
 
 
+Left = tuple[weakref.ref[torch.nn.Module], str]
+"""A module, and the attribute in which its call has left a tensor: a router's loss, for one."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Event:
     """One call. `args` and `kwargs` hold placeholders and aliases in place of tensors."""
@@ -81,7 +85,8 @@ class Event:
     lent: list[Lent] = field(default_factory=list)  # parameters that modules had for this call only
     code: CodeType | None = None  # where the user's code called it
     line: int = 0
-    slots: list[int] = field(default_factory=list)  # numbers of the tensors it returned, in tree order
+    slots: list[int] = field(default_factory=list)  # numbers of the tensors it returned, in tree order, and of `left`
+    left: list[Left] = field(default_factory=list)  # where it has left other tensors that the loss is made of
     needs: tuple[int, ...] = ()  # slots among its arguments
     externals: list[External] = field(default_factory=list)
     was: torch.Tensor | None = None  # among its arguments: a copy of what it changes in place, which came from outside
@@ -200,7 +205,11 @@ class Tape:
             if written is not None and tensor is written.tensor and written.was is not None:
                 event.was = written.was
                 return written.was
-            is_cut = is_cut or (tensor.requires_grad and not tensor.is_leaf)
+            if tensor.requires_grad and not tensor.is_leaf:
+                if (number := self._left_behind(tensor)) is not None:
+                    needs.append(number)
+                    return PLACEHOLDERS.get(number)
+                is_cut = True
             alias = self._alias(tensor, is_operand=event.module is None)
             event.externals.append(External(alias, version_of(tensor)))
             return alias
@@ -230,6 +239,22 @@ class Tape:
             self._fill(f"more than {self._max_events:,} calls without an update")
         elif self._kept_bytes > self._keep_bytes:
             self._fill(f"the inputs of this step are larger than keep_mb ({self._keep_bytes >> 20} MiB)")
+
+    def _left_behind(self, tensor: torch.Tensor) -> int | None:
+        """The slot of a tensor that a module has not returned but left in an attribute; None of any other."""
+        for position in range(len(self.events) - 1, -1, -1):
+            event = self.events[position]
+            for owner in event.module.modules() if event.module is not None else ():
+                for key, value in vars(owner).items():
+                    if value is tensor:
+                        event.left.append((weakref.ref(owner), key))
+                        event.slots.append(number := self._n_slots)
+                        self._n_slots += 1
+                        self._event_of[number] = position
+                        self._slot_of[id(tensor)] = weakref.ref(tensor), number
+                        self._with_graph.add(number)
+                        return number
+        return None
 
     def _fill(self, why: str) -> None:
         """Let go of what is kept; record nothing more in this step."""

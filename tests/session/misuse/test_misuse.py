@@ -25,6 +25,7 @@ from loops_in_order import (
     ClipsRightly,
     ClipsToAScaledNorm,
     Disabled,
+    LeavesOutAnUpdate,
     MultipliesByTheScaleByHand,
     OnlyMeasures,
     OnlyOneLossScaled,
@@ -121,7 +122,7 @@ def test_the_counts_of_the_whole_run_are_told_with_the_finding(tmp_path):
 
 
 HEALTHY = [
-    ClipsRightly, ClipsToAScaledNorm, OnlyMeasures, Accumulates, AccumulatesAndDividesGradients, TwoOptimizersOneScaler,
+    ClipsRightly, ClipsToAScaledNorm, OnlyMeasures, LeavesOutAnUpdate, Accumulates, AccumulatesAndDividesGradients, TwoOptimizersOneScaler,
     Adversarial, AdversarialZeroed, OnlyOneLossScaled, Disabled, ScalesByHand, MultipliesByTheScaleByHand,
     ScalesInAFunction, SkippedByUs, BacksOff, Program,
 ]  # fmt: skip

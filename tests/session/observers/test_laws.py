@@ -349,6 +349,26 @@ def a_threshold_that_follows_the_gradients(job: Job) -> None:
     job.after_backward = after
 
 
+def leaves_out_updates(job: Job) -> None:
+    """As programs do when a gradient is too large."""
+    step_of = job.optimizer.step
+    now = {"step": 0}
+    job.after_step = lambda step: now.update(step=step + 1)
+    job.optimizer.step = lambda *args: None if now["step"] in (AT, AT + 3) else step_of(*args)  # type: ignore[method-assign]
+
+
+def more_microbatches(job: Job) -> None:
+    """From a step on, as schedules of the batch size have it."""
+
+    def gone_back(step: int, number: int) -> bool:
+        if step >= AT and number == 0:
+            tokens = torch.randint(0, 20, (16,))
+            functional.cross_entropy(job.model(tokens), (tokens + 1) % 20).backward()
+        return True
+
+    job.is_gone_back = gone_back
+
+
 HEALTHY: dict[str, Callable[[Job], None]] = {
     "plain": lambda job: None,
     "weights clipped": clipped_weights,
@@ -363,6 +383,8 @@ HEALTHY: dict[str, Callable[[Job], None]] = {
     "another optimizer in between": another_optimizer_in_between,
     "a threshold that follows the gradients": a_threshold_that_follows_the_gradients,
     "another learning rate": another_learning_rate,
+    "leaves out updates": leaves_out_updates,
+    "more micro-batches": more_microbatches,
 }
 
 

@@ -114,7 +114,7 @@ def _weights(looked: Mapping[str, _Parameter], ranks: Sequence[int]) -> list[flo
     if not pairs or SKETCH * len(pairs) <= 2 * len(ranks):
         return None
     matrices, targets = np.stack([matrix for matrix, _ in pairs]), np.stack([target for _, target in pairs])
-    trust = np.ones(len(pairs))
+    trust = rests = np.ones(len(pairs))
     for _ in range(N_ITERATIONS):  # of least squares, in which what does not fit counts less: few outliers do not pull
         by = np.sqrt(trust)
         left, right = (matrices * by[:, None, None]).reshape(-1, len(ranks)), (targets * by[:, None]).reshape(-1)

@@ -4,14 +4,17 @@ What it means
     A parameter that had a gradient at every update has none any more (it was frozen, cut off from the loss, or replaced
     by another), or one that has a gradient is in no optimizer: it was left out of the list, or its module was built
     anew after the optimizer was made. It stays as it is while everything else learns. Or a forward in training was
-    never gone back from: its batch is computed and thrown away.
+    never gone back from: its batch is computed and thrown away. Or something is used twice: two backward passes begin
+    at one loss, or two updates use the same gradients. Or the gradients of many micro-batches are in no update at all.
 
 How it is decided
     A parameter with a gradient that is not zero at each of the first eight updates of its optimizer, and none, or
     zero, at eight updates in a row, while its module is still called. A parameter with a gradient that no optimizer
     of the program holds, at updates 1, 2, 4, 8, ... and every 1000th. At steps of `--audit`: a call of a model in
     training that no backward went through, in a step of fewer micro-batches than the audited steps before, in which
-    there was no such call.
+    there was no such call. Two backward passes of one step from the same loss, or an update with the gradients of the
+    one before and no backward pass between, after three updates without that. At the end: at least eight backward
+    passes since the last update, and four times as many as any update before had.
 
 What to do
     Give the parameter to the optimizer, or tell the program that it is not trained: `requires_grad_(False)`. Make the
@@ -28,9 +31,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hypocenter.detect.engine import rule
-from hypocenter.detect.law_rows import NO_GRADIENT, NOT_CONSUMED, NOT_STEPPED
+from hypocenter.detect.law_rows import NO_GRADIENT, NOT_CONSUMED, NOT_STEPPED, NOT_USED, USED_TWICE
 from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding, Reading, Severity
+
+_THEN = {
+    NO_GRADIENT: "it does not learn",
+    NOT_STEPPED: "it does not learn",
+    NOT_CONSUMED: "its batch is computed and thrown away",
+    NOT_USED: "nothing is learned",
+    USED_TWICE: "what is used twice counts double",
+}
 
 
 @rule(
@@ -64,6 +75,23 @@ def check(window: Window) -> Iterator[Finding]:
             why = f"{round(row.summary.sum)} of the calls of {row.module} in this step were not gone back from"
             title = "a forward in training has no backward"
             yield _finding(window, [row], "warning", title, window.step, why)
+        elif row.port in (USED_TWICE, NOT_USED):
+            yield _finding(window, [row], "warning", *_of_use(window.step, row))
+
+
+def _of_use(step: int, row: Reading) -> tuple[str, int, str]:
+    """Title, step, and why."""
+    if row.port == NOT_USED:
+        n = round(row.summary.sum)
+        return (
+            f"the gradients of the last {n} micro-batches are in no update", step,
+            f"{n} backward passes were made since the last update; an update before took {row.call} at most",
+        )  # fmt: skip
+    if row.module == "loss":
+        title = f"micro-batch {row.op} is gone back from twice"
+        return title, step, f"two backward passes begin at its loss; at {row.call} updates before no loss had two"
+    title = "two updates use the same gradients"
+    return title, step, f"there is no backward pass between them; at {row.call} updates before there was one"
 
 
 def _finding(
@@ -74,7 +102,7 @@ def _finding(
     if len(rows) > 1:
         others = ", ".join(row.site for row in rows[1:4])
         why.append(f"the same for {len(rows) - 1} more: {others}{' ...' if len(rows) > 4 else ''}")
-    is_parameter = first.port != NOT_CONSUMED
+    is_parameter = first.port in (NO_GRADIENT, NOT_STEPPED)
     return Finding(
         code="HC233",
         kind="stagnation",
@@ -82,11 +110,11 @@ def _finding(
         title=title,
         step=step,
         rank=window.rank,
-        phase="optimizer" if is_parameter else "forward",
-        site=first.site if is_parameter else first.module,
+        phase="forward" if first.port == NOT_CONSUMED else "optimizer",
+        site=first.module if first.port == NOT_CONSUMED else first.site,
         param=first.site if is_parameter else None,
         cause="program-error",
         why=tuple(why),
-        then=("it does not learn",) if is_parameter else ("its batch is computed and thrown away",),
+        then=(_THEN[first.port],),
         confidence="proven",
     )

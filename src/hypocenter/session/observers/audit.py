@@ -98,6 +98,7 @@ class Audit(Observer):
         self._clipped: Sequence[Tensor] = ()  # in this step
         self._clipped_to = 0.0  # norm of their gradients after the last clip that was seen to act, scale taken out
         self._n_clips = 0  # in a row that gave this norm: a threshold may also follow the gradients
+        self._numbers: dict[int, int] = {}  # of micro-batches of the last update, by its first parameter
         self._is_asked_for = context.config.audit != Config().audit
         self._has_warned = False
 
@@ -107,7 +108,8 @@ class Audit(Observer):
 
     def before_update(self, update: Update) -> None:
         """The step is complete, and the parameters are still those that it started from."""
-        if self._is_due(update.step) and update.microbatches and update.check.is_finite:
+        is_usual = self._has_usual_number(update)
+        if self._is_due(update.step) and update.microbatches and update.check.is_finite and is_usual:
             try:
                 with torch.no_grad():
                     if self.context.rank()[1] == 1:
@@ -125,6 +127,15 @@ class Audit(Observer):
             self._before = {
                 id(p): g.clone() for p, grad in update.gradients if (g := sample(grad, ELEMENTS)) is not None
             }
+
+    def _has_usual_number(self, update: Update) -> bool:
+        """Whether there are as many micro-batches as at the update before: some programs leave out a bad update.
+
+        They throw its gradients away, and nothing but their number tells such micro-batches from those that count.
+        """
+        key, number = (id(update.parameters[0]) if update.parameters else 0), len(update.microbatches)
+        before, self._numbers[key] = self._numbers.get(key, number), number
+        return number <= before
 
     def _give_up(self, step: int, why: str) -> None:
         """By default an audit is a bonus: without one nothing is said."""

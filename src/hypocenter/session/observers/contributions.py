@@ -62,9 +62,9 @@ class Contributions:
             return
         for entry in self._pending.values():
             is_mixed = bool(entry.epochs) and self._in_backward not in entry.epochs
-            if is_mixed and not self._has_gradients(entry.optimizer):
+            if (is_mixed or entry.is_unscaled) and not self._has_gradients(entry.optimizer):
                 entry.epochs.clear()
-                is_mixed = False
+                is_mixed = entry.is_unscaled = False
             entry.before = _state_of(entry.optimizer) if is_mixed or entry.is_unscaled else []
 
     def after_backward(self) -> None:

@@ -1,4 +1,4 @@
-"""The law of use: what is trained has a gradient, and what has one is in an optimizer. For HC233.
+"""The law of use: what is trained has a gradient, what has one is in an optimizer, and is used once. For HC233.
 
 Everything that is asked here is on the host already: the norms that were read for the check of the step, and which
 parameters the optimizers hold.
@@ -14,15 +14,19 @@ import torch
 from torch import Tensor
 
 from hypocenter import schedule
-from hypocenter.detect.law_rows import FROZEN, NO_GRADIENT, NOT_CALLED, NOT_STEPPED
+from hypocenter.detect.law_rows import FROZEN, NO_GRADIENT, NOT_CALLED, NOT_STEPPED, NOT_USED, SITE, USED_TWICE
+from hypocenter.nouns import replace
 from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.observers.optimizer_rows import number_row
 from hypocenter.session.observers.sampled import sample
 from hypocenter.tap.flat_parameters import is_flat
+from hypocenter.tap.tape import versions_of
 
 FIRST = 8  # updates of an optimizer, at each of which a parameter must have had a gradient
 GONE_FOR = 8  # updates in a row
 ELEMENTS = 64  # of a parameter, to see whether it moves
+USUAL = 3  # updates of an optimizer that use all once, before one that does not
+UNUSED, UNUSED_TIMES = 8, 4  # backward passes after the last update; times those that an update took at most
 
 
 @dataclass(slots=True)
@@ -33,6 +37,8 @@ class _Trained:
     names: set[str] = field(default_factory=set)  # had a gradient at every update so far
     missing: dict[str, int] = field(default_factory=dict)  # of these: updates in a row without one
     last: dict[str, float] = field(default_factory=dict)  # norms at the last update
+    gradients: tuple[tuple[int, int], ...] = ()  # (id, version) of those that the last update used
+    n_once: int = 0  # updates in a row that used losses and gradients once
     listening: dict[str, Callable[[], None]] = field(default_factory=dict)  # for calls of modules of those that miss
 
 
@@ -53,6 +59,8 @@ class Use(Observer):
         self._is_audited = schedule.parse(context.config.audit)
         self._trained: dict[int, _Trained] = {}  # by id of the first parameter: each optimizer has its own
         self._outside: dict[int, _Outside | None] = {}  # by id, in no optimizer; None: it was told, or moves
+        self._n_backward = 0  # for an update, at most
+        self._n_updates = 0
         self._called: dict[str, bool] = {}  # parameters that miss gradients -> their module was called meanwhile
 
     def before_update(self, update: Update) -> None:
@@ -60,9 +68,28 @@ class Use(Observer):
         norms = update.check.grad_norms
         if not norms or not update.parameters or not update.check.is_finite:
             return
-        self._follow(self._trained.setdefault(id(update.parameters[0]), _Trained()), norms, update)
+        trained = self._trained.setdefault(id(update.parameters[0]), _Trained())
+        self._look_for_twice(trained, update)
+        self._follow(trained, norms, update)
         if self._is_due(update.step) or self._is_audited(update.step):
             self._look_for_left_out(update)
+
+    def _look_for_twice(self, trained: _Trained, update: Update) -> None:
+        self._n_backward, self._n_updates = max(self._n_backward, len(update.microbatches)), self._n_updates + 1
+        tensors = [gradient for _, gradient in update.gradients]
+        before, trained.gradients = trained.gradients, tuple(zip(map(id, tensors), versions_of(tensors), strict=True))
+        roots = [slot for each in update.microbatches for slot in each.roots if slot is not None]
+        kind = number = ""
+        if len(set(roots)) < len(roots):
+            kind, twice = "loss", next(slot for slot in roots if roots.count(slot) > 1)
+            number = str(next(i for i, each in enumerate(update.microbatches) if twice in each.roots))
+        elif not update.microbatches and before == trained.gradients:
+            kind = "gradients"
+        if kind and trained.n_once >= USUAL:
+            order = self.context.clock.next_order()
+            row = number_row(SITE, USED_TWICE, update.step, order, 2.0, module=kind, call=trained.n_once)
+            self.rows.append(replace(row, op=number))
+        trained.n_once = -(1 << 30) if kind else trained.n_once + 1
 
     def _follow(self, trained: _Trained, norms: dict[str, float], update: Update) -> None:
         trained.n_updates += 1
@@ -110,7 +137,11 @@ class Use(Observer):
         self.rows.append(number_row(name, NO_GRADIENT, step, order, GONE_FOR, module=kind))
 
     def at_end(self) -> None:
-        """Nobody is listened to any more."""
+        """Nobody is listened to any more; what was computed since the last update is used by nobody."""
+        n_unused = len(self.context.tape.microbatches)
+        if self._n_updates > USUAL and n_unused >= max(UNUSED, UNUSED_TIMES * self._n_backward):
+            step, order = self.context.clock.step, self.context.clock.next_order()
+            self.rows.append(number_row(SITE, NOT_USED, step, order, n_unused, call=self._n_backward))
         for trained in self._trained.values():
             for stop in trained.listening.values():
                 stop()
