@@ -67,6 +67,8 @@ def draw(n: int, seed: int) -> Iterator[Mutant]:
     for number in range(n):
         mutation = names[number % len(names)]
         fits = [p for p in PROGRAMS if mutation not in NEEDS_MICRO or PROGRAMS[p]().n_micro > 1]
+        if mutation == "updated twice":
+            fits.remove("scaled")  # the scaler refuses
         program = rng.choice(fits)
         torch.manual_seed(0)
         made = PROGRAMS[program]().model

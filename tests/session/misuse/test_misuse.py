@@ -122,7 +122,8 @@ def test_the_counts_of_the_whole_run_are_told_with_the_finding(tmp_path):
 
 
 HEALTHY = [
-    ClipsRightly, ClipsToAScaledNorm, OnlyMeasures, LeavesOutAnUpdate, Accumulates, AccumulatesAndDividesGradients, TwoOptimizersOneScaler,
+    ClipsRightly, ClipsToAScaledNorm, OnlyMeasures, LeavesOutAnUpdate, Accumulates,
+    AccumulatesAndDividesGradients, TwoOptimizersOneScaler,
     Adversarial, AdversarialZeroed, OnlyOneLossScaled, Disabled, ScalesByHand, MultipliesByTheScaleByHand,
     ScalesInAFunction, SkippedByUs, BacksOff, Program,
 ]  # fmt: skip

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 import hypocenter
 from hypocenter.detect.engine import Engine
+from hypocenter.diagnose.diagnosis import diagnose
 from hypocenter.nouns import Finding
 from hypocenter.record.reader import open_run
 
@@ -54,6 +55,7 @@ class Job:
         self.optimizer: torch.optim.Optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
         self.is_zeroed = lambda step: True
         self.is_gone_back = lambda step, number: True
+        self.times = lambda step, number: 1  # how often a loss is gone back from
         self.after_backward: Callable[[int], None] = lambda step: None
         self.after_clip: Callable[[int], None] = lambda step: None
         self.after_step: Callable[[int], None] = lambda step: None
@@ -67,7 +69,8 @@ class Job:
                     tokens = torch.randint(0, 20, (16,))
                     loss = functional.cross_entropy(self.model(tokens), (tokens + 1) % 20) / N_MICRO
                     if self.is_gone_back(step, number):
-                        loss.backward()
+                        for count in range(1, self.times(step, number) + 1):
+                            loss.backward(retain_graph=count < self.times(step, number))
                 self.after_backward(step)
                 nn.utils.clip_grad_norm_(self.model.parameters(), 0.5)
                 self.after_clip(step)
@@ -194,6 +197,14 @@ def left_out(job: Job) -> None:
     job.optimizer = torch.optim.AdamW(held, lr=1e-2)
 
 
+def gone_back_twice(job: Job) -> None:
+    job.times = lambda step, number: 2 if step >= AT and number == 1 else 1
+
+
+def updated_twice(job: Job) -> None:
+    job.after_step = at(AT - 1, lambda: job.optimizer.step())
+
+
 FAULTS: dict[str, tuple[Callable[[Job], None], str, int, str | None]] = {
     "one gradient doubled": (double, "HC232", AT, "up.weight"),
     "one gradient dropped": (drop, "HC232", AT, "up.weight"),
@@ -213,6 +224,8 @@ FAULTS: dict[str, tuple[Callable[[Job], None], str, int, str | None]] = {
     "cut off from the loss": (cut_off, "HC233", AT, "embed.weight"),
     "left out of the optimizer": (left_out, "HC233", 0, "up.weight"),
     "a module built anew": (built_anew, "HC233", AT, "up.weight"),
+    "a loss gone back from twice": (gone_back_twice, "HC233", AT, None),
+    "updated twice": (updated_twice, "HC233", AT, None),
 }
 
 
@@ -423,3 +436,16 @@ def test_without_an_audit_what_stays_wrong_is_found_too(tmp_path: Path) -> None:
     found = [each for each in job.train(tmp_path / "run") if each.severity in WARNS]
 
     assert [(each.code, each.step, each.param) for each in found] == [("HC233", AT, "embed.weight")]
+
+
+def test_backward_passes_without_an_update_are_told_at_the_end(tmp_path: Path) -> None:
+    job = Job()
+    update, now = job.optimizer.step, {"step": 0}
+    job.after_step = lambda step: now.update(step=step + 1)
+    job.optimizer.step = lambda *args: update(*args) if now["step"] < AT else None  # type: ignore[method-assign]
+
+    job.train(tmp_path / "run")
+
+    found = [f for f in diagnose(open_run(tmp_path / "run")).findings if f.severity in WARNS]
+    assert [(f.code, f.step) for f in found] == [("HC233", AT)]
+    assert found[0].title == f"the gradients of the last {(N_STEPS - AT) * N_MICRO} micro-batches are in no update"

@@ -115,6 +115,7 @@ def _weights(looked: Mapping[str, _Parameter], ranks: Sequence[int]) -> list[flo
         return None
     matrices, targets = np.stack([matrix for matrix, _ in pairs]), np.stack([target for _, target in pairs])
     trust = rests = np.ones(len(pairs))
+    solved = np.zeros(len(ranks))
     for _ in range(N_ITERATIONS):  # of least squares, in which what does not fit counts less: few outliers do not pull
         by = np.sqrt(trust)
         left, right = (matrices * by[:, None, None]).reshape(-1, len(ranks)), (targets * by[:, None]).reshape(-1)

@@ -1,0 +1,72 @@
+"""HC308: the weights of ranks are found whatever a few parameters do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hypocenter.detect.group_rules.gradients_unbalanced import _how, _Parameter, _weights
+from hypocenter.detect.law_rows import SKETCH
+
+
+def parameters(weights: list[float], n: int, seed: int) -> dict[str, _Parameter]:
+    """Sketches of `n` parameters of very different size, used with these weights of the ranks."""
+    rng = np.random.default_rng(seed)
+    found: dict[str, _Parameter] = {}
+    for number in range(n):
+        size = 10.0 ** rng.uniform(-6, 3)
+        made = {rank: size * rng.standard_normal(SKETCH) for rank in range(len(weights))}
+        used = sum(weight * made[rank] for rank, weight in enumerate(weights))
+        found[f"p{number}"] = _Parameter(made=made, used=dict.fromkeys(made, used), prints=dict.fromkeys(made, 1.0))
+    return found
+
+
+@given(
+    weights=st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0, 2.0]), min_size=2, max_size=6).filter(any),
+    n=st.integers(5, 12),
+    seed=st.integers(0, 1 << 30),
+)
+def test_weights_are_found_though_one_parameter_is_off(weights: list[float], n: int, seed: int) -> None:
+    known = parameters(weights, n, seed)
+    known["p1"].used = {rank: 3.0 * used for rank, used in known["p1"].used.items()}
+
+    found = _weights(known, range(len(weights)))
+
+    assert found is not None
+    assert found == pytest.approx(weights, abs=0.02)
+
+
+def test_each_rank_on_its_own_is_no_sum() -> None:
+    known = parameters([1.0, 1.0, 1.0], 6, 0)
+    for each in known.values():
+        each.used = dict(each.made)
+
+    assert _weights(known, range(3)) is None
+
+
+def test_ranks_with_the_same_gradients_cannot_be_told_apart() -> None:
+    known = parameters([0.5, 0.5], 6, 0)
+    for each in known.values():
+        each.made[1] = each.made[0]
+
+    assert _weights(known, range(2)) is None
+
+
+@pytest.mark.parametrize(
+    ("used", "share", "words"),
+    [
+        (lambda made: 0 * made[0], 0.0, "is not used"),
+        (lambda made: 4 * (made[0] + made[1]), 4.0, "4 times"),
+        (lambda made: made[0], 1.0, "rank 0's own"),
+        (lambda made: made[0][::-1] + made[1], None, "is not what"),
+    ],
+)
+def test_how_it_is_off_is_said(used, share, words) -> None:
+    made = parameters([1.0, 1.0], 1, 3)["p0"].made
+
+    factor, how = _how(0, used(made), made, made[0] + made[1])
+
+    assert words in how
+    assert share is None or factor == pytest.approx(share)
