@@ -24,6 +24,7 @@ class Cost:
     n_calls: int  # of modules, a step
     plain_ms: float
     more_ms: float
+    audited_times: float  # a step that is audited, by a plain one
 
     @property
     def budget_ms(self) -> float:
@@ -41,14 +42,18 @@ def measure(name: str, level: str, n_pairs: int) -> Cost:
     model, optimizer, step = build(name)
     plain: list[float] = []
     more: list[float] = []
+    audited: list[float] = []
     with TemporaryDirectory() as folder, contextlib.redirect_stderr(None):
         for number in range(n_pairs):
             plain.append(_block(step))
-            with hypocenter.watch(model, optimizer, level=level, out=f"{folder}/{number}"):
+            with hypocenter.watch(model, optimizer, level=level, audit="never", out=f"{folder}/{number}"):
                 more.append(_block(step) - plain[-1])
+            with hypocenter.watch(model, optimizer, level=level, audit="every=1", out=f"{folder}/audited-{number}"):
+                audited.append(_block(step) / plain[-1])
     return Cost(
         n_parameters=len(list(model.parameters())), n_calls=len(list(model.modules())),
         plain_ms=1000 * statistics.median(plain), more_ms=1000 * statistics.median(more),
+        audited_times=statistics.median(audited),
     )  # fmt: skip
 
 

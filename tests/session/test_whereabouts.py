@@ -124,13 +124,14 @@ def test_a_disk_that_fails_is_told_once_and_training_goes_on(tmp_path, keeper):
 
 
 def test_slow_writes_become_rare_and_the_last_is_not_lost(tmp_path, keeper):
+    clock = [10**12]
+    keeper._time_ns = lambda: clock[0]  # from the first write on: what that takes by the machine's clock is chance
     keeper.note("forward")
     keeper._stop.set()  # its thread writes what is late, too
     for thread in threading.enumerate():
         if thread.name == "hypocenter-whereabouts":
             thread.join(10)
     real, written = keeper._file.slot, []
-    clock = [10**12]
 
     def slow(fields):
         written.append(fields)
@@ -138,7 +139,6 @@ def test_slow_writes_become_rare_and_the_last_is_not_lost(tmp_path, keeper):
         real(fields)
 
     keeper._file.slot = slow
-    keeper._time_ns = lambda: clock[0]
     for _ in range(50):
         clock[0] += 1_000
         keeper.note("backward")

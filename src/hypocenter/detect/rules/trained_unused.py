@@ -8,7 +8,7 @@ What it means
     at one loss, or two updates use the same gradients. Or the gradients of many micro-batches are in no update at all.
 
 How it is decided
-    A parameter with a gradient that is not zero at each of the first eight updates of its optimizer, and none, or
+    A parameter with a gradient that is not zero at each of the first four updates of its optimizer, and none, or
     zero, at eight updates in a row, while its module is still called. A parameter with a gradient that no optimizer
     of the program holds, at updates 1, 2, 4, 8, ... and every 1000th. At steps of `--audit`: a call of a model in
     training that no backward went through, in a step of fewer micro-batches than the audited steps before, in which

@@ -22,7 +22,7 @@ from hypocenter.session.observers.sampled import sample
 from hypocenter.tap.flat_parameters import is_flat
 from hypocenter.tap.tape import versions_of
 
-FIRST = 8  # updates of an optimizer, at each of which a parameter must have had a gradient
+FIRST = 4  # updates of an optimizer, at each of which a parameter must have had a gradient
 GONE_FOR = 8  # updates in a row
 ELEMENTS = 64  # of a parameter, to see whether it moves
 USUAL = 3  # updates of an optimizer that use all once, before one that does not
