@@ -31,8 +31,8 @@ def test_what_breaks_the_sum_is_named(
     assert words in found[0]["title"]
 
 
-def test_by_default_it_is_found_at_the_next_audited_step(tmp_path: Path) -> None:
-    ended = launch(JOB, "left-out", "hand", n=3, out=tmp_path / "run")
+def test_it_is_found_at_the_next_audited_step(tmp_path: Path) -> None:
+    ended = launch(JOB, "left-out", "hand", n=3, out=tmp_path / "run", config={"audit": "doubling"})
 
     assert [(f["code"], f["step"], f["rank"]) for f in ended.alarms] == [("HC308", 8, 1)]
 

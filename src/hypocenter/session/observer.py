@@ -12,6 +12,7 @@ import torch
 from hypocenter.replay.engine import Replayer
 from hypocenter.session import events
 from hypocenter.session.agreement import Council, nobody
+from hypocenter.session.audits import Audits
 from hypocenter.session.events import Update
 from hypocenter.session.framework import Framework
 from hypocenter.session.torch_framework import TorchFramework
@@ -37,6 +38,10 @@ class Context(events.Observed):
     """The line of the user's code that has written to a tensor since the last update, if one was seen."""
     optimizers: Callable[[], Sequence[torch.optim.Optimizer]] = lambda: ()  # all that the program has made
     directory: Path | None = None  # of the run; None: nowhere to write
+    audits: Audits = field(init=False)  # which steps are audited
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "audits", Audits(self.config.audit))
 
 
 class Observer(events.Observer[Context]):

@@ -68,8 +68,8 @@ class _Habits:
 def check(panel: Panel) -> Iterator[Finding]:
     """Once for ranks, once for each parameter."""
     parameters = _parameters(panel)
-    if not parameters:
-        return
+    if {rank for each in parameters.values() for rank in each.made} != set(panel.ranks):
+        return  # none, or some ranks had no time to audit this step
     habits: _Habits = panel.history.notes[CODE].setdefault("habits", _Habits())
     if not habits.n_looked:
         habits.replicas = frozenset(name for name, each in parameters.items() if _is_replica(each, panel.ranks))

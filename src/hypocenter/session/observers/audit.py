@@ -21,7 +21,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hypocenter import schedule
 from hypocenter.config import Config
 from hypocenter.detect import law_rows as law
 from hypocenter.nouns import Reading, Summary, replace
@@ -90,7 +89,7 @@ class Audit(Observer):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._is_due = schedule.parse(context.config.audit)
+        self._audits = context.audits
         self._n_balanced: dict[int, int] = {}  # by id of a parameter: audited steps in a row
         self._before: dict[int, Tensor] = {}  # the gradient that was used in the step before, a sample
         self._n_explained = self._n_consumed = 0  # audited steps in a row
@@ -109,9 +108,9 @@ class Audit(Observer):
     def before_update(self, update: Update) -> None:
         """The step is complete, and the parameters are still those that it started from."""
         is_usual = self._has_usual_number(update)
-        if self._is_due(update.step) and update.microbatches and update.check.is_finite and is_usual:
+        if self._audits.is_due(update.step) and update.microbatches and update.check.is_finite and is_usual:
             try:
-                with torch.no_grad():
+                with torch.no_grad(), self._audits.spending():
                     if self.context.rank()[1] == 1:
                         self._audit(update)
                     else:
@@ -119,11 +118,11 @@ class Audit(Observer):
             except ReplayImpossible as why:
                 self._give_up(update.step, str(why))
             except torch.OutOfMemoryError:
-                self._is_due = schedule.parse("never")
+                self._audits.stop()
                 self._give_up(update.step, "the device has too little memory; no other step will be tried")
         self._clipped = ()
         self._before.clear()
-        if self._is_due(update.step + 1):
+        if self._audits.is_due(update.step + 1):
             self._before = {
                 id(p): g.clone() for p, grad in update.gradients if (g := sample(grad, ELEMENTS)) is not None
             }

@@ -98,7 +98,7 @@ class Between(Observer):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._is_due = schedule.parse("doubling")
-        self._is_audited = schedule.parse(context.config.audit)
+        self._audits = context.audits
         self._kept: dict[int, _Kept] = {}  # by id of the optimizer: not every one has a hash
         self._tracks: dict[_Key, _Track] = {}
 
@@ -114,7 +114,9 @@ class Between(Observer):
         kept.n_updates += 1
         kept.values = {}
         chosen = self._chosen(optimizer, kept.n_updates, update.step + 1)
-        with torch.no_grad():
+        if not chosen:
+            return
+        with torch.no_grad(), self._audits.spending():
             kept.keep([((id(p), name), p, value) for p in chosen for name, value in _held(optimizer, p)])
 
     def _of(self, optimizer: Any) -> _Kept:
@@ -126,7 +128,7 @@ class Between(Observer):
     def _chosen(self, optimizer: Any, n_updates: int, step: int) -> Sequence[Tensor]:
         """What is looked at before the update of the next step."""
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        if self._is_audited(step):
+        if self._audits.is_due(step):
             return parameters
         stride = -(-len(parameters) // PARAMETERS) if parameters else 1
         some = parameters[n_updates % stride :: stride] if self._is_due(n_updates) else []
@@ -140,7 +142,7 @@ class Between(Observer):
             return
         before, kept.values = kept.values, {}
         alive = {key: (p, value) for key, (ref, value) in before.items() if (p := ref()) is not None}
-        with torch.no_grad():
+        with torch.no_grad(), self._audits.spending():
             parameters = {key[0]: p for key, (p, _) in alive.items()}
             now = {(i, name): value for i, p in parameters.items() for name, value in _held(optimizer, p)}
             now = {key: now[key] for key in alive if key in now}
@@ -158,7 +160,7 @@ class Between(Observer):
             of_kind = [n for (key, *_), n in zip(looked, counts, strict=True) if key[1] == kind]
             pair = len(of_kind), sum(map(bool, of_kind))
             self.rows.append(count_row(SITE, CHANGED, update.step, order(), pair, module=kind))
-        if self._is_audited(update.step):
+        if self._audits.is_due(update.step):
             balanced = len(looked), len(looked) - changed
             self.rows.append(count_row(SITE, BALANCED, update.step, order(), balanced, module=BETWEEN))
 

@@ -56,7 +56,6 @@ class Use(Observer):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._is_due = schedule.parse("doubling")
-        self._is_audited = schedule.parse(context.config.audit)
         self._trained: dict[int, _Trained] = {}  # by id of the first parameter: each optimizer has its own
         self._outside: dict[int, _Outside | None] = {}  # by id, in no optimizer; None: it was told, or moves
         self._n_backward = 0  # for an update, at most
@@ -71,7 +70,7 @@ class Use(Observer):
         trained = self._trained.setdefault(id(update.parameters[0]), _Trained())
         self._look_for_twice(trained, update)
         self._follow(trained, norms, update)
-        if self._is_due(update.step) or self._is_audited(update.step):
+        if self._is_due(update.step) or self.context.audits.is_due(update.step):
             self._look_for_left_out(update)
 
     def _look_for_twice(self, trained: _Trained, update: Update) -> None:

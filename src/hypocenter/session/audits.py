@@ -1,0 +1,61 @@
+"""Which steps are audited: by a schedule, or, by default, as many as cost little."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Generator
+
+from hypocenter import schedule
+
+AUTO = "auto"
+FREE_S, SHARE = 1.0, 0.005  # what audits may take: so much in all, and of the time of the run
+_REMEMBERED = 8  # steps
+
+
+class Audits:
+    """The decision for each step: made when it is first asked for, and then the same for all observers.
+
+    Args:
+        text: a schedule, or `auto`: the steps of `doubling`, and any other while what was spent so far is within
+            FREE_S or SHARE of the time since the first step. Ranks may then decide differently; what is asked of all
+            of them together is asked at the steps that all have audited.
+        now: seconds.
+    """
+
+    def __init__(self, text: str, now: Callable[[], float] = time.perf_counter) -> None:
+        self._is_auto = text == AUTO
+        self._is_scheduled = schedule.parse("doubling" if self._is_auto else text)
+        self._now = now
+        self._began: float | None = None
+        self._spent_s = 0.0
+        self._decided: dict[int, bool] = {}
+
+    def is_due(self, step: int) -> bool:
+        """Whether this step is audited."""
+        known = self._decided.get(step)
+        if known is None:
+            if len(self._decided) >= _REMEMBERED:
+                self._decided.pop(min(self._decided))
+            known = self._decided[step] = self._is_scheduled(step) or (self._is_auto and self._has_time())
+        return known
+
+    def stop(self) -> None:
+        """No step is audited any more."""
+        self._is_auto, self._is_scheduled = False, schedule.parse("never")
+        self._decided.clear()
+
+    @contextlib.contextmanager
+    def spending(self) -> Generator[None, None, None]:
+        """Around what an audit costs."""
+        began = self._now()
+        try:
+            yield
+        finally:
+            self._spent_s += self._now() - began
+
+    def _has_time(self) -> bool:
+        now = self._now()
+        if self._began is None:
+            self._began = now
+        return self._spent_s < max(FREE_S, SHARE * (now - self._began))
