@@ -153,7 +153,8 @@ def test_an_operation_outside_modules_is_named_by_function_line_and_variable(tmp
 
 def test_several_backward_passes_before_an_update_are_one_step(tmp_path: Path) -> None:
     update = f"if step % 2: {HAND_WRITTEN['data-add']}"
-    text = MODEL.replace("    for p in parameters: p.grad = None\n", "").replace(
+    zeroed = "    if step % 2 == 0:\n        for p in parameters: p.grad = None\n"
+    text = MODEL.replace("    for p in parameters: p.grad = None\n", zeroed).replace(
         "UPDATE", update.replace("for", "\n     for")
     )
 

@@ -67,6 +67,8 @@ class Replayer:
         """Whether the infinities of an input are constants of the program (a mask), as far as is known."""
         self._is_named = is_parameter  # whether a tensor that is no `nn.Parameter` is one all the same
         self._accumulate = False  # gradients through .backward(): needed for reentrant checkpointing
+        self.on_leaving: Callable[[], None] = lambda: None
+        """Called after each replay, when what modules keep in Python is not put back yet."""
         self._own_groups: OwnGroups | None = None  # while all ranks replay together
         self._whole: Whole | None = None
 
@@ -164,6 +166,7 @@ class Replayer:
         rows: tuple[int, torch.Tensor] | None = None,
         seed_scale: float = 1.0,
         float32_at: tuple[str, int] | None = None,
+        must_leave_no_trace: bool = False,
     ) -> Replayed:
         """Forward, loss and backward of one micro-batch.
 
@@ -175,12 +178,17 @@ class Replayer:
             rows: (batch size, indices): keep only these rows of every input whose first dimension is the batch.
             seed_scale: multiplies the gradient that backward starts from (1 / loss scale: as without scaling).
             float32_at: (file, line) of loss code whose operations get their operands in float32, autocast off.
+            must_leave_no_trace: not where a module holds what cannot be put back: an open file, a Python generator.
 
         Raises:
             ReplayImpossible: with the reason.
         """
         if why := self.why_not(microbatch):
             raise ReplayImpossible(why)
+        if must_leave_no_trace:
+            modules = _modules_of(event for _, event in self._tape.slice(microbatch))
+            if why := python_state.why_not(modules):
+                raise ReplayImpossible(why)
         try:
             return self._run(microbatch, parameters, mode, context, around, rows, seed_scale, float32_at)
         except RuntimeError as error:
@@ -206,7 +214,7 @@ class Replayer:
         rng = capture_rng()
         with contextlib.ExitStack() as stack:
             stack.callback(restore_rng, rng)
-            stack.enter_context(python_state.kept(_modules_of(event for _, event in events)))
+            stack.enter_context(python_state.kept(_modules_of(event for _, event in events), self.on_leaving))
             stack.enter_context(self._paused())
             stack.enter_context(_modules_as_they_were(event for _, event in events))
             if self._whole is not None:
@@ -282,7 +290,7 @@ class Replayer:
         rng = capture_rng()
         with contextlib.ExitStack() as stack:
             stack.callback(restore_rng, rng)
-            stack.enter_context(python_state.kept(_modules_of(events)))
+            stack.enter_context(python_state.kept(_modules_of(events), self.on_leaving))
             stack.enter_context(self._paused())
             stack.enter_context(_modules_as_they_were(iter(events)))
             stack.enter_context(torch.compiler.set_stance("force_eager"))
@@ -416,7 +424,7 @@ def _modules_as_they_were(events: Iterator[Event]) -> Generator[None, None, None
             for owner, key, before in event.buffers:
                 if (id(owner), key) not in seen:  # the state before the first call of this step
                     seen.add((id(owner), key))
-                    buffers.append((owner, key, owner._buffers.get(key)))
+                    buffers.append((owner, key, owner._buffers[key] if key in owner._buffers else None))  # noqa: SIM401  (a ScriptModule's has no get)
                     owner._buffers[key] = before.clone()
         yield
     finally:

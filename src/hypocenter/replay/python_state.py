@@ -11,6 +11,7 @@ Objects of libraries (a trainer, a logger) are left alone: other threads may be 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import random
 import sys
@@ -35,22 +36,47 @@ _ITERATORS = (type(iter([])), type(iter(())), type(iter(range(0))))  # which can
 
 
 @contextlib.contextmanager
-def kept(modules: Iterable[torch.nn.Module]) -> Generator[None, None, None]:
-    """Inside this block these modules may be called; after it what they keep in Python is as it was."""
+def kept(
+    modules: Iterable[torch.nn.Module], on_leaving: Callable[[], None] = lambda: None
+) -> Generator[None, None, None]:
+    """Inside this block these modules may be called; after it what they keep in Python is as it was.
+
+    Args:
+        on_leaving: called when the block is over and nothing is put back yet.
+    """
     state = _State()
-    for module in {id(part): part for root in modules for part in root.modules()}.values():
+    for module in _parts(modules):
         state.take_module(module)
     try:
         with _silent():
             yield
+        on_leaving()
     finally:
         state.put_back()
 
 
+def why_not(modules: Iterable[torch.nn.Module]) -> str:
+    """What these modules hold that cannot be put back, in words, or ''."""
+    state = _State()
+    for module in _parts(modules):
+        state.take_module(module)
+    return state.lasting
+
+
+def _parts(modules: Iterable[torch.nn.Module]) -> Iterable[torch.nn.Module]:
+    found = {id(part): part for root in modules for part in root.modules()}
+    return [part for part in found.values() if not isinstance(part, torch.jit.ScriptModule)]
+
+
 class _State:
-    """Copies of what is there now."""
+    """Copies of what is there now.
+
+    Attributes:
+        lasting: what was met that cannot be put back, in words.
+    """
 
     def __init__(self) -> None:
+        self.lasting = ""
         self._undo: list[Callable[[], None]] = []
         self._seen: dict[int, Any] = {}  # by id, held: no id is given anew
         self._n_bytes = 0
@@ -65,7 +91,10 @@ class _State:
         attributes = vars(module)
         self._take_dict(attributes, DEPTH, left_out=_OF_TORCH)
         for kind in type(module).__mro__:
-            self._take_globals(kind.__dict__.get("forward"))
+            self._take_globals(forward := kind.__dict__.get("forward"))
+            if isinstance(forward, FunctionType):
+                for name in forward.__code__.co_names:
+                    self._look_for_lasting(forward.__globals__.get(name))
         self._take_function(attributes.get("forward"), DEPTH)
         for name in _HOOKS:
             for hook in attributes.get(name, {}).values():
@@ -88,8 +117,14 @@ class _State:
             self._remember(value, undo)
         elif isinstance(value, (torch.Tensor, np.ndarray)):
             self._take_values(value)
+        elif isinstance(value, (io.IOBase, Iterator)):
+            self._look_for_lasting(value)
         elif hasattr(value, "__dict__") and _is_of_the_user(type(value)):
             self._take_dict(vars(value), depth)
+
+    def _look_for_lasting(self, value: Any) -> None:
+        if isinstance(value, (io.IOBase, Iterator)) and not isinstance(value, _ITERATORS):
+            self.lasting = f"the model uses a {type(value).__name__}, which cannot be put back"  # type: ignore[reportUnknownMemberType]
 
     def _remember(self, value: Any, undo: Callable[[], None]) -> None:
         self._seen[id(value)] = value

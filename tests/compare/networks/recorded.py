@@ -19,7 +19,7 @@ def record(
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     torch.manual_seed(11)  # its state is recorded too
     numbers = torch.Generator().manual_seed(7)
-    options = {"level": "modules", "sketch": True, "param_schedule": "every=1", "replay": False}
+    options = {"level": "modules", "sketch": True, "param_schedule": "every=1", "replay": False, "audit": "never"}
     options["calibrate"] = calibrate
     with hypocenter.watch(model, optimizer, out=out, **options):
         for _ in range(2):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable
 from pathlib import Path
@@ -62,21 +63,24 @@ class Job:
 
     def train(self, out: Path, n_steps: int = N_STEPS, **options: Any) -> list[Finding]:
         with hypocenter.watch(out=str(out), **options):
-            for step in range(n_steps):
-                if self.is_zeroed(step):
-                    self.optimizer.zero_grad()
-                for number in range(N_MICRO):
-                    tokens = torch.randint(0, 20, (16,))
-                    loss = functional.cross_entropy(self.model(tokens), (tokens + 1) % 20) / N_MICRO
-                    if self.is_gone_back(step, number):
-                        for count in range(1, self.times(step, number) + 1):
-                            loss.backward(retain_graph=count < self.times(step, number))
-                self.after_backward(step)
-                nn.utils.clip_grad_norm_(self.model.parameters(), 0.5)
-                self.after_clip(step)
-                self.optimizer.step()
-                self.after_step(step)
+            self.loop(n_steps)
         return findings(out)
+
+    def loop(self, n_steps: int) -> None:
+        for step in range(n_steps):
+            if self.is_zeroed(step):
+                self.optimizer.zero_grad()
+            for number in range(N_MICRO):
+                tokens = torch.randint(0, 20, (16,))
+                loss = functional.cross_entropy(self.model(tokens), (tokens + 1) % 20) / N_MICRO
+                if self.is_gone_back(step, number):
+                    for count in range(1, self.times(step, number) + 1):
+                        loss.backward(retain_graph=count < self.times(step, number))
+            self.after_backward(step)
+            nn.utils.clip_grad_norm_(self.model.parameters(), 0.5)
+            self.after_clip(step)
+            self.optimizer.step()
+            self.after_step(step)
 
 
 def findings(out: Path) -> list[Finding]:
@@ -449,3 +453,34 @@ def test_backward_passes_without_an_update_are_told_at_the_end(tmp_path: Path) -
     found = [f for f in diagnose(open_run(tmp_path / "run")).findings if f.severity in WARNS]
     assert [(f.code, f.step) for f in found] == [("HC233", AT)]
     assert found[0].title == f"the gradients of the last {(N_STEPS - AT) * N_MICRO} micro-batches are in no update"
+
+
+class Forgetful(Net):
+    """What it does at a call depends on the calls before, in ways that can be put back or cannot."""
+
+    def __init__(self, numbers: Any) -> None:
+        super().__init__()
+        self.n_calls, self.numbers = 0, numbers
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        self.n_calls += 1
+        return super().forward(tokens) * (1.0 + 0.01 * self.n_calls + 0.01 * next(self.numbers))
+
+
+@pytest.mark.parametrize(
+    "numbers", [lambda: iter(list(range(99))), lambda: (n for n in range(99))], ids=["list", "generator"]
+)
+def test_a_model_that_counts_its_calls_trains_as_without_us(numbers: Callable[[], Any], tmp_path: Path) -> None:
+    trained: list[Job] = []
+    for out in (tmp_path / "run", None):
+        job = Job()
+        torch.manual_seed(0)
+        job.model = Forgetful(numbers())
+        job.optimizer = torch.optim.AdamW(job.model.parameters(), lr=1e-2)
+        torch.manual_seed(1)
+        with contextlib.nullcontext() if out is None else hypocenter.watch(out=str(out), audit="every=1"):
+            job.loop(8)
+        trained.append(job)
+
+    for ours, theirs in zip(*(job.model.state_dict().values() for job in trained), strict=True):
+        assert torch.equal(ours, theirs)

@@ -80,14 +80,19 @@ class Again:
             ReplayImpossible: with the reason.
         """
         started = time.perf_counter()
-        before = self._state()
-        found = Examined(microbatch=microbatch.number, again=self.bits(microbatch), run=run)
+        before, after = self._state(), dict[str, object]()
+        self._replayer.on_leaving = lambda: after.update(self._state())
+        try:
+            again = self.bits(microbatch)
+        finally:
+            self._replayer.on_leaving = lambda: None
+        found = Examined(microbatch=microbatch.number, again=again, run=run)
         agrees = bool(found.from_run.relative) and not found.from_run.names
         if not agrees:
             found.second = self.bits(microbatch)
         if check_ops or not agrees:
             found.check = self.ops(microbatch, log=log)
-        found.state = changed(before, self._state())
+        found.state = changed(before, after)
         found.n_bad_inputs = sum(
             int((~torch.isfinite(t)).sum()) for t in self._replayer.batch_tensors(microbatch) if t.is_floating_point()
         )

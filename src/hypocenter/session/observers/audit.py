@@ -155,7 +155,7 @@ class Audit(Observer):
         sums: list[Tensor | None] = [None] * len(parameters)
         for microbatch in update.microbatches:
             with torch.enable_grad(), _without_hooks(parameters):
-                replayed = self.context.replayer.run(microbatch, parameters)
+                replayed = self.context.replayer.run(microbatch, parameters, must_leave_no_trace=True)
             must_repeat(microbatch, replayed)
             for index, grad in enumerate(replayed.grads):
                 values = None if grad is None else local(grad)
@@ -222,7 +222,9 @@ class Audit(Observer):
                 self.context.label(parameter), law.UNBALANCED, update.step, order(), entry.factor / (usual or 1.0),
                 module=kind, call=max(0, n_before),
             )  # fmt: skip
-            if n_before >= STAYS or (kind == law.STEP_BEFORE and n_before >= 0):
+            # of updates by hand it takes some steps to know where one ends
+            is_known = n_before >= 0 and isinstance(update.optimizer, torch.optim.Optimizer)
+            if n_before >= STAYS or (kind == law.STEP_BEFORE and is_known):
                 self.rows.append(replace(row, op=number))
         if usual is not None:
             self._explain(usual, update, [entries[i] for i in entries])
