@@ -187,7 +187,7 @@ class Replayer:
             raise ReplayImpossible(why)
         if must_leave_no_trace:
             modules = _modules_of(event for _, event in self._tape.slice(microbatch))
-            if why := python_state.why_not(modules):
+            if why := python_state.why_not(modules) or self._why_seen_outside(parameters):
                 raise ReplayImpossible(why)
         try:
             return self._run(microbatch, parameters, mode, context, around, rows, seed_scale, float32_at)
@@ -195,9 +195,23 @@ class Replayer:
             if _REENTRANT not in str(error) or self._accumulate:
                 raise
             self._accumulate = True
+            if must_leave_no_trace and (why := self._why_seen_outside(parameters)):
+                raise ReplayImpossible(why) from error
             if mode is not None and hasattr(mode, "restart"):
                 mode.restart()  # type: ignore[attr-defined]
             return self._run(microbatch, parameters, mode, context, around, rows, seed_scale, float32_at)
+
+    def _why_seen_outside(self, parameters: Sequence[torch.Tensor]) -> str:
+        """Why others would hear of gradients that can only be had by accumulating them, or ''.
+
+        Wrappers (DDP, Megatron's) hook the node that accumulates: out of sight, and out of reach.
+        """
+        is_heard = alone.is_one_of_many() or any(hasattr(p, "main_grad") for p in parameters)
+        return (
+            "reentrant checkpointing hands gradients to the wrapper of the model"
+            if self._accumulate and is_heard
+            else ""
+        )
 
     def _run(
         self,
