@@ -8,6 +8,8 @@ writes none but the first.
                                           at and sum of them changed; `module`: "value", or the name of the optimizer's
                                           state. `op`: "gone" for state that is not there any more; `call`: how many
                                           steps ago that was. `source`: the line that wrote to it, where one was seen
+    site `group[N].<option>`, port `changed`, module `option`: an option of an optimizer's group, as it is now; `op`: as
+                                          the update before had it; `call` as above
     site `laws`, port `changed`           of all tensors of that kind (`module`) that were looked at: n, sum of them
                                           changed
     site <parameter>, port `unbalanced`   what the optimizer is about to use, by what the micro-batches give when they
@@ -59,4 +61,5 @@ MADE, USED = "grad_made", "grad_used"
 SKETCH = 16  # numbers
 BETWEEN, GRADIENT = "between", "gradient"  # laws
 MISSING, FACTOR, STEP_BEFORE, MICROBATCH, OTHER = "missing", "factor", "the step before", "a micro-batch", "other"
+OPTION = "option"
 GONE, FROZEN, NOT_CALLED = "gone", "frozen", "not called"

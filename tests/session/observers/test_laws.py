@@ -484,3 +484,21 @@ def test_a_model_that_counts_its_calls_trains_as_without_us(numbers: Callable[[]
 
     for ours, theirs in zip(*(job.model.state_dict().values() for job in trained), strict=True):
         assert torch.equal(ours, theirs)
+
+
+def test_an_option_that_changes_and_stays_is_a_note(tmp_path: Path) -> None:
+    job = Job()
+    job.after_step = at(AT - 1, lambda: job.optimizer.param_groups[0].update(lr=0.0))
+
+    found = job.train(tmp_path / "run", audit="never")
+
+    assert [(f.code, f.severity, f.step, f.site) for f in found] == [("HC231", "note", AT, "group[0].lr")]
+    assert "lr of parameter group 0 is 0, and was 0.01" in found[0].title
+
+
+def test_what_a_schedule_moves_is_not_told(tmp_path: Path) -> None:
+    job = Job()
+    schedule = torch.optim.lr_scheduler.StepLR(job.optimizer, AT)
+    job.after_step = lambda step: schedule.step()
+
+    assert job.train(tmp_path / "run", audit="never") == []

@@ -9,7 +9,8 @@ How it is decided
     After an update a sample of the parameters and of all their state is kept and compared, bit by bit, before the
     next update of the same optimizer: some parameters in turn at updates 1, 2, 4, 8, ... and every 1000th, all of them
     at steps of `--audit`. A program that writes to its parameters on purpose has the habit of it: so it counts only
-    when the same tensor stayed between two looked-at pairs of updates before, or between four after it.
+    when the same tensor stayed between two looked-at pairs of updates before, or between four after it. The options of
+    the optimizer's groups (rate, decay) are compared at every update; what a schedule of torch moves is left out.
 
 What to do
     Look at the line that is named, or at what runs between the two steps. If it is meant, nothing.
@@ -17,7 +18,7 @@ What to do
 When it is wrong
     The bits are certain, the intention is not. When a line of the program was seen that writes to the parameter, when
     all parameters change at once (a checkpoint is loaded, averages are swapped in), or the same state of all, it is a
-    note.
+    note; so is an option that changes and then stays.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hypocenter.detect.engine import rule
-from hypocenter.detect.law_rows import CHANGED, GONE, SITE
+from hypocenter.detect.law_rows import CHANGED, GONE, OPTION, SITE
 from hypocenter.detect.update_rows import share
 from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding, Reading
@@ -40,7 +41,8 @@ WHOLE = 0.9  # of all that was looked at: a load, or a swap
 def check(window: Window) -> Iterator[Finding]:
     """Fire once a step, for all that has changed."""
     rows = [row for row in window.of("optimizer") if row.port == CHANGED]
-    changed = [row for row in rows if row.site != SITE]
+    yield from (_of_option(window, row) for row in rows if row.module == OPTION)
+    changed = [row for row in rows if row.site != SITE and row.module != OPTION]
     if not changed:
         return
     first = changed[0]
@@ -67,6 +69,18 @@ def check(window: Window) -> Iterator[Finding]:
         then=("training goes on from values that no update made",),
         confidence="proven",
     )
+
+
+def _of_option(window: Window, row: Reading) -> Finding:
+    """A program may change it on purpose."""
+    number, _, name = row.site.removeprefix("group[").partition("].")
+    return Finding(
+        code="HC231", kind="desync", severity="note", step=row.step - row.call, rank=window.rank, phase="optimizer",
+        title=f"{name} of parameter group {number} is {row.summary.sum:g}, and was {row.op} before",
+        site=row.site, port=name, cause="program-error", confidence="proven",
+        why=(f"it was {row.op} at the updates before and stays as it is now; no schedule of torch moves it",),
+        then=("updates are made otherwise from this step on",), limit=float(row.op), actual=row.summary.sum,
+    )  # fmt: skip
 
 
 def _why(first: Reading, changed: list[Reading], step: int) -> Iterator[str]:

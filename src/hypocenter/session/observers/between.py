@@ -11,6 +11,7 @@ is none between FOLLOWED pairs after it, and only once for each tensor.
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,15 +21,17 @@ import torch
 from torch import Tensor
 
 from hypocenter import schedule
-from hypocenter.detect.law_rows import BALANCED, BETWEEN, CHANGED, GONE, SITE
+from hypocenter.detect.law_rows import BALANCED, BETWEEN, CHANGED, GONE, OPTION, SITE
 from hypocenter.nouns import Reading, replace
 from hypocenter.session.observer import Context, Observer, Update
-from hypocenter.session.observers.optimizer_rows import count_row
+from hypocenter.session.observers.optimizer_rows import count_row, number_row
 from hypocenter.session.observers.sampled import sample
 from hypocenter.tap.gradients import to_host
 from hypocenter.tap.source import source_of
 
 ELEMENTS = 256  # of a tensor
+GROUPS = 8  # whose options are looked at
+_SCHEDULED = frozenset({"lr", "momentum", "initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum"})
 PARAMETERS = 32  # in one step that is not audited
 STAYS, FOLLOWED = 2, 4  # pairs of updates
 ROUNDINGS, FEW_ROUNDINGS = 32, 2  # of the largest of a tensor, in its format, or in a format of 16 bits: no write
@@ -52,6 +55,8 @@ class _Kept:
     optimizer: weakref.ref[Any]
     values: dict[_Key, tuple[weakref.ref[Tensor], Tensor | float]] = field(default_factory=dict)
     n_updates: int = 0
+    options: list[dict[str, float]] = field(default_factory=list)  # of its first groups
+    track: _Track = field(default_factory=_Track)  # of the options
 
     def keep(self, found: Sequence[tuple[_Key, Tensor, Tensor | float]]) -> None:
         """Copy these: (key, parameter, sample or number). All samples of a format on a device in one operation."""
@@ -112,6 +117,7 @@ class Between(Observer):
             return
         kept = self._of(optimizer)
         kept.n_updates += 1
+        kept.options = _options(optimizer)
         kept.values = {}
         chosen = self._chosen(optimizer, kept.n_updates, update.step + 1)
         if not chosen:
@@ -138,7 +144,12 @@ class Between(Observer):
     def before_update(self, update: Update) -> None:
         """Compare it with what is there."""
         optimizer = self.context.framework.optimizer(update.optimizer)
-        if optimizer is None or not (kept := self._of(optimizer)).values or not update.check.is_finite:
+        if optimizer is None:
+            return
+        kept = self._of(optimizer)
+        if kept.options:
+            self._look_at_options(kept, _options(optimizer), update.step)
+        if not kept.values or not update.check.is_finite:
             return
         before, kept.values = kept.values, {}
         alive = {key: (p, value) for key, (ref, value) in before.items() if (p := ref()) is not None}
@@ -164,17 +175,31 @@ class Between(Observer):
             balanced = len(looked), len(looked) - changed
             self.rows.append(count_row(SITE, BALANCED, update.step, order(), balanced, module=BETWEEN))
 
+    def _look_at_options(self, kept: _Kept, now: list[dict[str, float]], step: int) -> None:
+        row: Reading | None = None
+        if now != kept.options and len(now) == len(kept.options):
+            number, name = next(
+                (i, name) for i, group in enumerate(now) for name in group if group[name] != kept.options[i].get(name)
+            )
+            order = self.context.clock.next_order()
+            row = number_row(f"group[{number}].{name}", CHANGED, step, order, now[number][name], module=OPTION)
+            row = replace(row, op=f"{kept.options[number].get(name, math.nan):g}")
+        self._follow(kept.track, row, step)
+
     def _look(self, key: _Key, parameter: Tensor, step: int, counts: tuple[int, int]) -> None:
         track = self._tracks.setdefault(key, _Track())
-        if not counts[1]:
+        self._follow(track, self._row(key, parameter, step, counts) if counts[1] else None, step)
+
+    def _follow(self, track: _Track, row: Reading | None, step: int) -> None:
+        """One more look: what has changed, or None."""
+        if row is None:
             track.n_stayed += 1
             if track.event is not None and track.n_stayed >= FOLLOWED:
                 self._tell(track, replace(track.event, step=step, call=step - track.event.step))
             return
-        row = self._row(key, parameter, step, counts)
         if track.is_over or track.event is not None:
             track.is_over, track.event = True, None
-        elif track.n_stayed >= STAYS:
+        elif track.n_stayed >= STAYS and row.module != OPTION:
             self._tell(track, row)
         else:
             track.event = row
@@ -192,6 +217,18 @@ class Between(Observer):
         writer = self.context.writer_of(parameter)
         source = source_of(writer[0].co_filename, writer[1], writer[0].co_name) if writer is not None else None
         return replace(row, source=source, op="" if counts[0] else GONE)
+
+
+def _options(optimizer: Any) -> list[dict[str, float]]:
+    """Numbers of its first groups; of what a schedule of torch moves nothing."""
+    return [
+        {
+            name: value
+            for name, value in group.items()
+            if type(value) in (int, float) and not ("initial_lr" in group and name in _SCHEDULED)
+        }
+        for group in optimizer.param_groups[:GROUPS]
+    ]
 
 
 def _held(optimizer: Any, parameter: Tensor) -> Iterator[tuple[str, Tensor | float]]:
