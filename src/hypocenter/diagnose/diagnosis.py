@@ -14,6 +14,7 @@ from hypocenter.diagnose.fold import fold
 from hypocenter.diagnose.group import Folded
 from hypocenter.diagnose.handed_on import without_received
 from hypocenter.diagnose.job_end import jobs_of
+from hypocenter.diagnose.laws import with_laws
 from hypocenter.diagnose.looked import Still, looked_at, still_in
 from hypocenter.diagnose.panels import panels_of
 from hypocenter.diagnose.ranks import together
@@ -58,6 +59,7 @@ def diagnose(recorded: Recorded, plugins: Sequence[str] = ()) -> Diagnosis:
     exhibits = without_received(together(evidence), recorded.places)
     found = deaths.explained(found, dead)
     folded = with_device(fold(exhibits.found, [f for f in found if f.code != deaths.CODE], records))
+    folded = with_laws(folded)
     folded = deaths.with_deaths(folded, [f for f in found if f.code == deaths.CODE])
     status, why = _status(folded, exhibits, records, recorded, doubts(jobs[-1], looked_at(recorded, records, still)))
     n_sites, n_rows = extent(recorded)

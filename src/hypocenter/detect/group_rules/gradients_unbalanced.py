@@ -141,7 +141,7 @@ def _ranks(step: int, habits: _Habits, off: Mapping[int, float]) -> Iterator[Fin
         how = "are in no update" if is_left_out else f"count {share:.3g} times as much as those of the other ranks"
         why = [f"at {n_before} audited steps before all ranks had the same weight"] if n_before else []
         yield _finding(
-            step, rank, "", f"the gradients of rank {rank} {how}", share,
+            step, rank, "", f"the gradients of rank {rank} {how}", 0.0 if is_left_out else share,
             ["done again, the micro-batches of all ranks add up to what is used only with these weights", *why],
         )  # fmt: skip
     for rank in habits.n_left_out.keys() - off.keys():

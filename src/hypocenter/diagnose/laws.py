@@ -1,0 +1,53 @@
+"""A broken law is told under what explains it: under a finding that knows more, or one law under another.
+
+A law says that two sides of an equation differ, whatever the reason. A sum over ranks that came out wrong, a device
+that computes wrongly, a rank with other gradients break the law of gradients too; a gradient that is left out leaves its
+parameter without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hypocenter.diagnose.group import Folded
+from hypocenter.nouns import Finding
+
+LAWS = ("HC232", "HC308", "HC231", "HC233")  # the one that says most first
+_KINDS = frozenset({"comm", "desync", "hardware", "exploding", "spike", "nonfinite", "loss-scale-collapse", "config"})
+
+
+def with_laws(folded: Sequence[Folded]) -> tuple[Folded, ...]:
+    """The same findings; laws that another one explains are told in its `then`."""
+    under: dict[int, list[Finding]] = {}
+    kept: list[Folded] = []
+    for each in folded:
+        leader = _leader(each.finding, folded) if each.finding.code in LAWS else None
+        if leader is None:
+            kept.append(each)
+        else:
+            under.setdefault(id(leader), []).append(each.finding)
+    return tuple(_with(each, under.get(id(each), ())) for each in kept)
+
+
+def _leader(law: Finding, folded: Sequence[Folded]) -> Folded | None:
+    return next((each for each in folded if _explains(each.finding, law)), None)
+
+
+def _explains(other: Finding, law: Finding) -> bool:
+    if other.severity == "note":
+        return False
+    if other.code in LAWS:
+        is_first = LAWS.index(other.code) < LAWS.index(law.code)
+        return is_first and other.step == law.step and (other.param == law.param or law.severity == "note")
+    if other.kind not in _KINDS:
+        return False
+    of_ranks = law.code == "HC308" and other.severity == "error" and other.step <= law.step
+    return of_ranks or other.step == law.step
+
+
+def _with(leader: Folded, laws: Sequence[Finding]) -> Folded:
+    if not laws:
+        return leader
+    said = tuple(f"step {law.step}: {law.title}" for law in laws)
+    return replace(leader, finding=replace(leader.finding, then=(*leader.finding.then, *said)))
