@@ -1,8 +1,8 @@
 """A broken law is told under what explains it: under a finding that knows more, or one law under another.
 
 A law says that two sides of an equation differ, whatever the reason. A sum over ranks that came out wrong, a device
-that computes wrongly, a rank with other gradients break the law of gradients too; a gradient that is left out leaves its
-parameter without one.
+that computes wrongly, a rank with other gradients break the law of gradients too; a gradient that is left out leaves
+its parameter without one.
 """
 
 from __future__ import annotations
