@@ -17,6 +17,10 @@ LAWS = ("HC232", "HC308", "HC231", "HC233")  # the one that says most first
 _KINDS = frozenset({"comm", "desync", "hardware", "exploding", "spike", "nonfinite", "loss-scale-collapse", "config"})
 
 
+_APART = frozenset({"desync", "hardware"})
+LATER = 16  # steps, of what is seen only when replicas are compared
+
+
 def with_laws(folded: Sequence[Folded]) -> tuple[Folded, ...]:
     """The same findings; laws that another one explains are told in its `then`."""
     under: dict[int, list[Finding]] = {}
@@ -43,11 +47,21 @@ def _explains(other: Finding, law: Finding) -> bool:
     if other.kind not in _KINDS:
         return False
     of_ranks = law.code == "HC308" and other.severity == "error" and other.step <= law.step
-    return of_ranks or other.step == law.step
+    return of_ranks or other.step == law.step or _is_seen_later(other, law)
+
+
+def _is_seen_later(other: Finding, law: Finding) -> bool:
+    """Whether it is the same parameter, some steps after: replicas are compared every few steps."""
+    return other.kind in _APART and other.param == law.param is not None and law.step < other.step <= law.step + LATER
 
 
 def _with(leader: Folded, laws: Sequence[Finding]) -> Folded:
     if not laws:
         return leader
-    said = tuple(f"step {law.step}: {law.title}" for law in laws)
-    return replace(leader, finding=replace(leader.finding, then=(*leader.finding.then, *said)))
+    finding = leader.finding
+    began = min((law for law in laws if law.step < finding.step), key=lambda law: law.step, default=None)
+    if began is not None:
+        why = f"it began at step {began.step}: {began.title}"
+        finding = replace(finding, step=began.step, why=(*finding.why, why))
+    said = tuple(f"step {law.step}: {law.title}" for law in laws if law is not began)
+    return replace(leader, finding=replace(finding, then=(*finding.then, *said)))
