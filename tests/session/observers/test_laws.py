@@ -502,3 +502,17 @@ def test_what_a_schedule_moves_is_not_told(tmp_path: Path) -> None:
     job.after_step = lambda step: schedule.step()
 
     assert job.train(tmp_path / "run", audit="never") == []
+
+
+@pytest.mark.parametrize(("audit", "is_told"), [("every=1", True), ("auto", False)])
+def test_where_memory_is_short_no_step_is_audited(
+    audit: str, is_told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("hypocenter.session.observers.audit.free_bytes", lambda device: 1 << 10)
+    job = Job()
+    double(job)
+
+    found = job.train(tmp_path / "run", audit=audit)
+
+    assert [f for f in found if f.code == "HC232"] == []
+    assert ("step 0 could not be audited: it takes about" in capsys.readouterr().err) is is_told
