@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from hypocenter.replay.python_state import kept
+from hypocenter.replay.python_state import TENSOR_BYTES, kept, why_not
 
 n_global = 0
 seen_by_all = []
@@ -130,3 +130,25 @@ def test_parameters_and_data_are_left_alone(value):
 
     assert torch.equal(model.weight, expected)
     assert model.held is value
+
+
+def test_a_long_log_is_cut_back():
+    model = nn.Linear(2, 2)
+    model.log = list(range(20_000))
+
+    with kept([model]):
+        model.log.append(1)
+
+    assert len(model.log) == 20_000
+
+
+def test_what_cannot_be_put_back_is_told(tmp_path):
+    model = nn.Linear(2, 2)
+    assert why_not([model]) == ""
+
+    model.cache = torch.empty(TENSOR_BYTES + 1, dtype=torch.uint8)
+    assert "64 MiB" in why_not([model])
+
+    model.cache = None
+    with (tmp_path / "log").open("w") as model.log:
+        assert "TextIOWrapper" in why_not([model])

@@ -57,7 +57,7 @@ def kept(
 
 def why_not(modules: Iterable[torch.nn.Module]) -> str:
     """What these modules hold that cannot be put back, in words, or ''."""
-    state = _State()
+    state = _State(copies_values=False)
     for module in _parts(modules):
         state.take_module(module)
     return state.lasting
@@ -75,8 +75,9 @@ class _State:
         lasting: what was met that cannot be put back, in words.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, copies_values: bool = True) -> None:
         self.lasting = ""
+        self._copies_values = copies_values
         self._undo: list[Callable[[], None]] = []
         self._seen: dict[int, Any] = {}  # by id, held: no id is given anew
         self._n_bytes = 0
@@ -135,6 +136,9 @@ class _State:
             self._take_dict(value, depth)  # type: ignore[reportUnknownArgumentType]
             return
         if len(value) > ENTRIES:
+            if isinstance(value, list):  # data, or a long log: what is put on at its end is taken off
+                n_before = len(value)
+                self._remember(value, lambda: value.__delitem__(slice(n_before, None)))
             return
         before = list(value)
         if isinstance(value, list):
@@ -190,6 +194,8 @@ class _State:
         n_bytes = value.nbytes
         self._n_bytes += n_bytes
         if self._n_bytes > TENSOR_BYTES:
+            self.lasting = f"its modules keep more than {TENSOR_BYTES >> 20} MiB of tensors beside buffers"
+        if self.lasting or not self._copies_values:
             return
         if is_tensor:
             version, before = value._version, value.detach().clone()

@@ -123,9 +123,10 @@ class Audit(Observer):
         self._clipped = ()
         self._before.clear()
         if self._audits.is_due(update.step + 1):
-            self._before = {
-                id(p): g.clone() for p, grad in update.gradients if (g := sample(grad, ELEMENTS)) is not None
-            }
+            with self._audits.spending():
+                self._before = {
+                    id(p): g.clone() for p, grad in update.gradients if (g := sample(grad, ELEMENTS)) is not None
+                }
 
     def _has_usual_number(self, update: Update) -> bool:
         """Whether there are as many micro-batches as at the update before: some programs leave out a bad update.
