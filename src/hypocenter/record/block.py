@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
 
-import numpy as np
 import pyarrow as pa
 
 from hypocenter.record.norm_rows import NormRows, NormTemplate
@@ -44,19 +42,15 @@ class Block:
             return readings
         norms = _by_template([norms for _, norms in self._norms])
         batches = [template.batch(updates, self._mended) for template, updates in norms]
-        together = pa.Table.from_batches([readings, *batches], READINGS).combine_chunks()
-        order = self._order([update for _, updates in norms for update in updates])
-        return together.take(pa.array(order)).to_batches()[0]
-
-    def _order(self, updates: Sequence[NormRows]) -> np.ndarray:
-        """Where each row lies, behind the readings, when the updates lie there in this order."""
-        first = dict(zip(map(id, updates), accumulate(map(len, updates), initial=len(self._readings)), strict=False))
-        parts: list[np.ndarray] = []
-        begin = 0
-        for end, norms in self._norms:
-            parts += [np.arange(begin, end), np.arange(len(norms)) + first[id(norms)]]
-            begin = end
-        return np.concatenate([*parts, np.arange(begin, len(self._readings))])
+        pieces: dict[int, pa.RecordBatch] = {}
+        for template, updates in _by_template([norms for _, norms in self._norms]):
+            batch, n = template.batch(updates, self._mended), len(updates[0])
+            pieces.update({id(update): batch.slice(i * n, n) for i, update in enumerate(updates)})
+        ends = [end for end, _ in self._norms]
+        between = [readings.slice(begin, end - begin) for begin, end in zip([0, *ends], ends, strict=False)]
+        in_order = [each for pair in zip(between, (pieces[id(norms)] for _, norms in self._norms)) for each in pair]
+        together = pa.Table.from_batches([*in_order, readings.slice(ends[-1])], READINGS)
+        return together.combine_chunks().to_batches()[0]
 
     def steps(self) -> pa.RecordBatch | None:
         """All step records in columns; None if there are none."""

@@ -45,9 +45,9 @@ class NormTemplate:
             "sumsq": sumsq.ravel(),
             "n_nan": is_bad.astype(np.int64).ravel(),
         }
-        again = pa.array(np.tile(np.arange(n), len(updates)))
         columns = [
-            pa.array(changing[name], field.type) if (name := field.name) in changing else column.take(again)
+            pa.array(changing[name], field.type) if (name := field.name) in changing
+            else pa.concat_arrays([column] * len(updates))
             for field, column in zip(READINGS, self._columns, strict=True)
         ]
         return pa.RecordBatch.from_arrays(columns, schema=READINGS)

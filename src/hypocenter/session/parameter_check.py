@@ -47,7 +47,7 @@ class ParameterCheck:
         self._last: Any = (
             None  # the optimizer that stepped last: looked at once more at the end, also if it is gone by then
         )
-        self._started: tuple[_Left, list[tuple[torch.Tensor, torch.Tensor]]] | None = None
+        self._started: tuple[_Left, list[tuple[torch.Tensor, torch.Tensor | float]]] | None = None
         self._bad: list[weakref.ref[torch.Tensor]] = []  # found not finite, and reported
 
     def start(self, parameters: Sequence[torch.Tensor], optimizer: Any, step: int, *, is_suspect: bool) -> bool:
@@ -68,7 +68,7 @@ class ParameterCheck:
         )
         started = self._sentinel.start_parameters(parameters, left.n_updates)
         self._started = (left, started)
-        return not started or started[0][1].device.type == "cpu"
+        return not started or isinstance(started[0][1], float)
 
     def let_go(self, optimizer: Any) -> None:
         """Another optimizer than the last one is about to step: if the program has let go of that one, it is gone."""

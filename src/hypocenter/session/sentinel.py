@@ -14,7 +14,7 @@ from hypocenter.session.check import Check, Judge
 from hypocenter.summary.reducers.torch_float64 import in_float64
 from hypocenter.tap.clock import Clock
 from hypocenter.tap.flat_parameters import is_flat, originals, unfolded
-from hypocenter.tap.gradients import is_finite, local, norms, to_host, to_host_with
+from hypocenter.tap.gradients import are_plain, is_finite, local, norms, read_norms, to_host, to_host_with
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.tape import Microbatch
 
@@ -64,13 +64,15 @@ class Sentinel:
             ahead: what other optimizers are going to use after this update: comes as a check of its own.
             unused: losses that nobody goes back from.
         """
-        held, held_ahead = _held(gradients), _held(ahead)
+        held, held_ahead = self._held(gradients), self._held(ahead)
         values = [value for microbatch in microbatches for value in microbatch.values]
         thrown_away = [microbatch.values[0] for microbatch in unused]
         riders, self._riders = self._riders, []
-        host, told = to_host_with(
-            [*norms([g for _, g in held + held_ahead]), *values, *thrown_away], [numbers for numbers, _ in riders]
-        )
+        tensors = [g for _, g in held] + [g for _, g in held_ahead]
+        found = read_norms(tensors)
+        on_device = norms(tensors) if found is None else []
+        host, told = to_host_with([*on_device, *values, *thrown_away], [numbers for numbers, _ in riders])
+        host = (found or []) + host
         for (_, read), numbers in zip(riders, told, strict=True):
             read(numbers)
         n, n_all = len(held), len(held) + len(held_ahead)
@@ -80,8 +82,17 @@ class Sentinel:
             check.ahead = self._judged(held_ahead, host[n:n_all], scale=scale, remember=False)
         return check
 
+    def _held(
+        self, gradients: Sequence[tuple[torch.Tensor, torch.Tensor]]
+    ) -> Sequence[tuple[torch.Tensor, torch.Tensor]]:
+        """What of these gradients lies on this rank, by the user's parameters."""
+        if tuple([id(p) for p, _ in gradients]) in self._names_of and are_plain([g for _, g in gradients]):
+            return gradients
+        here = [(p, g) for p, grad in gradients if (g := local(grad)) is not None]
+        return [pair for p, g in here for pair in unfolded(p, g)]
+
     def _judged(
-        self, held: list[tuple[torch.Tensor, torch.Tensor]], found: list[float], *, scale: float, remember: bool
+        self, held: Sequence[tuple[torch.Tensor, torch.Tensor]], found: list[float], *, scale: float, remember: bool
     ) -> Check:
         """What the norms of these gradients tell."""
         check = Check()
@@ -99,8 +110,8 @@ class Sentinel:
 
     def start_parameters(
         self, parameters: Sequence[torch.Tensor], turn: int | None = None
-    ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """(parameter, norm on its device) after an update; `bad_parameters` reads them, now or at the next check.
+    ) -> list[tuple[torch.Tensor, torch.Tensor | float]]:
+        """(parameter, norm) after an update; `bad_parameters` reads those on devices, now or at the next check.
 
         Args:
             parameters: of the optimizer.
@@ -115,13 +126,20 @@ class Sentinel:
                 chosen = [p for i, p in enumerate(chosen) if p.dtype.itemsize < 4 or i % every == now]
             else:
                 chosen = chosen[now::every]
-        held = [(p, values) for p in chosen if (values := local(p)) is not None]
-        return [(p, norm) for (p, _), norm in zip(held, norms([v for _, v in held]), strict=True)]
+        held, values = chosen, chosen
+        if not are_plain(chosen):
+            here = [(p, v) for p in chosen if (v := local(p)) is not None]
+            held, values = [p for p, _ in here], [v for _, v in here]
+        if not held:
+            return []
+        return list(zip(held, read_norms(values) or norms(values), strict=True))
 
-    def bad_parameters(self, started: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> list[torch.Tensor]:
+    def bad_parameters(self, started: Sequence[tuple[torch.Tensor, torch.Tensor | float]]) -> list[torch.Tensor]:
         """Parameters that hold non-finite values."""
-        host = to_host([norm for _, norm in started])
-        suspects = [p for (p, _), norm in zip(started, host, strict=True) if not math.isfinite(norm)]
+        on_device = [(p, norm) for p, norm in started if isinstance(norm, torch.Tensor)]
+        read = to_host([norm for _, norm in on_device]) if on_device else []
+        suspects = [p for (p, _), norm in zip(on_device, read, strict=True) if not math.isfinite(norm)]
+        suspects += [p for p, norm in started if isinstance(norm, float) and not math.isfinite(norm)]
         return [p for p in suspects if (values := local(p)) is not None and not is_finite(values)]
 
     def label(self, parameter: torch.Tensor) -> str:
@@ -136,11 +154,11 @@ class Sentinel:
         return name
 
     def _labels_of(self, keys: tuple[int, ...], held: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> list[str]:
-        """The user's names of parameters with these ids."""
+        """The user's names of parameters with these ids; kept where none is a flat one, which is cut up each time."""
         names = self._names_of.get(keys)
         if names is None:
             names = [self.label(parameter) for parameter, _ in held]
-            if all(key in self._labels for key in keys):
+            if all(key in self._labels for key in keys) and not any(is_flat(p) for p, _ in held):
                 if len(self._names_of) >= TEMPLATES:
                     self._names_of.clear()
                 self._names_of[keys] = names
@@ -155,7 +173,7 @@ class Sentinel:
     def rows(self, check: Check, step: int, parameters: Sequence[torch.Tensor]) -> NormRows:
         """One row per local norm: at this level only the number of elements and the sum of squares are known."""
         names = tuple(check.grad_norms)
-        key = names, frozenset(p.dtype for p in parameters)
+        key = names, frozenset([p.dtype for p in parameters])
         template = self._templates.get(key)
         if template is None:
             template = _template(names, {self.label(o): o for p in parameters for o in _as_named(p)})
@@ -170,7 +188,7 @@ class Sentinel:
 
 
 def _exact_norm(gradient: torch.Tensor) -> float:
-    return float(torch.linalg.vector_norm(in_float64(gradient)))
+    return float(torch.linalg.vector_norm(in_float64(gradient.detach())))
 
 
 def _as_named(parameter: torch.Tensor) -> list[torch.Tensor]:
@@ -189,10 +207,3 @@ def _template(names: Sequence[str], parameters: Mapping[str, torch.Tensor]) -> N
         rows.append(known)
     return NormTemplate(rows)
 
-
-def _held(gradients: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """What of these gradients lies on this rank, by the user's parameters."""
-    here = [(p, g) for p, grad in gradients if (g := local(grad)) is not None]
-    if not any(map(is_flat, (p for p, _ in here))):
-        return here
-    return [pair for p, g in here for pair in unfolded(p, g)]

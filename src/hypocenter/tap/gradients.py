@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
+SMALL, FEW = 2048, 16  # elements, tensors: of larger ones, or of so few, a kernel for each is faster than a copy of all
+ROW = 8192  # elements that are copied together
+_HOST_DTYPES = frozenset((torch.float32, torch.bfloat16, torch.float16, torch.float64))
 _PLAIN_TYPES = frozenset((torch.Tensor, torch.nn.Parameter))  # which have nothing to unwrap
 
 
@@ -29,6 +33,61 @@ def local(tensor: torch.Tensor) -> torch.Tensor | None:
     return tensor.detach() if tensor.requires_grad else tensor
 
 
+def are_plain(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether `local` would give each of these back with the values that it has: a few passes instead of many calls."""
+    return (
+        _PLAIN_TYPES.issuperset(map(type, tensors))
+        and all(
+            layout is torch.strided and not is_meta and (dtype.is_floating_point or dtype.is_complex)
+            for layout, is_meta, dtype in {(t.layout, t.is_meta, t.dtype) for t in tensors}
+        )
+        and all([t.numel() for t in tensors])
+    )
+
+
+def read_norms(tensors: Sequence[torch.Tensor]) -> list[float] | None:
+    """L2 norms of tensors on the CPU, those of many small ones in float64; None if some are on another device.
+
+    Args:
+        tensors: dense, with at least one element each.
+    """
+    if not all([t.is_cpu for t in tensors]):
+        return None
+    small: list[int] = []
+    if len(tensors) > FEW and len(kinds := {t.dtype for t in tensors}) == 1 and _HOST_DTYPES.issuperset(kinds):
+        sizes = [t.numel() for t in tensors]
+        small = [i for i, n in enumerate(sizes) if n <= SMALL]
+    if len(small) <= FEW:
+        return to_host(norms(tensors)) if tensors else []
+    with torch.no_grad(), np.errstate(over="ignore", invalid="ignore"):
+        found = _norms_in_rows([tensors[i] for i in small], [sizes[i] for i in small])
+    if len(small) == len(tensors):
+        return found
+    out = dict(zip(small, found, strict=True))
+    large = [i for i in range(len(tensors)) if i not in out]
+    out.update(zip(large, to_host(norms([tensors[i] for i in large])), strict=True))
+    return [out[i] for i in range(len(tensors))]
+
+
+def _norms_in_rows(tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[float]:
+    """Norms of small tensors of one format, laid one behind the other: a kernel for each costs more than their numbers.
+
+    Rows are short: memory that fits the cache and that the allocator gives again. Fresh pages would cost most of it.
+    """
+    bounds = np.cumsum([0, *sizes])
+    squares = np.empty(ROW + SMALL)
+    found: list[np.ndarray] = []
+    begin = 0
+    while begin < len(tensors):
+        end = int(np.searchsorted(bounds[:-1], bounds[begin] + ROW))  # the first that begins outside of this row
+        row = torch._C._nn.flatten_dense_tensors(tensors[begin:end])  # type: ignore[reportAttributeAccessIssue]
+        values = (row.float() if row.dtype is torch.bfloat16 else row).numpy()
+        np.multiply(values, values, out=squares[: len(values)], dtype=np.float64)
+        found.append(np.add.reduceat(squares[: len(values)], bounds[begin:end] - bounds[begin]))
+        begin = end
+    return np.sqrt(np.concatenate(found)).tolist()
+
+
 def norms(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """L2 norms in float32 (0-d, on their device), one per tensor; nothing is transferred.
 
@@ -49,6 +108,7 @@ def norms(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [norm for norm in out if norm is not None]
 
 
+@torch.no_grad()
 def _norms_of_one_kind(group: list[torch.Tensor], dtype: torch.dtype) -> list[torch.Tensor]:
     if dtype in (torch.float32, torch.bfloat16, torch.float16):
         return list(torch._foreach_norm(group, 2, dtype=torch.float32))

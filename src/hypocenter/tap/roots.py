@@ -25,7 +25,7 @@ from hypocenter.tap.lent import lent_to
 from hypocenter.tap.own_frame import BESIDE_TORCH, RAISED, OwnFrame, hear
 from hypocenter.tap.source import user_frame
 from hypocenter.tap.state import capture_ambient, capture_rng
-from hypocenter.tap.tape import Event, Tape, version_of
+from hypocenter.tap.tape import Event, Tape, version_of, versions_of
 from hypocenter.tap.user_code import PRELUDE_EVENTS, UserCode, is_graph_taken
 from hypocenter.tap.variables import variables_of
 
@@ -147,7 +147,7 @@ class RootTap:
             training=module.training,
             buffers=self._buffers[key].before(module),
             parameters=(parameters := self._buffers[key].parameters()),
-            versions=[version_of(p) for p in parameters],
+            versions=versions_of(parameters),
             handed=held_by([holder for ref in self._holders[key] if (holder := ref()) is not None]),
             lent=lent_to(module, sys._getframe(1)),
         )

@@ -133,12 +133,15 @@ class Between(Observer):
 
     def _chosen(self, optimizer: Any, n_updates: int, step: int) -> Sequence[Tensor]:
         """What is looked at before the update of the next step."""
+        followed = {key[0] for key, track in self._tracks.items() if track.event is not None}
+        is_audited, is_due = self._audits.is_due(step), self._is_due(n_updates)
+        if not (is_audited or is_due or followed):
+            return []
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        if self._audits.is_due(step):
+        if is_audited:
             return parameters
         stride = -(-len(parameters) // PARAMETERS) if parameters else 1
-        some = parameters[n_updates % stride :: stride] if self._is_due(n_updates) else []
-        followed = {key[0] for key, track in self._tracks.items() if track.event is not None}
+        some = parameters[n_updates % stride :: stride] if is_due else []
         return [*some, *(p for p in parameters if id(p) in followed and not any(p is one for one in some))]
 
     def before_update(self, update: Update) -> None:

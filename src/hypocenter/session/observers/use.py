@@ -37,7 +37,7 @@ class _Trained:
     names: set[str] = field(default_factory=set)  # had a gradient at every update so far
     missing: dict[str, int] = field(default_factory=dict)  # of these: updates in a row without one
     last: dict[str, float] = field(default_factory=dict)  # norms at the last update
-    gradients: tuple[tuple[int, int], ...] = ()  # (id, version) of those that the last update used
+    gradients: tuple[list[int], list[int]] = ([], [])  # ids and versions of those that the last update used
     n_once: int = 0  # updates in a row that used losses and gradients once
     listening: dict[str, Callable[[], None]] = field(default_factory=dict)  # for calls of modules of those that miss
 
@@ -76,7 +76,7 @@ class Use(Observer):
     def _look_for_twice(self, trained: _Trained, update: Update) -> None:
         self._n_backward, self._n_updates = max(self._n_backward, len(update.microbatches)), self._n_updates + 1
         tensors = [gradient for _, gradient in update.gradients]
-        before, trained.gradients = trained.gradients, tuple(zip(map(id, tensors), versions_of(tensors), strict=True))
+        before, trained.gradients = trained.gradients, (list(map(id, tensors)), versions_of(tensors))
         roots = [slot for each in update.microbatches for slot in each.roots if slot is not None]
         kind = number = ""
         if len(set(roots)) < len(roots):
