@@ -26,22 +26,26 @@ def main() -> int:
     for mutant in draw(options.n, options.seed):
         done = outcome(mutant, options.audit)
         outcomes.append(done)
-        codes = ", ".join(f"{f.code}@{f.step} {f.severity} {f.param or f.site}" for f in done.findings) or "nothing"
-        marks = "".join(
-            mark if is_so else "-"
-            for mark, is_so in zip("fps", (done.is_found, done.is_placed, done.is_timed), strict=True)
-        )
-        where = mutant.where
-        once = "once" if where.is_once else "on"
-        print(
-            f"{marks} {mutant.mutation:28} {mutant.program:12} {where.step:3} {once:4} {where.name:20} -> {codes}",
-            flush=True,
-        )
-    _table(outcomes)
+        print_outcome(done)
+    print_table(outcomes)
     return 0
 
 
-def _table(outcomes: list[Outcome]) -> None:
+def print_outcome(done: Outcome) -> None:
+    """One line."""
+    mutant, where = done.mutant, done.mutant.where
+    codes = ", ".join(f"{f.code}@{f.step} {f.severity} {f.param or f.site}" for f in done.findings) or "nothing"
+    right = zip("fps", (done.is_found, done.is_placed, done.is_timed), strict=True)
+    marks = "".join(mark if is_so else "-" for mark, is_so in right)
+    once = "once" if where.is_once else "on"
+    print(
+        f"{marks} {mutant.mutation:28} {mutant.program:15} {where.step:3} {once:4} {where.name:20} -> {codes}",
+        flush=True,
+    )
+
+
+def print_table(outcomes: list[Outcome]) -> None:
+    """A row for each error."""
     by_error: dict[str, list[Outcome]] = defaultdict(list)
     for each in outcomes:
         by_error[each.mutant.mutation].append(each)

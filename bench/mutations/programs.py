@@ -23,7 +23,8 @@ def _nothing(step: int) -> None:
 class Stages:
     """What an error replaces. Each is called with the step."""
 
-    after_backward: Act = _nothing  # gradients of all micro-batches are there
+    before_reduction: Act = _nothing  # gradients of this rank's micro-batches are there
+    after_backward: Act = _nothing  # gradients of all micro-batches, of all ranks, are there
     after_clip: Act = _nothing
     around_update: Callable[[int], contextlib.AbstractContextManager[None]] = lambda step: contextlib.nullcontext()
     after_update: Act = _nothing
@@ -114,6 +115,10 @@ class Program:
     scaler: torch.amp.GradScaler | None = None
     stages: Stages = field(default_factory=Stages)
     other: Callable[[], None] = lambda: None  # an update of another model, before this one's
+    called: nn.Module | None = None  # what is called in place of the model: a wrapper of it
+    reduce: Act = _nothing  # the program's own average over ranks
+    share: Act = _nothing  # what it hands to the other ranks after an update
+    batches: torch.Generator | None = None  # of this rank; None: the global one
 
     def train(self, n_steps: int) -> None:
         """The loop."""
@@ -125,6 +130,8 @@ class Program:
                 self._microbatch(step, number)
             if self.scaler is not None:
                 self.scaler.unscale_(self.optimizer)
+            self.stages.before_reduction(step)
+            self.reduce(step)
             self.stages.after_backward(step)
             if self.clip is not None:
                 nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
@@ -137,12 +144,13 @@ class Program:
                         self.optimizer.step()
             if self.scaler is not None:
                 self.scaler.update()
+            self.share(step)
             self.stages.after_update(step)
 
     def _microbatch(self, step: int, number: int) -> None:
-        tokens = torch.randint(0, N_TOKENS, (16,))
+        tokens = torch.randint(0, N_TOKENS, (16,), generator=self.batches)
         with torch.autocast("cpu", self.autocast or torch.bfloat16, enabled=self.autocast is not None):
-            logits = self.model(tokens)
+            logits = (self.called or self.model)(tokens)
             loss = functional.cross_entropy(logits.float(), (tokens + 1) % N_TOKENS) / self.n_micro
         if isinstance(self.model, Experts):
             loss = loss + 0.1 * self.model.balance / self.n_micro

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,6 +15,7 @@ import torch
 import hypocenter
 from bench.mutations.mutations import MUTATIONS, NEEDS_MICRO, OF_ALL, SHIFTED, Where
 from bench.mutations.programs import PROGRAMS
+from bench.mutations.ranks import AFTER_UPDATE, OF_NO_PARAMETER
 from hypocenter.diagnose.diagnosis import diagnose
 from hypocenter.nouns import Finding
 from hypocenter.record.reader import open_run
@@ -49,13 +50,13 @@ class Outcome:
     def is_placed(self) -> bool:
         """Whether the parameter is named, where the error is of one."""
         names = (self.mutant.where.name, self.mutant.where.other)
-        is_of_all = self.mutant.mutation in OF_ALL
+        is_of_all = self.mutant.mutation in OF_ALL | OF_NO_PARAMETER
         return self.is_found and (is_of_all or any((f.param or f.site).endswith(names) for f in self.findings))
 
     @property
     def is_timed(self) -> bool:
         """Whether the first step is right."""
-        right = self.mutant.where.step + (self.mutant.mutation in SHIFTED)
+        right = self.mutant.where.step + (self.mutant.mutation in SHIFTED | AFTER_UPDATE)
         return self.is_found and min(f.step for f in self.findings) in (right, right + 1)
 
 
@@ -102,5 +103,10 @@ def outcome(mutant: Mutant, audit: str) -> Outcome:
     """Train it."""
     with TemporaryDirectory() as folder:
         found = train(mutant.program, mutant.seed, Path(folder) / "run", mutant, audit)
-    said = [f for f in found if f.severity in ("warning", "error") or f.code in ("HC231", "HC232", "HC233", "HC234")]
-    return Outcome(mutant=mutant, findings=tuple(said))
+    return Outcome(mutant=mutant, findings=said(found))
+
+
+def said(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """What counts: warnings, errors, and notes of laws."""
+    laws = ("HC231", "HC232", "HC233", "HC308", "HC309")
+    return tuple(f for f in findings if f.severity in ("warning", "error") or f.code in laws)

@@ -53,7 +53,7 @@ def difference(site: str, members: Sequence[Member]) -> Difference:
 
 
 def common_factors(differences: Sequence[Difference]) -> dict[int, float] | None:
-    """The factors by rank when all values that differ beyond rounding differ by the same; None otherwise."""
+    """The factors by rank when all values that differ beyond rounding differ by the same other than 1; else None."""
     real = [d for d in differences if d.kind != "rounding"]
     if not real or any(d.kind != "factor" for d in real):
         return None
@@ -63,7 +63,9 @@ def common_factors(differences: Sequence[Difference]) -> dict[int, float] | None
         relative = [_ratio(known, r) / _ratio(each.factors, r) - 1.0 for r in each.ranks if r in known]
         if any(abs(value) > 10 * PARALLEL for value in relative):
             return None
-    return by_group[real[0].ranks]
+    factors = by_group[real[0].ranks]
+    is_one = all(abs(_ratio(factors, rank) - 1.0) <= 10 * PARALLEL for rank in factors)
+    return None if is_one else factors
 
 
 def _ratio(factors: dict[int, float], rank: int) -> float:

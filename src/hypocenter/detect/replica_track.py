@@ -66,6 +66,7 @@ class ReplicaTrack:
     last_fed: int | None = None
     occasions: dict[str, list[Occasion]] = field(default_factory=dict[str, list[Occasion]])
     typed: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
+    began: dict[str, int] | None = None  # where no wrapper tells the groups: digests that all ranks began with
     clips: dict[str, list[Spread]] = field(default_factory=dict[str, list[Spread]])
     n_rewritten: dict[int, int] = field(default_factory=dict[int, int])  # by rank, where it is not 0
     ruined_from: int | None = None  # first step whose gradients were not finite and that was not skipped
@@ -110,6 +111,9 @@ def _feed(known: ReplicaTrack, panel: Panel) -> None:
         return
     is_replica = pc.and_(pc.is_valid(table["digest"]), pc.starts_with(table["port"], PARAM))
     rows = table.filter(pc.and_(is_replica, pc.equal(table["n_nan"], 0)))
+    if rows.num_rows and not any(panel.groups(axis) for axis in HOLD_COPIES):
+        _learn(known, panel, rows)
+        return
     for axis in HOLD_COPIES:
         groups = panel.groups(axis)
         if not groups:
@@ -121,6 +125,27 @@ def _feed(known: ReplicaTrack, panel: Panel) -> None:
             compared = compare(rows, groups, expected_equal(rows, axis, known.typed.get(axis, ())))
             known.occasions.setdefault(axis, []).extend(_occasions(panel, compared))
     _note_facts(known, panel)
+
+
+def _learn(known: ReplicaTrack, panel: Panel, rows: pa.Table) -> None:
+    """Of a job that averages by hand nothing tells what is a replica but this: it began equal, moved, and is equal."""
+    import pyarrow.compute as pc
+
+    _note_facts(known, panel)
+    everybody = [panel.ranks]
+    values = rows.filter(pc.and_(pc.equal(rows["port"], PARAM), pc.equal(rows["call"], 0)))
+    if "dp" not in known.typed:
+        if not values.num_rows:
+            return
+        compared = compare(values, everybody)
+        equal = [e for e in np.flatnonzero(~compared.differs) if compared.sizes[e] == len(panel.ranks)]
+        now = {compared.sites[compared.site[e]]: compared.members(int(e))[0].digest for e in equal}
+        if known.began is None:
+            known.began = now
+            return
+        known.typed["dp"] = frozenset(name for name, d in now.items() if known.began.get(name, d) != d)
+    compared = compare(rows, everybody, expected_equal(rows, "dp", known.typed["dp"]))
+    known.occasions.setdefault("dp", []).extend(_occasions(panel, compared))
 
 
 def _may_type(rows: pa.Table, axis: str) -> bool:

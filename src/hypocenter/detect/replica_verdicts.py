@@ -11,6 +11,7 @@ from hypocenter.detect import stream_track
 from hypocenter.detect.panel import Panel
 from hypocenter.detect.replica_kinds import Difference, common_factors
 from hypocenter.detect.replica_track import Occasion, ReplicaTrack, Spread, is_last, track
+from hypocenter.detect.replica_words import axis_words
 
 Reason = Literal["start", "unreduced", "clip", "flip", "split", "rounding", "streams", "rates", "data"]
 """start      they differ from the first recorded step on
@@ -38,10 +39,17 @@ class Verdict:
     clip: Spread | None = None
     is_averaged: bool = False  # somebody writes to the parameters between updates: replicas may differ meanwhile
     is_assumed: bool = False  # nothing but equal values at the start says that these are tensor-parallel replicas
+    have_gradients_agreed: bool = True  # at that step, where they were recorded
+    is_learned: bool = False  # no wrapper and no mesh tells what is a replica: it began equal, moved, and was equal
     writers: tuple[int, ...] = ()  # ranks on which parameters were changed between updates
     n_params_differ: int = 0  # at the end
     n_params: int = 0
     is_outside_wrapper: bool = False
+
+    @property
+    def along(self) -> str:
+        """`data-parallel `, to be put before the ranks or the replicas; '' where nobody knows."""
+        return "" if self.is_learned else f"{axis_words(self.axis)} "
 
     @property
     def aftermath(self) -> tuple[str, ...]:
@@ -87,6 +95,8 @@ def _judge(known: ReplicaTrack, streams: stream_track.StreamTrack, axis: str) ->
         factors=common_factors(shown.differences) if shown.what == "grad" else None,
         clip=_clip(known, axis, since, first.step),
         is_averaged=axis == "dp" and known.is_averaged(group),
+        have_gradients_agreed=at_same is None,
+        is_learned=known.began is not None,
         is_assumed=axis == "tp" and all(d.site in known.typed.get(axis, ()) for d in shown.differences),
         writers=tuple(sorted(known.n_rewritten)),
         n_params_differ=last.n_differ if last is not None else 0,
@@ -107,7 +117,8 @@ def _reason(
         return "data"
     if first.what == "grad":
         return _reason_of_gradients(first, grads)
-    if at_same is not None and axis == "dp" and not first.is_after:  # reduced gradients agree whatever parameters do
+    is_reduced = axis == "dp" and known.began is None  # what is learned may be a part of a layer that all compute
+    if at_same is not None and is_reduced and not first.is_after:  # reduced gradients agree whatever parameters do
         return _reason_of_gradients(at_same, grads)
     if _clip(known, axis, since, first.step) is not None:
         return "clip"

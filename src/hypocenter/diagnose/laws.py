@@ -13,10 +13,11 @@ from dataclasses import replace
 from hypocenter.diagnose.group import Folded
 from hypocenter.nouns import Finding
 
-LAWS = ("HC232", "HC308", "HC231", "HC233")  # the one that says most first
+LAWS = ("HC232", "HC308", "HC309", "HC231", "HC233")  # the one that says most first
 _KINDS = frozenset({"comm", "desync", "hardware", "exploding", "spike", "nonfinite", "loss-scale-collapse", "config"})
 
 
+_OF_RANKS = frozenset({"HC308", "HC309"})
 _APART = frozenset({"desync", "hardware"})
 LATER = 16  # steps, of what is seen only when replicas are compared
 
@@ -46,13 +47,14 @@ def _explains(other: Finding, law: Finding) -> bool:
         return is_first and other.step == law.step and (other.param == law.param or law.severity == "note")
     if other.kind not in _KINDS:
         return False
-    of_ranks = law.code == "HC308" and other.severity == "error" and other.step <= law.step
+    of_ranks = law.code in _OF_RANKS and other.severity == "error" and other.step <= law.step
     return of_ranks or other.step == law.step or _is_seen_later(other, law)
 
 
 def _is_seen_later(other: Finding, law: Finding) -> bool:
-    """Whether it is the same parameter, some steps after: replicas are compared every few steps."""
-    return other.kind in _APART and other.param == law.param is not None and law.step < other.step <= law.step + LATER
+    """Whether it is of the same parameter, or of replicas that lost their gradients, when they are compared next."""
+    is_same = other.param == law.param is not None or law.code == "HC309"
+    return other.kind in _APART and is_same and law.step < other.step <= law.step + LATER
 
 
 def _with(leader: Folded, laws: Sequence[Finding]) -> Folded:

@@ -40,15 +40,14 @@ class Block:
         readings = laid_out(READINGS, self._readings, self._mended)
         if not self._norms:
             return readings
-        norms = _by_template([norms for _, norms in self._norms])
-        batches = [template.batch(updates, self._mended) for template, updates in norms]
         pieces: dict[int, pa.RecordBatch] = {}
         for template, updates in _by_template([norms for _, norms in self._norms]):
             batch, n = template.batch(updates, self._mended), len(updates[0])
             pieces.update({id(update): batch.slice(i * n, n) for i, update in enumerate(updates)})
         ends = [end for end, _ in self._norms]
         between = [readings.slice(begin, end - begin) for begin, end in zip([0, *ends], ends, strict=False)]
-        in_order = [each for pair in zip(between, (pieces[id(norms)] for _, norms in self._norms)) for each in pair]
+        of_norms = [pieces[id(norms)] for _, norms in self._norms]
+        in_order = [each for pair in zip(between, of_norms, strict=True) for each in pair]
         together = pa.Table.from_batches([*in_order, readings.slice(ends[-1])], READINGS)
         return together.combine_chunks().to_batches()[0]
 

@@ -46,7 +46,8 @@ class NormTemplate:
             "n_nan": is_bad.astype(np.int64).ravel(),
         }
         columns = [
-            pa.array(changing[name], field.type) if (name := field.name) in changing
+            pa.array(changing[name], field.type)
+            if (name := field.name) in changing
             else pa.concat_arrays([column] * len(updates))
             for field, column in zip(READINGS, self._columns, strict=True)
         ]

@@ -44,6 +44,38 @@ class Table:
     groups: Callable[[], OwnGroups | None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement:
+    """What the ranks agreed on before a replay.
+
+    Attributes:
+        why_not: why there is none, or ''.
+        is_same_model: whether they have as many parameters; pipeline stages hold different ones.
+    """
+
+    why_not: str
+    is_same_model: bool = False
+
+
+def agree(table: Table, whole: Whole, n_microbatches: int, n_parameters: int, why_not: str) -> Agreement:
+    """Whether all ranks can replay. To be called on all of them, inside `Replayer.together`.
+
+    Args:
+        why_not: why this rank cannot, or ''.
+    """
+    n = n_microbatches
+    said = table.most([int(bool(why_not)), n, -n, n_parameters, -n_parameters, -whole.limit_bytes])
+    if said is None:
+        return Agreement(why_not="the ranks could not agree on a replay")
+    if why := why_not or _why_not(said) or ("" if n else "no micro-batch was recorded in this step"):
+        return Agreement(why_not=why)
+    try:
+        whole.agree(table.groups(), -said[5])
+    except RuntimeError:
+        return Agreement(why_not="another rank did not come to the replay")
+    return Agreement(why_not="", is_same_model=said[3] == -said[4])
+
+
 class Jointly:
     """Investigates a failure together with all other ranks. Every rank must call it at the same boundary."""
 
@@ -74,18 +106,11 @@ class Jointly:
         table: Table,
         whole: Whole,
     ) -> Outcome:
-        parameters = self._parameters()
         own_why_not = next((why for m in case.microbatches if (why := self._replayer.why_not(m))), "")
-        n = len(case.microbatches)
-        said = table.most([int(bool(own_why_not)), n, -n, len(parameters), -len(parameters), -whole.limit_bytes])
-        if why_not := own_why_not or _why_not(said) or ("" if n else "no micro-batch was recorded in this step"):
-            return Outcome(evidence=replace(base, why_not=why_not))
-        assert said is not None
-        is_same_model = said[3] == -said[4]  # pipeline stages hold different parameters: then each names its own
-        try:
-            whole.agree(table.groups(), -said[5])
-        except RuntimeError:
-            return Outcome(evidence=replace(base, why_not="another rank did not come to the replay"))
+        agreement = agree(table, whole, len(case.microbatches), len(self._parameters()), own_why_not)
+        if agreement.why_not:
+            return Outcome(evidence=replace(base, why_not=agreement.why_not))
+        is_same_model = agreement.is_same_model
         for microbatch in self._in_order(case.microbatches, table):
             outcome = self._one(
                 case, replace(base, microbatch=microbatch.number), microbatch, observers, table, is_same_model
@@ -172,9 +197,7 @@ def _is_received(tracer: OpTracer, found: Blame) -> bool:
     return found.origin is not None and tracer.nodes[found.origin].traced.is_collective
 
 
-def _why_not(said: list[int] | None) -> str:
-    if said is None:
-        return "the ranks could not agree on a replay"
+def _why_not(said: list[int]) -> str:
     if said[0]:
         return "the step cannot be done again on another rank"
     if said[1] != -said[2]:

@@ -37,6 +37,7 @@ from hypocenter.replay.jointly import Table
 from hypocenter.replay.own_groups import OwnGroups
 from hypocenter.session.assembly import Assembled, Assembly, StepCount, named, silent, start_most
 from hypocenter.session.check import scalar_reading
+from hypocenter.session.side_thread import SideThread
 from hypocenter.session.wire import receive, send
 
 UNHURRIED = timedelta(hours=12)  # nobody waits for it: a rank may evaluate or save for long
@@ -361,16 +362,20 @@ def nobody() -> Council:
     return Council(is_wanted=False, timeout_s=0.0, warn=lambda _: None)
 
 
-class _RollCall(threading.Thread):
+class _RollCall(SideThread):
     """Says in the store that this rank waits, and finds out who does not. In a thread: the store may be gone too."""
 
     def __init__(self, groups: Assembled | None, rank: int, world_size: int) -> None:
-        super().__init__(name="hypocenter-roll-call", daemon=True)
+        super().__init__("hypocenter-roll-call", 1.0)
         self._groups, self._rank, self._world_size = groups, rank, world_size
         self.ask = threading.Event()
         self.missing: list[int] = []
 
-    def run(self) -> None:
+    def call_off(self) -> None:
+        """Look now."""
+        self.ask.set()
+
+    def work(self) -> None:
         """Say `waits/RANK`; when asked, list who has not."""
         if self._groups is None:
             return

@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 
+from hypocenter.session.side_thread import SideThread
+
 MAX_RANKS = 2048  # a mesh of gloo has a socket per pair: 2 * 2048 of them fit below the usual limit of open files
 FIRST_POLL_S, LAST_POLL_S = 0.01, 0.5  # between two looks whether all have spoken
 PATIENCE = 6.0  # times agree_timeout_s: how long we look; ranks reach their first update at different times
@@ -62,13 +64,13 @@ class StepCount:
             return possible
 
 
-class Assembly(threading.Thread):
+class Assembly(SideThread):
     """Builds the side groups, or finds out why there are none. `outcome` or `why_not` is set when `over` is."""
 
     def __init__(
         self, store: Any, *, rank: int, world_size: int, key: str, waits: bool, steps: StepCount, timeout_s: float
     ) -> None:
-        super().__init__(name="hypocenter-assembly", daemon=True)
+        super().__init__("hypocenter-assembly", timeout_s)
         self._store = own_connection(store, f"hypocenter/{key}")
         self._rank, self._world_size, self._waits = rank, world_size, waits
         self._steps, self._timeout_s = steps, timeout_s
@@ -81,7 +83,7 @@ class Assembly(threading.Thread):
         """Nobody wants the groups any more."""
         self._is_called_off = True
 
-    def run(self) -> None:
+    def work(self) -> None:
         """Speak, wait for all, build."""
         try:
             self.outcome = self._assemble()

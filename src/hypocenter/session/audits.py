@@ -40,6 +40,10 @@ class Audits:
             known = self._decided[step] = self._is_scheduled(step) or (self._is_auto and self._has_time())
         return known
 
+    def is_due_everywhere(self, step: int) -> bool:
+        """Whether every rank audits this step, however long its audits have taken."""
+        return self._is_scheduled(step)
+
     def stop(self) -> None:
         """No step is audited any more."""
         self._is_auto, self._is_scheduled = False, schedule.parse("never")

@@ -206,4 +206,3 @@ def _template(names: Sequence[str], parameters: Mapping[str, torch.Tensor]) -> N
         known = row if p is None else replace(row, shape=tuple(p.shape), summary=Summary(n=p.numel()))
         rows.append(known)
     return NormTemplate(rows)
-

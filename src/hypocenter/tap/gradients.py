@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 
 SMALL, FEW = 2048, 16  # elements, tensors: of larger ones, or of so few, a kernel for each is faster than a copy of all
 ROW = 8192  # elements that are copied together
+_IS_CPU = operator.attrgetter("is_cpu")
 _HOST_DTYPES = frozenset((torch.float32, torch.bfloat16, torch.float16, torch.float64))
 _PLAIN_TYPES = frozenset((torch.Tensor, torch.nn.Parameter))  # which have nothing to unwrap
 
@@ -41,7 +43,7 @@ def are_plain(tensors: Sequence[torch.Tensor]) -> bool:
             layout is torch.strided and not is_meta and (dtype.is_floating_point or dtype.is_complex)
             for layout, is_meta, dtype in {(t.layout, t.is_meta, t.dtype) for t in tensors}
         )
-        and all([t.numel() for t in tensors])
+        and all(map(torch.Tensor.numel, tensors))
     )
 
 
@@ -51,12 +53,12 @@ def read_norms(tensors: Sequence[torch.Tensor]) -> list[float] | None:
     Args:
         tensors: dense, with at least one element each.
     """
-    if not all([t.is_cpu for t in tensors]):
+    if not all(map(_IS_CPU, tensors)):
         return None
-    small: list[int] = []
+    sizes: list[int] = []
     if len(tensors) > FEW and len(kinds := {t.dtype for t in tensors}) == 1 and _HOST_DTYPES.issuperset(kinds):
         sizes = [t.numel() for t in tensors]
-        small = [i for i, n in enumerate(sizes) if n <= SMALL]
+    small = [i for i, n in enumerate(sizes) if n <= SMALL]
     if len(small) <= FEW:
         return to_host(norms(tensors)) if tensors else []
     with torch.no_grad(), np.errstate(over="ignore", invalid="ignore"):

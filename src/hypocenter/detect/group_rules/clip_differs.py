@@ -66,24 +66,24 @@ def _of_replicas(verdict: Verdict, spread: Spread | None) -> Finding:
     is_proven = bool(factors) and spread is not None
     step = min(verdict.first.step, spread.step) if spread is not None else verdict.first.step
     return _finding(
-        verdict.axis, step, spread.values if spread else factors, why, verdict.aftermath, is_proven=is_proven
+        verdict.along, step, spread.values if spread else factors, why, verdict.aftermath, is_proven=is_proven
     )
 
 
 def _of_shards(axis: str, spread: Spread) -> Finding:
     why = [f"the coefficient of clipping is {values_words(spread.values)}"]
-    return _finding(axis, spread.step, spread.values, why, (), is_proven=False)
+    return _finding(f"{axis_words(axis)} ", spread.step, spread.values, why, (), is_proven=False)
 
 
 def _finding(
-    axis: str, step: int, values: Mapping[int, float], why: list[str], then: tuple[str, ...], *, is_proven: bool
+    along: str, step: int, values: Mapping[int, float], why: list[str], then: tuple[str, ...], *, is_proven: bool
 ) -> Finding:
     rank, actual = max(values.items(), key=lambda item: item[1])
     return Finding(
         code="HC303",
         kind="desync",
         severity="error",
-        title=f"{axis_words(axis)} ranks clip the same gradient by different coefficients",
+        title=f"{along}ranks clip the same gradient by different coefficients",
         step=step,
         rank=rank,
         phase="optimizer",

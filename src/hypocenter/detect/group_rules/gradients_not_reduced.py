@@ -28,7 +28,7 @@ from hypocenter.detect.group_engine import group_rule
 from hypocenter.detect.panel import Panel
 from hypocenter.detect.rank_words import ranks_text
 from hypocenter.detect.replica_verdicts import Verdict, verdicts
-from hypocenter.detect.replica_words import axis_words, when_words
+from hypocenter.detect.replica_words import when_words
 from hypocenter.nouns import Finding, Remedy
 
 
@@ -42,11 +42,10 @@ def check(panel: Panel) -> Iterator[Finding]:
 
 def _finding(verdict: Verdict) -> Finding:
     first, occasion = verdict.differences[0], verdict.first
-    axis = axis_words(verdict.axis)
     what = first.site if occasion.n_differ == 1 else f"{occasion.n_differ} of {occasion.n} replicated parameters"
-    title = f"gradients of {what} are not reduced over the {axis} ranks"
+    title = f"gradients of {what} are not reduced over the {verdict.along}ranks"
     if verdict.is_averaged:
-        title = f"each {axis} rank updates with its own gradients; the parameters are averaged between updates"
+        title = f"each {verdict.along}rank updates with its own gradients; the parameters are averaged between updates"
     return Finding(
         code="HC302",
         kind="desync",
@@ -69,6 +68,8 @@ def _finding(verdict: Verdict) -> Finding:
 
 
 def _advice(verdict: Verdict) -> str:
+    if verdict.is_learned:
+        return "look at what adds these gradients up over the ranks before the step"
     if verdict.axis == "dp":
         return "call the model through its DDP wrapper, and wrap it again after moving or copying it"
     return "all-reduce these gradients with SUM over the group before the step (Megatron: mark them sequence_parallel)"

@@ -6,15 +6,16 @@ What it means
     with each other shows it.
 
 How it is decided
-    At steps of `--audit` each rank does its own micro-batches again, and writes a sketch of the gradients that they
-    give, and of those that the optimizer is about to use. Sketches are linear: what is used must be the sum over the
-    ranks, each with the same weight. The weights are those that explain most of the parameters. Looked at are
-    parameters that began with the same values on all ranks. What a job always does is its habit: it counts where it was
-    otherwise at two audited steps before, or where one rank has no weight at all at four.
+    At steps of `--audit` the micro-batches are done again, on each rank by itself or, where the model computes over
+    several ranks, on all of them together. Each rank writes a sketch of the gradients that its own give, and of those
+    that its optimizer is about to use. Sketches are linear, so one of two equalities can be seen to hold: what is used
+    is the sum over the ranks, each with the same weight (replicas); or it is each rank's own, with one factor for all
+    parameters of a rank (parts of a layer, shards that the replay itself reduces). Which of them, the job shows: it
+    counts where it was so at two audited steps before, or where one rank has no weight at all at four.
 
 What to do
-    Look at what runs between backward and the update: the all-reduce, its group and divisor, `no_sync`, conditions that
-    hold on some ranks only.
+    Look at what runs between backward and the update: the all-reduce, its group and divisor, `no_sync`, `zero_grad`,
+    conditions that hold on some ranks only.
 
 When it is wrong
     A job that from some step on weighs one rank otherwise on purpose: by tokens whose number differs only from then on.
@@ -23,6 +24,7 @@ When it is wrong
 from __future__ import annotations
 
 import statistics
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -39,6 +41,8 @@ STAYS, LEFT_OUT_FOR = 2, 4  # audited steps
 TOLERANCE = 0.01  # of a weight, and of what the weights do not explain
 N_ITERATIONS = 20
 N_RANKS_AT_MOST = 256  # whose weights are told apart
+
+_ALL = "all"  # told of most parameters, not of one
 
 _Vector = NDArray[np.float64]
 
@@ -58,9 +62,15 @@ class _Habits:
 
     n_looked: int = 0
     replicas: frozenset[str] = frozenset()  # began with the same values on all ranks
-    n_equal: int = 0  # steps in a row in which all ranks had the same weight
+    n_sums: int = 0  # steps in a row in which most of what was used was the sum of all ranks
+    n_equal: int = 0  # of these, in a row, in which all ranks had the same weight
     n_left_out: dict[int, int] = field(default_factory=dict)  # by rank: steps in a row without any weight
     n_balanced: dict[str, int] = field(default_factory=dict)  # by parameter: steps in a row
+    n_own: dict[tuple[str, int], int] = field(default_factory=dict)  # by parameter and rank: steps in a row
+    n_owners: dict[int, int] = field(default_factory=dict)  # by rank: steps in a row, most of its parameters
+    factors: dict[int, tuple[int, float]] = field(default_factory=dict)  # by rank, -1 of the sum: how often, largest
+    last: dict[tuple[str, int], _Vector] = field(default_factory=dict)  # what was used at the step before
+    last_step: int = -1
     is_told: set[str] = field(default_factory=set)
 
 
@@ -68,24 +78,123 @@ class _Habits:
 def check(panel: Panel) -> Iterator[Finding]:
     """Once for ranks, once for each parameter."""
     parameters = _parameters(panel)
-    if {rank for each in parameters.values() for rank in each.made} != set(panel.ranks):
-        return  # none, or some ranks had no time to audit this step
+    ranks = list(panel.ranks)
+    if len(ranks) < 2 or {rank for each in parameters.values() for rank in each.made} != set(ranks):
+        return  # no audit, or some ranks had no time for this step
     habits: _Habits = panel.history.notes[CODE].setdefault("habits", _Habits())
     if not habits.n_looked:
-        habits.replicas = frozenset(name for name, each in parameters.items() if _is_replica(each, panel.ranks))
+        habits.replicas = frozenset(name for name, each in parameters.items() if _is_replica(each, ranks))
     habits.n_looked += 1
     looked = {name: each for name, each in parameters.items() if name in habits.replicas and each.used}
-    ranks = list(panel.ranks)
-    if len(ranks) < 2 or len(ranks) > N_RANKS_AT_MOST or not looked:
-        return
+    for each in looked.values():  # on some ranks it took no part in this step
+        each.made.update({rank: np.zeros(SKETCH) for rank in ranks if rank not in each.made})
+    if looked and len(ranks) <= N_RANKS_AT_MOST:
+        yield from _sums(panel.step, habits, looked, ranks)
+    yield from _own(panel.step, habits, parameters)
+    habits.last = {(name, rank): used for name, each in parameters.items() for rank, used in each.used.items()}
+    habits.last_step = panel.step
+
+
+def _sums(step: int, habits: _Habits, looked: Mapping[str, _Parameter], ranks: Sequence[int]) -> Iterator[Finding]:
+    """Replicas: what is used is the sum over ranks."""
     weights = _weights(looked, ranks)
-    usual = None if weights is None else statistics.median(weights)
-    if weights is None or not usual or usual <= 0:
+    if weights is None:
+        return  # two ranks gave the same
+    usual = statistics.median(weights) if weights else 0.0
+    if usual <= 0:
+        if habits.n_sums >= STAYS:
+            yield from _all(step, habits, min(ranks), _is_of_before(step, habits, looked, 1.0 / len(ranks)))
+        habits.n_sums = 0
         return
+    habits.n_sums += 1
     off = {rank: w / usual for rank, w in zip(ranks, weights, strict=True) if abs(w / usual - 1) > TOLERANCE}
-    yield from _ranks(panel.step, habits, off)
+    yield from _ranks(step, habits, off)
     if not off:
-        yield from _single_ones(panel.step, habits, looked, ranks, usual)
+        yield from _single_ones(step, habits, looked, ranks, usual)
+        yield from _factor(step, habits, -1, usual * len(ranks))
+
+
+def _own(step: int, habits: _Habits, parameters: Mapping[str, _Parameter]) -> Iterator[Finding]:
+    """Parts: what is used on a rank is what the replay gives on it."""
+    by_rank: dict[int, dict[str, tuple[_Vector, _Vector]]] = defaultdict(dict)
+    for name, each in parameters.items():
+        for rank, used in each.used.items():
+            if rank in each.made and np.linalg.norm(each.made[rank]):
+                by_rank[rank][name] = used, each.made[rank]
+    for rank, pairs in sorted(by_rank.items()):
+        factor = _common_factor(list(pairs.values()))
+        n_before = habits.n_owners.get(rank, 0)
+        habits.n_owners[rank] = 0 if factor is None else n_before + 1
+        if factor is None:
+            if n_before >= STAYS:
+                mine = {name: parameters[name] for name in pairs}
+                yield from _all(step, habits, rank, _is_of_before(step, habits, mine, None))
+            continue
+        for name, (used, made) in pairs.items():
+            is_balanced = _is_near(used, factor * made)
+            n_before = habits.n_own.get((name, rank), 0)
+            habits.n_own[name, rank] = n_before + 1 if is_balanced else 0
+            if is_balanced or n_before < STAYS or name in habits.is_told:
+                continue
+            habits.is_told.add(name)
+            share, how = _how(rank, used, {rank: made}, factor * made)
+            yield _finding(step, rank, name, f"the gradient of {name} on rank {rank} {how}", share, _before(n_before))
+        yield from _factor(step, habits, rank, factor)
+
+
+def _factor(step: int, habits: _Habits, rank: int, factor: float) -> Iterator[Finding]:
+    """What is used never was more than so many times what the micro-batches give, and now it is. Less may be a clip."""
+    n, most = habits.factors.get(rank, (0, 0.0))
+    habits.factors[rank] = n + 1, max(most, factor)
+    if n < STAYS or factor <= max(1.0, most) * (1 + TOLERANCE) or _ALL in habits.is_told:
+        return
+    habits.is_told.add(_ALL)
+    title = f"all gradients are {factor / most:.3g} times what the ranks' micro-batches give"
+    yield _finding(step, max(rank, 0), "", title, factor / most, [f"at {n} audited steps before they were not"])
+
+
+def _all(step: int, habits: _Habits, rank: int, is_of_before: bool) -> Iterator[Finding]:
+    """Most parameters are something else than the law says, and nothing that was named before explains it."""
+    if habits.is_told:
+        return
+    habits.is_told.add(_ALL)
+    how = "still hold those of the step before" if is_of_before else "are not what the ranks' micro-batches give"
+    why = [f"at {STAYS} audited steps or more before this one the two were equal"]
+    yield _finding(step, rank, "", f"the gradients of most parameters {how}", 0.0, why)
+
+
+def _is_of_before(step: int, habits: _Habits, looked: Mapping[str, _Parameter], weight: float | None) -> bool:
+    """Whether what is used is what was used at the step before and what this one gives.
+
+    Args:
+        weight: of each rank in the sum; None: each rank's own.
+    """
+    if habits.last_step != step - 1:
+        return False
+    n_so = n_all = 0
+    for name, each in looked.items():
+        for rank, used in each.used.items():
+            before = habits.last.get((name, rank))
+            made = each.made[rank] if weight is None else weight * np.sum(list(each.made.values()), axis=0)
+            n_all += 1
+            n_so += before is not None and _is_near(used, before + made)
+    return 2 * n_so > n_all
+
+
+def _common_factor(pairs: Sequence[tuple[_Vector, _Vector]]) -> float | None:
+    """The factor of most of (used, made); None where there is none."""
+    factors = [float(used @ made / (made @ made)) for used, made in pairs]
+    usual = statistics.median_low(factors)
+    n_near = sum(_is_near(used, usual * made) for used, made in pairs)
+    return usual if usual > 0 and 2 * n_near > len(pairs) else None
+
+
+def _is_near(a: _Vector, b: _Vector) -> bool:
+    return bool(np.linalg.norm(a - b) <= TOLERANCE * np.linalg.norm(b))
+
+
+def _before(n: int) -> list[str]:
+    return [f"at {n} audited steps before it was, and other parameters are now"]
 
 
 def _parameters(panel: Panel) -> dict[str, _Parameter]:
@@ -96,7 +205,8 @@ def _parameters(panel: Panel) -> dict[str, _Parameter]:
             each = found.setdefault(site, _Parameter())
             if sketch is not None and len(sketch) == SKETCH:
                 (each.made if port == MADE else each.used)[rank] = np.asarray(sketch, dtype=np.float64)
-                each.prints[rank] = printed
+                if port == MADE:
+                    each.prints[rank] = printed
     return found
 
 
@@ -105,10 +215,13 @@ def _is_replica(parameter: _Parameter, ranks: Sequence[int]) -> bool:
 
 
 def _weights(looked: Mapping[str, _Parameter], ranks: Sequence[int]) -> list[float] | None:
-    """The weight of each rank in what is used, from most of the parameters; None where that is not made of them."""
+    """The weight of each rank in what is used, from most of the parameters; none where that is not made of them.
+
+    None where it cannot be told.
+    """
     pairs = [
         (np.stack([each.made[rank] for rank in ranks], axis=1) / size, used / size)
-        for each in looked.values() if each.made.keys() == set(ranks)
+        for each in looked.values()
         for used in each.used.values() if (size := float(np.linalg.norm(used)))
     ]  # fmt: skip
     if not pairs or SKETCH * len(pairs) <= 2 * len(ranks):
@@ -124,7 +237,7 @@ def _weights(looked: Mapping[str, _Parameter], ranks: Sequence[int]) -> list[flo
             return None  # two ranks gave the same: their weights cannot be told apart
         rests = np.linalg.norm(matrices @ solved - targets, axis=1)
         trust = 1.0 / np.maximum(rests, TOLERANCE / 100)
-    return [float(w) for w in solved] if 2 * np.sum(rests <= TOLERANCE) > len(pairs) else None
+    return [float(w) for w in solved] if 2 * np.sum(rests <= TOLERANCE) > len(pairs) else []
 
 
 def _ranks(step: int, habits: _Habits, off: Mapping[int, float]) -> Iterator[Finding]:
@@ -153,8 +266,6 @@ def _single_ones(
 ) -> Iterator[Finding]:
     """Parameters that are something else than the others are."""
     for name, each in looked.items():
-        if each.made.keys() != set(ranks):
-            continue
         total = usual * np.sum([each.made[rank] for rank in ranks], axis=0)
         size = float(np.linalg.norm(total))
         bad = {rank: used for rank, used in each.used.items() if np.linalg.norm(used - total) > TOLERANCE * size}
@@ -165,8 +276,7 @@ def _single_ones(
         habits.is_told.add(name)
         rank, used = min(bad.items())
         share, how = _how(rank, used, each.made, total)
-        why = [f"at {n_before} audited steps before it was, and other parameters are now"]
-        yield _finding(step, rank, name, f"the gradient of {name} {how}", share, why)
+        yield _finding(step, rank, name, f"the gradient of {name} {how}", share, _before(n_before))
 
 
 def _how(rank: int, used: _Vector, made: Mapping[int, _Vector], total: _Vector) -> tuple[float, str]:
@@ -176,7 +286,7 @@ def _how(rank: int, used: _Vector, made: Mapping[int, _Vector], total: _Vector) 
     share = float(used @ total / (total @ total))
     if np.linalg.norm(used - share * total) <= TOLERANCE * np.linalg.norm(used):
         return share, f"is {share:.3g} times what the ranks' micro-batches give"
-    own = made[rank]
+    own = made.get(rank, total)
     of_own = float(used @ own / (own @ own)) if own @ own else 0.0
     if np.linalg.norm(used - of_own * own) <= TOLERANCE * np.linalg.norm(used):
         return of_own, f"is rank {rank}'s own: it is not added to those of the other ranks"

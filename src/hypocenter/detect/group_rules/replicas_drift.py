@@ -32,7 +32,7 @@ from hypocenter.detect.group_engine import group_rule
 from hypocenter.detect.panel import Panel
 from hypocenter.detect.rank_words import ranks_text
 from hypocenter.detect.replica_verdicts import Verdict, verdicts
-from hypocenter.detect.replica_words import axis_words, when_words, who
+from hypocenter.detect.replica_words import when_words, who
 from hypocenter.nouns import Finding, Remedy, Severity
 
 
@@ -74,23 +74,25 @@ _ADVICE = "load the last checkpoint from before this step on all ranks"
 
 
 def _title(verdict: Verdict) -> str:
-    first, axis = verdict.differences[0], axis_words(verdict.axis)
+    first, replicas = verdict.differences[0], f"{verdict.along}replicas"
     n = verdict.first.n_differ
     what = f"{first.site}" if n == 1 else f"{n} parameters"
     if verdict.reason == "rounding":
-        return f"{axis} replicas of {what} differ by rounding"
+        return f"{replicas} of {what} differ by rounding"
     if verdict.is_averaged:
-        return f"{axis} replicas of {what} differ between averagings"
+        return f"{replicas} of {what} differ between averagings"
     if verdict.reason == "start":
-        return f"{axis} replicas of {what} differ from the first recorded step on"
+        return f"{replicas} of {what} differ from the first recorded step on"
     if verdict.first.what == "grad":
-        return f"the reduced gradient of {what} is not the same on all {axis} ranks"
-    return f"{axis} replicas of {what} went apart"
+        return f"the reduced gradient of {what} is not the same on all {verdict.along}ranks"
+    return f"{replicas} of {what} went apart"
 
 
 def _why(verdict: Verdict) -> Iterator[str]:
     first = verdict.differences[0]
     yield f"{who(first.ranks, first.odd)} ({when_words(verdict.since, verdict.first.step)})"
+    if verdict.is_learned:
+        yield "no wrapper tells what is a replica: they began equal, moved, and were equal again"
     if first.largest is not None and not first.odd:
         yield f"the norm on rank {first.largest} is more than ten times that of the others"
     if first.change is not None:
@@ -102,7 +104,8 @@ def _why(verdict: Verdict) -> Iterator[str]:
     elif verdict.reason == "flip" and verdict.first.what == "param":
         yield f"the gradients agree where they were recorded, and only 1 of {verdict.first.n} parameters differs"
     elif verdict.reason == "split":
-        yield "the gradients agree where they were recorded: something else has written to the parameters"
+        if verdict.have_gradients_agreed:
+            yield "the gradients agree where they were recorded: something else has written to the parameters"
         writers = [rank for rank in verdict.writers if rank in first.ranks]
         if writers:
             yield f"between two updates the parameters were changed on {ranks_text(writers)} only"

@@ -25,6 +25,7 @@ from hypocenter.config import Config
 from hypocenter.detect import law_rows as law
 from hypocenter.nouns import Reading, Summary, replace
 from hypocenter.replay.impossible import ReplayImpossible
+from hypocenter.replay.jointly import agree
 from hypocenter.session.check import Check
 from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.observers.calibration import must_repeat
@@ -99,7 +100,7 @@ class Audit(Observer):
         self._n_clips = 0  # in a row that gave this norm: a threshold may also follow the gradients
         self._numbers: dict[int, int] = {}  # of micro-batches of the last update, by its first parameter
         self._is_asked_for = context.config.audit != Config().audit
-        self._has_warned = False
+        self._n_given_up, self._has_warned = 0, False
 
     def before_clip(self, parameters: Sequence[Tensor], check: Check) -> None:
         """What comes may be brought to a norm."""
@@ -107,11 +108,15 @@ class Audit(Observer):
 
     def before_update(self, update: Update) -> None:
         """The step is complete, and the parameters are still those that it started from."""
-        is_usual = self._has_usual_number(update)
-        if self._audits.is_due(update.step) and update.microbatches and update.check.is_finite and is_usual:
+        can_be = self._has_usual_number(update) and bool(update.microbatches) and update.check.is_finite
+        council = self.context.council
+        is_together = council.waits and council.meets_at(update.step)
+        if self._audits.is_due_everywhere(update.step) if is_together else self._audits.is_due(update.step) and can_be:
             try:
                 with torch.no_grad(), self._audits.spending():
-                    if self.context.rank()[1] == 1:
+                    if is_together:
+                        self._sketch_together(update, can_be=can_be)
+                    elif self.context.rank()[1] == 1:
                         self._audit(update)
                     else:
                         self._sketch(update)
@@ -139,7 +144,9 @@ class Audit(Observer):
 
     def _give_up(self, step: int, why: str) -> None:
         """By default an audit is a bonus: without one nothing is said."""
-        if self._is_asked_for and not self._has_warned:
+        self._n_given_up += 1
+        is_early = self._n_given_up == 1 and self.context.rank()[1] > 1  # the ranks may still be finding together
+        if self._is_asked_for and not self._has_warned and not is_early:
             self._has_warned = True
             self.context.warn(f"step {step} could not be audited: {why}")
 
@@ -167,19 +174,52 @@ class Audit(Observer):
                 each(index, values)
         return sums
 
-    def _sketch(self, update: Update) -> None:
-        """This rank's side of the law, of all that it trains or that no optimizer of this rank holds."""
+    def _sketch_together(self, update: Update, *, can_be: bool) -> None:
+        """The same of a model that computes on all its ranks together: all of them do the step again.
+
+        Args:
+            can_be: whether this rank has anything to do again. If not, it says so to the others.
+        """
+        table = self.context.council.table()
+        groups = table.groups()
+        if groups is None:
+            return
+        replayer = self.context.replayer
+        try:
+            with replayer.together(groups) as whole:
+                why = "" if can_be else "this step is not like those before"
+                why = why or ("its parameters are made whole only for a moment (FSDP1, ZeRO stage 3)" if whole else "")
+                why = why or next((why for m in update.microbatches if (why := replayer.why_not(m))), "")
+                parameters = self._trained_here(update)
+                why = why or _why_not(parameters)
+                seats = replace(table, groups=lambda: groups)
+                agreement = agree(seats, whole, len(update.microbatches), len(parameters), why)
+                if agreement.why_not:
+                    raise ReplayImpossible(agreement.why_not)
+                self._sketch(update)
+        finally:
+            groups.close()  # if this rank has failed, those who wait for it are told at once
+
+    def _trained_here(self, update: Update) -> list[Tensor]:
+        """Parameters that this optimizer or none of this rank holds."""
         elsewhere = {
             id(p) for each in self.context.optimizers() for group in each.param_groups for p in group["params"]
         }
         elsewhere -= {id(p) for p in update.parameters}
-        named = [p for _, p in self.context.names.parameters() if p.requires_grad and id(p) not in elsewhere]
+        return [p for _, p in self.context.names.parameters() if p.requires_grad and id(p) not in elsewhere]
+
+    def _sketch(self, update: Update) -> None:
+        """This rank's side of the law."""
+        named = self._trained_here(update)
         sums = self._replayed(update, named, lambda *_: None)
         used = {id(p): local(grad) for p, grad in update.gradients}
         scaled = update.scaled
         scale = (scaled.state.scale or 1.0) if scaled is not None and scaled.is_unscaled else 1.0
         pairs = [(p, law.MADE, None if total is None else total / scale) for p, total in zip(named, sums, strict=True)]
-        pairs += [(p, law.USED, grad) for p in named if (grad := used.get(id(p))) is not None]
+        own = {id(p) for p in update.parameters}
+        for p, total in zip(named, sums, strict=True):
+            nothing = torch.zeros_like(total) if total is not None and id(p) in own else None
+            pairs.append((p, law.USED, used.get(id(p), nothing)))
         held = [(p, port, values) for p, port, values in pairs if values is not None]
         numbers = _to_host([torch.cat([_sketch(values), _print(p)]) for p, _, values in held])
         order = self.context.clock.next_order
