@@ -66,8 +66,9 @@ def _help(command: object, context: object) -> str:
 
 def rules() -> str:
     """Which rule can fire where, and the manual pages of all."""
-    from hypocenter.detect.engine import FRAMEWORKS, manuals
+    from hypocenter.detect.engine import FRAMEWORKS
     from hypocenter.detect.engine import rules as registered
+    from hypocenter.report import manuals
 
     names = {"torch": "torch", "mindspore": "MindSpore (PyNative)"}
     lines = ["| Rule | " + " | ".join(names[each] for each in FRAMEWORKS) + " |", "|---" * (1 + len(FRAMEWORKS)) + "|"]
@@ -76,7 +77,11 @@ def rules() -> str:
         lines.append(f"| [{code}](#{code.lower()}) {entry.manual.message.rstrip('.')} | " + " | ".join(cells) + " |")
     intro = "A rule looks at rows and states one fact under a code. Which rule can fire on a run of which framework:"
     after = "Of a compiled graph of MindSpore there is a loss, a rate and a scale, and at level `modules` its dump."
-    return _manual_pages("Rules", "\n".join([intro, "", *lines, "", after]), manuals())
+    pages = manuals.rules()
+    of_ranks = sorted(pages.keys() - registered().keys())
+    lines += ["", after, "", "Over the ranks of a job, in any framework:", ""]
+    lines += [f"- [{code}](#{code.lower()}) {pages[code].message}" for code in of_ranks]
+    return _manual_pages("Rules", "\n".join([intro, "", *lines]), pages)
 
 
 def causes() -> str:

@@ -36,6 +36,12 @@ def test_never(step: int, text: str) -> None:
     assert parse(text)(step) is False
 
 
+def test_parts_are_joined() -> None:
+    schedule = parse("1, 3-4,every=10")
+
+    assert [step for step in range(25) if schedule(step)] == [0, 1, 3, 4, 10, 20]
+
+
 @settings(deadline=None)
 @given(steps)
 def test_every_one_is_every_step(step: int) -> None:
@@ -44,7 +50,22 @@ def test_every_one_is_every_step(step: int) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "every", "every=", "every=0", "every=-1", "every=1.5", "evry=3", "1-", "-1", "1,,2", "1-2-3", "a", "1;2"],
+    [
+        "",
+        "every",
+        "every=",
+        "every=0",
+        "every=-1",
+        "every=1.5",
+        "evry=3",
+        "1-",
+        "-1",
+        "1,,2",
+        "1-2-3",
+        "a",
+        "1;2",
+        "1,never",
+    ],
 )
 def test_anything_else_is_an_error_that_says_how(text: str) -> None:
     with pytest.raises(ConfigError) as caught:

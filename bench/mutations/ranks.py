@@ -88,13 +88,12 @@ def zero() -> Program:
         with torch.no_grad():
             for number, parameter in enumerate(parameters):
                 dist.broadcast(parameter, number % dist.get_world_size())
-                if program.stages.is_zeroed(step + 1):
-                    parameter.grad = None  # also of those that the optimizer of this rank does not hold
 
-    program = Program(
-        model, _optimizer(own), batches=_batches(), reduce=lambda step: _average(_gradients(model)), share=share
-    )
-    return program
+    optimizer = _optimizer(own)
+    optimizer.zero_grad = model.zero_grad  # also of those that the optimizer of this rank does not hold
+    return Program(
+        model, optimizer, batches=_batches(), reduce=lambda step: _average(_gradients(model)), share=share
+    )  # fmt: skip
 
 
 class _Copied(torch.autograd.Function):

@@ -38,7 +38,7 @@ RESERVED_ENV = frozenset({"HYPOCENTER_CONFIG", "HYPOCENTER_RUN", "HYPOCENTER_TRA
 class Config:
     """Every option of the recording half, with its default.
 
-    Schedules are `every=N`, `0,5-8,100-120`, `doubling` or `never`; sites are shell globs on site names.
+    Schedules are `never`, or `every=N`, `0,5-8,100-120`, `doubling` and lists of these; sites are shell globs on sites.
     """
 
     level: Level = "sentinel"

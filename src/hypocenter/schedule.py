@@ -1,4 +1,4 @@
-"""A schedule is a function step -> bool: `every=100`, `0,5-8,100-120`, `doubling`, `never`."""
+"""A schedule is a function step -> bool: `every=100`, `0,5-8,every=50`, `doubling`, `never`."""
 
 from __future__ import annotations
 
@@ -15,27 +15,33 @@ def parse(text: str) -> Schedule:
     """Turn the text into a predicate on step numbers (counted from 0).
 
     Raises:
-        ConfigError: the text is neither `every=N`, a list of steps and ranges, `doubling` (0, 1, 2, 4, 8, …, 512 and
-            every 1000th), nor `never`.
+        ConfigError: the text is neither `never` nor made of these, with commas between them: a step, a range of
+            steps, `every=N`, `doubling` (0, 1, 2, 4, 8, …, 512 and every 1000th).
     """
-    text = text.strip()
-    if text in ("never", "on-finding"):
+    if text.strip() in ("never", "on-finding"):
         return lambda _: False
-    if text == "doubling":
-        return _doubles
-    if match := re.fullmatch(r"every=(\d+)", text):
-        period = int(match[1])
-        if period > 0:
-            return lambda step: step % period == 0
-    if re.fullmatch(r"\d+(-\d+)?(\s*,\s*\d+(-\d+)?)*", text):
-        spans = [tuple(int(end) for end in part.split("-")) for part in text.replace(" ", "").split(",")]
-        return lambda step: any(span[0] <= step <= span[-1] for span in spans)
+    parts = [_part(part.strip()) for part in text.split(",")]
+    known = [part for part in parts if part is not None]
+    if len(known) == len(parts):
+        return known[0] if len(known) == 1 else lambda step: any(is_due(step) for is_due in known)
     raise ConfigError(
         f"schedule {text!r} is not understood",
         where="schedule",
         why="a schedule says at which steps to record",
-        fix="write every=100, or steps and ranges such as 0,5-8,100-120, or doubling, or never",
+        fix="write every=100, or steps and ranges such as 0,5-8,100-120, or doubling, or several of them, or never",
     )
+
+
+def _part(text: str) -> Schedule | None:
+    """One part of a schedule; None where it is not understood."""
+    if text == "doubling":
+        return _doubles
+    if (match := re.fullmatch(r"every=(\d+)", text)) and (period := int(match[1])):
+        return lambda step: step % period == 0
+    if match := re.fullmatch(r"(\d+)(?:-(\d+))?", text):
+        first, last = int(match[1]), int(match[2] or match[1])
+        return lambda step: first <= step <= last
+    return None
 
 
 def _doubles(step: int) -> bool:

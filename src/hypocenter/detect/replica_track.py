@@ -143,7 +143,10 @@ def _learn(known: ReplicaTrack, panel: Panel, rows: pa.Table) -> None:
         if known.began is None:
             known.began = now
             return
-        known.typed["dp"] = frozenset(name for name, d in now.items() if known.began.get(name, d) != d)
+        moved = frozenset(name for name, d in now.items() if known.began.get(name, d) != d)
+        if not moved:
+            return
+        known.typed["dp"] = moved
     compared = compare(rows, everybody, expected_equal(rows, "dp", known.typed["dp"]))
     known.occasions.setdefault("dp", []).extend(_occasions(panel, compared))
 

@@ -65,5 +65,7 @@ def _with(leader: Folded, laws: Sequence[Finding]) -> Folded:
     if began is not None:
         why = f"it began at step {began.step}: {began.title}"
         finding = replace(finding, step=began.step, why=(*finding.why, why))
+        if began.param is not None:
+            finding = replace(finding, param=began.param, site=began.site)
     said = tuple(f"step {law.step}: {law.title}" for law in laws if law is not began)
     return replace(leader, finding=replace(finding, then=(*finding.then, *said)))

@@ -92,13 +92,15 @@ def _look(panel: Panel, shared: _Shared) -> None:
     if not table.num_rows or any(record.n_bad_grads or record.skipped for record in panel.records.values()):
         return
     sites, norms = _norms(table, list(panel.ranks))
+    if not sites:
+        return
     rows = shared.rows_of(sites, len(panel.ranks))
     first = shared.first[rows]
     usual = np.take_along_axis(norms, first, axis=1)
     is_known = shared.n_steps[rows] >= LEARNED
-    differs = np.abs(norms - usual) > 2 * ROUNDING * np.maximum(norms, usual)  # never where one is missing
-    broken = np.flatnonzero(is_known & differs.any(axis=1))
-    if len(broken):
+    differs = is_known[:, None] & _differs(norms, usual)
+    if differs.any():
+        broken = _began_with(norms, usual, differs)
         ranks = np.array(panel.ranks)
         worst = int(broken[0])
         near = first[worst] == first[worst][np.flatnonzero(differs[worst])[0]]
@@ -110,6 +112,21 @@ def _look(panel: Panel, shared: _Shared) -> None:
     if len(learning):
         shared.first[rows[learning]] = _refined(first[learning], norms[learning])
     shared.n_steps[rows[has_one]] += 1
+
+
+def _differs(norms: _Norms, usual: _Norms) -> NDArray[np.bool_]:
+    """Where they are further apart than rounding; not where one is missing."""
+    return np.abs(norms - usual) > 2 * ROUNDING * np.maximum(norms, usual)
+
+
+def _began_with(norms: _Norms, usual: _Norms, differs: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Rows that differ by more than a factor that all have: the norm of one parameter, clipped, changes all others."""
+    rows = np.flatnonzero(differs.any(axis=1))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        factors = norms[rows] / usual[rows]
+    common = np.median(np.where(np.isfinite(factors), factors, 1.0), axis=0)
+    own = rows[(differs[rows] & _differs(norms[rows], common * usual[rows])).any(axis=1)]
+    return own if len(own) else rows
 
 
 def _norms(table: pa.Table, ranks: list[int]) -> tuple[list[str], _Norms]:

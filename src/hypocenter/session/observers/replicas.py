@@ -83,12 +83,24 @@ class Replicas(Observer):
             return
         if self._done[0] != update.step:
             self._done = (update.step, set())
-        fresh = [p for p in update.parameters if id(p) not in self._done[1]]  # an optimizer inside another has the same
-        self._done[1].update(map(id, fresh))
+        fresh = self._fresh(update.parameters)  # an optimizer inside another has the same
         held = self._held(fresh)
-        self.rows += self._parameter_rows(held, update.step, BEFORE)
+        self.rows += self._parameter_rows(
+            [*held, *self._held(self._fresh(self._held_elsewhere()))], update.step, BEFORE
+        )
         self.rows += self._gradient_rows(held, update)
         self.rows += self._facts(held, update)
+
+    def _fresh(self, parameters: Sequence[Tensor]) -> list[Tensor]:
+        """Those that were not digested in this step."""
+        fresh = [p for p in parameters if id(p) not in self._done[1]]
+        self._done[1].update(map(id, fresh))
+        return fresh
+
+    def _held_elsewhere(self) -> list[Tensor]:
+        """Those with a gradient that no optimizer of this process holds: where each rank updates a part of a model."""
+        held = {id(p) for each in self.context.optimizers() for group in each.param_groups for p in group["params"]}
+        return [p for _, p in self.context.names.parameters() if p.grad is not None and id(p) not in held]
 
     def after_update(self, update: Update) -> None:
         """Optimizer state, on every tenth occasion; remember what to look at when the session closes."""
@@ -100,7 +112,8 @@ class Replicas(Observer):
             self._witness.remember()
         key = id(update.optimizer)
         if self._is_due(update.step) or key not in self._known:
-            self._known[key] = [_Remembered(held) for held in self._held(update.parameters)]
+            all_of = [*update.parameters, *self._held_elsewhere()]
+            self._known[key] = [_Remembered(held) for held in self._held(all_of)]
         self._last_step[key] = update.step
         if not self._is_due(update.step):
             return

@@ -1,0 +1,55 @@
+"""Laws over ranks, on the programs of the study of mutations: sharded, cut over ranks, averaged by hand or by DDP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from launch import launch
+
+JOB = Path(__file__).with_name("mutation_job.py")
+AT = 7
+
+
+@pytest.mark.parametrize("program", ["in_one_bucket", "ddp", "fsdp", "zero", "tensor_parallel"])
+def test_a_healthy_program_is_left_as_it_is(program: str, tmp_path: Path) -> None:
+    watched = launch(JOB, program, out=tmp_path / "run", config={"audit": "every=1"})
+
+    assert watched.diagnosis["findings"] == []
+    assert "could not be audited" not in watched.stderr
+    assert sorted(watched.stdout.splitlines()) == sorted(launch(JOB, program).stdout.splitlines())
+    assert len(watched.stdout.splitlines()) > 10
+
+
+@pytest.mark.parametrize(
+    ("program", "error", "parameter", "code", "words"),
+    [
+        ("fsdp", "gradient doubled", "up.weight", "HC308", "is 2 times what the ranks' micro-batches give"),
+        ("fsdp", "all gradients doubled", "", "HC308", "all gradients are 2 times"),
+        ("fsdp", "gradient zeroed", "norm.weight", "HC308", "is not used"),
+        ("fsdp", "not zeroed", "", "HC308", "still hold those of the step before"),
+        ("tensor_parallel", "gradient negated", "down.weight", "HC308", "is -1 times"),
+        ("tensor_parallel", "doubled on a rank", "head.weight", "HC308", "on rank 1 is 2 times"),
+        ("zero", "not shared", "", "HC301", "went apart"),
+        ("by_hand", "not averaged", "head.weight", "HC308", "is not added to those of the other ranks"),
+        ("ddp", "replica written", "up.bias", "HC301", "went apart"),
+    ],
+)
+def test_what_breaks_a_law_is_named(
+    program: str, error: str, parameter: str, code: str, words: str, tmp_path: Path
+) -> None:
+    config = {"audit": "every=1", "replicas": "0,1,every=10"}  # two looks before the error: to learn what is a replica
+    ended = launch(JOB, program, error, parameter, str(AT), out=tmp_path / "run", config=config)
+
+    assert ended.alarms, ended.stderr
+    first = ended.alarms[0]
+    assert (first["code"], AT <= first["step"] <= 10) == (code, True), first  # replicas are compared every tenth step
+    assert words in first["title"]
+    assert not parameter or first["param"] == parameter
+
+
+def test_without_audits_a_gradient_that_is_not_shared_any_more_is_seen(tmp_path: Path) -> None:
+    job = ("by_hand", "not averaged", "head.weight", str(AT))
+    ended = launch(JOB, *job, out=tmp_path / "run", config={"audit": "never"})
+
+    assert [(f["code"], f["step"], f["param"]) for f in ended.alarms] == [("HC309", AT, "head.weight")]
