@@ -196,9 +196,25 @@ class Audit(Observer):
                 agreement = agree(seats, whole, len(update.microbatches), len(parameters), why)
                 if agreement.why_not:
                     raise ReplayImpossible(agreement.why_not)
-                self._sketch(update)
+                problem = self._problem_of(update)
+                if problem:
+                    groups.close()  # who waits for this rank in one of them is told at once
+                said = table.most([int(bool(problem))])
+                if said is None or said[0]:
+                    self._audits.stop()  # on all ranks: none may come to an audit that another one does not come to
+                    raise ReplayImpossible(problem or "another rank could not do it again; no other step will be tried")
         finally:
             groups.close()  # if this rank has failed, those who wait for it are told at once
+
+    def _problem_of(self, update: Update) -> str:
+        """Why this rank could not do its side; '' if it could."""
+        try:
+            self._sketch(update)
+        except ReplayImpossible as why:
+            return str(why)
+        except Exception as error:  # the user's own code runs here: anything may come out of it
+            return f"the replay raised {type(error).__name__}: {str(error)[:200]}"
+        return ""
 
     def _trained_here(self, update: Update) -> list[Tensor]:
         """Parameters that this optimizer or none of this rank holds."""
