@@ -11,12 +11,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from extensions import build_for_deepspeed
 
 from hypocenter.nouns import Place
 from hypocenter.record.layout import rank_directories
 
 SRC = Path(__file__).resolve().parents[2] / "src"
-SECONDS = 300  # the first start of DeepSpeed builds its communication op: 20 s alone, more beside other tests
+SECONDS = 300
 
 TRAIN = """
 import gc, os, sys
@@ -198,6 +199,7 @@ def test_accelerate_launch_records_both_ranks(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="deepspeed is not installed")
 def test_deepspeed_records_both_ranks(tmp_path: Path) -> None:
+    build_for_deepspeed()
     done = run(tmp_path, DEEPSPEED, "deepspeed", "--num_accelerators", "2", "train.py", DS_ACCELERATOR="cpu")
 
     assert done.returncode == 0, done.stderr

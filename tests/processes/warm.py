@@ -46,7 +46,10 @@ def run(
     Raises:
         subprocess.TimeoutExpired: it ran longer than `timeout` seconds, and was ended with all its children.
     """
-    server = _server(_imported(tuple(str(word) for word in argv)))
+    preload = _imported(tuple(str(word) for word in argv))
+    if "deepspeed" in preload:
+        build_for_deepspeed()
+    server = _server(preload)
     with tempfile.TemporaryDirectory(prefix="warm-") as name:
         out, err = Path(name, "out"), Path(name, "err")
         out.touch()
@@ -83,8 +86,6 @@ def _server(preload: tuple[str, ...]) -> subprocess.Popen[bytes]:
     """The running server of this process that has these modules. It ends when its stdin does: also if we are killed."""
     server = _servers.get(preload)
     if server is None or server.poll() is not None:
-        if "deepspeed" in preload:
-            build_for_deepspeed()
         kept = {key: value for key, value in os.environ.items() if not key.startswith("HYPOCENTER_")}
         env = kept | {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "DS_ACCELERATOR": "cpu"}
         server = _servers[preload] = subprocess.Popen(

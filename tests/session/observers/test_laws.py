@@ -386,6 +386,19 @@ def more_microbatches(job: Job) -> None:
     job.is_gone_back = gone_back
 
 
+def an_optimizer_for_each_parameter(job: Job) -> None:
+    """Updated as soon as its gradient is there: the next gradient may lie where the last one lay."""
+    optimizers = {p: torch.optim.AdamW([p], lr=1e-2) for p in job.model.parameters()}
+
+    def update(parameter: torch.Tensor) -> None:
+        optimizers[parameter].step()  # type: ignore[index]
+        optimizers[parameter].zero_grad()  # type: ignore[index]
+
+    for parameter in optimizers:
+        parameter.register_post_accumulate_grad_hook(update)
+    job.optimizer.step = lambda *args: None  # type: ignore[method-assign]
+
+
 HEALTHY: dict[str, Callable[[Job], None]] = {
     "plain": lambda job: None,
     "weights clipped": clipped_weights,
@@ -402,6 +415,7 @@ HEALTHY: dict[str, Callable[[Job], None]] = {
     "another learning rate": another_learning_rate,
     "leaves out updates": leaves_out_updates,
     "more micro-batches": more_microbatches,
+    "an optimizer for each parameter": an_optimizer_for_each_parameter,
 }
 
 

@@ -37,7 +37,7 @@ class _Trained:
     names: set[str] = field(default_factory=set)  # had a gradient at every update so far
     missing: dict[str, int] = field(default_factory=dict)  # of these: updates in a row without one
     last: dict[str, float] = field(default_factory=dict)  # norms at the last update
-    gradients: tuple[list[int], list[int]] = ([], [])  # ids and versions of those that the last update used
+    gradients: tuple[int, list[int], list[int]] = (0, [], [])  # that the last update used: see `_look_for_twice`
     n_once: int = 0  # updates in a row that used losses and gradients once
     listening: dict[str, Callable[[], None]] = field(default_factory=dict)  # for calls of modules of those that miss
 
@@ -59,6 +59,7 @@ class Use(Observer):
         self._trained: dict[int, _Trained] = {}  # by id of the first parameter: each optimizer has its own
         self._outside: dict[int, _Outside | None] = {}  # by id, in no optimizer; None: it was told, or moves
         self._n_backward = 0  # for an update, at most
+        self._n_backwards = 0  # of all updates
         self._n_updates = 0
         self._called: dict[str, bool] = {}  # parameters that miss gradients -> their module was called meanwhile
 
@@ -76,13 +77,16 @@ class Use(Observer):
     def _look_for_twice(self, trained: _Trained, update: Update) -> None:
         self._n_backward, self._n_updates = max(self._n_backward, len(update.microbatches)), self._n_updates + 1
         tensors = [gradient for _, gradient in update.gradients]
-        before, trained.gradients = trained.gradients, (list(map(id, tensors)), versions_of(tensors))
+        # An id may come again for another tensor; if nothing was gone back from since then, it has not.
+        self._n_backwards += len(update.microbatches)
+        used = (self._n_backwards, list(map(id, tensors)), versions_of(tensors))
+        before, trained.gradients = trained.gradients, used
         roots = [slot for each in update.microbatches for slot in each.roots if slot is not None]
         kind = number = ""
         if len(set(roots)) < len(roots):
             kind, twice = "loss", next(slot for slot in roots if roots.count(slot) > 1)
             number = str(next(i for i, each in enumerate(update.microbatches) if twice in each.roots))
-        elif not update.microbatches and before == trained.gradients:
+        elif before == used:
             kind = "gradients"
         if kind and trained.n_once >= USUAL:
             order = self.context.clock.next_order()
