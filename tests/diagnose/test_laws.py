@@ -40,6 +40,12 @@ def test_of_two_laws_of_one_parameter_the_first_says_it() -> None:
     ]
 
 
+def test_a_lost_microbatch_explains_the_gradient_of_its_parameter() -> None:
+    assert told(found("HC232", "desync", 9, "a"), found("HC332", "stagnation", 9, "a")) == [
+        ("HC332", 9, ("step 9: HC232 at 9",))
+    ]
+
+
 def test_what_is_not_of_the_same_stands_by_itself() -> None:
     alone = [
         found("HC232", "desync", 9, "a"), found("HC233", "stagnation", 9, "b"),

@@ -183,7 +183,7 @@ def test_what_dropout_drops_cannot_be_dropped_again_and_that_is_said(
 
     assert rows_of(tmp_path / "run")[1] == {}
     said = capsys.readouterr().err
-    assert "no noise floor was measured at step 0: MindSpore cannot drop the same values again (--no-dropout" in said
+    assert "no noise floor was measured at step 0: MindSpore cannot draw the same values again (--no-dropout" in said
 
 
 def test_nothing_is_measured_unasked(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from hypocenter.replay.python_state import TENSOR_BYTES, kept, why_not
+from hypocenter.replay.python_state import TENSOR_BYTES
+from hypocenter.replay.torch_state import kept, why_not
 
 n_global = 0
 seen_by_all = []

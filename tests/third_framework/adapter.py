@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,13 @@ from hypocenter.session.framework import SAMPLE, Undo
 from hypocenter.session.guard import Listening, guarded
 from hypocenter.session.handle import Handle, begin
 from hypocenter.session.host_arrays import HostArrays, strided
+from hypocenter.session.observers.between import Between
 from hypocenter.session.observers.culprit import Culprit
 from hypocenter.session.observers.frozen_state import FrozenState
 from hypocenter.session.observers.hyperparameters import Hyperparameters
 from hypocenter.session.observers.schedules import Schedules
 from hypocenter.session.observers.updates import LostUpdates
+from hypocenter.session.observers.use import Use
 from hypocenter.session.output import Output
 from hypocenter.session.place_keeper import PlaceKeeper
 from hypocenter.session.replayed_failures import ReplayedFailures
@@ -40,7 +42,7 @@ from hypocenter.summary.reducers.numpy import summarize
 from hypocenter.tap.clock import Clock
 from hypocenter.tap.wanted import is_wanted
 
-OBSERVERS = [Culprit, Schedules, LostUpdates, FrozenState, Hyperparameters]
+OBSERVERS = [Culprit, Schedules, LostUpdates, FrozenState, Hyperparameters, Between, Use]
 RANK = functools.partial(tuple, (0, 1))  # of one process
 _running: list[Any] = []
 
@@ -71,9 +73,8 @@ class MininetArrays(HostArrays):
         """Not of subclasses: they may do anything."""
         return type(optimizer).__name__ if type(optimizer) in (mn.SGD, mn.Adam) else ""
 
-    def has_gradient(self, update: Update, parameter: mn.Parameter) -> bool:
-        """As it is now."""
-        return parameter.grad is not None
+    def with_gradients(self, update: Update, parameters: Iterable[mn.Parameter]) -> list[mn.Parameter]:
+        return [parameter for parameter in parameters if parameter.grad is not None]
 
     def gradient(self, update: Update, parameter: mn.Parameter) -> mn.Array | None:
         """As it is now."""
@@ -115,11 +116,13 @@ class Session(Listening, Listener):
             config=config,
             clock=self.clock,
             names=self.names,
+            tape=self.tape,
             label=self.names.label,
             rank=RANK,
             place=self._rank_file.current,
             warn=self.warn,
             framework=MininetArrays(),
+            optimizers=list,
         )
         self._observers = Observers(OBSERVERS, context, self.warn)
         folder = functools.partial(rank_directory, directory, 0)

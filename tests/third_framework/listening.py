@@ -39,6 +39,9 @@ class Names:
         """In the order of the models."""
         return [(path, parameter) for parameter, path in self._parameters.items()]
 
+    def roots(self) -> list[mn.Module]:
+        return list(self.modules)
+
     def label(self, parameter: mn.Parameter) -> str:
         """What a parameter is called in rows."""
         return self._parameters.get(parameter, "parameter outside the model")

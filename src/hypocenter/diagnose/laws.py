@@ -45,6 +45,8 @@ def _explains(other: Finding, law: Finding) -> bool:
     if other.code in LAWS:
         is_first = LAWS.index(other.code) < LAWS.index(law.code)
         return is_first and other.step == law.step and (other.param == law.param or law.severity == "note")
+    if other.kind == "stagnation" and other.step == law.step and other.param == law.param is not None:
+        return True  # it says why, of this parameter
     if other.kind not in _KINDS:
         return False
     of_ranks = law.code in _OF_RANKS and other.severity == "error" and other.step <= law.step

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from hypocenter.replay import alone, python_state, sharded
+from hypocenter.replay import alone, sharded, torch_state
 from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.replay.own_groups import OwnCollectives, OwnGroups
 from hypocenter.replay.user_operations import in_loss_code, outside_modules
@@ -187,7 +187,7 @@ class Replayer:
             raise ReplayImpossible(why)
         if must_leave_no_trace:
             modules = _modules_of(event for _, event in self._tape.slice(microbatch))
-            if why := python_state.why_not(modules) or self._why_seen_outside(parameters):
+            if why := torch_state.why_not(modules) or self._why_seen_outside(parameters):
                 raise ReplayImpossible(why)
         try:
             return self._run(microbatch, parameters, mode, context, around, rows, seed_scale, float32_at)
@@ -228,7 +228,7 @@ class Replayer:
         rng = capture_rng()
         with contextlib.ExitStack() as stack:
             stack.callback(restore_rng, rng)
-            stack.enter_context(python_state.kept(_modules_of(event for _, event in events), self.on_leaving))
+            stack.enter_context(torch_state.kept(_modules_of(event for _, event in events), self.on_leaving))
             stack.enter_context(self._paused())
             stack.enter_context(_modules_as_they_were(event for _, event in events))
             if self._whole is not None:
@@ -304,7 +304,7 @@ class Replayer:
         rng = capture_rng()
         with contextlib.ExitStack() as stack:
             stack.callback(restore_rng, rng)
-            stack.enter_context(python_state.kept(_modules_of(events), self.on_leaving))
+            stack.enter_context(torch_state.kept(_modules_of(events), self.on_leaving))
             stack.enter_context(self._paused())
             stack.enter_context(_modules_as_they_were(iter(events)))
             stack.enter_context(torch.compiler.set_stance("force_eager"))

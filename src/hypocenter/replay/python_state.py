@@ -4,6 +4,8 @@ Counters, lists of losses, caches and generators of its own are attributes of mo
 or globals of the user's files. A replay that left them changed would change the training that goes on after it. What
 `forward` prints it has printed once; a replay prints nothing.
 
+What a framework's modules and tensors are is told by a `Kind`: hypocenter.replay.torch_state has torch's.
+
 Looked at are plain containers, generators of random numbers, and objects of the user's own classes, a few levels deep.
 Objects of libraries (a trainer, a logger) are left alone: other threads may be at work in them.
 """
@@ -19,34 +21,64 @@ import sysconfig
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
-import torch
 
 from hypocenter.tap.source import is_library
 
 DEPTH = 4  # levels below a module or a hook
 ENTRIES = 10_000  # of a container: a longer one is data
 TENSOR_BYTES = 64 << 20  # of tensors that are attributes, together
-_OF_TORCH = frozenset(vars(torch.nn.Module()))  # parameters, buffers, hooks and flags: others see to them
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _ITERATORS = (type(iter([])), type(iter(())), type(iter(range(0))))  # which can be set back
+
+
+Undo = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """What a framework's modules and tensors are.
+
+    Attributes:
+        own: attributes of every module, which others see to: parameters, buffers, hooks and flags.
+        forward: the name of the method that computes.
+        hooks: attributes that hold a module's hooks, as dictionaries.
+        left_alone: classes of modules and parameters.
+        tensor: class of tensors.
+        constants: classes of what never changes.
+        copied: copies a tensor now; gives what puts that back later, None of a tensor that nobody writes to.
+        generator: gives what puts a generator of random numbers back to where it is now; None of what is none.
+    """
+
+    own: frozenset[str]
+    forward: str
+    hooks: tuple[str, ...]
+    left_alone: tuple[type, ...]
+    tensor: type
+    constants: frozenset[type]
+    copied: Callable[[Any], Undo | None]
+    generator: Callable[[Any], Undo | None]
 
 
 @contextlib.contextmanager
 def kept(
-    modules: Iterable[torch.nn.Module], on_leaving: Callable[[], None] = lambda: None
+    kind: Kind,
+    parts: Iterable[Any],
+    functions: Iterable[Any] = (),
+    on_leaving: Callable[[], None] = lambda: None,
 ) -> Generator[None, None, None]:
-    """Inside this block these modules may be called; after it what they keep in Python is as it was.
+    """Inside this block these may be called; after it what they keep in Python is as it was.
 
     Args:
+        parts: modules, with all that are inside them.
+        functions: of the user's.
         on_leaving: called when the block is over and nothing is put back yet.
     """
-    state = _State()
-    for module in _parts(modules):
-        state.take_module(module)
+    state = _State(kind)
+    state.take(parts, functions)
     try:
         with _silent():
             yield
@@ -55,17 +87,11 @@ def kept(
         state.put_back()
 
 
-def why_not(modules: Iterable[torch.nn.Module]) -> str:
-    """What these modules hold that cannot be put back, in words, or ''."""
-    state = _State(copies_values=False)
-    for module in _parts(modules):
-        state.take_module(module)
+def why_not(kind: Kind, parts: Iterable[Any], functions: Iterable[Any] = ()) -> str:
+    """What these hold that cannot be put back, in words, or ''."""
+    state = _State(kind, copies_values=False)
+    state.take(parts, functions)
     return state.lasting
-
-
-def _parts(modules: Iterable[torch.nn.Module]) -> Iterable[torch.nn.Module]:
-    found = {id(part): part for root in modules for part in root.modules()}
-    return [part for part in found.values() if not isinstance(part, torch.jit.ScriptModule)]
 
 
 class _State:
@@ -75,8 +101,9 @@ class _State:
         lasting: what was met that cannot be put back, in words.
     """
 
-    def __init__(self, *, copies_values: bool = True) -> None:
+    def __init__(self, kind: Kind, *, copies_values: bool = True) -> None:
         self.lasting = ""
+        self._kind = kind
         self._copies_values = copies_values
         self._undo: list[Callable[[], None]] = []
         self._seen: dict[int, Any] = {}  # by id, held: no id is given anew
@@ -87,25 +114,32 @@ class _State:
         for undo in reversed(self._undo):
             undo()
 
-    def take_module(self, module: torch.nn.Module) -> None:
+    def take(self, parts: Iterable[Any], functions: Iterable[Any]) -> None:
+        """Modules, and functions of the user's."""
+        for part in parts:
+            self._take_module(part)
+        for function in functions:
+            self._take_function(function, DEPTH)
+
+    def _take_module(self, module: Any) -> None:
         """Its own attributes, the globals of its code, and what its hooks hold."""
-        attributes = vars(module)
-        self._take_dict(attributes, DEPTH, left_out=_OF_TORCH)
+        attributes, name = vars(module), self._kind.forward
+        self._take_dict(attributes, DEPTH, left_out=self._kind.own)
         for kind in type(module).__mro__:
-            self._take_globals(forward := kind.__dict__.get("forward"))
+            self._take_globals(forward := kind.__dict__.get(name))
             if isinstance(forward, FunctionType):
                 for name in forward.__code__.co_names:
                     self._look_for_lasting(forward.__globals__.get(name))
-        self._take_function(attributes.get("forward"), DEPTH)
-        for name in _HOOKS:
-            for hook in attributes.get(name, {}).values():
+        self._take_function(attributes.get(name), DEPTH)
+        for name in self._kind.hooks:
+            for hook in (attributes.get(name) or {}).values():
                 self._take(hook, DEPTH)
 
     def _take(self, value: Any, depth: int) -> None:
         """Whatever it is; what cannot change, or is nobody's but a library's, is passed by."""
-        if value is None or type(value) in _CONSTANTS or depth < 0 or id(value) in self._seen:
+        if value is None or type(value) in self._kind.constants or depth < 0 or id(value) in self._seen:
             return
-        if isinstance(value, (torch.nn.Module, torch.nn.Parameter, type, ModuleType)):
+        if isinstance(value, (*self._kind.left_alone, type, ModuleType)):
             return
         if isinstance(value, (FunctionType, MethodType)):
             self._take_function(value, depth)
@@ -114,9 +148,9 @@ class _State:
                 self._take(each, depth - 1)
         elif type(value) in (dict, list, set, deque) or isinstance(value, (dict, list, deque)):
             self._take_container(value, depth)
-        elif (undo := _of_generator(value) or _of_iterator(value)) is not None:
+        elif (undo := self._of_generator(value) or _of_iterator(value)) is not None:
             self._remember(value, undo)
-        elif isinstance(value, (torch.Tensor, np.ndarray)):
+        elif isinstance(value, (self._kind.tensor, np.ndarray)):
             self._take_values(value)
         elif isinstance(value, (io.IOBase, Iterator)):
             self._look_for_lasting(value)
@@ -185,32 +219,30 @@ class _State:
     def _take_globals(self, function: Any) -> None:
         """Numbers, containers and generators: what `global` and `append` change."""
         if isinstance(function, FunctionType) and not _is_installed(function.__code__.co_filename):
-            self._take_dict(function.__globals__, 2, only=_may_be_state)
+            self._take_dict(function.__globals__, 2, only=self._may_be_state)
 
     def _take_values(self, value: Any) -> None:
-        is_tensor = isinstance(value, torch.Tensor)
-        if is_tensor and (value.layout is not torch.strided or value.requires_grad or value.is_inference()):
-            return
-        n_bytes = value.nbytes
-        self._n_bytes += n_bytes
+        self._n_bytes += value.nbytes
         if self._n_bytes > TENSOR_BYTES:
             self.lasting = f"its modules keep more than {TENSOR_BYTES >> 20} MiB of tensors beside buffers"
         if self.lasting or not self._copies_values:
             return
-        if is_tensor:
-            version, before = value._version, value.detach().clone()
-            self._remember(value, lambda: value.detach().copy_(before) if value._version != version else None)  # type: ignore[reportReturnType]
+        if isinstance(value, self._kind.tensor):
+            if (undo := self._kind.copied(value)) is not None:
+                self._remember(value, undo)
         else:
             copied = value.copy()
             self._remember(value, lambda: np.copyto(value, copied) if value.flags.writeable else None)
 
+    def _may_be_state(self, value: Any) -> bool:
+        is_plain = isinstance(value, (int, float, str, dict, list, set, deque, *_ITERATORS))
+        return is_plain or value is None or self._of_generator(value) is not None
 
-_CONSTANTS = frozenset({bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, type(Ellipsis)})
+    def _of_generator(self, value: Any) -> Undo | None:
+        return self._kind.generator(value) or _of_generator(value)
 
 
-def _may_be_state(value: Any) -> bool:
-    is_plain = isinstance(value, (int, float, str, dict, list, set, deque, *_ITERATORS))
-    return is_plain or value is None or _of_generator(value) is not None
+CONSTANTS = frozenset({bool, int, float, complex, str, bytes, type(Ellipsis)})
 
 
 def _set_list(held: list[Any], before: list[Any]) -> None:
@@ -229,9 +261,6 @@ def _set_dict(held: dict[Any, Any], before: dict[Any, Any], left_out: frozenset[
 
 def _of_generator(value: Any) -> Callable[[], None] | None:
     """Puts a generator of random numbers back to where it is now; None of what is none."""
-    if isinstance(value, torch.Generator):
-        state = value.get_state()
-        return lambda: None if value.get_state().equal(state) else _ignored(value.set_state(state))
     if isinstance(value, random.Random):
         of_python = value.getstate()
         return lambda: value.setstate(of_python)
@@ -251,10 +280,6 @@ def _of_iterator(value: Any) -> Callable[[], None] | None:
     iterator: Any = value
     now = iterator.__reduce__()[2:]
     return (lambda: iterator.__setstate__(now[0])) if now else None
-
-
-def _ignored(_: object) -> None:
-    """A call's result is not wanted."""
 
 
 def _is_of_the_user(kind: type) -> bool:

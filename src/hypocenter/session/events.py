@@ -33,12 +33,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from types import CodeType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from hypocenter.config import Config
 from hypocenter.nouns import Place, Reading
+from hypocenter.session.audits import Audits
 from hypocenter.session.check import Check
 from hypocenter.session.guard import StopTraining, show_traceback
+from hypocenter.tap.after_calls import AfterCalls
 from hypocenter.tap.clock import Clock
 
 if TYPE_CHECKING:
@@ -53,6 +56,19 @@ class Names(Protocol):
         """All that are known, in the order of the model."""
         ...
 
+    def roots(self) -> Sequence[Any]:
+        """The models."""
+        ...
+
+
+class Tape(Protocol):
+    """What is kept of the step under way."""
+
+    @property
+    def microbatches(self) -> Sequence[Any]:
+        """Since the last update."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
@@ -61,11 +77,20 @@ class Observed:
     config: Config
     clock: Clock
     names: Names
+    tape: Tape
     label: Callable[[Any], str]  # the user's name of a parameter
     rank: Callable[[], tuple[int, int]]  # (rank, world size)
     place: Callable[[], Place]  # where this rank stands, with its groups
     warn: Callable[[str], None]  # says a line once
     framework: Framework  # its arithmetic and its optimizers
+    optimizers: Callable[[], Sequence[Any]] = lambda: ()  # all that the program has made; may take a while
+    after_calls: AfterCalls = field(default_factory=AfterCalls)  # hears of calls of modules, also inside others
+    writer_of: Callable[[Any], tuple[CodeType, int] | None] = lambda _: None
+    """The line of the user's code that has written to a tensor since the last update, if one was seen."""
+    audits: Audits = field(init=False)  # which steps are audited
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "audits", Audits(self.config.audit))
 
 
 ContextT = TypeVar("ContextT", bound=Observed)

@@ -6,14 +6,17 @@ the module with their functions, of which only those are used that both have und
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
+
+from numpy.typing import NDArray
 
 from hypocenter.formats import Format
 
 if TYPE_CHECKING:
     from hypocenter.session.events import Update
 
+GROUPS = 8  # of an optimizer, whose settings are looked at
 SAMPLE = 4096  # elements of a parameter that are looked at: a share is then known to 1.6 % (two standard deviations)
 
 Then = Callable[[Sequence[float]], None]
@@ -65,8 +68,8 @@ class Framework(Protocol):
         """The formula of `observers.intended` that it follows; "" for one that is not known."""
         ...
 
-    def has_gradient(self, update: Update, parameter: Any) -> bool:
-        """Whether the update uses one of this parameter."""
+    def with_gradients(self, update: Update, parameters: Iterable[Any]) -> list[Any]:
+        """Those of these parameters that the micro-batches of this update gave a gradient."""
         ...
 
     def gradient(self, update: Update, parameter: Any) -> Any | None:
@@ -84,8 +87,29 @@ class Framework(Protocol):
         """An array that later writes to the tensor do not change."""
         ...
 
+    def copies(self, values: Sequence[Any]) -> list[Any]:
+        """Copies of many samples at once; what is a number stays one."""
+        ...
+
+    def n_changed(self, trios: Sequence[tuple[Any, Any, float]]) -> list[tuple[int, int]]:
+        """How many elements were looked at and how many have changed, of each (before, now, slack).
+
+        Args:
+            trios: samples or numbers; now may be None, of what is there no more: then (0, 1). Of floating-point numbers
+                slack times the largest magnitude is no change.
+        """
+        ...
+
+    def settings(self, optimizer: Any) -> list[dict[str, float]]:
+        """Options of its first groups that are numbers, but those that a schedule moves. Waits for no device."""
+        ...
+
     def wide(self, array: Any) -> Any:
         """The same in float64 where the device has it; float32 carries decisions on bfloat16 and float16 as well."""
+        ...
+
+    def on_host(self, array: Any) -> NDArray[Any]:
+        """In float64, as NumPy's."""
         ...
 
     def ulp(self, values: Any, dtype: Any) -> Any:
@@ -94,6 +118,18 @@ class Framework(Protocol):
 
     def rounded(self, value: float, dtype: Any) -> float:
         """The number of a low format that this becomes."""
+        ...
+
+    def versions(self, tensors: Sequence[Any]) -> list[int]:
+        """Counters of writes to each; [] where the framework keeps none."""
+        ...
+
+    def owner(self, roots: Sequence[Any], parameter: Any) -> Any | None:
+        """The module, in one of these models, that it is a parameter of."""
+        ...
+
+    def has_copies(self, parameters: Sequence[Any]) -> bool:
+        """Whether an optimizer of these holds copies that stand for several of the user's parameters."""
         ...
 
     def is_tensor(self, value: object) -> bool:

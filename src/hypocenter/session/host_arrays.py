@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hypocenter.formats import FORMATS
-from hypocenter.session.framework import SAMPLE, Then, spacing
+from hypocenter.session.framework import GROUPS, SAMPLE, Then, spacing
 
 Array = NDArray[Any]
 
@@ -22,8 +23,39 @@ class HostArrays:
         """A copy."""
         return array.copy()
 
+    def copies(self, values: Sequence[Any]) -> list[Any]:
+        """One after the other."""
+        return [each.copy() if isinstance(each, np.ndarray) else each for each in values]
+
+    def n_changed(self, trios: Sequence[tuple[Any, Any, float]]) -> list[tuple[int, int]]:
+        """One after the other."""
+        return [_n_changed(*trio) for trio in trios]
+
+    def versions(self, tensors: Sequence[Any]) -> list[int]:
+        """None are kept."""
+        return []
+
+    def settings(self, optimizer: Any) -> list[dict[str, float]]:
+        """Numbers of its groups."""
+        return [
+            {name: value for name, value in group.items() if type(value) in (int, float)}
+            for group in optimizer.param_groups[:GROUPS]
+        ]
+
+    def owner(self, roots: Sequence[Any], parameter: Any) -> Any | None:
+        """Where calls of modules are not told of, nobody asks whose they are."""
+        return None
+
+    def has_copies(self, parameters: Sequence[Any]) -> bool:
+        """No optimizer has."""
+        return False
+
     def wide(self, array: Array) -> Array:
         """In float64."""
+        return np.asarray(array, np.float64)
+
+    def on_host(self, array: Array) -> Array:
+        """It is there."""
         return np.asarray(array, np.float64)
 
     def ulp(self, values: Array, dtype: Any) -> Array:
@@ -53,3 +85,17 @@ class AtOnce:
 def strided(array: Array, size: int = SAMPLE) -> Array:
     """At most `size` elements at an equal stride, flat; a view where the array is contiguous."""
     return array.reshape(-1)[:: -(-array.size // size)]
+
+
+def _n_changed(before: Any, now: Any, slack: float) -> tuple[int, int]:
+    if now is None:
+        return 0, 1
+    a, b = np.asarray(before), np.asarray(now)
+    if a.shape != b.shape:
+        return b.size, b.size
+    if a.dtype.kind != "f" or b.dtype.kind != "f":
+        return b.size, int(np.count_nonzero(a != b))
+    with np.errstate(all="ignore"):
+        largest = np.abs(a[np.isfinite(a)]).max(initial=0.0)
+        is_near = (np.abs(a - b) <= slack * largest) | (a == b) | ((a != a) & (b != b))
+    return b.size, int(np.count_nonzero(~is_near))

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hypocenter.session.events import Update
-from hypocenter.session.framework import SAMPLE, Undo
+from hypocenter.session.framework import GROUPS, SAMPLE, Undo
 from hypocenter.session.observers import grid
-from hypocenter.session.observers.sampled import Deferred, sample
+from hypocenter.session.observers.sampled import Deferred, copies, n_changed, sample
 from hypocenter.tap import schedule_calls
+from hypocenter.tap.flat_parameters import is_flat
+from hypocenter.tap.tape import versions_of
 
+_SCHEDULED = frozenset({"lr", "momentum", "initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum"})
 _FAMILIES: dict[type, str] = {torch.optim.SGD: "SGD", torch.optim.Adam: "Adam", torch.optim.AdamW: "AdamW"}
 
 
@@ -41,9 +45,9 @@ class TorchFramework:
         """Not of subclasses: they may do anything."""
         return _FAMILIES.get(type(optimizer), "")
 
-    def has_gradient(self, update: Update, parameter: Tensor) -> bool:
-        """As it is now."""
-        return parameter.grad is not None
+    def with_gradients(self, update: Update, parameters: Iterable[Tensor]) -> list[Tensor]:
+        """As they are now."""
+        return [parameter for parameter in parameters if parameter.grad is not None]
 
     def gradient(self, update: Update, parameter: Tensor) -> Tensor | None:
         """As it is now."""
@@ -51,15 +55,39 @@ class TorchFramework:
 
     def sample(self, tensor: Tensor, size: int = SAMPLE) -> Tensor | None:
         """A view where possible."""
-        return sample(tensor, size)
+        found = sample(tensor, size)
+        return found if found is None else found.detach()
 
     def copied(self, array: Tensor) -> Tensor:
         """A clone."""
         return array.clone()
 
+    def copies(self, values: Sequence[Tensor | float]) -> list[Tensor | float]:
+        """All of one format on one device in one operation."""
+        return copies(values)
+
+    def n_changed(self, trios: Sequence[tuple[Tensor | float, Tensor | float | None, float]]) -> list[tuple[int, int]]:
+        """Where nothing has changed, the usual case, in one transfer."""
+        return n_changed(trios)
+
+    def settings(self, optimizer: torch.optim.Optimizer) -> list[dict[str, float]]:
+        """A group with `initial_lr` is moved by a schedule of torch."""
+        return [
+            {
+                name: value
+                for name, value in group.items()
+                if type(value) in (int, float) and not ("initial_lr" in group and name in _SCHEDULED)
+            }
+            for group in optimizer.param_groups[:GROUPS]
+        ]
+
     def wide(self, array: Tensor) -> Tensor:
         """On its device."""
         return array.to(grid.wide_dtype(array.device))
+
+    def on_host(self, array: Tensor) -> NDArray[Any]:
+        """Waits for the device."""
+        return array.detach().reshape(-1).cpu().double().numpy()
 
     def ulp(self, values: Tensor, dtype: torch.dtype) -> Tensor:
         """On their device."""
@@ -68,6 +96,19 @@ class TorchFramework:
     def rounded(self, value: float, dtype: torch.dtype) -> float:
         """As torch casts."""
         return grid.rounded(value, dtype)
+
+    def versions(self, tensors: Sequence[Tensor]) -> list[int]:
+        """Of torch's own counter."""
+        return versions_of(tensors)
+
+    def owner(self, roots: Sequence[torch.nn.Module], parameter: Tensor) -> torch.nn.Module | None:
+        """Also where it stands in for one that is sharded."""
+        modules = (module for root in roots for module in root.modules())
+        return next((m for m in modules if any(p is parameter for p in m._parameters.values())), None)
+
+    def has_copies(self, parameters: Sequence[Tensor]) -> bool:
+        """FSDP1's flat parameters."""
+        return any(map(is_flat, parameters))
 
     def is_tensor(self, value: object) -> bool:
         """Of torch."""

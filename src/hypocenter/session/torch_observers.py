@@ -7,7 +7,6 @@ from typing import Any
 from hypocenter.session.events import Observer
 from hypocenter.session.observers.accumulation import Accumulation
 from hypocenter.session.observers.arrivals import Arrivals
-from hypocenter.session.observers.audit import Audit
 from hypocenter.session.observers.autocast import Autocast
 from hypocenter.session.observers.averages import Averages
 from hypocenter.session.observers.between import Between
@@ -34,6 +33,7 @@ from hypocenter.session.observers.streams import Streams
 from hypocenter.session.observers.token_weights import TokenWeights
 from hypocenter.session.observers.updates import LostUpdates
 from hypocenter.session.observers.use import Use
+from hypocenter.session.torch_audit import Audit
 
 OBSERVERS: tuple[type[Observer[Any]], ...] = (
     OpBits,  # whether the program repeats itself

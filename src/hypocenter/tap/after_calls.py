@@ -6,9 +6,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
-AfterCall = Callable[[torch.nn.Module, Any, Any], None]
+AfterCall = Callable[[Any, Any, Any], None]
 """Gets the module, its positional arguments and its output. Must not raise."""
 
 
@@ -16,15 +14,15 @@ class AfterCalls:
     """Empty most of the time: as long as it is not, every call of a module costs a look-up."""
 
     def __init__(self) -> None:
-        self._hearers: dict[int, list[tuple[weakref.ref[torch.nn.Module], AfterCall]]] = {}
+        self._hearers: dict[int, list[tuple[weakref.ref[Any], AfterCall]]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._hearers)
 
-    def __contains__(self, module: torch.nn.Module) -> bool:
+    def __contains__(self, module: Any) -> bool:
         return id(module) in self._hearers
 
-    def add(self, module: torch.nn.Module, hear: AfterCall) -> Callable[[], None]:
+    def add(self, module: Any, hear: AfterCall) -> Callable[[], None]:
         """Hear of this module from its next call on; returns the undo."""
         key, entry = id(module), (weakref.ref(module), hear)
         self._hearers.setdefault(key, []).append(entry)
@@ -38,7 +36,7 @@ class AfterCalls:
 
         return remove
 
-    def tell(self, module: torch.nn.Module, args: Any, output: Any) -> None:
+    def tell(self, module: Any, args: Any, output: Any) -> None:
         """It has returned."""
         for ref, hear in list(self._hearers.get(id(module), ())):
             if ref() is module:

@@ -34,10 +34,7 @@ from hypocenter.nouns import Finding, Reading
 WHOLE = 0.9  # of all that was looked at: a load, or a swap
 
 
-@rule(
-    "HC231", "desync", severity="warning", reads=("optimizer",),
-    not_in={"mindspore": "its state is not looked at between two updates yet"},
-)  # fmt: skip
+@rule("HC231", "desync", severity="warning", reads=("optimizer",))
 def check(window: Window) -> Iterator[Finding]:
     """Fire once a step, for all that has changed."""
     rows = [row for row in window.of("optimizer") if row.port == CHANGED]
@@ -78,7 +75,7 @@ def _of_option(window: Window, row: Reading) -> Finding:
         code="HC231", kind="desync", severity="note", step=row.step - row.call, rank=window.rank, phase="optimizer",
         title=f"{name} of parameter group {number} is {row.summary.sum:g}, and was {row.op} before",
         site=row.site, port=name, cause="program-error", confidence="proven",
-        why=(f"it was {row.op} at the updates before and stays as it is now; no schedule of torch moves it",),
+        why=(f"it was {row.op} at the updates before and stays as it is now; no schedule moves it",),
         then=("updates are made otherwise from this step on",), limit=float(row.op), actual=row.summary.sum,
     )  # fmt: skip
 

@@ -32,10 +32,7 @@ from hypocenter.nouns import Finding, Reading, Remedy
 _ZERO_GRAD = Remedy(action="zero-grad", text="call optimizer.zero_grad() before the first backward of every step")
 
 
-@rule(
-    "HC232", "desync", severity="warning", reads=("optimizer",),
-    not_in={"mindspore": "healthy steps are not done again there yet"},
-)  # fmt: skip
+@rule("HC232", "desync", severity="warning", reads=("optimizer",))
 def check(window: Window) -> Iterator[Finding]:
     """Fire once a step, for all parameters that are off."""
     off = [row for row in window.of("optimizer") if row.port == UNBALANCED]

@@ -44,10 +44,7 @@ _THEN = {
 }
 
 
-@rule(
-    "HC233", "stagnation", severity="warning", reads=("optimizer",),
-    not_in={"mindspore": "which parameters its optimizers hold is not compared with the model yet"},
-)  # fmt: skip
+@rule("HC233", "stagnation", severity="warning", reads=("optimizer",))
 def check(window: Window) -> Iterator[Finding]:
     """Fire once a step for each of the three."""
     rows = list(window.of("optimizer"))

@@ -13,6 +13,7 @@ import numpy as np
 from mindspore.utils import MsDispatchMode  # pyright: ignore[reportMissingImports]
 
 _DROPOUT = ("Dropout", "Dropout2D", "Dropout3D")
+_OF_SHAPE = ("StandardNormal", "StandardLaplace", "UniformReal")  # called with the shape of what they draw
 _SEED = 0xD12A  # any number
 
 
@@ -30,6 +31,9 @@ class OwnDraws(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
 
     def __ms_dispatch__(self, func: Any, args: Any, kwargs: Any = None) -> Any:
         """Called for every operator in place of it."""
+        if func.name in _OF_SHAPE and (shape := _shape(args)) is not None:
+            self.seen = True
+            return ms.Tensor(self._random.standard_normal(shape).astype(np.float32))
         if func.name not in _DROPOUT:
             return func(*args)
         x, keep = _operands(args)
@@ -49,3 +53,13 @@ def _operands(args: Any) -> tuple[Any, float]:
     keep: Any = getattr(operator, "keep_prob", None)
     keep = next((each for each in given if isinstance(each, float)), 1.0) if keep is None else keep
     return x, float(keep)
+
+
+def _shape(args: Any) -> tuple[int, ...] | None:
+    """Of an operator whose only operand is a shape: of numbers, or as a tensor."""
+    given = args[2] if len(args) > 2 and isinstance(args[2], tuple) else args
+    shape = given[0] if len(given) == 1 else given
+    if isinstance(shape, ms.Tensor):
+        shape = tuple(int(each) for each in shape.asnumpy().reshape(-1))
+    is_shape = isinstance(shape, tuple) and all(isinstance(each, int) for each in shape)
+    return shape if is_shape else None

@@ -17,12 +17,13 @@ from mindspore import ops  # pyright: ignore[reportMissingImports]
 from mindspore.common.api import _pynative_executor  # pyright: ignore[reportMissingImports]
 
 from hypocenter.replay.impossible import ReplayImpossible
+from hypocenter.replay.mindspore import cell_state
 from hypocenter.replay.mindspore.draws import OwnDraws
 from hypocenter.replay.mindspore.host import flat, is_finite, is_floating
 from hypocenter.replay.mindspore.trace import OpTracer
 from hypocenter.replay.mindspore.unscaled import unscaled
 from hypocenter.tap.mindspore.names import NameMap
-from hypocenter.tap.mindspore.tape import GradCall
+from hypocenter.tap.mindspore.tape import GradCall, random_state
 
 
 @dataclass(slots=True, kw_only=True)
@@ -79,6 +80,7 @@ class Replayer:
         rows: tuple[int, Sequence[int]] | None = None,
         seed_scale: float = 1.0,
         eager: bool = False,
+        must_leave_no_trace: bool = False,
     ) -> Replayed:
         """Forward, loss and backward.
 
@@ -88,16 +90,20 @@ class Replayer:
             rows: (batch size, indices): keep only these rows of every input whose first dimension is the batch.
             seed_scale: multiplies the gradient that backward starts from (1 / loss scale: as without scaling).
             eager: run what was compiled (`@ms.jit`) operator by operator.
+            must_leave_no_trace: the step has not failed: not where a cell holds what cannot be put back. Implies
+                `eager`: what draws is not hidden then.
 
         Raises:
             ReplayImpossible: with the reason.
         """
-        if why := self.why_not(call):
+        cells = [cell for _, cell in self._names.cells()]
+        if why := self.why_not(call) or (cell_state.why_not(cells, call.fn) if must_leave_no_trace else ""):
             raise ReplayImpossible(why)
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._paused())
             stack.enter_context(self._state_put_back(call))
-            if eager:
+            stack.enter_context(cell_state.kept(cells, call.fn))
+            if eager or must_leave_no_trace:
                 stack.enter_context(_uncompiled())
             draws = stack.enter_context(OwnDraws())
             if seed_scale != 1.0 and call.scale is not None and call.scale.in_loss:
@@ -141,19 +147,18 @@ class Replayer:
     def _state_put_back(self, call: GradCall) -> Generator[None, None, None]:
         """The random state as before the forward; afterwards it and what is no weight (running means) as now."""
         held = {id(weight) for weight in call.weights}
-        buffers = [
-            (p, ms.Tensor(p.asnumpy().copy(), p.dtype)) for _, p in self._names.parameters() if id(p) not in held
-        ]
-        before = ms.get_rng_state() if call.random is not None else None
+        buffers = [(p, p.asnumpy().copy()) for _, p in self._names.parameters() if id(p) not in held]
+        before = random_state()
         if call.random is not None:
-            ms.set_rng_state(call.random.generator)
+            call.random.restore()
         try:
             yield
         finally:
-            for parameter, value in buffers:
-                parameter.set_data(value)
+            for parameter, value in buffers:  # by `set_data` compiled optimizers would lose a parameter
+                if parameter.asnumpy().tobytes() != value.tobytes():
+                    ops.assign(parameter, ms.Tensor(value, parameter.dtype))
             if before is not None:
-                ms.set_rng_state(before)
+                before.restore()
 
 
 @contextlib.contextmanager

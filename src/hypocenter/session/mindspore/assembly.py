@@ -7,6 +7,7 @@ from typing import Any
 from hypocenter.config import Config
 from hypocenter.session.events import Observer
 from hypocenter.session.mindspore.accumulated import Accumulated
+from hypocenter.session.mindspore.audit import Audit
 from hypocenter.session.mindspore.calibration import Calibration
 from hypocenter.session.mindspore.failures import Failures
 from hypocenter.session.mindspore.graph import Graphs
@@ -17,11 +18,13 @@ from hypocenter.session.mindspore.recompute import Recompute
 from hypocenter.session.mindspore.scaling import Scaling
 from hypocenter.session.mindspore.seams import Context, Seams
 from hypocenter.session.mindspore.unreplayed import Unreplayed
+from hypocenter.session.observers.between import Between
 from hypocenter.session.observers.culprit import Culprit
 from hypocenter.session.observers.frozen_state import FrozenState
 from hypocenter.session.observers.hyperparameters import Hyperparameters
 from hypocenter.session.observers.schedules import Schedules
 from hypocenter.session.observers.updates import LostUpdates
+from hypocenter.session.observers.use import Use
 
 
 def assemble(context: Context) -> Seams:
@@ -48,5 +51,8 @@ def _observers(config: Config) -> list[type[Observer[Any]]]:
         Hyperparameters,
         Accumulated,
         Recompute,
+        Between,
+        Audit,
+        Use,
         *([Calibration] if config.calibrate != "never" else []),
     ]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import mindspore as ms  # pyright: ignore[reportMissingImports]
 import numpy as np
 
 from hypocenter import schedule
@@ -23,6 +22,7 @@ from hypocenter.session.events import Update
 from hypocenter.session.mindspore.calibrated_gradients import Gradients
 from hypocenter.session.mindspore.calibrated_update import Trajectory, why_not
 from hypocenter.session.mindspore.seams import Context, Due, Part
+from hypocenter.session.mindspore.sentinel import loss_of
 from hypocenter.summary.reducers.mindspore import MindSporeReducer
 from hypocenter.tap.clock import Clock
 from hypocenter.tap.mindspore.cells import CellTap
@@ -101,7 +101,7 @@ class Calibration(Part):
         gradients = Gradients(self.context.names, due)
         for call in due.microbatches:
             replayed = self._replayer.run(call)
-            _must_repeat(call, replayed)
+            must_repeat(call, replayed)
             gradients.add(call, replayed.grads)
         left_out = gradients.fit()
         if left_out:
@@ -177,12 +177,14 @@ def _marked(row: Reading, sample: int) -> Reading:
     return replace(row, replay=True, op=f"calibrate[{sample}]")
 
 
-def _must_repeat(call: GradCall, replayed: Replayed) -> None:
+def must_repeat(call: GradCall, replayed: Replayed) -> None:
+    """Raise ReplayImpossible where a replay's loss is not that of the run."""
     if replayed.drew:
-        raise ReplayImpossible("MindSpore cannot drop the same values again (--no-dropout drops none)")
+        raise ReplayImpossible("MindSpore cannot draw the same values again (--no-dropout drops none)")
     values = [value for value in replayed.values if value.size == 1]
-    if not isinstance(call.loss, ms.Tensor) or call.loss.size != 1 or not values:
+    was = loss_of(call)
+    if was is None or not values:
         return
-    was, now = (float(np.asarray(value.asnumpy()).reshape(-1)[0]) for value in (call.loss, values[0]))
+    now = float(np.asarray(values[0].asnumpy()).reshape(-1)[0])
     if not is_finite(values[0]) or not abs(now - was) <= UNFAITHFUL * max(abs(was), 1e-30):
         raise ReplayImpossible(f"a replay does not repeat the run: its loss is {now:.6g}, the run's {was:.6g}")

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import mindspore as ms  # pyright: ignore[reportMissingImports]
 import numpy as np
 
 from hypocenter.session.events import Update
-from hypocenter.session.framework import SAMPLE, Undo
+from hypocenter.session.framework import GROUPS, SAMPLE, Undo
 from hypocenter.session.host_arrays import Array, HostArrays, strided
 from hypocenter.tap.mindspore import schedule_calls
 from hypocenter.tap.mindspore.gradients import host, values_of
+from hypocenter.tap.mindspore.names import own_parameters, walk
 from hypocenter.tap.mindspore.optimizers import groups_of, loss_scale_of, members, state_of
 from hypocenter.tap.mindspore.patches import Patches
 
 _LOW = (ms.float16, ms.bfloat16)
+_SETTINGS = ("weight_decay", "loss_scale", "momentum", "dampening", "beta1", "beta2", "eps")
 _FAMILIES = {"SGD": "SGD", "Momentum": "SGD", "Adam": "Adam", "AdamWeightDecay": "AdamW", "AdamW": "AdamW"}
 
 
@@ -48,9 +50,11 @@ class MindSporeFramework(HostArrays):
         """Of MindSpore's own classes, not of subclasses: they may do anything."""
         return _FAMILIES.get(optimizer.kind, "") if optimizer.is_plain else ""
 
-    def has_gradient(self, update: Update, parameter: Any) -> bool:
-        """Among those that the optimizer is given."""
-        return any(each is parameter for each, _ in update.gradients)
+    def with_gradients(self, update: Update, parameters: Iterable[Any]) -> list[Any]:
+        """Whether the optimizer is given them or not."""
+        given = {id(parameter) for parameter, _ in update.gradients}
+        given |= {id(weight) for call in update.microbatches for weight in call.weights}
+        return [parameter for parameter in parameters if id(parameter) in given]
 
     def gradient(self, update: Update, parameter: Any) -> Array | None:
         """Without the loss scale that an optimizer takes out itself."""
@@ -70,9 +74,18 @@ class MindSporeFramework(HostArrays):
         """It is one."""
         return array
 
+    def settings(self, optimizer: Optimizer) -> list[dict[str, float]]:
+        """Those that are plain numbers of Python; rates are Parameters, and moved by schedules."""
+        return optimizer.settings()[:GROUPS]
+
     def rounded(self, value: float, dtype: Any) -> float:
         """As MindSpore casts."""
         return float(ms.Tensor(value, dtype).astype(ms.float32).asnumpy())
+
+    def owner(self, roots: Sequence[Any], parameter: Any) -> Any | None:
+        """A cell."""
+        cells = (cell for root in roots for _, cell in walk(root))
+        return next((cell for cell in cells if any(p is parameter for p in own_parameters(cell).values())), None)
 
     def is_tensor(self, value: object) -> bool:
         """Of MindSpore."""
@@ -112,6 +125,14 @@ class Optimizer:
             groups = groups_of(self._optimizer())
             self._options = {id(p): options for options, parameters in groups for p in parameters}
         return self._options.get(id(parameter), {})
+
+    def settings(self) -> list[dict[str, float]]:
+        """Plain numbers of its groups, or of itself."""
+        optimizer = self._optimizer()
+        groups = getattr(optimizer, "param_groups", None)
+        own: dict[str, Any] = {name: getattr(optimizer, name, None) for name in _SETTINGS}
+        held: Sequence[Mapping[str, Any]] = groups if isinstance(groups, (list, tuple)) else [own]
+        return [{str(key): value for key, value in each.items() if type(value) in (int, float)} for each in held]
 
 
 class _Group(Mapping[str, Any]):

@@ -35,6 +35,7 @@ from hypocenter.tap.mindspore.clipping import ClipTap
 from hypocenter.tap.mindspore.gradients import Norms
 from hypocenter.tap.mindspore.grads import GradTap
 from hypocenter.tap.mindspore.names import NameMap
+from hypocenter.tap.mindspore.owners import all_optimizers
 from hypocenter.tap.mindspore.patches import Patches
 from hypocenter.tap.mindspore.scalers import ScalerTap, of_sens
 from hypocenter.tap.mindspore.tape import GradCall, Scale, Tape
@@ -76,6 +77,8 @@ class Session(Listening):
             rank=rank_and_world_size,
             rank_directory=lambda: rank_directory(directory, rank_and_world_size()[0]),
             place=place.current,
+            after_calls=self.calls.after_calls,
+            optimizers=self._optimizers,
             paused=self.paused,
             close=self.close,
         )
@@ -98,6 +101,10 @@ class Session(Listening):
         self._undo += self.seams.attach()
         for tap in (self.grads, self.calls, self.updates, self.scalers, self.clipping):
             tap.attach(self.patches)
+
+    def _optimizers(self) -> list[Any]:
+        found = (self.context.framework.optimizer(each) for each in all_optimizers())
+        return [each for each in found if each is not None]
 
     def let_go(self, reason: str) -> None:
         """What was imposed is over."""

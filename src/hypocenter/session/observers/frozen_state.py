@@ -71,7 +71,7 @@ class FrozenState(Observer[Observed]):
         for place in self._moments.next(optimizer, PER_UPDATE):
             moment = framework.state_of(optimizer, place.parameter)["exp_avg_sq"]
             values, dtype = framework.sample(moment), framework.name_of(moment.dtype)
-            if values is not None and framework.has_gradient(update, place.parameter):
+            if values is not None and framework.with_gradients(update, [place.parameter]):
                 self._before.append(_Moment(place=place, dtype=dtype, before=framework.copied(values)))
 
     def after_update(self, update: Update) -> None:
@@ -156,10 +156,9 @@ class FrozenState(Observer[Observed]):
 
 def _low_counter(framework: Framework, optimizer: Any, update: Update) -> tuple[Any, Any, Array] | None:
     """The first parameter with a gradient, its counter, and the counter's value now; None when it is not low."""
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            if framework.has_gradient(update, parameter):
-                counter = framework.state_of(optimizer, parameter).get("step")
-                values = framework.sample(counter) if framework.is_low(counter) else None
-                return None if values is None or len(values) != 1 else (parameter, counter, framework.copied(values))
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for parameter in framework.with_gradients(update, parameters)[:1]:
+        counter = framework.state_of(optimizer, parameter).get("step")
+        values = framework.sample(counter) if framework.is_low(counter) else None
+        return None if values is None or len(values) != 1 else (parameter, counter, framework.copied(values))
     return None

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from hypocenter.session.framework import SAMPLE, Then
-from hypocenter.tap.gradients import local
+from hypocenter.tap.gradients import local, to_host
 
 COPIED_AT_MOST = 1 << 20  # elements of a tensor that is not contiguous: a sample of it costs a copy of all
 
@@ -48,3 +51,57 @@ class Deferred:
             for numbers, then in each:
                 then(host[: numbers.numel()])
                 host = host[numbers.numel() :]
+
+
+def copies(values: Sequence[Tensor | float]) -> list[Tensor | float]:
+    """Copies of samples, all of one format on one device in one operation; what is a number stays one."""
+    found = list(values)
+    for where, samples in _by_kind(values).values():
+        for index, copied in zip(where, torch.cat(samples).split([each.numel() for each in samples]), strict=True):
+            found[index] = copied
+    return found
+
+
+def n_changed(trios: Sequence[tuple[Tensor | float, Tensor | float | None, float]]) -> list[tuple[int, int]]:
+    """How many elements were looked at and how many have changed, of each (before, now, slack): see Framework."""
+    if _all_equal([before for before, _, _ in trios], [now for _, now, _ in trios]):
+        return [(before.numel() if isinstance(before, Tensor) else 1, 0) for before, _, _ in trios]
+    looked = [_compared(*trio) for trio in trios]
+    return [(n, round(count)) for (n, _), count in zip(looked, to_host([each for _, each in looked]), strict=True)]
+
+
+def _by_kind(values: Sequence[Any]) -> dict[tuple[Any, Any], tuple[list[int], list[Tensor]]]:
+    """Samples of one device and format: their places, and they themselves."""
+    found: dict[tuple[Any, Any], tuple[list[int], list[Tensor]]] = {}
+    for index, value in enumerate(values):
+        if isinstance(value, Tensor):
+            where, samples = found.setdefault((value.device, value.dtype), ([], []))
+            where.append(index)
+            samples.append(value)
+    return found
+
+
+def _all_equal(before: Sequence[Tensor | float], now: Sequence[Tensor | float | None]) -> bool:
+    numbers = [pair for pair in zip(before, now, strict=True) if not all(isinstance(each, Tensor) for each in pair)]
+    if any(isinstance(a, Tensor) or isinstance(b, Tensor) or a != b for a, b in numbers):
+        return False
+    after, differ = _by_kind(now), list[Tensor]()
+    for kind, (where, samples) in _by_kind(before).items():
+        if kind not in after or after[kind][0] != where:
+            return False
+        if [each.numel() for each in after[kind][1]] != [each.numel() for each in samples]:
+            return False
+        differ.append((torch.cat(samples) != torch.cat(after[kind][1])).any().float())
+    return not any(to_host(differ)) if differ else True
+
+
+def _compared(before: Tensor | float, now: Tensor | float | None, slack: float) -> tuple[int, Tensor]:
+    if now is None:
+        return 0, torch.ones(())
+    a, b = (torch.as_tensor(each) for each in (before, now))
+    if a.shape != b.shape or a.device != b.device:
+        return b.numel(), torch.full((), float(b.numel()))
+    if not a.is_floating_point() or not b.is_floating_point():
+        return b.numel(), (a != b).sum().float()
+    near = (a - b).abs() <= slack * a.abs().nan_to_num(0.0, 0.0, 0.0).max()
+    return b.numel(), (~near & (a != b) & ~((a != a) & (b != b))).sum().float()

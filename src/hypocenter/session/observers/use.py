@@ -10,17 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from hypocenter import schedule
 from hypocenter.detect.law_rows import FROZEN, NO_GRADIENT, NOT_CALLED, NOT_STEPPED, NOT_USED, SITE, USED_TWICE
 from hypocenter.nouns import replace
-from hypocenter.session.observer import Context, Observer, Update
+from hypocenter.session.events import Observed, Observer, Update
 from hypocenter.session.observers.optimizer_rows import number_row
-from hypocenter.session.observers.sampled import sample
-from hypocenter.tap.flat_parameters import is_flat
-from hypocenter.tap.tape import versions_of
 
 FIRST = 4  # updates of an optimizer, at each of which a parameter must have had a gradient
 GONE_FOR = 8  # updates in a row
@@ -47,13 +41,13 @@ class _Outside:
     """A parameter with a gradient that no optimizer holds. A program may update it by hand."""
 
     step: int
-    values: Tensor
+    values: Any  # a sample
 
 
-class Use(Observer):
+class Use(Observer[Observed]):
     """Writes a row for each parameter that dropped out of training, or was left out of it."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Observed) -> None:
         super().__init__(context)
         self._is_due = schedule.parse("doubling")
         self._trained: dict[int, _Trained] = {}  # by id of the first parameter: each optimizer has its own
@@ -79,9 +73,9 @@ class Use(Observer):
         tensors = [gradient for _, gradient in update.gradients]
         # An id may come again for another tensor; if nothing was gone back from since then, it has not.
         self._n_backwards += len(update.microbatches)
-        used = (self._n_backwards, list(map(id, tensors)), versions_of(tensors))
+        used = (self._n_backwards, list(map(id, tensors)), self.context.framework.versions(tensors))
         before, trained.gradients = trained.gradients, used
-        roots = [slot for each in update.microbatches for slot in each.roots if slot is not None]
+        roots = [slot for each in update.microbatches for slot in getattr(each, "roots", ()) if slot is not None]
         kind = number = ""
         if len(set(roots)) < len(roots):
             kind, twice = "loss", next(slot for slot in roots if roots.count(slot) > 1)
@@ -126,8 +120,7 @@ class Use(Observer):
 
     def _listen(self, trained: _Trained, name: str, parameter: Any) -> None:
         """Is the module that it belongs to still called?"""
-        owners = (m for root in self.context.names.roots() for m in root.modules())
-        owner = next((m for m in owners if any(p is parameter for p in m._parameters.values())), None)
+        owner = self.context.framework.owner(self.context.names.roots(), parameter)
         if owner is not None:
             trained.listening[name] = self.context.after_calls.add(owner, lambda *_: self._called.update({name: True}))
 
@@ -150,14 +143,18 @@ class Use(Observer):
                 stop()
 
     def _look_for_left_out(self, update: Update) -> None:
-        optimizer = self.context.framework.optimizer(update.optimizer)
-        if optimizer is None:
+        framework = self.context.framework
+        if framework.optimizer(update.optimizer) is None:
             return
+        trainable = [(name, p) for name, p in self.context.names.parameters() if p.requires_grad]
+        having = set(map(id, framework.with_gradients(update, [p for _, p in trainable])))
+        if having <= set(map(id, update.parameters)):
+            return
+        named = [(name, p) for name, p in trainable if id(p) in having]
         held = {id(p): p for each in self.context.optimizers() for group in each.param_groups for p in group["params"]}
-        named = [(name, p) for name, p in self.context.names.parameters() if p.requires_grad and p.grad is not None]
         inside = [name for name, p in named if id(p) in held]
         outside = [(name, p) for name, p in named if id(p) not in held and " " not in name]  # in it: of no module
-        if not outside or len(inside) < len(outside) or any(is_flat(p) for p in held.values()):
+        if not outside or len(inside) < len(outside) or framework.has_copies(list(held.values())):
             return  # the optimizer holds copies of its own, or trains a small part on purpose
         names_held = {self.context.label(p) for p in held.values()}
         siblings = {name.rpartition(".")[0]: name for name in inside if "." in name}
@@ -172,11 +169,12 @@ class Use(Observer):
                     )
                 )
 
-    def _since(self, parameter: Tensor, step: int) -> int | None:
+    def _since(self, parameter: Any, step: int) -> int | None:
         """The step at which it was first seen outside, once it is seen there again and has not moved."""
-        values = sample(parameter.detach(), ELEMENTS)
+        framework = self.context.framework
+        values = framework.sample(parameter, ELEMENTS)
         before = self._outside.get(id(parameter))
         if values is None or (before is None and id(parameter) in self._outside):
             return None
-        self._outside[id(parameter)] = _Outside(step, values.clone()) if before is None else None
-        return before.step if before is not None and torch.equal(before.values, values) else None
+        self._outside[id(parameter)] = _Outside(step, framework.copied(values)) if before is None else None
+        return before.step if before is not None and bool((before.values == values).all()) else None

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from mindspore import nn  # pyright: ignore[reportMissingImports]
 from mindspore.common import api  # pyright: ignore[reportMissingImports]
 
+from hypocenter.tap.after_calls import AfterCalls
 from hypocenter.tap.mindspore.grads import GradTap
 from hypocenter.tap.mindspore.mentions import mentioned_through
 from hypocenter.tap.mindspore.names import children, is_mindspores_own, is_optimizer
@@ -30,11 +31,13 @@ class CallTap:
 
     Attributes:
         paused: nothing is told.
+        after_calls: who hears of calls of certain cells inside a model.
     """
 
     def __init__(self, listener: CallListener, grads: GradTap) -> None:
         self._listener, self._grads = listener, grads
         self.paused = False
+        self.after_calls = AfterCalls()
         self._training: Any = None  # the training cell, or compiled step, under way
         self._known: dict[int, bool] = {}  # id of a compiled function -> whether it holds an optimizer
         self._is_inside = False  # a cell that a differentiated function called
@@ -57,7 +60,10 @@ class CallTap:
     def _called(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def __call__(cell: Any, *args: Any, **kwargs: Any) -> Any:
             if self._is_inside or self.paused:
-                return original(cell, *args, **kwargs)
+                found = original(cell, *args, **kwargs)
+                if self.after_calls and not self.paused:
+                    self.after_calls.tell(cell, args, found)
+                return found
             if self._grads.in_forward:
                 if is_optimizer(cell):
                     return original(cell, *args, **kwargs)

@@ -23,9 +23,14 @@ class Owners:
             return None
         key = id(parameters[0])
         if key not in self._known:
-            kinds = tuple(optimizer_classes())
-            held = [each for each in gc.get_objects() if issubclass(type(each), kinds)]
-            found = [each for each in held if parameters_of(each)[:1] and parameters_of(each)[0] is parameters[0]]
+            firsts = [(each, parameters_of(each)[:1]) for each in all_optimizers()]
+            found = [each for each, first in firsts if first and first[0] is parameters[0]]
             self._known[key] = weakref.ref(found[0]) if len(found) == 1 else None
         known = self._known[key]
         return None if known is None else known()
+
+
+def all_optimizers() -> list[Any]:
+    """All that the program has made and holds. Takes as long as one pass of the garbage collector."""
+    kinds = tuple(optimizer_classes())
+    return [each for each in gc.get_objects() if issubclass(type(each), kinds)]

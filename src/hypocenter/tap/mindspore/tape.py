@@ -7,12 +7,15 @@ are seldom changed in place, and those of a batch are not.
 
 from __future__ import annotations
 
+import importlib
+import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import mindspore as ms  # pyright: ignore[reportMissingImports]
+import numpy as np
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +23,17 @@ class RandomState:
     """What decides what is drawn next: taken before the forward of a micro-batch, a microsecond."""
 
     generator: Any  # Tensor of ms.get_rng_state(): mint and nn layers draw from this generator
-    seed: int | None  # ms.get_seed(): what ops with a counter of their own start from
+    of_functions: dict[Any, Any]  # from which functions of `ops` make the seeds of their operators, counting calls
+    numpy: Any  # NumPy's and Python's own, which a forward may ask too
+    python: Any
+
+    def restore(self) -> None:
+        """Draw from here on as from then on."""
+        ms.set_rng_state(self.generator)
+        _of_functions().clear()
+        _of_functions().update(self.of_functions)
+        np.random.set_state(self.numpy)
+        random.setstate(self.python)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -111,9 +124,16 @@ class Tape:
 def random_state() -> RandomState | None:
     """As it is now; None where this MindSpore cannot tell."""
     try:
-        return RandomState(generator=ms.get_rng_state(), seed=ms.get_seed())
+        return RandomState(
+            generator=ms.get_rng_state(), of_functions=dict(_of_functions()), numpy=np.random.get_state(),
+            python=random.getstate(),
+        )  # fmt: skip
     except Exception:  # another version of MindSpore
         return None
+
+
+def _of_functions() -> dict[Any, Any]:
+    return importlib.import_module("mindspore.common.seed")._KERNEL_SEED  # its package has a function of that name
 
 
 def tensors(tree: Any, depth: int = 6) -> Iterator[Any]:

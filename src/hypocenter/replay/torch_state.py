@@ -1,0 +1,69 @@
+"""What torch's modules keep in Python, put back after a replay: see hypocenter.replay.python_state."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from hypocenter.replay import python_state
+from hypocenter.replay.python_state import CONSTANTS, Kind, Undo
+
+
+def kept(
+    modules: Iterable[torch.nn.Module], on_leaving: Callable[[], None] = lambda: None
+) -> contextlib.AbstractContextManager[None]:
+    """Inside this block these modules may be called; after it what they keep in Python is as it was.
+
+    Args:
+        on_leaving: called when the block is over and nothing is put back yet.
+    """
+    return python_state.kept(_TORCH, _parts(modules), on_leaving=on_leaving)
+
+
+def why_not(modules: Iterable[torch.nn.Module]) -> str:
+    """What these modules hold that cannot be put back, in words, or ''."""
+    return python_state.why_not(_TORCH, _parts(modules))
+
+
+def _parts(modules: Iterable[torch.nn.Module]) -> list[torch.nn.Module]:
+    found = {id(part): part for root in modules for part in root.modules()}
+    return [part for part in found.values() if not isinstance(part, torch.jit.ScriptModule)]
+
+
+def _copied(tensor: torch.Tensor) -> Undo | None:
+    if tensor.layout is not torch.strided or tensor.requires_grad or tensor.is_inference():
+        return None
+    version, before = tensor._version, tensor.detach().clone()
+
+    def undo() -> None:
+        if tensor._version != version:
+            tensor.detach().copy_(before)
+
+    return undo
+
+
+def _of_generator(value: Any) -> Undo | None:
+    if not isinstance(value, torch.Generator):
+        return None
+    state = value.get_state()
+
+    def undo() -> None:
+        if not value.get_state().equal(state):
+            value.set_state(state)
+
+    return undo
+
+
+_TORCH = Kind(
+    own=frozenset(vars(torch.nn.Module())),
+    forward="forward",
+    hooks=("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),
+    left_alone=(torch.nn.Module, torch.nn.Parameter),
+    tensor=torch.Tensor,
+    constants=CONSTANTS | {torch.dtype, torch.device, torch.Size},
+    copied=_copied,
+    generator=_of_generator,
+)

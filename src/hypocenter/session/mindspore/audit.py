@@ -1,0 +1,78 @@
+"""The audit of steps of MindSpore in PyNative: replays of the micro-batches of one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import mindspore as ms  # pyright: ignore[reportMissingImports]
+import numpy as np
+from numpy.typing import NDArray
+
+from hypocenter.replay.impossible import ReplayImpossible
+from hypocenter.replay.mindspore.engine import Replayed, Replayer
+from hypocenter.session.events import Update
+from hypocenter.session.host_arrays import strided
+from hypocenter.session.mindspore.calibration import must_repeat
+from hypocenter.session.mindspore.seams import Context
+from hypocenter.session.observers import audit
+from hypocenter.session.observers.audit import ELEMENTS, Balance, Entry, tolerance_of
+from hypocenter.summary.reducers.mindspore_values import dtype_name, on_host
+from hypocenter.tap.mindspore.tape import GradCall
+
+Array = NDArray[Any]
+
+
+class Audit(audit.Audit[Context]):
+    """Of one rank: gradients that were reduced over several are not what its own micro-batches give."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._replayer = Replayer(context.names, context.paused)
+
+    def look(self, update: Update, *, can_be: bool) -> None:
+        """Not in jobs of several ranks."""
+        super().look(update, can_be=can_be and self.context.rank()[1] == 1)
+
+    def balance(self, update: Update) -> Balance:
+        """By replays."""
+        parameters = [parameter for parameter, _ in update.gradients]
+        places = {id(parameter): place for place, parameter in enumerate(parameters)}
+        sums: list[Array | None] = [None] * len(parameters)
+        parts: list[list[Array]] = [[] for _ in parameters]
+        for call in update.microbatches:
+            replayed = self._run(call)
+            must_repeat(call, replayed)
+            for weight, gradient in zip(call.weights, replayed.grads, strict=False):
+                place = places.get(id(weight))
+                if place is None or not isinstance(gradient, ms.Tensor):
+                    continue
+                values, known = np.asarray(on_host(gradient), np.float64), sums[place]
+                sums[place] = values if known is None else known + values
+                parts[place].append(np.array(strided(values, ELEMENTS)))
+        used = [gradient if isinstance(gradient, ms.Tensor) else None for _, gradient in update.gradients]
+        pairs = list(zip(used, sums, strict=True))
+        return Balance(parameters=parameters, entries=_entries(pairs), used=used, parts=parts)
+
+    def _run(self, call: GradCall) -> Replayed:
+        try:
+            return self._replayer.run(call, must_leave_no_trace=True)
+        except ReplayImpossible:
+            raise
+        except Exception as error:  # the user's own code runs here: anything may come out of it
+            self._audits.stop()
+            raise ReplayImpossible(f"the replay raised {type(error).__name__}: {str(error)[:200]}") from error
+
+
+def _entries(pairs: Sequence[tuple[Any, Array | None]]) -> dict[int, Entry]:
+    """By place, of (used, made). What nothing was made for is left out."""
+    found: dict[int, Entry] = {}
+    for place, (used, made) in enumerate(pairs):
+        given = None if used is None else np.asarray(on_host(used), np.float64)
+        if made is None or given is None or given.shape != made.shape:
+            continue
+        a, b = given.reshape(-1), made.reshape(-1)
+        found[place] = Entry(
+            used=float(a @ a), made=float(b @ b), dot=float(a @ b), tolerance=tolerance_of(dtype_name(used))
+        )
+    return found

@@ -1,0 +1,267 @@
+"""The audit of steps of torch: replays, and in jobs of several ranks sketches of what each rank gives and uses.
+
+In a job of several ranks each rank knows only what its own micro-batches give. It writes sketches of that and of what
+is used; whether they add up is asked where the recordings of all ranks are read (HC308).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Generator, Sequence
+
+import torch
+from torch import Tensor
+
+from hypocenter.detect import law_rows as law
+from hypocenter.nouns import Reading, Summary, replace
+from hypocenter.replay.engine import Replayed
+from hypocenter.replay.impossible import ReplayImpossible
+from hypocenter.replay.jointly import agree
+from hypocenter.session.check import Check
+from hypocenter.session.observer import Context, Update
+from hypocenter.session.observers import audit
+from hypocenter.session.observers.audit import ELEMENTS, Balance, Entry, tolerance_of
+from hypocenter.session.observers.calibration import must_repeat
+from hypocenter.session.observers.sampled import sample
+from hypocenter.summary.reducers.torch_float64 import in_float64
+from hypocenter.tap.free_memory import free_bytes, peak_bytes
+from hypocenter.tap.gradients import local, norms, to_host
+from hypocenter.tap.tape import Microbatch
+
+SPARE = 1.25  # times what an audit needs must be free, by its own count
+
+
+class Audit(audit.Audit[Context]):
+    """Also of several ranks, each by itself or all of them together."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._clipped: Sequence[Tensor] = ()  # in this step
+
+    def before_clip(self, parameters: Sequence[Tensor], check: Check) -> None:
+        """What comes may be brought to a norm."""
+        super().before_clip(parameters, check)
+        self._clipped = parameters
+
+    def look(self, update: Update, *, can_be: bool) -> None:
+        """A model that computes over ranks is done again by all of them, at steps that all of them audit."""
+        council = self.context.council
+        is_together = council.waits and council.meets_at(update.step)
+        try:
+            with torch.no_grad():
+                if is_together and self._audits.is_due_everywhere(update.step):
+                    self._sketch_together(update, can_be=can_be)
+                elif not is_together and can_be and self._audits.is_due(update.step):
+                    if self.context.rank()[1] == 1:
+                        self.audit(update)
+                    else:
+                        self._sketch(update)
+        except torch.OutOfMemoryError as error:
+            self._audits.stop()
+            raise ReplayImpossible("the device has too little memory; no other step will be tried") from error
+        finally:
+            self._clipped = ()
+
+    def balance(self, update: Update) -> Balance:
+        """By replays of this rank's micro-batches."""
+        own = {id(p) for p in update.parameters}
+        named = [p for _, p in self.context.names.parameters() if p.requires_grad and id(p) in own]
+        samples: list[list[Tensor]] = [[] for _ in named]  # of each micro-batch's gradient
+
+        def keep(index: int, values: Tensor) -> None:
+            if (part := sample(values, ELEMENTS)) is not None:
+                samples[index].append(part.clone())
+
+        sums = self._replayed(update, named, keep)
+        given = {id(p): local(grad) for p, grad in update.gradients}
+        used = [given.get(id(p)) for p in named]
+        return Balance(parameters=named, entries=_entries(list(zip(used, sums, strict=True))), used=used, parts=samples)
+
+    def norm_after_clip(self, update: Update) -> float:
+        """Of the gradients that were clipped, which need not be those of one optimizer."""
+        held = [g for p in self._clipped if p.grad is not None and (g := local(p.grad)) is not None]
+        scaled = update.scaled
+        left = 1.0 if scaled is None or scaled.is_unscaled else scaled.state.scale or 1.0
+        return math.hypot(*to_host(norms(held))) / left
+
+    def lost_calls(self, update: Update) -> list[str]:
+        """By the tape."""
+        tape = self.context.tape
+        went_through = {position for each in update.microbatches for position, _ in tape.slice(each)}
+        modules = [
+            event.module
+            for position, event in enumerate(tape.events)
+            if event.module is not None and event.training and event.ambient.grad and position not in went_through
+        ]
+        return [self.context.names.module_name(module) or type(module).__name__ for module in modules]
+
+    def _replayed(
+        self, update: Update, parameters: Sequence[Tensor], each: Callable[[int, Tensor], None]
+    ) -> list[Tensor | None]:
+        """What the micro-batches give for each of these parameters, added up in float64; None of what gets nothing.
+
+        Args:
+            each: told of the gradient of one micro-batch: number of the parameter, values.
+        """
+        if why := _why_not(parameters):
+            raise ReplayImpossible(why)
+        sums: list[Tensor | None] = [None] * len(parameters)
+        for microbatch in update.microbatches:
+            with torch.enable_grad(), _without_hooks(parameters):
+                replayed = self._run(microbatch, parameters)
+            must_repeat(microbatch, replayed)
+            for index, grad in enumerate(replayed.grads):
+                values = None if grad is None else local(grad)
+                if values is None:
+                    continue
+                known = sums[index]
+                sums[index] = in_float64(values).clone() if known is None else known.add_(in_float64(values))
+                each(index, values)
+        return sums
+
+    def _run(self, microbatch: Microbatch, parameters: Sequence[Tensor]) -> Replayed:
+        try:
+            return self.context.replayer.run(microbatch, parameters, must_leave_no_trace=True)
+        except (ReplayImpossible, torch.OutOfMemoryError):
+            raise
+        except Exception as error:  # the user's own code runs here: anything may come out of it
+            self._audits.stop()
+            raise ReplayImpossible(f"the replay raised {type(error).__name__}: {str(error)[:200]}") from error
+
+    def _sketch_together(self, update: Update, *, can_be: bool) -> None:
+        """The same of a model that computes on all its ranks together: all of them do the step again.
+
+        Args:
+            can_be: whether this rank has anything to do again. If not, it says so to the others.
+        """
+        table = self.context.council.table()
+        groups = table.groups()
+        if groups is None:
+            return
+        replayer = self.context.replayer
+        try:
+            with replayer.together(groups) as whole:
+                why = "" if can_be else "this step is not like those before"
+                why = why or ("its parameters are made whole only for a moment (FSDP1, ZeRO stage 3)" if whole else "")
+                why = why or next((why for m in update.microbatches if (why := replayer.why_not(m))), "")
+                parameters = self._trained_here(update)
+                why = why or _why_not(parameters)
+                seats = replace(table, groups=lambda: groups)
+                agreement = agree(seats, whole, len(update.microbatches), len(parameters), why)
+                if agreement.why_not:
+                    raise ReplayImpossible(agreement.why_not)
+                problem = ""
+                try:
+                    self._sketch(update)
+                except ReplayImpossible as error:
+                    problem = str(error)
+                    groups.close()  # who waits for this rank in one of them is told at once
+                said = table.most([int(bool(problem))])
+                if said is None or said[0]:
+                    self._audits.stop()  # on all ranks: none may come to an audit that another one does not come to
+                    raise ReplayImpossible(problem or "another rank could not do it again; no other step will be tried")
+        finally:
+            groups.close()  # if this rank has failed, those who wait for it are told at once
+
+    def _trained_here(self, update: Update) -> list[Tensor]:
+        """Parameters that this optimizer or none of this rank holds."""
+        elsewhere = {
+            id(p) for each in self.context.optimizers() for group in each.param_groups for p in group["params"]
+        }
+        elsewhere -= {id(p) for p in update.parameters}
+        return [p for _, p in self.context.names.parameters() if p.requires_grad and id(p) not in elsewhere]
+
+    def _sketch(self, update: Update) -> None:
+        """This rank's side of the law."""
+        named = self._trained_here(update)
+        sums = self._replayed(update, named, lambda *_: None)
+        used = {id(p): local(grad) for p, grad in update.gradients}
+        scaled = update.scaled
+        scale = (scaled.state.scale or 1.0) if scaled is not None and scaled.is_unscaled else 1.0
+        pairs = [(p, law.MADE, None if total is None else total / scale) for p, total in zip(named, sums, strict=True)]
+        own = {id(p) for p in update.parameters}
+        for p, total in zip(named, sums, strict=True):
+            nothing = torch.zeros_like(total) if total is not None and id(p) in own else None
+            pairs.append((p, law.USED, used.get(id(p), nothing)))
+        held = [(p, port, values) for p, port, values in pairs if values is not None]
+        numbers = _to_host([torch.cat([_sketch(values), _print(p)]) for p, _, values in held])
+        order = self.context.clock.next_order
+        self.rows += [
+            Reading(
+                step=update.step, microbatch=0, phase="grad", site=self.context.label(p), port=port, order=order(),
+                dtype=str(p.dtype).removeprefix("torch."), shape=tuple(p.shape),
+                summary=Summary(n=p.numel(), sum=found[-1], sketch=tuple(found[:-1])),
+            )
+            for (p, port, _), found in zip(held, numbers, strict=True)
+        ]  # fmt: skip
+
+
+def _why_not(parameters: Sequence[Tensor]) -> str:
+    """Why nothing should be done again that needs gradients of all these, or ''."""
+    if any(getattr(p, "grad_added_to_main_grad", False) for p in parameters):
+        return "backward itself adds gradients to main_grad (gradient_accumulation_fusion)"
+    for device in {p.device for p in parameters}:
+        # a gradient in the parameter's own format, and a sum in float64
+        needed = sum(p.numel() * (p.element_size() + 8) for p in parameters if p.device == device) + peak_bytes(device)
+        if SPARE * needed > (free := free_bytes(device)):
+            return f"it takes about {needed >> 20} MiB on {device}, of which {free >> 20} MiB are free"
+    return ""
+
+
+def _sketch(values: Tensor) -> Tensor:
+    """Sums of a sample, each element with a sign that depends on its place alone: [SKETCH], float64.
+
+    Linear: the sketches of parts of a sum add up to that of the sum.
+    """
+    part = values.detach().reshape(-1)
+    part = in_float64(part[:: -(-part.numel() // ELEMENTS)])
+    generator = torch.Generator().manual_seed(part.numel())
+    signs = torch.randint(0, 2, (part.numel(),), generator=generator).to(part.device) * 2 - 1
+    padded = torch.nn.functional.pad(part * signs, (0, -part.numel() % law.SKETCH))
+    return padded.reshape(law.SKETCH, -1).sum(1)
+
+
+def _print(parameter: Tensor) -> Tensor:
+    """One number that tells the values of a parameter from those of another: [1], float64."""
+    values = sample(parameter.detach(), ELEMENTS)
+    return torch.zeros(1, dtype=torch.float64) if values is None else in_float64(values).sum().reshape(1)
+
+
+@contextlib.contextmanager
+def _without_hooks(parameters: Sequence[Tensor]) -> Generator[None, None, None]:
+    """Hooks of the program on its parameters do not change the gradients in here: what they do is to be found."""
+    own = [(hooks, dict(hooks)) for p in parameters if (hooks := getattr(p, "_backward_hooks", None))]
+    for hooks, _ in own:
+        hooks.clear()
+    try:
+        yield
+    finally:
+        for hooks, before in own:
+            hooks.update(before)
+
+
+def _entries(pairs: Sequence[tuple[Tensor | None, Tensor | None]]) -> dict[int, Entry]:
+    """By position, of (used, made); one transfer for all. What nothing was made for is left out."""
+    numbers: list[Tensor] = []
+    where: list[tuple[int, float]] = []
+    for index, (used, made) in enumerate(pairs):
+        if made is None or (used is not None and used.shape != made.shape):
+            continue
+        given = torch.zeros_like(made) if used is None else in_float64(used)
+        numbers.append(torch.stack([(given * given).sum(), (made * made).sum(), (given * made).sum()]))
+        where.append((index, tolerance_of("" if used is None else str(used.dtype).removeprefix("torch."))))
+    found = _to_host(numbers)
+    return {
+        index: Entry(used=used, made=made, dot=dot, tolerance=tolerance)
+        for (index, tolerance), (used, made, dot) in zip(where, found, strict=True)
+    }
+
+
+def _to_host(numbers: Sequence[Tensor]) -> list[list[float]]:
+    """Vectors of equal length in float64: one transfer for each device."""
+    found: dict[int, list[float]] = {}
+    for device in {each.device for each in numbers}:
+        here = [i for i, each in enumerate(numbers) if each.device == device]
+        found.update(zip(here, torch.stack([numbers[i] for i in here]).tolist(), strict=True))
+    return [found[i] for i in range(len(numbers))]

@@ -1,0 +1,316 @@
+"""Laws of a training step in MindSpore: what breaks one is named with parameter and step; a habit is no fault."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Parameter, Tensor, nn, ops
+from mindspore.experimental import optim
+
+import hypocenter
+from hypocenter.diagnose.diagnosis import diagnose
+from hypocenter.nouns import Finding
+from hypocenter.record.reader import open_run
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+N_STEPS, AT, N_MICRO = 17, 7, 2
+WARNS = ("warning", "error")
+
+
+class Net(nn.Cell):
+    """Batch statistics, an embedding, a shortcut that may be cut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(20, 12)
+        self.norm = nn.BatchNorm1d(12)
+        self.up, self.down = nn.Dense(12, 24), nn.Dense(24, 12)
+        self.head = nn.Dense(12, 20)
+        self.is_cut = self.is_short = False
+        self.n_calls = 0
+
+    def construct(self, tokens: Any) -> Any:
+        self.n_calls += 1
+        hidden = self.embed(tokens)
+        if self.is_cut:
+            hidden = ops.stop_gradient(hidden)
+        hidden = self.norm(hidden)
+        if self.is_short:
+            return self.head(hidden)
+        return self.head(hidden + self.down(ops.gelu(self.up(hidden))))
+
+
+class Job:
+    """A training loop that adds up its micro-batches, with a place for something to go wrong at each stage."""
+
+    def __init__(self, kind: Callable[..., Any] = nn.Adam) -> None:
+        ms.set_seed(1)
+        np.random.seed(1)
+        self.net = Net()
+        self.optimizer = kind(self.net.trainable_params(), 1e-2)
+        self.counts: Callable[[int, int], float] = lambda step, number: 1.0  # how often a micro-batch counts
+        self.on_gradients: Callable[[int, list[Any]], list[Any]] = lambda step, gradients: gradients
+        self.after_clip: Callable[[int], float] = lambda step: 1.0
+        self.after_step: Callable[[int], None] = lambda step: None
+
+    def train(self, out: Path, n_steps: int = N_STEPS, **options: Any) -> list[Finding]:
+        with hypocenter.watch(self.net, out=str(out), **options):
+            self.loop(n_steps)
+        return [f for f in diagnose(open_run(out)).findings if f.severity in WARNS]
+
+    def loop(self, n_steps: int) -> None:
+        loss = nn.CrossEntropyLoss()
+        weights = self.optimizer.parameters
+        gradient = ms.value_and_grad(lambda x, y: loss(self.net(x), y) / N_MICRO, None, weights)
+        draw = np.random.default_rng(0)
+        for step in range(n_steps):
+            total: list[Any] = [ops.zeros_like(weight) for weight in weights]
+            for number in range(N_MICRO):
+                tokens = draw.integers(0, 20, 16)
+                _, given = gradient(Tensor(tokens, ms.int32), Tensor((tokens + 1) % 20, ms.int32))
+                counts = self.counts(step, number)
+                total = [each + counts * part for each, part in zip(total, given, strict=True)]
+            total = self.on_gradients(step, total)
+            clipped = ops.clip_by_global_norm(tuple(total), 0.05)
+            factor = self.after_clip(step)
+            self.optimizer(tuple(clipped if factor == 1.0 else (factor * each for each in clipped)))
+            self.after_step(step)
+
+    def parameter(self, name: str) -> Parameter:
+        return dict(self.net.parameters_and_names())[name]
+
+    def place(self, name: str) -> int:
+        return [p.name for p in self.optimizer.parameters].index(self.parameter(name).name)
+
+
+def at(when: int, then: Callable[[], Any]) -> Callable[[int], None]:
+    return lambda step: then() and None if step == when else None
+
+
+def changed(job: Job, name: str, how: Callable[[Any], Any], first: int = AT, last: int = N_STEPS) -> None:
+    """What is done to one gradient."""
+
+    def on_gradients(step: int, gradients: list[Any]) -> list[Any]:
+        if first <= step < last:
+            gradients[job.place(name)] = how(gradients[job.place(name)])
+        return gradients
+
+    job.on_gradients = on_gradients
+
+
+def double(job: Job) -> None:
+    changed(job, "up.weight", lambda gradient: gradient * 2)
+
+
+def drop(job: Job) -> None:
+    changed(job, "up.weight", ops.zeros_like, last=AT + 1)
+
+
+def reverse(job: Job) -> None:
+    changed(job, "up.weight", lambda gradient: Tensor(gradient.asnumpy()[::-1].copy()), last=AT + 1)
+
+
+def not_zeroed(job: Job) -> None:
+    kept: list[Any] = []
+
+    def on_gradients(step: int, gradients: list[Any]) -> list[Any]:
+        found = [a + b for a, b in zip(gradients, kept, strict=True)] if step == AT else gradients
+        kept[:] = gradients
+        return found
+
+    job.on_gradients = on_gradients
+
+
+def lost_microbatch(job: Job) -> None:
+    job.counts = lambda step, number: 0.0 if step >= AT and number == 1 else 1.0
+
+
+def halved(job: Job) -> None:
+    job.after_clip = lambda step: 0.5 if step >= AT else 1.0
+
+
+def write(job: Job, name: str, how: Callable[[Any], Any]) -> None:
+    held = job.parameter(name)
+    ops.assign(held, Tensor(how(held.asnumpy())))  # after set_data, nn's compiled optimizers go on with the old one
+
+
+def overwritten(job: Job) -> None:
+    job.after_step = at(AT - 1, lambda: write(job, "up.weight", lambda values: values * np.float32(1.05)))
+
+
+def cast_weight(job: Job) -> None:
+    job.after_step = at(AT - 1, lambda: write(job, "up.weight", lambda v: v.astype(np.float16).astype(np.float32)))
+
+
+def state_reset(job: Job) -> None:
+    def reset() -> None:
+        held = job.optimizer.moment2[job.place("up.weight")]
+        ops.assign(held, Tensor(np.zeros_like(held.asnumpy())))
+
+    job.after_step = at(AT - 1, reset)
+
+
+def cut_off(job: Job) -> None:
+    job.after_step = at(AT - 1, lambda: setattr(job.net, "is_cut", True))
+
+
+def updated_twice(job: Job) -> None:
+    given: list[Any] = []
+
+    def keep(step: int, gradients: list[Any]) -> list[Any]:
+        given[:] = [tuple(gradients)]
+        return gradients
+
+    update = job.optimizer
+
+    class Twice:
+        parameters = update.parameters
+
+        def __call__(self, gradients: Any) -> None:
+            update(gradients)
+            if job.step >= AT - 1:
+                update(gradients)
+
+    job.step = 0  # type: ignore[attr-defined]
+    job.after_step = lambda step: setattr(job, "step", step + 1)
+    job.optimizer = Twice()
+
+
+BETWEEN: dict[str, Callable[[Job], None]] = {
+    "a weight overwritten": overwritten,
+    "a weight cast": cast_weight,
+    "state made anew": state_reset,
+}
+GRADIENT: dict[str, tuple[Callable[[Job], None], str, str | None]] = {
+    "one doubled": (double, "HC232", "up.weight"),
+    "one dropped": (drop, "HC232", "up.weight"),
+    "one reversed": (reverse, "HC232", "up.weight"),
+    "not zeroed": (not_zeroed, "HC232", "embed.embedding_table"),
+    "all halved": (halved, "HC232", None),
+    "a micro-batch thrown away": (lost_microbatch, "HC332", "embed.embedding_table"),  # it says more
+}
+USE: dict[str, tuple[Callable[[Job], None], str | None]] = {
+    "cut off from the loss": (cut_off, "embed.embedding_table"),
+    "updated twice": (updated_twice, None),
+}
+
+
+def told(plant: Callable[[Job], None], out: Path) -> list[tuple[str, int, str | None]]:
+    job = Job()
+    plant(job)
+    return [(each.code, each.step, each.param) for each in job.train(out, audit="every=1")]
+
+
+@pytest.mark.parametrize("name", BETWEEN)
+def test_hc231_what_changed_between_two_updates(name: str, tmp_path: Path) -> None:
+    assert told(BETWEEN[name], tmp_path / "run") == [("HC231", AT, "up.weight")]
+
+
+@pytest.mark.parametrize("name", GRADIENT)
+def test_hc232_a_gradient_that_is_not_that_of_its_batch(name: str, tmp_path: Path) -> None:
+    plant, code, parameter = GRADIENT[name]
+
+    assert told(plant, tmp_path / "run") == [(code, AT, parameter)]
+
+
+@pytest.mark.parametrize("name", USE)
+def test_hc233_what_is_trained_is_used_and_once(name: str, tmp_path: Path) -> None:
+    plant, parameter = USE[name]
+
+    assert told(plant, tmp_path / "run") == [("HC233", AT, parameter)]
+
+
+def clipped_weights(job: Job) -> None:
+    job.after_step = lambda step: write(job, "up.weight", lambda values: np.clip(values, -0.1, 0.1))
+
+
+def always_scaled(job: Job) -> None:
+    changed(job, "embed.embedding_table", lambda gradient: gradient * 0.5, first=0)
+
+
+def a_part_not_called_any_more(job: Job) -> None:
+    job.after_step = at(AT, lambda: setattr(job.net, "is_short", True))
+
+
+def another_learning_rate(job: Job) -> None:
+    rates = nn.ExponentialDecayLR(1e-2, 0.9, 4)
+    job.optimizer = nn.Adam(job.net.trainable_params(), rates)
+
+
+HEALTHY: dict[str, Callable[[Job], None]] = {
+    "plain": lambda job: None,
+    "weights clipped": clipped_weights,
+    "one gradient always scaled": always_scaled,
+    "a part not called any more": a_part_not_called_any_more,
+    "another learning rate": another_learning_rate,
+}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_what_a_program_always_does_is_no_fault(name: str, tmp_path: Path) -> None:
+    job = Job()
+    HEALTHY[name](job)
+
+    assert job.train(tmp_path / "run", audit="every=1") == []
+
+
+@pytest.mark.parametrize("kind", [lambda p, lr: nn.Momentum(p, lr, 0.9), optim.AdamW], ids=["nn", "experimental"])
+def test_other_optimizers_are_looked_at_too(kind: Any, tmp_path: Path) -> None:
+    healthy, written = Job(kind), Job(kind)
+    overwritten(written)
+
+    assert healthy.train(tmp_path / "healthy", audit="every=1") == []
+    found = written.train(tmp_path / "written", audit="every=1")
+    assert [(each.code, each.step, each.param) for each in found] == [("HC231", AT, "up.weight")]
+
+
+class Drawing(nn.Cell):
+    """What it draws cannot be drawn again; what it keeps in Python counts its calls."""
+
+    def __init__(self, draw: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Dense(8, 8), nn.BatchNorm1d(8), nn.Dense(8, 2)
+        self.draw, self.calls = draw, []
+
+    def construct(self, x: Any) -> Any:
+        self.calls.append(len(self.calls))
+        hidden = self.draw(self.norm(self.first(x)))
+        return self.last(hidden)
+
+
+@ms.jit
+def compiled(x: Any) -> Any:
+    return ops.relu(x) * 2
+
+
+DRAWS: dict[str, Callable[[], Callable[[Any], Any]]] = {
+    "nothing": lambda: lambda x: x,
+    "standard normal": lambda: lambda x: x + ops.standard_normal(x.shape),
+    "compiled": lambda: compiled,
+}
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+@pytest.mark.parametrize("audit", ["auto", "every=1"])
+def test_training_is_the_same_to_the_bit(draw: str, audit: str, tmp_path: Path) -> None:
+    def trained(out: Path | None) -> list[Any]:
+        ms.set_seed(1)
+        net = Drawing(DRAWS[draw]()).set_train()
+        optimizer = nn.Adam(net.trainable_params(), 1e-2)
+        gradient = ms.value_and_grad(lambda x: (net(x) ** 2).mean(), None, optimizer.parameters)
+        watched = contextlib.nullcontext() if out is None else hypocenter.watch(net, out=str(out), audit=audit)
+        with watched:
+            for step in range(8):
+                optimizer(gradient(Tensor(np.random.default_rng(step).normal(size=(16, 8)), ms.float32))[1])
+        return [*(p.asnumpy() for p in net.get_parameters()), np.array(net.calls)]
+
+    for plain, ours in zip(trained(None), trained(tmp_path / "run"), strict=True):
+        assert np.array_equal(plain, ours)
