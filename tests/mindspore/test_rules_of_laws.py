@@ -58,6 +58,8 @@ class Job:
         self.optimizer = kind(self.net.trainable_params(), 1e-2)
         self.counts: Callable[[int, int], float] = lambda step, number: 1.0  # how often a micro-batch counts
         self.on_gradients: Callable[[int, list[Any]], list[Any]] = lambda step, gradients: gradients
+        self.n_ignored: Callable[[int], int] = lambda number: 0  # labels of a micro-batch
+        self.reduction = "mean"
         self.after_clip: Callable[[int], float] = lambda step: 1.0
         self.after_step: Callable[[int], None] = lambda step: None
 
@@ -67,7 +69,7 @@ class Job:
         return [f for f in diagnose(open_run(out)).findings if f.severity in WARNS]
 
     def loop(self, n_steps: int) -> None:
-        loss = nn.CrossEntropyLoss()
+        loss = nn.CrossEntropyLoss(reduction=self.reduction)
         weights = self.optimizer.parameters
         gradient = ms.value_and_grad(lambda x, y: loss(self.net(x), y) / N_MICRO, None, weights)
         draw = np.random.default_rng(0)
@@ -75,7 +77,9 @@ class Job:
             total: list[Any] = [ops.zeros_like(weight) for weight in weights]
             for number in range(N_MICRO):
                 tokens = draw.integers(0, 20, 16)
-                _, given = gradient(Tensor(tokens, ms.int32), Tensor((tokens + 1) % 20, ms.int32))
+                labels = (tokens + 1) % 20
+                labels[: self.n_ignored(number)] = -100
+                _, given = gradient(Tensor(tokens, ms.int32), Tensor(labels, ms.int32))
                 counts = self.counts(step, number)
                 total = [each + counts * part for each, part in zip(total, given, strict=True)]
             total = self.on_gradients(step, total)
@@ -226,6 +230,24 @@ def test_hc233_what_is_trained_is_used_and_once(name: str, tmp_path: Path) -> No
     plant, parameter = USE[name]
 
     assert told(plant, tmp_path / "run") == [("HC233", AT, parameter)]
+
+
+def padded(weigh: str) -> Callable[[Job], None]:
+    """Micro-batches of 16 and 4 labels; `weigh` says what the program does about it."""
+
+    def plant(job: Job) -> None:
+        job.n_ignored = lambda number: 12 * number
+        job.reduction = "sum" if weigh == "sum" else "mean"
+        if weigh == "by hand":
+            job.counts = lambda step, number: (1.6, 0.4)[number]
+
+    return plant
+
+
+def test_hc331_labels_weigh_unequally(tmp_path: Path) -> None:
+    assert told(padded("mean"), tmp_path / "mean") == [("HC331", 0, None)]
+    assert told(padded("sum"), tmp_path / "sum") == []
+    assert told(padded("by hand"), tmp_path / "by-hand") == []
 
 
 def clipped_weights(job: Job) -> None:

@@ -6,11 +6,11 @@ What it means
     few of them weighs as much as many of another. The gradient is not that of the same batch taken at once.
 
 How it is decided
-    The weight of every label is read off what cross-entropy gives back in backward. In a step of several micro-batches,
-    all from one line of the program, the micro-batches weigh the same (within 1 %), and at least 10 % of the loss
-    belongs to other labels than their number gives. The micro-batches are replayed: it fires, once, at the second such
-    step, when the gradient differs by more than 5 % from the one in which each label weighs the same. Where nothing can
-    be replayed, the weights alone decide.
+    The weight of every label is read off what cross-entropy gives back in backward; in MindSpore at audited steps. In a
+    step of several micro-batches, all from one line of the program, the micro-batches weigh the same (within 1 %), and
+    at least 10 % of the loss belongs to other labels than their number gives. The micro-batches are replayed: it fires,
+    once, at the second such step, when the gradient differs by more than 5 % from the one in which each label weighs
+    the same. Where nothing can be replayed, the weights alone decide.
 
 What to do
     Sum the loss over labels and divide by the number of labels in the whole step (Transformers: `num_items_in_batch`).
@@ -33,15 +33,7 @@ MATTERS = 0.05  # relative, of the gradient
 STEPS = 2  # at which it must be seen
 
 
-@rule(
-    "HC331",
-    "config",
-    severity="warning",
-    reads=("optimizer",),
-    not_in={
-        "mindspore": "not watched yet: MindSpore shows no node of the cross-entropy to read weights of labels from"
-    },
-)
+@rule("HC331", "config", severity="warning", reads=("optimizer",))
 def check(window: Window) -> Iterator[Finding]:
     """Fire at the second step at which weights are uneven; it began at the first."""
     counts, shares = _of(window, N_LABELS), _of(window, LOSS_SHARE)

@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 
 from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.replay.mindspore.engine import Replayed, Replayer
+from hypocenter.replay.mindspore.label_weights import LabelWeights
 from hypocenter.session.events import Update
 from hypocenter.session.host_arrays import strided
 from hypocenter.session.mindspore.calibration import must_repeat
 from hypocenter.session.mindspore.seams import Context
 from hypocenter.session.observers import audit
 from hypocenter.session.observers.audit import ELEMENTS, Balance, Entry, tolerance_of
+from hypocenter.session.observers.label_rows import Labels, even_factors, gap_row, is_uneven, label_rows
 from hypocenter.summary.reducers.mindspore_values import dtype_name, on_host
 from hypocenter.tap.mindspore.tape import GradCall
 
@@ -40,8 +42,10 @@ class Audit(audit.Audit[Context]):
         places = {id(parameter): place for place, parameter in enumerate(parameters)}
         sums: list[Array | None] = [None] * len(parameters)
         parts: list[list[Array]] = [[] for _ in parameters]
+        heard: list[LabelWeights] = []
         for call in update.microbatches:
-            replayed = self._run(call)
+            heard.append(LabelWeights())
+            replayed = self._run(call, heard[-1])
             must_repeat(call, replayed)
             for weight, gradient in zip(call.weights, replayed.grads, strict=False):
                 place = places.get(id(weight))
@@ -52,11 +56,44 @@ class Audit(audit.Audit[Context]):
                 parts[place].append(np.array(strided(values, ELEMENTS)))
         used = [gradient if isinstance(gradient, ms.Tensor) else None for _, gradient in update.gradients]
         pairs = list(zip(used, sums, strict=True))
+        if len({id(call.fn) for call in update.microbatches}) == 1:
+            self._weigh(update, heard, used, parts)
         return Balance(parameters=parameters, entries=_entries(pairs), used=used, parts=parts)
 
-    def _run(self, call: GradCall) -> Replayed:
+    def _weigh(
+        self, update: Update, heard: Sequence[LabelWeights], used: Sequence[Any | None], parts: Sequence[list[Array]]
+    ) -> None:
+        """Does each label weigh the same, in what the optimizer is given? For HC331.
+
+        The program adds its micro-batches up itself, each with a factor of its own perhaps.
+        """
+        weights = [each.weights for each in heard]
+        whole = [i for i, each in enumerate(parts) if len(each) == len(heard) and used[i] is not None]
+        if len(heard) < 2 or not whole or any(each is None or not each.size for each in weights):
+            return
+        columns = [np.concatenate([parts[i][number] for i in whole]) for number in range(len(heard))]
+        target = np.concatenate([strided(np.asarray(on_host(used[i]), np.float64), ELEMENTS) for i in whole])
+        factors = audit.weights_of(columns, target, audit.TOLERANCE)
+        if factors is None:
+            return
+        labels = [
+            Labels(n=each.size, n_counted=int(np.count_nonzero(each)), weight=float(each.sum()) * factor)
+            for each, factor in zip(weights, factors, strict=True)
+            if each is not None
+        ]
+        if not is_uneven(labels):
+            return
+        order = self.context.clock.next_order
+        self.rows += label_rows(labels, update.step, order)
+        even = sum(
+            column * factor * by for column, factor, by in zip(columns, factors, even_factors(labels), strict=True)
+        )
+        gap = float(np.linalg.norm(target - even) / max(float(np.linalg.norm(even)), np.finfo(np.float64).tiny))
+        self.rows.append(gap_row(gap, update.step, order))
+
+    def _run(self, call: GradCall, hears: LabelWeights) -> Replayed:
         try:
-            return self._replayer.run(call, must_leave_no_trace=True)
+            return self._replayer.run(call, around=hears, must_leave_no_trace=True)
         except ReplayImpossible:
             raise
         except Exception as error:  # the user's own code runs here: anything may come out of it

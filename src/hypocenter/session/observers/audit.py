@@ -253,7 +253,7 @@ class Audit(Observer[ContextT]):
         if target is None or len(parts) != n_microbatches or len(parts) > KEPT_AT_MOST:
             return law.OTHER, ""
         columns = [framework.on_host(each) for each in (parts if before is None else [*parts, before])]
-        weights = _weights(columns, framework.on_host(target), entry.tolerance)
+        weights = weights_of(columns, framework.on_host(target), entry.tolerance)
         if weights is None:
             return law.OTHER, ""
         of_parts = weights[: len(parts)]
@@ -264,7 +264,7 @@ class Audit(Observer[ContextT]):
         return (law.MICROBATCH, str(off[0])) if len(off) == 1 else (law.OTHER, "")
 
 
-def _weights(columns: Sequence[NDArray[Any]], target: NDArray[Any], tolerance: float) -> list[float] | None:
+def weights_of(columns: Sequence[NDArray[Any]], target: NDArray[Any], tolerance: float) -> list[float] | None:
     """How much of each column is in the target, least squares; None where that does not make it up."""
     if target.size <= len(columns):
         return None

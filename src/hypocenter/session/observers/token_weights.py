@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,11 +20,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from hypocenter import schedule
-from hypocenter.detect.microbatch_rows import LABEL_WEIGHT, LOSS_SHARE, N_LABELS, SITE, TOKEN_GAP
-from hypocenter.nouns import Reading
+from hypocenter.detect.microbatch_rows import LABEL_WEIGHT
 from hypocenter.replay.engine import ReplayImpossible
 from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.observers.grid import wide_dtype
+from hypocenter.session.observers.label_rows import Labels, even_factors, gap_row, is_uneven, label_rows
 from hypocenter.session.observers.optimizer_rows import number_row
 from hypocenter.tap.gradients import to_host
 from hypocenter.tap.source import user_frame
@@ -34,13 +34,11 @@ MAX_NODES = 64  # of the graph, from the loss on
 MAX_REPLAYS = 2  # steps whose micro-batches are replayed: one is the first, the other shows that it lasts
 MAX_MICROBATCHES = 16  # of a step that is replayed
 PARAMETERS, MAX_ELEMENTS = 8, 1 << 22  # whose gradients are compared, and elements of each
-SAME_SHARE = 1.01  # largest by smallest: micro-batches that are meant to weigh the same
-UNEVEN = 0.1  # share of the loss that labels of some micro-batches have at the cost of others
 _LOSSES = {"NllLossBackward0": 1, "NllLoss2DBackward0": 1}  # the dimension of classes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Labels:
+class _Heard:
     """Cross-entropy of one micro-batch; numbers are labels in all, labels that count, and the sum of their weights."""
 
     microbatch: int
@@ -84,7 +82,7 @@ class TokenWeights(Observer):
         self._n_replayed = 0
         self._hook: _Weights | None = None
         self._place = ("", 0)
-        self._labels: list[_Labels] = []
+        self._labels: list[_Heard] = []
 
     def attach(self) -> Callable[[], None]:
         """The undo takes off a hook that is on."""
@@ -116,7 +114,7 @@ class TokenWeights(Observer):
         self._let_go()
         if hook is not None and hook.numbers is not None:
             self._labels.append(
-                _Labels(microbatch=self.context.clock.microbatch, place=self._place, numbers=hook.numbers)
+                _Heard(microbatch=self.context.clock.microbatch, place=self._place, numbers=hook.numbers)
             )
 
     def before_update(self, update: Update) -> None:
@@ -128,37 +126,28 @@ class TokenWeights(Observer):
             return
         self._n_looked += 1
         host: list[float] = torch.stack([each.numbers.cpu() for each in labels]).flatten().tolist()
-        totals, counts, sums = host[::3], host[1::3], host[2::3]
-        if not _is_uneven(counts, sums):
+        found = [Labels(*three) for three in zip(host[::3], host[1::3], host[2::3], strict=True)]
+        if not is_uneven(found):
             return
-        self._write(update.step, totals, counts, sums)
+        order = self.context.clock.next_order
+        self.rows += label_rows(found, update.step, order)
         if self._n_replayed < MAX_REPLAYS and len(labels) <= MAX_MICROBATCHES and self.context.config.replay:
             self._n_replayed += 1
-            factors = [(n / sum(counts)) / (s / sum(sums)) for n, s in zip(counts, sums, strict=True)]
-            gap = self._replayed_gap(update, factors)
+            gap = self._replayed_gap(update, even_factors(found))
             if gap is not None:
-                self.rows.append(number_row(SITE, TOKEN_GAP, update.step, self.context.clock.next_order(), gap))
+                self.rows.append(gap_row(gap, update.step, order))
 
     def after_update(self, update: Update) -> None:
         """Does this program accumulate?"""
         self._is_several = len(update.microbatches) > 1
 
-    def _write_whole(self, update: Update, labels: Sequence[_Labels]) -> None:
+    def _write_whole(self, update: Update, labels: Sequence[_Heard]) -> None:
         """The weights of all labels of this rank together: 1 for a mean over them."""
         scale = update.scaled.state.scale if update.scaled is not None else 1.0
         whole = -float(sum(each.numbers.cpu()[2] for each in labels)) / (scale or 1.0)
         if math.isfinite(whole):
             order = self.context.clock.next_order()
             self.rows.append(number_row(LABEL_WEIGHT, "value", update.step, order, whole))
-
-    def _write(self, step: int, totals: Sequence[float], counts: Sequence[float], sums: Sequence[float]) -> None:
-        for number, (total, count, weight) in enumerate(zip(totals, counts, sums, strict=True)):
-            order = self.context.clock.next_order
-            rows: list[Reading] = [
-                number_row(SITE, N_LABELS, step, order(), count, call=round(total)),
-                number_row(SITE, LOSS_SHARE, step, order(), weight / sum(sums)),
-            ]
-            self.rows += [replace(row, microbatch=number) for row in rows]
 
     def _replayed_gap(self, update: Update, factors: Sequence[float]) -> float | None:
         """Relative difference of the gradient as used to the one with every micro-batch multiplied by its factor."""
@@ -183,17 +172,6 @@ class TokenWeights(Observer):
         gaps = to_host([(used[at] - right[at]).square().sum() for at in right])
         gap, size = sum(gaps), sum(sizes)
         return math.sqrt(gap / size) if size > 0 and math.isfinite(gap) and math.isfinite(size) else None
-
-
-def _is_uneven(counts: Sequence[float], sums: Sequence[float]) -> bool:
-    """Whether micro-batches weigh the same although the numbers of their labels differ much."""
-    shares = [abs(s) for s in sums]
-    if min(counts) < 1 or not all(map(math.isfinite, shares)) or min(shares) <= 0:
-        return False
-    if max(shares) > SAME_SHARE * min(shares):
-        return False
-    excess = sum(abs(s / sum(shares) - n / sum(counts)) for s, n in zip(shares, counts, strict=True)) / 2
-    return excess >= UNEVEN
 
 
 def _cross_entropy(root: Tensor) -> Any:
