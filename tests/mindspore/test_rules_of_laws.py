@@ -18,6 +18,8 @@ import hypocenter
 from hypocenter.diagnose.diagnosis import diagnose
 from hypocenter.nouns import Finding
 from hypocenter.record.reader import open_run
+from hypocenter.session.host_arrays import strided
+from hypocenter.session.mindspore.framework import picked
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -336,3 +338,19 @@ def test_training_is_the_same_to_the_bit(draw: str, audit: str, tmp_path: Path) 
 
     for plain, ours in zip(trained(None), trained(tmp_path / "run"), strict=True):
         assert np.array_equal(plain, ours)
+
+
+def test_where_memory_is_short_nothing_is_done_again(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr("hypocenter.session.mindspore.audit.free_on_host", lambda: 1 << 10)
+    job = Job()
+
+    assert job.train(tmp_path / "run", 3, audit="every=1") == []
+    assert "step 0 could not be audited: it takes about 0 MiB of the host" in capsys.readouterr().err
+    assert job.net.n_calls == 3 * N_MICRO
+
+
+@pytest.mark.parametrize("shape", [(5,), (4096,), (4097,), (3, 4111)])
+def test_a_device_picks_the_elements_that_the_host_would(shape: tuple[int, ...]) -> None:
+    tensor = Tensor(np.arange(np.prod(shape), dtype=np.float32).reshape(shape))
+
+    assert np.array_equal(picked(tensor, 4096).asnumpy(), strided(tensor.asnumpy(), 4096))

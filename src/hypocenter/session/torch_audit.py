@@ -21,15 +21,13 @@ from hypocenter.replay.jointly import agree
 from hypocenter.session.check import Check
 from hypocenter.session.observer import Context, Update
 from hypocenter.session.observers import audit
-from hypocenter.session.observers.audit import ELEMENTS, Balance, Entry, tolerance_of
+from hypocenter.session.observers.audit import ELEMENTS, KEPT_AT_MOST, SPARE, Balance, Entry, tolerance_of
 from hypocenter.session.observers.calibration import must_repeat
 from hypocenter.session.observers.sampled import sample
 from hypocenter.summary.reducers.torch_float64 import in_float64
 from hypocenter.tap.free_memory import free_bytes, peak_bytes
 from hypocenter.tap.gradients import local, norms, to_host
 from hypocenter.tap.tape import Microbatch
-
-SPARE = 1.25  # times what an audit needs must be free, by its own count
 
 
 class Audit(audit.Audit[Context]):
@@ -70,7 +68,7 @@ class Audit(audit.Audit[Context]):
         samples: list[list[Tensor]] = [[] for _ in named]  # of each micro-batch's gradient
 
         def keep(index: int, values: Tensor) -> None:
-            if (part := sample(values, ELEMENTS)) is not None:
+            if len(samples[index]) <= KEPT_AT_MOST and (part := sample(values, ELEMENTS)) is not None:
                 samples[index].append(part.clone())
 
         sums = self._replayed(update, named, keep)

@@ -17,9 +17,10 @@ from hypocenter.session.host_arrays import strided
 from hypocenter.session.mindspore.calibration import must_repeat
 from hypocenter.session.mindspore.seams import Context
 from hypocenter.session.observers import audit
-from hypocenter.session.observers.audit import ELEMENTS, Balance, Entry, tolerance_of
+from hypocenter.session.observers.audit import ELEMENTS, KEPT_AT_MOST, Balance, Entry, tolerance_of
 from hypocenter.session.observers.label_rows import Labels, even_factors, gap_row, is_uneven, label_rows
 from hypocenter.summary.reducers.mindspore_values import dtype_name, on_host
+from hypocenter.tap.free_host_memory import free_on_host
 from hypocenter.tap.mindspore.tape import GradCall
 
 Array = NDArray[Any]
@@ -37,7 +38,10 @@ class Audit(audit.Audit[Context]):
         super().look(update, can_be=can_be and self.context.rank()[1] == 1)
 
     def balance(self, update: Update) -> Balance:
-        """By replays."""
+        """By replays; sums are held on the host."""
+        needed = sum(8 * int(parameter.size) for parameter, _ in update.gradients) * 2
+        if audit.SPARE * needed > (free := free_on_host()):
+            raise ReplayImpossible(f"it takes about {needed >> 20} MiB of the host, of which {free >> 20} MiB are free")
         parameters = [parameter for parameter, _ in update.gradients]
         places = {id(parameter): place for place, parameter in enumerate(parameters)}
         sums: list[Array | None] = [None] * len(parameters)
@@ -53,7 +57,8 @@ class Audit(audit.Audit[Context]):
                     continue
                 values, known = np.asarray(on_host(gradient), np.float64), sums[place]
                 sums[place] = values if known is None else known + values
-                parts[place].append(np.array(strided(values, ELEMENTS)))
+                if len(parts[place]) <= KEPT_AT_MOST:
+                    parts[place].append(np.array(strided(values, ELEMENTS)))
         used = [gradient if isinstance(gradient, ms.Tensor) else None for _, gradient in update.gradients]
         pairs = list(zip(used, sums, strict=True))
         if len({id(call.fn) for call in update.microbatches}) == 1:

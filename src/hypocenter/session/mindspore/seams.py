@@ -19,8 +19,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import mindspore as ms  # pyright: ignore[reportMissingImports]
+
+from hypocenter.config import Config
 from hypocenter.nouns import Reading, StepRecord
 from hypocenter.session import events
+from hypocenter.session.audits import Audits
 from hypocenter.session.check import Check
 from hypocenter.session.failed import Failed
 from hypocenter.session.guard import StopTraining, show_traceback
@@ -41,6 +45,11 @@ class Context(events.Observed):
     paused: Callable[[], contextlib.AbstractContextManager[None]]  # enter it to run the user's code again
     close: Callable[[], None]  # ends the session, before StopTraining is raised
     told: dict[str, str] = field(default_factory=dict[str, str])  # run.json: name -> what was imposed, in words
+
+    def __post_init__(self) -> None:
+        """On an accelerator only audits that were asked for: how much memory is free there is not known."""
+        is_free = ms.get_context("device_target") == "CPU" or self.config.audit != Config().audit
+        object.__setattr__(self, "audits", Audits(self.config.audit if is_free else "never"))
 
 
 @dataclass(slots=True, kw_only=True)

@@ -20,7 +20,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomState:
-    """What decides what is drawn next: taken before the forward of a micro-batch, a microsecond."""
+    """What decides what is drawn next: taken before the forward of a micro-batch."""
 
     generator: Any  # Tensor of ms.get_rng_state(): mint and nn layers draw from this generator
     of_functions: dict[Any, Any]  # from which functions of `ops` make the seeds of their operators, counting calls

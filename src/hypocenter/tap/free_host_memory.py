@@ -1,0 +1,26 @@
+"""Memory of the host that this process could still have."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+UNKNOWN = 1 << 30  # bytes, where a device or a system does not tell
+
+
+def free_on_host() -> int:
+    """Bytes: the share of one of the host's ranks."""
+    return _free() // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1))
+
+
+def _free() -> int:
+    """Linux tells what could be had, caches given up; other systems at most what is unused."""
+    try:
+        told = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines())
+        return int(told["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        pass
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return UNKNOWN
