@@ -19,6 +19,7 @@ from hypocenter.record.whereabouts import (
     NOT_RECORDING,
     PHASES,
     RAISED,
+    SLOT_CALL,
     STACK_AT,
     WHEREABOUTS_FILE,
     group_key,
@@ -35,7 +36,8 @@ def slot(
     step=7, phase="backward", *, mono_ns=5_000, state=0, seq=0, op=b"", group=b"", ranks=b"", counts=NO_COUNTS, flags=0
 ):
     index = PHASES.index(phase)
-    return (mono_ns, 1_000_000, step, 2, index, flags, state, seq, 4_000, 0, counts, b"layers.3", op, group, ranks)
+    call = SLOT_CALL.pack(state, seq, 4_000, 0, counts, b"layers.3", op, group, ranks)
+    return (mono_ns, 1_000_000, step, 2, index, flags), call
 
 
 def test_what_was_written_is_read(tmp_path):
@@ -45,7 +47,7 @@ def test_what_was_written_is_read(tmp_path):
     COUNT.pack_into(counts, 0, key, 42)
     file = WhereaboutsFile(tmp_path, rank=3, world_size=64, attempt=1)
 
-    file.slot(slot(state=1, seq=41, op=b"all_reduce.sum", group=b"dp", ranks=packed_ranks(ranks), counts=counts))
+    file.slot(*slot(state=1, seq=41, op=b"all_reduce.sum", group=b"dp", ranks=packed_ranks(ranks), counts=counts))
     file.beat()
     seen = read_whereabouts(tmp_path)
 
@@ -64,8 +66,8 @@ def test_the_later_of_two_slots_counts(tmp_path):
     file = WhereaboutsFile(tmp_path, rank=0, world_size=2)
 
     for step in range(5):
-        file.slot(slot(step, mono_ns=step))
-    file.slot(slot(1, mono_ns=1))  # late, by another thread
+        file.slot(*slot(step, mono_ns=step))
+    file.slot(*slot(1, mono_ns=1))  # late, by another thread
     seen = read_whereabouts(tmp_path)
 
     assert seen is not None
@@ -74,8 +76,8 @@ def test_the_later_of_two_slots_counts(tmp_path):
 
 def test_a_torn_slot_is_passed_over(tmp_path):
     file = WhereaboutsFile(tmp_path, rank=0, world_size=2)
-    file.slot(slot(1, mono_ns=1))
-    file.slot(slot(2, mono_ns=2))
+    file.slot(*slot(1, mono_ns=1))
+    file.slot(*slot(2, mono_ns=2))
 
     data = bytearray((tmp_path / WHEREABOUTS_FILE).read_bytes())
     data[512 + 24] ^= 1  # the step, in the slot written last
@@ -91,7 +93,7 @@ def test_it_outlives_sigkill(tmp_path):
     if pid == 0:
         file = WhereaboutsFile(tmp_path, rank=1, world_size=2)
         for step in range(100):
-            file.slot(slot(step, mono_ns=step))
+            file.slot(*slot(step, mono_ns=step))
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(pid, 0)
 
@@ -139,7 +141,7 @@ def test_how_it_ended(tmp_path, kind, raised, ended):
 
 
 def test_an_earlier_attempt_is_kept_beside(tmp_path):
-    WhereaboutsFile(tmp_path, rank=0, world_size=4, attempt=0).slot(slot(9))
+    WhereaboutsFile(tmp_path, rank=0, world_size=4, attempt=0).slot(*slot(9))
 
     WhereaboutsFile(tmp_path, rank=0, world_size=2, attempt=1)
     seen = read_whereabouts(tmp_path)
@@ -150,7 +152,7 @@ def test_an_earlier_attempt_is_kept_beside(tmp_path):
 
 
 def test_the_flag_of_a_lost_recording(tmp_path):
-    WhereaboutsFile(tmp_path, rank=0, world_size=2).slot(slot(flags=NOT_RECORDING))
+    WhereaboutsFile(tmp_path, rank=0, world_size=2).slot(*slot(flags=NOT_RECORDING))
 
     seen = read_whereabouts(tmp_path)
 
@@ -181,7 +183,7 @@ def test_any_bytes_give_an_answer(tmp_path_factory, data):
 def test_a_damaged_file_gives_an_answer(tmp_path_factory, at, value, length):
     folder: Path = tmp_path_factory.mktemp("rank")
     file = WhereaboutsFile(folder, rank=0, world_size=2)
-    file.slot(slot(3, mono_ns=1))
+    file.slot(*slot(3, mono_ns=1))
     data = bytearray((folder / WHEREABOUTS_FILE).read_bytes())
     data[at] = value
     (folder / WHEREABOUTS_FILE).write_bytes(data[:length])

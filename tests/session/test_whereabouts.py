@@ -133,10 +133,10 @@ def test_slow_writes_become_rare_and_the_last_is_not_lost(tmp_path, keeper):
             thread.join(10)
     real, written = keeper._file.slot, []
 
-    def slow(fields):
+    def slow(*fields):
         written.append(fields)
         clock[0] += 10_000_000  # 10 ms
-        real(fields)
+        real(*fields)
 
     keeper._file.slot = slow
     for _ in range(50):

@@ -1,7 +1,8 @@
-"""Norms of one update's gradients as rows: many, alike, and different from those of the last update in four columns."""
+"""The numbers of one update as rows: norms of gradients, loss, learning rate. Alike each time but for a few columns."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import overload
 
@@ -12,16 +13,30 @@ from hypocenter.nouns import Reading, Summary
 from hypocenter.record.repair import Mended, laid_out
 from hypocenter.record.schema import READINGS, reading_row
 
+SCALAR_PORT = "value"  # of a row that is a number of the run itself, not the norm of a tensor
+
+
+def scalar_summary(value: float) -> Summary:
+    """A number of the run (loss, grad_norm, lr, loss_scale) as a summary of one element."""
+    if math.isfinite(value):
+        return Summary(
+            n=1, n_hist=1, n_zero=int(value == 0), min=value, max=value, absmax=abs(value), sum=value,
+            sumsq=value * value, absmin=abs(value) or None,
+        )  # fmt: skip
+    return Summary(n=1, n_nan=int(math.isnan(value)), n_posinf=int(value > 0), n_neginf=int(value < 0))
+
 
 class NormTemplate:
     """What is the same in all updates of the same parameters.
 
     Args:
-        rows: one for each parameter, in order: its site, format, shape and number of elements.
+        rows: one for each number, in order. Of a parameter: its site, format, shape and number of elements. Rows with
+            the port `value` are numbers of the run, and come last.
     """
 
     def __init__(self, rows: Sequence[Reading]) -> None:
         self.rows = tuple(rows)
+        self._n_norms = next((i for i, row in enumerate(rows) if row.port == SCALAR_PORT), len(rows))
         self._columns: list[pa.Array] = []
 
     def batch(self, updates: Sequence[NormRows], mended: Mended) -> pa.RecordBatch:
@@ -33,35 +48,59 @@ class NormTemplate:
         """
         self._columns = self._columns or laid_out(READINGS, list(map(reading_row, self.rows)), mended).columns
         n = len(self.rows)
-        norms = np.array([update.norms for update in updates], np.float64)  # [n updates, n parameters]
-        is_bad = np.zeros(norms.shape, bool)
-        for row, update in zip(is_bad, updates, strict=True):
-            row[list(update.bad)] = True
-        with np.errstate(over="ignore"):  # a norm of float64 parameters may be that large
-            sumsq = np.where(is_bad, 0.0, np.square(norms))
-        changing: dict[str, np.ndarray] = {
+        changing = {
             "step": np.repeat([update.step for update in updates], n),
             "order": np.add.outer([update.first_order for update in updates], np.arange(n)).ravel(),
-            "sumsq": sumsq.ravel(),
-            "n_nan": is_bad.astype(np.int64).ravel(),
+            **self._numbers(updates),
         }
         columns = [
-            pa.array(changing[name], field.type)
-            if (name := field.name) in changing
+            changing[name]
+            if isinstance(changing.get(name := field.name), pa.Array)
+            else pa.array(changing[name], field.type)
+            if name in changing
             else pa.concat_arrays([column] * len(updates))
             for field, column in zip(READINGS, self._columns, strict=True)
         ]
         return pa.RecordBatch.from_arrays(columns, schema=READINGS)
+
+    def _numbers(self, updates: Sequence[NormRows]) -> dict[str, np.ndarray | pa.Array]:
+        """The columns that follow from the numbers themselves."""
+        values = np.array([update.norms for update in updates], np.float64)  # [n updates, n rows]
+        is_bad = np.zeros(values.shape, bool)
+        for row, update in zip(is_bad, updates, strict=True):
+            row[list(update.bad)] = True
+        is_scalar = np.broadcast_to(np.arange(values.shape[1]) >= self._n_norms, values.shape)
+        is_bad[is_scalar] = ~np.isfinite(values[is_scalar])
+        with np.errstate(over="ignore", invalid="ignore"):  # a norm of float64 parameters may be that large
+            sumsq = np.where(is_bad, 0.0, np.square(values))
+        counts = {"n_nan": np.where(is_scalar, np.isnan(values), is_bad)}
+        if not is_scalar.any():
+            return {"sumsq": sumsq.ravel(), "n_nan": counts["n_nan"].astype(np.int64).ravel()}
+        is_number = is_scalar & ~is_bad
+        value = np.where(is_number, values, 0.0)
+        counts |= {
+            "n_posinf": is_scalar & (values == np.inf), "n_neginf": is_scalar & (values == -np.inf),
+            "n_hist": is_number, "n_zero": is_number & (values == 0),
+        }  # fmt: skip
+        there = {"min": is_number, "max": is_number, "absmin": is_number & (values != 0)}
+        return {
+            "sumsq": sumsq.ravel(), "sum": value.ravel(), "absmax": np.abs(value).ravel(),
+            **{name: flags.astype(np.int64).ravel() for name, flags in counts.items()},
+            **{
+                name: pa.array((np.abs(value) if name == "absmin" else value).ravel(), mask=~flags.ravel())
+                for name, flags in there.items()
+            },
+        }  # fmt: skip
 
 
 class NormRows(Sequence[Reading]):
     """Rows of one update.
 
     Args:
-        template: of its parameters.
+        template: of its rows.
         step: of the update.
         first_order: place of the first row in the step; the others follow.
-        norms: L2 norm of each gradient.
+        norms: L2 norm of each gradient, then the numbers of the run.
         bad: which gradients are not finite, by their place in the template.
     """
 
@@ -81,12 +120,14 @@ class NormRows(Sequence[Reading]):
     def __getitem__(self, at: int | slice) -> Reading | list[Reading]:
         if isinstance(at, slice):
             return [self[i] for i in range(*at.indices(len(self)))]
-        row, is_bad = self.template.rows[at], at in self.bad
-        sumsq = 0.0 if is_bad else self.norms[at] * self.norms[at]
+        row, value, is_bad = self.template.rows[at], self.norms[at], at in self.bad
+        if row.port == SCALAR_PORT:
+            summary = scalar_summary(value)
+        else:
+            summary = Summary(n=row.summary.n, sumsq=0.0 if is_bad else value * value, n_nan=int(is_bad))
         return Reading(
             step=self.step, microbatch=row.microbatch, phase=row.phase, site=row.site, port=row.port,
-            order=self.first_order + at, dtype=row.dtype, shape=row.shape,
-            summary=Summary(n=row.summary.n, sumsq=sumsq, n_nan=int(is_bad)),
+            order=self.first_order + at, dtype=row.dtype, shape=row.shape, module=row.module, summary=summary,
         )  # fmt: skip
 
     def __iter__(self) -> Iterator[Reading]:

@@ -34,7 +34,9 @@ CALL_STATES: tuple[CallState, ...] = get_args(CallState)
 HEAD = Struct(
     "<8sIiiqqqqq64s40s"
 )  # magic, format, rank, world size, pid, start ticks, pid namespace, start ns, attempt, ...
-SLOT = Struct("<QqqqiBBBxqqq96s144s32s48s64s")
+_MOVES, _CALL = "QqqqiBB", "Bxqqq96s144s32s48s64s"
+SLOT, SLOT_MOVES, SLOT_CALL = Struct(f"<{_MOVES}{_CALL}"), Struct(f"<{_MOVES}"), Struct(f"<{_CALL}")
+"""Where a rank is: what changes with each phase of a step, and the last collective, which seldom does."""
 END = Struct("<Bqq64s640s")  # kind, monotonic and Unix ns, type, text
 BEAT = Struct("<qq")  # monotonic and Unix ns
 LOOK = Struct("<Q144s160s")  # generation of the slot it belongs to, module path, file:line of the program's own code

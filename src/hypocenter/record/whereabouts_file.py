@@ -24,7 +24,7 @@ from hypocenter.record.whereabouts import (
     LOOK,
     LOOK_AT,
     MAGIC,
-    SLOT,
+    SLOT_MOVES,
     SLOTS_AT,
     STACK_AT,
     WHEREABOUTS_FILE,
@@ -63,10 +63,15 @@ class WhereaboutsFile:
             raise
         self.generation = 0  # of the slot that was written last
 
-    def slot(self, fields: tuple[Any, ...]) -> None:
-        """Write where the rank is: the fields of SLOT after the generation."""
+    def slot(self, moves: tuple[int, ...], call: bytes) -> None:
+        """Write where the rank is.
+
+        Args:
+            moves: the fields of SLOT_MOVES after the generation.
+            call: what `SLOT_CALL` has packed.
+        """
         self.generation = generation = self.generation + 1
-        body = SLOT.pack(generation, *fields)
+        body = SLOT_MOVES.pack(generation, *moves) + call
         os.pwrite(self._fd, body + CRC.pack(zlib.crc32(body)), SLOTS_AT[generation & 1])
 
     def beat(self) -> None:

@@ -23,7 +23,7 @@ from hypocenter.record.repair import rows_of
 from hypocenter.record.schema import READINGS, STEPS
 from hypocenter.record.stream import Stream
 
-STEPS_OF_BLOCK = 64  # a batch costs as much as some hundred of its rows: 64 steps make that little
+STEPS_OF_BLOCK = 256  # a batch costs as much as a thousand of its rows: so many steps make that little
 MANY_ROWS = 1 << 9  # of a step: a batch of its own costs less than the journal
 ROWS_OF_BLOCK = 1 << 14  # at most, and a step more: some megabytes
 SEAL_AT_MOST_BYTES = 512 << 20  # a larger stream would hold up the end of the program; about 100 MB are sealed a second

@@ -20,7 +20,7 @@ from hypocenter.session.guard import StopTraining
 from hypocenter.session.learning_rate import learning_rate
 from hypocenter.session.observer import Update
 from hypocenter.session.parts import Parts
-from hypocenter.session.scalars import scalar_rows
+from hypocenter.session.scalars import scalars_of
 from hypocenter.session.shared_backward import SharedBackward
 from hypocenter.session.step_times import StepTimes
 from hypocenter.tap.grad_scaler import gradients_of
@@ -204,17 +204,17 @@ class Boundary:
             poisoned=self._parts.failures.poisoned,
             communicates=lambda: self._parts.communication.seen() or self._parts.replayer.needs_all(),
         )
+        state = None if scaled is None else scaled.state
+        kinds, numbers = scalars_of(
+            check, scale=self.scale, norm=self._unclipped_norm, lr=learning_rate(optimizer),
+            scaler=None if state is None else (state.scale, state.kind),
+        )  # fmt: skip
+        norms = self._parts.sentinel.rows(check, self._step, parameters, kinds, numbers)
         have = {row.site for row in self.rows if row.phase == "grad"}  # in full, when parameters are due
-        norms = self._parts.sentinel.rows(check, self._step, parameters)
         if have:
             self.rows += [row for row in norms if row.site not in have]
         else:
-            self._norms = norms or None
-        state = None if scaled is None else scaled.state
-        self.rows += scalar_rows(
-            check, self._step, scale=self.scale, norm=self._unclipped_norm, lr=learning_rate(optimizer),
-            scaler=None if state is None else (state.scale, state.kind), next_order=self._parts.clock.next_order,
-        )  # fmt: skip
+            self._norms = norms
         if self._parts.council.waits:
             with self._parts.where.during("agree"):
                 self._meeting = self._parts.council.end()

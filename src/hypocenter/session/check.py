@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hypocenter.nouns import Reading, Summary
+from hypocenter.record.norm_rows import SCALAR_PORT, scalar_summary
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,7 +60,7 @@ class Check:
     @property
     def total_norm(self) -> float:
         """L2 norm over all parameters of this optimizer."""
-        return math.sqrt(sum([norm * norm for norm in self.grad_norms.values()]))
+        return math.hypot(*self.grad_norms.values())
 
 
 class Judge:
@@ -127,12 +128,7 @@ def scalar_reading(
     Args:
         module: class name of what the number is of (the loss scaler).
     """
-    if math.isfinite(value):
-        summary = Summary(n=1, n_hist=1, n_zero=int(value == 0), min=value, max=value, absmax=abs(value), sum=value,
-                          sumsq=value * value, absmin=abs(value) or None)  # fmt: skip
-    else:
-        summary = Summary(n=1, n_nan=int(math.isnan(value)), n_posinf=int(value > 0), n_neginf=int(value < 0))
     return Reading(
-        step=step, microbatch=microbatch, phase=phase, site=site, port="value", order=order, dtype="float32",  # type: ignore[arg-type]
-        summary=summary, module=module,
+        step=step, microbatch=microbatch, phase=phase, site=site, port=SCALAR_PORT, order=order, dtype="float32",  # type: ignore[arg-type]
+        summary=scalar_summary(value), module=module,
     )  # fmt: skip

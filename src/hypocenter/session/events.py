@@ -34,7 +34,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 from hypocenter.config import Config
 from hypocenter.nouns import Place, Reading
@@ -112,7 +112,18 @@ class Update:
 
 
 class Observer(Generic[ContextT]):
-    """Listens to training; every method may be left as it is."""
+    """Listens to training; every method may be left as it is.
+
+    Attributes:
+        needs: without several ranks, or without a loss scaler, it is not told of the events `OFTEN`.
+    """
+
+    needs: Literal["", "ranks", "scaler"] = ""
+
+    @classmethod
+    def is_wanted(cls, config: Config) -> bool:
+        """Whether it has anything to do under these options; otherwise it is not made."""
+        return True
 
     def __init__(self, context: ContextT) -> None:
         self.context = context
@@ -168,7 +179,8 @@ class Observer(Generic[ContextT]):
         """The session closes: what is known of the whole run. Not called in one that is killed."""
 
 
-EVENTS = tuple(name for name in vars(Observer) if not name.startswith("_"))
+OFTEN = frozenset({"before_backward", "after_backward", "before_clip", "before_update", "after_update"})
+EVENTS = tuple(name for name in vars(Observer) if not name.startswith("_") and name not in ("needs", "is_wanted"))
 
 
 class Observers:
@@ -186,19 +198,29 @@ class Observers:
         self._warn = warn
         self._all: list[Observer[Any]] = []
         self._undos: dict[Observer[Any], Callable[[], None]] = {}
+        self._rank: Callable[[], tuple[int, int]] = context.rank
+        self._may_scale, self._has_scaled = True, False  # until an update came without a loss scaler; whether one came
         for make in kinds:
             try:
-                self._all.append(make(context))
+                if not isinstance(make, type) or make.is_wanted(context.config):
+                    self._all.append(make(context))
             except Exception as error:
                 self._complain(getattr(make, "__name__", str(make)), error)
-        self._hearing: dict[str, list[tuple[Observer[Any], Callable[..., Any]]]] = {
-            event: [
+        self._hearing: dict[tuple[str, bool, bool], list[tuple[Observer[Any], Callable[..., Any]]]] = {}
+
+    def _who_hears(self, event: str) -> list[tuple[Observer[Any], Callable[..., Any]]]:
+        """Who listens to this event as things stand: whether there are several ranks, and a loss scaler."""
+        has_ranks = event not in OFTEN or self._rank()[1] > 1
+        has_scaler = event not in OFTEN or self._may_scale
+        found = self._hearing.get((event, has_ranks, has_scaler))
+        if found is None:
+            lacks = {needs for needs, is_there in (("ranks", has_ranks), ("scaler", has_scaler)) if not is_there}
+            found = self._hearing[event, has_ranks, has_scaler] = [
                 (each, getattr(each, event))
                 for each in self._all
-                if getattr(type(each), event) is not getattr(Observer, event)
+                if getattr(type(each), event) is not getattr(Observer, event) and each.needs not in lacks
             ]
-            for event in EVENTS
-        }
+        return found
 
     def attach(self) -> Callable[[], None]:
         """Attach them; returns the undo."""
@@ -220,7 +242,8 @@ class Observers:
         Args:
             rows: what each of them has noted is added here before the next one is told.
         """
-        for observer, hear in tuple(self._hearing[event]):
+        self._may_scale = self._may_scale or event == "before_unscale"
+        for observer, hear in self._who_hears(event):
             try:
                 hear(*args)
                 if rows is not None and observer.rows:
@@ -232,12 +255,15 @@ class Observers:
 
     def before_update(self, update: Update) -> list[Reading]:
         """Tell all; their rows so far."""
+        if update.scaled is not None:
+            self._has_scaled = self._may_scale = True
         self.tell("before_update", update, rows=update.rows)
         return self.collected()
 
     def after_update(self, update: Update) -> list[Reading]:
         """Tell all; their rows since `before_update`."""
         self.tell("after_update", update)
+        self._may_scale = self._has_scaled
         return self.collected()
 
     def at_end(self) -> list[Reading]:
@@ -256,8 +282,7 @@ class Observers:
 
     def _switch_off(self, observer: Observer[Any], error: Exception) -> None:
         self._all.remove(observer)
-        for event, hearing in self._hearing.items():
-            self._hearing[event] = [each for each in hearing if each[0] is not observer]
+        self._hearing.clear()  # those who are being told go on with the list that they were in
         self._complain(type(observer).__name__, error)
         self._let_go(observer)
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from hypocenter.session.check import Check
 from hypocenter.session.failures import Failures
-from hypocenter.session.sentinel import Sentinel, turns
+from hypocenter.session.sentinel import Sentinel, Turn, turns
 from hypocenter.tap.tape import version_of, versions_of
 
 
@@ -29,6 +29,7 @@ class _Left:
     step: int
     n_updates: int
     is_suspect: bool  # it or one before it used gradients that were not finite, and nobody has looked since
+    turns: dict[int, Turn] = field(default_factory=dict)  # what is looked at in each turn
 
 
 class ParameterCheck:
@@ -65,8 +66,9 @@ class ParameterCheck:
             step=step,
             n_updates=0 if before is None else before.n_updates + 1,
             is_suspect=is_suspect or (before is not None and before.is_suspect),
+            turns={} if before is None else before.turns,
         )
-        started = self._sentinel.start_parameters(parameters, left.n_updates)
+        started = self._sentinel.start_parameters(parameters, left.n_updates, left.turns)
         self._started = (left, started)
         return not started or isinstance(started[0][1], float)
 

@@ -1,11 +1,48 @@
-"""The numbers of a step as rows: loss, gradient norm, learning rate, loss scale. For every framework."""
+"""The numbers of a step beside its tensors: loss, gradient norm, learning rate, loss scale. For every framework."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
-from hypocenter.nouns import Reading
+from hypocenter.nouns import Phase, Reading
 from hypocenter.session.check import Check, scalar_reading
+
+
+class Scalar(NamedTuple):
+    """Which number of a step it is."""
+
+    site: str
+    phase: Phase
+    microbatch: int = 0
+    module: str = ""  # class of what it is a number of: the loss scaler
+
+
+_NORM, _RATE = Scalar("grad_norm", "grad"), Scalar("lr", "optimizer")
+
+
+def scalars_of(
+    check: Check, *, scale: float | None, norm: float | None, lr: float | None, scaler: tuple[float, str] | None
+) -> tuple[tuple[Scalar, ...], list[float]]:
+    """Which numbers a step has, and their values; losses by micro-batch, with the loss scale taken out.
+
+    Args:
+        scale: that the losses carry; None: none.
+        norm: of the gradients before clipping.
+        lr: learning rate of the first group; None when it is nothing that is a number.
+        scaler: (its scale, its class name); None when there is none.
+    """
+    kinds = [Scalar("loss", "loss", number) for number in range(len(check.losses))]
+    values = [loss / (scale or 1.0) for loss in check.losses]
+    kinds.append(_NORM)
+    values.append(norm or 0.0)
+    if lr is not None:
+        kinds.append(_RATE)
+        values.append(lr)
+    if scaler is not None:
+        kinds.append(Scalar("loss_scale", "scaler", module=scaler[1]))
+        values.append(scaler[0])
+    return tuple(kinds), values
 
 
 def scalar_rows(
@@ -18,21 +55,9 @@ def scalar_rows(
     scaler: tuple[float, str] | None,
     next_order: Callable[[], int],
 ) -> list[Reading]:
-    """One row each; losses by micro-batch, with the loss scale taken out.
-
-    Args:
-        scale: that the losses carry; None: none.
-        norm: of the gradients before clipping.
-        lr: learning rate of the first group; None when it is nothing that is a number.
-        scaler: (its scale, its class name); None when there is none.
-    """
-    rows = [
-        scalar_reading("loss", "loss", loss / (scale or 1.0), step, next_order(), number)
-        for number, loss in enumerate(check.losses)
-    ]
-    rows.append(scalar_reading("grad_norm", "grad", norm or 0.0, step, next_order()))
-    if lr is not None:
-        rows.append(scalar_reading("lr", "optimizer", lr, step, next_order()))
-    if scaler is not None:
-        rows.append(scalar_reading("loss_scale", "scaler", scaler[0], step, next_order(), module=scaler[1]))
-    return rows
+    """The same as one row each."""
+    kinds, values = scalars_of(check, scale=scale, norm=norm, lr=lr, scaler=scaler)
+    return [
+        scalar_reading(kind.site, kind.phase, value, step, next_order(), kind.microbatch, kind.module)
+        for kind, value in zip(kinds, values, strict=True)
+    ]  # fmt: skip

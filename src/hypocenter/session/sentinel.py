@@ -3,28 +3,62 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from hypocenter.nouns import Reading, Summary
 from hypocenter.record.norm_rows import NormRows, NormTemplate
-from hypocenter.session.check import Check, Judge
+from hypocenter.session.check import Check, Judge, scalar_reading
+from hypocenter.session.scalars import Scalar
 from hypocenter.summary.reducers.torch_float64 import in_float64
 from hypocenter.tap.clock import Clock
 from hypocenter.tap.flat_parameters import is_flat, originals, unfolded
-from hypocenter.tap.gradients import are_plain, is_finite, local, norms, read_norms, to_host, to_host_with
+from hypocenter.tap.gradients import NormReader, are_plain, is_finite, local, norms, read_norms, to_host, to_host_with
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.tape import Microbatch
 
 ROTATION = 8  # updates in which each float32 parameter is looked at once; all of them each time would cost 0.5 %
-TEMPLATES = 64  # of rows that are kept: one for each optimizer, and for each set of parameters that got gradients
+SETS = 64  # of parameters that are remembered: one for each optimizer, or each set of parameters that got gradients
 
 
 def turns(n_parameters: int) -> int:
     """In every how many updates a float32 parameter of an optimizer with so many of them is looked at."""
     return max(1, min(ROTATION, n_parameters))
+
+
+@dataclass(slots=True)
+class _Parameters:
+    """Parameters that have gradients together, update after update, and what does not change about them."""
+
+    tensors: list[torch.Tensor]
+    names: list[str]
+    reader: NormReader  # of their gradients
+    ids: tuple[int, ...]
+    templates: dict[tuple[Scalar, ...], NormTemplate] = field(default_factory=dict)  # of rows, by what goes with them
+
+    def are(self, parameters: Sequence[torch.Tensor]) -> bool:
+        """Whether they are these."""
+        return len(parameters) == len(self.tensors) and all(map(operator.is_, parameters, self.tensors))
+
+
+@dataclass(slots=True)
+class Turn:
+    """Of an optimizer's parameters those in full precision whose turn it is."""
+
+    tensors: list[torch.Tensor]
+    chosen: list[torch.Tensor]  # these, and all in half precision
+    reader: NormReader
+
+    def are(self, parameters: Sequence[torch.Tensor]) -> bool:
+        """Whether they are these."""
+        return len(parameters) == len(self.tensors) and all(map(operator.is_, parameters, self.tensors))
+
+
+_Held = tuple[_Parameters, list[torch.Tensor]]
+"""Parameters, and the values of their gradients that lie on this rank."""
 
 
 class Sentinel:
@@ -34,10 +68,10 @@ class Sentinel:
         self._names = names
         self._clock = clock
         self._judge = Judge(is_finite, _exact_norm)
-        self._all_alive: tuple[int, ...] = ()  # the parameters of the last check, if no gradient was zero there
+        self._all_alive: _Parameters | None = None  # of the last check, if no gradient was zero there
         self._labels: dict[int, tuple[torch.Tensor, str]] = {}  # holds the parameter: its id is not given anew
-        self._names_of: dict[tuple[int, ...], list[str]] = {}  # by ids of parameters that are all in `_labels`
-        self._templates: dict[tuple[tuple[str, ...], frozenset[torch.dtype]], NormTemplate] = {}
+        self._known: dict[tuple[int, int], _Parameters] = {}  # by id of the first and their number
+        self._last = _Parameters([], [], NormReader([]), ())  # of the last update's gradients
         self._riders: list[tuple[torch.Tensor, Callable[[Sequence[float]], None]]] = []
 
     def ride(self, numbers: torch.Tensor, read: Callable[[Sequence[float]], None]) -> None:
@@ -68,48 +102,73 @@ class Sentinel:
         values = [value for microbatch in microbatches for value in microbatch.values]
         thrown_away = [microbatch.values[0] for microbatch in unused]
         riders, self._riders = self._riders, []
-        tensors = [g for _, g in held] + [g for _, g in held_ahead]
-        found = read_norms(tensors)
-        on_device = norms(tensors) if found is None else []
-        host, told = to_host_with([*on_device, *values, *thrown_away], [numbers for numbers, _ in riders])
-        host = (found or []) + host
+        parts = [held, held_ahead] if ahead else [held]
+        found = [_read(part) for part in parts]
+        waiting = [norm for part, norms_ in zip(parts, found, strict=True) if norms_ is None for norm in norms(part[1])]
+        host, told = to_host_with([*waiting, *values, *thrown_away], [numbers for numbers, _ in riders])
         for (_, read), numbers in zip(riders, told, strict=True):
             read(numbers)
-        n, n_all = len(held), len(held) + len(held_ahead)
-        check = self._judged(held, host[:n], scale=scale, remember=remember)
-        check.losses, check.unused = host[n_all : n_all + len(values)], host[n_all + len(values) :]
-        if held_ahead:
-            check.ahead = self._judged(held_ahead, host[n:n_all], scale=scale, remember=False)
+        at = 0
+        checks: list[Check] = []
+        for part, on_host in zip(parts, found, strict=True):
+            n = 0 if on_host is not None else len(part[1])
+            is_first = not checks
+            checks.append(
+                self._judged(part, host[at : at + n] if on_host is None else on_host,
+                             scale=scale, remember=remember and is_first)
+            )  # fmt: skip
+            at += n
+        check = checks[0]
+        check.losses, check.unused = host[at : at + len(values)], host[at + len(values) :]
+        check.ahead = checks[1] if len(checks) > 1 and held_ahead[1] else None
+        if remember:
+            self._last = held[0]
         return check
 
-    def _held(
-        self, gradients: Sequence[tuple[torch.Tensor, torch.Tensor]]
-    ) -> Sequence[tuple[torch.Tensor, torch.Tensor]]:
+    def _held(self, gradients: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> _Held:
         """What of these gradients lies on this rank, by the user's parameters."""
-        if tuple([id(p) for p, _ in gradients]) in self._names_of and are_plain([g for _, g in gradients]):
-            return gradients
-        here = [(p, g) for p, grad in gradients if (g := local(grad)) is not None]
-        return [pair for p, g in here for pair in unfolded(p, g)]
+        parameters, values = [p for p, _ in gradients], [g for _, g in gradients]
+        known = self._known.get((id(parameters[0]), len(parameters))) if parameters else None
+        if known is not None and known.are(parameters) and known.reader.fits(values):
+            return known, values
+        if not are_plain(values):
+            here = [(p, g) for p, grad in gradients if (g := local(grad)) is not None]
+            pairs = [pair for p, g in here for pair in unfolded(p, g)]
+            parameters, values = [p for p, _ in pairs], [g for _, g in pairs]
+        return self._of(parameters, values), values
 
-    def _judged(
-        self, held: Sequence[tuple[torch.Tensor, torch.Tensor]], found: list[float], *, scale: float, remember: bool
-    ) -> Check:
+    def _of(self, parameters: list[torch.Tensor], values: Sequence[torch.Tensor]) -> _Parameters:
+        """What is known of parameters with such gradients."""
+        key = (id(parameters[0]), len(parameters)) if parameters else (0, 0)
+        known = self._known.get(key)
+        if known is not None and known.are(parameters) and known.reader.fits(values):
+            return known
+        names = [self.label(parameter) for parameter in parameters]
+        made = _Parameters(parameters, names, NormReader(values), tuple(map(id, parameters)))
+        if parameters and all(map(self._labels.__contains__, made.ids)):  # others may get a name yet
+            if len(self._known) >= SETS:
+                self._known.clear()
+            self._known[key] = made
+        return made
+
+    def _judged(self, held: _Held, found: list[float], *, scale: float, remember: bool) -> Check:
         """What the norms of these gradients tell."""
+        known, values = held
         check = Check()
-        keys = tuple([id(parameter) for parameter, _ in held])
-        names = self._labels_of(keys, held)
         if found and min(found) > 0.0 and math.isfinite(sum(found)):  # a NaN makes the sum one
-            check.grad_norms = dict(zip(names, found if scale == 1.0 else [n / scale for n in found], strict=True))
-            if remember and keys != self._all_alive:
-                self._judge.alive.update(dict.fromkeys(keys, True))
-                self._all_alive = keys
+            norms = found if scale == 1.0 else [n / scale for n in found]
+            check.grad_norms = dict(zip(known.names, norms, strict=True))
+            if remember and known is not self._all_alive:
+                self._judge.alive.update(dict.fromkeys(known.ids, True))
+                self._all_alive = known
             return check
-        self._all_alive = ()
-        self._judge.add(check, held, names, found, scale=scale, remember=remember)
+        self._all_alive = None
+        pairs = list(zip(known.tensors, values, strict=True))
+        self._judge.add(check, pairs, known.names, found, scale=scale, remember=remember)
         return check
 
     def start_parameters(
-        self, parameters: Sequence[torch.Tensor], turn: int | None = None
+        self, parameters: Sequence[torch.Tensor], turn: int | None = None, known: dict[int, Turn] | None = None
     ) -> list[tuple[torch.Tensor, torch.Tensor | float]]:
         """(parameter, norm) after an update; `bad_parameters` reads those on devices, now or at the next check.
 
@@ -117,22 +176,15 @@ class Sentinel:
             parameters: of the optimizer.
             turn: half-precision parameters, whose updates do break, are looked at each time; of the others only those
                 whose turn it is, at least one. None: all.
+            known: of this optimizer, by turn; filled and used again.
         """
-        chosen = list(parameters)
-        if turn is not None:
-            every = turns(len(chosen))
-            now = turn % every
-            if min((dtype.itemsize for dtype in {p.dtype for p in chosen}), default=4) < 4:
-                chosen = [p for i, p in enumerate(chosen) if p.dtype.itemsize < 4 or i % every == now]
-            else:
-                chosen = chosen[now::every]
-        held, values = chosen, chosen
-        if not are_plain(chosen):
-            here = [(p, v) for p in chosen if (v := local(p)) is not None]
-            held, values = [p for p, _ in here], [v for _, v in here]
-        if not held:
-            return []
-        return list(zip(held, read_norms(values) or norms(values), strict=True))
+        if turn is not None and parameters and (now := _in_turn(parameters, turn, {} if known is None else known)):
+            found = now.reader.read(now.chosen) if now.reader.is_on_host else norms(now.chosen)
+            return list(zip(now.chosen, found, strict=True))
+        chosen = parameters if turn is None else _chosen(parameters, turn)
+        here = [(p, v) for p in chosen if (v := local(p)) is not None]
+        values = [v for _, v in here]
+        return list(zip([p for p, _ in here], read_norms(values) or norms(values), strict=True))
 
     def bad_parameters(self, started: Sequence[tuple[torch.Tensor, torch.Tensor | float]]) -> list[torch.Tensor]:
         """Parameters that hold non-finite values."""
@@ -153,38 +205,63 @@ class Sentinel:
         self._labels[id(parameter)] = (parameter, name)
         return name
 
-    def _labels_of(self, keys: tuple[int, ...], held: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> list[str]:
-        """The user's names of parameters with these ids; kept where none is a flat one, which is cut up each time."""
-        names = self._names_of.get(keys)
-        if names is None:
-            names = [self.label(parameter) for parameter, _ in held]
-            if all(key in self._labels for key in keys) and not any(is_flat(p) for p, _ in held):
-                if len(self._names_of) >= TEMPLATES:
-                    self._names_of.clear()
-                self._names_of[keys] = names
-        return names
-
     def labels_of_bad(self, parameter: torch.Tensor) -> list[str]:
         """The user's names of what is not finite in a parameter: several, when it is a flat one of FSDP1."""
         values = local(parameter) if is_flat(parameter) else None
         parts = [] if values is None else unfolded(parameter, values)
         return [self.label(p) for p, part in parts if not is_finite(part)] or [self.label(parameter)]
 
-    def rows(self, check: Check, step: int, parameters: Sequence[torch.Tensor]) -> NormRows:
-        """One row per local norm: at this level only the number of elements and the sum of squares are known."""
-        names = tuple(check.grad_norms)
-        key = names, frozenset([p.dtype for p in parameters])
-        template = self._templates.get(key)
+    def rows(
+        self,
+        check: Check,
+        step: int,
+        parameters: Sequence[torch.Tensor],
+        kinds: tuple[Scalar, ...] = (),
+        values: Sequence[float] = (),
+    ) -> NormRows:
+        """One row for each local norm, of which only the number of elements and the sum of squares are known.
+
+        Args:
+            parameters: that the optimizer holds.
+            kinds: numbers of the step that come after them.
+            values: of these numbers.
+        """
+        names, norms = list(check.grad_norms), list(check.grad_norms.values())
+        known = self._last if len(self._last.names) == len(names) and self._last.names == names else None
+        template = known.templates.get(kinds) if known is not None else None
         if template is None:
-            template = _template(names, {self.label(o): o for p in parameters for o in _as_named(p)})
-            if len(self._templates) >= TEMPLATES:
-                self._templates.clear()
-            self._templates[key] = template
-        norms, bad = list(check.grad_norms.values()), frozenset[int]()
+            template = _template(names, {self.label(o): o for p in parameters for o in _as_named(p)}, kinds)
+            if known is not None:
+                known.templates[kinds] = template
+        bad = frozenset[int]()
         if not check.has_finite_norms:
             bad = frozenset(i for i, n in enumerate(norms) if not math.isfinite(n) or names[i] in check.bad_params)
-        first_order = self._clock.next_order(len(names))
-        return NormRows(template, step=step, first_order=first_order, norms=norms, bad=bad)
+        first_order = self._clock.next_order(len(names) + len(kinds))
+        return NormRows(template, step=step, first_order=first_order, norms=[*norms, *values], bad=bad)
+
+
+def _read(held: _Held) -> list[float] | None:
+    """The norms of gradients on the CPU; None of those on other devices."""
+    known, values = held
+    return known.reader.read(values) if known.reader.is_on_host else None
+
+
+def _chosen(parameters: Sequence[torch.Tensor], turn: int) -> list[torch.Tensor]:
+    every = turns(len(parameters))
+    return [p for i, p in enumerate(parameters) if p.dtype.itemsize < 4 or i % every == turn % every]
+
+
+def _in_turn(parameters: Sequence[torch.Tensor], turn: int, known: dict[int, Turn]) -> Turn | None:
+    """What is looked at in this turn; None: `local` must tell what of it lies here."""
+    every = turns(len(parameters))
+    mine, before = parameters[turn % every :: every], known.get(turn % every)
+    if before is not None and before.are(mine) and before.reader.fits(before.chosen):
+        return before
+    chosen = _chosen(parameters, turn)
+    if not chosen or not are_plain(chosen):
+        return None
+    made = known[turn % every] = Turn(list(mine), chosen, NormReader(chosen))
+    return made
 
 
 def _exact_norm(gradient: torch.Tensor) -> float:
@@ -196,8 +273,8 @@ def _as_named(parameter: torch.Tensor) -> list[torch.Tensor]:
     return [original for _, original in originals(parameter)] if is_flat(parameter) else [parameter]
 
 
-def _template(names: Sequence[str], parameters: Mapping[str, torch.Tensor]) -> NormTemplate:
-    """Rows of parameters by name; of one that is not known any more only the name is told."""
+def _template(names: Sequence[str], parameters: Mapping[str, torch.Tensor], kinds: Sequence[Scalar]) -> NormTemplate:
+    """Rows of parameters by name; of one that is not known any more only the name is told. Then those of numbers."""
     rows: list[Reading] = []
     for name in names:
         p = parameters.get(name)
@@ -205,4 +282,5 @@ def _template(names: Sequence[str], parameters: Mapping[str, torch.Tensor]) -> N
         row = Reading(step=0, microbatch=0, phase="grad", site=name, port="grad", order=0, dtype=dtype)
         known = row if p is None else replace(row, shape=tuple(p.shape), summary=Summary(n=p.numel()))
         rows.append(known)
-    return NormTemplate(rows)
+    of_scalars = (scalar_reading(k.site, k.phase, 0.0, 0, 0, k.microbatch, k.module) for k in kinds)
+    return NormTemplate([*rows, *of_scalars])

@@ -32,6 +32,7 @@ from hypocenter.record.whereabouts import (
     OWN_SIGTERM,
     PHASES,
     RAISED,
+    SLOT_CALL,
     WHEREABOUTS_FILE,
     WherePhase,
     group_key,
@@ -81,7 +82,8 @@ class WhereaboutsKeeper(Listener):
         self._stop = threading.Event()
         self._thread = 0  # that trains
         self.phase: WherePhase = "starting"
-        self._where: tuple[int, int, int, bytes] = (0, 0, 0, b"")  # step, micro-batch, phase, site
+        self._where = (0, 0, 0)  # step, micro-batch, phase
+        self._site_of_phase = b""
         self._flags = 0
         self._call: tuple[Any, ...] = (0, 0, 0, 0, b"", b"", b"")  # state, seq, entered, left, op, group, ranks
         self._known: dict[tuple[str, str, str, int | None], tuple[bytes, bytes, bytes, int]] = {}
@@ -89,7 +91,8 @@ class WhereaboutsKeeper(Listener):
         self._counts = bytearray(COUNT.size * MAX_GROUPS)
         self._wait_until = self._n_slow = 0
         self._time_ns = time.monotonic_ns
-        self._late: tuple[Any, ...] | None = None
+        self._late: tuple[tuple[int, ...], bytes] | None = None
+        self._packed = b""  # the call and the site, as the file has them; empty: to be packed anew
 
     # life
 
@@ -116,7 +119,9 @@ class WhereaboutsKeeper(Listener):
             self._flags = (self._flags & ~OWN_SIGTERM) | (OWN_SIGTERM if own else 0)
         self._thread = threading.get_ident()
         clock = self._clock
-        self._where = (clock.step_now, clock.microbatch, _INDEX[phase], site.encode("utf-8", "replace"))
+        self._where = clock.step_now, clock.microbatch, _INDEX[phase]
+        if site or self._site_of_phase:
+            self._site_of_phase, self._packed = site.encode("utf-8", "replace"), b""
         self._write()
 
     @contextlib.contextmanager
@@ -155,7 +160,7 @@ class WhereaboutsKeeper(Listener):
         op, group, ranks, key = self._known.get((call.group, call.op, call.reduce, call.peer)) or self._describe(call)
         if call.op not in _POINT_TO_POINT:
             COUNT.pack_into(self._counts, self._place(key), key, call.seq + 1)
-        self._call = (_INSIDE, call.seq, time.monotonic_ns(), 0, op, group, ranks)
+        self._call, self._packed = (_INSIDE, call.seq, time.monotonic_ns(), 0, op, group, ranks), b""
         self._write()
 
     def after(self, call: Call) -> None:
@@ -169,7 +174,7 @@ class WhereaboutsKeeper(Listener):
     def _leave(self, state: int) -> None:
         if self._file is not None:
             _, seq, entered, _, op, group, ranks = self._call
-            self._call = (state, seq, entered, time.monotonic_ns(), op, group, ranks)
+            self._call, self._packed = (state, seq, entered, time.monotonic_ns(), op, group, ranks), b""
             self._write()
 
     def _describe(self, call: Call) -> tuple[bytes, bytes, bytes, int]:
@@ -218,16 +223,16 @@ class WhereaboutsKeeper(Listener):
         file, now = self._file, self._time_ns()
         if file is None or self._is_over:
             return
-        step, microbatch, phase, site = self._where
-        state, seq, entered, left, op, group, ranks = self._call
-        where = (now, time.time_ns(), step, microbatch, phase, self._flags)
-        fields = (*where, state, seq, entered, left, self._counts, site, op, group, ranks)
+        if not self._packed:
+            *numbers, op, group, ranks = self._call
+            self._packed = SLOT_CALL.pack(*numbers, self._counts, self._site_of_phase, op, group, ranks)
+        moves = now, time.time_ns(), *self._where, self._flags
         if now < self._wait_until:
-            self._late = fields
+            self._late = moves, self._packed
             return
         self._late = None
         try:
-            file.slot(fields)
+            file.slot(moves, self._packed)
         except OSError as error:
             self._give_up(error)
             return
@@ -243,7 +248,7 @@ class WhereaboutsKeeper(Listener):
             while True:
                 late, self._late = self._late, None
                 if late is not None:
-                    file.slot(late)
+                    file.slot(*late)
                 file.beat()
                 if file.generation == seen != looked:
                     looked = seen

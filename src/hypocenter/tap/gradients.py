@@ -7,12 +7,14 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-SMALL, FEW = 2048, 16  # elements, tensors: of larger ones, or of so few, a kernel for each is faster than a copy of all
+SMALL = 2048  # elements: of larger tensors a kernel for each is faster than a copy of all
 ROW = 8192  # elements that are copied together
-_IS_CPU = operator.attrgetter("is_cpu")
+_DTYPE, _IS_CPU, _LAYOUT = map(operator.attrgetter, ("dtype", "is_cpu", "layout"))
+_STRIDED = {torch.strided}
 _HOST_DTYPES = frozenset((torch.float32, torch.bfloat16, torch.float16, torch.float64))
-_PLAIN_TYPES = frozenset((torch.Tensor, torch.nn.Parameter))  # which have nothing to unwrap
+PLAIN_TYPES = frozenset((torch.Tensor, torch.nn.Parameter))  # which have nothing to unwrap
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor | None:
@@ -21,7 +23,7 @@ def local(tensor: torch.Tensor) -> torch.Tensor | None:
     None for what has no values here (meta tensors, empty ones, unknown layouts). To be read only: what needs no
     gradient comes back as it is.
     """
-    if type(tensor) not in _PLAIN_TYPES:
+    if type(tensor) not in PLAIN_TYPES:
         if hasattr(tensor, "to_local"):
             tensor = tensor.to_local()  # type: ignore[operator]
         if hasattr(tensor, "wait") and type(tensor).__name__ == "AsyncCollectiveTensor":
@@ -38,7 +40,7 @@ def local(tensor: torch.Tensor) -> torch.Tensor | None:
 def are_plain(tensors: Sequence[torch.Tensor]) -> bool:
     """Whether `local` would give each of these back with the values that it has: a few passes instead of many calls."""
     return (
-        _PLAIN_TYPES.issuperset(map(type, tensors))
+        PLAIN_TYPES.issuperset(map(type, tensors))
         and all(
             layout is torch.strided and not is_meta and (dtype.is_floating_point or dtype.is_complex)
             for layout, is_meta, dtype in {(t.layout, t.is_meta, t.dtype) for t in tensors}
@@ -47,47 +49,72 @@ def are_plain(tensors: Sequence[torch.Tensor]) -> bool:
     )
 
 
+class NormReader:
+    """Reads L2 norms of tensors on the CPU that come again and again: where each lies is found once.
+
+    Small ones are laid one behind the other: a kernel for each costs more than their numbers. Rows of them are short:
+    memory that fits the cache and that the allocator gives again. Fresh pages would cost most of it.
+
+    Args:
+        tensors: for which `are_plain` holds. Others may take their places as long as `fits` says so.
+    """
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self._dtypes, self._sizes = set(map(_DTYPE, tensors)), list(map(torch.Tensor.numel, tensors))
+        self.is_on_host = all(map(_IS_CPU, tensors))
+        sizes = [n if t.dtype in _HOST_DTYPES else SMALL + 1 for n, t in zip(self._sizes, tensors, strict=True)]
+        self._small = [i for i, n in enumerate(sizes) if n <= SMALL]
+        self._large = [i for i, n in enumerate(sizes) if n > SMALL]
+        bounds = np.cumsum([0, *(sizes[i] for i in self._small)])
+        self._rows: list[tuple[int, int, NDArray[np.int64]]] = []  # first tensor, end, where each begins in the row
+        begin = 0
+        while begin < len(self._small):
+            end = int(np.searchsorted(bounds[:-1], bounds[begin] + ROW))  # the first that begins outside of this row
+            self._rows.append((begin, end, bounds[begin:end] - bounds[begin]))
+            begin = end
+
+    def fits(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether these are as plain as the first ones were, and as large, of the same formats, on the same side."""
+        return (
+            PLAIN_TYPES.issuperset(map(type, tensors))
+            and self._dtypes == set(map(_DTYPE, tensors))
+            and set(map(_LAYOUT, tensors)) == _STRIDED
+            and all(map(_IS_CPU, tensors)) == self.is_on_host
+            and list(map(torch.Tensor.numel, tensors)) == self._sizes
+        )
+
+    def read(self, tensors: Sequence[torch.Tensor]) -> list[float]:
+        """The norms of tensors that fit, those of small ones in float64."""
+        if not self._small:
+            return to_host(norms(tensors)) if tensors else []
+        found = self._of_small([tensors[i] for i in self._small] if self._large else tensors)
+        if not self._large:
+            return found
+        out = dict(zip(self._small, found, strict=True))
+        out.update(zip(self._large, to_host(norms([tensors[i] for i in self._large])), strict=True))
+        return [out[i] for i in range(len(self._sizes))]
+
+    def _of_small(self, tensors: Sequence[torch.Tensor]) -> list[float]:
+        wide = np.empty(ROW + SMALL)
+        found: list[NDArray[np.float64]] = []
+        with torch.no_grad(), np.errstate(over="ignore", invalid="ignore"):
+            for begin, end, starts in self._rows:
+                row = torch._C._nn.flatten_dense_tensors(tensors[begin:end])  # type: ignore[reportAttributeAccessIssue]
+                values = (row.float() if row.dtype is torch.bfloat16 else row).numpy()
+                squares = wide[: len(values)]
+                squares[:] = values
+                np.multiply(squares, squares, out=squares)
+                found.append(np.add.reduceat(squares, starts))
+        return np.sqrt(found[0] if len(found) == 1 else np.concatenate(found)).tolist()
+
+
 def read_norms(tensors: Sequence[torch.Tensor]) -> list[float] | None:
-    """L2 norms of tensors on the CPU, those of many small ones in float64; None if some are on another device.
+    """L2 norms of tensors on the CPU, those of small ones in float64; None if some are on another device.
 
     Args:
         tensors: dense, with at least one element each.
     """
-    if not all(map(_IS_CPU, tensors)):
-        return None
-    sizes: list[int] = []
-    if len(tensors) > FEW and len(kinds := {t.dtype for t in tensors}) == 1 and _HOST_DTYPES.issuperset(kinds):
-        sizes = [t.numel() for t in tensors]
-    small = [i for i, n in enumerate(sizes) if n <= SMALL]
-    if len(small) <= FEW:
-        return to_host(norms(tensors)) if tensors else []
-    with torch.no_grad(), np.errstate(over="ignore", invalid="ignore"):
-        found = _norms_in_rows([tensors[i] for i in small], [sizes[i] for i in small])
-    if len(small) == len(tensors):
-        return found
-    out = dict(zip(small, found, strict=True))
-    large = [i for i in range(len(tensors)) if i not in out]
-    out.update(zip(large, to_host(norms([tensors[i] for i in large])), strict=True))
-    return [out[i] for i in range(len(tensors))]
-
-
-def _norms_in_rows(tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[float]:
-    """Norms of small tensors of one format, laid one behind the other: a kernel for each costs more than their numbers.
-
-    Rows are short: memory that fits the cache and that the allocator gives again. Fresh pages would cost most of it.
-    """
-    bounds = np.cumsum([0, *sizes])
-    squares = np.empty(ROW + SMALL)
-    found: list[np.ndarray] = []
-    begin = 0
-    while begin < len(tensors):
-        end = int(np.searchsorted(bounds[:-1], bounds[begin] + ROW))  # the first that begins outside of this row
-        row = torch._C._nn.flatten_dense_tensors(tensors[begin:end])  # type: ignore[reportAttributeAccessIssue]
-        values = (row.float() if row.dtype is torch.bfloat16 else row).numpy()
-        np.multiply(values, values, out=squares[: len(values)], dtype=np.float64)
-        found.append(np.add.reduceat(squares[: len(values)], bounds[begin:end] - bounds[begin]))
-        begin = end
-    return np.sqrt(np.concatenate(found)).tolist()
+    return NormReader(tensors).read(tensors) if all(map(_IS_CPU, tensors)) else None
 
 
 def norms(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -15,7 +15,6 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch.nn.modules.batchnorm import _NormBase
 from torch.optim import Optimizer
 
 from hypocenter.tap.after_calls import AfterCalls
@@ -23,6 +22,7 @@ from hypocenter.tap.compile_guard import inside_compiled_call, never_compile
 from hypocenter.tap.handed_in import held_by, holders_in
 from hypocenter.tap.lent import lent_to
 from hypocenter.tap.own_frame import BESIDE_TORCH, RAISED, OwnFrame, hear
+from hypocenter.tap.saved_buffers import ChangingBuffers
 from hypocenter.tap.source import user_frame
 from hypocenter.tap.state import capture_ambient, capture_rng
 from hypocenter.tap.tape import Event, Tape, version_of, versions_of
@@ -30,7 +30,6 @@ from hypocenter.tap.user_code import PRELUDE_EVENTS, UserCode, is_graph_taken
 from hypocenter.tap.variables import variables_of
 
 PRELUDE_BYTES = 256 << 20  # of inputs that are kept so that a value of the batch can be followed back
-SMALL_BUFFERS_BYTES = 64 << 20  # on the first call all buffers are copied if they are no larger than this together
 
 _functorch_level: Callable[[], object] = torch._C._functorch.peek_interpreter_stack  # type: ignore[attr-defined]
 
@@ -63,7 +62,7 @@ class RootTap:
         self._current: torch.nn.Module | None = None
         self._event: Event | None = None
         self._entry_versions: list[tuple[torch.Tensor, int]] = []
-        self._buffers: dict[int, _Buffers] = {}
+        self._buffers: dict[int, ChangingBuffers] = {}
         self._holders: dict[int, list[weakref.ref[torch.nn.Module]]] = {}  # of inputs that come in attributes
 
     def attach(self) -> Callable[[], None]:
@@ -125,7 +124,7 @@ class RootTap:
         self.user_code.has_met_module = True
         key = id(module)
         if key not in self._buffers:
-            self._buffers[key] = _Buffers()
+            self._buffers[key] = ChangingBuffers()
             self._holders[key] = [weakref.ref(holder) for holder in holders_in(module)]
             weakref.finalize(module, self._forget, key).atexit = False
             self._on_root(module)
@@ -252,55 +251,3 @@ def owner_of(module: torch.nn.Module, frame: FrameType | None) -> torch.nn.Modul
             owner = holder
         frame = frame.f_back
     return owner
-
-
-class _Buffers:
-    """Which buffers a root's forward changes, learned at its first call; copies of those before each later call.
-
-    Versions alone do not tell: batch norm updates its running statistics without a new version.
-    """
-
-    def __init__(self) -> None:
-        self._all: list[tuple[weakref.ref[torch.nn.Module], str]] | None = None
-        self._parameters: list[weakref.ref[torch.nn.Parameter]] = []
-        self._changing: set[tuple[int, str]] = set()
-        self._seen: list[tuple[torch.nn.Module, str, torch.Tensor, int]] = []
-        self._copies: dict[tuple[int, str], torch.Tensor] = {}
-        self._n_calls = 0
-
-    def before(self, root: torch.nn.Module) -> list[tuple[torch.nn.Module, str, torch.Tensor]]:
-        """Copies of the buffers that the coming call may change."""
-        if self._all is None or self._n_calls in (1, 8, 64):
-            self._all = [
-                (weakref.ref(m), key) for m in root.modules() for key, b in m._buffers.items() if b is not None
-            ]
-            self._parameters = [weakref.ref(p) for p in root.parameters()]
-        current = [(m, key, _buffer(m, key)) for ref, key in self._all if (m := ref()) is not None]
-        self._seen = [(m, key, b, version_of(b)) for m, key, b in current if b is not None]
-        first = self._n_calls == 0
-        small = first and sum(b.numel() * b.element_size() for _, _, b, _ in self._seen) <= SMALL_BUFFERS_BYTES
-        self._n_calls += 1
-        copies = [
-            (m, key, b.detach().clone())
-            for m, key, b, _ in self._seen
-            if small or (id(m), key) in self._changing or (first and isinstance(m, _NormBase))
-        ]
-        self._copies = {(id(m), key): copy for m, key, copy in copies} if first else {}
-        return copies
-
-    def parameters(self) -> list[torch.nn.Parameter]:
-        """Of the whole root, as it was when its buffers were last looked for."""
-        return [p for ref in self._parameters if (p := ref()) is not None]
-
-    def after(self) -> None:
-        """Note which buffers the call changed or replaced."""
-        for m, key, b, version in self._seen:
-            now, copy = _buffer(m, key), self._copies.get((id(m), key))
-            if now is not b or version_of(b) != version or (copy is not None and not torch.equal(copy, b)):
-                self._changing.add((id(m), key))
-        self._copies = {}
-        self._seen = []
-
-
-def _buffer(module: torch.nn.Module, key: str) -> torch.Tensor | None:
-    return module._buffers[key] if key in module._buffers else None  # noqa: SIM401 (a ScriptModule's have no `get`)

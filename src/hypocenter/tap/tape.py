@@ -76,9 +76,7 @@ class Event:
     ambient: Ambient
     rng: RngState | None = None
     training: bool | None = None  # of an outermost module
-    buffers: list[tuple[torch.nn.Module, str, torch.Tensor]] = field(
-        default_factory=list
-    )  # mutated ones, before the call
+    buffers: Sequence[tuple[torch.nn.Module, str, torch.Tensor]] = ()  # those that it changes, before the call
     parameters: list[torch.nn.Parameter] = field(default_factory=list)  # of an outermost module
     versions: list[int] = field(default_factory=list)  # of these, before the call
     handed: list[Held] = field(default_factory=list)  # inputs that were put into modules before the call

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from hypocenter import schedule
+from hypocenter.config import Config
 from hypocenter.nouns import LEVELS, Reading
 from hypocenter.record.facts_file import add_calls
 from hypocenter.record.layout import rank_directory
@@ -41,6 +42,11 @@ _SEED = 0x5EED  # any number: of the generators of the noise, which nobody else 
 
 class Calibration(Observer):
     """Writes the rows of perturbed replays."""
+
+    @classmethod
+    def is_wanted(cls, config: Config) -> bool:
+        """Some steps are to be calibrated."""
+        return config.calibrate != "never"
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)

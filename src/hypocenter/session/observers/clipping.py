@@ -27,6 +27,8 @@ SPREAD_LOW = 1e-2  # with gradients in a half-precision format, whose rounding i
 class Clipping(Observer):
     """Writes clip_coef. Off in a process that is alone."""
 
+    needs = "ranks"
+
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._is_due = parse(context.config.replicas)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from hypocenter.config import Config
 from hypocenter.detect.collective_rows import BY_RANK_IN, BY_RANK_OUT, PER_STEP, chosen
 from hypocenter.nouns import Reading, replace
 from hypocenter.schedule import parse
@@ -43,6 +44,13 @@ class _Value:
 
 class CollectiveValues(Observer, Listener):
     """Listens only from the first forward of a scheduled step to its update."""
+
+    needs = "ranks"
+
+    @classmethod
+    def is_wanted(cls, config: Config) -> bool:
+        """Values of some steps are wanted."""
+        return config.collectives != "never"
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)

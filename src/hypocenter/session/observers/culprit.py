@@ -18,6 +18,8 @@ from hypocenter.session.events import Names, Observed, Observer, Update
 class Culprit(Observer[Observed]):
     """Writes one row at a step whose scaled gradients are not finite."""
 
+    needs = "scaler"
+
     _before_clip: tuple[str, ...] = ()
 
     def before_clip(self, parameters: Sequence[Any], check: Check) -> None:

@@ -41,6 +41,8 @@ class _Look:
 class Diary(Observer):
     """Writes the rows that hypocenter.detect.diary describes."""
 
+    needs = "scaler"
+
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._unscaled: dict[int, Unscaling] = {}  # by optimizer, until its step

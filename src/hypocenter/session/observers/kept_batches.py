@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
+from hypocenter.config import Config
 from hypocenter.record.layout import batches_directory
 from hypocenter.session.batch import given_to_loss_code, given_to_model
 from hypocenter.session.observer import Context, Observer, Update
@@ -29,6 +30,11 @@ MOST_MICROBATCHES = 64  # of one step
 
 class KeptBatches(Observer):
     """Nothing unless it was asked for; afterwards its hook is gone."""
+
+    @classmethod
+    def is_wanted(cls, config: Config) -> bool:
+        """Batches of some steps are to be kept."""
+        return config.save_batches > 0
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)

@@ -57,6 +57,8 @@ class _Seen:
 class LocalGradients(Observer):
     """Off in a process that is alone."""
 
+    needs = "ranks"
+
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._replicas, self._collectives = parse(context.config.replicas), parse(context.config.collectives)

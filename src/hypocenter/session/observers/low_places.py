@@ -1,4 +1,4 @@
-"""Which parameters of an optimizer are kept in a low format: a float32 run pays one look at all of them in 16 steps."""
+"""Which parameters of an optimizer are kept in a low format: a float32 run pays one look at all of them in 64 steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from hypocenter.session.framework import Framework
 
-EVERY = 16  # updates between two looks at all parameters; the first of each group is looked at each time
+EVERY = 64  # updates between two looks at all parameters; the first of each group is looked at each time
 DENSE = 32  # updates that are measured without a break; of the later ones
 SPARSE = 16  # one in so many: what stands still does so for long
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from hypocenter.config import Config
 from hypocenter.opbits import Event, Place, Read, Write
 from hypocenter.record.bits_file import BitsWriter
 from hypocenter.record.layout import rank_directory
@@ -28,6 +29,11 @@ MAX_EVENTS = 1_000_000  # of one process: about 300 MB of file
 
 class OpBits(Observer):
     """Writes the events."""
+
+    @classmethod
+    def is_wanted(cls, config: Config) -> bool:
+        """It was asked for."""
+        return config.op_bits
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)

@@ -58,6 +58,8 @@ class _Remembered:
 class Replicas(Observer):
     """Writes the digests. Off in a process that is alone."""
 
+    needs = "ranks"
+
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._is_due = parse(context.config.replicas)

@@ -20,6 +20,7 @@ FIRST = 4  # updates of an optimizer, at each of which a parameter must have had
 GONE_FOR = 8  # updates in a row
 ELEMENTS = 64  # of a parameter, to see whether it moves
 USUAL = 3  # updates of an optimizer that use all once, before one that does not
+TOLD_BY = 16  # gradients, by which it is told whether all are those of the update before
 UNUSED, UNUSED_TIMES = 8, 4  # backward passes after the last update; times those that an update took at most
 
 
@@ -70,7 +71,8 @@ class Use(Observer[Observed]):
 
     def _look_for_twice(self, trained: _Trained, update: Update) -> None:
         self._n_backward, self._n_updates = max(self._n_backward, len(update.microbatches)), self._n_updates + 1
-        tensors = [gradient for _, gradient in update.gradients]
+        stride = max(1, len(update.gradients) // TOLD_BY)
+        tensors = [gradient for _, gradient in update.gradients[::stride]]
         # An id may come again for another tensor; if nothing was gone back from since then, it has not.
         self._n_backwards += len(update.microbatches)
         used = (self._n_backwards, list(map(id, tensors)), self.context.framework.versions(tensors))
