@@ -14,6 +14,7 @@ from hypocenter.record.norm_rows import NormRows, NormTemplate
 from hypocenter.record.reader import open_run
 from hypocenter.record.schema import reading_row, readings_batch, readings_from
 from hypocenter.record.writer import Writer
+from hypocenter.session.check import scalar_reading
 
 NORMS = st.lists(st.floats(0.0, 1e30) | st.sampled_from([math.inf, math.nan]), min_size=1, max_size=8)
 
@@ -46,6 +47,22 @@ def test_columns_and_rows_are_the_same(norms: list[float]) -> None:
 
     assert batch.equals(readings_batch(list(rows)))
     assert list(readings_from(batch)) == list(rows) == rows[:]
+
+
+NUMBERS = st.lists(st.floats() | st.sampled_from([0.0, -0.0, -math.inf]), min_size=1, max_size=4)
+
+
+@given(NORMS, NUMBERS)
+def test_numbers_of_the_run_come_after_the_norms(norms: list[float], numbers: list[float]) -> None:
+    scalars = [scalar_reading(f"loss.{i}", "loss", value, 7, 3 + len(norms) + i, i) for i, value in enumerate(numbers)]
+    both = NormTemplate([*template(len(norms)).rows, *scalars])
+    bad = frozenset(i for i, norm in enumerate(norms) if not math.isfinite(norm))
+    rows = NormRows(both, step=7, first_order=3, norms=[*norms, *numbers], bad=bad)
+
+    batch = both.batch([rows, rows], unmended)
+
+    assert list(rows) == [*rows_of(norms), *scalars]
+    assert batch.equals(readings_batch([*rows, *rows]))
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3)), max_size=12))

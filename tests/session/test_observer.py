@@ -90,6 +90,32 @@ def test_told_of_everything_in_order(tmp_path, only):
     assert Told.calls[-1] == "undo"
 
 
+def test_what_needs_a_scaler_hears_nothing_without_one_and_what_is_not_wanted_is_not_made(tmp_path, only):
+    class UnderScaler(Told):
+        needs = "scaler"
+
+    class AmongRanks(Told):
+        needs = "ranks"
+
+    class Unwanted(Told):
+        @classmethod
+        def is_wanted(cls, config):
+            return config.calibrate != "never"
+
+    only(UnderScaler)
+    with hypocenter.watch(out=tmp_path / "scaler"):
+        train(3)
+        train(1, scaled=True, unscale=True)
+    first = ["before_backward", "after_backward", "before_update 0 False", "after_update 0 False"]
+    scaled = ["before_unscale", "after_unscale False", "before_clip 2 2", "before_update 3 True", "after_update 3 False"]
+    assert Told.calls == ["attach", *first, *scaled, "undo"]
+
+    only(AmongRanks, Unwanted)
+    with hypocenter.watch(out=tmp_path / "neither"):
+        train(2)
+    assert Told.calls == ["attach", "undo"]
+
+
 def test_rows_of_both_halves_of_an_update_are_recorded_at_its_step(tmp_path, only):
     only(Told)
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hypocenter.tap.gradients import ROW, SMALL, are_plain, local, read_norms
+from hypocenter.tap.gradients import ROW, SMALL, NormReader, are_plain, local, read_norms
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.complex64]
 sizes = st.lists(st.sampled_from([1, 2, 7, 64, SMALL - 1, SMALL, SMALL + 1, ROW]), min_size=1, max_size=48)
@@ -58,3 +58,14 @@ def test_plain_is_what_local_gives_back(other):
     assert all(local(tensor) is tensor for tensor in plain)
     assert not are_plain([*plain, other])
     assert local(other) is not other
+
+
+def test_a_reader_serves_tensors_of_the_same_sizes_and_refuses_others():
+    reader = NormReader([torch.ones(3), torch.ones(SMALL + 1), torch.ones(5)])
+    others = [torch.full((3,), 2.0), torch.full((SMALL + 1,), 3.0), torch.full((5,), 4.0)]
+
+    assert reader.fits(others)
+    assert reader.read(others) == pytest.approx([math.sqrt(12), 3 * math.sqrt(SMALL + 1), math.sqrt(80)])
+    assert not reader.fits([torch.ones(3).to_sparse(), *others[1:]])
+    with pytest.raises(ValueError, match="sizes"):
+        reader.read([torch.ones(1), torch.ones(SMALL + 1), torch.ones(0)])

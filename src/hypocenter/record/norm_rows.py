@@ -38,6 +38,7 @@ class NormTemplate:
         self.rows = tuple(rows)
         self._n_norms = next((i for i, row in enumerate(rows) if row.port == SCALAR_PORT), len(rows))
         self._columns: list[pa.Array] = []
+        self._repeated: tuple[int, list[pa.Array]] = (0, [])  # the columns that never change, for so many updates
 
     def batch(self, updates: Sequence[NormRows], mended: Mended) -> pa.RecordBatch:
         """The rows of some updates of these parameters in columns, one update after the other.
@@ -53,13 +54,15 @@ class NormTemplate:
             "order": np.add.outer([update.first_order for update in updates], np.arange(n)).ravel(),
             **self._numbers(updates),
         }
+        if self._repeated[0] != len(updates):
+            self._repeated = len(updates), [pa.concat_arrays([column] * len(updates)) for column in self._columns]
         columns = [
-            changing[name]
-            if isinstance(changing.get(name := field.name), pa.Array)
-            else pa.array(changing[name], field.type)
-            if name in changing
-            else pa.concat_arrays([column] * len(updates))
-            for field, column in zip(READINGS, self._columns, strict=True)
+            repeated
+            if (column := changing.get(field.name)) is None
+            else column
+            if isinstance(column, pa.Array)
+            else pa.array(column, field.type)
+            for field, repeated in zip(READINGS, self._repeated[1], strict=True)
         ]
         return pa.RecordBatch.from_arrays(columns, schema=READINGS)
 

@@ -168,7 +168,6 @@ class Boundary:
         """An optimizer is about to step: check, agree with the other ranks, investigate what failed."""
         self._parts.where.note("check")
         self._parts.roots.reset()
-        self._finding = self._parts.parameter_check.read() or self._finding
         self.rows = self._parts.resumption.before_update(optimizer, self.rows)
         self._parts.parameter_check.let_go(optimizer)
         self._step = self._parts.clock.begin_update(id(optimizer))
@@ -189,6 +188,8 @@ class Boundary:
         check = self._parts.sentinel.gradients(
             gradients, self._parts.tape.microbatches, scale=_scale_left_in(scaled), ahead=ahead, unused=unused
         )
+        broken = self._parts.parameter_check.read()  # norms of parameters came with those of the gradients
+        self._finding = self._finding or broken
         if self._is_ahead_held and self._is_known_ahead(check):
             self._is_ahead_held = False
             self._take_evaluation()

@@ -70,7 +70,20 @@ class ParameterCheck:
         )
         started = self._sentinel.start_parameters(parameters, left.n_updates, left.turns)
         self._started = (left, started)
+        for device in {norm.device for _, norm in started if isinstance(norm, torch.Tensor)}:
+            self._ride(started, device)
         return not started or isinstance(started[0][1], float)
+
+    def _ride(self, started: list[tuple[torch.Tensor, torch.Tensor | float]], device: torch.device) -> None:
+        """Let norms on a device come to the host together with those of the next gradients."""
+        places = [i for i, (_, norm) in enumerate(started) if isinstance(norm, torch.Tensor) and norm.device == device]
+
+        def arrived(host: Sequence[float]) -> None:
+            for place, norm in zip(places, host, strict=True):
+                started[place] = started[place][0], norm
+
+        waiting = [norm for i in places if isinstance(norm := started[i][1], torch.Tensor)]
+        self._sentinel.ride(torch.stack(waiting), arrived)
 
     def let_go(self, optimizer: Any) -> None:
         """Another optimizer than the last one is about to step: if the program has let go of that one, it is gone."""

@@ -179,7 +179,7 @@ class Sentinel:
             known: of this optimizer, by turn; filled and used again.
         """
         if turn is not None and parameters and (now := _in_turn(parameters, turn, {} if known is None else known)):
-            found = now.reader.read(now.chosen) if now.reader.is_on_host else norms(now.chosen)
+            found = (_norms_of(now, now.chosen) if now.reader.is_on_host else None) or norms(now.chosen)
             return list(zip(now.chosen, found, strict=True))
         chosen = parameters if turn is None else _chosen(parameters, turn)
         here = [(p, v) for p in chosen if (v := local(p)) is not None]
@@ -243,7 +243,15 @@ class Sentinel:
 def _read(held: _Held) -> list[float] | None:
     """The norms of gradients on the CPU; None of those on other devices."""
     known, values = held
-    return known.reader.read(values) if known.reader.is_on_host else None
+    return _norms_of(known, values) if known.reader.is_on_host else None
+
+
+def _norms_of(known: _Parameters | Turn, values: Sequence[torch.Tensor]) -> list[float] | None:
+    try:
+        return known.reader.read(values)
+    except (TypeError, RuntimeError, ValueError):  # the program has put other tensors into the same parameters
+        known.reader = NormReader(values)
+        return known.reader.read(values) if known.reader.is_on_host else None
 
 
 def _chosen(parameters: Sequence[torch.Tensor], turn: int) -> list[torch.Tensor]:

@@ -60,31 +60,33 @@ class NormReader:
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
-        self._dtypes, self._sizes = set(map(_DTYPE, tensors)), list(map(torch.Tensor.numel, tensors))
+        self._n, self._dtypes = len(tensors), set(map(_DTYPE, tensors))
         self.is_on_host = all(map(_IS_CPU, tensors))
-        sizes = [n if t.dtype in _HOST_DTYPES else SMALL + 1 for n, t in zip(self._sizes, tensors, strict=True)]
+        sizes = [t.numel() if t.dtype in _HOST_DTYPES else SMALL + 1 for t in tensors]
         self._small = [i for i, n in enumerate(sizes) if n <= SMALL]
         self._large = [i for i, n in enumerate(sizes) if n > SMALL]
         bounds = np.cumsum([0, *(sizes[i] for i in self._small)])
-        self._rows: list[tuple[int, int, NDArray[np.int64]]] = []  # first tensor, end, where each begins in the row
+        self._rows: list[tuple[int, int, int, NDArray[np.int64]]] = []  # first tensor, end; elements, where each begins
         begin = 0
         while begin < len(self._small):
             end = int(np.searchsorted(bounds[:-1], bounds[begin] + ROW))  # the first that begins outside of this row
-            self._rows.append((begin, end, bounds[begin:end] - bounds[begin]))
+            self._rows.append((begin, end, int(bounds[end] - bounds[begin]), bounds[begin:end] - bounds[begin]))
             begin = end
 
     def fits(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """Whether these are as plain as the first ones were, and as large, of the same formats, on the same side."""
+        """Whether these look as plain as the first ones were. Sizes are looked at when they are read."""
         return (
             PLAIN_TYPES.issuperset(map(type, tensors))
-            and self._dtypes == set(map(_DTYPE, tensors))
             and set(map(_LAYOUT, tensors)) == _STRIDED
-            and all(map(_IS_CPU, tensors)) == self.is_on_host
-            and list(map(torch.Tensor.numel, tensors)) == self._sizes
+            and (not tensors or tensors[0].dtype in self._dtypes)
         )
 
     def read(self, tensors: Sequence[torch.Tensor]) -> list[float]:
-        """The norms of tensors that fit, those of small ones in float64."""
+        """The norms, those of small tensors in float64.
+
+        Raises:
+            TypeError, RuntimeError, ValueError: these are of other sizes than the first ones, or on other devices.
+        """
         if not self._small:
             return to_host(norms(tensors)) if tensors else []
         found = self._of_small([tensors[i] for i in self._small] if self._large else tensors)
@@ -92,16 +94,18 @@ class NormReader:
             return found
         out = dict(zip(self._small, found, strict=True))
         out.update(zip(self._large, to_host(norms([tensors[i] for i in self._large])), strict=True))
-        return [out[i] for i in range(len(self._sizes))]
+        return [out[i] for i in range(self._n)]
 
     def _of_small(self, tensors: Sequence[torch.Tensor]) -> list[float]:
         wide = np.empty(ROW + SMALL)
         found: list[NDArray[np.float64]] = []
         with torch.no_grad(), np.errstate(over="ignore", invalid="ignore"):
-            for begin, end, starts in self._rows:
+            for begin, end, length, starts in self._rows:
                 row = torch._C._nn.flatten_dense_tensors(tensors[begin:end])  # type: ignore[reportAttributeAccessIssue]
                 values = (row.float() if row.dtype is torch.bfloat16 else row).numpy()
-                squares = wide[: len(values)]
+                if len(values) != length:
+                    raise ValueError("the tensors have other sizes")
+                squares = wide[:length]
                 squares[:] = values
                 np.multiply(squares, squares, out=squares)
                 found.append(np.add.reduceat(squares, starts))

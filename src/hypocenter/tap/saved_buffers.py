@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import overload
 
 import torch
+from torch._utils import _unflatten_dense_tensors
 from torch.nn.modules.batchnorm import _NormBase
 
 from hypocenter.tap.gradients import PLAIN_TYPES
@@ -50,7 +51,7 @@ class SavedBuffers(Sequence[Saved]):
         for places, copy in self._copies:
             buffers = [self._buffers[i] for i in places]
             values = (
-                [copy] if len(places) == 1 else torch._utils._unflatten_dense_tensors(copy, [b for *_, b in buffers])
+                [copy] if len(places) == 1 else _unflatten_dense_tensors(copy, [b for *_, b in buffers])
             )
             found.update({i: (m, key, each) for i, (m, key, _), each in zip(places, buffers, values, strict=True)})
         return found[range(len(self))[at]] if isinstance(at, int) else [found[i] for i in range(len(self))[at]]

@@ -156,8 +156,8 @@ class FrozenState(Observer[Observed]):
 
 def _low_counter(framework: Framework, optimizer: Any, update: Update) -> tuple[Any, Any, Array] | None:
     """The first parameter with a gradient, its counter, and the counter's value now; None when it is not low."""
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    for parameter in framework.with_gradients(update, parameters)[:1]:
+    parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
+    for parameter in (p for p in parameters if framework.with_gradients(update, [p])):
         counter = framework.state_of(optimizer, parameter).get("step")
         values = framework.sample(counter) if framework.is_low(counter) else None
         return None if values is None or len(values) != 1 else (parameter, counter, framework.copied(values))
