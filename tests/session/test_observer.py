@@ -107,7 +107,13 @@ def test_what_needs_a_scaler_hears_nothing_without_one_and_what_is_not_wanted_is
         train(3)
         train(1, scaled=True, unscale=True)
     first = ["before_backward", "after_backward", "before_update 0 False", "after_update 0 False"]
-    scaled = ["before_unscale", "after_unscale False", "before_clip 2 2", "before_update 3 True", "after_update 3 False"]
+    scaled = [
+        "before_unscale",
+        "after_unscale False",
+        "before_clip 2 2",
+        "before_update 3 True",
+        "after_update 3 False",
+    ]
     assert Told.calls == ["attach", *first, *scaled, "undo"]
 
     only(AmongRanks, Unwanted)

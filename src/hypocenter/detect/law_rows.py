@@ -1,4 +1,4 @@
-"""Rows about laws that a correct training step obeys: the contract between observers and HC231 to HC233, and HC308.
+"""Rows about laws that a correct training step obeys: the contract between observers and HC231 to HC234, and HC308.
 
 Rows of phase `optimizer`, written by hypocenter.session.observers (between, audit). A step in which the books balance
 writes none but the first.
@@ -19,6 +19,8 @@ writes none but the first.
 
     site `laws`, port `unbalanced`        the same factor for all gradients, where neither the loss scale nor a clip
                                           to a norm makes it; `call` as above
+    site <module>, port `unwritten`       the operator `op` at `source` reads memory that `module` gave (`names`: the
+                                          line) and nobody had written: filled with NaN before, it changes the result
     site `laws`, port `not_consumed`      calls of a model in training, in this step, that no backward went through;
                                           `module`: the model; `call`: audited steps before, in which there was none
     site <parameter>, port `no_gradient`  it had a gradient at each of the first updates, and has had none for so many;
@@ -58,6 +60,7 @@ USED_TWICE, NOT_USED = "used_twice", "not_used"
 BALANCED, CHANGED, UNBALANCED = "balanced", "changed", "unbalanced"
 NOT_CONSUMED, NO_GRADIENT, NOT_STEPPED = "not_consumed", "no_gradient", "not_stepped"
 MADE, USED = "grad_made", "grad_used"
+UNWRITTEN = "unwritten"
 SKETCH = 16  # numbers
 BETWEEN, GRADIENT = "between", "gradient"  # laws
 MISSING, FACTOR, STEP_BEFORE, MICROBATCH, OTHER = "missing", "factor", "the step before", "a micro-batch", "other"

@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Generator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from hypocenter import schedule
 from hypocenter.detect import law_rows as law
 from hypocenter.nouns import Reading, Summary, replace
 from hypocenter.replay.engine import Replayed
@@ -23,10 +25,14 @@ from hypocenter.session.observer import Context, Update
 from hypocenter.session.observers import audit
 from hypocenter.session.observers.audit import ELEMENTS, KEPT_AT_MOST, SPARE, Balance, Entry, tolerance_of
 from hypocenter.session.observers.calibration import must_repeat
+from hypocenter.session.observers.optimizer_rows import number_row
 from hypocenter.session.observers.sampled import sample
 from hypocenter.summary.reducers.torch_float64 import in_float64
 from hypocenter.tap.free_memory import free_bytes, peak_bytes
 from hypocenter.tap.gradients import local, norms, to_host
+from hypocenter.tap.op_context import OpContext
+from hypocenter.tap.poison import Poison, find_read
+from hypocenter.tap.source import source_of
 from hypocenter.tap.tape import Microbatch
 
 
@@ -36,6 +42,8 @@ class Audit(audit.Audit[Context]):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._clipped: Sequence[Tensor] = ()  # in this step
+        self._looks_at_memory = True  # until some was found to be read unwritten
+        self._is_memory_due = schedule.parse("doubling")
 
     def before_clip(self, parameters: Sequence[Tensor], check: Check) -> None:
         """What comes may be brought to a norm."""
@@ -75,6 +83,30 @@ class Audit(audit.Audit[Context]):
         given = {id(p): local(grad) for p, grad in update.gradients}
         used = [given.get(id(p)) for p in named]
         return Balance(parameters=named, entries=_entries(list(zip(used, sums, strict=True))), used=used, parts=samples)
+
+    def unwritten(self, update: Update) -> Reading | None:
+        """The last micro-batch once more, with fresh memory full of NaN."""
+        microbatch, parameters = update.microbatches[-1], [p for p in update.parameters if p.requires_grad]
+        if not self._looks_at_memory or not self._is_memory_due(update.step) or _why_not(parameters):
+            return None
+        context = OpContext(self.context.names.module_name)
+
+        def is_as_before(mode: Poison) -> bool:
+            with torch.enable_grad(), _without_hooks(parameters):
+                replayed = self._run(microbatch, parameters, mode=mode, context=context)
+            held = [values for g in replayed.grads if g is not None and (values := local(g)) is not None]
+            return all(map(math.isfinite, to_host(norms([*held, *replayed.values])))) or replayed.finite
+
+        found = find_read(is_as_before, context)
+        if found is None:
+            return None
+        self._looks_at_memory = False  # it is known
+        place, order = found.place, self.context.clock.next_order()
+        row = number_row(place.site or law.SITE, law.UNWRITTEN, update.step, order, 1.0, module=found.maker)
+        code, made = place.code, found.made_at
+        source = source_of(code.co_filename, place.line, code.co_name) if code is not None else None
+        where = f"{made.code.co_filename}:{made.line}" if made.code is not None else ""
+        return replace(row, op=found.op, source=source, names=(where,) if where else ())
 
     def norm_after_clip(self, update: Update) -> float:
         """Of the gradients that were clipped, which need not be those of one optimizer."""
@@ -118,9 +150,9 @@ class Audit(audit.Audit[Context]):
                 each(index, values)
         return sums
 
-    def _run(self, microbatch: Microbatch, parameters: Sequence[Tensor]) -> Replayed:
+    def _run(self, microbatch: Microbatch, parameters: Sequence[Tensor], **around: Any) -> Replayed:
         try:
-            return self.context.replayer.run(microbatch, parameters, must_leave_no_trace=True)
+            return self.context.replayer.run(microbatch, parameters, must_leave_no_trace=True, **around)
         except (ReplayImpossible, torch.OutOfMemoryError):
             raise
         except Exception as error:  # the user's own code runs here: anything may come out of it

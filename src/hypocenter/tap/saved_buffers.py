@@ -50,9 +50,7 @@ class SavedBuffers(Sequence[Saved]):
         found: dict[int, Saved] = {}
         for places, copy in self._copies:
             buffers = [self._buffers[i] for i in places]
-            values = (
-                [copy] if len(places) == 1 else _unflatten_dense_tensors(copy, [b for *_, b in buffers])
-            )
+            values = [copy] if len(places) == 1 else _unflatten_dense_tensors(copy, [b for *_, b in buffers])
             found.update({i: (m, key, each) for i, (m, key, _), each in zip(places, buffers, values, strict=True)})
         return found[range(len(self))[at]] if isinstance(at, int) else [found[i] for i in range(len(self))[at]]
 

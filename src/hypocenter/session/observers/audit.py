@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from hypocenter.config import Config
 from hypocenter.detect import law_rows as law
 from hypocenter.formats import FORMATS
-from hypocenter.nouns import replace
+from hypocenter.nouns import Reading, replace
 from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.session.check import Check
 from hypocenter.session.events import ContextT, Observer, Update
@@ -135,6 +135,10 @@ class Audit(Observer[ContextT]):
         """Calls of a model in training that no backward of this step went through: names of modules."""
         return []
 
+    def unwritten(self, update: Update) -> Reading | None:
+        """A row for an operator that reads memory which nobody has written, if this step has one."""
+        return None
+
     def look(self, update: Update, *, can_be: bool) -> None:
         """Audit this step if it is due.
 
@@ -211,6 +215,8 @@ class Audit(Observer[ContextT]):
         if usual is not None:
             self._explain(usual, update, list(entries.values()))
         self._look_for_lost_calls(update)
+        if (row := self.unwritten(update)) is not None:
+            self.rows.append(row)
         looked = len(entries), n_balanced
         self.rows.append(count_row(law.SITE, law.BALANCED, update.step, order(), looked, module=law.GRADIENT))
 

@@ -1,0 +1,63 @@
+"""Memory is read that nobody has written.
+
+What it means
+    A tensor made by `torch.empty` or one of its kin holds whatever lay in that memory before. An operator reads a part
+    of it that no operator has written, and the loss or a gradient depends on it. Mostly the memory happens to hold
+    zeros or old values, so the loss looks right, and no two runs are the same.
+
+How it is decided
+    At audited steps 0, 1, 2, 4, 8, ... and every 1000th the last micro-batch is done again with fresh floating-point
+    memory full of NaN. If loss and gradients are finite without that and not with it, the tensor that makes the
+    difference is found by halves, and the first operator that makes a NaN of it is named. Nothing is assumed: that is
+    what it means to depend on unwritten memory.
+
+What to do
+    Make the tensor with `torch.zeros` or `torch.full`, or write all of it before it is read.
+
+When it is wrong
+    Memory that is filled by a kernel which leaves out what it must not read, and is then multiplied by zero: 0 x NaN is
+    NaN. That is a fault as well, as soon as such memory holds one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hypocenter.detect.engine import rule
+from hypocenter.detect.law_rows import UNWRITTEN
+from hypocenter.detect.window import Window
+from hypocenter.nouns import Finding, Remedy
+
+
+@rule(
+    "HC234",
+    "data",
+    severity="error",
+    reads=("optimizer",),
+    not_in={"mindspore": "no mode of MindSpore shows where memory is allocated, so none can be filled"},
+)
+def check(window: Window) -> Iterator[Finding]:
+    """Fire at the step in which it is found."""
+    for row in window.of("optimizer"):
+        if row.port != UNWRITTEN:
+            continue
+        made = f" made at {row.names[0]}" if row.names else ""
+        yield Finding(
+            code="HC234",
+            kind="data",
+            severity="error",
+            title=f"{row.op.split('.')[1]} reads memory that nobody has written",
+            step=row.step,
+            rank=window.rank,
+            phase="forward",
+            site=row.site,
+            op=row.op,
+            source=row.source,
+            cause="uninitialised-read",
+            why=(f"a tensor of {row.module.split('.')[1]}{made}, full of NaN beforehand, makes the result NaN",),
+            then=("the result depends on what lay in the memory before",),
+            confidence="proven",
+            remedy=Remedy(
+                action="write-first", text="make the tensor with torch.zeros, or write all of it before it is read"
+            ),
+        )

@@ -1,0 +1,128 @@
+"""Fresh memory filled with NaN: a result that changes was made of memory that nobody has written.
+
+`torch.empty` and its kin give memory as it is. A program that reads some of it before it is written computes with
+whatever lay there: mostly zeros, so that nothing is seen for long. Within this mode such tensors come full of NaN. Only
+floating-point ones: a number of them that is read as an index would make the program fail.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from hypocenter.tap.op_context import OpContext, OpPlace
+from hypocenter.tap.tape import storage_of
+from hypocenter.tap.tree import tensors
+
+HELD_BYTES = 256 << 20  # of fresh memory is held until the end; what comes after so much is left as it is
+_FRESH = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnwrittenRead:
+    """An operator that read memory which nobody had written."""
+
+    op: str  # that read it: aten.mul.Tensor
+    place: OpPlace
+    maker: str  # what gave the memory: aten.empty.memory_format
+    made_at: OpPlace
+
+
+class Poison(TorchDispatchMode):
+    """Fills fresh floating-point memory, and finds who reads it unwritten.
+
+    Args:
+        context: where operators run.
+        is_chosen: told of each fresh tensor's number, in order from 0: whether it is filled. Others are made zero.
+
+    Attributes:
+        n_fresh: how many fresh tensors there were.
+        read: the first operator whose output holds NaN because of a tensor that was filled.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self, context: OpContext, is_chosen: Callable[[int], bool] = lambda _: True) -> None:
+        super().__init__()
+        self._context, self._is_chosen = context, is_chosen
+        self._made: dict[int, tuple[str, OpPlace, torch.Tensor]] = {}  # by storage; holds it: the key is not given anew
+        self._n_bytes = 0
+        self.n_fresh = 0
+        self.read: UnwrittenRead | None = None
+
+    def clean(self) -> None:
+        """Leave no NaN behind in memory that the program may get next. To be called when the results are not needed."""
+        with torch.no_grad():
+            for _, _, tensor in self._made.values():
+                tensor.detach().zero_()
+        self._made.clear()
+
+    @property
+    def handed_on(self) -> UnwrittenRead | None:
+        """Where no operator has read it, and it is a result itself: the first tensor that was filled."""
+        made = next(iter(self._made.values()), None)
+        return None if made is None else UnwrittenRead(op=made[0], place=made[1], maker=made[0], made_at=made[1])
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if not isinstance(func, torch._ops.OpOverload):
+            return out
+        place = self._context.place(str(func))
+        if func.overloadpacket.__name__ in _FRESH and isinstance(out, torch.Tensor):
+            if type(out) is torch.Tensor and out.is_floating_point() and out.numel() and not out.is_meta:
+                self.n_fresh += 1
+                self._n_bytes += out.nbytes
+                is_filled = self._is_chosen(self.n_fresh - 1) and self._n_bytes <= HELD_BYTES
+                out.fill_(math.nan if is_filled else 0.0)
+                if is_filled:
+                    self._made[storage_of(out)] = str(func), place, out
+        elif self._made and self.read is None:
+            self._look(str(func), place, (args, kwargs), out)
+        return out
+
+    def _look(self, op: str, place: OpPlace, given: Any, out: Any) -> None:
+        """Has it made a NaN out of one of ours, somewhere else?"""
+        read = [t for _, t in tensors(given)]
+        ours = next((made for t in read if (made := self._made.get(storage_of(t))) is not None), None)
+        if ours is None:
+            return
+        inside = {storage_of(t) for t in read}  # views, and what it writes to
+        results = [t for _, t in tensors(out) if storage_of(t) not in inside and t.is_floating_point()]
+        if any(bool(torch.isnan(t).any()) for t in results):
+            self.read = UnwrittenRead(op=op, place=place, maker=ours[0], made_at=ours[1])
+
+
+def find_read(is_as_before: Callable[[Poison], bool], context: OpContext) -> UnwrittenRead | None:
+    """Who reads fresh memory unwritten; None: nobody whose result matters.
+
+    The tensor that makes the difference is found by halves.
+
+    Args:
+        is_as_before: does the step again within the mode; True: loss and gradients are as they were.
+        context: where operators run.
+    """
+
+    def run(begin: int, end: int) -> tuple[bool, int, UnwrittenRead | None]:
+        mode = Poison(context, lambda number: begin <= number < end)
+        try:
+            return is_as_before(mode), mode.n_fresh, mode.read or mode.handed_on
+        finally:
+            mode.clean()
+
+    begin, end = 0, 1 << 62
+    is_same, n_fresh, found = run(begin, end)
+    if is_same or not run(0, 0)[0]:  # with zeros it must be as before, or nothing can be told apart
+        return None if is_same else found
+    end = n_fresh
+    while end - begin > 1:
+        middle = (begin + end) // 2
+        is_same, _, first = run(begin, middle)
+        begin, end = (middle, end) if is_same else (begin, middle)
+        found = found if is_same else first
+    is_same, _, last = run(begin, end)
+    return found if is_same else last

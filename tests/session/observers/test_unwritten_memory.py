@@ -1,0 +1,148 @@
+"""The law of unwritten memory: who reads `torch.empty` before it is written is named; who writes first is not."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+import hypocenter
+from hypocenter.diagnose.diagnosis import diagnose
+from hypocenter.record.reader import open_run
+from hypocenter.tap.poison import Poison
+
+
+class Pool(nn.Module):
+    """Means of pairs of neighbours, by way of memory that `how` fills."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how, self.weight = how, nn.Parameter(torch.ones(4))
+
+    def forward(self, x):
+        return self.how(x) * self.weight
+
+
+def forgets_the_last_row(x):
+    memory = torch.empty(x.shape[0] + 1, x.shape[1])
+    memory[:-2] = x[:-1]
+    memory[-1] = 0.0
+    return x + memory[1:]
+
+
+def in_backward(x):
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            out = torch.empty_like(grad)
+            out[1:] = grad[1:] * 2
+            return out + 0
+
+    return Double.apply(x)
+
+
+def hands_it_on(x):
+    spare = [torch.empty(3) for _ in range(5)]  # nobody reads these
+    memory = torch.empty(x.shape)
+    assert len(spare) == 5
+    return memory + x
+
+
+def writes_all(x):
+    memory = torch.empty_like(x)
+    memory.copy_(x)
+    return memory * 2
+
+
+def leaves_it_out_by_beta(x):
+    shape = (1, x.shape[0], x.shape[0])
+    return torch.baddbmm(torch.empty(shape), x[None], x.t()[None], beta=0.0)[0] @ x
+
+
+def masks_it(x):
+    memory = torch.empty_like(x)
+    memory[:2] = x[:2]
+    mask = torch.arange(len(x)) < 2
+    return torch.where(mask[:, None], memory, x)
+
+
+def reads_what_it_has_written(x):
+    memory = x.new_empty(2 * len(x), x.shape[1])
+    memory[: len(x)] = x
+    return memory[: len(x)] + torch.empty(0, x.shape[1]).sum()
+
+
+def train(how, out: Path | None, n_steps: int = 6):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), Pool(how), nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    losses = []
+
+    def steps():
+        for _ in range(n_steps):
+            optimizer.zero_grad()
+            loss = model(torch.randn(5, 3)).square().mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+
+    if out is None:
+        steps()
+        return losses
+    with hypocenter.watch(model, optimizer, out=out):
+        steps()
+    return losses
+
+
+def fill_memory_with_zeros(monkeypatch):
+    """What an allocator mostly gives; by no operator, and not where the law has filled it."""
+
+    def fresh(real, *args, **kwargs):
+        made = real(*args, **kwargs)
+        if not any(isinstance(mode, Poison) for mode in _get_current_dispatch_mode_stack()):
+            ctypes.memset(made.data_ptr(), 0, made.nbytes)
+        return made
+
+    for name in ("empty", "empty_like"):
+        monkeypatch.setattr(torch, name, functools.partial(fresh, getattr(torch, name)))
+
+
+def findings(directory: Path):
+    return [each for each in diagnose(open_run(directory)).findings if each.severity in ("warning", "error")]
+
+
+@pytest.mark.parametrize(
+    ("how", "op", "text"),
+    [
+        (forgets_the_last_row, "aten.add.Tensor", "return x + memory[1:]"),
+        (in_backward, "aten.add.Tensor", "out + 0"),
+        (hands_it_on, "aten.add.Tensor", "return memory + x"),
+    ],
+)
+def test_the_reader_and_the_maker_are_named(tmp_path, monkeypatch, how, op, text):
+    fill_memory_with_zeros(monkeypatch)
+
+    train(how, tmp_path / "run")
+    (found,) = [each for each in findings(tmp_path / "run") if each.code == "HC234"]
+
+    assert (found.step, found.cause, found.confidence, found.op) == (0, "uninitialised-read", "proven", op)
+    assert found.site == "1"
+    assert text in found.source.text
+    assert f"made at {__file__}:" in found.why[0]
+
+
+@pytest.mark.parametrize("how", [writes_all, leaves_it_out_by_beta, masks_it, reads_what_it_has_written])
+def test_who_writes_before_reading_is_not_accused_and_training_stays_the_same(tmp_path, how):
+    plain = train(how, None)
+
+    assert train(how, tmp_path / "run") == plain
+    assert findings(tmp_path / "run") == []
