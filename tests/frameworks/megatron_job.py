@@ -62,7 +62,7 @@ def configuration(a):
         params_dtype=dtype, pipeline_dtype=dtype, fp16=a.precision == "fp16",
         bf16=a.precision == "bf16", attention_dropout=0.0, hidden_dropout=0.0, bias_activation_fusion=False,
         masked_softmax_fusion=False, bias_dropout_fusion=False, gradient_accumulation_fusion=False,
-        finalize_model_grads_func=finalize_model_grads,
+        finalize_model_grads_func=finalize_model_grads, deallocate_pipeline_outputs=True,  # as Megatron-LM always does
     )  # fmt: skip
 
 

@@ -252,7 +252,7 @@ class Replayer:
             for _, event in events:
                 self._do(event, slots, context, rows, float32_at, outside)
             roots = [slots[slot] for slot in microbatch.roots if slot is not None]
-            seeds: list[Any] = list(microbatch.seeds)
+            seeds: list[Any] = [_in_shape(seed, root) for seed, root in zip(microbatch.seeds, roots, strict=True)]
             if seed_scale != 1.0:
                 seeds = [
                     (torch.ones_like(root) if seed is None else seed) * seed_scale
@@ -409,6 +409,12 @@ class _FormatsSeen(TorchDispatchMode):
             t.dtype for t in (out if isinstance(out, (tuple, list)) else (out,)) if isinstance(t, torch.Tensor)
         )
         return out
+
+
+def _in_shape(seed: torch.Tensor | None, root: torch.Tensor) -> torch.Tensor | None:
+    """The gradient of a loss that had been emptied is given in the shape that was left of it."""
+    is_other = seed is not None and seed.shape != root.shape and seed.numel() == root.numel() == 1
+    return seed.reshape(root.shape) if is_other and seed is not None else seed
 
 
 def _widened(tensor: torch.Tensor) -> torch.Tensor:

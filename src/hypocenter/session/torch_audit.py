@@ -102,6 +102,8 @@ class Audit(audit.Audit[Context]):
         Args:
             each: told of the gradient of one micro-batch: number of the parameter, values.
         """
+        if any(microbatch.is_taken for microbatch in update.microbatches):
+            raise ReplayImpossible("the program puts gradients into .grad itself, as it likes")
         if why := _why_not(parameters):
             raise ReplayImpossible(why)
         sums: list[Tensor | None] = [None] * len(parameters)
