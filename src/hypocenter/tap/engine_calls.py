@@ -49,7 +49,7 @@ def hear_engine(begin: EngineBegin, is_deaf: Callable[[], bool]) -> Callable[[],
 
     class Engine(torch._C._ImperativeEngine):  # type: ignore[name-defined, misc]
         @property
-        def run_backward(self) -> Any:
+        def run_backward(self) -> Any:  # type: ignore[override]
             return before.run_backward if is_deaf() else run_backward
 
     engine = owner._execution_engine = Engine()

@@ -100,7 +100,7 @@ class Whole:
                 _without_hooks(module, undo)
             for module, forward in fsdp1.plain_forwards(self._modules):
                 _set(module.__dict__, "forward", forward, undo)
-            _hold([(m, key, s.tensor) for s in self._stand_ins() for m, key in s.holders], undo)
+            hold([(m, key, s.tensor) for s in self._stand_ins() for m, key in s.holders], undo)
             yield
 
     def on_demand(self, letting_go: Callable[[set[int]], None]) -> contextlib.AbstractContextManager[Any]:
@@ -121,8 +121,8 @@ def _without_hooks(module: torch.nn.Module, undo: contextlib.ExitStack) -> None:
             _set(module.__dict__, table, kept, undo)
 
 
-def _hold(held: Sequence[tuple[torch.nn.Module, str, torch.nn.Parameter]], undo: contextlib.ExitStack) -> None:
-    """Give modules a table of parameters of their own; FSDP1 keeps some as plain attributes, which come first."""
+def hold(held: Sequence[tuple[torch.nn.Module, str, torch.nn.Parameter]], undo: contextlib.ExitStack) -> None:
+    """Let modules hold other parameters in new tables; FSDP1 keeps some as plain attributes, which come first."""
     tables: dict[int, dict[str, Any]] = {}
     for module, key, tensor in held:
         table = tables.get(id(module))
