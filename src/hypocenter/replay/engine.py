@@ -29,7 +29,7 @@ from hypocenter.tap.handed_in import handed_in
 from hypocenter.tap.lent import lending
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.op_context import OpContext, Outside
-from hypocenter.tap.state import capture_rng, entered, restore_rng
+from hypocenter.tap.state import RngState, capture_rng, entered, restore_rng
 from hypocenter.tap.tape import PLACEHOLDERS, Event, Microbatch, Tape, is_trainable_leaf
 from hypocenter.tap.tree import replace_tensors, tensors
 
@@ -240,7 +240,7 @@ class Replayer:
         )
         own = OwnParameters(modules if self._accumulate and not is_gathered and not self._whole else ())
         self._has_hidden = buffers.has_hidden
-        rng = capture_rng()
+        rng = _rng_now(event for _, event in events)
         with contextlib.ExitStack() as stack:
             stack.callback(restore_rng, rng)
             stack.enter_context(torch_state.kept(modules, self.on_leaving))
@@ -248,6 +248,7 @@ class Replayer:
             stack.enter_context(_modules_as_they_were(event for _, event in events))
             if self._whole is not None:
                 stack.enter_context(self._whole.in_place())
+            stack.enter_context(alone.without_wrappers_hooks(event.function for _, event in events))
             stack.enter_context(buffers.in_place())
             stack.enter_context(own.in_place())
             stack.enter_context(torch.compiler.set_stance("force_eager"))
@@ -319,12 +320,13 @@ class Replayer:
         self, events: list[Event], mode: contextlib.AbstractContextManager[Any], context: OpContext
     ) -> Generator[None, None, None]:
         """Around events that are done again on this rank alone; afterwards all is as it was."""
-        rng = capture_rng()
+        rng = _rng_now(events)
         with contextlib.ExitStack() as stack:
             stack.callback(restore_rng, rng)
             stack.enter_context(torch_state.kept(_modules_of(events), self.on_leaving))
             stack.enter_context(self._paused())
             stack.enter_context(_modules_as_they_were(iter(events)))
+            stack.enter_context(alone.without_wrappers_hooks(event.function for event in events))
             stack.enter_context(torch.compiler.set_stance("force_eager"))
             stack.callback(context.attach())
             if alone.is_one_of_many():
@@ -410,6 +412,11 @@ class Replayer:
             found = list(torch.autograd.grad(roots, wanted, seeds, allow_unused=True)) if wanted else []
         by_id = {id(p): g for p, g in zip(wanted, found, strict=True)}
         return [by_id.get(id(p)) for p in parameters]
+
+
+def _rng_now(events: Iterable[Event]) -> RngState:
+    """Of all generators that these draw from."""
+    return capture_rng({generator: None for event in events if event.rng for generator, _ in event.rng.own})
 
 
 def _nobody(_: Any) -> None:

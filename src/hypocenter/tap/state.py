@@ -6,7 +6,7 @@ import contextlib
 import ctypes
 import random
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,7 @@ class RngState:
         device: of the current device.
         devices: of all, by index; empty where there is one.
         trackers: of the objects in which frameworks keep more.
+        own: of generators that the program has made itself.
     """
 
     cpu: torch.Tensor
@@ -38,10 +39,14 @@ class RngState:
     numpy: Any
     devices: tuple[torch.Tensor, ...] = ()
     trackers: tuple[TrackerState, ...] = ()
+    own: tuple[tuple[torch.Generator, torch.Tensor], ...] = ()
 
 
-def capture_rng() -> RngState:
-    """Copy the generators' states. No device synchronisation: device generators keep their state on the host."""
+def capture_rng(own: Iterable[torch.Generator] = ()) -> RngState:
+    """Copy the states of all generators, and of these of the program's own.
+
+    No device synchronisation: device generators keep their state on the host.
+    """
     device_type = accelerator_type()
     module = getattr(torch, device_type) if device_type else None
     initialised = module is not None and getattr(module, "is_initialized", lambda: True)()
@@ -54,6 +59,7 @@ def capture_rng() -> RngState:
         numpy=_state_of_numpy(numpy) if numpy is not None else None,
         devices=_of_all_devices(module) if initialised else (),
         trackers=capture_trackers(),
+        own=tuple((each, each.get_state()) for each in own),
     )
 
 
@@ -96,6 +102,8 @@ def restore_rng(state: RngState) -> None:
         sys.modules["numpy"].random.set_state(state.numpy)
     for each in state.trackers:
         each.put_back()
+    for generator, own in state.own:
+        generator.set_state(own)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -112,6 +112,8 @@ def pack_rng(state: RngState | None) -> PackedRng | None:
     """Random states as plain numbers."""
     if state is None:
         return None
+    if state.own:
+        raise NotImplementedError("it draws from a generator of the program's own, which cannot be sent to a neighbour")
     numpy = None
     if state.numpy is not None:
         kind, keys, position, has_gauss, cached = state.numpy

@@ -97,7 +97,7 @@ class Whole:
         """The modules hold the stand-ins, and the hooks of the framework are off; afterwards all is as it was."""
         with contextlib.ExitStack() as undo:
             for module in self._modules if self._of_zero3 else ():
-                _without_hooks(module, undo)
+                without_hooks(module, undo, zero3.is_hook)
             for module, forward in fsdp1.plain_forwards(self._modules):
                 _set(module.__dict__, "forward", forward, undo)
             hold([(m, key, s.tensor) for s in self._stand_ins() for m, key in s.holders], undo)
@@ -113,11 +113,12 @@ class Whole:
         return [each for part in self._parts for each in part.stand_ins]
 
 
-def _without_hooks(module: torch.nn.Module, undo: contextlib.ExitStack) -> None:
+def without_hooks(module: torch.nn.Module, undo: contextlib.ExitStack, are_meant: Callable[[Any], bool]) -> None:
+    """Take those hooks off that are meant."""
     for table in _HOOK_TABLES:
         hooks: dict[int, Any] = module.__dict__.get(table) or {}
-        if any(zero3.is_hook(hook) for hook in hooks.values()):
-            kept = OrderedDict((key, hook) for key, hook in hooks.items() if not zero3.is_hook(hook))
+        if any(map(are_meant, hooks.values())):
+            kept = OrderedDict((key, hook) for key, hook in hooks.items() if not are_meant(hook))
             _set(module.__dict__, table, kept, undo)
 
 
