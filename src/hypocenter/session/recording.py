@@ -21,7 +21,6 @@ from hypocenter.session.imposed.apply import begin
 from hypocenter.session.imposed.leaving import at_exit_leave_together
 from hypocenter.session.inference import Inference
 from hypocenter.session.parts import Parts
-from hypocenter.session.taken import TakenGradients
 from hypocenter.tap.grad_scaler import gradients_of
 from hypocenter.tap.gradients import local, norms, to_host
 from hypocenter.tap.leaves import TrainableLeaves
@@ -53,7 +52,6 @@ class Session(Listening):
         self._by_hand = UpdatesByHand(self.parts, self._boundary)
         self._leaves = TrainableLeaves(self.names)
         self._inference = Inference(self.names, self.clock, self.parts.failures, self.parts.rank)
-        self._taken = TakenGradients(self.tape)
         self._keeps_graph = False  # the backward under way
 
     # life
@@ -152,7 +150,7 @@ class Session(Listening):
             if self.tape.leaves:
                 self._leaves.look(self.tape.leaves.values(), self.clock.step, sys._getframe(1))
             microbatch = self.tape.microbatch_of(self.clock.microbatch, self.clock.batch, roots, seeds)
-            self._taken.consumed(microbatch)
+            self.parts.taken.consumed(microbatch)
             self._go_back(microbatch, roots)
             if not retain_graph:
                 self.tape.spend(microbatch)
@@ -174,7 +172,7 @@ class Session(Listening):
         Args:
             is_last: an update comes: what is not there now is not used.
         """
-        for microbatch in self._taken.settle():
+        for microbatch in self.parts.taken.settle():
             microbatch.number, microbatch.batch = self.clock.microbatch, self.clock.batch
             microbatch.is_taken = self.parts.roots.user_code.has_trained = True
             with self._boundary.timed():
@@ -186,7 +184,7 @@ class Session(Listening):
             self.clock.end_microbatch()
             self.clock.recording = False
         if is_last:
-            self._taken.clear()
+            self.parts.taken.clear()
 
     @guarded
     def after_backward(self) -> None:
@@ -233,8 +231,8 @@ class Session(Listening):
         if self.parts.optimizers.all() and not self._boundary.is_updating:
             with self._boundary.timed():
                 if all(isinstance(root, torch.Tensor) for root in roots):
-                    self._taken.note(self.tape.microbatch_of(0, 0, roots, seeds))
-                self._taken.ask(inputs)
+                    self.parts.taken.note(self.tape.microbatch_of(0, 0, roots, seeds))
+                self.parts.taken.ask(inputs)
         return False
 
     @guarded
