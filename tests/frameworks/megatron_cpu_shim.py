@@ -30,12 +30,14 @@ def install():
 
 def after_import():
     """Patch what megatron imported by value, and what it leaves to Transformer Engine or Apex."""
+    import megatron.core.pipeline_parallel.p2p_communication as p2p
     import megatron.core.transformer.moe.moe_utils as moe_utils
     import megatron.core.transformer.torch_norm as torch_norm
 
     if not hasattr(moe_utils, "te_general_gemm"):  # 0.16.1 names it without defining it
         moe_utils.te_general_gemm = None
     torch_norm.WrappedTorchNorm.__new__ = _norm_that_may_be_sequence_parallel
+    p2p._p2p_ops = _sending_what_is_not_emptied(p2p._p2p_ops)
     import megatron.core.tensor_parallel.random as random
 
     random._get_cuda_rng_state = lambda *a, **k: torch.get_rng_state()
@@ -49,6 +51,17 @@ def _norm_that_may_be_sequence_parallel(cls, config, hidden_size, eps=1e-5, **un
     for parameter in module.parameters():
         parameter.sequence_parallel = config.sequence_parallel
     return module
+
+
+def _sending_what_is_not_emptied(p2p_ops):
+    """Gloo reads what is sent later than a stream would, when `deallocate_pipeline_outputs` has emptied it."""
+
+    @functools.wraps(p2p_ops)
+    def send(*, tensor_send_prev, tensor_send_next, **others):
+        prev, following = (each if each is None else each.detach() for each in (tensor_send_prev, tensor_send_next))
+        return p2p_ops(tensor_send_prev=prev, tensor_send_next=following, **others)
+
+    return send
 
 
 def _fused_weight_gradients():
@@ -135,7 +148,7 @@ def _streams():
 
 
 def _collectives():
-    barrier, all_to_all, isend = dist.barrier, dist.all_to_all_single, dist.isend
+    barrier, all_to_all = dist.barrier, dist.all_to_all_single
 
     def barrier_(*args, device_ids=None, **kwargs):
         return barrier(*args, **kwargs)
@@ -146,8 +159,4 @@ def _collectives():
 
         return all_to_all(out, inp, listed(output_split_sizes), listed(input_split_sizes), **kwargs)
 
-    @functools.wraps(isend)
-    def isend_(tensor, *args, **kwargs):  # gloo reads it later than a stream would, when it may have been emptied
-        return isend(tensor.detach(), *args, **kwargs)
-
-    dist.barrier, dist.all_to_all_single, dist.isend = barrier_, all_to_all_, isend_
+    dist.barrier, dist.all_to_all_single = barrier_, all_to_all_
