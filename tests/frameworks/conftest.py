@@ -8,18 +8,21 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "processes"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "ranks"))
 
 import warm
+from launch import launch as fork
 
 from hypocenter.detect.diary import Entry, entry_of
 from hypocenter.diagnose.diagnosis import diagnose
 from hypocenter.diagnose.rows import steps_of
 from hypocenter.nouns import Diagnosis, StepRecord
-from hypocenter.record.reader import open_run
+from hypocenter.record.reader import RecordedRun, open_run
 
 HERE = Path(__file__).parent
 SECONDS = 300  # machines under load take long
@@ -71,6 +74,45 @@ def torchrun(tmp_path):
         )
 
     return functools.partial(_recording, started, tmp_path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    digests: list[str]  # of each rank's parameters
+    diagnosis: dict[str, Any]
+    said: str  # on stderr
+    run: RecordedRun | None
+
+    @property
+    def alarms(self) -> list[dict[str, Any]]:
+        return [f for f in self.diagnosis["findings"] if f["severity"] in ("error", "warning")]
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    """Run a job of this folder on two forked ranks, recorded or plain."""
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    monkeypatch.setenv("PYTHONWARNINGS", "ignore")
+
+    def run(script: str, *args: str, record: bool = True, **options: str) -> Ran:
+        out = tmp_path / "run" if record else None
+        ended = fork(HERE / script, *args, n=2, out=out, config=options, timeout=SECONDS)
+        assert ended.code == 0, ended.stdout + ended.stderr
+        digests = sorted(re.findall(r"rank \d+ digest [0-9a-f]{64}", ended.stdout))
+        assert len(digests) == 2
+        return Ran(
+            digests=digests,
+            diagnosis=ended.diagnosis,
+            said=ended.stderr,
+            run=open_run(out) if out is not None else None,
+        )
+
+    return run
+
+
+def place_of(finding):
+    """Rank and coordinates, only those that exist."""
+    return finding["rank"], {axis: at for axis, at in finding["coords"].items() if at is not None}
 
 
 def _recording(

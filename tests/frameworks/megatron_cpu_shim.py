@@ -5,6 +5,8 @@ Call `install()` before megatron is imported, `after_import()` after. Nothing of
 
 import contextlib
 import functools
+import sys
+import types
 
 import torch
 import torch.distributed as dist
@@ -23,14 +25,55 @@ def install():
     _random_state()
     _streams()
     _collectives()
+    _fused_weight_gradients()
 
 
 def after_import():
-    """Patch what megatron imported by value."""
+    """Patch what megatron imported by value, and what it leaves to Transformer Engine or Apex."""
+    import megatron.core.pipeline_parallel.p2p_communication as p2p
+    import megatron.core.transformer.moe.moe_utils as moe_utils
+    import megatron.core.transformer.torch_norm as torch_norm
+
+    if not hasattr(moe_utils, "te_general_gemm"):  # 0.16.1 names it without defining it
+        moe_utils.te_general_gemm = None
+    torch_norm.WrappedTorchNorm.__new__ = _norm_that_may_be_sequence_parallel
+    p2p._p2p_ops = _sending_what_is_not_emptied(p2p._p2p_ops)
     import megatron.core.tensor_parallel.random as random
 
     random._get_cuda_rng_state = lambda *a, **k: torch.get_rng_state()
     random._set_cuda_rng_state = lambda state, *a, **k: torch.set_rng_state(state)
+
+
+def _norm_that_may_be_sequence_parallel(cls, config, hidden_size, eps=1e-5, **unused):
+    """Torch's norms refuse sequence parallelism; what Apex's and TE's add is only the mark on the parameters."""
+    kind = torch.nn.LayerNorm if config.normalization == "LayerNorm" else torch.nn.RMSNorm
+    module = kind(hidden_size, eps=eps)
+    for parameter in module.parameters():
+        parameter.sequence_parallel = config.sequence_parallel
+    return module
+
+
+def _sending_what_is_not_emptied(p2p_ops):
+    """Gloo reads what is sent later than a stream would, when `deallocate_pipeline_outputs` has emptied it."""
+
+    @functools.wraps(p2p_ops)
+    def send(*, tensor_send_prev, tensor_send_next, **others):
+        prev, following = (each if each is None else each.detach() for each in (tensor_send_prev, tensor_send_next))
+        return p2p_ops(tensor_send_prev=prev, tensor_send_next=following, **others)
+
+    return send
+
+
+def _fused_weight_gradients():
+    """Apex's kernels behind `gradient_accumulation_fusion`: they add to `main_grad`, and no operator shows it."""
+
+    def accumulate(total_input, grad_output, main_grad):
+        grad, x = (each.detach().float().flatten(0, -2).numpy() for each in (grad_output, total_input))
+        main_grad.numpy()[...] += grad.T @ x
+
+    module = types.ModuleType("fused_weight_gradient_mlp_cuda")
+    module.wgrad_gemm_accum_fp32 = accumulate
+    sys.modules["fused_weight_gradient_mlp_cuda"] = module
 
 
 def _device_queries():
@@ -105,9 +148,15 @@ def _streams():
 
 
 def _collectives():
-    barrier = dist.barrier
+    barrier, all_to_all = dist.barrier, dist.all_to_all_single
 
     def barrier_(*args, device_ids=None, **kwargs):
         return barrier(*args, **kwargs)
 
-    dist.barrier = barrier_
+    def all_to_all_(out, inp, output_split_sizes=None, input_split_sizes=None, **kwargs):
+        def listed(sizes):  # which megatron does for CUDA tensors only
+            return sizes.tolist() if hasattr(sizes, "tolist") else sizes
+
+        return all_to_all(out, inp, listed(output_split_sizes), listed(input_split_sizes), **kwargs)
+
+    dist.barrier, dist.all_to_all_single = barrier_, all_to_all_

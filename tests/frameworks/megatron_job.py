@@ -49,8 +49,28 @@ def arguments():
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--blow", type=int, default=-1, help="step whose loss is multiplied by --by")
     parser.add_argument("--by", type=float, default=1e6)
+    parser.add_argument("--dropout", type=float, default=0.0)
+    parser.add_argument("--sp", action="store_true", help="sequence parallel")
+    parser.add_argument("--recompute", choices=("full", "selective"))
+    parser.add_argument("--experts", type=int, help="a mixture of so many, with its auxiliary loss")
+    parser.add_argument("--tied", action="store_true", help="one weight for embedding and output")
+    parser.add_argument("--fused", action="store_true", help="gradient_accumulation_fusion")
+    parser.add_argument("--overlap", action="store_true", help="of grad reduce, and with --distopt of param gather")
     parser.add_argument("--bare", action="store_true", help="leave grad_scale_func out: the loss is never scaled")
     return parser.parse_args()
+
+
+def recomputed(a):
+    return {"recompute_method": "uniform", "recompute_num_layers": 1} if a.recompute == "full" else {}
+
+
+def mixture(a):
+    if not a.experts:
+        return {}
+    return {
+        "num_moe_experts": a.experts, "moe_router_topk": 2, "moe_router_load_balancing_type": "aux_loss",
+        "moe_aux_loss_coeff": 1e-2, "moe_token_dispatcher_type": "allgather", "add_bias_linear": False,
+    }  # fmt: skip
 
 
 def configuration(a):
@@ -60,20 +80,24 @@ def configuration(a):
         tensor_model_parallel_size=a.tp, pipeline_model_parallel_size=a.pp,
         virtual_pipeline_model_parallel_size=a.vpp, overlap_p2p_comm=bool(a.vpp), batch_p2p_comm=not a.vpp,
         params_dtype=dtype, pipeline_dtype=dtype, fp16=a.precision == "fp16",
-        bf16=a.precision == "bf16", attention_dropout=0.0, hidden_dropout=0.0, bias_activation_fusion=False,
-        masked_softmax_fusion=False, bias_dropout_fusion=False, gradient_accumulation_fusion=False,
-        finalize_model_grads_func=finalize_model_grads,
+        bf16=a.precision == "bf16", attention_dropout=a.dropout, hidden_dropout=a.dropout, bias_activation_fusion=False,
+        masked_softmax_fusion=False, bias_dropout_fusion=False, gradient_accumulation_fusion=a.fused,
+        sequence_parallel=a.sp, recompute_granularity=a.recompute, **recomputed(a), **mixture(a),
+        finalize_model_grads_func=finalize_model_grads, deallocate_pipeline_outputs=True,  # as Megatron-LM always does
     )  # fmt: skip
 
 
 def build_chunk(a, cfg, chunk):
     model = GPTModel(
-        config=cfg, transformer_layer_spec=get_gpt_layer_local_spec(), vocab_size=VOCAB, max_sequence_length=SEQ,
-        position_embedding_type="rope", share_embeddings_and_output_weights=False,
+        config=cfg, transformer_layer_spec=get_gpt_layer_local_spec(a.experts), vocab_size=VOCAB,
+        max_sequence_length=SEQ, position_embedding_type="rope", share_embeddings_and_output_weights=a.tied,
         pre_process=mpu.is_pipeline_first_stage(ignore_virtual=False, vp_stage=chunk),
         post_process=mpu.is_pipeline_last_stage(ignore_virtual=False, vp_stage=chunk), vp_stage=chunk,
     )  # fmt: skip
-    ddp = DistributedDataParallelConfig(grad_reduce_in_fp32=True, use_distributed_optimizer=a.distopt)
+    ddp = DistributedDataParallelConfig(
+        grad_reduce_in_fp32=True, use_distributed_optimizer=a.distopt, overlap_grad_reduce=a.overlap,
+        overlap_param_gather=a.overlap and a.distopt,
+    )  # fmt: skip
     model = DistributedDataParallel(config=cfg, ddp_config=ddp, module=Float16Module(cfg, model))
     model.broadcast_params()
     return model
@@ -110,9 +134,20 @@ def build_optimizer(a, model):
     config = OptimizerConfig(
         optimizer="adam", lr=1e-2, min_lr=1e-3, clip_grad=1.0, params_dtype=DTYPES[a.precision],
         fp16=a.precision == "fp16", bf16=a.precision == "bf16", use_distributed_optimizer=a.distopt,
+        overlap_param_gather=a.overlap and a.distopt,
         loss_scale=a.static or None, initial_loss_scale=2**10, min_loss_scale=1.0, loss_scale_window=100, hysteresis=1,
     )  # fmt: skip
     return get_megatron_optimizer(config, model)
+
+
+def synchronise_like_megatron_lm(cfg, chunks, a):
+    def of_all(name):
+        functions = [getattr(model, name) for model in chunks]
+        return functions if len(functions) > 1 else functions[0]
+
+    cfg.no_sync_func, cfg.grad_sync_func = of_all("no_sync"), of_all("start_grad_sync")
+    if a.distopt:
+        cfg.param_sync_func = of_all("start_param_sync")
 
 
 def batch(step, micro_batch):
@@ -149,6 +184,8 @@ def main():
     cfg = configuration(a)
     chunks = [build_chunk(a, cfg, chunk if a.vpp else None) for chunk in range(a.vpp or 1)]
     optimizer = build_optimizer(a, chunks)
+    if a.overlap:
+        synchronise_like_megatron_lm(cfg, chunks, a)
     now = [0]
     plant(chunks, now, a)
     if not a.bare:

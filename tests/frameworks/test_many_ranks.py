@@ -3,63 +3,13 @@
 Most runs are forked (tests/ranks/forks.py), one of each framework is started by torchrun as users do.
 """
 
-import re
-import sys
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
-
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "ranks"))
-from launch import launch as fork
-
 from hypocenter.nouns import Coords
-from hypocenter.record.reader import RecordedRun, open_run
+from tests.frameworks.conftest import place_of
 
 pytestmark = pytest.mark.slow
-HERE = Path(__file__).parent
-SECONDS = 300
 LATE = ("--steps", "12", "--at", "9")  # by then the ranks meet at each step, on a loaded machine too
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ran:
-    digests: list[str]  # of each rank's parameters
-    diagnosis: dict[str, Any]
-    said: str  # on stderr
-    run: RecordedRun | None
-
-    @property
-    def alarms(self) -> list[dict[str, Any]]:
-        return [f for f in self.diagnosis["findings"] if f["severity"] in ("error", "warning")]
-
-
-@pytest.fixture
-def job(tmp_path, monkeypatch):
-    """Run a job of this folder on two forked ranks, recorded or plain."""
-    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
-    monkeypatch.setenv("PYTHONWARNINGS", "ignore")
-
-    def run(script: str, *args: str, record: bool = True) -> Ran:
-        out = tmp_path / "run" if record else None
-        ended = fork(HERE / script, *args, n=2, out=out, timeout=SECONDS)
-        assert ended.code == 0, ended.stdout + ended.stderr
-        digests = sorted(re.findall(r"rank \d+ digest [0-9a-f]{64}", ended.stdout))
-        assert len(digests) == 2
-        return Ran(
-            digests=digests,
-            diagnosis=ended.diagnosis,
-            said=ended.stderr,
-            run=open_run(out) if out is not None else None,
-        )
-
-    return run
-
-
-def place_of(finding):
-    """Rank and coordinates, only those that exist."""
-    return finding["rank"], {axis: at for axis, at in finding["coords"].items() if at is not None}
 
 
 MEGATRON = {

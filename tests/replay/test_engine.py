@@ -218,3 +218,18 @@ def test_a_loss_that_a_module_leaves_in_an_attribute_is_computed_again():
     for parameter, grad in zip(model.parameters(), replayed.grads, strict=True):
         assert torch.equal(parameter.grad, grad)
     assert model[1].balance is kept
+
+
+def test_a_generator_of_the_programs_own_draws_the_same_again_and_goes_on():
+    torch.manual_seed(0)
+    model, own = nn.Linear(4, 1), torch.Generator().manual_seed(1)
+    with Harness() as harness:
+        losses = [model(torch.rand(3, 4, generator=own)).sum() for _ in range(2)]  # as a pipeline, before any backward
+        for loss in losses:
+            loss.backward()
+        now = own.get_state()
+
+        replayed = [harness.replayer.run(m, [model.weight]) for m in harness.tape.microbatches]
+
+    assert [r.values[0] for r in replayed] == losses
+    assert torch.equal(own.get_state(), now)

@@ -171,6 +171,7 @@ class Evidence:
     n_samples: int = 0  # batch size
     dataset_indices: tuple[int, ...] = ()  # of the samples, from the DataLoader; empty: not known
     is_from_loader: bool = False  # the leaf is as a DataLoader gave it
+    is_handed_in: bool = False  # the leaf asks for its gradient, as what a stage of a pipeline has received does
     float64: Rerun = field(default_factory=Rerun)
     again: Rerun = field(default_factory=Rerun)
     cpu: Rerun = field(default_factory=Rerun)

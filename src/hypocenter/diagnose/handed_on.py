@@ -28,26 +28,33 @@ def _maker(exhibit: Exhibit, exhibits: Exhibits, places: Mapping[int, Place]) ->
     """The rank of the stage, upstream of what the exhibit shows, that the bad value came from."""
     rank, step = exhibit.finding.rank, exhibit.finding.step
     stages = places[rank].groups.get("pp", ()) if rank in places else ()
-    if rank not in stages or not (_from_before(exhibit.evidence) or _from_behind(exhibit.evidence)):
+    if rank not in stages or not (from_before(exhibit.evidence) or from_behind(exhibit.evidence)):
         return None
     here = stages.index(rank)
-    upstream = stages[:here] if _from_before(exhibit.evidence) else stages[here + 1 :]
+    upstream = stages[:here] if from_before(exhibit.evidence) else stages[here + 1 :]
+    if is_received(exhibit.evidence):  # of ranks that hold several stages each may be upstream of the other
+        upstream = [each for each in stages if each != rank]
     others = (e for e in exhibits.found if e.finding.step <= step and e.finding.rank in upstream and e.is_located)
-    return next((e.finding.rank for e in others if not _from_before(e.evidence) and not _from_behind(e.evidence)), None)
+    return next((e.finding.rank for e in others if not from_before(e.evidence) and not from_behind(e.evidence)), None)
 
 
-def _from_before(evidence: Evidence) -> bool:
+def from_before(evidence: Evidence) -> bool:
     """A stage's input was bad: an argument of its call, or a tensor that Megatron-Core has put into the stage."""
     is_forward = evidence.origin is None or evidence.origin.phase == "forward"
     return evidence.leaf is not None and evidence.leaf_kind in ("batch", "external") and is_forward
 
 
-def _from_behind(evidence: Evidence) -> bool:
+def from_behind(evidence: Evidence) -> bool:
     """A gradient came into backward that no operation here made; not by a hook on a parameter's own gradient."""
     origin = evidence.origin
     if origin is None or evidence.leaf is None or evidence.leaf_kind != "external":
         return False
     return origin.phase == "backward" and "AccumulateGrad" not in origin.node
+
+
+def is_received(evidence: Evidence) -> bool:
+    """The value came from another stage for certain: from before or from behind."""
+    return (evidence.is_handed_in and from_before(evidence)) or from_behind(evidence)
 
 
 def _told(exhibit: Exhibit, maker: int) -> Exhibit:

@@ -5,7 +5,8 @@ Where a model needs all its ranks to compute, it is done again on all of them to
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ _DATA_PARALLEL = frozenset({
 })  # fmt: skip
 """(top package, class in the MRO) of wrappers around a whole model, which keep it in `module`."""
 
+_OF_MEGATRON = frozenset({("megatron", "DistributedDataParallel")})
 _FSDP2 = "FSDPModule"  # each call gathers parameters
 
 
@@ -31,6 +33,25 @@ def callee(function: Callable[..., Any]) -> Callable[..., Any]:
         return function
     inner: Callable[..., Any] = function.module  # type: ignore[assignment]
     return _with_engines_casts(function, inner) if hasattr(function, "fp16_auto_cast") else inner
+
+
+@contextlib.contextmanager
+def without_wrappers_hooks(functions: Iterable[Callable[..., Any]]) -> Generator[None, None, None]:
+    """Data-parallel wrappers do not wait for parameters, and gather none, when their modules are called.
+
+    Megatron-Core's would, between a backward and the update: the parameters are there, and the next step's forward
+    would not gather the new ones.
+    """
+    with contextlib.ExitStack() as undo:
+        for wrapper in functions:
+            if isinstance(wrapper, torch.nn.Module) and _is_a(wrapper, _OF_MEGATRON):
+                for module in wrapper.modules():
+                    sharding.without_hooks(module, undo, lambda hook: _is_of(hook, "megatron.core.distributed"))
+        yield
+
+
+def _is_of(hook: Any, package: str) -> bool:
+    return str(getattr(hook, "__module__", "")).startswith(package)
 
 
 def why_not(function: Callable[..., Any]) -> str:

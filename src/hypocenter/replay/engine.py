@@ -2,8 +2,9 @@
 
 The parameters are still the ones the step started from, because replays happen before the optimizer uses the gradients;
 where their version counters tell that somebody has written to them since, there is no replay.
-Gradients are taken with `torch.autograd.grad`, so no `.grad` changes and no accumulation hook (DDP, user) fires. Where
-all ranks replay together, their collectives go over groups of ours (`own_groups`).
+Gradients are taken with `torch.autograd.grad`, so no `.grad` changes and no accumulation hook (DDP, user) fires; what
+backward writes by itself is kept from the run (`own_gradients`). Where all ranks replay together, their collectives go
+over groups of ours (`own_groups`).
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from hypocenter.replay import alone, sharded, torch_state
+from hypocenter.replay import alone, own_gradients, sharded, torch_state
 from hypocenter.replay.impossible import ReplayImpossible
+from hypocenter.replay.own_gradients import OwnBuffers, OwnParameters
 from hypocenter.replay.own_groups import OwnCollectives, OwnGroups
 from hypocenter.replay.user_operations import in_loss_code, outside_modules
 from hypocenter.replay.whole import model as sharding
@@ -27,7 +29,7 @@ from hypocenter.tap.handed_in import handed_in
 from hypocenter.tap.lent import lending
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.op_context import OpContext, Outside
-from hypocenter.tap.state import capture_rng, entered, restore_rng
+from hypocenter.tap.state import RngState, capture_rng, entered, restore_rng
 from hypocenter.tap.tape import PLACEHOLDERS, Event, Microbatch, Tape, is_trainable_leaf
 from hypocenter.tap.tree import replace_tensors, tensors
 
@@ -67,8 +69,10 @@ class Replayer:
         """Whether the infinities of an input are constants of the program (a mask), as far as is known."""
         self._is_named = is_parameter  # whether a tensor that is no `nn.Parameter` is one all the same
         self._accumulate = False  # gradients through .backward(): needed for reentrant checkpointing
+        self._buffers_for_all = False  # a backward reads the `main_grad` of more parameters than the run's flags tell
         self.on_leaving: Callable[[], None] = lambda: None
         """Called after each replay, when what modules keep in Python is not put back yet."""
+        self._has_hidden = False  # the last replay has kept some out of reach
         self._own_groups: OwnGroups | None = None  # while all ranks replay together
         self._whole: Whole | None = None
 
@@ -185,33 +189,37 @@ class Replayer:
         """
         if why := self.why_not(microbatch):
             raise ReplayImpossible(why)
-        if must_leave_no_trace:
-            modules = _modules_of(event for _, event in self._tape.slice(microbatch))
-            if why := torch_state.why_not(modules) or self._why_seen_outside(parameters):
+        modules = _modules_of(event for _, event in self._tape.slice(microbatch))
+        if must_leave_no_trace and (why := torch_state.why_not(modules)):
+            raise ReplayImpossible(why)
+        while True:
+            if must_leave_no_trace and self._accumulate and (why := self._why_heard(modules, parameters)):
                 raise ReplayImpossible(why)
-        try:
-            return self._run(microbatch, parameters, mode, context, around, rows, seed_scale, float32_at)
-        except RuntimeError as error:
-            if _REENTRANT not in str(error) or self._accumulate:
-                raise
+            try:
+                return self._run(microbatch, parameters, mode, context, around, rows, seed_scale, float32_at)
+            except (RuntimeError, AttributeError) as error:
+                if not self._does_otherwise_after(error):
+                    raise
+                if mode is not None and hasattr(mode, "restart"):
+                    mode.restart()  # type: ignore[attr-defined]
+
+    def _does_otherwise_after(self, error: Exception) -> bool:
+        """Whether a replay may succeed now that it is known what this one failed of."""
+        if _REENTRANT in str(error) and not self._accumulate:
             self._accumulate = True
-            if must_leave_no_trace and (why := self._why_seen_outside(parameters)):
-                raise ReplayImpossible(why) from error
-            if mode is not None and hasattr(mode, "restart"):
-                mode.restart()  # type: ignore[attr-defined]
-            return self._run(microbatch, parameters, mode, context, around, rows, seed_scale, float32_at)
+            return True
+        if isinstance(error, AttributeError) and self._has_hidden and not self._buffers_for_all:
+            self._buffers_for_all = True
+            return True
+        return False
 
-    def _why_seen_outside(self, parameters: Sequence[torch.Tensor]) -> str:
-        """Why others would hear of gradients that can only be had by accumulating them, or ''.
-
-        Wrappers (DDP, Megatron's) hook the node that accumulates: out of sight, and out of reach.
-        """
-        is_heard = alone.is_one_of_many() or any(hasattr(p, "main_grad") for p in parameters)
-        return (
-            "reentrant checkpointing hands gradients to the wrapper of the model"
-            if self._accumulate and is_heard
-            else ""
-        )
+    def _why_heard(self, modules: list[torch.nn.Module], parameters: Sequence[torch.Tensor]) -> str:
+        """Why others would hear of gradients that can only be had by accumulating them, or ''."""
+        if not alone.is_one_of_many() and not any(hasattr(p, own_gradients.BUFFER) for p in parameters):
+            return ""
+        if self._whole or any(alone.is_gathered(module) for module in modules):
+            return "reentrant checkpointing hands gradients to the wrapper of the model"
+        return own_gradients.why_not(modules, parameters)
 
     def _run(
         self,
@@ -225,14 +233,24 @@ class Replayer:
         float32_at: tuple[str, int] | None,
     ) -> Replayed:
         events = self._tape.slice(microbatch)
-        rng = capture_rng()
+        modules = _modules_of(event for _, event in events)
+        is_gathered = any(alone.is_gathered(event.function) for _, event in events)
+        buffers = OwnBuffers(
+            (*parameters, *(p for m in modules for p in m.parameters())), for_all=self._buffers_for_all
+        )
+        own = OwnParameters(modules if self._accumulate and not is_gathered and not self._whole else ())
+        self._has_hidden = buffers.has_hidden
+        rng = _rng_now(event for _, event in events)
         with contextlib.ExitStack() as stack:
             stack.callback(restore_rng, rng)
-            stack.enter_context(torch_state.kept(_modules_of(event for _, event in events), self.on_leaving))
+            stack.enter_context(torch_state.kept(modules, self.on_leaving))
             stack.enter_context(self._paused())
             stack.enter_context(_modules_as_they_were(event for _, event in events))
             if self._whole is not None:
                 stack.enter_context(self._whole.in_place())
+            stack.enter_context(alone.without_wrappers_hooks(event.function for _, event in events))
+            stack.enter_context(buffers.in_place())
+            stack.enter_context(own.in_place())
             stack.enter_context(torch.compiler.set_stance("force_eager"))
             if context is not None:
                 stack.callback(context.attach())
@@ -250,18 +268,19 @@ class Replayer:
             slots: dict[int, torch.Tensor] = {}
             outside = outside_modules([event for _, event in events])
             for _, event in events:
-                self._do(event, slots, context, rows, float32_at, outside)
+                self._do(event, slots, context, rows, float32_at, outside, own.of)
             roots = [slots[slot] for slot in microbatch.roots if slot is not None]
-            seeds: list[Any] = list(microbatch.seeds)
+            seeds: list[Any] = [_in_shape(seed, root) for seed, root in zip(microbatch.seeds, roots, strict=True)]
             if seed_scale != 1.0:
                 seeds = [
                     (torch.ones_like(root) if seed is None else seed) * seed_scale
                     for root, seed in zip(roots, seeds, strict=True)
                 ]
-            is_gathered = any(alone.is_gathered(event.function) for _, event in events)
             accumulate = self._accumulate or is_gathered or bool(self._whole)
             getattr(mode, "starts_from", _nobody)(seeds)
-            grads = self._gradients(roots, seeds, parameters, accumulate=accumulate)
+            used = [own.of(p) for p in parameters]
+            given = self._gradients(roots, seeds, used, accumulate=accumulate)
+            grads = [buffers.gradient(*each) for each in zip(parameters, used, given, strict=True)]
             return Replayed(values=[root.detach() for root in roots], grads=grads)
 
     def make(
@@ -301,12 +320,13 @@ class Replayer:
         self, events: list[Event], mode: contextlib.AbstractContextManager[Any], context: OpContext
     ) -> Generator[None, None, None]:
         """Around events that are done again on this rank alone; afterwards all is as it was."""
-        rng = capture_rng()
+        rng = _rng_now(events)
         with contextlib.ExitStack() as stack:
             stack.callback(restore_rng, rng)
             stack.enter_context(torch_state.kept(_modules_of(events), self.on_leaving))
             stack.enter_context(self._paused())
             stack.enter_context(_modules_as_they_were(iter(events)))
+            stack.enter_context(alone.without_wrappers_hooks(event.function for event in events))
             stack.enter_context(torch.compiler.set_stance("force_eager"))
             stack.callback(context.attach())
             if alone.is_one_of_many():
@@ -344,6 +364,7 @@ class Replayer:
         rows: tuple[int, torch.Tensor] | None,
         float32_at: tuple[str, int] | None,
         outside: Callable[[Event], Outside] = in_loss_code,
+        standing_for: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor,
     ) -> None:
         def resolve(tensor: torch.Tensor) -> torch.Tensor:
             if tensor is event.was:
@@ -353,6 +374,7 @@ class Replayer:
                 return slots[number]
             if self._whole is not None:
                 tensor = self._whole.tensor(tensor)
+            tensor = standing_for(tensor)
             if rows is not None and _has_rows(tensor, rows[0]) and not self._is_parameter(tensor):
                 return tensor.detach().index_select(0, rows[1].to(tensor.device)).requires_grad_(tensor.requires_grad)
             return tensor
@@ -392,6 +414,11 @@ class Replayer:
         return [by_id.get(id(p)) for p in parameters]
 
 
+def _rng_now(events: Iterable[Event]) -> RngState:
+    """Of all generators that these draw from."""
+    return capture_rng({generator: None for event in events if event.rng for generator, _ in event.rng.own})
+
+
 def _nobody(_: Any) -> None:
     """Nobody has to be told."""
 
@@ -409,6 +436,12 @@ class _FormatsSeen(TorchDispatchMode):
             t.dtype for t in (out if isinstance(out, (tuple, list)) else (out,)) if isinstance(t, torch.Tensor)
         )
         return out
+
+
+def _in_shape(seed: torch.Tensor | None, root: torch.Tensor) -> torch.Tensor | None:
+    """The gradient of a loss that had been emptied is given in the shape that was left of it."""
+    is_other = seed is not None and seed.shape != root.shape and seed.numel() == root.numel() == 1
+    return seed.reshape(root.shape) if is_other and seed is not None else seed
 
 
 def _widened(tensor: torch.Tensor) -> torch.Tensor:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from hypocenter.diagnose.evidence import Cure, Evidence, Rerun
+from hypocenter.diagnose.handed_on import is_received
 from hypocenter.diagnose.origin import Blame, blame, killed_infinities
 from hypocenter.diagnose.rulings import masked_by
 from hypocenter.replay import adjudicate
@@ -60,6 +61,9 @@ class Investigator:
         self._preparation = preparation
         self._tracing = Tracing(replayer, names)
         self._cures: dict[tuple[str, str], Cure] = {}  # verified, by site and op that they cured
+        self._received: Outcome | None = (
+            None  # of the step: a rank may hold the stage that made a value, and a later one
+        )
         self._sums: dict[str, torch.Tensor] = {}  # float64 gradients of suspects, over the finite micro-batches
 
     def base(self, case: Case) -> Evidence:
@@ -92,6 +96,7 @@ class Investigator:
         if live is not None and case.microbatches and (outcome := self._from_live(case, live)) is not None:
             return outcome
         why_not, n_finite = "no micro-batch was recorded in this step", 0
+        self._received = None
         for microbatch in sorted(case.microbatches, key=_suspicion):
             try:
                 outcome = self._replayed(case, microbatch, observers(microbatch))
@@ -103,9 +108,10 @@ class Investigator:
                 continue
             else:
                 n_finite += outcome is None
-            if outcome is not None:
+            if outcome is not None and not is_received(outcome.evidence):
                 return outcome
-        return Outcome(evidence=self._inconclusive(case, why_not, n_finite))
+            self._received = self._received or outcome
+        return self._received or Outcome(evidence=self._inconclusive(case, why_not, n_finite))
 
     def of_output(self, case: Case, output: torch.Tensor) -> Outcome | None:
         """What made a bad value that the program has computed without a loss; None: that cannot be done again."""
@@ -203,7 +209,9 @@ class Investigator:
             return self._prepared(scene, base, back, evidence)
         start = back if back is not None else _Back(scene.tracer, found)
         evidence = self._with_loader(evidence, start)
-        if scene.microbatch is not None:
+        is_asked = found.leaf is not None and scene.tracer.leaves[found.leaf].asks_for_gradient
+        evidence = replace(evidence, is_handed_in=is_asked and evidence.leaf_kind in ("batch", "external"))
+        if scene.microbatch is not None and not (is_received(evidence) and self._received is not None):
             trials = Trials(scene, scene.microbatch, self._replayer, self._names)
             try:
                 evidence = self._in_dataset(trials.samples(evidence, mask), scene.microbatch)

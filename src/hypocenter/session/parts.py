@@ -33,6 +33,7 @@ from hypocenter.session.rank import launched_rank, rank_and_world_size, rank_of_
 from hypocenter.session.replay_rows import ReplayRows
 from hypocenter.session.resumption import Resumption
 from hypocenter.session.sentinel import Sentinel
+from hypocenter.session.taken import TakenGradients
 from hypocenter.session.whereabouts import WhereaboutsKeeper
 from hypocenter.tap.clock import Clock
 from hypocenter.tap.foreign_scalers import ForeignScalers
@@ -74,6 +75,7 @@ class Parts:
         self.names = NameMap()
         self.clock = Clock()
         self.tape = Tape(config.keep_mb << 20)
+        self.taken = TakenGradients(self.tape)
         self.roots = RootTap(self.tape, on_root=listener.on_root, on_begin=listener.on_begin, fail=self.warn)
         self._unwatched = listener.unwatched
         self._coroner = Coroner(
@@ -119,7 +121,7 @@ class Parts:
                 plain_step=self.updates.plain_step,
                 warn=self.warn,
                 begin_chunk=self.clock.begin_chunk,
-                forget=self.levels.forget,
+                forget=self._forget_trial,
             )
         )
         self.resumption = Resumption(self.clock, self.warn)
@@ -184,6 +186,10 @@ class Parts:
     def _look_up(self) -> tuple[int, int]:
         self._launched = launched_rank()
         return self._launched
+
+    def _forget_trial(self) -> None:
+        self.levels.forget()
+        self.taken.clear()
 
     def begin_step(self) -> None:
         """Ask the environment again in the first steps: a program may set its rank there before it begins to train."""

@@ -26,6 +26,7 @@ from hypocenter.tap.gradients import local, norms, to_host
 from hypocenter.tap.leaves import TrainableLeaves
 from hypocenter.tap.roots import owner_of
 from hypocenter.tap.scaled import PlainUpdate, ScaledUpdate, Unscaling
+from hypocenter.tap.tape import Microbatch
 from hypocenter.tap.transforms import Transforms
 from hypocenter.tap.variables import variable_name
 
@@ -124,6 +125,7 @@ class Session(Listening):
     def on_begin(self, training: bool) -> None:
         """The call of an outermost module begins; True: in training."""
         if training:
+            self._settle()
             self._by_hand.before_next()
         self.clock.recording = training and not self._boundary.is_updating
         self.parts.where.note("forward")
@@ -138,6 +140,7 @@ class Session(Listening):
     @guarded
     def before_backward(self, roots: list[torch.Tensor | GradientEdge], seeds: list[Any], retain_graph: bool) -> None:
         """`backward` was called: a micro-batch is complete."""
+        self._settle()
         self.parts.imposing.before_backward()
         self.parts.roots.user_code.has_trained = True
         self._by_hand.before_next()
@@ -146,16 +149,42 @@ class Session(Listening):
             self.parts.roots.suspend()
             if self.tape.leaves:
                 self._leaves.look(self.tape.leaves.values(), self.clock.step, sys._getframe(1))
-            self.clock.recording = not self._boundary.is_updating  # recomputes inside it belong to this micro-batch
-            self._boundary.begins_backward()
-            microbatch = self.tape.close_microbatch(self.clock.microbatch, self.clock.batch, roots, seeds)
+            microbatch = self.tape.microbatch_of(self.clock.microbatch, self.clock.batch, roots, seeds)
+            self.parts.taken.consumed(microbatch)
+            self._go_back(microbatch, roots)
             if not retain_graph:
                 self.tape.spend(microbatch)
-            if self.clock.recording:
-                self.parts.observers.tell("before_backward", [root for root in roots if isinstance(root, torch.Tensor)])
         if self.clock.recording:
             self.parts.levels.before_backward(seeds)
         self.parts.where.note("backward")
+
+    def _go_back(self, microbatch: Microbatch, roots: list[torch.Tensor | GradientEdge]) -> None:
+        """This micro-batch counts: its gradients are used."""
+        self.clock.recording = not self._boundary.is_updating  # recomputes inside it belong to this micro-batch
+        self._boundary.begins_backward()
+        self.tape.add(microbatch)
+        if self.clock.recording:
+            self.parts.observers.tell("before_backward", [root for root in roots if isinstance(root, torch.Tensor)])
+
+    def _settle(self, *, is_last: bool = False) -> None:
+        """What `torch.autograd.grad` has given is in `.grad` now: then those calls were micro-batches.
+
+        Args:
+            is_last: an update comes: what is not there now is not used.
+        """
+        for microbatch in self.parts.taken.settle():
+            microbatch.number, microbatch.batch = self.clock.microbatch, self.clock.batch
+            microbatch.is_taken = self.parts.roots.user_code.has_trained = True
+            with self._boundary.timed():
+                self._go_back(microbatch, [])
+                if self.clock.recording:
+                    self.parts.observers.tell("after_backward")
+            self.parts.levels.end_microbatch()
+            self.parts.live_trace.end_microbatch()
+            self.clock.end_microbatch()
+            self.clock.recording = False
+        if is_last:
+            self.parts.taken.clear()
 
     @guarded
     def after_backward(self) -> None:
@@ -189,15 +218,22 @@ class Session(Listening):
     ) -> bool:
         """`torch.autograd.grad` was called: a micro-batch of a program that updates its parameters itself.
 
+        Where there is an optimizer, what the program does with the gradients tells whether it is one.
+
         Returns:
             Whether it is one: it asks for gradients of parameters, and there is no optimizer.
         """
         leaves = {} if self.parts.roots.user_code.has_met_module else self.tape.leaves
         is_of_parameters = any(isinstance(i, torch.nn.Parameter) or id(i) in leaves for i in inputs)
-        if not is_of_parameters or not self._by_hand.is_on:
-            return False
-        self.before_backward(roots, seeds, retain_graph)
-        return True
+        if is_of_parameters and self._by_hand.is_on:
+            self.before_backward(roots, seeds, retain_graph)
+            return True
+        if self.parts.optimizers.all() and not self._boundary.is_updating:
+            with self._boundary.timed():
+                if all(isinstance(root, torch.Tensor) for root in roots):
+                    self.parts.taken.note(self.tape.microbatch_of(0, 0, roots, seeds))
+                self.parts.taken.ask(inputs)
+        return False
 
     @guarded
     def after_gradients(self, gradients: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
@@ -207,6 +243,7 @@ class Session(Listening):
     @guarded
     def before_clip(self, parameters: list[torch.Tensor]) -> None:
         """Clipping spreads one NaN to all gradients: note who had it."""
+        self._settle()
         self.parts.roots.suspend_between()
         with self._boundary.timed():
             self._boundary.clips(parameters)
@@ -216,6 +253,7 @@ class Session(Listening):
     @guarded
     def before_unscale(self, unscaling: Unscaling) -> None:
         """The user takes the loss scale out of the gradients."""
+        self._settle()
         self.parts.roots.suspend_between()
         with self._boundary.timed():
             self.parts.observers.tell("before_unscale", unscaling)
@@ -229,6 +267,7 @@ class Session(Listening):
     @guarded
     def before_scaled_step(self, update: ScaledUpdate) -> None:
         """A loss scaler steps: gradients are scaled unless the user has unscaled them."""
+        self._settle(is_last=True)
         self.parts.imposing.before_step(update.optimizer)
         self.parts.roots.suspend_between()
         self._boundary.scale = update.state.scale
@@ -249,6 +288,7 @@ class Session(Listening):
     @guarded
     def before_update(self, optimizer: torch.optim.Optimizer) -> None:
         """The optimizer is about to use the gradients; the parameters are still the ones the step started from."""
+        self._settle(is_last=True)
         if self._only_makes_state(optimizer):
             return
         self._boundary.scale = None
@@ -301,6 +341,7 @@ class Session(Listening):
     @guarded
     def before_plain_step(self, update: PlainUpdate) -> None:
         """A framework's own optimizer is about to step; there is no loss scale."""
+        self._settle(is_last=True)
         self.parts.imposing.before_step(update.optimizer)
         self._boundary.scale = None
         with self._boundary.timed():

@@ -134,6 +134,8 @@ class Audit(audit.Audit[Context]):
         Args:
             each: told of the gradient of one micro-batch: number of the parameter, values.
         """
+        if any(microbatch.is_taken for microbatch in update.microbatches):
+            raise ReplayImpossible("the program puts gradients into .grad itself, as it likes")
         if why := _why_not(parameters):
             raise ReplayImpossible(why)
         sums: list[Tensor | None] = [None] * len(parameters)
@@ -229,8 +231,6 @@ class Audit(audit.Audit[Context]):
 
 def _why_not(parameters: Sequence[Tensor]) -> str:
     """Why nothing should be done again that needs gradients of all these, or ''."""
-    if any(getattr(p, "grad_added_to_main_grad", False) for p in parameters):
-        return "backward itself adds gradients to main_grad (gradient_accumulation_fusion)"
     for device in {p.device for p in parameters}:
         # a gradient in the parameter's own format, and a sum in float64
         needed = sum(p.numel() * (p.element_size() + 8) for p in parameters if p.device == device) + peak_bytes(device)

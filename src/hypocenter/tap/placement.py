@@ -35,6 +35,15 @@ _WHOLE_GRADIENTS = (
 )
 
 
+def gathered_late(roots: Iterable[torch.nn.Module]) -> set[int]:
+    """Parameters (by id) of which this rank has the new values only once the next forward has gathered them.
+
+    Megatron-Core's `overlap_param_gather`: after the last update nobody gathers them any more.
+    """
+    late = (w for w in roots if getattr(getattr(w, "ddp_config", None), "overlap_param_gather", False))
+    return {id(parameter) for wrapper in late for parameter in wrapper.parameters()}
+
+
 class Wrappers:
     """Notes torch's data-parallel wrappers as they are made, weakly, with what they synchronise or shard."""
 

@@ -6,11 +6,13 @@ import contextlib
 import ctypes
 import random
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from hypocenter.tap.trackers import TrackerState, capture_trackers
 
 
 def accelerator_type() -> str | None:
@@ -21,17 +23,30 @@ def accelerator_type() -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RngState:
-    """The states of every generator a forward may draw from: torch's CPU and current device, `random`, NumPy."""
+    """The states of every generator a forward may draw from.
+
+    Attributes:
+        device: of the current device.
+        devices: of all, by index; empty where there is one.
+        trackers: of the objects in which frameworks keep more.
+        own: of generators that the program has made itself.
+    """
 
     cpu: torch.Tensor
     device: torch.Tensor | None
     device_type: str | None
     python: Any
     numpy: Any
+    devices: tuple[torch.Tensor, ...] = ()
+    trackers: tuple[TrackerState, ...] = ()
+    own: tuple[tuple[torch.Generator, torch.Tensor], ...] = ()
 
 
-def capture_rng() -> RngState:
-    """Copy the generators' states. No device synchronisation: device generators keep their state on the host."""
+def capture_rng(own: Iterable[torch.Generator] = ()) -> RngState:
+    """Copy the states of all generators, and of these of the program's own.
+
+    No device synchronisation: device generators keep their state on the host.
+    """
     device_type = accelerator_type()
     module = getattr(torch, device_type) if device_type else None
     initialised = module is not None and getattr(module, "is_initialized", lambda: True)()
@@ -42,7 +57,15 @@ def capture_rng() -> RngState:
         device_type=device_type,
         python=random.getstate(),
         numpy=_state_of_numpy(numpy) if numpy is not None else None,
+        devices=_of_all_devices(module) if initialised else (),
+        trackers=capture_trackers(),
+        own=tuple((each, each.get_state()) for each in own),
     )
+
+
+def _of_all_devices(module: Any) -> tuple[torch.Tensor, ...]:
+    n = torch.accelerator.device_count()
+    return tuple(module.get_rng_state(index) for index in range(n)) if n > 1 else ()
 
 
 _MT19937_BYTES = 624 * 4 + 4  # NumPy's struct: 624 words of 32 bits, and the place of the next one
@@ -70,10 +93,17 @@ def restore_rng(state: RngState) -> None:
     """Put the generators back where `capture_rng` found them."""
     torch.set_rng_state(state.cpu)
     if state.device is not None and state.device_type is not None:
-        getattr(torch, state.device_type).set_rng_state(state.device)
+        module = getattr(torch, state.device_type)
+        for index, each in enumerate(state.devices):
+            module.set_rng_state(each, index)
+        module.set_rng_state(state.device)
     random.setstate(state.python)
     if state.numpy is not None:
         sys.modules["numpy"].random.set_state(state.numpy)
+    for each in state.trackers:
+        each.put_back()
+    for generator, own in state.own:
+        generator.set_state(own)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

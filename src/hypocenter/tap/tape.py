@@ -24,6 +24,7 @@ from hypocenter.tap.tree import replace_tensors, tensors
 
 _PLAIN = frozenset({int, float, bool, str, type(None), slice, type(Ellipsis)})
 MAX_UNSPENT = 64  # events that outlive an update; who keeps more graphs than that would have us keep their batches
+MAX_NUMBERS = 64  # results of one element that are looked at between two backwards: a loss is among them
 MAX_EVENTS = 20_000  # a program that never updates (inference with grad on) must not grow without bound
 COPIED_BYTES = 4 << 20  # a tensor from outside that is changed in place is copied before if it is no larger
 
@@ -107,6 +108,7 @@ class Microbatch:
     seeds: list[torch.Tensor | None]
     n_events: int  # events on the tape when backward was called
     why_not: str = ""  # why it cannot be replayed
+    is_taken: bool = False  # by `torch.autograd.grad`, and put into `.grad` by the program
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,8 @@ class Tape:
         self._event_of: dict[int, int] = {}
         self._with_graph: set[int] = set()  # slots that a backward may start from or go through
         self._spent: set[int] = set()  # positions of events whose graph a backward has used up
+        self._numbers: dict[int, torch.Tensor] = {}  # slot -> value, of the first with one element since each backward
+        self._of_emptied: set[int] = set()  # slots of what was computed from such a one after its data was taken away
         self._writers: dict[int, int] = {}  # storage -> slot of what was last changed in place there
 
     def slot(self, tensor: torch.Tensor) -> int | None:
@@ -190,15 +194,17 @@ class Tape:
         needs: list[int] = []
         given: set[int] = set()
         is_cut = False  # gradients flow on into what nobody saw being computed
+        is_of_emptied = False
 
         def keep(tensor: torch.Tensor) -> torch.Tensor:
-            nonlocal is_cut
+            nonlocal is_cut, is_of_emptied
             given.add(id(tensor))
             if self._writers and (writer := self._writers.get(storage_of(tensor))) is not None:
                 needs.append(writer)
             number = self.slot(tensor)
             if number is not None and not is_trainable_leaf(tensor):
                 needs.append(number)
+                is_of_emptied = is_of_emptied or self._is_emptied(tensor, number)
                 return PLACEHOLDERS.get(number)
             if written is not None and tensor is written.tensor and written.was is not None:
                 event.was = written.was
@@ -229,14 +235,25 @@ class Tape:
             if tensor.requires_grad:
                 self._with_graph.add(self._n_slots)
                 event.why_not = event.why_not or (_cut_at(event) if is_cut else "")
-            if tensor.dim() == 0 and tensor.requires_grad and len(self.scalars) < 64:
-                self.scalars.append((self._n_slots, tensor.detach()))
+            if is_of_emptied:
+                self._of_emptied.add(self._n_slots)
+            elif tensor.requires_grad and len(self.scalars) < MAX_NUMBERS and tensor.numel() == 1:
+                value = self._numbers[self._n_slots] = tensor.detach()
+                if tensor.dim() == 0:
+                    self.scalars.append((self._n_slots, value))
             self._n_slots += 1
         self.events.append(event)
         if len(self.events) > self._max_events:
             self._fill(f"more than {self._max_events:,} calls without an update")
         elif self._kept_bytes > self._keep_bytes:
             self._fill(f"the inputs of this step are larger than keep_mb ({self._keep_bytes >> 20} MiB)")
+
+    def _is_emptied(self, tensor: torch.Tensor, number: int) -> bool:
+        """Whether its data was taken away since an event made it, or it was computed from such a one."""
+        if number in self._of_emptied:
+            return True
+        value = self._numbers.get(number)
+        return value is not None and storage_of(value) != storage_of(tensor)
 
     def _left_behind(self, tensor: torch.Tensor) -> int | None:
         """The slot of a tensor that a module has not returned but left in an attribute; None of any other."""
@@ -259,8 +276,8 @@ class Tape:
         self.is_full, self.broken = True, why
         for kept in (self.events, self.scalars, self._unused, self._aliases, self._slot_of, self._event_of):
             kept.clear()
-        self._writers.clear()
-        self._looked_at.clear()
+        for kept in (self._writers, self._numbers, self._of_emptied, self._looked_at):
+            kept.clear()
         for microbatch in self.microbatches:
             microbatch.why_not = microbatch.why_not or why
 
@@ -290,6 +307,20 @@ class Tape:
         self, number: int, batch: int, given: list[torch.Tensor | GradientEdge], seeds: list[torch.Tensor | None]
     ) -> Microbatch:
         """`backward` was called on these roots."""
+        microbatch = self.microbatch_of(number, batch, given, seeds)
+        self.add(microbatch)
+        return microbatch
+
+    def add(self, microbatch: Microbatch) -> None:
+        """Gradients of this one are added up."""
+        self.microbatches.append(microbatch)
+        self._unused += self._apart_from([slot for slot in microbatch.roots if slot is not None])
+        self.scalars.clear()
+
+    def microbatch_of(
+        self, number: int, batch: int, given: list[torch.Tensor | GradientEdge], seeds: list[torch.Tensor | None]
+    ) -> Microbatch:
+        """What leads to these roots."""
         roots = [self.at_edge(root) if isinstance(root, GradientEdge) else root for root in given]
         slots = [None if root is None else self.slot(root) for root in roots]
         why_not = self.why_not(slots)
@@ -299,19 +330,49 @@ class Tape:
                 if self.events
                 else "nothing that leads to the loss was seen (a fully compiled step, or gradients of torch.func)"
             )
-        microbatch = Microbatch(
+        values = [self._value(*each) for each in zip(roots, slots, seeds, strict=True)]
+        return Microbatch(
             number=number,
             batch=batch,
             roots=slots,
-            values=[root.detach() for root in roots if root is not None and root.numel() == 1],
+            values=[value for value in values if value is not None],
             seeds=seeds,
             n_events=len(self.events),
             why_not=why_not,
         )
-        self.microbatches.append(microbatch)
-        self._unused += self._apart_from([slot for slot in slots if slot is not None])
-        self.scalars.clear()
-        return microbatch
+
+    def _value(self, root: torch.Tensor | None, slot: int | None, seed: torch.Tensor | None) -> torch.Tensor | None:
+        """The number that a backward begins with; None where it begins with more than one.
+
+        A pipeline empties what a stage has sent away, and the loss with it: then it holds one element of anything.
+        """
+        if slot is not None and (slot in self._numbers or slot in self._of_emptied):
+            try:
+                return self._number_at(slot)
+            except LookupError:
+                return None
+        is_one = root is not None and root.numel() == 1 and (seed is None or seed.numel() == 1)
+        return root.detach() if is_one and root is not None else None
+
+    @torch.no_grad()
+    def _number_at(self, slot: int) -> torch.Tensor:
+        """As it was before it was emptied; what was computed from it since, or is gone, is computed again.
+
+        Raises:
+            LookupError: it cannot be.
+        """
+        if slot in self._numbers:
+            return self._numbers[slot]
+        event = self.events[self._event_of[slot]]
+        if event.module is not None or event.rng is not None:
+            raise LookupError(slot)
+
+        def filled(tensor: torch.Tensor) -> torch.Tensor:
+            number = PLACEHOLDERS.number(tensor)
+            return tensor if number is None else self._number_at(number)
+
+        result = event.function(*replace_tensors(event.args, filled), **replace_tensors(event.kwargs, filled))
+        return result[event.slots.index(slot)] if isinstance(result, (tuple, list)) else result
 
     def _apart_from(self, roots: Sequence[int]) -> list[tuple[int, torch.Tensor]]:
         """Scalars that share nothing with what backward begins with: no parts of it, no numbers made from it."""

@@ -65,6 +65,7 @@ class Leaf:
     name: str
     tensor: torch.Tensor | None
     bits: int
+    asks_for_gradient: bool = False
 
 
 @dataclass(slots=True)
@@ -253,7 +254,7 @@ class OpTracer(TorchDispatchMode):
             is_mask = bits & NEGINF and not bits & (NAN | POSINF) and kind != "param" and key not in self._computed
             if is_mask:
                 bits = bits & ~NEGINF | LITERAL_NEGINF  # an additive mask that came from outside
-            self.leaves.append(Leaf(kind, name, tensor.detach() if bits else None, bits))
+            self.leaves.append(Leaf(kind, name, tensor.detach() if bits else None, bits, tensor.requires_grad))
             written = _Written(-len(self.leaves), bits, tensor.detach() if bits else None)
             if key:
                 self._written[key] = written

@@ -1,7 +1,8 @@
 """Backward, clipping, loss scaling and optimizer steps: where a micro-batch and a step begin and end.
 
 Calls of `torch.autograd.backward`, `torch.nn.utils.clip_grad_norm_` and of `torch.amp.GradScaler` are heard from inside
-their own frames (`own_frame`); optimizers are seen through torch's global step hooks. `detach` undoes everything.
+their own frames (`own_frame`), what goes straight to autograd's engine at its door (`engine_calls`); optimizers are
+seen through torch's global step hooks. `detach` undoes everything.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 import torch.optim.optimizer as optimizer_hooks
 from torch.autograd.graph import GradientEdge
 
+from hypocenter.tap.engine_calls import hear_engine
 from hypocenter.tap.grad_scaler import gradients_of, is_unscaled, torch_found_inf, torch_scaler_state
 from hypocenter.tap.own_frame import RAISED, hear, leave_out, passed_over
 from hypocenter.tap.read_again import Rebound, like_decorated, read, read_first
@@ -77,6 +79,7 @@ class UpdateTap:
                 like=_like_grad,
                 rebinds=("outputs", "inputs", "grad_outputs"),
             ),
+            hear_engine(self._engine, lambda: self._is_nested),
             hear(torch.nn.utils, "clip_grad_norm_", self._clip, like=like_decorated, rebinds=("args", "kwargs")),
             hear(torch.amp.GradScaler, "step", self._scaled_step, like=_like_scaler_step),
             hear(torch.amp.GradScaler, "unscale_", self._unscale, like=_like_of_optimizer),
@@ -115,6 +118,15 @@ class UpdateTap:
         """Inside a backward (reentrant checkpointing), or in what is our own."""
         return self._listener.paused or bool(self._depth) or torch._C._current_graph_task_id() != -1
 
+    def _engine(
+        self, tensors: Any, grad_tensors: Any, keep_graph: bool, create_graph: bool, inputs: Any, accumulate_grad: bool
+    ) -> Callable[[Any], None] | None:
+        """The engine itself was called."""
+        if accumulate_grad:
+            return self._backward(tensors, grad_tensors, keep_graph)
+        others = (True, None, _functorch_level() is not None)
+        return self._gradients(tensors, inputs, grad_tensors, keep_graph, create_graph, *others)
+
     def _gradients(
         self, outputs: Any, inputs: Any, grad_outputs: Any, retain_graph: Any, create_graph: Any, *others: Any
     ) -> Rebound | None:
@@ -130,14 +142,15 @@ class UpdateTap:
         except TypeError:  # torch will say so
             return None
         all_seeds = seeds + [None] * (len(roots) - len(seeds))
-        is_wanted = self._listener.before_gradients(roots, wanted, all_seeds, bool(retain_graph))
+        leaves = [_leaf_at(each) for each in wanted]
+        is_wanted = self._listener.before_gradients(roots, leaves, all_seeds, bool(retain_graph))
         self._depth += 1
 
         def end(result: Any) -> None:
             self._depth -= 1
             if is_wanted and result is not RAISED:
                 given = result if keys is None else [result[key] for key in keys]
-                pairs = zip(wanted, given, strict=False)
+                pairs = zip(leaves, given, strict=False)
                 self._listener.after_gradients([(p, g) for p, g in pairs if _are_tensors(p, g)])
 
         return Rebound(end, again, wanted_again, None if grad_outputs is None else seeds_again)
@@ -299,6 +312,11 @@ class UpdateTap:
         self.after_rule(optimizer)
         if not self._in_scaled_step:
             self._listener.after_update(optimizer)
+
+
+def _leaf_at(wanted: Any) -> Any:
+    """The tensor whose gradient is asked for, also where it is named by its place in the graph."""
+    return getattr(wanted.node, "variable", wanted) if isinstance(wanted, GradientEdge) else wanted
 
 
 def _are_tensors(*given: Any) -> bool:

@@ -115,7 +115,7 @@ class UserCode(TorchFunctionMode):
             if args and (_writes(name) or (name == "__set__" and getattr(func, "__self__", None) is _data)):
                 self._note_writer(args[0], caller)
             is_noted = name not in _NO_VALUE and not self._is_traced(args)
-            before = self._before(name, args) if is_noted else None
+            before = self._before(name, args, kwargs) if is_noted else None
         call = standing_for(caller)
         self._n_inside += 1
         try:
@@ -140,14 +140,14 @@ class UserCode(TorchFunctionMode):
             self._fail(f"loss code is not replayed: {error!r}")
         return result
 
-    def _before(self, name: str, args: Any) -> _Before | None:
+    def _before(self, name: str, args: Any, kwargs: Any) -> _Before | None:
         """What is to be kept before the operation runs; None when that failed."""
         try:
             is_of_graph = _requires_grad(args)
             if not _writes(name) and name not in _RANDOM:
                 return _OF_GRAPH if is_of_graph else _BESIDE
             tape = self._tape_for(is_of_graph, None)
-            rng = capture_rng() if name in _RANDOM and tape is self.tape else None
+            rng = capture_rng(_generators(args, kwargs)) if name in _RANDOM and tape is self.tape else None
             if not _writes(name):
                 return _Before(is_of_graph, rng, is_random=True)
             target = args[0] if args and isinstance(args[0], torch.Tensor) else None
@@ -327,6 +327,10 @@ def _is_shadow(values: Any) -> bool:
 def _is_fake(tensor: torch.Tensor) -> bool:
     fake = sys.modules.get("torch._subclasses.fake_tensor")
     return fake is not None and isinstance(tensor, fake.FakeTensor)
+
+
+def _generators(args: Any, kwargs: Any) -> list[torch.Generator]:
+    return [each for each in (*args, *kwargs.values()) if isinstance(each, torch.Generator)]
 
 
 def _writes(name: str) -> bool:

@@ -172,7 +172,7 @@ def _with(event: Event, call: PackedCall) -> Event:
             (owner, key, unpack(packed, before.device))
             for (owner, key, before), packed in zip(event.buffers, call.buffers, strict=True)
         ],
-        rng=unpack_rng(call.rng, event.rng.device_type if event.rng is not None else None),
+        rng=unpack_rng(call.rng, event.rng),
     )
 
 

@@ -34,6 +34,7 @@ class PackedRng(msgspec.Struct, array_like=True):
     device: bytes | None
     python: tuple[int, tuple[int, ...], float | None]
     numpy: tuple[str, bytes, int, int, float] | None
+    trackers: tuple[dict[str, bytes], ...] = ()
 
 
 class PackedCall(msgspec.Struct, array_like=True):
@@ -111,22 +112,43 @@ def pack_rng(state: RngState | None) -> PackedRng | None:
     """Random states as plain numbers."""
     if state is None:
         return None
+    if state.own:
+        raise NotImplementedError("it draws from a generator of the program's own, which cannot be sent to a neighbour")
     numpy = None
     if state.numpy is not None:
         kind, keys, position, has_gauss, cached = state.numpy
         numpy = (str(kind), keys.tobytes(), int(position), int(has_gauss), float(cached))
     return PackedRng(
-        state.cpu.numpy().tobytes(),
-        None if state.device is None else state.device.cpu().numpy().tobytes(),
+        _bytes(state.cpu),
+        None if state.device is None else _bytes(state.device),
         state.python,
         numpy,
+        tuple({name: _bytes(each) for name, each in t.numbers().items()} for t in state.trackers),
     )
 
 
-def unpack_rng(packed: PackedRng | None, device_type: str | None) -> RngState | None:
-    """Random states that `restore_rng` takes."""
+def _bytes(state: torch.Tensor) -> bytes:
+    return state.cpu().numpy().tobytes()
+
+
+def _state(data: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+def unpack_rng(packed: PackedRng | None, own: RngState | None) -> RngState | None:
+    """Random states that `restore_rng` takes.
+
+    Args:
+        own: of this rank at the same place: device and trackers are those of this process.
+
+    Raises:
+        LookupError: here are other trackers.
+    """
     if packed is None:
         return None
+    trackers = () if own is None else own.trackers
+    if [t.states.keys() for t in trackers] != [each.keys() for each in packed.trackers]:
+        raise LookupError("the neighbour has other random states")
     numpy = None
     if packed.numpy is not None:
         import numpy as np
@@ -134,9 +156,13 @@ def unpack_rng(packed: PackedRng | None, device_type: str | None) -> RngState | 
         kind, keys, position, has_gauss, cached = packed.numpy
         numpy = (kind, np.frombuffer(keys, dtype=np.uint32).copy(), position, has_gauss, cached)
     return RngState(
-        cpu=torch.frombuffer(bytearray(packed.cpu), dtype=torch.uint8),
-        device=None if packed.device is None else torch.frombuffer(bytearray(packed.device), dtype=torch.uint8),
-        device_type=device_type,
+        cpu=_state(packed.cpu),
+        device=None if packed.device is None else _state(packed.device),
+        device_type=None if own is None else own.device_type,
         python=packed.python,
         numpy=numpy,
+        trackers=tuple(
+            here.with_numbers({name: _state(data) for name, data in there.items()})
+            for here, there in zip(trackers, packed.trackers, strict=True)
+        ),
     )

@@ -97,10 +97,10 @@ class Whole:
         """The modules hold the stand-ins, and the hooks of the framework are off; afterwards all is as it was."""
         with contextlib.ExitStack() as undo:
             for module in self._modules if self._of_zero3 else ():
-                _without_hooks(module, undo)
+                without_hooks(module, undo, zero3.is_hook)
             for module, forward in fsdp1.plain_forwards(self._modules):
                 _set(module.__dict__, "forward", forward, undo)
-            _hold([(m, key, s.tensor) for s in self._stand_ins() for m, key in s.holders], undo)
+            hold([(m, key, s.tensor) for s in self._stand_ins() for m, key in s.holders], undo)
             yield
 
     def on_demand(self, letting_go: Callable[[set[int]], None]) -> contextlib.AbstractContextManager[Any]:
@@ -113,16 +113,17 @@ class Whole:
         return [each for part in self._parts for each in part.stand_ins]
 
 
-def _without_hooks(module: torch.nn.Module, undo: contextlib.ExitStack) -> None:
+def without_hooks(module: torch.nn.Module, undo: contextlib.ExitStack, are_meant: Callable[[Any], bool]) -> None:
+    """Take those hooks off that are meant."""
     for table in _HOOK_TABLES:
         hooks: dict[int, Any] = module.__dict__.get(table) or {}
-        if any(zero3.is_hook(hook) for hook in hooks.values()):
-            kept = OrderedDict((key, hook) for key, hook in hooks.items() if not zero3.is_hook(hook))
+        if any(map(are_meant, hooks.values())):
+            kept = OrderedDict((key, hook) for key, hook in hooks.items() if not are_meant(hook))
             _set(module.__dict__, table, kept, undo)
 
 
-def _hold(held: Sequence[tuple[torch.nn.Module, str, torch.nn.Parameter]], undo: contextlib.ExitStack) -> None:
-    """Give modules a table of parameters of their own; FSDP1 keeps some as plain attributes, which come first."""
+def hold(held: Sequence[tuple[torch.nn.Module, str, torch.nn.Parameter]], undo: contextlib.ExitStack) -> None:
+    """Let modules hold other parameters in new tables; FSDP1 keeps some as plain attributes, which come first."""
     tables: dict[int, dict[str, Any]] = {}
     for module, key, tensor in held:
         table = tables.get(id(module))

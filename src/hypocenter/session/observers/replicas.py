@@ -23,7 +23,7 @@ from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.summary.reducers.torch_small_sketch import small_sketches
 from hypocenter.tap.digest import digests, to_host
 from hypocenter.tap.gradients import local
-from hypocenter.tap.placement import Placements, Wrappers, placement_of_gradient, sees_whole_gradients
+from hypocenter.tap.placement import Placements, Wrappers, gathered_late, placement_of_gradient, sees_whole_gradients
 
 STATE_EVERY = 10  # of the occasions: optimizer state is twice the parameters, and follows from them
 _INTEGER = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # of as many bytes
@@ -115,7 +115,8 @@ class Replicas(Observer):
         key = id(update.optimizer)
         if self._is_due(update.step) or key not in self._known:
             all_of = [*update.parameters, *self._held_elsewhere()]
-            self._known[key] = [_Remembered(held) for held in self._held(all_of)]
+            late = gathered_late(self.context.names.roots())
+            self._known[key] = [_Remembered(held) for held in self._held(all_of) if id(held.parameter) not in late]
         self._last_step[key] = update.step
         if not self._is_due(update.step):
             return

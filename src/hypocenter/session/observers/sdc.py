@@ -67,12 +67,13 @@ class SdcCheck(Observer):
         self._seen = []
         for name, parameter in self.context.names.parameters():
             if parameter.requires_grad and parameter.is_leaf:
-                self._hooks.append(parameter.register_hook(self._taker(name)))
+                self._hooks.append(parameter.register_hook(self._taker(name, parameter)))
 
-    def _taker(self, name: str) -> Any:
+    def _taker(self, name: str, parameter: Any) -> Any:
         def take(grad: torch.Tensor) -> None:
             values = local(grad)
-            if values is not None:
+            is_dummy = getattr(parameter, "grad_added_to_main_grad", False)  # a fused kernel keeps the gradient itself
+            if values is not None and not is_dummy:
                 found = digest.digests([values])[0]
                 if found is not None:
                     self._seen.append((name, found, norms([values])[0]))

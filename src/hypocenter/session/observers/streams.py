@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,7 +31,6 @@ from hypocenter.tap.state import RngState
 
 FIRST = 3  # steps from the start that are looked at in full: ranks that share data do so from there
 MAX_SENT = 1024  # micro-batches between two updates; a program that never updates must not pile digests up
-_MEGATRON = "megatron.core.tensor_parallel.random"
 _SHIFTS = (0, 16, 32, 48)  # a digest travels as four numbers below 2**16, which float32 holds exactly
 
 
@@ -172,21 +170,15 @@ def _random_states(rng: RngState) -> Iterator[tuple[str, Tensor]]:
     if rng.numpy is not None:
         _, words, position, has_gauss, cached = rng.numpy
         yield "numpy", _numbers(words, (position, has_gauss, cached))
-    yield from _megatron_states()
+    for each in rng.trackers:
+        package = type(each.tracker).__module__.partition(".")[0]
+        yield from ((f"{package}.{name}", state) for name, state in each.numbers().items())
 
 
 def _numbers(words: Any, rest: Any) -> Tensor:
     rest = 0 if rest is None else hash(rest)  # of floats and ints: not salted; of None it is an address before 3.12
     mixed = np.concatenate([np.asarray(words, dtype=np.int64), [rest]])
     return torch.from_numpy(mixed)
-
-
-def _megatron_states() -> Iterator[tuple[str, Tensor]]:
-    tracker: Any = getattr(sys.modules.get(_MEGATRON), "get_cuda_rng_tracker", None)
-    states = tracker().get_states() if tracker is not None else {}
-    for name, state in states.items():
-        if isinstance(state, Tensor):
-            yield f"megatron.{name}", state
 
 
 @functools.lru_cache(maxsize=16)
