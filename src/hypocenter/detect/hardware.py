@@ -11,10 +11,12 @@ to say nothing: programs with state of their own, devices that add in any order,
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from hypocenter import repetition
 from hypocenter.detect.panel import Panel
 from hypocenter.nouns import Confidence, Finding, Phase, Place, Reading, Source
 
@@ -53,6 +55,7 @@ class Checked:
     again: int | None = None
     second: int | None = None
     differ: tuple[str, ...] = ()  # parameters (and `loss`) with other bits than in the run
+    n_replays: int = 1  # on its own device
     n_compared: int = 0
     n_equal: int = 0
     largest: float = 0.0  # relative difference of norms
@@ -67,6 +70,8 @@ class Checked:
     theirs: int | None = None  # digest
     theirs_differ: tuple[str, ...] = ()
     theirs_largest: float = 0.0
+    theirs_replays: int = 1
+    theirs_noise: float = 0.0
     theirs_wrong: int = 0
     theirs_ops: int = 0
     parting: Reading | None = None
@@ -75,13 +80,18 @@ class Checked:
 
     @property
     def is_noisy(self) -> bool:
-        """Two replays differ."""
-        return self.second is not None and self.second != self.again
+        """Replays differ among themselves."""
+        return self.noise > 0.0 or (self.second is not None and self.second != self.again)
+
+    @property
+    def is_measured(self) -> bool:
+        """It was done often enough to know by how much replays differ."""
+        return self.n_replays >= repetition.LEAST
 
     @property
     def run_differs(self) -> bool:
-        """The run computed something else than the replay, beyond what two replays differ by."""
-        if not self.differ or self.again is None:
+        """The run computed something else than the replays, beyond what these differ by."""
+        if not self.differ or self.again is None or not self.is_measured:
             return False
         return not self.is_noisy or self.largest > max(NOISE * self.noise, LEAST)
 
@@ -97,10 +107,13 @@ class Checked:
 
     @property
     def neighbour_differs(self) -> bool:
-        """It did not; one that is not alike only counts beyond rounding."""
+        """It did not, time and again; one that is not alike only counts beyond rounding."""
         if self.theirs is None or self.theirs == self.again or not self.theirs_differ:
             return False
-        return (self.is_alike and not self.is_noisy) or self.theirs_largest > max(ROUNDING, NOISE * self.noise)
+        if not self.is_measured or self.theirs_replays < repetition.LEAST:
+            return False
+        noise = max(self.noise, self.theirs_noise)
+        return (self.is_alike and not (self.is_noisy or noise)) or self.theirs_largest > max(ROUNDING, NOISE * noise)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,9 +148,12 @@ def _read(check: Checked, row: Reading) -> None:
     elif port == "again[0]":
         check.again, check.differ = row.digest, names
         check.n_compared, check.n_equal = size.n, size.n_zero
-        check.largest = float("inf") if size.n_posinf else size.absmax
+        check.largest = _largest(row)
     elif port == "again[1]":
-        check.second, check.noise = row.digest, float("inf") if size.n_posinf else size.absmax
+        check.second, check.noise = row.digest, _largest(row)
+        check.n_replays = max(check.n_replays, 2)
+    elif port == "replays":
+        check.n_replays, check.noise = 1 + size.n, _largest(row)
     elif port == "ops":
         check.n_ops, check.n_wrong = size.n - size.n_nan, int(size.sum)
     elif port == "state":
@@ -161,12 +177,15 @@ def _read_neighbour(check: Checked, row: Reading) -> None:
     if row.port == "neighbour.ops":
         check.theirs_ops, check.theirs_wrong = row.summary.n - row.summary.n_nan, int(row.summary.sum)
         return
+    if row.port == "neighbour.replays":
+        check.theirs_replays, check.theirs_noise = 1 + row.summary.n, _largest(row)
+        return
     if row.port == "neighbour.impossible":
         return
     who, *differ = row.names or ("",)
     check.neighbour = int(who.removeprefix("rank ")) if who.removeprefix("rank ").isdigit() else -1
     check.theirs, check.theirs_differ, check.is_alike = row.digest, tuple(differ), row.port == "neighbour"
-    check.theirs_largest = float("inf") if row.summary.n_posinf else row.summary.absmax
+    check.theirs_largest = _largest(row)
 
 
 def _read_op(check: Checked, row: Reading) -> None:
@@ -185,6 +204,10 @@ def _read_op(check: Checked, row: Reading) -> None:
         check.wrong[-1] = replace(check.wrong[-1], bound=value)
 
 
+def _largest(row: Reading) -> float:
+    return float("inf") if row.summary.n_posinf else row.summary.absmax
+
+
 def _scalar(row: Reading) -> float | None:
     size = row.summary
     if size.n_nan:
@@ -192,14 +215,17 @@ def _scalar(row: Reading) -> float | None:
     return float("inf") if size.n_posinf else float("-inf") if size.n_neginf else size.max
 
 
-def rulings(checks: Sequence[Checked], faithful: Callable[[int], bool]) -> Iterator[Ruling]:
+def rulings(
+    checks: Sequence[Checked], faithful: Callable[[int], int], floor: Callable[[int], float] = lambda _: 0.0
+) -> Iterator[Ruling]:
     """What the checks of one step say together.
 
     Args:
-        faithful: whether another step of this rank, done again, came to the same bits as the run.
+        faithful: how many other steps of this rank, done again, came to the same bits as the run.
+        floor: how far apart replays of one step of this rank were, at any step.
     """
     yield from _wrong_everywhere_or_here(checks)
-    yield from _transient(checks, faithful)
+    yield from _transient(checks, faithful, floor)
     yield from _at_odds(checks)
 
 
@@ -243,10 +269,12 @@ def _wrong_here(check: Checked, clean: Sequence[int]) -> Iterator[Ruling]:
         yield Ruling(kind="kernel", check=check, confidence="possible", why=why, wrong=op)
 
 
-def _transient(checks: Sequence[Checked], faithful: Callable[[int], bool]) -> Iterator[Ruling]:
+def _transient(
+    checks: Sequence[Checked], faithful: Callable[[int], int], floor: Callable[[int], float]
+) -> Iterator[Ruling]:
     """The run came to something that its device does not come to again."""
     compared = {c.rank for c in checks if c.n_compared or c.differ}
-    off = _one_each([c for c in checks if c.run_differs and not c.n_wrong])
+    off = _one_each([c for c in checks if c.run_differs and not c.n_wrong and c.largest > NOISE * floor(c.rank)])
     if not off or (len(off) > 1 and 2 * len(off) >= len(compared)):
         return  # many ranks at once: what they share is the program
     for check in off:
@@ -255,8 +283,8 @@ def _transient(checks: Sequence[Checked], faithful: Callable[[int], bool]) -> It
         partly = check.n_equal > 0
         if not (partly or faithful(check.rank)):
             continue
-        why = [f"done again, {_listed(check.differ)} came to other bits, twice the same" if not check.is_noisy
-               else f"done again, {_listed(check.differ)} came out differently"]  # fmt: skip
+        how = "came out differently" if check.is_noisy else "came to other bits, each time the same"
+        why = [f"done again {check.n_replays} times, {_listed(check.differ)} {how}"]
         if check.neighbour_agrees:
             why.append(f"rank {check.neighbour} agrees with the second time, not with the run")
         why.append(f"{check.n_ops:,} ops of the replay agree with float64")
@@ -265,9 +293,11 @@ def _transient(checks: Sequence[Checked], faithful: Callable[[int], bool]) -> It
             if partly
             else "other steps, done again, came to the bits of the run"
         )
+        is_sure = check.n_replays + faithful(check.rank) >= repetition.MANY
+        is_sure = is_sure and (check.neighbour_agrees or (partly and not check.is_noisy))
         yield Ruling(
             kind="transient", check=check, why=tuple(why),
-            confidence="likely" if check.neighbour_agrees or (partly and not check.is_noisy) else "possible",
+            confidence="likely" if is_sure else "possible",
         )  # fmt: skip
 
 
@@ -327,12 +357,15 @@ def found_in(panel: Panel, code: str, kind: Kind) -> Iterator[Finding]:
     notes = panel.history.notes[code]
     checks = checks_in(panel)
     if checks:
-        faithful: set[int] = notes.setdefault("faithful", set())
-        faithful |= {c.rank for c in checks if c.run_agrees and not c.n_wrong}
+        faithful: Counter[int] = notes.setdefault("faithful", Counter())
+        faithful.update(c.rank for c in checks if c.run_agrees and not c.n_wrong)
+        floor: dict[int, float] = notes.setdefault("floor", {})
+        for check in checks:
+            floor[check.rank] = max(floor.get(check.rank, 0.0), check.noise)
         notes.setdefault("steps", {})[panel.step] = checks
     told: set[tuple[int, str]] = notes.setdefault("told", set())
     for step, group in list(notes.get("steps", {}).items()):
-        for ruling in rulings(group, lambda rank: rank in notes["faithful"]):
+        for ruling in rulings(group, lambda rank: notes["faithful"][rank], lambda rank: notes["floor"].get(rank, 0.0)):
             who = ruling.wrong.op if ruling.kind == "kernel" and ruling.wrong is not None else str(ruling.check.rank)
             key = (step if kind == "transient" else -1, who)  # what goes on and on is told once
             if ruling.kind == kind and key not in told:

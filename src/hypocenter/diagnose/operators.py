@@ -55,6 +55,8 @@ RANDOM = frozenset(
 UNORDERED = frozenset(
     {"scatter_add", "index_add", "index_put", "scatter_reduce", "embedding_dense_backward", "put", "histc", "bincount"}
     | {"embedding_backward", "_embedding_bag_dense_backward", "upsample_bilinear2d_backward", "convolution_backward"}
+    | {f"{name}_backward" for name in ATTENTION}
+    | {"_flash_attention_backward", "_efficient_attention_backward", "flex_attention_backward"}
 )
 """Kernels that may add in any order on an accelerator: two executions may differ in the last bits."""
 

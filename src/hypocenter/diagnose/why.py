@@ -106,7 +106,9 @@ def _at_scale_1(evidence: Evidence) -> tuple[str, ...]:
 
 def _repeats(evidence: Evidence) -> tuple[str, ...]:
     lines: list[str] = []
-    if evidence.again.ran and evidence.again.equal_bits:
+    if evidence.again.ran and not evidence.again.repeats:
+        lines.append("executed again on the same device and inputs it does not give the same bits each time")
+    elif evidence.again.ran and evidence.again.equal_bits:
         lines.append("executed again on the same device it gives the same bits")
     if evidence.cpu.ran and not evidence.cpu.finite:
         lines.append("the CPU is not finite there either")

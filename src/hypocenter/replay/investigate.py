@@ -122,9 +122,13 @@ class Investigator:
         many = is_all and case.world_size > 1 and case.seed_scale == 1.0
         own = shares(self._sums, self._names.parameters()) if many else ()
         is_elsewhere = all(fits(share) for share in own) if own else case.world_size > 1 and self._sums_fit()
-        if case.trigger in ("nonfinite-grad", "skipped-step") and is_all and n_finite > 1 and not is_elsewhere:
+        unlike = next((why for m in case.microbatches if (why := self._replayer.unlike_the_run(m))), "")
+        may_add_up = n_finite > 1 and not is_elsewhere and not (unlike and self._sums_fit())
+        if case.trigger in ("nonfinite-grad", "skipped-step") and is_all and may_add_up:
             return self._accumulated(case, base)
-        if n_finite and is_all:
+        if n_finite and is_all and unlike:
+            why_not = f"the replay was finite, but {unlike}"
+        elif n_finite and is_all:
             why_not = (
                 "on this rank the step is finite: the value came from another rank"
                 if case.world_size > 1

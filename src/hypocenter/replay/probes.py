@@ -31,7 +31,7 @@ def upstream_grad_zero(node: Node) -> bool | None:
 
 def facts(node: Node, tracer: OpTracer) -> dict[str, float | str]:
     """Named numbers about its operands, valid labels, and the clamp that fed a log."""
-    if not node.args:
+    if not node.args or node.why_not_again:
         return {}
     base, output = base_of(node.traced.op), bad_output(node)
     given = [_on_host(value) for value in node.args]

@@ -19,6 +19,7 @@ from torch.autograd.graph import GradientEdge
 
 from hypocenter.tap.handed_in import Held
 from hypocenter.tap.lent import Lent
+from hypocenter.tap.numerics import Numerics, capture_numerics
 from hypocenter.tap.state import Ambient, RngState
 from hypocenter.tap.tree import replace_tensors, tensors
 
@@ -74,6 +75,7 @@ class Event:
     args: Any = ()
     kwargs: Any = field(default_factory=dict)
     ambient: Ambient
+    numerics: Numerics = field(default_factory=capture_numerics)
     rng: RngState | None = None
     training: bool | None = None  # of an outermost module
     buffers: list[tuple[torch.nn.Module, str, torch.Tensor]] = field(
@@ -108,6 +110,7 @@ class Microbatch:
     values: list[torch.Tensor]  # detached; scalars only, to check the loss, or what the program died of
     seeds: list[torch.Tensor | None]
     n_events: int  # events on the tape when backward was called
+    numerics: Numerics = field(default_factory=capture_numerics)  # in backward
     why_not: str = ""  # why it cannot be replayed
 
 

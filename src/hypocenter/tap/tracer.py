@@ -29,6 +29,7 @@ from hypocenter.optrace import (
 from hypocenter.tap.collective_ops import is_collective, is_wrapped, operands, result_of
 from hypocenter.tap.gradient_flow import GradientFlow
 from hypocenter.tap.gradients import local
+from hypocenter.tap.numerics import Numerics, capture_numerics
 from hypocenter.tap.op_context import OpContext, OpPlace
 from hypocenter.tap.op_tensors import read_by, storage_key, tensors_among
 from hypocenter.tap.tree import replace_tensors
@@ -51,10 +52,20 @@ class Node:
     args: Any = None  # captured, detached
     kwargs: Any = None
     outputs: tuple[torch.Tensor, ...] = ()
+    positions: tuple[int, ...] = ()  # of these among all tensors that the op gave
+    why_not_again: str = ""  # why it must not be executed again: something of what it was given is not here
+    numerics: Numerics | None = None  # the settings it ran under
     shapes: tuple[tuple[int, ...], ...] = ()
     dtypes: tuple[str, ...] = ()
     scalars: tuple[float, ...] = ()  # Python numbers among its arguments
     is_gradient: bool = False  # its results descend from what backward started from: a loss scale multiplies them
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Stands for an argument that was too large to keep."""
+
+    n_bytes: int
 
 
 @dataclass(slots=True)
@@ -118,6 +129,7 @@ class OpTracer(TorchDispatchMode):
         self._capture = capture
         self._computed = computed  # storages from outside whose negative infinities are no mask
         self._n_captures = 0
+        self._captured: set[int] = set()  # storages of what is kept to execute ops again
         self._written: dict[int, _Written] = {}
         self._flow = GradientFlow()
 
@@ -132,6 +144,7 @@ class OpTracer(TorchDispatchMode):
         self.leaves.clear()
         self._written.clear()
         self._n_captures = 0
+        self._captured.clear()
         self._flow.end()
 
     def starts_from(self, seeds: Sequence[torch.Tensor | None]) -> None:
@@ -178,6 +191,9 @@ class OpTracer(TorchDispatchMode):
         edges = tuple(self._edge(t) for t in read)
         written = _written_arguments(func, args, kwargs)
         captured = self._before_write(written) if written and self._capture else {}
+        if changed := self._captured.intersection(storage_key(t) for t in written):
+            self.keep_captured(changed)
+            self._captured -= changed
         out = func(*args, **kwargs)
         outputs = tuple(t for t in (out if isinstance(out, (tuple, list)) else (out,)) if isinstance(t, torch.Tensor))
         outputs = outputs or tuple(written)  # some that write in place return nothing
@@ -206,7 +222,7 @@ class OpTracer(TorchDispatchMode):
         read: list[torch.Tensor],
         edges: tuple[Edge, ...],
         outputs: tuple[torch.Tensor, ...],
-        captured: dict[int, torch.Tensor],
+        captured: dict[int, torch.Tensor | LeftOut],
     ) -> None:
         base = name.split(".")[1] if "." in name else name
         literal = _literal_bits(args, kwargs)
@@ -237,12 +253,28 @@ class OpTracer(TorchDispatchMode):
         )
         if func is not None and self._capture and is_transition(traced) and self._n_captures < MAX_CAPTURES:
             self._n_captures += 1
-            node.func = func
-            node.args, node.kwargs = _detached(args, captured), _detached(kwargs, captured)
-            node.outputs = tuple(t.detach().clone() for t in outputs if _bytes(t) <= CAPTURE_BYTES)
+            self._keep(node, func, args, kwargs, captured, outputs)
         self.nodes.append(node)
         if self._observe is not None:
             self._observe(node, outputs)
+
+    def _keep(
+        self,
+        node: Node,
+        func: Any,
+        args: Any,
+        kwargs: Any,
+        captured: dict[int, torch.Tensor | LeftOut],
+        outputs: tuple[torch.Tensor, ...],
+    ) -> None:
+        """What is needed to execute it again."""
+        node.func, node.numerics = func, capture_numerics()
+        node.args, node.kwargs = _detached(args, captured), _detached(kwargs, captured)
+        if (left_out := _largest_left_out((node.args, node.kwargs))) is not None:
+            node.why_not_again = f"its inputs were not kept: one of them is too large ({left_out.n_bytes >> 20} MiB)"
+        kept = [(i, t.detach().clone()) for i, t in enumerate(outputs) if _bytes(t) <= CAPTURE_BYTES]
+        node.positions, node.outputs = tuple(i for i, _ in kept), tuple(t for _, t in kept)
+        self._captured |= {storage_key(t) for t in tensors_among(node.args, node.kwargs)} - {0}
 
     def _edge(self, tensor: torch.Tensor) -> Edge:
         key = storage_key(tensor)
@@ -280,8 +312,11 @@ class OpTracer(TorchDispatchMode):
         for tensor in read:
             self._written.pop(storage_key(tensor), None)
 
-    def _before_write(self, written: list[torch.Tensor]) -> dict[int, torch.Tensor]:
-        return {id(t): t.detach().clone() for t in written if 0 < _bytes(t) <= CAPTURE_BYTES}
+    def _before_write(self, written: list[torch.Tensor]) -> dict[int, torch.Tensor | LeftOut]:
+        return {
+            id(t): t.detach().clone() if t.numel() == 0 or 0 < _bytes(t) <= CAPTURE_BYTES else LeftOut(_bytes(t))
+            for t in written
+        }
 
 
 def _literal_bits(args: Any, kwargs: Any) -> int:
@@ -317,16 +352,26 @@ def _other_factor_is_zero(read: list[torch.Tensor], edges: tuple[Edge, ...], out
     return bool((other.expand_as(outputs[0])[bad] == 0).all())
 
 
-def _detached(value: Any, captured: dict[int, torch.Tensor]) -> Any:
-    """The arguments as they were before the op ran, off the autograd graph; tensors too large become None."""
+def _detached(value: Any, captured: dict[int, torch.Tensor | LeftOut]) -> Any:
+    """The arguments as they were before the op ran, off the autograd graph; for what is too large a `LeftOut`."""
     if isinstance(value, torch.Tensor):
         kept = captured.get(id(value))
-        return kept if kept is not None else value.detach() if _bytes(value) <= CAPTURE_BYTES else None
+        if kept is not None:
+            return kept
+        return value.detach() if _bytes(value) <= CAPTURE_BYTES else LeftOut(_bytes(value))
     if isinstance(value, (list, tuple)):
         return type(value)(_detached(item, captured) for item in value)
     if isinstance(value, dict):
         return {key: _detached(item, captured) for key, item in value.items()}
     return value
+
+
+def _largest_left_out(value: Any) -> LeftOut | None:
+    if isinstance(value, LeftOut):
+        return value
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    found = [left_out for item in items if (left_out := _largest_left_out(item)) is not None]
+    return max(found, key=lambda each: each.n_bytes, default=None)
 
 
 def _storage_elements(tensor: torch.Tensor) -> int:

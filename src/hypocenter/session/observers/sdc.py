@@ -11,6 +11,7 @@ Rows: site `sdc`, phase comm (docs/format.md). The verdicts are made from them: 
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import deque
 from collections.abc import Sequence
@@ -128,7 +129,14 @@ class SdcCheck(Observer):
                 rows.add("impossible", names=(why, f"the replay raised {type(error).__name__}"))
             if is_chosen and trade is not None:
                 self._ring.compare(trade, found, rows)
+            if found is not None:
+                self._insist(found, microbatch)
+                rows.repeated("replays", found.distances)
             self.rows += rows.made
+
+    def _insist(self, found: Examined, microbatch: Microbatch) -> None:
+        with contextlib.suppress(Exception):  # the user's own code runs here; what was done so far counts
+            self._again.insist(found, microbatch)
 
     def _run_bits(self, microbatch: Microbatch, seen: Any, grads: Bits | None) -> Bits | None:
         """What the run computed, as far as it is known."""
