@@ -9,7 +9,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from hypocenter.diagnose.causes.hardware_fault import decide
 from hypocenter.diagnose.evidence import Evidence
 from hypocenter.replay import adjudicate
-from hypocenter.tap import tracer as tracing
+from hypocenter.tap import kept_arguments
 from hypocenter.tap.op_context import OpContext
 from hypocenter.tap.tracer import OpTracer
 
@@ -86,7 +86,7 @@ def test_what_never_comes_again_is_the_device():
 
 
 def test_an_op_is_not_executed_without_an_argument_that_was_too_large(monkeypatch):
-    monkeypatch.setattr(tracing, "CAPTURE_BYTES", 64)
+    monkeypatch.setattr(kept_arguments, "CAPTURE_BYTES", 64)
 
     tracer, node = traced(lambda: scores(torch.ones(3), torch.full((100,), 3e38)))
 

@@ -6,6 +6,7 @@ import re
 
 from hypocenter.diagnose.evidence import OpFacts
 from hypocenter.operator_names import canonical
+from hypocenter.optrace import UNSEEN, UNWRITTEN
 
 MATMUL = frozenset(
     {
@@ -73,7 +74,8 @@ _NAMES = {
     "embedding": "the embedding", "where": "where", "masked_fill": "masked_fill", "clamp": "clamp",
     "nan_to_num": "nan_to_num", "baddbmm": "the matrix product", "addcdiv": "the division", "log1p": "log1p",
     "mse_loss": "the mean squared error", "index_add": "the indexed sum", "scatter_add": "the scattered sum",
-    "compiled_function": "the compiled function",
+    "compiled_function": "the compiled function", UNSEEN: "a kernel that the dispatcher does not show",
+    UNWRITTEN: "memory that nothing has written to",
 }  # fmt: skip
 
 
@@ -101,7 +103,7 @@ def forward_of(node: str) -> str:
 
 def subject(facts: OpFacts) -> str:
     """The operator in human terms, as the subject of a sentence; in backward "the gradient of ..."."""
-    if facts.phase != "backward":
+    if facts.phase != "backward" or facts.op in (UNSEEN, UNWRITTEN):
         return called(base(facts.op), facts.module)
     name = forward_of(facts.node) if facts.node else re.sub(r"_backward(_data|_input|_weight)?$", "", base(facts.op))
     if name in ("accumulate_grad", "error", "") or name.endswith(("accumulate_grad",)):

@@ -84,7 +84,7 @@ def _bad_at(node: Node) -> int | None:
 
 def _why_not(node: Node) -> str:
     """Why an op is not executed again, or ''."""
-    return "its inputs were not kept" if node.func is None or node.args is None else node.why_not_again
+    return node.why_not_again or ("its inputs were not kept" if node.func is None or node.args is None else "")
 
 
 def bad_mask(tensor: torch.Tensor, node: Node) -> torch.Tensor:

@@ -112,6 +112,11 @@ class Replayer:
         why = next((why for _, event in events if (why := refuses(event.function))), "")
         return why or self._tape.mutated(events)
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether this rank may do a micro-batch again whenever it likes."""
+        return self._own_groups is None
+
     def unlike_the_run(self, microbatch: Microbatch) -> str:
         """Why this micro-batch, which was just done again, need not have come to the bits of the run; or ''."""
         if any(event.numerics.is_fp8 for _, event in self._tape.slice(microbatch)):

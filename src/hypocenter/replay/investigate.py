@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -201,6 +202,7 @@ class Investigator:
         return self._with(scene, base, found) if found is not None else None
 
     def _with(self, scene: Scene, base: Evidence, found: Blame) -> Outcome:
+        base = self._with_unseen(scene, base, found)
         evidence, op, mask = testify(Traced(scene.tracer), base, found)
         back = self._followed_back(scene.tracer, found, evidence)
         if back is not None and back.found.origin is not None:
@@ -219,6 +221,20 @@ class Investigator:
                 self._cures[_place(evidence)] = evidence.cure
             evidence = replace(evidence, remedies=proposals.propose(evidence))
         return Outcome(evidence=evidence, node=None if op is None else scene.tracer.nodes[op])
+
+    def _with_unseen(self, scene: Scene, base: Evidence, found: Blame) -> Evidence:
+        """Where the blamed op was not traced: find its line, and say between which ops it ran."""
+        nodes = scene.tracer.nodes
+        node = nodes[found.origin] if found.origin is not None else None
+        if node is None or node.unseen is None:
+            return base
+        if scene.microbatch is not None:
+            with contextlib.suppress(
+                Exception
+            ):  # the user's own code runs here: then its place is that of the op before
+                self._tracing.find_unseen(scene.microbatch, node, nodes, seed_scale=scene.case.seed_scale)
+        after = nodes[node.unseen.after].traced.op if node.unseen.after >= 0 else ""
+        return replace(base, facts={**base.facts, "unseen_after": after, "unseen_before": node.unseen.before})
 
     def _followed_back(self, tracer: OpTracer, found: Blame, evidence: Evidence) -> _Back | None:
         """What was done before the model was called, if a bad value of the batch comes from there."""

@@ -3,11 +3,17 @@
 Data flow is followed by storage: every op that writes a storage becomes its last writer, every op that reads one gets
 an edge from that writer. Views are not operations. For each edge and output it is known which kinds of non-finite
 values there were *at that moment*, and whether infinities descend only from constants the program wrote (masks).
+Kernels that the dispatcher does not show (Triton's, those of extensions) write as well: where bad values appear, what
+was read is looked at, and what no traced op has put there gets a node of its own.
+
+Storages are held weakly: only what is kept of the few ops where values stopped being finite takes memory.
 """
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,24 +27,25 @@ from hypocenter.optrace import (
     NAN,
     NEGINF,
     POSINF,
+    UNSEEN,
     Edge,
     TracedOp,
+    appears,
     classify,
     is_transition,
 )
+from hypocenter.tap.at_hand import AtHand
 from hypocenter.tap.collective_ops import is_collective, is_wrapped, operands, result_of
 from hypocenter.tap.gradient_flow import GradientFlow
 from hypocenter.tap.gradients import local
+from hypocenter.tap.kept_arguments import CAPTURE_BYTES, LeftOut, before_write, detached, largest_left_out, n_bytes
 from hypocenter.tap.numerics import Numerics, capture_numerics
 from hypocenter.tap.op_context import OpContext, OpPlace
 from hypocenter.tap.op_tensors import read_by, storage_key, tensors_among
+from hypocenter.tap.storages import UNDEFINED, Storages
 from hypocenter.tap.tree import replace_tensors
 
 _SIGN_FLIPS = frozenset({"neg", "mul", "div", "sub", "rsub", "neg_", "mul_", "div_", "sub_"})
-UNDEFINED = frozenset(
-    {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "resize_", "empty_permuted"}
-)
-CAPTURE_BYTES = 256 << 20  # per op: what adjudication and the bundle need
 MAX_CAPTURES = 48
 
 
@@ -58,14 +65,8 @@ class Node:
     shapes: tuple[tuple[int, ...], ...] = ()
     dtypes: tuple[str, ...] = ()
     scalars: tuple[float, ...] = ()  # Python numbers among its arguments
+    unseen: Unseen | None = None  # it stands for something that was not traced
     is_gradient: bool = False  # its results descend from what backward started from: a loss scale multiplies them
-
-
-@dataclass(frozen=True, slots=True)
-class LeftOut:
-    """Stands for an argument that was too large to keep."""
-
-    n_bytes: int
 
 
 @dataclass(slots=True)
@@ -76,13 +77,20 @@ class Leaf:
     name: str
     tensor: torch.Tensor | None
     bits: int
+    is_whole: bool = True  # all of its storage was looked at
 
 
 @dataclass(slots=True)
-class _Written:
-    edge: int  # producing op, or -1 - leaf
-    bits: int
-    keep: torch.Tensor | None = None  # holds a storage with bad values, so that its address is not used again
+class Unseen:
+    """Where in the trace a kernel that it does not show has written.
+
+    Attributes:
+        after: the op that wrote the storage last before; -1: none did.
+        before: the op that read it.
+    """
+
+    after: int
+    before: str
 
 
 def nonfinite_bits(tensor: torch.Tensor) -> int:
@@ -130,7 +138,9 @@ class OpTracer(TorchDispatchMode):
         self._computed = computed  # storages from outside whose negative infinities are no mask
         self._n_captures = 0
         self._captured: set[int] = set()  # storages of what is kept to execute ops again
-        self._written: dict[int, _Written] = {}
+        self._storages = Storages()
+        self._bits: dict[int, int] = {}  # of storages that hold something that is not finite
+        self._at_hand = AtHand()
         self._flow = GradientFlow()
 
     @classmethod
@@ -142,7 +152,7 @@ class OpTracer(TorchDispatchMode):
         """Forget what was traced: the replay starts over."""
         self.nodes.clear()
         self.leaves.clear()
-        self._written.clear()
+        self._storages, self._bits, self._at_hand = Storages(), {}, AtHand()
         self._n_captures = 0
         self._captured.clear()
         self._flow.end()
@@ -170,7 +180,8 @@ class OpTracer(TorchDispatchMode):
 
     def edge_to(self, tensor: torch.Tensor) -> Edge:
         """Who made this tensor (of a DTensor, what is here of it), and what it holds."""
-        return self._edge(getattr(tensor, "_local_tensor", tensor))
+        tensor = getattr(tensor, "_local_tensor", tensor)
+        return self._looked_at(tensor, self._edge(tensor), tensor, None, "the result")
 
     def sent(self) -> list[Edge]:
         """Values that went to other ranks and were not finite."""
@@ -187,10 +198,11 @@ class OpTracer(TorchDispatchMode):
             return self._collective(func, name, args, kwargs)
         read = read_by(args, kwargs)
         if name == "aten.lift_fresh.default":  # a constant made from Python numbers: its storage is new to us
-            self._forget(read)
+            for tensor in read:
+                self._storages.forget(tensor)
         edges = tuple(self._edge(t) for t in read)
         written = _written_arguments(func, args, kwargs)
-        captured = self._before_write(written) if written and self._capture else {}
+        captured = before_write(written) if written and self._capture else {}
         if changed := self._captured.intersection(storage_key(t) for t in written):
             self.keep_captured(changed)
             self._captured -= changed
@@ -205,7 +217,8 @@ class OpTracer(TorchDispatchMode):
     def _collective(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         """It is never kept to be executed again: one rank alone would wait for the others."""
         read = operands(func, args)
-        edges = tuple(self._edge(tensor) for tensor in read)
+        place = self.context.place(name)
+        edges = tuple(self._looked_at(tensor, self._edge(tensor), tensor, place, name) for tensor in read)
         out = func(*args, **kwargs)
         outputs = tuple(result_of(func, args, out))
         self._add(None, name, args, kwargs, read, edges, outputs, {})
@@ -225,15 +238,21 @@ class OpTracer(TorchDispatchMode):
         captured: dict[int, torch.Tensor | LeftOut],
     ) -> None:
         base = name.split(".")[1] if "." in name else name
-        literal = _literal_bits(args, kwargs)
-        bits = 0
-        place = self.context.place(name)
-        index = len(self.nodes)
-        for tensor in outputs:
-            now = 0 if base in UNDEFINED else nonfinite_bits(tensor)
-            found = classify(now, edges, literal, flips_sign=base in _SIGN_FLIPS)
-            bits |= found
-            self._write(tensor, index, found)
+        literal, is_room = _literal_bits(args, kwargs), base in UNDEFINED
+        held = [0 if is_room else nonfinite_bits(tensor) for tensor in outputs]
+
+        def kinds() -> list[int]:
+            return [classify(now, edges, literal, flips_sign=base in _SIGN_FLIPS) for now in held]
+
+        place, found = self.context.place(name), kinds()
+        if appears(found, edges):
+            edges = self._look(read, edges, captured, outputs, place, name)
+            found = kinds()
+        bits, index = functools.reduce(operator.or_, found, 0), len(self.nodes)
+        for tensor, now in zip(outputs, found, strict=True):
+            self._write(tensor, index, now, is_room=is_room)
+        if is_room:
+            self._at_hand.note(outputs, self._known)
         traced = TracedOp(
             index=index,
             op=name,
@@ -257,6 +276,13 @@ class OpTracer(TorchDispatchMode):
         self.nodes.append(node)
         if self._observe is not None:
             self._observe(node, outputs)
+        self.after_op(base, outputs)
+
+    def after_op(self, base: str, outputs: Sequence[torch.Tensor]) -> None:
+        """An op was traced, `base` is its name without namespace and overload: for others to follow."""
+
+    def met_unseen(self, tensor: torch.Tensor) -> None:
+        """What is read here no traced op has written: for others to follow."""
 
     def _keep(
         self,
@@ -269,54 +295,125 @@ class OpTracer(TorchDispatchMode):
     ) -> None:
         """What is needed to execute it again."""
         node.func, node.numerics = func, capture_numerics()
-        node.args, node.kwargs = _detached(args, captured), _detached(kwargs, captured)
-        if (left_out := _largest_left_out((node.args, node.kwargs))) is not None:
+        node.args, node.kwargs = detached(args, captured), detached(kwargs, captured)
+        if (left_out := largest_left_out((node.args, node.kwargs))) is not None:
             node.why_not_again = f"its inputs were not kept: one of them is too large ({left_out.n_bytes >> 20} MiB)"
-        kept = [(i, t.detach().clone()) for i, t in enumerate(outputs) if _bytes(t) <= CAPTURE_BYTES]
+        kept = [(i, t.detach().clone()) for i, t in enumerate(outputs) if n_bytes(t) <= CAPTURE_BYTES]
         node.positions, node.outputs = tuple(i for i, _ in kept), tuple(t for _, t in kept)
         self._captured |= {storage_key(t) for t in tensors_among(node.args, node.kwargs)} - {0}
 
     def _edge(self, tensor: torch.Tensor) -> Edge:
-        key = storage_key(tensor)
-        written = self._written.get(key) if key else None
-        if written is None:
-            kind, name = self._leaf(tensor)
-            bits = nonfinite_bits(tensor)
-            is_mask = bits & NEGINF and not bits & (NAN | POSINF) and kind != "param" and key not in self._computed
-            if is_mask:
-                bits = bits & ~NEGINF | LITERAL_NEGINF  # an additive mask that came from outside
-            self.leaves.append(Leaf(kind, name, tensor.detach() if bits else None, bits))
-            written = _Written(-len(self.leaves), bits, tensor.detach() if bits else None)
-            if key:
-                self._written[key] = written
-            return Edge(producer=written.edge, bits=bits)
-        if not written.bits:
-            return Edge(producer=written.edge, bits=0)
+        if not self._storages.knows(tensor):
+            return self._from_outside(tensor)
+        producer, before = self._storages.read(tensor)[0], self._bits.get(storage_key(tensor), 0)
+        if not before:
+            return Edge(producer=producer, bits=0)
         now = nonfinite_bits(tensor)  # the part of the storage that this view shows
         bits = 0
         for kind, literal in ((POSINF, LITERAL_POSINF), (NEGINF, LITERAL_NEGINF)):
             if now & kind:
-                bits |= written.bits & (kind | literal) or kind
-        return Edge(producer=written.edge, bits=bits | now & NAN)
+                bits |= before & (kind | literal) or kind
+        return Edge(producer=producer, bits=bits | now & NAN)
 
-    def _write(self, tensor: torch.Tensor, index: int, bits: int) -> None:
+    def _from_outside(self, tensor: torch.Tensor) -> Edge:
         key = storage_key(tensor)
-        if key:
-            before = self._written.get(key)
-            partial = before is not None and before.bits and tensor.numel() < _storage_elements(tensor)
-            if before is not None and partial:
-                bits |= before.bits  # the other part of the storage is as it was
-            self._written[key] = _Written(index, bits, tensor.detach() if bits else None)
+        kind, name = self._leaf(tensor)
+        bits = nonfinite_bits(tensor)
+        is_mask = bits & NEGINF and not bits & (NAN | POSINF) and kind != "param" and key not in self._computed
+        if is_mask:
+            bits = bits & ~NEGINF | LITERAL_NEGINF  # an additive mask that came from outside
+        is_whole = tensor.numel() >= _storage_elements(tensor) if key else True
+        self.leaves.append(Leaf(kind, name, tensor.detach() if bits else None, bits, is_whole))
+        self._note(tensor, -len(self.leaves), bits)
+        return Edge(producer=-len(self.leaves), bits=bits)
 
-    def _forget(self, read: list[torch.Tensor]) -> None:
-        for tensor in read:
-            self._written.pop(storage_key(tensor), None)
+    def _look(
+        self,
+        read: list[torch.Tensor],
+        edges: tuple[Edge, ...],
+        captured: dict[int, torch.Tensor | LeftOut],
+        outputs: tuple[torch.Tensor, ...],
+        place: OpPlace,
+        name: str,
+    ) -> tuple[Edge, ...]:
+        """An op has made something bad of good values: was what it read as good as the trace knows?"""
+        changed = {storage_key(tensor) for tensor in outputs}
+        found: list[Edge] = []
+        for tensor, edge in zip(read, edges, strict=True):
+            value = captured.get(id(tensor), None if storage_key(tensor) in changed else tensor)
+            found.append(
+                edge if not isinstance(value, torch.Tensor) else self._looked_at(tensor, edge, value, place, name)
+            )
+        return tuple(found)
 
-    def _before_write(self, written: list[torch.Tensor]) -> dict[int, torch.Tensor | LeftOut]:
-        return {
-            id(t): t.detach().clone() if t.numel() == 0 or 0 < _bytes(t) <= CAPTURE_BYTES else LeftOut(_bytes(t))
-            for t in written
-        }
+    def _looked_at(
+        self, tensor: torch.Tensor, edge: Edge, value: torch.Tensor, place: OpPlace | None, name: str
+    ) -> Edge:
+        """The edge of what an op reads, after a look at it: it may have been written by what nobody traced.
+
+        Args:
+            value: the values that it had then.
+            place: of the op; None: where the trace ends.
+        """
+        if edge.real or not self._storages.knows(tensor):
+            return edge
+        now = nonfinite_bits(value)
+        for kind, literal in ((POSINF, LITERAL_POSINF), (NEGINF, LITERAL_NEGINF)):
+            now &= ~kind if edge.bits & literal else ~0
+        if now == NEGINF:  # an additive mask that was written otherwise
+            self._note(tensor, edge.producer, edge.bits | LITERAL_NEGINF)
+            return Edge(producer=edge.producer, bits=edge.bits | LITERAL_NEGINF)
+        leaf = self.leaves[-1 - edge.producer] if now and edge.producer < 0 else None
+        if leaf is not None and not leaf.is_whole:  # another part of it was read before
+            leaf.tensor, leaf.bits = value.detach(), leaf.bits | now
+            self._note(tensor, edge.producer, leaf.bits)
+            return Edge(producer=edge.producer, bits=now)
+        return self._unseen(tensor, edge, value, now, place, name) if now else edge
+
+    def _unseen(
+        self, tensor: torch.Tensor, edge: Edge, value: torch.Tensor, bits: int, place: OpPlace | None, name: str
+    ) -> Edge:
+        """A node for what has written this: it has no inputs but those bad ones that were at hand."""
+        self.met_unseen(tensor)
+        writer = self.nodes[edge.producer] if edge.producer >= 0 else None
+        where = writer.place if writer is not None else place or self.nodes[-1].place
+        at_hand = self._at_hand.of(tensor, self._known, self._edge)
+        index = len(self.nodes)
+        traced = TracedOp(index=index, op=UNSEEN, phase=where.phase, bits=bits, inputs=tuple(at_hand), node=where.node)
+        self.nodes.append(
+            Node(
+                traced=traced, place=where, unseen=Unseen(edge.producer if writer is not None else -1, name),
+                why_not_again="the dispatcher did not show it",
+                outputs=(value.detach().clone(),) if n_bytes(value) <= CAPTURE_BYTES else (), positions=(0,),
+                shapes=(tuple(value.shape),), dtypes=(str(value.dtype).removeprefix("torch."),),
+            )
+        )  # fmt: skip
+        self._write(tensor, index, bits)
+        return Edge(producer=index, bits=bits)
+
+    def _known(self, tensor: torch.Tensor) -> Edge | None:
+        """What is known of a tensor without a look; None: nothing."""
+        if not self._storages.knows(tensor):
+            return None
+        return Edge(producer=self._storages.read(tensor)[0], bits=self._bits.get(storage_key(tensor), 0))
+
+    def _write(self, tensor: torch.Tensor, index: int, bits: int, *, is_room: bool = False) -> None:
+        if not storage_key(tensor):
+            return
+        before = self._bits.get(storage_key(tensor), 0) if self._storages.knows(tensor) else 0
+        if before and tensor.numel() < _storage_elements(tensor):
+            bits |= before  # the other part of the storage is as it was
+        self._note(tensor, index, bits, is_room=is_room)
+
+    def _note(self, tensor: torch.Tensor, producer: int, bits: int, *, is_room: bool = False) -> None:
+        key = storage_key(tensor)
+        if not key:
+            return
+        self._storages.write(tensor, producer, undefined=is_room)
+        if bits:
+            self._bits[key] = bits
+        else:
+            self._bits.pop(key, None)
 
 
 def _literal_bits(args: Any, kwargs: Any) -> int:
@@ -352,31 +449,5 @@ def _other_factor_is_zero(read: list[torch.Tensor], edges: tuple[Edge, ...], out
     return bool((other.expand_as(outputs[0])[bad] == 0).all())
 
 
-def _detached(value: Any, captured: dict[int, torch.Tensor | LeftOut]) -> Any:
-    """The arguments as they were before the op ran, off the autograd graph; for what is too large a `LeftOut`."""
-    if isinstance(value, torch.Tensor):
-        kept = captured.get(id(value))
-        if kept is not None:
-            return kept
-        return value.detach() if _bytes(value) <= CAPTURE_BYTES else LeftOut(_bytes(value))
-    if isinstance(value, (list, tuple)):
-        return type(value)(_detached(item, captured) for item in value)
-    if isinstance(value, dict):
-        return {key: _detached(item, captured) for key, item in value.items()}
-    return value
-
-
-def _largest_left_out(value: Any) -> LeftOut | None:
-    if isinstance(value, LeftOut):
-        return value
-    items = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
-    found = [left_out for item in items if (left_out := _largest_left_out(item)) is not None]
-    return max(found, key=lambda each: each.n_bytes, default=None)
-
-
 def _storage_elements(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().nbytes() // max(tensor.element_size(), 1)
-
-
-def _bytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size() if tensor.layout == torch.strided else 0

@@ -7,9 +7,9 @@ What it means
 
 How it is decided
     At least one gradient or loss differs in its bits (where replays differ among themselves, at this step or another,
-    by more than 10 times as much as they do), the other gradients of the step or another step of the same rank came out equal in every bit, every op
-    of the replay that can be judged agrees with float64 on the CPU, and not half of the ranks or more differ at
-    once. No Python number that modules and hooks keep changed while replaying.
+    by more than 10 times as much as they do), the other gradients of the step or another step of the same rank came
+    out equal in every bit, every op of the replay that can be judged agrees with float64 on the CPU, and not half of
+    the ranks or more differ at once. No Python number that modules and hooks keep changed while replaying.
 
 What to do
     Once may be a cosmic ray. Note the rank, host and serial number; look at its ECC counters; take the host out and
