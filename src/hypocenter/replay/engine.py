@@ -119,6 +119,8 @@ class Replayer:
 
     def unlike_the_run(self, microbatch: Microbatch) -> str:
         """Why this micro-batch, which was just done again, need not have come to the bits of the run; or ''."""
+        if microbatch.why_not:
+            return ""
         if any(event.numerics.is_fp8 for _, event in self._tape.slice(microbatch)):
             return "the run computed in FP8, with scales that have moved on since"
         return "what ran as compiled code is done again operator by operator" if self._was_compiled else ""

@@ -47,6 +47,7 @@ from hypocenter.tap.tree import replace_tensors
 
 _SIGN_FLIPS = frozenset({"neg", "mul", "div", "sub", "rsub", "neg_", "mul_", "div_", "sub_"})
 MAX_CAPTURES = 48
+MAX_CAPTURED_BYTES = 2 << 30  # of all of them
 
 
 @dataclass(slots=True, kw_only=True)
@@ -136,7 +137,7 @@ class OpTracer(TorchDispatchMode):
         self._observe = observe
         self._capture = capture
         self._computed = computed  # storages from outside whose negative infinities are no mask
-        self._n_captures = 0
+        self._n_captures = self._n_captured_bytes = 0
         self._captured: set[int] = set()  # storages of what is kept to execute ops again
         self._storages = Storages()
         self._bits: dict[int, int] = {}  # of storages that hold something that is not finite
@@ -153,7 +154,7 @@ class OpTracer(TorchDispatchMode):
         self.nodes.clear()
         self.leaves.clear()
         self._storages, self._bits, self._at_hand = Storages(), {}, AtHand()
-        self._n_captures = 0
+        self._n_captures = self._n_captured_bytes = 0
         self._captured.clear()
         self._flow.end()
 
@@ -270,7 +271,7 @@ class OpTracer(TorchDispatchMode):
             scalars=tuple(v for v in (*args, *kwargs.values()) if isinstance(v, (int, float))),
             is_gradient=self._flow.note(base, read, outputs) and place.phase == "backward",
         )
-        if func is not None and self._capture and is_transition(traced) and self._n_captures < MAX_CAPTURES:
+        if func is not None and self._capture and is_transition(traced) and self._has_room():
             self._n_captures += 1
             self._keep(node, func, args, kwargs, captured, outputs)
         self.nodes.append(node)
@@ -283,6 +284,9 @@ class OpTracer(TorchDispatchMode):
 
     def met_unseen(self, tensor: torch.Tensor) -> None:
         """What is read here no traced op has written: for others to follow."""
+
+    def _has_room(self) -> bool:
+        return self._n_captures < MAX_CAPTURES and self._n_captured_bytes < MAX_CAPTURED_BYTES
 
     def _keep(
         self,
@@ -300,6 +304,7 @@ class OpTracer(TorchDispatchMode):
             node.why_not_again = f"its inputs were not kept: one of them is too large ({left_out.n_bytes >> 20} MiB)"
         kept = [(i, t.detach().clone()) for i, t in enumerate(outputs) if n_bytes(t) <= CAPTURE_BYTES]
         node.positions, node.outputs = tuple(i for i, _ in kept), tuple(t for _, t in kept)
+        self._n_captured_bytes += sum(n_bytes(t) for t in tensors_among(node.args, node.kwargs, node.outputs))
         self._captured |= {storage_key(t) for t in tensors_among(node.args, node.kwargs)} - {0}
 
     def _edge(self, tensor: torch.Tensor) -> Edge:

@@ -63,7 +63,11 @@ class SdcCheck(Observer):
 
     def before_backward(self, roots: Sequence[torch.Tensor]) -> None:
         """Take the bits of the gradients of this micro-batch as they come, if this step is to be checked."""
-        if self._hooks or not (self._due(self.context.clock.step) or self._confirm):
+        if (
+            self._hooks
+            or len(self._witness) >= MAX_MICROBATCHES
+            or not (self._due(self.context.clock.step) or self._confirm)
+        ):
             return
         self._seen = []
         for name, parameter in self.context.names.parameters():
