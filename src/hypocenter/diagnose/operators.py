@@ -38,7 +38,7 @@ SOFTMAX = frozenset({"softmax", "_softmax", "log_softmax", "_log_softmax", "_saf
 ATTENTION = frozenset(
     {"scaled_dot_product_attention", "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention"}
     | {"_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_attention_math"}
-    | {"_scaled_dot_product_cudnn_attention", "_scaled_dot_product_fused_attention_overrideable"}
+    | {"_scaled_dot_product_cudnn_attention", "_scaled_dot_product_fused_attention_overrideable", "flex_attention"}
 )
 LOG = frozenset({"log", "log2", "log10", "log1p", "logit", "xlogy", "special_xlogy", "binary_cross_entropy"})
 DIVISION = frozenset({"div", "divide", "true_divide", "reciprocal", "rsqrt", "addcdiv", "remainder", "fmod"})
@@ -57,7 +57,7 @@ UNORDERED = frozenset(
     {"scatter_add", "index_add", "index_put", "scatter_reduce", "embedding_dense_backward", "put", "histc", "bincount"}
     | {"embedding_backward", "_embedding_bag_dense_backward", "upsample_bilinear2d_backward", "convolution_backward"}
     | {f"{name}_backward" for name in ATTENTION}
-    | {"_flash_attention_backward", "_efficient_attention_backward", "flex_attention_backward"}
+    | {"_flash_attention_backward", "_efficient_attention_backward"}
 )
 """Kernels that may add in any order on an accelerator: two executions may differ in the last bits."""
 

@@ -11,6 +11,7 @@ from hypocenter.diagnose.evidence import OpFacts, Rerun, TensorFacts
 from hypocenter.replay.repeated import repeated
 from hypocenter.summary.reducers.torch import summarize
 from hypocenter.summary.reducers.torch_float64 import has_float64
+from hypocenter.tap.dispatch import declared, is_random
 from hypocenter.tap.numerics import numerics_entered
 from hypocenter.tap.tracer import Leaf, LeftOut, Node, OpTracer
 
@@ -126,7 +127,7 @@ def rerun_same(node: Node, device: str | None = None) -> Rerun:
     """
     if why := _why_not(node):
         return Rerun(why_not=why)
-    if torch.Tag.nondeterministic_seeded in node.func.tags:
+    if is_random(node.func):
         return Rerun(why_not="it draws random numbers")
     original, at = bad_output(node), _bad_at(node)
     if original is None or at is None:
@@ -202,7 +203,7 @@ def op_facts(tracer: OpTracer, node: Node, *, detailed: bool = True) -> OpFacts:
     inputs: list[TensorFacts] = []
     scalars: dict[str, Any] = {}
     if detailed and node.args is not None:
-        schema = [argument.name for argument in node.func._schema.arguments]
+        schema = [argument.name for argument in declared(node.func)] or [f"in[{i}]" for i in range(len(node.args))]
         position = 0
         for name, value in (*zip(schema, node.args, strict=False), *node.kwargs.items()):
             if value is None:

@@ -17,6 +17,7 @@ import torch
 
 from hypocenter.diagnose.evidence import Evidence
 from hypocenter.errors import BundleError
+from hypocenter.tap.dispatch import declared
 from hypocenter.tap.tracer import Node
 
 OP_FILE, TENSOR_FILE, SCRIPT_FILE = "op.json", "inputs.safetensors", "repro.py"
@@ -98,7 +99,7 @@ def write_bundle(
     from safetensors.torch import save_file  # here: a healthy training process never needs it
 
     tensors: dict[str, torch.Tensor] = {}
-    names = [argument.name for argument in node.func._schema.arguments]
+    names = [argument.name for argument in declared(node.func)]
 
     def encode(value: Any, name: str) -> Any:
         if isinstance(value, torch.Tensor):

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from hypocenter.unwarned import unwarned
+
 
 class Eagerly(contextlib.ExitStack):
     """Inside this block nothing that was compiled runs as such.
@@ -23,6 +25,7 @@ class Eagerly(contextlib.ExitStack):
     def __enter__(self) -> Eagerly:
         super().__enter__()
         self.enter_context(torch.compiler.set_stance("force_eager"))
+        self.enter_context(unwarned())  # FlexAttention warns that it is slow so
         eval_frame: Any = sys.modules.get("torch._dynamo.eval_frame")
         ask: Any = getattr(eval_frame, "_callback_from_stance", None)  # what each compiled function does first
         if ask is not None:

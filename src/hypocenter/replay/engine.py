@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
 
 from hypocenter.replay import alone, sharded, torch_state
 from hypocenter.replay.eagerly import Eagerly
@@ -23,6 +23,7 @@ from hypocenter.replay.own_groups import OwnCollectives, OwnGroups
 from hypocenter.replay.user_operations import in_loss_code, outside_modules
 from hypocenter.replay.whole import model as sharding
 from hypocenter.replay.whole.model import Whole
+from hypocenter.tap.dispatch import Mode
 from hypocenter.tap.gradients import local
 from hypocenter.tap.handed_in import handed_in
 from hypocenter.tap.lent import lending
@@ -414,7 +415,7 @@ def _nobody(_: Any) -> None:
     """Nobody has to be told."""
 
 
-class _FormatsSeen(TorchDispatchMode):
+class _FormatsSeen(Mode):
     """Collects the formats of all results."""
 
     def __init__(self) -> None:

@@ -163,9 +163,14 @@ class Boundary:
         return bool(self._check and self._check.bad_params)
 
     def before(
-        self, optimizer: Any, scaled: ScaledUpdate | None, gradients: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()
-    ) -> None:
-        """An optimizer is about to step: check, agree with the other ranks, investigate what failed."""
+        self, optimizer: Any, scaled: ScaledUpdate | None, gradients: Sequence[tuple[torch.Tensor, torch.Tensor]] = (),
+        *, has_gradients: bool = True,
+    ) -> None:  # fmt: skip
+        """An optimizer is about to step: check, agree with the other ranks, investigate what failed.
+
+        Args:
+            has_gradients: False: these are their norms; they themselves are gone.
+        """
         self._parts.where.note("check")
         self._parts.roots.reset()
         self._finding = self._parts.parameter_check.read() or self._finding
@@ -238,7 +243,7 @@ class Boundary:
             step=self._step,
             optimizer=optimizer,
             parameters=parameters,
-            gradients=gradients,
+            gradients=gradients if has_gradients else (),
             microbatches=self._parts.tape.microbatches,
             check=check,
             scaled=scaled,

@@ -17,12 +17,13 @@ from types import CodeType, FrameType
 from typing import Any, TypeVar
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
 
 from hypocenter.opbits import Event, Place, Read, Write
 from hypocenter.tap import quiet
 from hypocenter.tap.collective_ops import is_collective, is_wrapped, operands, result_of
 from hypocenter.tap.digest import digests, to_host
+from hypocenter.tap.dispatch import Mode, declared, is_mutable, is_random, is_view, name_of
 from hypocenter.tap.host_digest import host_digest
 from hypocenter.tap.op_context import OpContext
 from hypocenter.tap.source import is_library, source_of
@@ -46,7 +47,7 @@ class _Begun:
     state: int | None
 
 
-class BitsTap(TorchDispatchMode):
+class BitsTap(Mode):
     """Notes every operator.
 
     Args:
@@ -97,7 +98,7 @@ class BitsTap(TorchDispatchMode):
         if is_wrapped(types):
             return NotImplemented  # we want what the wrapper does inside
         base = func.__name__.partition(".")[0]
-        if self.is_off or quiet.is_on() or func.namespace in _OTHERS or func.is_view or base in _SAME_VALUES:
+        if self.is_off or quiet.is_on() or func.namespace in _OTHERS or is_view(func) or base in _SAME_VALUES:
             return func(*args, **kwargs)
         begun = self._guarded(lambda: self._begun(func, args, kwargs))
         out = func(*args, **kwargs)
@@ -150,7 +151,7 @@ class BitsTap(TorchDispatchMode):
         is_room, is_under_way = base in UNDEFINED or func.namespace in _PARTLY, is_collective(func)
         found = [None] * len(outputs) if is_room or is_under_way else digests_of(outputs)
         event = self.add(
-            "op", str(func), self._place(str(func)), reads=reads,
+            "op", name_of(func), self._place(name_of(func)), reads=reads,
             writes=[Write(digest, form(t)) for t, digest in zip(outputs, found, strict=True)],
             generator=_generator_name(drawn[0]), state=drawn[1],
             note=str(drawn[0].initial_seed()) if drawn[0] is not None else "", arguments=arguments,
@@ -283,7 +284,7 @@ def form(tensor: torch.Tensor) -> str:
 
 def _generator(func: Any, args: Any, kwargs: Any) -> torch.Generator | None:
     """The generator that an operator may draw from."""
-    if torch.Tag.nondeterministic_seeded not in func.tags:
+    if not is_random(func):
         return None
     given = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Generator)]
     if given:
@@ -312,10 +313,10 @@ def _generator_name(generator: torch.Generator | None) -> str:
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
-    if not func._schema.is_mutable:
+    if not is_mutable(func):
         return []
     written: list[torch.Tensor] = []
-    for position, argument in enumerate(func._schema.arguments):
+    for position, argument in enumerate(declared(func)):
         if argument.alias_info is not None and argument.alias_info.is_write:
             written += _flat((args[position] if position < len(args) else kwargs.get(argument.name),))
     return written

@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from hypocenter.optrace import (
     LITERAL_NEGINF,
@@ -36,6 +35,7 @@ from hypocenter.optrace import (
 )
 from hypocenter.tap.at_hand import AtHand
 from hypocenter.tap.collective_ops import is_collective, is_wrapped, operands, result_of
+from hypocenter.tap.dispatch import Mode, declared, is_mutable, name_of
 from hypocenter.tap.gradient_flow import GradientFlow
 from hypocenter.tap.gradients import local
 from hypocenter.tap.kept_arguments import CAPTURE_BYTES, LeftOut, before_write, detached, largest_left_out, n_bytes
@@ -117,7 +117,7 @@ def _accumulator(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-class OpTracer(TorchDispatchMode):
+class OpTracer(Mode):
     """Traces every op of a replay. `leaf` names tensors from outside: tensor -> (kind, name)."""
 
     def __init__(
@@ -190,7 +190,7 @@ class OpTracer(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        name = str(func)
+        name = name_of(func)
         if is_wrapped(types):
             return NotImplemented  # we want what the wrapper does inside
         if func.namespace in ("prim", "profiler"):
@@ -431,10 +431,10 @@ def _literal_bits(args: Any, kwargs: Any) -> int:
 
 
 def _written_arguments(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
-    if not func._schema.is_mutable:
+    if not is_mutable(func):
         return []
     written: list[torch.Tensor] = []
-    for position, argument in enumerate(func._schema.arguments):
+    for position, argument in enumerate(declared(func)):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[position] if position < len(args) else kwargs.get(argument.name)
             written.extend(tensors_among(value))

@@ -39,6 +39,7 @@ class UpdateListener(Protocol):
     def after_gradients(self, gradients: list[tuple[torch.Tensor, torch.Tensor]]) -> None: ...
     def before_clip(self, parameters: list[torch.Tensor]) -> None: ...
     def before_update(self, optimizer: torch.optim.Optimizer) -> None: ...
+    def in_backward(self, optimizer: torch.optim.Optimizer) -> None: ...
     def before_evaluation(self) -> None: ...
     def after_evaluation(self, optimizer: torch.optim.Optimizer) -> None: ...
     def after_update(self, optimizer: torch.optim.Optimizer) -> None: ...
@@ -113,7 +114,7 @@ class UpdateTap:
     @property
     def _is_nested(self) -> bool:
         """Inside a backward (reentrant checkpointing), or in what is our own."""
-        return self._listener.paused or bool(self._depth) or torch._C._current_graph_task_id() != -1
+        return self._listener.paused or bool(self._depth) or _is_in_backward()
 
     def _gradients(
         self, outputs: Any, inputs: Any, grad_outputs: Any, retain_graph: Any, create_graph: Any, *others: Any
@@ -143,7 +144,7 @@ class UpdateTap:
         return Rebound(end, again, wanted_again, None if grad_outputs is None else seeds_again)
 
     def _clip(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Rebound | None:
-        if self._listener.paused:
+        if self._listener.paused or _is_in_backward():
             return None
         parameters, rebound = read_first(args, kwargs)
         if rebound is not None:
@@ -247,6 +248,9 @@ class UpdateTap:
                     parameter.grad = None
         if self._listener.paused or torch.compiler.is_compiling():
             return None
+        if _is_in_backward():  # from a hook on a gradient: the backward as a whole is the update
+            self._listener.in_backward(optimizer)
+            return None
         if self._in_scaled_step:
             self.before_rule(optimizer)
             return None
@@ -294,11 +298,15 @@ class UpdateTap:
         return functools.update_wrapper(watched, closure)
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if self._listener.paused or torch.compiler.is_compiling():
+        if self._listener.paused or torch.compiler.is_compiling() or _is_in_backward():
             return
         self.after_rule(optimizer)
         if not self._in_scaled_step:
             self._listener.after_update(optimizer)
+
+
+def _is_in_backward() -> bool:
+    return torch._C._current_graph_task_id() != -1
 
 
 def _are_tensors(*given: Any) -> bool:
