@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from hypocenter.detect.hardware import Checked, WrongOp, rulings
+from hypocenter.detect.checked import Checked, WrongOp
+from hypocenter.detect.hardware import rulings
 
 WRONG = WrongOp(op="aten.mm.default", site="2", module="Linear", phase="forward", source=None, index="[0]", n_wrong="1")
 

@@ -8,8 +8,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from hypocenter.diagnose.origin import blame, killed_infinities
 from hypocenter.optrace import LITERAL_NEGINF, NEGINF, POSINF
 from hypocenter.tap.names import NameMap
+from hypocenter.tap.nodes import nonfinite_bits
 from hypocenter.tap.op_context import OpContext
-from hypocenter.tap.tracer import OpTracer, nonfinite_bits
+from hypocenter.tap.tracer import OpTracer
 
 
 def traced(model, x, loss_of):

@@ -12,8 +12,10 @@ from hypocenter.replay.repeated import repeated
 from hypocenter.summary.reducers.torch import summarize
 from hypocenter.summary.reducers.torch_float64 import has_float64
 from hypocenter.tap.dispatch import declared, is_random
+from hypocenter.tap.kept_arguments import LeftOut
+from hypocenter.tap.nodes import Leaf, Node
 from hypocenter.tap.numerics import numerics_entered
-from hypocenter.tap.tracer import Leaf, LeftOut, Node, OpTracer
+from hypocenter.tap.tracer import OpTracer
 
 MAX_INDICES = 16
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)

@@ -18,7 +18,7 @@ import torch
 from hypocenter.diagnose.evidence import Evidence
 from hypocenter.errors import BundleError
 from hypocenter.tap.dispatch import declared
-from hypocenter.tap.tracer import Node
+from hypocenter.tap.nodes import Node
 
 OP_FILE, TENSOR_FILE, SCRIPT_FILE = "op.json", "inputs.safetensors", "repro.py"
 FORMAT = 1

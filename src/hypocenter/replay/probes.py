@@ -11,7 +11,8 @@ import torch
 from hypocenter.diagnose.operators import base as base_of
 from hypocenter.replay.adjudicate import bad_mask, bad_output
 from hypocenter.replay.measured import measured
-from hypocenter.tap.tracer import Node, OpTracer
+from hypocenter.tap.nodes import Node
+from hypocenter.tap.tracer import OpTracer
 
 
 def upstream_grad_zero(node: Node) -> bool | None:

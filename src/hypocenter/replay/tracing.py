@@ -12,9 +12,10 @@ from hypocenter.optrace import NEGINF
 from hypocenter.replay.engine import Replayed, Replayer
 from hypocenter.replay.unseen import Watching, number_of
 from hypocenter.tap.names import NameMap
+from hypocenter.tap.nodes import Node, nonfinite_bits
 from hypocenter.tap.op_context import OpContext
 from hypocenter.tap.tape import Microbatch
-from hypocenter.tap.tracer import Node, OpTracer, nonfinite_bits
+from hypocenter.tap.tracer import OpTracer
 
 T = TypeVar("T", bound=OpTracer)
 Observer = Callable[[Node, Sequence[torch.Tensor]], None]

@@ -16,9 +16,10 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from hypocenter.optrace import UNSEEN, UNWRITTEN
 from hypocenter.replay.python_state import is_installed
+from hypocenter.tap.nodes import Node, nonfinite_bits
 from hypocenter.tap.source import is_library, user_frame
 from hypocenter.tap.storages import UNDEFINED
-from hypocenter.tap.tracer import Node, OpTracer, nonfinite_bits
+from hypocenter.tap.tracer import OpTracer
 
 
 class Watching(OpTracer):

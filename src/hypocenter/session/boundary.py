@@ -168,8 +168,7 @@ class Boundary:
     ) -> None:  # fmt: skip
         """An optimizer is about to step: check, agree with the other ranks, investigate what failed.
 
-        Args:
-            has_gradients: False: these are their norms; they themselves are gone.
+        Without `has_gradients` these are their norms; they themselves are gone.
         """
         self._parts.where.note("check")
         self._parts.roots.reset()

@@ -15,7 +15,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -37,9 +37,9 @@ from hypocenter.tap.at_hand import AtHand
 from hypocenter.tap.collective_ops import is_collective, is_wrapped, operands, result_of
 from hypocenter.tap.dispatch import Mode, declared, is_mutable, name_of
 from hypocenter.tap.gradient_flow import GradientFlow
-from hypocenter.tap.gradients import local
 from hypocenter.tap.kept_arguments import CAPTURE_BYTES, LeftOut, before_write, detached, largest_left_out, n_bytes
-from hypocenter.tap.numerics import Numerics, capture_numerics
+from hypocenter.tap.nodes import Leaf, Node, Unseen, nonfinite_bits
+from hypocenter.tap.numerics import capture_numerics
 from hypocenter.tap.op_context import OpContext, OpPlace
 from hypocenter.tap.op_tensors import read_by, storage_key, tensors_among
 from hypocenter.tap.storages import UNDEFINED, Storages
@@ -48,73 +48,6 @@ from hypocenter.tap.tree import replace_tensors
 _SIGN_FLIPS = frozenset({"neg", "mul", "div", "sub", "rsub", "neg_", "mul_", "div_", "sub_"})
 MAX_CAPTURES = 48
 MAX_CAPTURED_BYTES = 2 << 30  # of all of them
-
-
-@dataclass(slots=True, kw_only=True)
-class Node:
-    """One op as it ran, with what adjudication needs of it (only where values stopped being finite)."""
-
-    traced: TracedOp
-    place: OpPlace
-    func: Any = None
-    args: Any = None  # captured, detached
-    kwargs: Any = None
-    outputs: tuple[torch.Tensor, ...] = ()
-    positions: tuple[int, ...] = ()  # of these among all tensors that the op gave
-    why_not_again: str = ""  # why it must not be executed again: something of what it was given is not here
-    numerics: Numerics | None = None  # the settings it ran under
-    shapes: tuple[tuple[int, ...], ...] = ()
-    dtypes: tuple[str, ...] = ()
-    scalars: tuple[float, ...] = ()  # Python numbers among its arguments
-    unseen: Unseen | None = None  # it stands for something that was not traced
-    is_gradient: bool = False  # its results descend from what backward started from: a loss scale multiplies them
-
-
-@dataclass(slots=True)
-class Leaf:
-    """A tensor that was there before any traced op."""
-
-    kind: str  # param, buffer, batch, external, constant
-    name: str
-    tensor: torch.Tensor | None
-    bits: int
-    is_whole: bool = True  # all of its storage was looked at
-
-
-@dataclass(slots=True)
-class Unseen:
-    """Where in the trace a kernel that it does not show has written.
-
-    Attributes:
-        after: the op that wrote the storage last before; -1: none did.
-        before: the op that read it.
-    """
-
-    after: int
-    before: str
-
-
-def nonfinite_bits(tensor: torch.Tensor) -> int:
-    """Which kinds of non-finite values a tensor holds. One reduction if it is clean."""
-    values = local(tensor)
-    if values is None:
-        return 0
-    if values.is_complex():
-        values = torch.view_as_real(values)
-    if values.dtype.itemsize == 1:
-        values = values.float()
-    # sum of |x| in float32: non-finite if any element is, and rarely otherwise; then the exact answer is computed
-    if torch.isfinite(torch.linalg.vector_norm(values, 2, dtype=_accumulator(values.dtype))):
-        return 0
-    return (
-        NAN * bool(torch.isnan(values).any())
-        | POSINF * bool(torch.isposinf(values).any())
-        | NEGINF * bool(torch.isneginf(values).any())
-    )
-
-
-def _accumulator(dtype: torch.dtype) -> torch.dtype:
-    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 class OpTracer(Mode):

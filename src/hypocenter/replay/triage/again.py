@@ -46,13 +46,6 @@ class Examined:
         return difference(self.run, self.again) if self.run is not None else Difference()
 
     @property
-    def noise(self) -> Difference:
-        """How replays differ, at most: what may differ without anything being wrong."""
-        return max(
-            (difference(self.again, each) for each in self.others), key=lambda d: d.largest, default=Difference()
-        )
-
-    @property
     def distances(self) -> list[float]:
         """How far each further replay is from the first; 0 for equal bits."""
         return [difference(self.again, each).largest for each in self.others]
