@@ -166,10 +166,7 @@ class Boundary:
         self, optimizer: Any, scaled: ScaledUpdate | None, gradients: Sequence[tuple[torch.Tensor, torch.Tensor]] = (),
         *, has_gradients: bool = True,
     ) -> None:  # fmt: skip
-        """An optimizer is about to step: check, agree with the other ranks, investigate what failed.
-
-        Without `has_gradients` these are their norms; they themselves are gone.
-        """
+        """About to step: check, agree, investigate what failed. Without `has_gradients` these are their norms alone."""
         self._parts.where.note("check")
         self._parts.roots.reset()
         self._finding = self._parts.parameter_check.read() or self._finding

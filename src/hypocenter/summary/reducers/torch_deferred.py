@@ -6,6 +6,7 @@ in-place change is not seen. All results are bytes of one concatenation, so that
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -82,7 +83,7 @@ def _reduced(row: Tensor) -> Tensor:
     sums, norms = zip(*(_scaled_sums(chunk, unit) for chunk in chunks), strict=True)
     norm = torch.linalg.vector_norm(torch.stack(norms))
     floats = torch.stack([low, high, torch.stack(sums).sum(), norm])
-    counts = torch.stack([counted for _, _, counted in looked]).sum(0, dtype=torch.int32)
+    counts = functools.reduce(torch.add, [counted for _, _, counted in looked])
     sample = spread(row).reshape(-1).to(torch.float32)
     return torch.cat([counts.view(torch.uint8), floats.view(torch.uint8), sample.contiguous().view(torch.uint8)])
 
@@ -96,7 +97,7 @@ def _extremes(chunk: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _scaled_sums(chunk: Tensor, unit: Tensor) -> tuple[Tensor, Tensor]:
-    scaled = chunk.to(torch.float32).nan_to_num(0.0, 0.0, 0.0).div_(unit)
+    scaled = chunk.to(torch.float32).nan_to_num(0.0, 0.0, 0.0) / unit
     return scaled.sum(dtype=torch.float32), torch.linalg.vector_norm(scaled, dtype=torch.float32)
 
 
