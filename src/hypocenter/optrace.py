@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hypocenter.nouns import Phase
@@ -10,6 +11,11 @@ NAN, POSINF, NEGINF, LITERAL_POSINF, LITERAL_NEGINF = 1, 2, 4, 8, 16
 """Kinds of non-finite values. Literal: descends only from constants that the program wrote, such as a mask."""
 
 REAL = NAN | POSINF | NEGINF
+
+UNSEEN = "unseen kernel"
+"""Stands in a trace for what no framework's dispatcher showed, and must have written: its results were read."""
+UNWRITTEN = "unwritten memory"
+"""Stands in a trace for memory that nothing has ever written to, and that was read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,11 +60,17 @@ class TracedOp:
 
 def is_transition(op: TracedOp) -> bool:
     """Whether values stop being finite here (a kind that no input had), or a bad leaf is first used here."""
-    if not op.real:
-        return False
-    if any(edge.producer < 0 and edge.real for edge in op.inputs):
-        return True
-    return op.incoming == 0 or bool(op.bits & NAN and not op.incoming & NAN)
+    return bool(op.real) and (any(e.producer < 0 and e.real for e in op.inputs) or appears([op.bits], op.inputs))
+
+
+def appears(outputs: Sequence[int], inputs: Sequence[Edge]) -> bool:
+    """Whether the results of an op have a kind of non-finite values that no input had."""
+    made = incoming = 0
+    for bits in outputs:
+        made |= bits & REAL
+    for edge in inputs:
+        incoming |= edge.real
+    return bool(made) and (incoming == 0 or bool(made & NAN and not incoming & NAN))
 
 
 def classify(found: int, inputs: tuple[Edge, ...], literal: int, *, flips_sign: bool) -> int:

@@ -391,12 +391,20 @@ NEAR_MISSES = {
         "accumulation-overflow",
     ),
     "finite the second time: the hardware": (
-        lambda: replace(a1_linear(), again=Rerun(ran=True, finite=True, equal_bits=False)),
+        lambda: replace(a1_linear(), again=Rerun(ran=True, finite=True, equal_bits=False, n_runs=59)),
         "hardware-fault",
+    ),
+    "finite the second time, and not done more often": (
+        lambda: replace(a1_linear(), again=Rerun(ran=True, finite=True, equal_bits=False, n_runs=4)),
+        "format-overflow",
+    ),
+    "finite most of the time": (
+        lambda: replace(a1_linear(), again=Rerun(ran=True, finite=True, equal_bits=False, n_runs=5, repeats=False)),
+        "format-overflow",
     ),
     "an op that may add in any order is not judged": (
         lambda: replace(a1_linear(), origin=replace(a1_linear().origin, op="aten.index_add.default"),
-                        again=Rerun(ran=True, finite=True, equal_bits=False)),
+                        again=Rerun(ran=True, finite=True, equal_bits=False, n_runs=59)),
         "accumulation-overflow",
     ),
     "finite on the CPU, and float64 fits: the kernel": (

@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import ctypes
 import random
 
 import numpy as np
@@ -153,3 +154,26 @@ def test_what_cannot_be_put_back_is_told(tmp_path):
     model.cache = None
     with (tmp_path / "log").open("w") as model.log:
         assert "TextIOWrapper" in why_not([model])
+
+
+def test_a_tensor_that_a_kernel_has_written_unseen_is_put_back_and_looks_untouched():
+    class Scales(nn.Module):
+        """Keeps a history of largest values, as FP8 layers do, written by a kernel of an extension."""
+
+        def __init__(self):
+            super().__init__()
+            self.amax_history = torch.zeros(4)
+
+        def forward(self, x):
+            ctypes.memset(self.amax_history.data_ptr(), 1, 16)
+            return x
+
+    module = Scales()
+    version = module.amax_history._version
+
+    with kept([module]):
+        module(torch.ones(2))
+        assert module.amax_history.any()
+
+    assert not module.amax_history.any()
+    assert module.amax_history._version == version

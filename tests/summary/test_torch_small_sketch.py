@@ -4,7 +4,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from hypocenter.summary.reducers import torch_small_sketch
+from hypocenter.summary.reducers.torch_signs import block_elements
 from hypocenter.summary.reducers.torch_sketch import sketch_of
 from hypocenter.summary.reducers.torch_small_sketch import SMALL, small_sketches
 from hypocenter.summary.sketch import K
@@ -46,3 +49,58 @@ def test_one_changed_element_shows_the_same_magnitude_everywhere() -> None:
 
 def test_nothing_to_sketch() -> None:
     assert small_sketches([torch.empty(3, device="meta"), torch.empty(0)]) == [None, None]
+
+
+@pytest.fixture
+def precision():
+    before = torch.get_float32_matmul_precision()
+    yield torch.set_float32_matmul_precision
+    torch.set_float32_matmul_precision(before)
+
+
+class ShortFactors(TorchDispatchMode):
+    """Products as a device makes them that cuts factors: here to the 8 bits of bfloat16."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.mm.default:
+            args = tuple(factor.to(torch.bfloat16).to(factor.dtype) for factor in args)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_precision_of_products_that_the_user_has_set_does_not_reach_it(precision, dtype) -> None:
+    values = (torch.randn(64, 48, generator=torch.Generator().manual_seed(3)) + 100.0).to(dtype)
+    precision("highest")
+    small, whole = small_sketches([values])[0], sketch_of(values)
+
+    precision("medium")
+    with ShortFactors():
+        small_again, whole_again = small_sketches([values])[0], sketch_of(values)
+
+    scale = float(values.float().norm())
+    for exact, again in ((small, small_again), (whole, whole_again)):
+        torch.testing.assert_close(again, exact, rtol=1e-5, atol=1e-6 * scale)
+
+
+class Counting(TorchDispatchMode):
+    n = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.n += not func.is_view
+        return func(*args, **(kwargs or {}))
+
+
+def test_blocks_are_sized_for_devices(monkeypatch) -> None:
+    assert block_elements(torch.device("cuda")) == 32 * block_elements(torch.device("cpu"))
+    values = torch.ones(2048, 2048, dtype=torch.bfloat16)  # 4M elements
+    counts = []
+    for kind in ("cpu", "cuda"):
+        n_elements = block_elements(torch.device(kind))
+        monkeypatch.setattr(torch_small_sketch, "block_elements", lambda _, n=n_elements: n)
+        small_sketches([values])  # its signs are made once
+        with Counting() as counting:
+            small_sketches([values])
+        counts.append(counting.n)
+
+    assert counts[0] > 32
+    assert counts[1] <= 6

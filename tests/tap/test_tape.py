@@ -252,3 +252,46 @@ def test_an_input_whose_gradient_is_asked_for_has_one_stand_in(is_operand_first:
 
         kept = {e.tensor for event in watched.tape.events for e in event.externals if e.tensor.shape == x.shape}
         assert len(kept) == 1
+
+
+def test_what_a_stage_of_a_pipeline_receives_counts_as_kept():
+    class Stage(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc, self.input_tensor = nn.Linear(4, 1), None
+
+        def forward(self):
+            return self.fc(self.input_tensor)
+
+    stage = Stage()
+    with Watched(keep_bytes=1000) as watched:
+        for _ in range(3):
+            stage.input_tensor = torch.randn(25, 4, requires_grad=True)  # 400 bytes
+            stage()
+
+        assert "larger than keep_mb" in watched.tape.broken
+        assert watched.tape.events == []
+
+
+def test_the_gradients_that_backward_starts_from_count_as_kept():
+    model = nn.Linear(4, 100)
+    with Watched(keep_bytes=1000) as watched:
+        for number in range(3):
+            watched.tape.close_microbatch(number, 0, [model(torch.ones(1, 4))], [torch.ones(1, 100)])
+
+        assert "larger than keep_mb" in watched.tape.broken
+        assert [m.seeds for m in watched.tape.microbatches] == [[None]] * 3
+        assert all(m.why_not for m in watched.tape.microbatches)
+
+
+def test_micro_batches_that_no_update_follows_do_not_grow_for_ever(monkeypatch):
+    from hypocenter.tap import tape as taping
+
+    monkeypatch.setattr(taping, "MAX_MICROBATCHES", 8)
+    model = nn.Linear(4, 1)
+    with Watched() as watched:
+        for number in range(20):
+            watched.tape.close_microbatch(number, 0, [model(torch.ones(1, 4)).sum()], [None])
+
+        assert [m.number for m in watched.tape.microbatches] == list(range(12, 20))
+        assert "without an update" in watched.tape.broken

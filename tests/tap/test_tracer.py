@@ -3,12 +3,14 @@
 import pytest
 import torch
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from hypocenter.diagnose.origin import blame, killed_infinities
 from hypocenter.optrace import LITERAL_NEGINF, NEGINF, POSINF
 from hypocenter.tap.names import NameMap
+from hypocenter.tap.nodes import nonfinite_bits
 from hypocenter.tap.op_context import OpContext
-from hypocenter.tap.tracer import OpTracer, nonfinite_bits
+from hypocenter.tap.tracer import OpTracer
 
 
 def traced(model, x, loss_of):
@@ -246,3 +248,42 @@ def test_kinds_of_non_finite_values_for_every_floating_dtype():
     assert nonfinite_bits(torch.full((4,), 3e38)) == 0  # the norm overflows, the values do not
     assert nonfinite_bits(torch.ones(3, dtype=torch.int64)) == 0
     assert nonfinite_bits(torch.empty(0)) == 0
+
+
+def test_a_batch_of_which_a_good_part_was_read_first_is_bad_all_the_same():
+    class Halves(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(2, 1)
+
+        def forward(self, x):
+            return self.fc(x[0]) + self.fc(x[1])
+
+    x = torch.ones(3, 4)
+    x[1, 3] = float("nan")
+    tracer, loss, _ = traced(Halves(), (x[:, :2], x[:, 2:]), lambda y: y.sum())
+
+    found = origin(tracer, loss)
+    assert found.origin is None
+    assert (tracer.leaves[found.leaf].kind, tracer.leaves[found.leaf].tensor.shape) == ("batch", (3, 2))
+
+
+def test_what_is_not_finite_is_not_held():
+    held = []
+
+    class Temporaries(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(4, 4)
+
+        def forward(self, x):
+            h = torch.log(self.fc(x) * 0.0 - 1.0)
+            for _ in range(4):
+                h = h.detach() * 2.0
+                held.append(StorageWeakRef(h.untyped_storage()))
+            return self.fc(h)
+
+    tracer, loss, _ = traced(Temporaries(), torch.randn(2, 4), lambda y: y.sum())
+
+    assert [ref.expired() for ref in held[:-1]] == [True] * 3
+    assert tracer.nodes[origin(tracer, loss).origin].traced.op == "aten.log.default"

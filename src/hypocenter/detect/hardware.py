@@ -6,101 +6,20 @@ wrong there too; and right results everywhere leave the data and the mathematics
 to say nothing: programs with state of their own, devices that add in any order, neighbours that are not alike.
 """
 
-# pyright: reportAttributeAccessIssue=false
-# (pyarrow.compute makes its functions when it is imported)
-
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from hypocenter import repetition
+from hypocenter.detect.checked import NOISE, Checked, WrongOp, checks_in
 from hypocenter.detect.panel import Panel
-from hypocenter.nouns import Confidence, Finding, Phase, Place, Reading, Source
+from hypocenter.nouns import Confidence, Finding, Phase, Place, Source
 
 Kind = Literal["transient", "persistent", "kernel"]
-NOISE = 10.0  # times what two replays differ by: less than that between run and replay is noise too
-LEAST = 1e-6  # relative difference of norms that is looked at where two replays differ: about 16 ulps of float32
 MOVED = 2  # elements: one wrong place is another one when the rows are moved
-ROUNDING = 1e-4  # largest relative difference of norms that other summation orders make in float32
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WrongOp:
-    """An op that does not agree with float64."""
-
-    op: str
-    site: str
-    module: str
-    phase: str
-    source: Source | None
-    index: str
-    n_wrong: str
-    got: float | None = None
-    float64: float | None = None
-    bound: float | None = None
-
-
-@dataclass(slots=True, kw_only=True)
-class Checked:
-    """What one rank's check of one micro-batch came to."""
-
-    rank: int
-    step: int
-    microbatch: int
-    why: str = ""
-    run: int | None = None  # digests
-    again: int | None = None
-    second: int | None = None
-    differ: tuple[str, ...] = ()  # parameters (and `loss`) with other bits than in the run
-    n_compared: int = 0
-    n_equal: int = 0
-    largest: float = 0.0  # relative difference of norms
-    noise: float = 0.0
-    n_ops: int = 0
-    n_wrong: int = 0
-    wrong: list[WrongOp] = field(default_factory=list)
-    state: tuple[str, ...] = ()
-    n_bad_inputs: int = 0
-    neighbour: int = -1  # rank; -1: nobody did it again
-    is_alike: bool = True
-    theirs: int | None = None  # digest
-    theirs_differ: tuple[str, ...] = ()
-    theirs_largest: float = 0.0
-    theirs_wrong: int = 0
-    theirs_ops: int = 0
-    parting: Reading | None = None
-    moved: tuple[float, float] = (0.0, 0.0)  # elements that moved rows changed: here, there
-    notes: tuple[str, ...] = ()
-
-    @property
-    def is_noisy(self) -> bool:
-        """Two replays differ."""
-        return self.second is not None and self.second != self.again
-
-    @property
-    def run_differs(self) -> bool:
-        """The run computed something else than the replay, beyond what two replays differ by."""
-        if not self.differ or self.again is None:
-            return False
-        return not self.is_noisy or self.largest > max(NOISE * self.noise, LEAST)
-
-    @property
-    def run_agrees(self) -> bool:
-        """Gradients were compared, and every bit is equal."""
-        return self.n_compared > 1 and not self.differ
-
-    @property
-    def neighbour_agrees(self) -> bool:
-        """A neighbour's device came to the same bits."""
-        return self.theirs is not None and self.theirs == self.again
-
-    @property
-    def neighbour_differs(self) -> bool:
-        """It did not; one that is not alike only counts beyond rounding."""
-        if self.theirs is None or self.theirs == self.again or not self.theirs_differ:
-            return False
-        return (self.is_alike and not self.is_noisy) or self.theirs_largest > max(ROUNDING, NOISE * self.noise)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,91 +34,17 @@ class Ruling:
     ranks: tuple[int, ...] = ()  # of which one is meant, when it cannot be told which
 
 
-def checks_in(panel: Panel) -> list[Checked]:
-    """The checks of one step, by rank and micro-batch."""
-    import pyarrow.compute as pc
-
-    table = panel.table
-    rows = table.filter(pc.equal(table["site"], "sdc")) if table.num_rows else table
-    found: dict[tuple[int, int], Checked] = {}
-    for rank, row in panel.readings(rows) if rows.num_rows else ():
-        key = (rank, row.microbatch)
-        _read(found.setdefault(key, Checked(rank=rank, step=panel.step, microbatch=row.microbatch)), row)
-    return [found[key] for key in sorted(found)]
-
-
-def _read(check: Checked, row: Reading) -> None:
-    port, names, size = row.port, row.names, row.summary
-    if port == "run":
-        check.why, check.run = (names or ("",))[0], row.digest
-    elif port == "again[0]":
-        check.again, check.differ = row.digest, names
-        check.n_compared, check.n_equal = size.n, size.n_zero
-        check.largest = float("inf") if size.n_posinf else size.absmax
-    elif port == "again[1]":
-        check.second, check.noise = row.digest, float("inf") if size.n_posinf else size.absmax
-    elif port == "ops":
-        check.n_ops, check.n_wrong = size.n - size.n_nan, int(size.sum)
-    elif port == "state":
-        check.state = names
-    elif port == "batch":
-        check.n_bad_inputs = size.n
-    elif port.startswith("neighbour"):
-        _read_neighbour(check, row)
-    elif port == "parting":
-        check.parting = row
-    elif port in ("parting.here", "parting.there"):
-        here, there = check.moved
-        check.moved = (size.sum, there) if port == "parting.here" else (here, size.sum)
-    elif port.startswith("op["):
-        _read_op(check, row)
-    elif port == "impossible":
-        check.notes = names
-
-
-def _read_neighbour(check: Checked, row: Reading) -> None:
-    if row.port == "neighbour.ops":
-        check.theirs_ops, check.theirs_wrong = row.summary.n - row.summary.n_nan, int(row.summary.sum)
-        return
-    if row.port == "neighbour.impossible":
-        return
-    who, *differ = row.names or ("",)
-    check.neighbour = int(who.removeprefix("rank ")) if who.removeprefix("rank ").isdigit() else -1
-    check.theirs, check.theirs_differ, check.is_alike = row.digest, tuple(differ), row.port == "neighbour"
-    check.theirs_largest = float("inf") if row.summary.n_posinf else row.summary.absmax
-
-
-def _read_op(check: Checked, row: Reading) -> None:
-    value = _scalar(row)
-    if row.port.endswith("]"):
-        site, phase, index, n_wrong = (*row.names, "", "", "", "")[:4]
-        check.wrong.append(
-            WrongOp(
-                op=row.op, site=site, module=row.module, phase=phase, source=row.source, index=index,
-                n_wrong=n_wrong, got=value,
-            )
-        )  # fmt: skip
-    elif check.wrong and row.port.endswith(".float64"):
-        check.wrong[-1] = replace(check.wrong[-1], float64=value)
-    elif check.wrong and row.port.endswith(".bound"):
-        check.wrong[-1] = replace(check.wrong[-1], bound=value)
-
-
-def _scalar(row: Reading) -> float | None:
-    size = row.summary
-    if size.n_nan:
-        return float("nan")
-    return float("inf") if size.n_posinf else float("-inf") if size.n_neginf else size.max
-
-
-def rulings(checks: Sequence[Checked], faithful: Callable[[int], bool]) -> Iterator[Ruling]:
+def rulings(
+    checks: Sequence[Checked], faithful: Callable[[int], int], floor: Callable[[int], float] = lambda _: 0.0
+) -> Iterator[Ruling]:
     """What the checks of one step say together.
 
     Args:
-        faithful: whether another step of this rank, done again, came to the same bits as the run.
+        faithful: how many other steps of this rank, done again, came to the same bits as the run.
+        floor: how far apart replays of one step of this rank were, at any step.
     """
     yield from _wrong_everywhere_or_here(checks)
-    yield from _transient(checks, faithful)
+    yield from _transient(checks, faithful, floor)
     yield from _at_odds(checks)
 
 
@@ -243,10 +88,12 @@ def _wrong_here(check: Checked, clean: Sequence[int]) -> Iterator[Ruling]:
         yield Ruling(kind="kernel", check=check, confidence="possible", why=why, wrong=op)
 
 
-def _transient(checks: Sequence[Checked], faithful: Callable[[int], bool]) -> Iterator[Ruling]:
+def _transient(
+    checks: Sequence[Checked], faithful: Callable[[int], int], floor: Callable[[int], float]
+) -> Iterator[Ruling]:
     """The run came to something that its device does not come to again."""
     compared = {c.rank for c in checks if c.n_compared or c.differ}
-    off = _one_each([c for c in checks if c.run_differs and not c.n_wrong])
+    off = _one_each([c for c in checks if c.run_differs and not c.n_wrong and c.largest > NOISE * floor(c.rank)])
     if not off or (len(off) > 1 and 2 * len(off) >= len(compared)):
         return  # many ranks at once: what they share is the program
     for check in off:
@@ -255,8 +102,8 @@ def _transient(checks: Sequence[Checked], faithful: Callable[[int], bool]) -> It
         partly = check.n_equal > 0
         if not (partly or faithful(check.rank)):
             continue
-        why = [f"done again, {_listed(check.differ)} came to other bits, twice the same" if not check.is_noisy
-               else f"done again, {_listed(check.differ)} came out differently"]  # fmt: skip
+        how = "came out differently" if check.is_noisy else "came to other bits, each time the same"
+        why = [f"done again {check.n_replays} times, {_listed(check.differ)} {how}"]
         if check.neighbour_agrees:
             why.append(f"rank {check.neighbour} agrees with the second time, not with the run")
         why.append(f"{check.n_ops:,} ops of the replay agree with float64")
@@ -265,9 +112,11 @@ def _transient(checks: Sequence[Checked], faithful: Callable[[int], bool]) -> It
             if partly
             else "other steps, done again, came to the bits of the run"
         )
+        is_sure = check.n_replays + faithful(check.rank) >= repetition.MANY
+        is_sure = is_sure and (check.neighbour_agrees or (partly and not check.is_noisy))
         yield Ruling(
             kind="transient", check=check, why=tuple(why),
-            confidence="likely" if check.neighbour_agrees or (partly and not check.is_noisy) else "possible",
+            confidence="likely" if is_sure else "possible",
         )  # fmt: skip
 
 
@@ -327,12 +176,15 @@ def found_in(panel: Panel, code: str, kind: Kind) -> Iterator[Finding]:
     notes = panel.history.notes[code]
     checks = checks_in(panel)
     if checks:
-        faithful: set[int] = notes.setdefault("faithful", set())
-        faithful |= {c.rank for c in checks if c.run_agrees and not c.n_wrong}
+        faithful: Counter[int] = notes.setdefault("faithful", Counter())
+        faithful.update(c.rank for c in checks if c.run_agrees and not c.n_wrong)
+        floor: dict[int, float] = notes.setdefault("floor", {})
+        for check in checks:
+            floor[check.rank] = max(floor.get(check.rank, 0.0), check.noise)
         notes.setdefault("steps", {})[panel.step] = checks
     told: set[tuple[int, str]] = notes.setdefault("told", set())
     for step, group in list(notes.get("steps", {}).items()):
-        for ruling in rulings(group, lambda rank: rank in notes["faithful"]):
+        for ruling in rulings(group, lambda rank: notes["faithful"][rank], lambda rank: notes["floor"].get(rank, 0.0)):
             who = ruling.wrong.op if ruling.kind == "kernel" and ruling.wrong is not None else str(ruling.check.rank)
             key = (step if kind == "transient" else -1, who)  # what goes on and on is told once
             if ruling.kind == kind and key not in told:

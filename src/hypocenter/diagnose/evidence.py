@@ -60,7 +60,9 @@ class Rerun:
     finite: bool = False
     absmax: float = 0.0  # largest finite magnitude of the output, where the original was not finite if possible
     n_nonfinite: int = 0
-    equal_bits: bool = False  # to the original output
+    equal_bits: bool = False  # to the original output, the first time or any later one
+    n_runs: int = 1  # times that it was executed
+    repeats: bool = True  # all of them gave the same bits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ import re
 
 from hypocenter.diagnose.evidence import OpFacts
 from hypocenter.operator_names import canonical
+from hypocenter.optrace import UNSEEN, UNWRITTEN
 
 MATMUL = frozenset(
     {
@@ -37,7 +38,7 @@ SOFTMAX = frozenset({"softmax", "_softmax", "log_softmax", "_log_softmax", "_saf
 ATTENTION = frozenset(
     {"scaled_dot_product_attention", "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention"}
     | {"_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_attention_math"}
-    | {"_scaled_dot_product_cudnn_attention", "_scaled_dot_product_fused_attention_overrideable"}
+    | {"_scaled_dot_product_cudnn_attention", "_scaled_dot_product_fused_attention_overrideable", "flex_attention"}
 )
 LOG = frozenset({"log", "log2", "log10", "log1p", "logit", "xlogy", "special_xlogy", "binary_cross_entropy"})
 DIVISION = frozenset({"div", "divide", "true_divide", "reciprocal", "rsqrt", "addcdiv", "remainder", "fmod"})
@@ -55,6 +56,8 @@ RANDOM = frozenset(
 UNORDERED = frozenset(
     {"scatter_add", "index_add", "index_put", "scatter_reduce", "embedding_dense_backward", "put", "histc", "bincount"}
     | {"embedding_backward", "_embedding_bag_dense_backward", "upsample_bilinear2d_backward", "convolution_backward"}
+    | {f"{name}_backward" for name in ATTENTION}
+    | {"_flash_attention_backward", "_efficient_attention_backward"}
 )
 """Kernels that may add in any order on an accelerator: two executions may differ in the last bits."""
 
@@ -71,7 +74,8 @@ _NAMES = {
     "embedding": "the embedding", "where": "where", "masked_fill": "masked_fill", "clamp": "clamp",
     "nan_to_num": "nan_to_num", "baddbmm": "the matrix product", "addcdiv": "the division", "log1p": "log1p",
     "mse_loss": "the mean squared error", "index_add": "the indexed sum", "scatter_add": "the scattered sum",
-    "compiled_function": "the compiled function",
+    "compiled_function": "the compiled function", UNSEEN: "a kernel that the dispatcher does not show",
+    UNWRITTEN: "memory that nothing has written to",
 }  # fmt: skip
 
 
@@ -99,7 +103,7 @@ def forward_of(node: str) -> str:
 
 def subject(facts: OpFacts) -> str:
     """The operator in human terms, as the subject of a sentence; in backward "the gradient of ..."."""
-    if facts.phase != "backward":
+    if facts.phase != "backward" or facts.op in (UNSEEN, UNWRITTEN):
         return called(base(facts.op), facts.module)
     name = forward_of(facts.node) if facts.node else re.sub(r"_backward(_data|_input|_weight)?$", "", base(facts.op))
     if name in ("accumulate_grad", "error", "") or name.endswith(("accumulate_grad",)):

@@ -90,7 +90,8 @@ def ran_away(evidence: Evidence) -> Overflow | None:
 def has_lost_partial_sums(evidence: Evidence) -> bool:
     """Whether the result is not finite each time, although in float64 it is and would fit."""
     rerun, limit = evidence.float64, limit_of(evidence)
-    repeats = evidence.again.ran and evidence.again.equal_bits and not (evidence.cpu.ran and evidence.cpu.finite)
+    again, is_finite_there = evidence.again, evidence.cpu.ran and evidence.cpu.finite
+    repeats = again.ran and again.equal_bits and again.repeats and not is_finite_there
     fits = rerun.ran and rerun.finite and limit is not None and rerun.absmax <= limit
     return fits and repeats and evidence.leaf is None
 

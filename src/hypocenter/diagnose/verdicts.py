@@ -19,6 +19,7 @@ from hypocenter.diagnose.operators import subject
 from hypocenter.errors import UnknownNameError
 from hypocenter.manual import Manual, parse
 from hypocenter.nouns import CAUSES as VOCABULARY
+from hypocenter.optrace import UNSEEN, UNWRITTEN
 
 Decide = Callable[[Evidence], "Verdict | None"]
 CONFIDENCES: tuple[str, ...] = ("proven", "likely", "possible")
@@ -100,7 +101,10 @@ def _symptom(evidence: Evidence) -> str:
         return f"{subject(evidence.origin)} brought {made} into the gradient of {_named(evidence.bad_params)}"
     if evidence.origin is not None:
         made = " and ".join(chip.split(" ")[0] for chip in evidence.chips) or "non-finite values"
-        return f"{subject(evidence.origin)} made {made} from finite inputs"
+        if evidence.origin.op == UNWRITTEN:
+            return f"{subject(evidence.origin)} was read, and held {made}"
+        known = "" if evidence.origin.op == UNSEEN else " from finite inputs"
+        return f"{subject(evidence.origin)} made {made}{known}"
     if evidence.leaf is not None:
         return f"{why.leaf_name(evidence)} was not finite before any operation"
     if evidence.trigger == "unused-loss":

@@ -7,6 +7,7 @@ from hypocenter.diagnose.numbers import above, counted, listed, short
 from hypocenter.diagnose.operators import subject
 from hypocenter.diagnose.rulings import Overflow
 from hypocenter.diagnose.trend import growth, loss_growth
+from hypocenter.optrace import UNSEEN, UNWRITTEN
 
 
 def inputs(evidence: Evidence) -> tuple[str, ...]:
@@ -45,6 +46,7 @@ def common(evidence: Evidence) -> tuple[str, ...]:
     """What is worth saying whatever the cause: how many, does it repeat, what hid it, what came before."""
     return (
         *_unused(evidence),
+        *_unseen(evidence),
         *_counted(evidence),
         *_at_scale_1(evidence),
         *_repeats(evidence),
@@ -58,6 +60,16 @@ def common(evidence: Evidence) -> tuple[str, ...]:
 
 def _unused(evidence: Evidence) -> tuple[str, ...]:
     return ("the program threw this loss away and went on without it",) * (evidence.trigger == "unused-loss")
+
+
+def _unseen(evidence: Evidence) -> tuple[str, ...]:
+    """Of what no dispatcher showed: between which operators it ran."""
+    origin, facts = evidence.origin, evidence.facts
+    if origin is None or origin.op not in (UNSEEN, UNWRITTEN) or "unseen_before" not in facts:
+        return ()
+    what = "it ran" if origin.op == UNSEEN else "it was made room for"
+    after = f"after {facts['unseen_after']} and " if facts.get("unseen_after") else ""
+    return (f"{what} {after}before {facts['unseen_before']} read what was there",)
 
 
 def place(op: OpFacts) -> str:
@@ -106,7 +118,9 @@ def _at_scale_1(evidence: Evidence) -> tuple[str, ...]:
 
 def _repeats(evidence: Evidence) -> tuple[str, ...]:
     lines: list[str] = []
-    if evidence.again.ran and evidence.again.equal_bits:
+    if evidence.again.ran and not evidence.again.repeats:
+        lines.append("executed again on the same device and inputs it does not give the same bits each time")
+    elif evidence.again.ran and evidence.again.equal_bits:
         lines.append("executed again on the same device it gives the same bits")
     if evidence.cpu.ran and not evidence.cpu.finite:
         lines.append("the CPU is not finite there either")

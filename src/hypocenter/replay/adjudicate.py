@@ -8,9 +8,14 @@ from typing import Any
 import torch
 
 from hypocenter.diagnose.evidence import OpFacts, Rerun, TensorFacts
+from hypocenter.replay.repeated import repeated
 from hypocenter.summary.reducers.torch import summarize
 from hypocenter.summary.reducers.torch_float64 import has_float64
-from hypocenter.tap.tracer import Leaf, Node, OpTracer
+from hypocenter.tap.dispatch import declared, is_random
+from hypocenter.tap.kept_arguments import LeftOut
+from hypocenter.tap.nodes import Leaf, Node
+from hypocenter.tap.numerics import numerics_entered
+from hypocenter.tap.tracer import OpTracer
 
 MAX_INDICES = 16
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -27,12 +32,13 @@ def map_tensors(value: Any, fn: Callable[[torch.Tensor], Any]) -> Any:
     return value
 
 
-def execute(func: Any, args: Any, kwargs: Any) -> torch.Tensor | None:
-    """Run an op on copies of its arguments; its first floating output."""
+def execute(func: Any, args: Any, kwargs: Any, position: int) -> torch.Tensor | None:
+    """Run an op on copies of its arguments; one of the tensors that it gives, if that is a floating one."""
     with torch.no_grad():
         out = func(*map_tensors(args, torch.clone), **map_tensors(kwargs, torch.clone))
-    outputs = out if isinstance(out, (tuple, list)) else (out,)
-    return next((t for t in outputs if isinstance(t, torch.Tensor) and (t.is_floating_point() or t.is_complex())), None)
+    given = [t for t in (out if isinstance(out, (tuple, list)) else (out,)) if isinstance(t, torch.Tensor)]
+    found = given[position] if position < len(given) else None
+    return found if found is not None and (found.is_floating_point() or found.is_complex()) else None
 
 
 def in_float64(value: Any, device: torch.device | None = None) -> Any:
@@ -68,10 +74,20 @@ def _reference_device(node: Node) -> torch.device | None:
 
 def bad_output(node: Node) -> torch.Tensor | None:
     """The first output that is not finite."""
-    for tensor in node.outputs:
+    at = _bad_at(node)
+    return None if at is None else node.outputs[at]
+
+
+def _bad_at(node: Node) -> int | None:
+    for at, tensor in enumerate(node.outputs):
         if (tensor.is_floating_point() or tensor.is_complex()) and not bool(torch.isfinite(tensor).all()):
-            return tensor
+            return at
     return None
+
+
+def _why_not(node: Node) -> str:
+    """Why an op is not executed again, or ''."""
+    return node.why_not_again or ("its inputs were not kept" if node.func is None or node.args is None else "")
 
 
 def bad_mask(tensor: torch.Tensor, node: Node) -> torch.Tensor:
@@ -82,15 +98,18 @@ def bad_mask(tensor: torch.Tensor, node: Node) -> torch.Tensor:
 
 def rerun_float64(node: Node) -> Rerun:
     """The op in float64: finite means that the format was too small, not that the mathematics is singular."""
-    if node.func is None or node.args is None:
-        return Rerun(why_not="its inputs were not kept (too large)")
-    original = bad_output(node)
+    if why := _why_not(node):
+        return Rerun(why_not=why)
+    original, at = bad_output(node), _bad_at(node)
+    if original is None or at is None:
+        return Rerun(why_not="it has no comparable output")
     try:
         device = _reference_device(node)
-        result = execute(node.func, in_float64(node.args, device), in_float64(node.kwargs, device))
+        given = in_float64(node.args, device), in_float64(node.kwargs, device)
+        result = execute(node.func, *given, node.positions[at])
     except (RuntimeError, NotImplementedError, TypeError, AttributeError) as error:
         return Rerun(why_not=f"it cannot run in float64: {str(error).splitlines()[0][:120]}")
-    if result is None or original is None or result.shape != original.shape:
+    if result is None or result.shape != original.shape:
         return Rerun(why_not="it has no comparable output")
     there = result[bad_mask(original, node).to(result.device)]
     finite = there[torch.isfinite(there)].abs()
@@ -104,24 +123,38 @@ def rerun_float64(node: Node) -> Rerun:
 
 
 def rerun_same(node: Node, device: str | None = None) -> Rerun:
-    """The op again on the same device, or on `device`: other bits mean hardware or a race, other values the kernel."""
-    if node.func is None or node.args is None:
-        return Rerun(why_not="its inputs were not kept (too large)")
-    if torch.Tag.nondeterministic_seeded in node.func.tags:
+    """The op again on the same device, or on `device`: other bits mean hardware or a race, other values the kernel.
+
+    Where the bits are not those of the run it is executed several times more: a kernel may be of two minds.
+    """
+    if why := _why_not(node):
+        return Rerun(why_not=why)
+    if is_random(node.func):
         return Rerun(why_not="it draws random numbers")
-    original = bad_output(node)
-    if original is None:
+    original, at = bad_output(node), _bad_at(node)
+    if original is None or at is None:
         return Rerun(why_not="it has no comparable output")
     args, kwargs = node.args, node.kwargs
     if device is not None:
         args, kwargs = map_tensors(args, lambda t: t.to(device)), map_tensors(kwargs, lambda t: t.to(device))
         original = original.to(device)
+
+    def again() -> torch.Tensor | None:
+        with numerics_entered(node.numerics):
+            return execute(node.func, args, kwargs, node.positions[at])
+
     try:
-        result = execute(node.func, args, kwargs)
+        result = again()
+        if result is None or result.shape != original.shape:
+            return Rerun(why_not="it has no comparable output")
+        found = _compared(result, original, node)
+        is_enough = device is not None or found.equal_bits
+        return found if is_enough else repeated(found, again, _equal_bits, result, original)
     except (RuntimeError, NotImplementedError, TypeError) as error:
         return Rerun(why_not=str(error).splitlines()[0][:120])
-    if result is None or result.shape != original.shape:
-        return Rerun(why_not="it has no comparable output")
+
+
+def _compared(result: torch.Tensor, original: torch.Tensor, node: Node) -> Rerun:
     there = result[bad_mask(original, node)]
     finite = torch.isfinite(there)
     return Rerun(
@@ -172,19 +205,21 @@ def op_facts(tracer: OpTracer, node: Node, *, detailed: bool = True) -> OpFacts:
     inputs: list[TensorFacts] = []
     scalars: dict[str, Any] = {}
     if detailed and node.args is not None:
-        schema = [argument.name for argument in node.func._schema.arguments]
+        schema = [argument.name for argument in declared(node.func)] or [f"in[{i}]" for i in range(len(node.args))]
         position = 0
         for name, value in (*zip(schema, node.args, strict=False), *node.kwargs.items()):
             if value is None:
                 continue
-            if isinstance(value, torch.Tensor) or (
-                isinstance(value, (list, tuple)) and any(isinstance(v, torch.Tensor) for v in value)
+            if isinstance(value, LeftOut):
+                position += 1
+            elif isinstance(value, torch.Tensor) or (
+                isinstance(value, (list, tuple)) and any(isinstance(v, (torch.Tensor, LeftOut)) for v in value)
             ):
                 for tensor in [value] if isinstance(value, torch.Tensor) else value:
                     edge = node.traced.inputs[position] if position < len(node.traced.inputs) else None
                     origin = describe_producer(tracer, edge.producer) if edge is not None else ""
                     literal = edge is not None and bool(edge.bits) and not edge.real
-                    if isinstance(tensor, torch.Tensor):
+                    if isinstance(tensor, torch.Tensor):  # one that is left out among others has no facts
                         inputs.append(tensor_facts(tensor, name, origin, literal))
                     position += 1
             elif isinstance(value, (bool, int, str)) or (isinstance(value, float) and abs(value) < float("inf")):

@@ -10,12 +10,12 @@ from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.replay.whole import fsdp1, zero3
 from hypocenter.replay.whole import model as sharding
 from hypocenter.tap.collective_ops import is_collective, is_wrapped
+from hypocenter.tap.dispatch import Mode
 
 _DATA_PARALLEL = frozenset({
     ("torch", "DistributedDataParallel"), ("torch", "DataParallel"), ("deepspeed", "DeepSpeedEngine"),
@@ -94,7 +94,7 @@ def is_one_of_many() -> bool:
     return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
 
 
-class NoCollectives(TorchDispatchMode):
+class NoCollectives(Mode):
     """Refuses every collective of a group of more than one rank. To be entered around a replay.
 
     Raises:

@@ -17,7 +17,8 @@ import torch
 
 from hypocenter.diagnose.evidence import Evidence
 from hypocenter.errors import BundleError
-from hypocenter.tap.tracer import Node
+from hypocenter.tap.dispatch import declared
+from hypocenter.tap.nodes import Node
 
 OP_FILE, TENSOR_FILE, SCRIPT_FILE = "op.json", "inputs.safetensors", "repro.py"
 FORMAT = 1
@@ -91,14 +92,14 @@ def write_bundle(
     folder: Path, node: Node, evidence: Evidence, budget_bytes: int
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Write op, inputs and script. Returns (file names, notes on what was left out)."""
-    if node.func is None or node.args is None:
-        return (), ("the inputs of the op were not kept (too large, or too many before it): no bundle",)
+    if node.func is None or node.args is None or node.why_not_again:
+        return (), (f"{node.why_not_again or 'the inputs of the op were not kept (too many before it)'}: no bundle",)
     if node.func.namespace not in NAMESPACES:
         return (), (f"the op belongs to {node.func.namespace}, not to torch: no bundle",)
     from safetensors.torch import save_file  # here: a healthy training process never needs it
 
     tensors: dict[str, torch.Tensor] = {}
-    names = [argument.name for argument in node.func._schema.arguments]
+    names = [argument.name for argument in declared(node.func)]
 
     def encode(value: Any, name: str) -> Any:
         if isinstance(value, torch.Tensor):

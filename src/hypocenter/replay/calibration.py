@@ -28,11 +28,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from hypocenter.replay import roundoff
 from hypocenter.replay.roundoff import SAMPLES
 from hypocenter.tap.collective_ops import is_wrapped
+from hypocenter.tap.dispatch import Mode, declared
 
 __all__ = ["SAMPLES", "UNIT", "Rounding", "adds_up", "off_by_one_rounding"]
 
@@ -51,7 +51,7 @@ _PAIRS = (frozenset({"embedding", "backward"}), frozenset({"index", "add"}), fro
 _NOT = frozenset({"max"})  # max_pool2d picks, and gives indices
 
 
-class Rounding(TorchDispatchMode):
+class Rounding(Mode):
     """Perturbs while it is entered. Draws from a generator of its own; nothing of the program's is written to.
 
     Args:
@@ -75,9 +75,9 @@ class Rounding(TorchDispatchMode):
             return NotImplemented  # a DTensor computes with plain tensors inside
         if not adds_up(func):
             return func(*args, **(kwargs or {}))
-        declared = func._schema.arguments
+        arguments = declared(func)
         given = [
-            self._off(arg) if isinstance(arg, Tensor) and _is_read_only(declared, index) else arg
+            self._off(arg) if isinstance(arg, Tensor) and _is_read_only(arguments, index) else arg
             for index, arg in enumerate(args)
         ]
         out = func(*given, **(kwargs or {}))

@@ -9,8 +9,9 @@ import torch
 
 from hypocenter.diagnose.evidence import Evidence, Trigger
 from hypocenter.tap.gradients import local
+from hypocenter.tap.nodes import Node
 from hypocenter.tap.tape import Microbatch
-from hypocenter.tap.tracer import Node, OpTracer
+from hypocenter.tap.tracer import OpTracer
 
 HIDDEN: tuple[Trigger, ...] = ("dead-grad", "nonfinite-activation")
 """Triggers at which loss and gradients are finite: only an overflow that somebody hid can be meant."""

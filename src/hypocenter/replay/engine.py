@@ -15,19 +15,22 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
 
 from hypocenter.replay import alone, own_gradients, sharded, torch_state
+from hypocenter.replay.eagerly import Eagerly
 from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.replay.own_gradients import OwnBuffers, OwnParameters
 from hypocenter.replay.own_groups import OwnCollectives, OwnGroups
 from hypocenter.replay.user_operations import in_loss_code, outside_modules
 from hypocenter.replay.whole import model as sharding
 from hypocenter.replay.whole.model import Whole
+from hypocenter.tap.dispatch import Mode
 from hypocenter.tap.gradients import local
 from hypocenter.tap.handed_in import handed_in
 from hypocenter.tap.lent import lending
 from hypocenter.tap.names import NameMap
+from hypocenter.tap.numerics import numerics_entered
 from hypocenter.tap.op_context import OpContext, Outside
 from hypocenter.tap.state import RngState, capture_rng, entered, restore_rng
 from hypocenter.tap.tape import PLACEHOLDERS, Event, Microbatch, Tape, is_trainable_leaf
@@ -73,6 +76,7 @@ class Replayer:
         self.on_leaving: Callable[[], None] = lambda: None
         """Called after each replay, when what modules keep in Python is not put back yet."""
         self._has_hidden = False  # the last replay has kept some out of reach
+        self._was_compiled = False  # something that was done again last ran as compiled code in the run
         self._own_groups: OwnGroups | None = None  # while all ranks replay together
         self._whole: Whole | None = None
 
@@ -112,6 +116,19 @@ class Replayer:
         refuses = alone.why_not if self._own_groups is None else alone.why_not_together
         why = next((why for _, event in events if (why := refuses(event.function))), "")
         return why or self._tape.mutated(events)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this rank may do a micro-batch again whenever it likes."""
+        return self._own_groups is None
+
+    def unlike_the_run(self, microbatch: Microbatch) -> str:
+        """Why this micro-batch, which was just done again, need not have come to the bits of the run; or ''."""
+        if microbatch.why_not:
+            return ""
+        if any(event.numerics.is_fp8 for _, event in self._tape.slice(microbatch)):
+            return "the run computed in FP8, with scales that have moved on since"
+        return "what ran as compiled code is done again operator by operator" if self._was_compiled else ""
 
     def computes_in(self, microbatch: Microbatch, dtype: torch.dtype) -> bool:
         """Whether it ran under autocast to a format, or through a module with parameters in it.
@@ -251,7 +268,7 @@ class Replayer:
             stack.enter_context(alone.without_wrappers_hooks(event.function for _, event in events))
             stack.enter_context(buffers.in_place())
             stack.enter_context(own.in_place())
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
+            stack.enter_context(eagerly := Eagerly())
             if context is not None:
                 stack.callback(context.attach())
             stack.enter_context(sharded.put_back(event.function for _, event in events))
@@ -279,8 +296,10 @@ class Replayer:
             accumulate = self._accumulate or is_gathered or bool(self._whole)
             getattr(mode, "starts_from", _nobody)(seeds)
             used = [own.of(p) for p in parameters]
-            given = self._gradients(roots, seeds, used, accumulate=accumulate)
+            with numerics_entered(microbatch.numerics):
+                given = self._gradients(roots, seeds, used, accumulate=accumulate)
             grads = [buffers.gradient(*each) for each in zip(parameters, used, given, strict=True)]
+            self._was_compiled = eagerly.in_place_of_compiled
             return Replayed(values=[root.detach() for root in roots], grads=grads)
 
     def make(
@@ -327,7 +346,7 @@ class Replayer:
             stack.enter_context(self._paused())
             stack.enter_context(_modules_as_they_were(iter(events)))
             stack.enter_context(alone.without_wrappers_hooks(event.function for event in events))
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
+            stack.enter_context(Eagerly())
             stack.callback(context.attach())
             if alone.is_one_of_many():
                 stack.enter_context(alone.NoCollectives())
@@ -390,7 +409,7 @@ class Replayer:
             args, kwargs = replace_tensors(args, _widened), replace_tensors(kwargs, _widened)
             ambient = replace(ambient, autocast=tuple((kind, False, dtype) for kind, _, dtype in ambient.autocast))
         lent = [each.of(resolve) for each in event.lent]
-        with entered(ambient), handed_in(event.handed), lending(lent):
+        with entered(ambient), numerics_entered(event.numerics), handed_in(event.handed), lending(lent):
             result = alone.callee(event.function)(*args, **kwargs)
         if result is None and event.slots:
             result = args[0]  # changed in place
@@ -423,7 +442,7 @@ def _nobody(_: Any) -> None:
     """Nobody has to be told."""
 
 
-class _FormatsSeen(TorchDispatchMode):
+class _FormatsSeen(Mode):
     """Collects the formats of all results."""
 
     def __init__(self) -> None:

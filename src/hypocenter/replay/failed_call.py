@@ -19,6 +19,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hypocenter.tap.call_site import CALLS
+from hypocenter.tap.dispatch import Mode
 from hypocenter.tap.source import is_library
 from hypocenter.tap.user_code import UserCode
 
@@ -70,7 +71,7 @@ def failed_call(error: BaseException, *, may_call: Callable[[nn.Module], bool]) 
     return None
 
 
-class _Unreturned(TorchDispatchMode):
+class _Unreturned(Mode):
     """Notes the operator that did not return."""
 
     def __init__(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -21,8 +22,9 @@ from hypocenter.replay.testimony import MAX_PATH, testify
 from hypocenter.replay.traced import Traced
 from hypocenter.replay.tracing import Observer, Tracing
 from hypocenter.replay.trials import Trials
-from hypocenter.summary.reducers.torch_float64 import in_float64
+from hypocenter.replay.wide_sums import WideSums
 from hypocenter.tap.names import NameMap
+from hypocenter.tap.out_of_memory import give_back, is_out_of_memory
 from hypocenter.tap.tape import Microbatch
 from hypocenter.tap.tracer import OpTracer
 
@@ -64,7 +66,7 @@ class Investigator:
         self._received: Outcome | None = (
             None  # of the step: a rank may hold the stage that made a value, and a later one
         )
-        self._sums: dict[str, torch.Tensor] = {}  # float64 gradients of suspects, over the finite micro-batches
+        self._sums = WideSums()  # gradients of suspects, over the finite micro-batches
 
     def base(self, case: Case) -> Evidence:
         """What is known before any replay."""
@@ -92,7 +94,12 @@ class Investigator:
             observers: makes, per micro-batch, what is told of every traced op (to record rows), or None.
             live: the trace of the step itself, when it was traced while it ran.
         """
-        self._sums.clear()
+        try:
+            return self._investigated(case, observers, live)
+        finally:
+            self._sums = WideSums()
+
+    def _investigated(self, case: Case, observers: Observers, live: OpTracer | None) -> Outcome:
         if live is not None and case.microbatches and (outcome := self._from_live(case, live)) is not None:
             return outcome
         why_not, n_finite = "no micro-batch was recorded in this step", 0
@@ -105,6 +112,9 @@ class Investigator:
                 outcome = self._modules_only(case, microbatch, observers(microbatch), why_not)
             except Exception as error:  # the user's own code runs here: anything may come out of it
                 why_not = f"the replay raised {type(error).__name__}: {str(error)[:200]}"
+                if is_out_of_memory(error):  # the next one would be too
+                    give_back(error)
+                    break
                 continue
             else:
                 n_finite += outcome is None
@@ -126,11 +136,18 @@ class Investigator:
         base = self.base(case)
         is_all = n_finite == len(case.microbatches)
         many = is_all and case.world_size > 1 and case.seed_scale == 1.0
-        own = shares(self._sums, self._names.parameters()) if many else ()
+        own = shares(self._sums.held, self._names.parameters()) if many else ()
         is_elsewhere = all(fits(share) for share in own) if own else case.world_size > 1 and self._sums_fit()
-        if case.trigger in ("nonfinite-grad", "skipped-step") and is_all and n_finite > 1 and not is_elsewhere:
+        is_elsewhere = is_elsewhere and not self._sums.left_out
+        unlike = next((why for m in case.microbatches if (why := self._replayer.unlike_the_run(m))), "")
+        may_add_up = n_finite > 1 and not is_elsewhere and not ((unlike or self._sums.left_out) and self._sums_fit())
+        if case.trigger in ("nonfinite-grad", "skipped-step") and is_all and may_add_up:
             return self._accumulated(case, base)
-        if n_finite and is_all:
+        if n_finite and is_all and unlike:
+            why_not = f"the replay was finite, but {unlike}"
+        elif n_finite > 1 and is_all and self._sums.left_out:
+            why_not = "every micro-batch is finite alone; their gradients are too large to be added up in float64 here"
+        elif n_finite and is_all:
             why_not = (
                 "on this rank the step is finite: the value came from another rank"
                 if case.world_size > 1
@@ -203,6 +220,7 @@ class Investigator:
         return self._with(scene, base, found) if found is not None else None
 
     def _with(self, scene: Scene, base: Evidence, found: Blame) -> Outcome:
+        base = self._with_unseen(scene, base, found)
         evidence, op, mask = testify(Traced(scene.tracer), base, found)
         back = self._followed_back(scene.tracer, found, evidence)
         if back is not None and back.found.origin is not None:
@@ -223,6 +241,20 @@ class Investigator:
                 self._cures[_place(evidence)] = evidence.cure
             evidence = replace(evidence, remedies=proposals.propose(evidence))
         return Outcome(evidence=evidence, node=None if op is None else scene.tracer.nodes[op])
+
+    def _with_unseen(self, scene: Scene, base: Evidence, found: Blame) -> Evidence:
+        """Where the blamed op was not traced: find its line, and say between which ops it ran."""
+        nodes = scene.tracer.nodes
+        node = nodes[found.origin] if found.origin is not None else None
+        if node is None or node.unseen is None:
+            return base
+        if scene.microbatch is not None:
+            with contextlib.suppress(
+                Exception
+            ):  # the user's own code runs here: then its place is that of the op before
+                self._tracing.find_unseen(scene.microbatch, node, nodes, seed_scale=scene.case.seed_scale)
+        after = nodes[node.unseen.after].traced.op if node.unseen.after >= 0 else ""
+        return replace(base, facts={**base.facts, "unseen_after": after, "unseen_before": node.unseen.before})
 
     def _followed_back(self, tracer: OpTracer, found: Blame, evidence: Evidence) -> _Back | None:
         """What was done before the model was called, if a bad value of the batch comes from there."""
@@ -273,19 +305,18 @@ class Investigator:
             if grad is None or hasattr(grad, "to_local"):
                 continue  # of a DTensor only a part is here
             if name in scene.case.bad_params and grad.layout == torch.strided:
-                total = self._sums.get(name)
-                self._sums[name] = in_float64(grad) if total is None else total + in_float64(grad)
+                self._sums.add(name, grad)
 
     def _sums_fit(self) -> bool:
         """Whether the sums over this rank's micro-batches, where they are known, fit into the gradients' formats."""
         named = dict(self._names.parameters())
-        known = [(total, run_gradient(named[name])) for name, total in self._sums.items() if name in named]
+        known = [(total, run_gradient(named[name])) for name, total in self._sums.held.items() if name in named]
         return bool(known) and all(float(total.abs().max()) <= torch.finfo(grad.dtype).max for total, grad in known)
 
     def _accumulated(self, case: Case, base: Evidence) -> Evidence:
         """Every micro-batch is finite: what does the sum of their gradients come to in float64?"""
         dtypes = {name: p.grad.dtype for name, p in self._names.parameters() if p.grad is not None}
-        largest = {name: float(total.abs().max()) for name, total in self._sums.items()}
+        largest = {name: float(total.abs().max()) for name, total in self._sums.held.items()}
         base = replace(base, replayed=True, facts={"accumulated": float(len(case.microbatches))})
         if not largest:
             return replace(base, why_not="every micro-batch is finite alone: the sum of their gradients is not")

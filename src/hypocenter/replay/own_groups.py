@@ -16,10 +16,10 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.tap.collective_ops import is_collective, is_wrapped, result_of
+from hypocenter.tap.dispatch import Mode
 
 _c10d: Any = getattr(torch._C, "_distributed_c10d", None)  # None where torch was built without it
 _AVERAGE = "avg"
@@ -69,7 +69,7 @@ class OwnGroups:
         self._twins = {}
 
 
-class OwnCollectives(TorchDispatchMode):
+class OwnCollectives(Mode):
     """Sends every collective to the twin of its group, and waits for it.
 
     Raises:

@@ -11,7 +11,8 @@ import torch
 from hypocenter.diagnose.operators import base as base_of
 from hypocenter.replay.adjudicate import bad_mask, bad_output
 from hypocenter.replay.measured import measured
-from hypocenter.tap.tracer import Node, OpTracer
+from hypocenter.tap.nodes import Node
+from hypocenter.tap.tracer import OpTracer
 
 
 def upstream_grad_zero(node: Node) -> bool | None:
@@ -31,7 +32,7 @@ def upstream_grad_zero(node: Node) -> bool | None:
 
 def facts(node: Node, tracer: OpTracer) -> dict[str, float | str]:
     """Named numbers about its operands, valid labels, and the clamp that fed a log."""
-    if not node.args:
+    if not node.args or node.why_not_again:
         return {}
     base, output = base_of(node.traced.op), bad_output(node)
     given = [_on_host(value) for value in node.args]

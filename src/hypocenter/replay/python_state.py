@@ -203,7 +203,7 @@ class _State:
         if isinstance(function, MethodType):
             self._take(function.__self__, depth - 1)
             function = function.__func__
-        if not isinstance(function, FunctionType) or _is_installed(function.__code__.co_filename):
+        if not isinstance(function, FunctionType) or is_installed(function.__code__.co_filename):
             return
         self._take_globals(function)
         for cell in function.__closure__ or ():
@@ -218,7 +218,7 @@ class _State:
 
     def _take_globals(self, function: Any) -> None:
         """Numbers, containers and generators: what `global` and `append` change."""
-        if isinstance(function, FunctionType) and not _is_installed(function.__code__.co_filename):
+        if isinstance(function, FunctionType) and not is_installed(function.__code__.co_filename):
             self._take_dict(function.__globals__, 2, only=self._may_be_state)
 
     def _take_values(self, value: Any) -> None:
@@ -284,10 +284,10 @@ def _of_iterator(value: Any) -> Callable[[], None] | None:
 
 def _is_of_the_user(kind: type) -> bool:
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
-    return kind.__module__ == "__main__" or (file is not None and not _is_installed(file))
+    return kind.__module__ == "__main__" or (file is not None and not is_installed(file))
 
 
-def _is_installed(filename: str) -> bool:
+def is_installed(filename: str) -> bool:
     """Whether this code came with Python or with a package."""
     return is_library(filename) or filename.startswith(_INSTALLED)
 

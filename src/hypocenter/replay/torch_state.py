@@ -36,11 +36,10 @@ def _parts(modules: Iterable[torch.nn.Module]) -> list[torch.nn.Module]:
 def _copied(tensor: torch.Tensor) -> Undo | None:
     if tensor.layout is not torch.strided or tensor.requires_grad or tensor.is_inference():
         return None
-    version, before = tensor._version, tensor.detach().clone()
+    before = tensor.detach().clone()
 
-    def undo() -> None:
-        if tensor._version != version:
-            tensor.detach().copy_(before)
+    def undo() -> None:  # whatever its version counter says: kernels of extensions (FP8 scales) do not move that
+        tensor.data.copy_(before)
 
     return undo
 

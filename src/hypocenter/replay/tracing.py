@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from hypocenter.optrace import NEGINF
 from hypocenter.replay.engine import Replayed, Replayer
+from hypocenter.replay.unseen import Watching, number_of
 from hypocenter.tap.names import NameMap
+from hypocenter.tap.nodes import Node, nonfinite_bits
 from hypocenter.tap.op_context import OpContext
 from hypocenter.tap.tape import Microbatch
-from hypocenter.tap.tracer import Node, OpTracer, nonfinite_bits
+from hypocenter.tap.tracer import OpTracer
 
+T = TypeVar("T", bound=OpTracer)
 Observer = Callable[[Node, Sequence[torch.Tensor]], None]
 
 
@@ -30,12 +33,25 @@ class Tracing:
         parameters = [p for _, p in self._replayer.parameters(self._names)]
         return tracer, self._replayer.run(microbatch, parameters, mode=tracer, context=tracer.context, **how)
 
+    def find_unseen(self, microbatch: Microbatch, node: Node, nodes: Sequence[Node], **how: Any) -> None:
+        """Do it once more, to find the line that ran a kernel which the trace had to guess at; `how` as in `run`."""
+        if node.unseen is None or node.unseen.after < 0 or not self._replayer.is_alone:
+            return
+        watching = self._tracer(microbatch, None, Watching)
+        watching.after = number_of(nodes, node.unseen.after)
+        parameters = [p for _, p in self._replayer.parameters(self._names)]
+        done = self._replayer.run(microbatch, parameters, mode=watching, context=watching.context, **how)
+        for value in (*done.values, *done.grads):  # what nobody has read before
+            if value is not None:
+                watching.edge_to(value)
+        watching.settle(node)
+
     def run_modules(self, microbatch: Microbatch, observe: Observer | None) -> tuple[OpTracer, list[torch.Tensor]]:
         """Only the outermost module calls; what the last one returned."""
         tracer = self._tracer(microbatch, observe)
         return tracer, self._replayer.run_modules(microbatch, mode=tracer, context=tracer.context)
 
-    def _tracer(self, microbatch: Microbatch, observe: Observer | None) -> OpTracer:
+    def _tracer(self, microbatch: Microbatch, observe: Observer | None, made_as: type[T] = OpTracer) -> T:
         known: dict[int, tuple[str, str]] = {}
         computed: set[int] = set()  # inputs whose infinities an operation of the program made of finite numbers
         for kind, things in (
@@ -56,4 +72,4 @@ class Tracing:
             except (RuntimeError, NotImplementedError):
                 return "external", ""
 
-        return OpTracer(OpContext(self._names.module_name), leaf, observe=observe, computed=computed)
+        return made_as(OpContext(self._names.module_name), leaf, observe=observe, computed=computed)

@@ -163,9 +163,10 @@ class Boundary:
         return bool(self._check and self._check.bad_params)
 
     def before(
-        self, optimizer: Any, scaled: ScaledUpdate | None, gradients: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()
-    ) -> None:
-        """An optimizer is about to step: check, agree with the other ranks, investigate what failed."""
+        self, optimizer: Any, scaled: ScaledUpdate | None, gradients: Sequence[tuple[torch.Tensor, torch.Tensor]] = (),
+        *, has_gradients: bool = True,
+    ) -> None:  # fmt: skip
+        """About to step: check, agree, investigate what failed. Without `has_gradients` these are their norms alone."""
         self._parts.where.note("check")
         self._parts.roots.reset()
         self.rows = self._parts.resumption.before_update(optimizer, self.rows)
@@ -239,7 +240,7 @@ class Boundary:
             step=self._step,
             optimizer=optimizer,
             parameters=parameters,
-            gradients=gradients,
+            gradients=gradients if has_gradients else (),
             microbatches=self._parts.tape.microbatches,
             check=check,
             scaled=scaled,

@@ -28,19 +28,12 @@ from hypocenter.session.last_words import one_line, user_place
 from hypocenter.tap.call_site import CALLS
 from hypocenter.tap.clock import Clock
 from hypocenter.tap.names import NameMap
+from hypocenter.tap.out_of_memory import is_out_of_memory
 from hypocenter.tap.source import is_library, source_of
 from hypocenter.tap.tree import tensors
 
-_IN_WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory")
 _FRAMES_TOLD = 6
 _SHOWN_INPUTS = 6
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether there was no memory left, of the host or of a device."""
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(
-        word in str(error).lower() for word in _IN_WORDS
-    )
 
 
 def phase_of(error: BaseException, noted: WherePhase) -> WherePhase:

@@ -19,6 +19,7 @@ from hypocenter.session.by_hand import UpdatesByHand
 from hypocenter.session.guard import Listening, StopTraining, guarded
 from hypocenter.session.imposed.apply import begin
 from hypocenter.session.imposed.leaving import at_exit_leave_together
+from hypocenter.session.in_backward import UpdatesInBackward
 from hypocenter.session.inference import Inference
 from hypocenter.session.parts import Parts
 from hypocenter.tap.grad_scaler import gradients_of
@@ -50,6 +51,7 @@ class Session(Listening):
         )  # fmt: skip
         self._boundary = Boundary(self.parts, self.close)
         self._by_hand = UpdatesByHand(self.parts, self._boundary)
+        self._in_backward = UpdatesInBackward(self._boundary, may_stop=self.config.on_finding == "stop")
         self._leaves = TrainableLeaves(self.names)
         self._inference = Inference(self.names, self.clock, self.parts.failures, self.parts.rank)
         self._keeps_graph = False  # the backward under way
@@ -195,7 +197,8 @@ class Session(Listening):
         with self._boundary.timed():
             if self.clock.recording:
                 self.parts.observers.tell("after_backward")
-            if not self.parts.updates.is_in_closure and not self._by_hand.is_on:
+            has_stepped = self._in_backward.has_stepped
+            if not has_stepped and not self.parts.updates.is_in_closure and not self._by_hand.is_on:
                 self._boundary.ends_backward()
         self.parts.levels.end_microbatch()
         self.parts.live_trace.end_microbatch()
@@ -204,6 +207,7 @@ class Session(Listening):
         self.clock.recording = False
         with self._boundary.timed():
             self._by_hand.after_backward(keeps_graph=self._keeps_graph, given=given)
+            self._in_backward.after_backward()
         self.parts.where.note("outside")
         self.parts.roots.begin_step()
         if self.config.stop_after_batch is not None and batch >= self.config.stop_after_batch:
@@ -295,6 +299,11 @@ class Session(Listening):
         with self._boundary.timed():
             self._boundary.before(optimizer, None)
         self._boundary.act(optimizer)
+
+    @guarded
+    def in_backward(self, optimizer: torch.optim.Optimizer) -> None:
+        """One that steps inside a backward."""
+        self._in_backward.note(optimizer)
 
     @guarded
     def after_update(self, optimizer: torch.optim.Optimizer) -> None:

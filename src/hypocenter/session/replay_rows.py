@@ -13,9 +13,10 @@ from hypocenter.session.levels import UntracedReducer
 from hypocenter.tap.clock import Clock
 from hypocenter.tap.modules import ModuleTap
 from hypocenter.tap.names import NameMap
+from hypocenter.tap.nodes import Node
 from hypocenter.tap.parameters import parameter_readings
+from hypocenter.tap.storages import UNDEFINED
 from hypocenter.tap.tape import Microbatch
-from hypocenter.tap.tracer import UNDEFINED, Node
 
 MAX_ROWS = 100_000  # ops of one replay that get a row
 

@@ -56,8 +56,8 @@ class Rows:
         else:
             self.add("run", names=(why,))
         self.difference("again[0]", found.from_run, found.again.digest)
-        if found.second is not None:
-            self.difference("again[1]", found.noise, found.second.digest)
+        if found.unlike:
+            self.add("unlike", names=(found.unlike,))
         self.ops("ops", found.ops)
         for number, wrong in enumerate(found.ops.wrong[:MAX_OPS]):
             self._wrong(f"op[{number}]", wrong)
@@ -65,6 +65,11 @@ class Rows:
             self.add("state", names=found.state[:MAX_NAMES])
         if found.n_bad_inputs:
             self.add("batch", Summary(n=found.n_bad_inputs, n_nan=found.n_bad_inputs))
+
+    def repeated(self, port: str, distances: Sequence[float]) -> None:
+        """How far each further replay was from the first."""
+        if distances:
+            self.add(port, summary_of(distances))
 
     def difference(self, port: str, found: Difference, digest: int, *, by: str = "") -> None:
         """How bits differ: a summary over parameters of the relative difference of norms; who differs."""

@@ -17,74 +17,26 @@ from types import CodeType, FrameType
 from typing import Any, TypeVar
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
 
-from hypocenter.opbits import OUTSIDE, Event, Place, Read, Write
+from hypocenter.opbits import Event, Place, Read, Write
 from hypocenter.tap import quiet
 from hypocenter.tap.collective_ops import is_collective, is_wrapped, operands, result_of
 from hypocenter.tap.digest import digests, to_host
+from hypocenter.tap.dispatch import Mode, declared, is_mutable, is_random, is_view, name_of
 from hypocenter.tap.host_digest import host_digest
 from hypocenter.tap.op_context import OpContext
 from hypocenter.tap.source import is_library, source_of
+from hypocenter.tap.storages import UNDEFINED, Storages
 
 T = TypeVar("T")
-_UNDEFINED = frozenset({
-    "empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "resize_", "empty_permuted",
-})  # fmt: skip
 _PARTLY = frozenset({"fsdp"})  # its operators give whole buffers of which they have written a part
 _SAME_VALUES = frozenset({"lift_fresh", "detach", "alias", "lift", "set_"})
 _OTHERS = frozenset({"prim", "profiler"})
 _LOADER_FILES = ("dataloader.py", "sampler.py", "worker.py", "fetch.py", "_utils.py")
 _LOADER = "/torch/utils/data/"
-_PRUNE = 1 << 14  # storages between two looks which of them are gone
 _LONGEST = 120  # characters of arguments
 WAITING = 256  # events that are handed over at once
-
-
-class Storages:
-    """Which event wrote a storage last. An address is not used again while it is known here."""
-
-    def __init__(self) -> None:
-        self._writer: dict[int, int] = {}
-        self._alive: dict[int, StorageWeakRef] = {}
-        self._undefined: set[int] = set()
-        self._prune_at = _PRUNE
-
-    def read(self, tensor: torch.Tensor) -> tuple[int, bool]:
-        """The last writer, or OUTSIDE; whether parts of it may never have been written."""
-        key = storage_key(tensor)
-        return self._writer.get(key, OUTSIDE), key in self._undefined
-
-    def write(self, tensor: torch.Tensor, event: int, *, undefined: bool = False) -> None:
-        """This event has written it; `undefined`: it has only made room."""
-        key = storage_key(tensor)
-        if not key:
-            return
-        if key not in self._alive:
-            self._alive[key] = StorageWeakRef(tensor.untyped_storage())
-        self._writer[key] = event
-        if undefined:
-            self._undefined.add(key)
-        elif key in self._undefined and _covers(tensor):
-            self._undefined.discard(key)
-        if len(self._alive) > self._prune_at:
-            self._prune()
-
-    def is_unwritten(self, tensor: torch.Tensor) -> bool:
-        """Nothing but room has been made for it."""
-        return storage_key(tensor) in self._undefined
-
-    def key_of(self, tensor: torch.Tensor) -> int:
-        """The storage, as `writers` names it."""
-        return storage_key(tensor)
-
-    def _prune(self) -> None:
-        for key in [key for key, alive in self._alive.items() if alive.expired()]:
-            del self._alive[key]
-            self._writer.pop(key, None)
-            self._undefined.discard(key)
-        self._prune_at = max(_PRUNE, 2 * len(self._alive))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -95,7 +47,7 @@ class _Begun:
     state: int | None
 
 
-class BitsTap(TorchDispatchMode):
+class BitsTap(Mode):
     """Notes every operator.
 
     Args:
@@ -146,7 +98,7 @@ class BitsTap(TorchDispatchMode):
         if is_wrapped(types):
             return NotImplemented  # we want what the wrapper does inside
         base = func.__name__.partition(".")[0]
-        if self.is_off or quiet.is_on() or func.namespace in _OTHERS or func.is_view or base in _SAME_VALUES:
+        if self.is_off or quiet.is_on() or func.namespace in _OTHERS or is_view(func) or base in _SAME_VALUES:
             return func(*args, **kwargs)
         begun = self._guarded(lambda: self._begun(func, args, kwargs))
         out = func(*args, **kwargs)
@@ -196,10 +148,10 @@ class BitsTap(TorchDispatchMode):
         self, func: Any, base: str, reads: list[Read], outputs: Sequence[torch.Tensor], drawn: tuple[Any, int | None],
         arguments: str,
     ) -> None:  # fmt: skip
-        is_room, is_under_way = base in _UNDEFINED or func.namespace in _PARTLY, is_collective(func)
+        is_room, is_under_way = base in UNDEFINED or func.namespace in _PARTLY, is_collective(func)
         found = [None] * len(outputs) if is_room or is_under_way else digests_of(outputs)
         event = self.add(
-            "op", str(func), self._place(str(func)), reads=reads,
+            "op", name_of(func), self._place(name_of(func)), reads=reads,
             writes=[Write(digest, form(t)) for t, digest in zip(outputs, found, strict=True)],
             generator=_generator_name(drawn[0]), state=drawn[1],
             note=str(drawn[0].initial_seed()) if drawn[0] is not None else "", arguments=arguments,
@@ -330,21 +282,9 @@ def form(tensor: torch.Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {shape}"
 
 
-def storage_key(tensor: torch.Tensor) -> int:
-    """Address of the storage; 0 for what has none."""
-    try:
-        return tensor.untyped_storage()._cdata if tensor.device.type != "meta" else 0
-    except (NotImplementedError, RuntimeError, AttributeError):
-        return 0
-
-
-def _covers(tensor: torch.Tensor) -> bool:
-    return tensor.numel() * tensor.element_size() >= tensor.untyped_storage().nbytes()
-
-
 def _generator(func: Any, args: Any, kwargs: Any) -> torch.Generator | None:
     """The generator that an operator may draw from."""
-    if torch.Tag.nondeterministic_seeded not in func.tags:
+    if not is_random(func):
         return None
     given = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Generator)]
     if given:
@@ -373,10 +313,10 @@ def _generator_name(generator: torch.Generator | None) -> str:
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
-    if not func._schema.is_mutable:
+    if not is_mutable(func):
         return []
     written: list[torch.Tensor] = []
-    for position, argument in enumerate(func._schema.arguments):
+    for position, argument in enumerate(declared(func)):
         if argument.alias_info is not None and argument.alias_info.is_write:
             written += _flat((args[position] if position < len(args) else kwargs.get(argument.name),))
     return written

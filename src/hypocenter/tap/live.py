@@ -6,8 +6,11 @@ it: the user's own modes come first.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from typing import Any
 
+import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 
@@ -18,6 +21,7 @@ class LiveMode:
         self.mode = mode
         self._warn = warn
         self._is_on = False
+        self._stance: Any = None
         self.given_up = False
 
     def enter(self) -> None:
@@ -28,14 +32,25 @@ class LiveMode:
             self.given_up = True
             self._warn("ops are not recorded: another dispatch mode is active")
             return
+        if not self._is_left_to_compile and "torch._dynamo" in sys.modules:  # else it raises where it compiles nothing
+            self._stance = torch.compiler.set_stance("force_eager")
         self.mode.__enter__()
         self._is_on = True
+
+    @property
+    def _is_left_to_compile(self) -> bool:
+        """Whether torch compiles although the mode is on."""
+        asks = getattr(self.mode, "ignore_compile_internals", None)
+        return asks is not None and bool(asks())
 
     def leave(self) -> None:
         """Switch off."""
         if not self._is_on:
             return
         self._is_on = False
+        if self._stance is not None:
+            self._stance.__exit__(None, None, None)
+            self._stance = None
         stack = _get_current_dispatch_mode_stack()
         if stack and stack[-1] is self.mode:
             self.mode.__exit__(None, None, None)

@@ -83,6 +83,11 @@ class OpContext:
         """The module path now."""
         return self._stack[-1][0] if self._stack else "loss"
 
+    @property
+    def called(self) -> tuple[str, str] | None:
+        """Name and class of the module that is being called now; None outside of all."""
+        return self._stack[-1] if self._stack else None
+
     def place(self, op: str) -> OpPlace:
         """Where the op that is being dispatched runs. Called from a `__torch_dispatch__`."""
         in_backward = torch._C._current_graph_task_id() not in (-1, self._around)

@@ -12,10 +12,10 @@ import re
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from hypocenter.nouns import OperatorCall
 from hypocenter.tap.collective_ops import is_wrapped
+from hypocenter.tap.dispatch import Mode, declared, is_view, name_of
 from hypocenter.tap.op_context import OpContext, OpPlace
 
 MAX_CALLS = 20_000
@@ -43,10 +43,12 @@ class OperatorCalls:
         site = "" if place.site == _LOSS and place.phase == "loss" else place.site
         where = f"{place.code.co_filename.rpartition('/')[2]}:{place.line}" if place.code is not None else ""
         constants = _constants(func, args, kwargs or {})
-        self.calls.append(OperatorCall(module=site, phase=place.phase, op=str(func), constants=constants, where=where))
+        self.calls.append(
+            OperatorCall(module=site, phase=place.phase, op=name_of(func), constants=constants, where=where)
+        )
 
 
-class CallsMode(TorchDispatchMode):
+class CallsMode(Mode):
     """Notes calls of a replay, and changes nothing."""
 
     def __init__(self, context: OpContext) -> None:
@@ -62,14 +64,14 @@ class CallsMode(TorchDispatchMode):
         if is_wrapped(types):
             return NotImplemented
         if not is_silent(func):
-            self.noted.note(func, args, kwargs, self._context.place(str(func)))
+            self.noted.note(func, args, kwargs, self._context.place(name_of(func)))
         return func(*args, **(kwargs or {}))
 
 
 @functools.lru_cache(maxsize=4096)
 def is_silent(func: Any) -> bool:
     """Whether an operator computes nothing: views, memory that is only reserved."""
-    return bool(func.is_view) or "empty" in func.__name__
+    return is_view(func) or "empty" in func.__name__
 
 
 def _constants(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
@@ -85,10 +87,10 @@ def _constants(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
 @functools.lru_cache(maxsize=4096)
 def _named(func: Any) -> tuple[tuple[int | None, str, Any], ...]:
     """Position, name and default of each argument that is no size: of batches of other lengths these differ rightly."""
-    sizes = set(re.findall(r"SymInt\S* (\w+)", str(func._schema)))
+    sizes = set(re.findall(r"SymInt\S* (\w+)", str(getattr(func, "_schema", ""))))
     return tuple(
         (None if argument.kwarg_only else index, argument.name, argument.default_value)
-        for index, argument in enumerate(func._schema.arguments)
+        for index, argument in enumerate(declared(func))
         if argument.name not in sizes
     )
 

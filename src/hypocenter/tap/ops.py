@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from hypocenter.nouns import Reading, Summary
 from hypocenter.tap.clock import Clock
+from hypocenter.tap.dispatch import Mode, is_view, name_of
 from hypocenter.tap.gradient_flow import GradientFlow
 from hypocenter.tap.op_context import OpContext, OpPlace
 from hypocenter.tap.op_tensors import read_by, tensors_among
@@ -25,7 +25,7 @@ GROWS = frozenset(
 TERMS = {"bmm": (0, 1), "baddbmm": (1, 2)}  # which arguments the terms are; of all others the first
 
 
-class OpTap(TorchDispatchMode):
+class OpTap(Mode):
     """Notes every op's floating outputs, and the terms of reductions. Views are not operations.
 
     What backward computes has port `grad_in[i]` where it descends from the gradient, and `out[i]` where it is computed
@@ -49,12 +49,12 @@ class OpTap(TorchDispatchMode):
         outputs = out if isinstance(out, (tuple, list)) else (out,)
         name = func.__name__.split(".")[0]
         is_gradient = True
-        if self.flow.is_told and not func.is_view:
+        if self.flow.is_told and not is_view(func):
             is_gradient = self.flow.note(name, read_by(args, kwargs or {}), tensors_among(outputs))
         self._note_terms(func, name, args)
         calls = self.calls
         if calls is not None and not is_silent(func) and calls.is_first(self._clock.step, self._clock.microbatch):
-            calls.note(func, args, kwargs, self.context.place(str(func)))
+            calls.note(func, args, kwargs, self.context.place(name_of(func)))
         for index, item in enumerate(outputs):
             if isinstance(item, torch.Tensor):
                 self._note(func, f"out[{index}]", item, is_gradient=is_gradient)
@@ -71,7 +71,7 @@ class OpTap(TorchDispatchMode):
             return
         if is_silent(func):
             return
-        place = self.context.place(name := str(func))
+        place = self.context.place(name := name_of(func))
         if not self._wanted(place.site):
             return
         ticket = self._reducer.add(out)

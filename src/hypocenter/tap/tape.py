@@ -19,12 +19,14 @@ from torch.autograd.graph import GradientEdge
 
 from hypocenter.tap.handed_in import Held
 from hypocenter.tap.lent import Lent
+from hypocenter.tap.numerics import Numerics, capture_numerics
 from hypocenter.tap.state import Ambient, RngState
 from hypocenter.tap.tree import replace_tensors, tensors
 
 _PLAIN = frozenset({int, float, bool, str, type(None), slice, type(Ellipsis)})
 MAX_UNSPENT = 64  # events that outlive an update; who keeps more graphs than that would have us keep their batches
 MAX_NUMBERS = 64  # results of one element that are looked at between two backwards: a loss is among them
+MAX_MICROBATCHES = 1024  # that no update has come after: the oldest are forgotten
 MAX_EVENTS = 20_000  # a program that never updates (inference with grad on) must not grow without bound
 COPIED_BYTES = 4 << 20  # a tensor from outside that is changed in place is copied before if it is no larger
 
@@ -75,6 +77,7 @@ class Event:
     args: Any = ()
     kwargs: Any = field(default_factory=dict)
     ambient: Ambient
+    numerics: Numerics = field(default_factory=capture_numerics)
     rng: RngState | None = None
     training: bool | None = None  # of an outermost module
     buffers: Sequence[tuple[torch.nn.Module, str, torch.Tensor]] = ()  # those that it changes, before the call
@@ -107,6 +110,7 @@ class Microbatch:
     values: list[torch.Tensor]  # detached; scalars only, to check the loss, or what the program died of
     seeds: list[torch.Tensor | None]
     n_events: int  # events on the tape when backward was called
+    numerics: Numerics = field(default_factory=capture_numerics)  # in backward
     why_not: str = ""  # why it cannot be replayed
     is_taken: bool = False  # by `torch.autograd.grad`, and put into `.grad` by the program
 
@@ -222,6 +226,7 @@ class Tape:
         event.kwargs = replace_tensors(kwargs, keep) if kwargs else {}
         event.lent = [each if is_trainable_leaf(each.tensor) else each.of(keep) for each in event.lent]
         event.needs = tuple(needs)
+        self._kept_bytes += self._bytes_beside(event)
         if written is not None:
             result = written.tensor
             self._writers[storage_of(result)] = self._n_slots
@@ -245,7 +250,10 @@ class Tape:
         self.events.append(event)
         if len(self.events) > self._max_events:
             self._fill(f"more than {self._max_events:,} calls without an update")
-        elif self._kept_bytes > self._keep_bytes:
+        self._fill_if_large()
+
+    def _fill_if_large(self) -> None:
+        if not self.is_full and self._kept_bytes > self._keep_bytes:
             self._fill(f"the inputs of this step are larger than keep_mb ({self._keep_bytes >> 20} MiB)")
 
     def _is_emptied(self, tensor: torch.Tensor, number: int) -> bool:
@@ -254,6 +262,12 @@ class Tape:
             return True
         value = self._numbers.get(number)
         return value is not None and storage_of(value) != storage_of(tensor)
+
+    def _bytes_beside(self, event: Event) -> int:
+        """Of what is kept beside arguments: what a stage of a pipeline has received, copies of what was changed."""
+        received = {id(t): t for _, t in tensors([value for _, value in event.handed])}
+        beside = [t for key, t in received.items() if key not in self._aliases]
+        return sum(map(_bytes_of, beside)) + (0 if event.was is None else _bytes_of(event.was))
 
     def _left_behind(self, tensor: torch.Tensor) -> int | None:
         """The slot of a tensor that a module has not returned but left in an attribute; None of any other."""
@@ -278,8 +292,10 @@ class Tape:
             kept.clear()
         for kept in (self._writers, self._numbers, self._of_emptied, self._looked_at):
             kept.clear()
+        self._with_graph.clear()
         for microbatch in self.microbatches:
             microbatch.why_not = microbatch.why_not or why
+            microbatch.seeds = [None] * len(microbatch.seeds)
 
     def _alias(self, tensor: torch.Tensor, *, is_operand: bool) -> torch.Tensor:
         """What is kept of a tensor from outside: itself if it is trained, else an alias.
@@ -295,7 +311,7 @@ class Tape:
         if is_leaf or id(tensor) in self.leaves:
             self.leaves.setdefault(id(tensor), tensor)
             return tensor
-        self._kept_bytes += tensor.numel() * tensor.element_size() if tensor.layout == torch.strided else 0
+        self._kept_bytes += _bytes_of(tensor)
         with torch.enable_grad():
             alias = tensor.detach()
             if tensor.requires_grad:
@@ -314,6 +330,14 @@ class Tape:
     def add(self, microbatch: Microbatch) -> None:
         """Gradients of this one are added up."""
         self.microbatches.append(microbatch)
+        self._kept_bytes += sum(_bytes_of(seed) for seed in microbatch.seeds if seed is not None)
+        if self.is_full:
+            microbatch.seeds = [None] * len(microbatch.seeds)
+        self._fill_if_large()
+        if len(self.microbatches) > MAX_MICROBATCHES:
+            del self.microbatches[0]
+            if not self.is_full:
+                self._fill(f"more than {MAX_MICROBATCHES:,} backward passes without an update")
         self._unused += self._apart_from([slot for slot in microbatch.roots if slot is not None])
         self.scalars.clear()
 
@@ -521,7 +545,8 @@ class Tape:
             event.slots = [numbers[number] for number in event.slots]
             self.events.append(event)
         self._aliases = {key: pair for key, pair in aliases.items() if id(pair[1]) in used}
-        self._kept_bytes = sum(alias.numel() * alias.element_size() for _, alias in self._aliases.values())
+        self._kept_bytes = sum(_bytes_of(alias) for _, alias in self._aliases.values())
+        self._kept_bytes += sum(map(self._bytes_beside, self.events))
 
     def _unspent(self) -> list[Event]:
         """The events whose results somebody still holds with their graph, and what these were made from."""
@@ -543,6 +568,10 @@ def _cut_at(event: Event) -> str:
 def is_trainable_leaf(tensor: torch.Tensor) -> bool:
     """Whether a gradient ends here: a parameter, of a module or not."""
     return tensor.requires_grad and tensor.is_leaf
+
+
+def _bytes_of(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size() if tensor.layout == torch.strided else 0
 
 
 def storage_of(tensor: torch.Tensor) -> int:

@@ -3,17 +3,22 @@
 Data flow is followed by storage: every op that writes a storage becomes its last writer, every op that reads one gets
 an edge from that writer. Views are not operations. For each edge and output it is known which kinds of non-finite
 values there were *at that moment*, and whether infinities descend only from constants the program wrote (masks).
+Kernels that the dispatcher does not show (Triton's, those of extensions) write as well: where bad values appear, what
+was read is looked at, and what no traced op has put there gets a node of its own.
+
+Storages are held weakly: only what is kept of the few ops where values stopped being finite takes memory.
 """
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from hypocenter.optrace import (
     LITERAL_NEGINF,
@@ -21,84 +26,31 @@ from hypocenter.optrace import (
     NAN,
     NEGINF,
     POSINF,
+    UNSEEN,
     Edge,
     TracedOp,
+    appears,
     classify,
     is_transition,
 )
+from hypocenter.tap.at_hand import AtHand
 from hypocenter.tap.collective_ops import is_collective, is_wrapped, operands, result_of
+from hypocenter.tap.dispatch import Mode, declared, is_mutable, name_of
 from hypocenter.tap.gradient_flow import GradientFlow
-from hypocenter.tap.gradients import local
+from hypocenter.tap.kept_arguments import CAPTURE_BYTES, LeftOut, before_write, detached, largest_left_out, n_bytes
+from hypocenter.tap.nodes import Leaf, Node, Unseen, nonfinite_bits
+from hypocenter.tap.numerics import capture_numerics
 from hypocenter.tap.op_context import OpContext, OpPlace
 from hypocenter.tap.op_tensors import read_by, storage_key, tensors_among
+from hypocenter.tap.storages import UNDEFINED, Storages
 from hypocenter.tap.tree import replace_tensors
 
 _SIGN_FLIPS = frozenset({"neg", "mul", "div", "sub", "rsub", "neg_", "mul_", "div_", "sub_"})
-UNDEFINED = frozenset(
-    {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "resize_", "empty_permuted"}
-)
-CAPTURE_BYTES = 256 << 20  # per op: what adjudication and the bundle need
 MAX_CAPTURES = 48
+MAX_CAPTURED_BYTES = 2 << 30  # of all of them
 
 
-@dataclass(slots=True, kw_only=True)
-class Node:
-    """One op as it ran, with what adjudication needs of it (only where values stopped being finite)."""
-
-    traced: TracedOp
-    place: OpPlace
-    func: Any = None
-    args: Any = None  # captured, detached
-    kwargs: Any = None
-    outputs: tuple[torch.Tensor, ...] = ()
-    shapes: tuple[tuple[int, ...], ...] = ()
-    dtypes: tuple[str, ...] = ()
-    scalars: tuple[float, ...] = ()  # Python numbers among its arguments
-    is_gradient: bool = False  # its results descend from what backward started from: a loss scale multiplies them
-
-
-@dataclass(slots=True)
-class Leaf:
-    """A tensor that was there before any traced op."""
-
-    kind: str  # param, buffer, batch, external, constant
-    name: str
-    tensor: torch.Tensor | None
-    bits: int
-    asks_for_gradient: bool = False
-
-
-@dataclass(slots=True)
-class _Written:
-    edge: int  # producing op, or -1 - leaf
-    bits: int
-    keep: torch.Tensor | None = None  # holds a storage with bad values, so that its address is not used again
-
-
-def nonfinite_bits(tensor: torch.Tensor) -> int:
-    """Which kinds of non-finite values a tensor holds. One reduction if it is clean."""
-    values = local(tensor)
-    if values is None:
-        return 0
-    if values.is_complex():
-        values = torch.view_as_real(values)
-    if values.dtype.itemsize == 1:
-        values = values.float()
-    # sum of |x| in float32: non-finite if any element is, and rarely otherwise; then the exact answer is computed
-    if torch.isfinite(torch.linalg.vector_norm(values, 2, dtype=_accumulator(values.dtype))):
-        return 0
-    return (
-        NAN * bool(torch.isnan(values).any())
-        | POSINF * bool(torch.isposinf(values).any())
-        | NEGINF * bool(torch.isneginf(values).any())
-    )
-
-
-def _accumulator(dtype: torch.dtype) -> torch.dtype:
-    return torch.float64 if dtype == torch.float64 else torch.float32
-
-
-class OpTracer(TorchDispatchMode):
+class OpTracer(Mode):
     """Traces every op of a replay. `leaf` names tensors from outside: tensor -> (kind, name)."""
 
     def __init__(
@@ -118,8 +70,11 @@ class OpTracer(TorchDispatchMode):
         self._observe = observe
         self._capture = capture
         self._computed = computed  # storages from outside whose negative infinities are no mask
-        self._n_captures = 0
-        self._written: dict[int, _Written] = {}
+        self._n_captures = self._n_captured_bytes = 0
+        self._captured: set[int] = set()  # storages of what is kept to execute ops again
+        self._storages = Storages()
+        self._bits: dict[int, int] = {}  # of storages that hold something that is not finite
+        self._at_hand = AtHand()
         self._flow = GradientFlow()
 
     @classmethod
@@ -131,8 +86,9 @@ class OpTracer(TorchDispatchMode):
         """Forget what was traced: the replay starts over."""
         self.nodes.clear()
         self.leaves.clear()
-        self._written.clear()
-        self._n_captures = 0
+        self._storages, self._bits, self._at_hand = Storages(), {}, AtHand()
+        self._n_captures = self._n_captured_bytes = 0
+        self._captured.clear()
         self._flow.end()
 
     def starts_from(self, seeds: Sequence[torch.Tensor | None]) -> None:
@@ -158,7 +114,8 @@ class OpTracer(TorchDispatchMode):
 
     def edge_to(self, tensor: torch.Tensor) -> Edge:
         """Who made this tensor (of a DTensor, what is here of it), and what it holds."""
-        return self._edge(getattr(tensor, "_local_tensor", tensor))
+        tensor = getattr(tensor, "_local_tensor", tensor)
+        return self._looked_at(tensor, self._edge(tensor), tensor, None, "the result")
 
     def sent(self) -> list[Edge]:
         """Values that went to other ranks and were not finite."""
@@ -166,7 +123,7 @@ class OpTracer(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        name = str(func)
+        name = name_of(func)
         if is_wrapped(types):
             return NotImplemented  # we want what the wrapper does inside
         if func.namespace in ("prim", "profiler"):
@@ -175,10 +132,14 @@ class OpTracer(TorchDispatchMode):
             return self._collective(func, name, args, kwargs)
         read = read_by(args, kwargs)
         if name == "aten.lift_fresh.default":  # a constant made from Python numbers: its storage is new to us
-            self._forget(read)
+            for tensor in read:
+                self._storages.forget(tensor)
         edges = tuple(self._edge(t) for t in read)
         written = _written_arguments(func, args, kwargs)
-        captured = self._before_write(written) if written and self._capture else {}
+        captured = before_write(written) if written and self._capture else {}
+        if changed := self._captured.intersection(storage_key(t) for t in written):
+            self.keep_captured(changed)
+            self._captured -= changed
         out = func(*args, **kwargs)
         outputs = tuple(t for t in (out if isinstance(out, (tuple, list)) else (out,)) if isinstance(t, torch.Tensor))
         outputs = outputs or tuple(written)  # some that write in place return nothing
@@ -190,7 +151,8 @@ class OpTracer(TorchDispatchMode):
     def _collective(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         """It is never kept to be executed again: one rank alone would wait for the others."""
         read = operands(func, args)
-        edges = tuple(self._edge(tensor) for tensor in read)
+        place = self.context.place(name)
+        edges = tuple(self._looked_at(tensor, self._edge(tensor), tensor, place, name) for tensor in read)
         out = func(*args, **kwargs)
         outputs = tuple(result_of(func, args, out))
         self._add(None, name, args, kwargs, read, edges, outputs, {})
@@ -207,18 +169,24 @@ class OpTracer(TorchDispatchMode):
         read: list[torch.Tensor],
         edges: tuple[Edge, ...],
         outputs: tuple[torch.Tensor, ...],
-        captured: dict[int, torch.Tensor],
+        captured: dict[int, torch.Tensor | LeftOut],
     ) -> None:
         base = name.split(".")[1] if "." in name else name
-        literal = _literal_bits(args, kwargs)
-        bits = 0
-        place = self.context.place(name)
-        index = len(self.nodes)
-        for tensor in outputs:
-            now = 0 if base in UNDEFINED else nonfinite_bits(tensor)
-            found = classify(now, edges, literal, flips_sign=base in _SIGN_FLIPS)
-            bits |= found
-            self._write(tensor, index, found)
+        literal, is_room = _literal_bits(args, kwargs), base in UNDEFINED
+        held = [0 if is_room else nonfinite_bits(tensor) for tensor in outputs]
+
+        def kinds() -> list[int]:
+            return [classify(now, edges, literal, flips_sign=base in _SIGN_FLIPS) for now in held]
+
+        place, found = self.context.place(name), kinds()
+        if appears(found, edges):
+            edges = self._look(read, edges, captured, outputs, place, name)
+            found = kinds()
+        bits, index = functools.reduce(operator.or_, found, 0), len(self.nodes)
+        for tensor, now in zip(outputs, found, strict=True):
+            self._write(tensor, index, now, is_room=is_room)
+        if is_room:
+            self._at_hand.note(outputs, self._known)
         traced = TracedOp(
             index=index,
             op=name,
@@ -236,53 +204,155 @@ class OpTracer(TorchDispatchMode):
             scalars=tuple(v for v in (*args, *kwargs.values()) if isinstance(v, (int, float))),
             is_gradient=self._flow.note(base, read, outputs) and place.phase == "backward",
         )
-        if func is not None and self._capture and is_transition(traced) and self._n_captures < MAX_CAPTURES:
+        if func is not None and self._capture and is_transition(traced) and self._has_room():
             self._n_captures += 1
-            node.func = func
-            node.args, node.kwargs = _detached(args, captured), _detached(kwargs, captured)
-            node.outputs = tuple(t.detach().clone() for t in outputs if _bytes(t) <= CAPTURE_BYTES)
+            self._keep(node, func, args, kwargs, captured, outputs)
         self.nodes.append(node)
         if self._observe is not None:
             self._observe(node, outputs)
+        self.after_op(base, outputs)
+
+    def after_op(self, base: str, outputs: Sequence[torch.Tensor]) -> None:
+        """An op was traced, `base` is its name without namespace and overload: for others to follow."""
+
+    def met_unseen(self, tensor: torch.Tensor) -> None:
+        """What is read here no traced op has written: for others to follow."""
+
+    def _has_room(self) -> bool:
+        return self._n_captures < MAX_CAPTURES and self._n_captured_bytes < MAX_CAPTURED_BYTES
+
+    def _keep(
+        self,
+        node: Node,
+        func: Any,
+        args: Any,
+        kwargs: Any,
+        captured: dict[int, torch.Tensor | LeftOut],
+        outputs: tuple[torch.Tensor, ...],
+    ) -> None:
+        """What is needed to execute it again."""
+        node.func, node.numerics = func, capture_numerics()
+        node.args, node.kwargs = detached(args, captured), detached(kwargs, captured)
+        if (left_out := largest_left_out((node.args, node.kwargs))) is not None:
+            node.why_not_again = f"its inputs were not kept: one of them is too large ({left_out.n_bytes >> 20} MiB)"
+        kept = [(i, t.detach().clone()) for i, t in enumerate(outputs) if n_bytes(t) <= CAPTURE_BYTES]
+        node.positions, node.outputs = tuple(i for i, _ in kept), tuple(t for _, t in kept)
+        self._n_captured_bytes += sum(n_bytes(t) for t in tensors_among(node.args, node.kwargs, node.outputs))
+        self._captured |= {storage_key(t) for t in tensors_among(node.args, node.kwargs)} - {0}
 
     def _edge(self, tensor: torch.Tensor) -> Edge:
-        key = storage_key(tensor)
-        written = self._written.get(key) if key else None
-        if written is None:
-            kind, name = self._leaf(tensor)
-            bits = nonfinite_bits(tensor)
-            is_mask = bits & NEGINF and not bits & (NAN | POSINF) and kind != "param" and key not in self._computed
-            if is_mask:
-                bits = bits & ~NEGINF | LITERAL_NEGINF  # an additive mask that came from outside
-            self.leaves.append(Leaf(kind, name, tensor.detach() if bits else None, bits, tensor.requires_grad))
-            written = _Written(-len(self.leaves), bits, tensor.detach() if bits else None)
-            if key:
-                self._written[key] = written
-            return Edge(producer=written.edge, bits=bits)
-        if not written.bits:
-            return Edge(producer=written.edge, bits=0)
+        if not self._storages.knows(tensor):
+            return self._from_outside(tensor)
+        producer, before = self._storages.read(tensor)[0], self._bits.get(storage_key(tensor), 0)
+        if not before:
+            return Edge(producer=producer, bits=0)
         now = nonfinite_bits(tensor)  # the part of the storage that this view shows
         bits = 0
         for kind, literal in ((POSINF, LITERAL_POSINF), (NEGINF, LITERAL_NEGINF)):
             if now & kind:
-                bits |= written.bits & (kind | literal) or kind
-        return Edge(producer=written.edge, bits=bits | now & NAN)
+                bits |= before & (kind | literal) or kind
+        return Edge(producer=producer, bits=bits | now & NAN)
 
-    def _write(self, tensor: torch.Tensor, index: int, bits: int) -> None:
+    def _from_outside(self, tensor: torch.Tensor) -> Edge:
         key = storage_key(tensor)
-        if key:
-            before = self._written.get(key)
-            partial = before is not None and before.bits and tensor.numel() < _storage_elements(tensor)
-            if before is not None and partial:
-                bits |= before.bits  # the other part of the storage is as it was
-            self._written[key] = _Written(index, bits, tensor.detach() if bits else None)
+        kind, name = self._leaf(tensor)
+        bits = nonfinite_bits(tensor)
+        is_mask = bits & NEGINF and not bits & (NAN | POSINF) and kind != "param" and key not in self._computed
+        if is_mask:
+            bits = bits & ~NEGINF | LITERAL_NEGINF  # an additive mask that came from outside
+        is_whole = tensor.numel() >= _storage_elements(tensor) if key else True
+        kept = tensor.detach() if bits else None
+        self.leaves.append(Leaf(kind, name, kept, bits, is_whole, asks_for_gradient=tensor.requires_grad))
+        self._note(tensor, -len(self.leaves), bits)
+        return Edge(producer=-len(self.leaves), bits=bits)
 
-    def _forget(self, read: list[torch.Tensor]) -> None:
-        for tensor in read:
-            self._written.pop(storage_key(tensor), None)
+    def _look(
+        self,
+        read: list[torch.Tensor],
+        edges: tuple[Edge, ...],
+        captured: dict[int, torch.Tensor | LeftOut],
+        outputs: tuple[torch.Tensor, ...],
+        place: OpPlace,
+        name: str,
+    ) -> tuple[Edge, ...]:
+        """An op has made something bad of good values: was what it read as good as the trace knows?"""
+        changed = {storage_key(tensor) for tensor in outputs}
+        found: list[Edge] = []
+        for tensor, edge in zip(read, edges, strict=True):
+            value = captured.get(id(tensor), None if storage_key(tensor) in changed else tensor)
+            found.append(
+                edge if not isinstance(value, torch.Tensor) else self._looked_at(tensor, edge, value, place, name)
+            )
+        return tuple(found)
 
-    def _before_write(self, written: list[torch.Tensor]) -> dict[int, torch.Tensor]:
-        return {id(t): t.detach().clone() for t in written if 0 < _bytes(t) <= CAPTURE_BYTES}
+    def _looked_at(
+        self, tensor: torch.Tensor, edge: Edge, value: torch.Tensor, place: OpPlace | None, name: str
+    ) -> Edge:
+        """The edge of what an op reads, after a look at it: it may have been written by what nobody traced.
+
+        Args:
+            value: the values that it had then.
+            place: of the op; None: where the trace ends.
+        """
+        if edge.real or not self._storages.knows(tensor):
+            return edge
+        now = nonfinite_bits(value)
+        for kind, literal in ((POSINF, LITERAL_POSINF), (NEGINF, LITERAL_NEGINF)):
+            now &= ~kind if edge.bits & literal else ~0
+        if now == NEGINF:  # an additive mask that was written otherwise
+            self._note(tensor, edge.producer, edge.bits | LITERAL_NEGINF)
+            return Edge(producer=edge.producer, bits=edge.bits | LITERAL_NEGINF)
+        leaf = self.leaves[-1 - edge.producer] if now and edge.producer < 0 else None
+        if leaf is not None and not leaf.is_whole:  # another part of it was read before
+            leaf.tensor, leaf.bits = value.detach(), leaf.bits | now
+            self._note(tensor, edge.producer, leaf.bits)
+            return Edge(producer=edge.producer, bits=now)
+        return self._unseen(tensor, edge, value, now, place, name) if now else edge
+
+    def _unseen(
+        self, tensor: torch.Tensor, edge: Edge, value: torch.Tensor, bits: int, place: OpPlace | None, name: str
+    ) -> Edge:
+        """A node for what has written this: it has no inputs but those bad ones that were at hand."""
+        self.met_unseen(tensor)
+        writer = self.nodes[edge.producer] if edge.producer >= 0 else None
+        where = writer.place if writer is not None else place or self.nodes[-1].place
+        at_hand = self._at_hand.of(tensor, self._known, self._edge)
+        index = len(self.nodes)
+        traced = TracedOp(index=index, op=UNSEEN, phase=where.phase, bits=bits, inputs=tuple(at_hand), node=where.node)
+        self.nodes.append(
+            Node(
+                traced=traced, place=where, unseen=Unseen(edge.producer if writer is not None else -1, name),
+                why_not_again="the dispatcher did not show it",
+                outputs=(value.detach().clone(),) if n_bytes(value) <= CAPTURE_BYTES else (), positions=(0,),
+                shapes=(tuple(value.shape),), dtypes=(str(value.dtype).removeprefix("torch."),),
+            )
+        )  # fmt: skip
+        self._write(tensor, index, bits)
+        return Edge(producer=index, bits=bits)
+
+    def _known(self, tensor: torch.Tensor) -> Edge | None:
+        """What is known of a tensor without a look; None: nothing."""
+        if not self._storages.knows(tensor):
+            return None
+        return Edge(producer=self._storages.read(tensor)[0], bits=self._bits.get(storage_key(tensor), 0))
+
+    def _write(self, tensor: torch.Tensor, index: int, bits: int, *, is_room: bool = False) -> None:
+        if not storage_key(tensor):
+            return
+        before = self._bits.get(storage_key(tensor), 0) if self._storages.knows(tensor) else 0
+        if before and tensor.numel() < _storage_elements(tensor):
+            bits |= before  # the other part of the storage is as it was
+        self._note(tensor, index, bits, is_room=is_room)
+
+    def _note(self, tensor: torch.Tensor, producer: int, bits: int, *, is_room: bool = False) -> None:
+        key = storage_key(tensor)
+        if not key:
+            return
+        self._storages.write(tensor, producer, undefined=is_room)
+        if bits:
+            self._bits[key] = bits
+        else:
+            self._bits.pop(key, None)
 
 
 def _literal_bits(args: Any, kwargs: Any) -> int:
@@ -295,10 +365,10 @@ def _literal_bits(args: Any, kwargs: Any) -> int:
 
 
 def _written_arguments(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
-    if not func._schema.is_mutable:
+    if not is_mutable(func):
         return []
     written: list[torch.Tensor] = []
-    for position, argument in enumerate(func._schema.arguments):
+    for position, argument in enumerate(declared(func)):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[position] if position < len(args) else kwargs.get(argument.name)
             written.extend(tensors_among(value))
@@ -318,21 +388,5 @@ def _other_factor_is_zero(read: list[torch.Tensor], edges: tuple[Edge, ...], out
     return bool((other.expand_as(outputs[0])[bad] == 0).all())
 
 
-def _detached(value: Any, captured: dict[int, torch.Tensor]) -> Any:
-    """The arguments as they were before the op ran, off the autograd graph; tensors too large become None."""
-    if isinstance(value, torch.Tensor):
-        kept = captured.get(id(value))
-        return kept if kept is not None else value.detach() if _bytes(value) <= CAPTURE_BYTES else None
-    if isinstance(value, (list, tuple)):
-        return type(value)(_detached(item, captured) for item in value)
-    if isinstance(value, dict):
-        return {key: _detached(item, captured) for key, item in value.items()}
-    return value
-
-
 def _storage_elements(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().nbytes() // max(tensor.element_size(), 1)
-
-
-def _bytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size() if tensor.layout == torch.strided else 0

@@ -41,6 +41,7 @@ class UpdateListener(Protocol):
     def after_gradients(self, gradients: list[tuple[torch.Tensor, torch.Tensor]]) -> None: ...
     def before_clip(self, parameters: list[torch.Tensor]) -> None: ...
     def before_update(self, optimizer: torch.optim.Optimizer) -> None: ...
+    def in_backward(self, optimizer: torch.optim.Optimizer) -> None: ...
     def before_evaluation(self) -> None: ...
     def after_evaluation(self, optimizer: torch.optim.Optimizer) -> None: ...
     def after_update(self, optimizer: torch.optim.Optimizer) -> None: ...
@@ -116,7 +117,7 @@ class UpdateTap:
     @property
     def _is_nested(self) -> bool:
         """Inside a backward (reentrant checkpointing), or in what is our own."""
-        return self._listener.paused or bool(self._depth) or torch._C._current_graph_task_id() != -1
+        return self._listener.paused or bool(self._depth) or _is_in_backward()
 
     def _engine(
         self, tensors: Any, grad_tensors: Any, keep_graph: bool, create_graph: bool, inputs: Any, accumulate_grad: bool
@@ -156,7 +157,7 @@ class UpdateTap:
         return Rebound(end, again, wanted_again, None if grad_outputs is None else seeds_again)
 
     def _clip(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Rebound | None:
-        if self._listener.paused:
+        if self._listener.paused or _is_in_backward():
             return None
         parameters, rebound = read_first(args, kwargs)
         if rebound is not None:
@@ -260,6 +261,9 @@ class UpdateTap:
                     parameter.grad = None
         if self._listener.paused or torch.compiler.is_compiling():
             return None
+        if _is_in_backward():  # from a hook on a gradient: the backward as a whole is the update
+            self._listener.in_backward(optimizer)
+            return None
         if self._in_scaled_step:
             self.before_rule(optimizer)
             return None
@@ -307,7 +311,7 @@ class UpdateTap:
         return functools.update_wrapper(watched, closure)
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if self._listener.paused or torch.compiler.is_compiling():
+        if self._listener.paused or torch.compiler.is_compiling() or _is_in_backward():
             return
         self.after_rule(optimizer)
         if not self._in_scaled_step:
@@ -317,6 +321,10 @@ class UpdateTap:
 def _leaf_at(wanted: Any) -> Any:
     """The tensor whose gradient is asked for, also where it is named by its place in the graph."""
     return getattr(wanted.node, "variable", wanted) if isinstance(wanted, GradientEdge) else wanted
+
+
+def _is_in_backward() -> bool:
+    return torch._C._current_graph_task_id() != -1
 
 
 def _are_tensors(*given: Any) -> bool:

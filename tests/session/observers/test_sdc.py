@@ -1,11 +1,15 @@
 """A process that is alone: its micro-batches done again, on schedule and on suspicion."""
 
 import contextlib
+import random
 import sys
 from pathlib import Path
+from types import ModuleType
 
+import pytest
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import hypocenter
 from hypocenter.diagnose.diagnosis import diagnose
@@ -35,7 +39,43 @@ class Counting(Net):
     counts = True
 
 
-def train(out, *, make=Net, fault=None, bad_step=None, poison=None, **options):
+class Moody(torch.autograd.Function):
+    """A kernel that adds in one order in four of five calls, in another one in the fifth."""
+
+    chance = random.Random(0)
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * (1.0 if Moody.chance.random() < 0.8 else 1.0 + 2.0**-22)
+
+
+class OfTwoMinds(Net):
+    def forward(self, x):
+        return self.second(Moody.apply(torch.tanh(self.first(x))))
+
+
+class Chosen(torch.autograd.Function):
+    """Another kernel under another setting, forward and backward."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * (1.0 + torch.backends.cuda.flash_sdp_enabled() * 2.0**-20)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * (1.0 + torch.backends.cuda.mem_efficient_sdp_enabled() * 2.0**-20)
+
+
+class OfASetting(Net):
+    def forward(self, x):
+        return self.second(Chosen.apply(torch.tanh(self.first(x))))
+
+
+def train(out, *, make=Net, fault=None, bad_step=None, poison=None, around=contextlib.nullcontext, **options):
     torch.manual_seed(0)
     net = make()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
@@ -48,7 +88,8 @@ def train(out, *, make=Net, fault=None, bad_step=None, poison=None, **options):
                     fault.arm()
                 if poison is not None:
                     x = poison(x)
-            (net(x) - x.sum(-1, keepdim=True)).square().mean().backward()
+            with around():
+                (net(x) - x.sum(-1, keepdim=True)).square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()
     return [p.detach().clone() for p in net.parameters()]
@@ -155,3 +196,82 @@ def test_gradients_that_the_program_changes_accuse_no_device(tmp_path):
         found = train_with(change, hook, tmp_path / name)
 
         assert found.status == "healthy", (name, found.findings)
+
+
+@pytest.mark.parametrize("seed", [0, 2, 10, 11])
+def test_a_kernel_of_two_minds_accuses_no_device(tmp_path, monkeypatch, seed):
+    monkeypatch.setattr(Moody, "chance", random.Random(seed))
+    train(tmp_path / "run", make=OfTwoMinds, sdc_check="every=1")
+
+    assert any(row["n_zero"] < row["n"] for row in rows(tmp_path / "run", "again[0]"))
+    replays = rows(tmp_path / "run", "replays")
+    assert all(row["n"] >= 4 for row in replays)
+    assert findings(tmp_path / "run") == []
+
+
+def test_settings_that_were_left_since_are_entered_again(tmp_path):
+    def around():
+        return sdpa_kernel(SDPBackend.MATH)
+
+    plain = train(None, make=OfASetting, around=around)
+    checked = train(tmp_path / "run", make=OfASetting, around=around, sdc_check="every=1")
+
+    assert all(torch.equal(a, b) for a, b in zip(plain, checked, strict=True))
+    again = rows(tmp_path / "run", "again[0]")
+    assert [row["n"] for row in again] == [row["n_zero"] for row in again] == [5] * 8
+    assert findings(tmp_path / "run") == []
+
+
+def test_bits_of_compiled_code_are_not_compared_with_those_of_its_operators(tmp_path):
+    def other_kernels(graph, inputs):
+        return lambda *args: tuple(out * (1.0 + 2.0**-20) for out in graph(*args))
+
+    def make():
+        net = Net()
+        net.first.forward = torch.compile(net.first.forward, backend=other_kernels)
+        return net
+
+    train(tmp_path / "run", make=make, sdc_check="every=1")
+
+    assert {row["digest"] for row in rows(tmp_path / "run", "run")} == {None}
+    assert "compiled" in rows(tmp_path / "run", "unlike")[0]["names"][0]
+    assert findings(tmp_path / "run") == []
+
+
+@pytest.fixture
+def fp8(monkeypatch):
+    """Transformer Engine's autocast, as far as one can be told of it."""
+
+    class FP8GlobalStateManager:
+        is_on = False
+
+        @classmethod
+        def is_fp8_enabled(cls):
+            return cls.is_on
+
+    module = ModuleType("transformer_engine.pytorch.fp8")
+    module.FP8GlobalStateManager = FP8GlobalStateManager
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+
+    @contextlib.contextmanager
+    def autocast():
+        FP8GlobalStateManager.is_on = True
+        try:
+            yield
+        finally:
+            FP8GlobalStateManager.is_on = False
+
+    class Net8(Net):
+        def forward(self, x):
+            return super().forward(x) * (1.0 + FP8GlobalStateManager.is_on * 2.0**-20)
+
+    return Net8, autocast
+
+
+def test_bits_of_fp8_are_not_compared_with_those_of_other_scales(tmp_path, fp8):
+    make, autocast = fp8
+
+    train(tmp_path / "run", make=make, around=autocast, sdc_check="every=1")
+
+    assert "FP8" in rows(tmp_path / "run", "unlike")[0]["names"][0]
+    assert findings(tmp_path / "run") == []

@@ -2,14 +2,14 @@
 
 What it means
     The micro-batch was done again on the same device, from the same inputs, parameters and random state, and came
-    to other bits than in the run; a second replay agrees with the first. Arithmetic on a healthy device is
-    repeatable, so the run's own result was wrong: a bit flipped in memory, in a register or on the way.
+    to other bits than in the run; at least four further replays agree with the first. Arithmetic on a healthy device
+    is repeatable, so the run's own result was wrong: a bit flipped in memory, in a register or on the way.
 
 How it is decided
-    At least one gradient or loss differs in its bits (where two replays differ too, by more than 10 times as much as
-    they do), the other gradients of the step or another step of the same rank came out equal in every bit, every op
-    of the replay that can be judged agrees with float64 on the CPU, and not half of the ranks or more differ at
-    once. No Python number that modules and hooks keep changed while replaying.
+    At least one gradient or loss differs in its bits (where replays differ among themselves, at this step or another,
+    by more than 10 times as much as they do), the other gradients of the step or another step of the same rank came
+    out equal in every bit, every op of the replay that can be judged agrees with float64 on the CPU, and not half of
+    the ranks or more differ at once. No Python number that modules and hooks keep changed while replaying.
 
 What to do
     Once may be a cosmic ray. Note the rank, host and serial number; look at its ECC counters; take the host out and

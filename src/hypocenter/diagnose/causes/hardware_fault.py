@@ -6,9 +6,11 @@ What it means
     in the kernel.
 
 How it is decided
-    The second execution on the same device does not give the same bits, and is finite where the first was not:
-    proven. If it is still not finite but at another number of elements: likely. Operations that draw random
-    numbers, and those that may add in any order, are not judged.
+    Executed again on the same device, at least 5 times and up to 59, it gives one and the same result each time: not
+    the bits of the run, and finite where that was not. After 59 times proven (what comes out otherwise once in twenty
+    times would have shown), after fewer likely; likely too if it is still not finite but at fewer elements. Operations
+    that draw random numbers, those that may add in any order, those that do not give the same bits each time, and
+    those that not all inputs were kept of, are not judged.
 
 What to do
     Note the rank and device, drain the host and run its vendor's diagnostics; look at ECC counters. If several
@@ -26,6 +28,7 @@ from hypocenter.diagnose.evidence import Evidence, Verdict
 from hypocenter.diagnose.operators import RANDOM, UNORDERED, subject
 from hypocenter.diagnose.rulings import bad_output, executed_op
 from hypocenter.diagnose.verdicts import cause
+from hypocenter.repetition import ENOUGH, LEAST
 
 
 @cause("hardware-fault", order=10)
@@ -34,6 +37,8 @@ def decide(evidence: Evidence) -> Verdict | None:
     origin, again, output = evidence.origin, evidence.again, bad_output(evidence)
     if origin is None or evidence.leaf is not None or not again.ran or again.equal_bits:
         return None
+    if again.n_runs < LEAST or not again.repeats:
+        return None
     if executed_op(origin) in RANDOM | UNORDERED:
         return None
     differs = again.finite or (output is not None and 0 < again.n_nonfinite < _n_bad(evidence))
@@ -41,11 +46,12 @@ def decide(evidence: Evidence) -> Verdict | None:
         return None
     was = ", ".join(evidence.chips) or "not finite"
     now = "finite everywhere it was not" if again.finite else f"not finite at {again.n_nonfinite:,} elements"
+    times = f"{again.n_runs} times on the same device and inputs, with the same bits each time,"
     return Verdict(
         cause="hardware-fault",
-        confidence="proven" if again.finite else "likely",
+        confidence="proven" if again.finite and again.n_runs >= ENOUGH else "likely",
         title=f"{subject(origin)} gave another result the second time",
-        why=(f"in the run it was {was}; executed again on the same device and inputs it is {now}",),
+        why=(f"in the run it was {was}; executed again {times} it is {now}",),
         advice="drain this host and run the vendor's diagnostics; look at the device's ECC counters",
     )
 

@@ -34,7 +34,7 @@ def decide(evidence: Evidence) -> Verdict | None:
     origin, limit = evidence.origin, limit_of(evidence)
     if origin is None or evidence.leaf is not None or executed_op(origin) in RANDOM:
         return None
-    repeats = evidence.again.ran and evidence.again.equal_bits
+    repeats = evidence.again.ran and evidence.again.equal_bits and evidence.again.repeats
     fits = evidence.float64.ran and evidence.float64.finite and (limit is None or evidence.float64.absmax <= limit)
     if not (repeats and fits and evidence.cpu.ran and evidence.cpu.finite):
         return None

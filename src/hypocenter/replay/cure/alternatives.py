@@ -10,15 +10,11 @@ import torch
 
 from hypocenter.diagnose.evidence import Alternative, Evidence
 from hypocenter.replay.case import HIDDEN
-from hypocenter.replay.cure.rehearsal import Around, Rehearsal, Rehearsed
+from hypocenter.replay.cure.rehearsal import MOST_ELEMENTS, Around, Rehearsal, Rehearsed
 from hypocenter.replay.remedies.cost import parameter_share
 from hypocenter.replay.remedies.float64_reference import Float64Reference
 from hypocenter.replay.remedies.kinds import REMEDIES, RemedyKind
 from hypocenter.summary.reducers.torch_float64 import has_float64
-
-MOST_ELEMENTS = (
-    200_000_000  # of all gradients: a float64 copy of them, 1.6 GB, must not end a job that only failed a step
-)
 
 SHORT_S = 0.5  # a replay that takes less is timed three times: the first pays for caches
 

@@ -17,7 +17,10 @@ from hypocenter.replay.cure.search import OutOfBudget
 from hypocenter.replay.engine import Replayed, Replayer, ReplayImpossible
 from hypocenter.replay.tracing import Tracing
 from hypocenter.summary.reducers.torch_float64 import in_float64
+from hypocenter.tap.out_of_memory import give_back, is_out_of_memory
 from hypocenter.tap.tape import Microbatch
+
+MOST_ELEMENTS = 200_000_000  # of all gradients: copies in float64, 1.6 GB, must not end a job that only failed a step
 
 Around = Callable[[], contextlib.AbstractContextManager[Any]]
 """Makes the change: a fresh context manager that a replay runs in."""
@@ -48,6 +51,7 @@ class Rehearsal:
         self.scale = scene.case.loss_scale  # of the replays; set it to train with another
         self.n_replays = 0
         self.error = ""  # what the last replay raised
+        self._is_out_of_memory = False  # one of them was: nothing more is tried
         self._replayer, self._tracing = replayer, tracing
         self._started = time.perf_counter()
         first = scene.microbatch
@@ -62,7 +66,7 @@ class Rehearsal:
     @property
     def is_spent(self) -> bool:
         """Whether the budget has ended."""
-        return self.n_replays >= self.budget.replays or self.seconds > self.budget.seconds
+        return self._is_out_of_memory or self.n_replays >= self.budget.replays or self.seconds > self.budget.seconds
 
     def finite(self, around: Around = contextlib.nullcontext, **how: Any) -> bool:
         """Whether loss and all gradients are finite, in every micro-batch of the step; counted as a replay.
@@ -85,13 +89,14 @@ class Rehearsal:
                 return self._hides_nothing(around, how)
             return bool(self.microbatches) and all(self._replay(m, around, how).finite for m in self.microbatches)
         except Exception as error:  # the user's own code runs here, with types that it may not expect
+            self._note_memory(error)
             self.error = _in_words(error)
             return False
 
     def rehearse(
         self, around: Around = contextlib.nullcontext, parameters: Sequence[torch.Tensor] = (), **how: Any
     ) -> Rehearsed:
-        """The gradients of the whole step, and how long it took. Not counted as a replay of the search.
+        """The gradients of the whole step, of `MOST_ELEMENTS` at most, and how long it took. Not counted as a replay.
 
         Args:
             around: the change.
@@ -100,13 +105,17 @@ class Rehearsal:
         """
         wanted = parameters or self.scene.parameters
         sums: list[torch.Tensor | None] = [None] * len(wanted)
+        is_kept = sum(parameter.numel() for parameter in wanted) <= MOST_ELEMENTS
         finite, started = True, time.perf_counter()
         try:
             for microbatch in self.microbatches:
                 replayed = self._replay(microbatch, around, how, wanted)
                 finite = finite and replayed.finite
-                sums = [_add(total, grad) for total, grad in zip(sums, replayed.grads, strict=True)]
+                if is_kept:
+                    sums = [_add(total, grad) for total, grad in zip(sums, replayed.grads, strict=True)]
+                del replayed
         except Exception as error:
+            self._note_memory(error)
             return Rehearsed(finite=False, why_not=_in_words(error))
         seconds = time.perf_counter() - started
         unscaled = tuple(None if total is None else total / (self.scale or 1.0) for total in sums)
@@ -153,6 +162,11 @@ class Rehearsal:
         tracer, replayed = self._tracing.run(self.scene.microbatch, around=around(), **how)
         still = (adjudicate.rerun_float64(tracer.nodes[k.origin]) for k in killed_infinities(tracer.trace()))
         return replayed.finite and not any(rerun.finite for rerun in still)
+
+    def _note_memory(self, error: Exception) -> None:
+        if is_out_of_memory(error):
+            self._is_out_of_memory = True
+            give_back(error)
 
     def _spend(self) -> None:
         if self.is_spent:

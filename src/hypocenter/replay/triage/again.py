@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
+from hypocenter.repetition import ENOUGH, LEAST
 from hypocenter.replay.engine import Replayer
 from hypocenter.replay.triage.bits import Bits, Difference, bits_of, difference
 from hypocenter.replay.triage.ops import OpCheck, OpReport
@@ -14,6 +15,8 @@ from hypocenter.replay.triage.own_state import changed, own_state
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.op_context import OpContext
 from hypocenter.tap.tape import Microbatch
+
+SECONDS = 10.0  # of insisting
 
 
 @dataclass(slots=True, kw_only=True)
@@ -23,7 +26,10 @@ class Examined:
     microbatch: int
     again: Bits
     run: Bits | None = None  # what the run itself computed, as far as it is known
-    second: Bits | None = None  # only when the first did not agree with the run, or there was nothing to agree with
+    others: list[Bits] = field(
+        default_factory=list
+    )  # further replays: when one did not agree with the run, or nothing did
+    unlike: str = ""  # why it need not have come to the bits of the run: then they are not compared
     check: OpCheck | None = None  # each op against float64
     state: tuple[str, ...] = ()  # Python state of the program that replays have changed
     n_bad_inputs: int = 0  # elements of the batch that are not finite
@@ -40,9 +46,14 @@ class Examined:
         return difference(self.run, self.again) if self.run is not None else Difference()
 
     @property
-    def noise(self) -> Difference:
-        """How two replays differ: what may differ without anything being wrong."""
-        return difference(self.again, self.second) if self.second is not None else Difference()
+    def distances(self) -> list[float]:
+        """How far each further replay is from the first; 0 for equal bits."""
+        return [difference(self.again, each).largest for each in self.others]
+
+    @property
+    def is_of_one_mind(self) -> bool:
+        """Whether all replays came to the same bits."""
+        return not any(self.distances)
 
 
 class Again:
@@ -74,7 +85,7 @@ class Again:
         return check
 
     def examine(self, microbatch: Microbatch, run: Bits | None, *, check_ops: bool, log: bool = False) -> Examined:
-        """Do it once; a second time unless the first agrees with the run; ops when asked or when it does not agree.
+        """Do it once; several times unless the first agrees with the run; ops when asked or when it does not agree.
 
         Raises:
             ReplayImpossible: with the reason.
@@ -87,9 +98,12 @@ class Again:
         finally:
             self._replayer.on_leaving = lambda: None
         found = Examined(microbatch=microbatch.number, again=again, run=run)
+        found.unlike = self._replayer.unlike_the_run(microbatch)
+        if found.unlike:
+            found.run = None
         agrees = bool(found.from_run.relative) and not found.from_run.names
-        if not agrees:
-            found.second = self.bits(microbatch)
+        if not agrees and not found.unlike:
+            self.measure(found, microbatch)
         if check_ops or not agrees:
             found.check = self.ops(microbatch, log=log)
         found.state = changed(before, after)
@@ -98,6 +112,26 @@ class Again:
         )
         found.seconds = time.perf_counter() - started
         return found
+
+    def measure(self, found: Examined, microbatch: Microbatch, replayer: Replayer | None = None) -> None:
+        """Do it `LEAST` times: by how much do replays differ? What comes closest to the run is the first of them."""
+        while 1 + len(found.others) < LEAST:
+            found.others.append(self.bits(microbatch, replayer))
+        if found.run is not None:
+            run = found.run
+            every = sorted([found.again, *found.others], key=lambda bits: len(difference(run, bits).names))
+            found.again, found.others = every[0], every[1:]
+
+    def insist(self, found: Examined, microbatch: Microbatch) -> None:
+        """Where the run differs from replays that are all of one mind: again, until one is not, or often enough."""
+        started = time.perf_counter()
+        while (
+            found.from_run.names
+            and found.is_of_one_mind
+            and 1 + len(found.others) < ENOUGH
+            and time.perf_counter() - started < SECONDS
+        ):
+            found.others.append(self.bits(microbatch))
 
     def _state(self) -> dict[str, object]:
         modules = [(name, module) for root in self._names.roots() for name, module in root.named_modules()]

@@ -7,6 +7,8 @@ arguments, shapes of nothing) must be the same on both; else the parcel is decli
 from __future__ import annotations
 
 import contextlib
+import os
+import socket
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -23,6 +25,7 @@ from hypocenter.replay.triage.wire_format import (
     unpack,
     unpack_rng,
 )
+from hypocenter.tap.numerics import capture_numerics
 from hypocenter.tap.state import accelerator_type
 from hypocenter.tap.tape import PLACEHOLDERS, Event, Microbatch, Tape
 from hypocenter.tap.tree import replace_tensors, tensors
@@ -35,9 +38,10 @@ def alike() -> str:
     """What must be the same for two devices to compute the same bits."""
     device = accelerator_type()
     name = getattr(getattr(torch, device or "cpu"), "get_device_name", lambda: "")()  # MPS and CPUs have none
+    chosen_by_time = f"{socket.gethostname()}/{os.getpid()}" if torch.backends.cudnn.benchmark else ""
     settings = (
         torch.__version__, name, torch.backends.cpu.get_cpu_capability(), torch.get_num_threads(),
-        torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark,
+        *capture_numerics().values, chosen_by_time,
     )  # fmt: skip
     return " ".join(map(str, settings))
 
@@ -116,7 +120,7 @@ def _looks(event: Event, numbers: dict[int, int]) -> str:
     name = (
         type(function).__qualname__ if event.module is not None else getattr(function, "__name__", repr(type(function)))
     )
-    found = [f"{name} {event.training} {event.ambient} {event.line}"]
+    found = [f"{name} {event.training} {event.ambient} {event.numerics} {event.line}"]
     for path, tensor in tensors((event.args, event.kwargs)):
         slot = PLACEHOLDERS.number(tensor)
         kind = "parameter" if isinstance(tensor, torch.nn.Parameter) else str(tensor.dtype)

@@ -10,9 +10,7 @@ import torch
 from hypocenter.replay.adjudicate import map_tensors
 from hypocenter.replay.triage.wire_format import OpLine
 from hypocenter.tap.digest import digests, to_host
-
-_UNDEFINED = frozenset({"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "resize_"})
-"""Memory as it was found: its bits mean nothing."""
+from hypocenter.tap.storages import UNDEFINED
 
 _ROWS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2)}
 """Products whose rows can be moved: positions of both factors. The bits of a row do not depend on where it stands."""
@@ -20,7 +18,7 @@ _ROWS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2)}
 
 def line_of(func: Any, args: Any, kwargs: Any, out: Any) -> OpLine | None:
     """One line; None for an op without a tensor coming out."""
-    if func.__name__.partition(".")[0] in _UNDEFINED:
+    if func.__name__.partition(".")[0] in UNDEFINED:
         return None
     came_in, came_out = _digest((args, kwargs)), _digest(out)
     if came_out is None:

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from hypocenter.replay.adjudicate import FLOATS, map_tensors
 from hypocenter.replay.triage.expected import UNITS, Call, Expected
 from hypocenter.replay.triage.families import FAMILIES
 from hypocenter.replay.triage.log import line_of
 from hypocenter.replay.triage.wire_format import OpLine
+from hypocenter.tap.dispatch import Mode, is_mutable, is_view
 from hypocenter.tap.op_context import OpContext, OpPlace
 
 MAX_WRONG = 8  # ops that are kept; the first is the one to blame
@@ -54,7 +54,7 @@ class OpReport:
         return self.n_checked > 0 and not self.wrong
 
 
-class OpCheck(TorchDispatchMode):
+class OpCheck(Mode):
     """Judges each op of what runs inside.
 
     Args:
@@ -83,13 +83,13 @@ class OpCheck(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func.namespace != "aten" or func.is_view:
+        if func.namespace != "aten" or is_view(func):
             return func(*args, **kwargs)
         self._order += 1
         if self._left_s <= 0.0:
             self.report.n_late += 1
             return func(*args, **kwargs)
-        mutates = func._schema.is_mutable
+        mutates = is_mutable(func)
         before = map_tensors((args, kwargs), torch.clone) if mutates else (args, kwargs)
         out = func(*args, **kwargs)
         started = time.perf_counter()

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
+from hypocenter.repetition import LEAST
 from hypocenter.replay.engine import Replayer, ReplayImpossible
 from hypocenter.replay.triage import log, wire_format
 from hypocenter.replay.triage.again import Again, Examined
@@ -33,6 +34,7 @@ class Notes(Protocol):
 
     def add(self, port: str, summary: Any = None, *, names: Sequence[str] = ()) -> None: ...
     def difference(self, port: str, found: Any, digest: int, *, by: str = "") -> None: ...
+    def repeated(self, port: str, distances: Sequence[float]) -> None: ...
     def counted(self, port: str, n_checked: int, n_wrong: int) -> None: ...
     def parting(self, place: OpPlace | None, op: str, here: int, there: int) -> None: ...
 
@@ -80,7 +82,7 @@ class Ring:
     def compare(self, trade: Trade, own: Examined | None, notes: Notes) -> None:
         """Do the left one's micro-batch, tell it; write down what the right one made of ours."""
         sent = wire_format.to_tensor(self._answer(trade))
-        wait_s = self._timeout_s + 3 * (own.seconds if own is not None else 0.0)  # it does the same work
+        wait_s = self._timeout_s + LEAST * (own.seconds if own is not None else 0.0)  # it does the same work
         got = self._council.exchange(sent, to=trade.left, frm=trade.right, timeout_s=wait_s)
         answer = wire_format.from_tensor(got, Answer)
         by = f"rank {trade.right}"
@@ -89,8 +91,11 @@ class Ring:
             notes.add("neighbour.impossible", names=(by, why))
             return
         theirs = Bits(prints={n: Print(digest=d, norm=s) for n, (d, s) in answer.prints.items()})
+        if theirs.digest != own.again.digest:
+            self._again.measure(own, trade.microbatch)
         port = "neighbour" if answer.alike == alike() else "neighbour.unlike"
         notes.difference(port, difference(own.again, theirs), theirs.digest, by=by)
+        notes.repeated("neighbour.replays", answer.distances)
         notes.counted("neighbour.ops", answer.n_checked, answer.n_wrong)
         check = own.check
         if check is None or port != "neighbour" or theirs.digest == own.again.digest:
@@ -103,7 +108,9 @@ class Ring:
     def _answer(self, trade: Trade) -> Answer:
         try:
             replayer, microbatch = borrowed(trade.theirs, self._tape, trade.microbatch, self._replayer._paused)
-            bits = self._again.bits(microbatch, replayer)
+            done = Examined(microbatch=microbatch.number, again=self._again.bits(microbatch, replayer))
+            self._again.measure(done, microbatch, replayer)
+            bits = done.again
             check = self._again.ops(microbatch, replayer, log=True)
         except ReplayImpossible as error:
             return Answer(alike=alike(), why_not=str(error))
@@ -115,6 +122,7 @@ class Ring:
             n_wrong=len(check.report.wrong),
             n_checked=check.report.n_checked,
             alike=alike(),
+            distances=tuple(done.distances),
         )
 
     def _ring(self, takes_part: bool) -> list[int] | None:

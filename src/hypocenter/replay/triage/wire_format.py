@@ -73,6 +73,7 @@ class Answer(msgspec.Struct, array_like=True):
     n_checked: int = 0
     alike: str = ""
     why_not: str = ""
+    distances: tuple[float, ...] = ()  # of its further replays from its first
 
 
 def to_tensor(value: Parcel | Answer) -> torch.Tensor:

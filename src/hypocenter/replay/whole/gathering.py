@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
 
 from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.replay.own_groups import OwnGroups
 from hypocenter.replay.whole.part import Part
 from hypocenter.tap.collective_ops import is_wrapped
+from hypocenter.tap.dispatch import Mode
 from hypocenter.tap.free_memory import free_bytes
 
 SHARE_OF_FREE_MEMORY = 0.25  # what gathered parameters may take; activations and gradients need the rest
@@ -94,7 +95,7 @@ def _all_gathered(twin: Any, mine: torch.Tensor, n_ranks: int) -> torch.Tensor:
     return rows
 
 
-class OnDemand(TorchDispatchMode):
+class OnDemand(Mode):
     """Sees to it that what an operation reads is there. To be entered last: what others look at must have values.
 
     Args:

@@ -11,6 +11,7 @@ Rows: site `sdc`, phase comm (docs/format.md). The verdicts are made from them: 
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import deque
 from collections.abc import Sequence
@@ -62,7 +63,11 @@ class SdcCheck(Observer):
 
     def before_backward(self, roots: Sequence[torch.Tensor]) -> None:
         """Take the bits of the gradients of this micro-batch as they come, if this step is to be checked."""
-        if self._hooks or not (self._due(self.context.clock.step) or self._confirm):
+        if (
+            self._hooks
+            or len(self._witness) >= MAX_MICROBATCHES
+            or not (self._due(self.context.clock.step) or self._confirm)
+        ):
             return
         self._seen = []
         for name, parameter in self.context.names.parameters():
@@ -129,7 +134,14 @@ class SdcCheck(Observer):
                 rows.add("impossible", names=(why, f"the replay raised {type(error).__name__}"))
             if is_chosen and trade is not None:
                 self._ring.compare(trade, found, rows)
+            if found is not None:
+                self._insist(found, microbatch)
+                rows.repeated("replays", found.distances)
             self.rows += rows.made
+
+    def _insist(self, found: Examined, microbatch: Microbatch) -> None:
+        with contextlib.suppress(Exception):  # the user's own code runs here; what was done so far counts
+            self._again.insist(found, microbatch)
 
     def _run_bits(self, microbatch: Microbatch, seen: Any, grads: Bits | None) -> Bits | None:
         """What the run computed, as far as it is known."""

@@ -6,6 +6,7 @@ in-place change is not seen. All results are bytes of one concatenation, so that
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from hypocenter.summary.reducers.torch_samples import spread
 
 _FLOAT32 = frozenset((torch.float32, torch.bfloat16, torch.float16))
 _KEPT = 1 << 16  # elements: integers and float64 up to this are copied and summarised exactly after the transfer
+CHUNK = 1 << 25  # elements that are copied at a time: 128 MiB of float32
 _ROW_BYTES = 28  # three int32 counts, float32 min, max, scaled sum and norm
 # The smallest and the largest power of two that float32 holds as a normal number.
 _LEAST_UNIT, _MOST_UNIT = FORMATS["float32"].smallest_normal, 2.0 ** FORMATS["float32"].largest_exponent
@@ -52,7 +54,7 @@ class Deferred:
         if row.dtype not in _FLOAT32 and row.dtype.itemsize > 1 and row.numel() <= _KEPT:
             payload, is_copy = row.clone().view(torch.uint8), True
         else:
-            payload, is_copy = _reduced(row.to(torch.float32)), False
+            payload, is_copy = _reduced(row), False
         self._promises.append(_Promise(ticket, row.numel(), row.dtype, payload, is_copy))
 
     def summaries(self) -> Iterator[tuple[int, Summary]]:
@@ -67,22 +69,36 @@ class Deferred:
             yield promise.ticket, exact(part.view(promise.dtype)) if promise.is_copy else _read(part.numpy(), promise)
 
 
-def _reduced(x: Tensor) -> Tensor:
-    """Counts, extremes, scaled sums and the sample of float32 values as bytes; no step waits for the device.
+def _reduced(row: Tensor) -> Tensor:
+    """Counts, extremes, scaled sums and the sample of values in float32 as bytes; no step waits for the device.
 
     Dividing by the power of two below the largest magnitude changes no bit of a value that matters and keeps squares
-    inside float32: 1e-30 squared would vanish, 1e30 squared overflow.
+    inside float32: 1e-30 squared would vanish, 1e30 squared overflow. Copies are made of CHUNK elements at a time.
     """
-    low, high = x.nan_to_num(_INF, _INF, _INF).amin(), x.nan_to_num(-_INF, -_INF, -_INF).amax()
+    chunks = row.split(CHUNK)
+    looked = [_extremes(chunk) for chunk in chunks]
+    low, high = torch.stack([low for low, _, _ in looked]).amin(), torch.stack([high for _, high, _ in looked]).amax()
     absmax = torch.maximum(-low, high)
     unit = (absmax.view(torch.int32) & BINARY32.infinity).view(torch.float32).clamp(_LEAST_UNIT, _MOST_UNIT)
-    scaled = x.nan_to_num(0.0, 0.0, 0.0) / unit
-    norm = torch.linalg.vector_norm(scaled, dtype=torch.float32)
-    floats = torch.stack([low, high, scaled.sum(dtype=torch.float32), norm])
+    sums, norms = zip(*(_scaled_sums(chunk, unit) for chunk in chunks), strict=True)
+    norm = torch.linalg.vector_norm(torch.stack(norms))
+    floats = torch.stack([low, high, torch.stack(sums).sum(), norm])
+    counts = functools.reduce(torch.add, [counted for _, _, counted in looked])
+    sample = spread(row).reshape(-1).to(torch.float32)
+    return torch.cat([counts.view(torch.uint8), floats.view(torch.uint8), sample.contiguous().view(torch.uint8)])
+
+
+def _extremes(chunk: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    x = chunk if chunk.dtype in _FLOAT32 else chunk.to(torch.float32)
+    low, high = x.nan_to_num(_INF, _INF, _INF).amin(), x.nan_to_num(-_INF, -_INF, -_INF).amax()
     counts = torch.stack([x.isnan().sum(dtype=torch.int32), (x == _INF).sum(dtype=torch.int32),
                           (x == -_INF).sum(dtype=torch.int32)])  # fmt: skip
-    sample = spread(x).reshape(-1)
-    return torch.cat([counts.view(torch.uint8), floats.view(torch.uint8), sample.contiguous().view(torch.uint8)])
+    return low.to(torch.float32), high.to(torch.float32), counts
+
+
+def _scaled_sums(chunk: Tensor, unit: Tensor) -> tuple[Tensor, Tensor]:
+    scaled = chunk.to(torch.float32).nan_to_num(0.0, 0.0, 0.0) / unit
+    return scaled.sum(dtype=torch.float32), torch.linalg.vector_norm(scaled, dtype=torch.float32)
 
 
 def _read(part: np.ndarray, promise: _Promise) -> Summary:

@@ -7,6 +7,7 @@ import functools
 import torch
 from torch import Tensor
 
+from hypocenter.summary.reducers.torch_signs import block_elements, times_signs
 from hypocenter.summary.reducers.torch_values import local_values
 from hypocenter.summary.sketch import (
     COLUMN_SEED,
@@ -22,13 +23,11 @@ from hypocenter.summary.sketch import (
 
 __all__ = ["Placement", "sketch_of"]
 
-_BLOCK = 1 << 18  # elements converted to float32 at a time: 1 MiB
-
 
 def sketch_of(t: Tensor, place: Placement | None = None) -> Tensor:
     """Sketch a tensor, or the shard of one that `place` describes: K * K float32 on the same device.
 
-    float64 and wide integers are multiplied in float64, all else in float32.
+    float64 and wide integers are multiplied in float64, all else in float32, without TF32 and the like.
 
     Raises:
         ValueError: there are no values to read (meta, fake, quantized).
@@ -49,10 +48,10 @@ def sketch_of(t: Tensor, place: Placement | None = None) -> Tensor:
 def _product(matrix: Tensor, rows: Tensor, column: int, wide: torch.dtype) -> Tensor:
     columns = _signs(_arange(matrix.device)(matrix.shape[1]) + column, COLUMN_SEED).to(wide)
     total = torch.zeros((K, K), dtype=wide, device=matrix.device)
-    step = max(1, _BLOCK // max(1, matrix.shape[1]))
+    step = max(1, block_elements(matrix.device) // max(1, matrix.shape[1]))
     for first in range(0, matrix.shape[0], step):
         block = matrix[first : first + step].to(wide).nan_to_num(0.0, 0.0, 0.0).clamp(-LARGEST, LARGEST)
-        total += _signs(rows[first : first + step], ROW_SEED).to(wide).T @ (block @ columns)
+        total += times_signs(times_signs(block, columns).T, _signs(rows[first : first + step], ROW_SEED).to(wide)).T
     return total.to(torch.float32).reshape(-1)
 
 

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from hypocenter.summary.reducers.torch_signs import block_elements, times_signs
 from hypocenter.summary.reducers.torch_values import local_values
 from hypocenter.summary.sketch import COLUMN_SEED, ROW_SEED, as_matrix, hashed, matrix_place
 
 SMALL = 4  # rows and columns kept of K
-_BLOCK = 1 << 18  # elements converted to float32 at a time: 1 MiB
 _CACHED = 1 << 17  # signs of more rows than this are made anew each time: 2 MiB
 
 
@@ -36,15 +36,15 @@ def _small_sketch(tensor: Tensor) -> Tensor | None:
     starts = matrix_place(tuple(values.shape), None)
     matrix = as_matrix(values, starts)
     n_rows, n_columns = matrix.shape
-    step = max(1, _BLOCK // n_columns)
+    step = max(1, block_elements(matrix.device) // n_columns)
     rows, columns = _signs_of(n_rows, ROW_SEED, matrix.device), _signs_of(n_columns, COLUMN_SEED, matrix.device)
     with torch.autocast(matrix.device.type, enabled=False):
         if matrix.dtype is torch.float32:
-            total = rows.T @ matrix
+            total = times_signs(matrix.T, rows).T
         else:
             parts = zip(rows.split(step), matrix.split(step), strict=True)
-            total = torch.stack([r.T @ part.to(torch.float32) for r, part in parts]).sum(0)
-        return (total @ columns).reshape(-1)
+            total = torch.stack([times_signs(part.to(torch.float32).T, r).T for r, part in parts]).sum(0)
+        return times_signs(total, columns).reshape(-1)
 
 
 def _signs_of(n: int, seed: int, device: torch.device) -> Tensor:
