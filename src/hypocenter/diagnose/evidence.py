@@ -61,6 +61,7 @@ class Rerun:
     absmax: float = 0.0  # largest finite magnitude of the output, where the original was not finite if possible
     n_nonfinite: int = 0
     equal_bits: bool = False  # to the original output
+    part: str = ""  # "512 of 262,144 rows", where not all of it was done again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from hypocenter.diagnose.evidence import OpFacts, Rerun, TensorFacts
+from hypocenter.replay.deadline import Deadline
+from hypocenter.replay.effort import Allowance, effort
+from hypocenter.replay.rows import as_rows, by_rows, chosen
 from hypocenter.summary.reducers.torch import summarize
 from hypocenter.summary.reducers.torch_float64 import has_float64
 from hypocenter.tap.tracer import Leaf, Node, OpTracer
 
 MAX_INDICES = 16
+RERUN_S = 15.0  # that one op in float64 or on the CPU may take, and at most a quarter of what is left for the step
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -28,9 +33,11 @@ def map_tensors(value: Any, fn: Callable[[torch.Tensor], Any]) -> Any:
 
 
 def execute(func: Any, args: Any, kwargs: Any) -> torch.Tensor | None:
-    """Run an op on copies of its arguments; its first floating output."""
+    """Run an op, one that writes on copies of its arguments; its first floating output."""
+    if func._schema.is_mutable:
+        args, kwargs = map_tensors(args, torch.clone), map_tensors(kwargs, torch.clone)
     with torch.no_grad():
-        out = func(*map_tensors(args, torch.clone), **map_tensors(kwargs, torch.clone))
+        out = func(*args, **kwargs)
     outputs = out if isinstance(out, (tuple, list)) else (out,)
     return next((t for t in outputs if isinstance(t, torch.Tensor) and (t.is_floating_point() or t.is_complex())), None)
 
@@ -59,11 +66,13 @@ def in_float64(value: Any, device: torch.device | None = None) -> Any:
     return tuple(plain(v) for v in widened)
 
 
-def _reference_device(node: Node) -> torch.device | None:
-    """The CPU for an op on a device without float64, else None: where it ran."""
+def _where(node: Node) -> torch.device:
+    """Where an op is done in float64: where it ran, or on the CPU if float64 is not known there."""
     found: list[torch.Tensor] = []
     map_tensors((*node.args, *node.kwargs.values()), found.append)
-    return None if all(has_float64(t.device.type) for t in (*found, *node.outputs)) else torch.device("cpu")
+    devices = [t.device for t in (*node.outputs, *found)]
+    is_fit = all(has_float64(device.type) for device in devices)
+    return next((d for d in devices if d.type != "cpu"), devices[0]) if is_fit and devices else torch.device("cpu")
 
 
 def bad_output(node: Node) -> torch.Tensor | None:
@@ -80,56 +89,130 @@ def bad_mask(tensor: torch.Tensor, node: Node) -> torch.Tensor:
     return nan if bool(nan.any()) else ~torch.isfinite(tensor)
 
 
-def rerun_float64(node: Node) -> Rerun:
+def rerun_float64(node: Node, deadline: Deadline) -> Rerun:
     """The op in float64: finite means that the format was too small, not that the mathematics is singular."""
     if node.func is None or node.args is None:
         return Rerun(why_not="its inputs were not kept (too large)")
-    original = bad_output(node)
-    try:
-        device = _reference_device(node)
-        result = execute(node.func, in_float64(node.args, device), in_float64(node.kwargs, device))
-    except (RuntimeError, NotImplementedError, TypeError, AttributeError) as error:
-        return Rerun(why_not=f"it cannot run in float64: {str(error).splitlines()[0][:120]}")
-    if result is None or original is None or result.shape != original.shape:
-        return Rerun(why_not="it has no comparable output")
-    there = result[bad_mask(original, node).to(result.device)]
-    finite = there[torch.isfinite(there)].abs()
-    n_nonfinite = int(there.numel() - finite.numel())
-    return Rerun(
-        ran=True,
-        finite=n_nonfinite == 0,
-        absmax=float(finite.max()) if finite.numel() else 0.0,
-        n_nonfinite=n_nonfinite,
+    device = _where(node)
+    moved = device if device.type == "cpu" else None
+    return _rerun(
+        node,
+        lambda: execute(node.func, in_float64(node.args, moved), in_float64(node.kwargs, moved)),
+        torch.float64,
+        device,
+        deadline,
+        "it cannot run in float64: ",
     )
 
 
-def rerun_same(node: Node, device: str | None = None) -> Rerun:
-    """The op again on the same device, or on `device`: other bits mean hardware or a race, other values the kernel."""
+def rerun_same(node: Node, deadline: Deadline) -> Rerun:
+    """The op again on the same device: other bits mean hardware or a race."""
+    if why_not := _why_not_same(node):
+        return Rerun(why_not=why_not)
+    return _rerun(node, lambda: execute(node.func, node.args, node.kwargs), None, None, deadline)
+
+
+def rerun_on_cpu(node: Node, deadline: Deadline) -> Rerun:
+    """The op again on the CPU: other values mean the device's kernel."""
+    if why_not := _why_not_same(node):
+        return Rerun(why_not=why_not)
+
+    def whole() -> torch.Tensor | None:
+        args, kwargs = (map_tensors(given, lambda t: t.to("cpu")) for given in (node.args, node.kwargs))
+        return execute(node.func, args, kwargs)
+
+    return _rerun(node, whole, None, torch.device("cpu"), deadline)
+
+
+def _why_not_same(node: Node) -> str:
     if node.func is None or node.args is None:
-        return Rerun(why_not="its inputs were not kept (too large)")
-    if torch.Tag.nondeterministic_seeded in node.func.tags:
-        return Rerun(why_not="it draws random numbers")
+        return "its inputs were not kept (too large)"
+    return "it draws random numbers" if torch.Tag.nondeterministic_seeded in node.func.tags else ""
+
+
+def _rerun(
+    node: Node,
+    whole: Callable[[], torch.Tensor | None],
+    dtype: torch.dtype | None,
+    device: torch.device | None,
+    deadline: Deadline,
+    refused: str = "",
+) -> Rerun:
+    """Do an op again, as a whole or, where that is too much or no kernel does it, in the rows that tell most.
+
+    Args:
+        dtype: of what is done again; None: its own.
+        device: where; None: where it ran, which took no longer in the run.
+        refused: put before what the op's own kernel says.
+    """
     original = bad_output(node)
     if original is None:
         return Rerun(why_not="it has no comparable output")
-    args, kwargs = node.args, node.kwargs
-    if device is not None:
-        args, kwargs = map_tensors(args, lambda t: t.to(device)), map_tensors(kwargs, lambda t: t.to(device))
-        original = original.to(device)
+    if deadline.is_over:
+        return Rerun(why_not="the time for this step was over")
+    if device is None:
+        return _told(_tried(whole), original, node, refused)
+    allowed = Allowance(
+        seconds=min(RERUN_S, deadline.left_s / 4), device=device, dtype=dtype or original.dtype
+    )  # fmt: skip
+    cost = effort(node.func, node.args, node.kwargs, node.outputs)
+    why_not = allowed.refuses(cost)
+    found = f"not done again {_place(dtype, device)}: {why_not}" if why_not else _tried(whole)
+    if isinstance(found, str):
+        part = _some_rows(node, original, dtype, device, allowed)
+        return part if part is not None else Rerun(why_not=found if why_not else f"{refused}{found}")
+    return _told(found, original, node, refused)
+
+
+def _place(dtype: torch.dtype | None, device: torch.device) -> str:
+    words = ["in float64"] if dtype is not None else []
+    return " ".join([*words, "on the CPU" if device.type == "cpu" else f"on {device.type}"])
+
+
+def _tried(whole: Callable[[], torch.Tensor | None]) -> torch.Tensor | str | None:
+    """The result, or why there is none."""
     try:
-        result = execute(node.func, args, kwargs)
-    except (RuntimeError, NotImplementedError, TypeError) as error:
-        return Rerun(why_not=str(error).splitlines()[0][:120])
-    if result is None or result.shape != original.shape:
+        return whole()
+    except (RuntimeError, NotImplementedError, TypeError, AttributeError) as error:
+        return (str(error).splitlines() or [type(error).__name__])[0][:120]
+
+
+def _told(found: torch.Tensor | str | None, original: torch.Tensor, node: Node, refused: str) -> Rerun:
+    if isinstance(found, str):
+        return Rerun(why_not=f"{refused}{found}")
+    if found is None or found.shape != original.shape:
         return Rerun(why_not="it has no comparable output")
-    there = result[bad_mask(original, node)]
+    return _compared(found, original.to(found.device), bad_mask(original, node).to(found.device))
+
+
+def _some_rows(
+    node: Node, original: torch.Tensor, dtype: torch.dtype | None, device: torch.device, allowed: Allowance
+) -> Rerun | None:
+    """The rows that hold bad elements, then others, as many as are allowed; None where there is no such way."""
+    rows = by_rows(node.func, node.args, node.kwargs, node.outputs)
+    if rows is None or allowed.refuses(rows.of_one):
+        return None
+    mask = as_rows(bad_mask(original, node), rows)
+    picked = chosen(mask.any(1).nonzero()[:, 0], rows.n, int(allowed.flops / max(1.0, rows.of_one.flops)))
+    try:
+        with torch.no_grad():
+            found = rows.done(picked, dtype, device)
+    except (RuntimeError, NotImplementedError, TypeError):
+        return None
+    here = picked.to(original.device)
+    done = _compared(found, as_rows(original, rows)[here].to(device), mask[here].to(device))
+    return done if len(picked) == rows.n else replace(done, part=f"{len(picked):,} of {rows.n:,} rows")
+
+
+def _compared(found: torch.Tensor, original: torch.Tensor, bad: torch.Tensor) -> Rerun:
+    there = found[bad]
     finite = torch.isfinite(there)
     return Rerun(
         ran=True,
         finite=bool(finite.all()),
         absmax=float(there[finite].abs().max()) if bool(finite.any()) else 0.0,
         n_nonfinite=int((~finite).sum()),
-        equal_bits=_equal_bits(result, original),
+        equal_bits=_equal_bits(found, original),
     )
 
 

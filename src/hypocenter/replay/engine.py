@@ -17,6 +17,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from hypocenter.replay import alone, sharded, torch_state
+from hypocenter.replay.deadline import Deadline
 from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.replay.own_groups import OwnCollectives, OwnGroups
 from hypocenter.replay.user_operations import in_loss_code, outside_modules
@@ -60,8 +61,11 @@ class Replayer:
         tape: Tape,
         paused: Callable[[], contextlib.AbstractContextManager[None]],
         is_parameter: Callable[[torch.Tensor], bool] = lambda _: False,
+        deadline: Deadline | None = None,
     ) -> None:
         self._tape = tape
+        self.deadline = deadline if deadline is not None else Deadline()
+        """For all that is done again of one step, whoever asks for it."""
         self._paused = paused
         self.is_constant: Callable[[torch.Tensor], bool] = lambda _: True
         """Whether the infinities of an input are constants of the program (a mask), as far as is known."""
@@ -190,7 +194,8 @@ class Replayer:
             if why := torch_state.why_not(modules) or self._why_seen_outside(parameters):
                 raise ReplayImpossible(why)
         try:
-            return self._run(microbatch, parameters, mode, context, around, rows, seed_scale, float32_at)
+            with self.deadline.one("plain" if mode is None else type(mode).__name__):
+                return self._run(microbatch, parameters, mode, context, around, rows, seed_scale, float32_at)
         except RuntimeError as error:
             if _REENTRANT not in str(error) or self._accumulate:
                 raise
@@ -250,6 +255,7 @@ class Replayer:
             slots: dict[int, torch.Tensor] = {}
             outside = outside_modules([event for _, event in events])
             for _, event in events:
+                self.deadline.check()
                 self._do(event, slots, context, rows, float32_at, outside)
             roots = [slots[slot] for slot in microbatch.roots if slot is not None]
             seeds: list[Any] = list(microbatch.seeds)
@@ -293,6 +299,7 @@ class Replayer:
         slots: dict[int, torch.Tensor] = {}
         with self._in_place(events, mode, context):
             for event in events:
+                self.deadline.check()
                 self._do(event, slots, context, None, None, outside)
         return slots[slot]
 

@@ -12,6 +12,8 @@ import torch
 from hypocenter.config import Config
 from hypocenter.record.layout import rank_directory
 from hypocenter.record.whereabouts import WherePhase
+from hypocenter.replay.case import BUDGETS
+from hypocenter.replay.deadline import ALONE_S, Deadline
 from hypocenter.replay.engine import Replayer
 from hypocenter.replay.preparation import Preparation
 from hypocenter.session import observers
@@ -98,8 +100,9 @@ class Parts:
         self.live_trace = LiveTrace(self.names, self.warn)
         self.loaded = LoaderBatches(self.roots.user_code.quiet)
         self.replayer = Replayer(
-            self.tape, listener.replaying, lambda tensor: self.names.param_name(tensor) is not None
-        )
+            self.tape, listener.replaying, lambda tensor: self.names.param_name(tensor) is not None,
+            Deadline(max(ALONE_S, BUDGETS[config.cure].seconds)),
+        )  # fmt: skip
         preparation = Preparation(self.tape, self.roots.prelude, self.replayer, self.names, self.loaded.of)
         self.replayer.is_constant = preparation.is_constant
         self.failures = Failures(
@@ -186,6 +189,10 @@ class Parts:
         return self._launched
 
     def begin_step(self) -> None:
-        """Ask the environment again in the first steps: a program may set its rank there before it begins to train."""
+        """Begin the time for what is done again anew, and ask the environment again in the first steps.
+
+        A program may set its rank there before it begins to train.
+        """
+        self.replayer.deadline.renew()
         if self.clock.step < 2:
             self._launched = None

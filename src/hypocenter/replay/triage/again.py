@@ -9,7 +9,7 @@ import torch
 
 from hypocenter.replay.engine import Replayer
 from hypocenter.replay.triage.bits import Bits, Difference, bits_of, difference
-from hypocenter.replay.triage.ops import OpCheck, OpReport
+from hypocenter.replay.triage.ops import SECONDS, OpCheck, OpReport
 from hypocenter.replay.triage.own_state import changed, own_state
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.op_context import OpContext
@@ -68,7 +68,7 @@ class Again:
             ReplayImpossible: with the reason.
         """
         context = OpContext(self._names.module_name)
-        check = OpCheck(context, log=log)
+        check = OpCheck(context, log=log, seconds=min(SECONDS, self._replayer.deadline.left_s / 2))
         parameters = [p for _, p in self._names.parameters() if p.requires_grad]
         (replayer or self._replayer).run(microbatch, parameters, mode=check, context=context)
         return check

@@ -102,7 +102,9 @@ class Ring:
 
     def _answer(self, trade: Trade) -> Answer:
         try:
-            replayer, microbatch = borrowed(trade.theirs, self._tape, trade.microbatch, self._replayer._paused)
+            replayer, microbatch = borrowed(
+                trade.theirs, self._tape, trade.microbatch, self._replayer._paused, self._replayer.deadline
+            )
             bits = self._again.bits(microbatch, replayer)
             check = self._again.ops(microbatch, replayer, log=True)
         except ReplayImpossible as error:
