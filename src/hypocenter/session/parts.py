@@ -78,7 +78,7 @@ class Parts:
         self.tape = Tape(config.keep_mb << 20)
         self.roots = RootTap(self.tape, on_root=listener.on_root, on_begin=listener.on_begin, fail=self.warn)
         self._unwatched = listener.unwatched
-        self._coroner = Coroner(
+        self.coroner = Coroner(
             names=self.names, clock=self.clock, rank=self.rank,
             folder=lambda: rank_directory(directory, self.rank()[0]) / "bundles",
         )  # fmt: skip
@@ -158,9 +158,10 @@ class Parts:
 
     def attach(self) -> list[Callable[[], None]]:
         """Start listening; what takes each part off again, in the order in which they came on."""
+        self.last_words = self.where.attach()
         return [
             self.imposing.attach_first(),
-            self.where.attach(),
+            self.last_words,
             self.place.attach(),
             self.roots.attach(),
             self.loaded.attach(),
@@ -178,7 +179,7 @@ class Parts:
         """An exception ends the program: find out what there is to know."""
         self.roots.suspend()
         with self._unwatched():
-            self.tape.close_at(self._coroner.examine(error, phase), self.clock.microbatch, self.clock.batch)
+            self.tape.close_at(self.coroner.examine(error, phase), self.clock.microbatch, self.clock.batch)
 
     def rank(self) -> tuple[int, int]:
         """This rank, and how many there are, as the launcher said in this step at the latest."""
