@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import textwrap
 import time
@@ -11,6 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "processes"))
+import warm
 
 from hypocenter.config import Config
 from hypocenter.diagnose.diagnosis import diagnose
@@ -96,9 +98,9 @@ def run(tmp_path: Path, way: str):
     program = tmp_path / "train.py"
     program.write_text(textwrap.dedent(PROGRAM))
     source = str(Path(__file__).parents[2] / "src")
-    done = subprocess.run(
+    done = warm.run(
         [sys.executable, "-m", "hypocenter", "run", "--out", str(tmp_path / "r"), str(program), way],
-        env={**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}, timeout=120, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}, timeout=240,
     )  # fmt: skip
     return done, diagnose(open_run(tmp_path / "r"))
 
