@@ -6,10 +6,11 @@ ranks as many as a binomial tree is deep; the store answers one request after th
 
 from __future__ import annotations
 
+import heapq
 import math
 import threading
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -26,6 +27,69 @@ from hypocenter.tap.rendezvous import AllAtOnce
 HOP_S = 30e-6  # between two nodes, over TCP
 STORE_S = 20e-6  # a request that a TCPStore answers
 PASSES = 32  # over all ranks, in which each takes the steps it can: twice as many as a meeting has
+
+
+class Turns:
+    """Threads of which one runs at a time, until it waits for something: thousands of them need no lock, and repeat."""
+
+    def __init__(self) -> None:
+        self._ready: deque[threading.Semaphore] = deque()
+        self._waiting: dict[Any, list[threading.Semaphore]] = defaultdict(list)
+        self._asleep: list[tuple[float, int, threading.Semaphore]] = []
+        self._happened: set[Any] = set()
+        self._own = threading.local()
+        self._main = threading.Semaphore(0)
+        self._n = 0
+        self.now = 0.0
+
+    def run(self, works: Sequence[Callable[[], None]]) -> None:
+        """Each in a thread of its own, to its end."""
+        threads = [threading.Thread(target=self._one, args=(each, own)) for each in works if (own := self._added())]
+        for thread in threads:
+            thread.start()
+        while self._ready or self._asleep:
+            if not self._ready:
+                self.now, _, sleeper = heapq.heappop(self._asleep)
+                self._ready.append(sleeper)
+            self._ready.popleft().release()
+            self._main.acquire()
+        if any(thread.is_alive() for thread in threads if not thread.join(1.0)):
+            raise RuntimeError("ranks wait for what never comes")
+
+    def wait(self, what: Any) -> None:
+        """The others go on until it has happened."""
+        if what not in self._happened and hasattr(self._own, "turn"):
+            self._waiting[what].append(self._own.turn)
+            self._give_way()
+
+    def happen(self, what: Any) -> None:
+        """Who has waited for it may go on."""
+        self._happened.add(what)
+        self._ready += self._waiting.pop(what, [])
+
+    def sleep(self, seconds: float) -> None:
+        """The others go on for so long. Not for threads of others."""
+        if not hasattr(self._own, "turn"):
+            return
+        self._n += 1
+        heapq.heappush(self._asleep, (self.now + seconds, self._n, self._own.turn))
+        self._give_way()
+
+    def _added(self) -> threading.Semaphore:
+        self._ready.append(threading.Semaphore(0))
+        return self._ready[-1]
+
+    def _one(self, work: Callable[[], None], turn: threading.Semaphore) -> None:
+        self._own.turn = turn
+        turn.acquire()
+        try:
+            work()
+        finally:
+            self._main.release()
+
+    def _give_way(self) -> None:
+        self._main.release()
+        self._own.turn.acquire()
 
 
 class Store:
@@ -46,7 +110,7 @@ class Store:
         """One request."""
         with self._asked("set"):
             self._job.values[self._prefix + key] = value if isinstance(value, bytes) else str(value).encode()
-            self._job.written[self._prefix + key].set()
+            self._job.turns.happen(self._prefix + key)
 
     def add(self, key: str, amount: int) -> int:
         """One request."""
@@ -63,9 +127,9 @@ class Store:
     def wait(self, keys: Sequence[str], timeout: timedelta = timedelta(seconds=60)) -> None:
         """One request."""
         with self._asked("wait"):
-            written = [self._job.written[self._prefix + key] for key in keys]
-        if not all(each.wait(timeout.total_seconds()) for each in written):
-            raise RuntimeError(f"wait timeout after {timeout}")
+            pass
+        for key in keys:
+            self._job.turns.wait(self._prefix + key)
 
     def get(self, key: str) -> bytes:
         """Two requests, as of torch's client: it waits first."""
@@ -81,10 +145,9 @@ class Store:
 
     @contextmanager
     def _asked(self, what: str) -> Iterator[None]:
-        with self._job.lock:
-            self._job.asked[what] += 1
-            self._job.of_rank[self._rank] += 1
-            yield
+        self._job.asked[what] += 1
+        self._job.of_rank[self._rank] += 1
+        yield
 
 
 @dataclass(slots=True)
@@ -93,7 +156,7 @@ class Call:
 
     begun: dict[int, float] = field(default_factory=dict)
     tensors: dict[int, torch.Tensor] = field(default_factory=dict)
-    come: threading.Event = field(default_factory=threading.Event)
+    is_there: bool = False  # everybody whom its result needs
 
 
 class Job:
@@ -106,10 +169,9 @@ class Job:
 
     def __init__(self, world_size: int, node: int = 8, dead: Sequence[int] = ()) -> None:
         self.world_size, self.node, self.dead = world_size, node, frozenset(dead)
-        self.lock = threading.Lock()
+        self.turns = Turns()
         self.values: dict[str, bytes] = {"node": str(node).encode()}
-        self.written: dict[str, threading.Event] = defaultdict(threading.Event)
-        self.written["node"].set()
+        self.turns.happen("node")
         self.asked: Counter[str] = Counter()
         self.of_rank: Counter[int] = Counter()
         self.clocks = [0.0] * world_size
@@ -144,7 +206,8 @@ class Group:
         call.tensors[self.index] = tensor.clone() if not is_down or self.index == 0 else tensor
         call.begun[self.index] = self.job.clocks[self.rank]
         if len(call.begun) == self.size or (is_down and self.index == 0):
-            call.come.set()
+            call.is_there = True
+            self.job.turns.happen(id(call))
         return Work(self, call, tensor, into, is_down)
 
 
@@ -161,13 +224,13 @@ class Work:
     def is_completed(self) -> bool:
         """Who only sends is done at once."""
         is_sender = (self.is_down and self.group.index == 0) or (not self.is_down and self.group.index != 0)
-        return is_sender or self.call.come.is_set()
+        return is_sender or self.call.is_there
 
     def wait(self, timeout: timedelta) -> bool:
         """For the ranks that it needs."""
-        if not self.is_completed() and not self.call.come.wait(timeout.total_seconds()):
-            raise RuntimeError("Operation timed out!")
         job, group = self.group.job, self.group
+        if not self.is_completed():
+            job.turns.wait(id(self.call))
         if self.is_down and group.index:
             self.tensor.copy_(self.call.tensors[0])
             hops = math.ceil(math.log2(group.size))
@@ -214,11 +277,8 @@ def assemble(job: Job, timeout_s: float = 120.0) -> list[Assembly]:
             for rank in range(job.world_size)
             if rank not in job.dead
         ]
-        threads = [threading.Thread(target=each.work) for each in found]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with mock.patch.object(assembly.time, "sleep", job.turns.sleep):
+            job.turns.run([each.work for each in found])
     return found
 
 
