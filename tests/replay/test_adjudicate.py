@@ -9,6 +9,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from hypocenter.diagnose.causes.hardware_fault import decide
 from hypocenter.diagnose.evidence import Evidence
 from hypocenter.replay import adjudicate
+from hypocenter.replay.deadline import Deadline
 from hypocenter.tap import kept_arguments
 from hypocenter.tap.op_context import OpContext
 from hypocenter.tap.tracer import OpTracer
@@ -61,11 +62,11 @@ def traced(*ops):
 
 
 def verdict(tracer, node):
-    again = adjudicate.rerun_same(node)
+    again = adjudicate.rerun_same(node, Deadline())
     facts = adjudicate.op_facts(tracer, node)
     evidence = Evidence(
         id="", trigger="nonfinite-loss", step=0, rank=0, world_size=1, origin=facts, again=again,
-        float64=adjudicate.rerun_float64(node), chips=("+inf ×1",),
+        float64=adjudicate.rerun_float64(node, Deadline()), chips=("+inf ×1",),
     )  # fmt: skip
     return decide(evidence)
 
@@ -73,7 +74,7 @@ def verdict(tracer, node):
 def test_a_kernel_of_two_minds_accuses_no_device():
     tracer, node = traced(lambda: moody(torch.ones(3)))
 
-    again = adjudicate.rerun_same(node)
+    again = adjudicate.rerun_same(node, Deadline())
 
     assert (again.ran, again.finite, again.repeats) == (True, True, False)
     assert verdict(tracer, node) is None
@@ -90,7 +91,7 @@ def test_an_op_is_not_executed_without_an_argument_that_was_too_large(monkeypatc
 
     tracer, node = traced(lambda: scores(torch.ones(3), torch.full((100,), 3e38)))
 
-    for rerun in (adjudicate.rerun_same(node), adjudicate.rerun_float64(node)):
+    for rerun in (adjudicate.rerun_same(node, Deadline()), adjudicate.rerun_float64(node, Deadline())):
         assert not rerun.ran
         assert "too large" in rerun.why_not
     assert verdict(tracer, node) is None
@@ -99,7 +100,7 @@ def test_an_op_is_not_executed_without_an_argument_that_was_too_large(monkeypatc
 def test_the_output_that_went_wrong_is_compared_with_itself():
     tracer, node = traced(lambda: two(torch.ones(3)))
 
-    assert adjudicate.rerun_same(node).equal_bits
+    assert adjudicate.rerun_same(node, Deadline()).equal_bits
     assert verdict(tracer, node) is None
 
 
@@ -109,8 +110,8 @@ def test_an_input_is_kept_as_it_was_when_the_op_read_it():
     tracer, node = traced(lambda: torch.square(x), lambda: x.zero_())
 
     assert node.traced.op == "aten.pow.Tensor_Scalar"
-    assert adjudicate.rerun_same(node).equal_bits
-    assert adjudicate.rerun_float64(node).absmax == pytest.approx(1e60)
+    assert adjudicate.rerun_same(node, Deadline()).equal_bits
+    assert adjudicate.rerun_float64(node, Deadline()).absmax == pytest.approx(1e60)
     assert verdict(tracer, node) is None
 
 
@@ -121,5 +122,5 @@ def test_an_op_is_executed_again_under_its_own_settings():
 
     tracer, node = traced(under_another_setting)
 
-    assert adjudicate.rerun_same(node).equal_bits
+    assert adjudicate.rerun_same(node, Deadline()).equal_bits
     assert verdict(tracer, node) is None

@@ -3,6 +3,7 @@
 agreement_job.py CASE      prints one line of JSON per rank: opened, is_open, longest_s, warnings, meetings, rows
 """
 
+import functools
 import gc
 import json
 import os
@@ -13,11 +14,17 @@ import time
 import torch
 import torch.distributed as dist
 
+from hypocenter.session import assembly, roll_call, tree
 from hypocenter.session.agreement import Council
 
 TIMEOUT_S = 3.0
 STEPS, BAD_STEP = 120, 60
 case = sys.argv[1]
+if case.startswith("tree-"):  # few ranks as many are connected: nodes of two, their leaders in pairs
+    case = case.removeprefix("tree-")
+    assembly.MESH_RANKS = 1
+    os.environ["LOCAL_WORLD_SIZE"] = "2"
+    assembly.levels_of = roll_call.levels_of = functools.partial(tree.levels_of, fan_out=2)
 
 
 def couple():

@@ -13,6 +13,8 @@ from hypocenter.nouns import Finding
 CODE = "HC324"  # the program died
 _OF_RANKS = "HC321"  # one rank did, and the others waited for it
 _TRIGGER = "crash"
+_DEVICE = "device"  # fact of evidence: what broke, a device or a collective
+_ASSERT = "device-side assert"  # a kernel of the program's found an index or a value that must not be
 
 
 def apart(exhibits: Exhibits) -> tuple[Exhibits, tuple[Exhibit, ...]]:
@@ -23,8 +25,14 @@ def apart(exhibits: Exhibits) -> tuple[Exhibits, tuple[Exhibit, ...]]:
 
 
 def explained(found: Sequence[Finding], deaths: Sequence[Exhibit]) -> list[Finding]:
-    """The findings, those of a death with its cause."""
-    return [_explained(f, deaths) if f.code in (CODE, _OF_RANKS) else f for f in found]
+    """The findings, those of a death with its cause; and of broken devices that no death tells of."""
+    broken = [e for e in deaths if _DEVICE in e.evidence.facts]
+    lost = [f for f in found if f.code in (CODE, _OF_RANKS)]
+    told = [_explained(f, deaths) if f.code in (CODE, _OF_RANKS) else f for f in found]
+    new = [e for e in broken if e.evidence.facts[_DEVICE] == "device" and e.finding.rank not in {f.rank for f in lost}]
+    if not new and not lost:  # of collectives that broke off on several ranks one is told, if nothing else is known
+        new = broken[:1]
+    return [*told, *{e.finding.rank: _of_device(e.evidence) for e in reversed(new)}.values()]
 
 
 def with_deaths(folded: Sequence[Folded], dead: Sequence[Finding]) -> tuple[Folded, ...]:
@@ -44,8 +52,40 @@ def with_deaths(folded: Sequence[Folded], dead: Sequence[Finding]) -> tuple[Fold
     return tuple(found)
 
 
+def _of_device(evidence: Evidence) -> Finding:
+    """A device gave no more results, and what became of the program is not known, or it went on."""
+    is_device = evidence.facts[_DEVICE] == "device"
+    return Finding(
+        code=CODE, kind="crash" if is_device else "comm", severity="error",
+        title=f"{_seen(evidence)} at step {evidence.step}", step=evidence.step, microbatch=evidence.microbatch,
+        rank=evidence.rank, source=evidence.path[0].source if evidence.path else None,
+        cause="program-error" if _ASSERT in str(evidence.facts.get("text")) else "unknown",
+        why=tuple(_why_device(evidence)), confidence="proven",
+    )  # fmt: skip
+
+
+def _seen(evidence: Evidence) -> str:
+    what = "a device error" if evidence.facts[_DEVICE] == "device" else "an aborted collective"
+    return f"{what} was first seen"
+
+
+def _why_device(evidence: Evidence) -> Iterator[str]:
+    place = evidence.facts.get("seen_in")
+    yield f"{evidence.facts.get('type')}: {evidence.facts.get('text')}"
+    yield f"{_seen(evidence)} at step {evidence.step}{f', in {place}' if place else ''}"
+    yield (
+        "a device runs behind the program: the line that is named is where it was noticed; CUDA_LAUNCH_BLOCKING=1 "
+        "(ASCEND_LAUNCH_BLOCKING=1) makes it the one that failed"
+    )
+
+
 def _explained(finding: Finding, deaths: Sequence[Exhibit]) -> Finding:
-    shown = next((e for e in deaths if e.finding.rank == finding.rank and e.evidence.step == finding.step), None)
+    broken = [e.evidence for e in deaths if e.finding.rank == finding.rank and _DEVICE in e.evidence.facts]
+    if broken:
+        first = min(broken, key=lambda each: (each.step, "seen_in" not in each.facts))  # before the program met it
+        finding = replace(finding, why=(*_why_device(first), *finding.why))
+    own = (e for e in deaths if e.finding.rank == finding.rank and "seen_in" not in e.evidence.facts)
+    shown = next((e for e in own if e.evidence.step == finding.step), None)
     if shown is None:
         return finding
     evidence, known = shown.evidence, shown.finding

@@ -63,6 +63,7 @@ class Rerun:
     equal_bits: bool = False  # to the original output, the first time or any later one
     n_runs: int = 1  # times that it was executed
     repeats: bool = True  # all of them gave the same bits
+    part: str = ""  # "512 of 262,144 rows", where not all of it was done again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

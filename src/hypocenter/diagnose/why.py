@@ -124,6 +124,11 @@ def _repeats(evidence: Evidence) -> tuple[str, ...]:
         lines.append("executed again on the same device it gives the same bits")
     if evidence.cpu.ran and not evidence.cpu.finite:
         lines.append("the CPU is not finite there either")
+    for again, where in ((evidence.float64, "in float64"), (evidence.cpu, "on the CPU")):
+        if again.part:
+            lines.append(f"{where} {again.part} of the result were done again, those with bad elements first")
+    if evidence.cpu.why_not.startswith("not done again"):
+        lines.append(evidence.cpu.why_not)
     return tuple(lines)
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from hypocenter.diagnose.evidence import OpFacts, Rerun, TensorFacts
+from hypocenter.replay.deadline import Deadline
+from hypocenter.replay.effort import Allowance, effort
 from hypocenter.replay.repeated import repeated
+from hypocenter.replay.rows import as_rows, by_rows, chosen
 from hypocenter.summary.reducers.torch import summarize
 from hypocenter.summary.reducers.torch_float64 import has_float64
 from hypocenter.tap.dispatch import declared, is_random
@@ -18,6 +23,7 @@ from hypocenter.tap.numerics import numerics_entered
 from hypocenter.tap.tracer import OpTracer
 
 MAX_INDICES = 16
+RERUN_S = 15.0  # that one op in float64 or on the CPU may take, and at most a quarter of what is left for the step
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -33,9 +39,12 @@ def map_tensors(value: Any, fn: Callable[[torch.Tensor], Any]) -> Any:
 
 
 def execute(func: Any, args: Any, kwargs: Any, position: int) -> torch.Tensor | None:
-    """Run an op on copies of its arguments; one of the tensors that it gives, if that is a floating one."""
+    """Run an op, one that may write on copies of its arguments; one of the tensors that it gives, if a floating one."""
+    schema = getattr(func, "_schema", None)
+    if schema is None or schema.is_mutable:
+        args, kwargs = map_tensors(args, torch.clone), map_tensors(kwargs, torch.clone)
     with torch.no_grad():
-        out = func(*map_tensors(args, torch.clone), **map_tensors(kwargs, torch.clone))
+        out = func(*args, **kwargs)
     given = [t for t in (out if isinstance(out, (tuple, list)) else (out,)) if isinstance(t, torch.Tensor)]
     found = given[position] if position < len(given) else None
     return found if found is not None and (found.is_floating_point() or found.is_complex()) else None
@@ -65,11 +74,13 @@ def in_float64(value: Any, device: torch.device | None = None) -> Any:
     return tuple(plain(v) for v in widened)
 
 
-def _reference_device(node: Node) -> torch.device | None:
-    """The CPU for an op on a device without float64, else None: where it ran."""
+def _where(node: Node) -> torch.device:
+    """Where an op is done in float64: where it ran, or on the CPU if float64 is not known there."""
     found: list[torch.Tensor] = []
     map_tensors((*node.args, *node.kwargs.values()), found.append)
-    return None if all(has_float64(t.device.type) for t in (*found, *node.outputs)) else torch.device("cpu")
+    devices = [t.device for t in (*node.outputs, *found)]
+    is_fit = all(has_float64(device.type) for device in devices)
+    return next((d for d in devices if d.type != "cpu"), devices[0]) if is_fit and devices else torch.device("cpu")
 
 
 def bad_output(node: Node) -> torch.Tensor | None:
@@ -96,73 +107,149 @@ def bad_mask(tensor: torch.Tensor, node: Node) -> torch.Tensor:
     return nan if bool(nan.any()) else ~torch.isfinite(tensor)
 
 
-def rerun_float64(node: Node) -> Rerun:
+def rerun_float64(node: Node, deadline: Deadline) -> Rerun:
     """The op in float64: finite means that the format was too small, not that the mathematics is singular."""
     if why := _why_not(node):
         return Rerun(why_not=why)
-    original, at = bad_output(node), _bad_at(node)
-    if original is None or at is None:
-        return Rerun(why_not="it has no comparable output")
-    try:
-        device = _reference_device(node)
-        given = in_float64(node.args, device), in_float64(node.kwargs, device)
-        result = execute(node.func, *given, node.positions[at])
-    except (RuntimeError, NotImplementedError, TypeError, AttributeError) as error:
-        return Rerun(why_not=f"it cannot run in float64: {str(error).splitlines()[0][:120]}")
-    if result is None or result.shape != original.shape:
-        return Rerun(why_not="it has no comparable output")
-    there = result[bad_mask(original, node).to(result.device)]
-    finite = there[torch.isfinite(there)].abs()
-    n_nonfinite = int(there.numel() - finite.numel())
-    return Rerun(
-        ran=True,
-        finite=n_nonfinite == 0,
-        absmax=float(finite.max()) if finite.numel() else 0.0,
-        n_nonfinite=n_nonfinite,
-    )
+    device = _where(node)
+    moved = device if device.type == "cpu" else None
+
+    def whole(position: int) -> torch.Tensor | None:
+        return execute(node.func, in_float64(node.args, moved), in_float64(node.kwargs, moved), position)
+
+    return _rerun(node, whole, torch.float64, device, deadline, "it cannot run in float64: ")
 
 
-def rerun_same(node: Node, device: str | None = None) -> Rerun:
-    """The op again on the same device, or on `device`: other bits mean hardware or a race, other values the kernel.
+def rerun_same(node: Node, deadline: Deadline) -> Rerun:
+    """The op again on the same device: other bits mean hardware or a race.
 
     Where the bits are not those of the run it is executed several times more: a kernel may be of two minds.
     """
-    if why := _why_not(node):
+    if why := _why_not_same(node):
         return Rerun(why_not=why)
-    if is_random(node.func):
-        return Rerun(why_not="it draws random numbers")
+
+    def again(position: int) -> torch.Tensor | None:
+        with numerics_entered(node.numerics):
+            return execute(node.func, node.args, node.kwargs, position)
+
+    return _rerun(node, again, None, None, deadline)
+
+
+def rerun_on_cpu(node: Node, deadline: Deadline) -> Rerun:
+    """The op again on the CPU: other values mean the device's kernel."""
+    if why := _why_not_same(node):
+        return Rerun(why_not=why)
+
+    def whole(position: int) -> torch.Tensor | None:
+        args, kwargs = (map_tensors(given, lambda t: t.to("cpu")) for given in (node.args, node.kwargs))
+        with numerics_entered(node.numerics):
+            return execute(node.func, args, kwargs, position)
+
+    return _rerun(node, whole, None, torch.device("cpu"), deadline)
+
+
+def _why_not_same(node: Node) -> str:
+    return _why_not(node) or ("it draws random numbers" if is_random(node.func) else "")
+
+
+def _rerun(
+    node: Node,
+    whole: Callable[[int], torch.Tensor | None],
+    dtype: torch.dtype | None,
+    device: torch.device | None,
+    deadline: Deadline,
+    refused: str = "",
+) -> Rerun:
+    """Do an op again, as a whole or, where that is too much or no kernel does it, in the rows that tell most.
+
+    Args:
+        whole: executes it; takes which of its results is wanted.
+        dtype: of what is done again; None: its own.
+        device: where; None: where it ran, which took no longer in the run.
+        refused: put before what the op's own kernel says.
+    """
     original, at = bad_output(node), _bad_at(node)
     if original is None or at is None:
         return Rerun(why_not="it has no comparable output")
-    args, kwargs = node.args, node.kwargs
-    if device is not None:
-        args, kwargs = map_tensors(args, lambda t: t.to(device)), map_tensors(kwargs, lambda t: t.to(device))
-        original = original.to(device)
+    if deadline.is_over:
+        return Rerun(why_not="the time for this step was over")
+    position = node.positions[at]
+    if device is None:
+        return _again_and_again(functools.partial(_tried, whole, position), original, node, refused)
+    allowed = Allowance(seconds=min(RERUN_S, deadline.left_s / 4), device=device, dtype=dtype or original.dtype)
+    why_not = allowed.refuses(effort(node.func, node.args, node.kwargs, node.outputs))
+    found = f"not done again {_place(dtype, device)}: {why_not}" if why_not else _tried(whole, position)
+    if isinstance(found, str):
+        part = _some_rows(node, original, dtype, device, allowed) if position == 0 else None
+        return part if part is not None else Rerun(why_not=found if why_not else f"{refused}{found}")
+    return _told(found, original, node, refused)
 
-    def again() -> torch.Tensor | None:
-        with numerics_entered(node.numerics):
-            return execute(node.func, args, kwargs, node.positions[at])
 
-    try:
+def _again_and_again(
+    again: Callable[[], torch.Tensor | str | None], original: torch.Tensor, node: Node, refused: str
+) -> Rerun:
+    """Where it ran: if that gives other bits than the run, several times more."""
+    first = again()
+    found = _told(first, original, node, refused)
+    if not found.ran or found.equal_bits or not isinstance(first, torch.Tensor):
+        return found
+
+    def more() -> torch.Tensor | None:
         result = again()
-        if result is None or result.shape != original.shape:
-            return Rerun(why_not="it has no comparable output")
-        found = _compared(result, original, node)
-        is_enough = device is not None or found.equal_bits
-        return found if is_enough else repeated(found, again, _equal_bits, result, original)
-    except (RuntimeError, NotImplementedError, TypeError) as error:
-        return Rerun(why_not=str(error).splitlines()[0][:120])
+        return result if isinstance(result, torch.Tensor) else None
+
+    return repeated(found, more, _equal_bits, first, original)
 
 
-def _compared(result: torch.Tensor, original: torch.Tensor, node: Node) -> Rerun:
-    there = result[bad_mask(original, node)]
+def _place(dtype: torch.dtype | None, device: torch.device) -> str:
+    words = ["in float64"] if dtype is not None else []
+    return " ".join([*words, "on the CPU" if device.type == "cpu" else f"on {device.type}"])
+
+
+def _tried(whole: Callable[[int], torch.Tensor | None], position: int) -> torch.Tensor | str | None:
+    """The result, or why there is none."""
+    try:
+        return whole(position)
+    except (RuntimeError, NotImplementedError, TypeError, AttributeError) as error:
+        return (str(error).splitlines() or [type(error).__name__])[0][:120]
+
+
+def _told(found: torch.Tensor | str | None, original: torch.Tensor, node: Node, refused: str) -> Rerun:
+    if isinstance(found, str):
+        return Rerun(why_not=f"{refused}{found}")
+    if found is None or found.shape != original.shape:
+        return Rerun(why_not="it has no comparable output")
+    return _compared(found, original.to(found.device), bad_mask(original, node).to(found.device))
+
+
+def _some_rows(
+    node: Node, original: torch.Tensor, dtype: torch.dtype | None, device: torch.device, allowed: Allowance
+) -> Rerun | None:
+    """The rows that hold bad elements, then others, as many as are allowed; None where there is no such way."""
+    rows = by_rows(node.func, node.args, node.kwargs, node.outputs)
+    if rows is None or allowed.refuses(rows.of_one):
+        return None
+    mask = as_rows(bad_mask(original, node), rows)
+    picked = chosen(mask.any(1).nonzero()[:, 0], rows.n, int(allowed.flops / max(1.0, rows.of_one.flops)))
+    try:
+        with torch.no_grad():
+            found = rows.done(picked, dtype, device)
+    except (RuntimeError, NotImplementedError, TypeError):
+        return None
+    here = picked.to(original.device)
+    done = _compared(found, as_rows(original, rows)[here].to(device), mask[here].to(device))
+    return done if len(picked) == rows.n else replace(done, part=f"{len(picked):,} of {rows.n:,} rows")
+
+
+def _compared(found: torch.Tensor, original: torch.Tensor, bad: torch.Tensor) -> Rerun:
+    there = found[bad]
     finite = torch.isfinite(there)
     return Rerun(
         ran=True,
         finite=bool(finite.all()),
         absmax=float(there[finite].abs().max()) if bool(finite.any()) else 0.0,
         n_nonfinite=int((~finite).sum()),
-        equal_bits=_equal_bits(result, original),
+        equal_bits=_equal_bits(found, original),
     )
 
 

@@ -18,6 +18,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from hypocenter.replay import alone, own_gradients, sharded, torch_state
+from hypocenter.replay.deadline import Deadline
 from hypocenter.replay.eagerly import Eagerly
 from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.replay.own_gradients import OwnBuffers, OwnParameters
@@ -65,8 +66,11 @@ class Replayer:
         tape: Tape,
         paused: Callable[[], contextlib.AbstractContextManager[None]],
         is_parameter: Callable[[torch.Tensor], bool] = lambda _: False,
+        deadline: Deadline | None = None,
     ) -> None:
         self._tape = tape
+        self.deadline = deadline if deadline is not None else Deadline()
+        """For all that is done again of one step, whoever asks for it."""
         self._paused = paused
         self.is_constant: Callable[[torch.Tensor], bool] = lambda _: True
         """Whether the infinities of an input are constants of the program (a mask), as far as is known."""
@@ -213,7 +217,8 @@ class Replayer:
             if must_leave_no_trace and self._accumulate and (why := self._why_heard(modules, parameters)):
                 raise ReplayImpossible(why)
             try:
-                return self._run(microbatch, parameters, mode, context, around, rows, seed_scale, float32_at)
+                with self.deadline.one("plain" if mode is None else type(mode).__name__):
+                    return self._run(microbatch, parameters, mode, context, around, rows, seed_scale, float32_at)
             except (RuntimeError, AttributeError) as error:
                 if not self._does_otherwise_after(error):
                     raise
@@ -285,6 +290,7 @@ class Replayer:
             slots: dict[int, torch.Tensor] = {}
             outside = outside_modules([event for _, event in events])
             for _, event in events:
+                self.deadline.check()
                 self._do(event, slots, context, rows, float32_at, outside, own.of)
             roots = [slots[slot] for slot in microbatch.roots if slot is not None]
             seeds: list[Any] = [_in_shape(seed, root) for seed, root in zip(microbatch.seeds, roots, strict=True)]
@@ -331,6 +337,7 @@ class Replayer:
         slots: dict[int, torch.Tensor] = {}
         with self._in_place(events, mode, context):
             for event in events:
+                self.deadline.check()
                 self._do(event, slots, context, None, None, outside)
         return slots[slot]
 

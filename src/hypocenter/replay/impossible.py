@@ -1,7 +1,11 @@
-"""The one error that a replay is expected to end with."""
+"""The errors that a replay is expected to end with."""
 
 from __future__ import annotations
 
 
 class ReplayImpossible(Exception):
     """A replay cannot be done; the message says why, in the user's words."""
+
+
+class OutOfTime(ReplayImpossible):
+    """The time that one step may take is over."""

@@ -16,6 +16,7 @@ from hypocenter.replay import adjudicate
 from hypocenter.replay.case import HIDDEN, Case, Outcome, Scene, is_finite
 from hypocenter.replay.cure import proposals
 from hypocenter.replay.engine import Replayed, Replayer, ReplayImpossible
+from hypocenter.replay.impossible import OutOfTime
 from hypocenter.replay.preparation import Preparation
 from hypocenter.replay.shares import fits, run_gradient, shares
 from hypocenter.replay.testimony import MAX_PATH, testify
@@ -107,6 +108,9 @@ class Investigator:
         for microbatch in sorted(case.microbatches, key=_suspicion):
             try:
                 outcome = self._replayed(case, microbatch, observers(microbatch))
+            except OutOfTime as error:
+                why_not = f"{n_finite} of {len(case.microbatches)} micro-batches were found to be finite; then {error}"
+                break
             except ReplayImpossible as error:
                 why_not = str(error)
                 outcome = self._modules_only(case, microbatch, observers(microbatch), why_not)
@@ -208,7 +212,7 @@ class Investigator:
     def _hidden(self, scene: Scene, base: Evidence) -> Outcome | None:
         """An overflow that never reached the loss: only what float64 proves, and what somebody hid, is reported."""
         for killed in killed_infinities(scene.tracer.trace()):
-            float64 = adjudicate.rerun_float64(scene.tracer.nodes[killed.origin])
+            float64 = adjudicate.rerun_float64(scene.tracer.nodes[killed.origin], self._replayer.deadline)
             if float64.ran and float64.finite and (killed.zeroed or scene.case.trigger != "dead-grad"):
                 killer = adjudicate.op_facts(scene.tracer, scene.tracer.nodes[killed.killer], detailed=False)
                 base = replace(base, killed_by=killer, facts={"zeroed": float(killed.zeroed)})
@@ -221,7 +225,7 @@ class Investigator:
 
     def _with(self, scene: Scene, base: Evidence, found: Blame) -> Outcome:
         base = self._with_unseen(scene, base, found)
-        evidence, op, mask = testify(Traced(scene.tracer), base, found)
+        evidence, op, mask = testify(Traced(scene.tracer, self._replayer.deadline), base, found)
         back = self._followed_back(scene.tracer, found, evidence)
         if back is not None and back.found.origin is not None:
             return self._prepared(scene, base, back, evidence)
@@ -276,7 +280,7 @@ class Investigator:
 
     def _prepared(self, scene: Scene, base: Evidence, back: _Back, evidence: Evidence) -> Outcome:
         """The operation that made a bad value of the batch."""
-        earlier, op, mask = testify(Traced(back.tracer), base, back.found)
+        earlier, op, mask = testify(Traced(back.tracer, self._replayer.deadline), base, back.found)
         earlier = replace(earlier, killed_in_forward=False, path=(*earlier.path, *evidence.path)[:MAX_PATH])
         if scene.microbatch is not None:
             trials = Trials(replace(scene, tracer=back.tracer), scene.microbatch, self._replayer, self._names)

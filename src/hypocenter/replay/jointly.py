@@ -184,7 +184,7 @@ class Jointly:
         located = table.most([int(found is not None and not is_received)])
         if found is None:
             return Outcome(evidence=replace(base, why_not="on this rank everything that it sends is finite"))
-        evidence, op, _ = testify(Traced(tracer), base, found)
+        evidence, op, _ = testify(Traced(tracer, self._replayer.deadline), base, found)
         if is_received and located is not None and located[0]:
             return Outcome(evidence=replace(evidence, received=True, why_not="the value came from another rank"))
         return Outcome(evidence=evidence, node=None if op is None else tracer.nodes[op])

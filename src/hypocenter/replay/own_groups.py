@@ -20,8 +20,10 @@ import torch
 from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.tap.collective_ops import is_collective, is_wrapped, result_of
 from hypocenter.tap.dispatch import Mode
+from hypocenter.tap.rendezvous import all_at_once
 
 _c10d: Any = getattr(torch._C, "_distributed_c10d", None)  # None where torch was built without it
+MOST_RANKS = 1024  # of one group: each rank reads 8 bytes for each pair, 9 GB through one store
 _AVERAGE = "avg"
 _AVG, _PREMUL_SUM = 1, 8  # of c10d::ReduceOp::RedOpType, which gloo does not know
 
@@ -49,7 +51,9 @@ class OwnGroups:
             key = f"{name}-{hashlib.sha1(repr(ranks).encode(), usedforsecurity=False).hexdigest()[:12]}"
             store = PrefixStore(key, self._store)
             rank, size = group.rank(), group.size()
-            gloo = ProcessGroupGloo(store, rank, size, timeout=self._timeout)
+            if size > MOST_RANKS:
+                raise ReplayImpossible(f"a group of {size:,} ranks is not connected for a replay")
+            gloo = ProcessGroupGloo(all_at_once(store, size), rank, size, timeout=self._timeout)
             twin: Any = ProcessGroup(store, rank, size)
             twin._register_backend(torch.device("cpu"), ProcessGroup.BackendType.GLOO, gloo)
             twin._set_default_backend(ProcessGroup.BackendType.GLOO)

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from hypocenter.diagnose.evidence import Evidence
 from hypocenter.diagnose.numbers import listed
 from hypocenter.nouns import Remedy
+from hypocenter.replay.impossible import OutOfTime
 
 MOST_REPLAYS = 32  # while rows are looked for by halves: one bad row of 16,384 takes 28
 PATIENCE_S = 20.0  # seconds the user's job may wait for it
@@ -69,8 +70,10 @@ def named(evidence: Evidence, rows: tuple[int, ...], n_rows: int, is_sound: IsSo
         if not trial.is_to_blame(rows):
             rows = trial.found()
             rows = rows if trial.is_to_blame(rows) else ()
-    except Exception:  # of the user's model, which cannot do this
+    except Exception as error:  # of the user's model, which cannot do this
         is_known = evidence.leaf is not None and evidence.leaf.shape[:1] == (n_rows,)
+        notes = (f"its samples were not looked for: {error}",) if isinstance(error, OutOfTime) else ()
+        evidence = replace(evidence, notes=(*evidence.notes, *notes))
         return replace(evidence, samples=rows if is_known else ())  # in a tensor of the batch itself they are seen
     return replace(evidence, samples=rows, samples_confirmed=True if rows and not trial.repeats else None)
 
@@ -109,6 +112,8 @@ class _Trial:
         self._n_replays += 1
         try:
             return self._is_sound(rows)
+        except OutOfTime:
+            raise
         except Exception:  # a model that wants exactly this batch size: then these rows, over and over
             self.repeats = True
             return self._is_sound([rows[i % len(rows)] for i in range(self._n_rows)])

@@ -9,6 +9,7 @@ import torch
 from hypocenter.diagnose.evidence import OpFacts, Rerun
 from hypocenter.optrace import TracedOp
 from hypocenter.replay import adjudicate, probes
+from hypocenter.replay.deadline import Deadline
 from hypocenter.replay.witness import BadLeaf, BadValues, Reruns
 from hypocenter.tap.tracer import OpTracer
 
@@ -16,8 +17,8 @@ from hypocenter.tap.tracer import OpTracer
 class Traced:
     """A traced micro-batch of torch: a `Witness`."""
 
-    def __init__(self, tracer: OpTracer) -> None:
-        self._tracer = tracer
+    def __init__(self, tracer: OpTracer, deadline: Deadline) -> None:
+        self._tracer, self._deadline = tracer, deadline
         self._trace = tracer.trace()
 
     def trace(self) -> Sequence[TracedOp]:
@@ -63,9 +64,9 @@ class Traced:
         node = self._tracer.nodes[index]
         on_device = any(t.device.type != "cpu" for t in node.outputs)
         return Reruns(
-            float64=adjudicate.rerun_float64(node),
-            again=adjudicate.rerun_same(node),
-            cpu=adjudicate.rerun_same(node, "cpu") if on_device else Rerun(why_not="it ran on the CPU"),
+            float64=adjudicate.rerun_float64(node, self._deadline),
+            again=adjudicate.rerun_same(node, self._deadline),
+            cpu=adjudicate.rerun_on_cpu(node, self._deadline) if on_device else Rerun(why_not="it ran on the CPU"),
         )
 
     def measured(self, index: int) -> dict[str, float | str]:

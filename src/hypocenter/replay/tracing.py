@@ -72,4 +72,9 @@ class Tracing:
             except (RuntimeError, NotImplementedError):
                 return "external", ""
 
-        return made_as(OpContext(self._names.module_name), leaf, observe=observe, computed=computed)
+        def observed(node: Node, outputs: Sequence[torch.Tensor]) -> None:
+            self._replayer.deadline.check()  # a traced step may take a hundred times as long as it did in the run
+            if observe is not None:
+                observe(node, outputs)
+
+        return made_as(OpContext(self._names.module_name), leaf, observe=observed, computed=computed)

@@ -1,7 +1,7 @@
 """The council of the ranks: at a step boundary each says whether its step failed; no rank waits for it twice in vain.
 
 The ranks find together in the background (`hypocenter.session.assembly`). From an agreed step on they *meet* at each
-boundary: one all-reduce (MAX) of [failed, suspect, poisoned, step, -step] over a gloo group of our own, started right after the
+boundary: one all-reduce (MAX) of [failed, suspect, poisoned, step, -step] over gloo groups of our own, started right after the
 check of the gradients. When some rank's model communicates, so that only all together could do its step again, all wait
 for the answer before the update; otherwise nobody waits, and what the others said is known at the next boundary.
 
@@ -35,9 +35,10 @@ from hypocenter import launcher
 from hypocenter.nouns import Reading
 from hypocenter.replay.jointly import Table
 from hypocenter.replay.own_groups import OwnGroups
-from hypocenter.session.assembly import Assembled, Assembly, StepCount, named, silent, start_most
+from hypocenter.session.assembly import Assembled, Assembly, StepCount, named, start_most, who_is_silent
 from hypocenter.session.check import scalar_reading
 from hypocenter.session.side_thread import SideThread
+from hypocenter.session.tree import Tree
 from hypocenter.session.wire import receive, send
 
 UNHURRIED = timedelta(hours=12)  # nobody waits for it: a rank may evaluate or save for long
@@ -181,6 +182,8 @@ class Council:
             return None
         deadline = time.monotonic() + wait_s
         with self._closing(f"{named([frm])} sent nothing"):
+            if isinstance(groups.talk, Tree):
+                groups.talk.connect([to, frm])
             sending = send(groups.talk, tensor, to)
             received = receive(groups.talk, frm, deadline)
             for work in sending:
@@ -248,11 +251,7 @@ class Council:
     def _assemble(self, communicates: Callable[[], bool]) -> None:
         from torch.distributed import distributed_c10d as c10d
 
-        from hypocenter.session.assembly import MAX_RANKS
-
-        if not 1 < self._world_size <= MAX_RANKS or "fake" in str(torch.distributed.get_backend()):
-            if self._world_size > MAX_RANKS:
-                self._warn(f"more than {MAX_RANKS} ranks: they do not tell each other that a step failed")
+        if self._world_size < 2 or "fake" in str(torch.distributed.get_backend()):
             return
         self._generation += 1
         self._steps, self._next_step = StepCount(), 0
@@ -307,7 +306,7 @@ class Council:
         lost = _failure_of(work, total_s / 2)
         if work.is_completed() and lost is None:
             return
-        roll = _RollCall(self._groups, self._rank, self._world_size)
+        roll = _RollCall(self._groups, self._rank, self._world_size, deadline)
         roll.start()
         if lost is None:
             lost = _failure_of(work, max(0.001, deadline - 0.2 * total_s - time.monotonic()))
@@ -365,9 +364,9 @@ def nobody() -> Council:
 class _RollCall(SideThread):
     """Says in the store that this rank waits, and finds out who does not. In a thread: the store may be gone too."""
 
-    def __init__(self, groups: Assembled | None, rank: int, world_size: int) -> None:
+    def __init__(self, groups: Assembled | None, rank: int, world_size: int, until: float) -> None:
         super().__init__("hypocenter-roll-call", 1.0)
-        self._groups, self._rank, self._world_size = groups, rank, world_size
+        self._groups, self._rank, self._world_size, self._until = groups, rank, world_size, until
         self.ask = threading.Event()
         self.missing: list[int] = []
 
@@ -382,4 +381,5 @@ class _RollCall(SideThread):
         with contextlib.suppress(Exception):
             self._groups.store.set(f"waits/{self._rank}", "1")
             self.ask.wait(60.0)
-            self.missing = silent(self._groups.store, "waits", self._world_size)
+            store, rank, world_size = self._groups.store, self._rank, self._world_size
+            self.missing = who_is_silent(store, "waits", rank, world_size, until=self._until - 0.1)

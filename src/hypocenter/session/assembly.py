@@ -2,7 +2,8 @@
 
 All of it happens in a thread of its own, on a connection to the store of its own: training waits for none of it, and
 the user's process groups, their names and their order of collectives are not touched. Nothing is registered with
-torch.distributed; per job there are 2 + (number of ranks) small keys below `hypocenter/`, and two meshes of sockets.
+torch.distributed. Few ranks are connected each with each, many as a tree (`hypocenter.session.tree`): what the store is
+asked grows as their number does, some dozens of small keys below `hypocenter/` for each.
 """
 
 from __future__ import annotations
@@ -18,10 +19,14 @@ from typing import Any
 
 import torch
 
+from hypocenter.session import roll_call
 from hypocenter.session.side_thread import SideThread
+from hypocenter.session.tree import Tree, levels_of
+from hypocenter.tap.rendezvous import all_at_once
 
-MAX_RANKS = 2048  # a mesh of gloo has a socket per pair: 2 * 2048 of them fit below the usual limit of open files
+MESH_RANKS = 64  # that are connected each with each
 FIRST_POLL_S, LAST_POLL_S = 0.01, 0.5  # between two looks whether all have spoken
+POLLS_PER_S = 2000.0  # of all ranks together, at most: one store answers them all
 PATIENCE = 6.0  # times agree_timeout_s: how long we look; ranks reach their first update at different times
 MAX_MARGIN = 64  # steps
 
@@ -30,8 +35,8 @@ MAX_MARGIN = 64  # steps
 class Assembled:
     """The ranks, found together."""
 
-    flags: Any  # ProcessGroupGloo: one all-reduce per step boundary, nothing else
-    talk: Any  # ProcessGroupGloo: everything that is waited for on the spot
+    flags: Any  # ProcessGroupGloo, or a Tree: one all-reduce per step boundary, nothing else
+    talk: Any  # the same: everything that is waited for on the spot
     store: Any  # a connection of our own to the job's store, under our prefix
     start_step: int  # the first step at whose boundary all ranks meet
     waits: bool  # some rank's model communicates: then all meet before each update
@@ -98,31 +103,50 @@ class Assembly(SideThread):
         store, timeout = self._store, timedelta(seconds=self._timeout_s)
         if self._waits:
             store.set("everyone", "1")
+        if self._rank == 0:
+            store.set("node", str(_ranks_of_node()))
         store.set(f"here/{self._rank}", "1")
         if store.add("count", 1) == self._world_size:
             store.set("all", "1")
         if not self._all_are_here():
             return None
         waits = bool(store.check(["everyone"]))
-        rank, size, devices = self._rank, self._world_size, _devices()
-        groups = [side_group(store, name, rank, size, timeout, devices) for name in ("flags", "talk")]
+        node, devices = int(store.get("node")), _devices()
+        groups = [self._group(name, node, timeout, devices) for name in ("flags", "talk")]
         start = self._start_step(groups[0], timeout)
         if start is None:
             self.why_not = "the ranks found no step to begin at"
             return None
         return Assembled(flags=groups[0], talk=groups[1], store=store, start_step=start, waits=waits)
 
+    def _group(self, name: str, node: int, timeout: timedelta, devices: Sequence[Any]) -> Any:
+        """What all ranks talk over."""
+        rank, store = self._rank, self._store
+        if self._world_size <= MESH_RANKS:
+            return side_group(store, name, rank, self._world_size, timeout, devices)
+        levels = levels_of(rank, self._world_size, node)
+        groups = [
+            side_group(store, f"{name}/{each.name}", each.index, len(each.members), timeout, devices) for each in levels
+        ]
+
+        def pair(other: int) -> Any:
+            low, high = sorted((rank, other))
+            return side_group(store, f"{name}/pair/{low}-{high}", int(rank == high), 2, timeout, devices)
+
+        return Tree(levels, groups, pair, rank)
+
     def _all_are_here(self) -> bool:
         deadline, pause = time.monotonic() + PATIENCE * self._timeout_s, FIRST_POLL_S
+        last_s = max(LAST_POLL_S, min(self._world_size / POLLS_PER_S, self._timeout_s / 3))
         while not self._store.check(["all"]):
             if self._is_called_off:
                 return False
             if time.monotonic() > deadline:
-                missing = silent(self._store, "here", self._world_size)
+                missing = who_is_silent(self._store, "here", self._rank, self._world_size, until=deadline + last_s)
                 self.why_not = f"{named(missing)} did not say within {PATIENCE * self._timeout_s:.0f} s to take part"
                 return False
             time.sleep(pause)
-            pause = min(2 * pause, LAST_POLL_S)
+            pause = min(2 * pause, last_s)
         return True
 
     def _start_step(self, group: Any, timeout: timedelta) -> int | None:
@@ -135,6 +159,12 @@ class Assembly(SideThread):
                 return step
             margin *= 2
         return None
+
+
+def _ranks_of_node() -> int:
+    """How many ranks the launcher has put on a node; 1 where it does not say."""
+    told = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return min(int(told), MESH_RANKS) if told.isdigit() and int(told) else 1
 
 
 def own_connection(store: Any, prefix: str) -> Any:
@@ -157,12 +187,13 @@ def side_group(
     """
     from torch.distributed import PrefixStore, ProcessGroupGloo
 
+    own = all_at_once(PrefixStore(name, store), world_size)
     if not devices:
-        return ProcessGroupGloo(PrefixStore(name, store), rank, world_size, timeout=timeout)
+        return ProcessGroupGloo(own, rank, world_size, timeout=timeout)
     make: Any = ProcessGroupGloo
     options = make._Options()
     options._timeout, options._devices, options._threads = timeout, list(devices), 2 * len(devices)  # as torch has them
-    return make(PrefixStore(name, store), rank, world_size, options)
+    return make(own, rank, world_size, options)
 
 
 def _devices() -> list[Any]:
@@ -199,9 +230,13 @@ def start_most(group: Any, tensor: torch.Tensor, timeout: timedelta) -> Any:
     return group.allreduce([tensor], options)
 
 
-def silent(store: Any, word: str, world_size: int) -> list[int]:
-    """Ranks that have not written `word/RANK`."""
-    return [rank for rank in range(world_size) if not store.check([f"{word}/{rank}"])]
+def who_is_silent(store: Any, word: str, rank: int, world_size: int, *, until: float) -> list[int]:
+    """Ranks that have not written `word/RANK`, as far as it is known until then (of time.monotonic())."""
+    if world_size <= MESH_RANKS:
+        return roll_call.silent(store, word, range(world_size))
+    node = int(store.get("node")) if store.check(["node"]) else 1
+    roll_call.look_around(store, word, rank, world_size, node)
+    return roll_call.missing(store, word, until)
 
 
 def named(ranks: Sequence[int]) -> str:

@@ -6,6 +6,7 @@ Called in the dying process, before the program's own handler of exceptions prin
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hypocenter.detect.whereabouts_words import PHASES
+from hypocenter.detect.whereabouts_words import IN_WORDS, PHASES
 from hypocenter.diagnose.evidence import Evidence, OpFacts
 from hypocenter.nouns import Phase
 from hypocenter.record.whereabouts import WherePhase
@@ -23,13 +24,14 @@ from hypocenter.replay.adjudicate import tensor_facts
 from hypocenter.replay.bad_index import BadIndex, bad_index, same_place
 from hypocenter.replay.case import is_finite
 from hypocenter.replay.failed_call import FailedCall, failed_call, frames_of
+from hypocenter.session.device_errors import DeviceError, device_error
 from hypocenter.session.evidence_file import write_evidence
 from hypocenter.session.last_words import one_line, user_place
 from hypocenter.tap.call_site import CALLS
 from hypocenter.tap.clock import Clock
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.out_of_memory import is_out_of_memory
-from hypocenter.tap.source import is_library, source_of
+from hypocenter.tap.source import is_library, source_of, user_frame
 from hypocenter.tap.tree import tensors
 
 _FRAMES_TOLD = 6
@@ -81,16 +83,32 @@ class Coroner:
             facts={"type": type(error).__name__, "text": one_line(error), "phase": PHASES.get(phase, "")},
             path=tuple(self._frames(error)),
         )  # fmt: skip
+        broken = device_error(error)
         if is_out_of_memory(error):
             known = replace(known, facts={**known.facts, "memory": 1.0})
+        if broken is not None:
+            known = replace(known, facts={**known.facts, "device": broken.kind, "text": broken.text})
         write_evidence(self.folder(), known)
-        if is_out_of_memory(error) or "CUDA error" in str(error):
+        if is_out_of_memory(error) or broken is not None:
             return []  # nothing can be done again where there is no memory, or no device
         call = failed_call(error, may_call=lambda module: world_size == 1 or _is_of_torch(module))
         if call is None:
             return []
         write_evidence(self.folder(), self._of_call(known, error, call, PHASES.get(phase, "forward")))
         return [t for _, t in tensors((call.args, call.kwargs)) if t.is_floating_point() and not is_finite(t)]
+
+    def first_seen(self, what: DeviceError, phase: WherePhase) -> str:
+        """A device gives no more results, and we are the first to hear of it. Returns the evidence's id."""
+        rank, world_size = self.rank()
+        frame, step = user_frame(sys._getframe()), self.clock.step_now
+        source = None if frame is None else source_of(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+        noticed = OpFacts(index=0, op="", phase=PHASES.get(phase) or "forward", site="", source=source)
+        known = Evidence(
+            id=f"step-{step:06d}-device-error", trigger="crash", step=step, microbatch=self.clock.microbatch,
+            rank=rank, world_size=world_size, path=(noticed,) if source is not None else (),
+            facts={"type": what.type, "text": what.text, "device": what.kind, "seen_in": IN_WORDS[phase]},
+        )  # fmt: skip
+        return write_evidence(self.folder(), known)
 
     def _frames(self, error: BaseException) -> list[OpFacts]:
         """The program's own frames, innermost first, those of libraries folded."""

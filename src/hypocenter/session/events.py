@@ -40,6 +40,7 @@ from hypocenter.config import Config
 from hypocenter.nouns import Place, Reading
 from hypocenter.session.audits import Audits
 from hypocenter.session.check import Check
+from hypocenter.session.device_errors import device_error
 from hypocenter.session.guard import StopTraining, show_traceback
 from hypocenter.tap.after_calls import AfterCalls
 from hypocenter.tap.clock import Clock
@@ -251,6 +252,8 @@ class Observers:
             except StopTraining:
                 raise
             except Exception as error:
+                if device_error(error) is not None:
+                    raise  # no observer is to blame: the session ends
                 self._switch_off(observer, error)
 
     def before_update(self, update: Update) -> list[Reading]:

@@ -6,9 +6,10 @@ import contextlib
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from hypocenter.session.device_errors import DeviceError, device_error
 from hypocenter.unwarned import StillShown
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -50,28 +51,39 @@ class Listening:
         self.warn = Warnings()
         self._pid = os.getpid()
         self._undo: list[Callable[[], None]] = []
+        self._stays: list[Callable[[], None]] = []  # of them, those that stay when a device is broken: the last words
 
     def let_go(self, reason: str) -> None:
         """It has failed: what cannot be gone on with."""
 
     def switch_off(self, reason: str, error: BaseException | None = None) -> None:
-        """Something in Hypocenter failed: let go of everything, say so once."""
+        """Something in Hypocenter failed: let go of everything, say so once. Of a broken device: but for last words."""
         self.is_off = True
-        self._detach()
-        self.warn(f"switched off after an internal error, training goes on ({reason})")
-        show_traceback(error)
+        broken = device_error(error)
+        self._detach(self._stays if broken is not None else ())
+        if broken is None:
+            self.warn(f"switched off after an internal error, training goes on ({reason})")
+            show_traceback(error)
+        else:
+            with contextlib.suppress(Exception):  # what is asked of the device now raises again
+                self.broken(broken)
         self.let_go(reason)
+
+    def broken(self, what: DeviceError) -> None:
+        """A device gives no more results. The program will be told so by the next thing that it asks for."""
+        self.warn(f"{what.title} was seen, nothing is recorded from here on: {what.text}")
 
     def forked(self) -> None:
         """In a forked child: a worker that prepares data trains nothing."""
         self.is_off = True
         self._detach()
 
-    def _detach(self) -> None:
+    def _detach(self, stays: Sequence[Callable[[], None]] = ()) -> None:
         for undo in reversed(self._undo):  # patches on top of patches come off first
-            with contextlib.suppress(Exception):
-                undo()
-        self._undo = []
+            if undo not in stays:
+                with contextlib.suppress(Exception):
+                    undo()
+        self._undo = list(stays)
 
 
 def guarded(method: F) -> F:

@@ -12,6 +12,8 @@ import torch
 from hypocenter.config import Config
 from hypocenter.record.layout import rank_directory
 from hypocenter.record.whereabouts import WherePhase
+from hypocenter.replay.case import BUDGETS
+from hypocenter.replay.deadline import ALONE_S, Deadline
 from hypocenter.replay.engine import Replayer
 from hypocenter.replay.preparation import Preparation
 from hypocenter.session import observers
@@ -78,7 +80,7 @@ class Parts:
         self.taken = TakenGradients(self.tape)
         self.roots = RootTap(self.tape, on_root=listener.on_root, on_begin=listener.on_begin, fail=self.warn)
         self._unwatched = listener.unwatched
-        self._coroner = Coroner(
+        self.coroner = Coroner(
             names=self.names, clock=self.clock, rank=self.rank,
             folder=lambda: rank_directory(directory, self.rank()[0]) / "bundles",
         )  # fmt: skip
@@ -100,8 +102,9 @@ class Parts:
         self.live_trace = LiveTrace(self.names, self.warn)
         self.loaded = LoaderBatches(self.roots.user_code.quiet)
         self.replayer = Replayer(
-            self.tape, listener.replaying, lambda tensor: self.names.param_name(tensor) is not None
-        )
+            self.tape, listener.replaying, lambda tensor: self.names.param_name(tensor) is not None,
+            Deadline(max(ALONE_S, BUDGETS[config.cure].seconds)),
+        )  # fmt: skip
         preparation = Preparation(self.tape, self.roots.prelude, self.replayer, self.names, self.loaded.of)
         self.replayer.is_constant = preparation.is_constant
         self.failures = Failures(
@@ -157,9 +160,10 @@ class Parts:
 
     def attach(self) -> list[Callable[[], None]]:
         """Start listening; what takes each part off again, in the order in which they came on."""
+        self.last_words = self.where.attach()
         return [
             self.imposing.attach_first(),
-            self.where.attach(),
+            self.last_words,
             self.place.attach(),
             self.roots.attach(),
             self.loaded.attach(),
@@ -177,7 +181,7 @@ class Parts:
         """An exception ends the program: find out what there is to know."""
         self.roots.suspend()
         with self._unwatched():
-            self.tape.close_at(self._coroner.examine(error, phase), self.clock.microbatch, self.clock.batch)
+            self.tape.close_at(self.coroner.examine(error, phase), self.clock.microbatch, self.clock.batch)
 
     def rank(self) -> tuple[int, int]:
         """This rank, and how many there are, as the launcher said in this step at the latest."""
@@ -192,6 +196,10 @@ class Parts:
         self.taken.clear()
 
     def begin_step(self) -> None:
-        """Ask the environment again in the first steps: a program may set its rank there before it begins to train."""
+        """Begin the time for what is done again anew, and ask the environment again in the first steps.
+
+        A program may set its rank there before it begins to train.
+        """
+        self.replayer.deadline.renew()
         if self.clock.step < 2:
             self._launched = None

@@ -16,6 +16,7 @@ from hypocenter.config import Config
 from hypocenter.nouns import StepRecord
 from hypocenter.session.boundary import Boundary
 from hypocenter.session.by_hand import UpdatesByHand
+from hypocenter.session.device_errors import DeviceError
 from hypocenter.session.guard import Listening, StopTraining, guarded
 from hypocenter.session.imposed.apply import begin
 from hypocenter.session.imposed.leaving import at_exit_leave_together
@@ -24,12 +25,15 @@ from hypocenter.session.inference import Inference
 from hypocenter.session.parts import Parts
 from hypocenter.tap.grad_scaler import gradients_of
 from hypocenter.tap.gradients import local, norms, to_host
+from hypocenter.tap.idle import are_idle
 from hypocenter.tap.leaves import TrainableLeaves
 from hypocenter.tap.roots import owner_of
 from hypocenter.tap.scaled import PlainUpdate, ScaledUpdate, Unscaling
 from hypocenter.tap.tape import Microbatch
 from hypocenter.tap.transforms import Transforms
 from hypocenter.tap.variables import variable_name
+
+EXIT_S = 10.0  # that the end of the program may wait for a device, and never longer than ranks wait for each other
 
 
 class Session(Listening):
@@ -62,6 +66,7 @@ class Session(Listening):
         """Start listening, and impose what was asked for."""
         transforms = Transforms(self.parts.roots.user_code, self._inference.look_at_result, self.warn)
         self._undo = [*self.parts.attach(), transforms.attach(), self.parts.optimizers.attach(self._by_hand.switch_off)]
+        self._stays = [self.parts.last_words]
         self.parts.roots.on_output = self._inference.look
         self.parts.updates.before_rule, self.parts.updates.after_rule = self.before_rule, self.after_rule
         self.parts.imposed.update(begin(self.config, self.warn))
@@ -77,20 +82,43 @@ class Session(Listening):
             return
         self.parts.where.end()
         try:
-            self._by_hand.at_end()
-            self._boundary.rows += self.parts.observers.at_end()
-            self._boundary.at_end()
-            rows, record = self._inference.at_end()
-            self._boundary.rows += rows
-            if self._inference.is_all and self.parts.roots.user_code.has_met_func:
-                self.warn("it computes with torch.func: its results are looked at, its updates cannot be seen")
-            if record is not None:
-                self._boundary.flush(record)
+            if not self.is_off and self._may_wait():
+                self._look_at_the_rest()
+        except Exception as error:
+            self.switch_off(f"close: {type(error).__name__}: {error}", error)
         finally:
             self._detach()
             self.parts.output.close()
             self.parts.council.close()
             self.is_off = True
+
+    def _may_wait(self) -> bool:
+        """Whether what is still to be read can be: the exit waits for no device that is stuck."""
+        devices = {parameter.device for _, parameter in self.names.parameters()}
+        if are_idle(devices, min(EXIT_S, self.config.agree_timeout_s)):
+            return True
+        self.warn("the device had not done its work when the program ended: the last parameters were not looked at")
+        self._boundary.flush(None)
+        return False
+
+    def _look_at_the_rest(self) -> None:
+        self._by_hand.at_end()
+        self._boundary.rows += self.parts.observers.at_end()
+        self._boundary.at_end()
+        rows, record = self._inference.at_end()
+        self._boundary.rows += rows
+        if self._inference.is_all and self.parts.roots.user_code.has_met_func:
+            self.warn("it computes with torch.func: its results are looked at, its updates cannot be seen")
+        if record is not None:
+            self._boundary.flush(record)
+
+    def broken(self, what: DeviceError) -> None:
+        """A device gives no more results: keep what is known on the host. Last words are still taken."""
+        self.parts.coroner.first_seen(what, self.parts.where.phase)
+        self.warn(
+            f"{what.title} was first seen at step {self.clock.step_now}, nothing is recorded from here on: {what.text}"
+        )
+        self._boundary.flush(None)
 
     def forked(self) -> None:
         """In a forked child: a DataLoader worker trains nothing."""

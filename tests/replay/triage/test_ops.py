@@ -69,9 +69,9 @@ def test_a_wrong_kernel_is_found(spoil):
 
 
 def test_a_large_product_is_judged_by_its_row_sums(monkeypatch):
-    from hypocenter.replay.triage import products
+    from hypocenter.replay.triage import expected
 
-    monkeypatch.setattr(products, "MOST_PRODUCTS", 10)
+    monkeypatch.setattr(expected, "MOST_PRODUCTS", 10)
     a, b = values(64, 96, seed=1), values(96, 48, seed=2)
     product = aten.mm.default(a, b)
     assert found(aten.mm.default, a, b) == []

@@ -11,10 +11,16 @@ How it is decided
     batch and the length of the table are what was seen and not what a message says. A process that the user ended
     (Ctrl-C, SIGTERM, `sys.exit`) has not died in this sense: of it the diagnosis says that it cannot tell.
 
+    A device that gives no more results (an assert in a kernel, an illegal access, an aborted collective) says so to
+    whoever asks it next, long after the kernel was called. Where that is Hypocenter, it keeps the step and the words,
+    asks no more, and leaves it to the program to meet the error by itself: "a device error was first seen at step 12".
+
 What to do
     Read the line that is named. Of an index out of range: compare the tokenizer's vocabulary with the size of the
     embedding, the labels with the number of classes, the positions with the longest sequence. Of memory: a smaller
-    batch, gradient accumulation, activation checkpointing.
+    batch, gradient accumulation, activation checkpointing. Of a device: run it again with CUDA_LAUNCH_BLOCKING=1
+    (ASCEND_LAUNCH_BLOCKING=1): the line that is named is then the one whose kernel failed. A device-side assert is
+    nearly always an index out of range; an illegal access a kernel's fault, or the hardware's.
 
 When it is wrong
     A program may be meant to end by an exception. Where one process trains after another in one recording, the last

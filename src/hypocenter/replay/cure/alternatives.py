@@ -90,6 +90,8 @@ class Comparison:
             self._rehearsal.scale = offered[middle]
             low, high = (low, middle) if self._rehearsal.holds() else (middle + 1, high)
         self._rehearsal.scale = self._scale
+        if self._rehearsal.was_late:
+            return Alternative(action=kind.name, targets=(), why_not=self._rehearsal.error, text=kind.text(()))
         if low == len(offered):
             why_not = f"not finite at any loss scale down to {offered[-1]:g}" if offered else "there is no lower scale"
             return Alternative(action=kind.name, targets=(), why_not=why_not, text=kind.text(()))

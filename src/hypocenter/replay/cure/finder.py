@@ -14,6 +14,7 @@ from hypocenter.replay.cure.alternatives import Comparison
 from hypocenter.replay.cure.islands import Found, IslandSearch, Module
 from hypocenter.replay.cure.patch import api_lines, change_of
 from hypocenter.replay.cure.rehearsal import Around, Rehearsal
+from hypocenter.replay.cure.search import OutOfBudget
 from hypocenter.replay.remedies.fp32_island import advice
 from hypocenter.replay.remedies.fp32_lines import lines_in_float32
 from hypocenter.replay.remedies.islands import island as lasting_island
@@ -52,6 +53,12 @@ class Cures:
             evidence: with origin and adjudication filled in.
             scales: loss scales at which the step should be finite, wanted ones first.
         """
+        try:
+            return self._sought(evidence, scales)
+        except OutOfBudget:
+            return self._spent()
+
+    def _sought(self, evidence: Evidence, scales: Sequence[float | None]) -> Cure:
         origin = evidence.origin
         if origin is None:
             return self._without_cure("cannot-tell", "the trace does not say where the failure starts")
@@ -62,16 +69,20 @@ class Cures:
         found = self._search.find(origin.site, scales)
         if found is not None:
             return self._found(found, evidence)
-        if self._search.is_out_of_budget:
-            n = self._rehearsal.n_replays
-            return self._without_cure("cannot-tell", f"the search ended after {n} replays: its budget was spent")
-        return self._nothing_helps()
+        return self._spent() if self._search.is_out_of_budget else self._nothing_helps()
+
+    def _spent(self) -> Cure:
+        n = self._rehearsal.n_replays
+        return self._without_cure("cannot-tell", f"the search ended after {n} replays: its budget was spent")
 
     def again(self, before: Cure, evidence: Evidence) -> Cure | None:
         """The cure of an earlier step with the same origin, if it cures this one as well: one replay."""
         self._rehearsal.scale = before.scale
-        if _is_line(before.targets) or not self._search.fixes(before.targets, before.cast_back):
-            return None
+        try:
+            if _is_line(before.targets) or not self._search.fixes(before.targets, before.cast_back):
+                return None
+        except OutOfBudget:
+            return self._spent()
         return replace(before, replays=self._rehearsal.n_replays, seconds=self._rehearsal.seconds)
 
     def _is_about_precision(self, scales: Sequence[float | None]) -> bool:

@@ -15,6 +15,7 @@ from hypocenter.replay import adjudicate
 from hypocenter.replay.case import HIDDEN, Budget, Scene, is_finite
 from hypocenter.replay.cure.search import OutOfBudget
 from hypocenter.replay.engine import Replayed, Replayer, ReplayImpossible
+from hypocenter.replay.impossible import OutOfTime
 from hypocenter.replay.tracing import Tracing
 from hypocenter.summary.reducers.torch_float64 import in_float64
 from hypocenter.tap.out_of_memory import give_back, is_out_of_memory
@@ -52,6 +53,7 @@ class Rehearsal:
         self.n_replays = 0
         self.error = ""  # what the last replay raised
         self._is_out_of_memory = False  # one of them was: nothing more is tried
+        self.was_late = False  # it was the time for the step that ended it: that says nothing about the change
         self._replayer, self._tracing = replayer, tracing
         self._started = time.perf_counter()
         first = scene.microbatch
@@ -66,7 +68,8 @@ class Rehearsal:
     @property
     def is_spent(self) -> bool:
         """Whether the budget has ended."""
-        return self._is_out_of_memory or self.n_replays >= self.budget.replays or self.seconds > self.budget.seconds
+        is_late = self.seconds > self.budget.seconds or self._replayer.deadline.is_over
+        return self._is_out_of_memory or is_late or self.n_replays >= self.budget.replays
 
     def finite(self, around: Around = contextlib.nullcontext, **how: Any) -> bool:
         """Whether loss and all gradients are finite, in every micro-batch of the step; counted as a replay.
@@ -76,21 +79,24 @@ class Rehearsal:
             how: more arguments of `Replayer.run`.
 
         Raises:
-            OutOfBudget: the replay was not begun.
+            OutOfBudget: the replay was not begun, or not ended.
         """
         self._spend()
-        return self.holds(around, **how)
+        holds = self.holds(around, **how)
+        if self.was_late:
+            raise OutOfBudget
+        return holds
 
     def holds(self, around: Around = contextlib.nullcontext, **how: Any) -> bool:
-        """The same, not counted."""
-        self.error = ""
+        """The same, not counted. False also where the time did not suffice: see `was_late`."""
+        self.error, self.was_late = "", False
         try:
             if self.scene.case.trigger in HIDDEN:
                 return self._hides_nothing(around, how)
             return bool(self.microbatches) and all(self._replay(m, around, how).finite for m in self.microbatches)
         except Exception as error:  # the user's own code runs here, with types that it may not expect
             self._note_memory(error)
-            self.error = _in_words(error)
+            self.error, self.was_late = _in_words(error), isinstance(error, OutOfTime)
             return False
 
     def rehearse(
@@ -160,7 +166,10 @@ class Rehearsal:
         if self.scene.microbatch is None:
             raise ReplayImpossible("the step cannot be replayed as a whole")
         tracer, replayed = self._tracing.run(self.scene.microbatch, around=around(), **how)
-        still = (adjudicate.rerun_float64(tracer.nodes[k.origin]) for k in killed_infinities(tracer.trace()))
+        still = (
+            adjudicate.rerun_float64(tracer.nodes[k.origin], self._replayer.deadline)
+            for k in killed_infinities(tracer.trace())
+        )
         return replayed.finite and not any(rerun.finite for rerun in still)
 
     def _note_memory(self, error: Exception) -> None:

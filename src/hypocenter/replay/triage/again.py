@@ -10,13 +10,13 @@ import torch
 from hypocenter.repetition import ENOUGH, LEAST
 from hypocenter.replay.engine import Replayer
 from hypocenter.replay.triage.bits import Bits, Difference, bits_of, difference
-from hypocenter.replay.triage.ops import OpCheck, OpReport
+from hypocenter.replay.triage.ops import SECONDS, OpCheck, OpReport
 from hypocenter.replay.triage.own_state import changed, own_state
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.op_context import OpContext
 from hypocenter.tap.tape import Microbatch
 
-SECONDS = 10.0  # of insisting
+INSISTING_S = 10.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -79,7 +79,7 @@ class Again:
             ReplayImpossible: with the reason.
         """
         context = OpContext(self._names.module_name)
-        check = OpCheck(context, log=log)
+        check = OpCheck(context, log=log, seconds=min(SECONDS, self._replayer.deadline.left_s / 2))
         parameters = [p for _, p in self._names.parameters() if p.requires_grad]
         (replayer or self._replayer).run(microbatch, parameters, mode=check, context=context)
         return check
@@ -129,7 +129,7 @@ class Again:
             found.from_run.names
             and found.is_of_one_mind
             and 1 + len(found.others) < ENOUGH
-            and time.perf_counter() - started < SECONDS
+            and time.perf_counter() - started < INSISTING_S
         ):
             found.others.append(self.bits(microbatch))
 

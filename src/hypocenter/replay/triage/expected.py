@@ -19,6 +19,8 @@ from hypocenter.formats import FORMATS, format_of
 from hypocenter.replay.adjudicate import map_tensors
 
 SAFETY = 4.0  # times the worst case: kernels round intermediate results that the bounds do not know of
+MOST_PRODUCTS = 1 << 31
+"""Multiplications done one by one, about a second on a core; above, sums of rows are compared, or some rows."""
 UNITS: dict[torch.dtype, float] = {
     getattr(torch, name): FORMATS[name].roundoff for name in ("float16", "bfloat16", "float32", "float64")
 }
@@ -35,11 +37,12 @@ class Expected:
     mass: torch.Tensor  # of what may be held in the format of the output
     inner: torch.Tensor  # of what is held in the format that adds: float32 for all narrower ones
     project: Callable[[torch.Tensor], torch.Tensor] = lambda out: out  # what of the output is compared with `value`
+    rows: torch.Tensor | None = None  # numbers of the output's rows that `value` has; None: all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One call of an operator, with its floating tensors in float64 on the CPU."""
+    """One call of an operator, with its floating tensors in float64 on the CPU, unless it is judged by rows."""
 
     func: Any
     args: tuple[Any, ...]
@@ -47,6 +50,7 @@ class Call:
     dtypes: tuple[torch.dtype, ...]  # of its floating tensors, as they were
     out_dtypes: tuple[torch.dtype | None, ...]  # of its results; None: no floating tensor
     device: str
+    outputs: tuple[Any, ...] = ()  # as the operator gave them
 
     def __call__(self, *, magnitudes: bool = False) -> tuple[Any, ...]:
         """Execute it in float64: on the values, or on their magnitudes."""

@@ -45,4 +45,5 @@ _FAMILIES: dict[Expect, str] = {
     elements.added: "add sub rsub addcmul addcdiv lerp",
 }
 
+BY_ROWS: frozenset[Expect] = frozenset({sums.attention})  # they bring to float64 what they need, row by row
 FAMILIES: dict[str, Expect] = {name: expect for expect, names in _FAMILIES.items() for name in names.split()}

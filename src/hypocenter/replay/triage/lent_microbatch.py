@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from hypocenter.replay.deadline import Deadline
 from hypocenter.replay.engine import Replayer
 from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.replay.triage.wire_format import (
@@ -69,6 +70,7 @@ def borrowed(
     tape: Tape,
     microbatch: Microbatch,
     paused: Callable[[], contextlib.AbstractContextManager[None]],
+    deadline: Deadline | None = None,
 ) -> tuple[Replayer, Microbatch]:
     """A replayer that does the neighbour's micro-batch in place of our own.
 
@@ -85,7 +87,8 @@ def borrowed(
         theirs = [_with(event, call) for (_, event), call in zip(events, parcel.calls, strict=True)]
         device = _device(events)
         seeds: list[torch.Tensor | None] = [None if s is None else unpack(s, device) for s in parcel.seeds]
-    return Replayer(_Lent(tape, theirs), paused), replace(microbatch, seeds=seeds)  # type: ignore[arg-type]
+    replayer = Replayer(_Lent(tape, theirs), paused, deadline=deadline)  # type: ignore[arg-type]
+    return replayer, replace(microbatch, seeds=seeds)
 
 
 class _Lent:

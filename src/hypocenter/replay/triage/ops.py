@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from hypocenter.replay.adjudicate import FLOATS, map_tensors
+from hypocenter.replay.effort import Allowance, effort
+from hypocenter.replay.triage import products
 from hypocenter.replay.triage.expected import UNITS, Call, Expected
-from hypocenter.replay.triage.families import FAMILIES
+from hypocenter.replay.triage.families import BY_ROWS, FAMILIES
 from hypocenter.replay.triage.log import line_of
 from hypocenter.replay.triage.wire_format import OpLine
 from hypocenter.tap.dispatch import Mode, is_mutable, is_view
@@ -45,7 +47,7 @@ class OpReport:
     wrong: list[WrongOp] = field(default_factory=list)
     n_checked: int = 0
     n_unknown: int = 0  # operators that nothing is known of
-    n_late: int = 0  # not judged: the time was over, or a tensor too large
+    n_late: int = 0  # not judged: the time was over, or it would take too much of it, or too much memory
     lines: list[OpLine] = field(default_factory=list)  # every op, when a log was asked for
 
     @property
@@ -104,7 +106,11 @@ class OpCheck(Mode):
         outputs = tuple(out) if isinstance(out, (tuple, list)) else (out,)
         if not any(_is_floating(t) for t in outputs):
             return
-        found = judge(func, args, kwargs, outputs)
+        try:
+            found = judge(func, args, kwargs, outputs, self._left_s)
+        except TooMuch:
+            self.report.n_late += 1
+            return
         if found is None:
             self.report.n_unknown += 1
             return
@@ -128,23 +134,32 @@ class Judged:
     n: int
 
 
-def judge(func: Any, args: Any, kwargs: Any, outputs: Sequence[Any]) -> list[Judged] | None:
+class TooMuch(Exception):
+    """An op takes more time or memory than is left."""
+
+
+def judge(func: Any, args: Any, kwargs: Any, outputs: Sequence[Any], seconds: float = SECONDS) -> list[Judged] | None:
     """Compare results of one op with float64 on the CPU.
 
     Returns:
         The results that are off; None when nothing is known of this op or these arguments.
+
+    Raises:
+        TooMuch: it would take more than `seconds`, or too much memory.
     """
     expect = FAMILIES.get(func.__name__.partition(".")[0].rstrip("_")) or FAMILIES.get(func.__name__.partition(".")[0])
     floating = [t for t in _flat((args, kwargs)) if t.is_floating_point()]
     dtypes = tuple(t.dtype for t in floating)
     if expect is None or any(t.layout != torch.strided or t.dtype not in UNITS for t in floating):
         return None
-    if any(t.numel() * 8 > LARGEST for t in (*floating, *outputs) if isinstance(t, torch.Tensor)):
-        return None
+    is_by_rows = expect in BY_ROWS
+    if not is_by_rows and _is_too_much(expect, func, args, kwargs, outputs, seconds):
+        raise TooMuch
     call = Call(
         func=func,
-        args=_wide(args),
-        kwargs=_wide(kwargs),
+        args=tuple(args) if is_by_rows else _wide(args),
+        kwargs=kwargs if is_by_rows else _wide(kwargs),
+        outputs=tuple(outputs),
         dtypes=dtypes,
         out_dtypes=tuple(t.dtype if _is_floating(t) else None for t in outputs),
         device=next((t.device.type for t in floating if t.device.type != "cpu"), "cpu"),
@@ -160,6 +175,18 @@ def judge(func: Any, args: Any, kwargs: Any, outputs: Sequence[Any]) -> list[Jud
     ]
 
 
+def _is_too_much(expect: Any, func: Any, args: Any, kwargs: Any, outputs: Sequence[Any], seconds: float) -> bool:
+    """Of products only the sums of rows are compared where all of it would be too much."""
+    tensors = [t for t in (*_flat((args, kwargs)), *outputs) if isinstance(t, torch.Tensor)]
+    if any(t.numel() * 8 > LARGEST for t in tensors if t.is_floating_point()):
+        return True
+    cost = effort(func, args, kwargs, outputs)
+    is_product = expect in (products.matmul, products.addmm, products.linear)
+    cost = replace(cost, flops=0.0 if is_product else 2 * cost.flops, bytes=3 * cost.bytes)  # values and magnitudes
+    allowed = Allowance(seconds=seconds, device=torch.device("cpu"), dtype=torch.float64)
+    return bool(allowed.refuses(cost))
+
+
 def _compare(index: int, output: torch.Tensor, wanted: Expected) -> Judged | None:
     got = wanted.project(output.detach().to("cpu", torch.float64))
     if got.shape != wanted.value.shape:
@@ -173,8 +200,12 @@ def _compare(index: int, output: torch.Tensor, wanted: Expected) -> Judged | Non
     if not n_wrong:
         return None
     first = tuple(int(i) for i in wrong.nonzero()[0].tolist())
+    place = first
+    if wanted.rows is not None:
+        row = torch.unravel_index(wanted.rows[first[0]], output.shape[:-1])
+        place = (*(int(i) for i in row), first[1])
     return Judged(
-        out=index, index=first, got=float(got[first]), expected=float(wanted.value[first]),
+        out=index, index=place, got=float(got[first]), expected=float(wanted.value[first]),
         bound=float(wanted.bound[first]), n_wrong=n_wrong, n=got.numel(),
     )  # fmt: skip
 

@@ -7,9 +7,8 @@ from collections.abc import Callable
 
 import torch
 
+from hypocenter.replay.triage import expected
 from hypocenter.replay.triage.expected import SAFETY, Call, Expected, finished
-
-MOST_PRODUCTS = 1 << 31  # multiplications done one by one, about a second on a core; above, sums of rows are compared
 
 
 def matmul(call: Call) -> list[Expected | None]:
@@ -35,7 +34,7 @@ def _product(
 ) -> Expected:  # fmt: skip
     k = a.shape[-1]
     n_products = a.numel() * (b.shape[-1] if b.dim() > 1 else 1)
-    if n_products > MOST_PRODUCTS and a.dim() > 1 and b.dim() > 1:
+    if n_products > expected.MOST_PRODUCTS and a.dim() > 1 and b.dim() > 1:
         return _row_sums(call, a, b, beta, alpha, added)
     value, mass = alpha * _matmul(a, b), abs(alpha) * _matmul(a.abs(), b.abs())
     rounding = call.u_out() * value.abs()  # the product may be stored before anything is added to it

@@ -107,7 +107,9 @@ class Ring:
 
     def _answer(self, trade: Trade) -> Answer:
         try:
-            replayer, microbatch = borrowed(trade.theirs, self._tape, trade.microbatch, self._replayer._paused)
+            replayer, microbatch = borrowed(
+                trade.theirs, self._tape, trade.microbatch, self._replayer._paused, self._replayer.deadline
+            )
             done = Examined(microbatch=microbatch.number, again=self._again.bits(microbatch, replayer))
             self._again.measure(done, microbatch, replayer)
             bits = done.again

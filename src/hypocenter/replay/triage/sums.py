@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 
+from hypocenter.replay.attention import Attention
+from hypocenter.replay.rows import chosen
+from hypocenter.replay.triage import expected
 from hypocenter.replay.triage.expected import Call, Expected, finished
 
 
@@ -162,32 +166,38 @@ def layer_norm_backward(call: Call) -> list[Expected | None]:
 
 
 def attention(call: Call) -> list[Expected | None]:
-    """Σ softmax(q·k) · v: errors of the scores enter through the exponential."""
-    q, k, v = call.tensor(0), call.tensor(1), call.tensor(2)
-    scale = call.kwargs.get("scale")
-    scale = 1.0 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
-    is_causal = bool(call.args[4]) if len(call.args) > 4 else bool(call.kwargs.get("is_causal", False))
-    if len(call.args) > 3 and float(call.args[3]) > 0.0:
-        raise NotImplementedError("attention with dropout draws random numbers")
-    if k.shape[1] != q.shape[1]:
-        raise NotImplementedError("grouped heads")
-    scores, sizes = q @ k.mT * scale, q.abs() @ k.abs().mT * abs(scale)
-    mask = call.kwargs.get("attn_mask")
-    if isinstance(mask, torch.Tensor):
-        scores = scores + mask if mask.is_floating_point() else scores.masked_fill(~mask, -torch.inf)
-    if is_causal:
-        seen = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
-        scores = scores.masked_fill(~seen, -torch.inf)
-    shares = scores.softmax(-1)
-    value, mass = shares @ v, shares @ v.abs()
-    wrong = ((q.shape[-1] + 32) * call.u + 2 * call.u_product) * sizes.amax(-1, keepdim=True)
-    u_in = max((call.u_out(), call.u))
-    error = (4 * wrong + (2 * k.shape[-2] + 256) * call.u + 4 * u_in + 2 * call.u_product) * mass
-    largest, terms = v.abs().amax(-2, keepdim=True), v.abs().sum(-2, keepdim=True)
-    error = torch.where(wrong < 0.5, error, largest)  # exp(2 · 0.5) - 1 < 4 · 0.5; beyond it any share may be any other
-    error = error + (1e-30 + call.underflow(k.shape[-2])) * largest  # shares that vanish
-    inner = terms + sizes.amax(-1, keepdim=True) * max(1.0, 1.0 / max(abs(scale), 1e-30))
-    return [finished(call, value, error, mass, inner=inner), *[None] * (len(call.out_dtypes) - 1)]
+    """Σ softmax(q·k) · v, by blocks of rows: errors of the scores enter through the exponential.
+
+    Of a large one some rows are judged: those with an element that is not finite, and some of the others.
+    """
+    whole, out = Attention.of(call.func, call.args, call.kwargs), call.outputs[0]
+    if whole is None or whole.is_random or out.shape != (*whole.q.shape[:3], whole.v.shape[3]):
+        raise NotImplementedError("attention with dropout draws random numbers, or arguments are not known")
+    flat = out.reshape(whole.n_rows, -1)
+    bad = (~torch.isfinite(flat).all(1)).nonzero()[:, 0]
+    rows = chosen(bad, whole.n_rows, max(1, int(expected.MOST_PRODUCTS / (whole.flops_of_row))), whole.n_rows)
+    u_score = (whole.q.shape[-1] + 32) * call.u + 2 * call.u_product
+    u_share = (2 * whole.k.shape[2] + 256) * call.u + 4 * max(call.u_out(), call.u) + 2 * call.u_product
+    lost = 1e-30 + call.underflow(whole.k.shape[2])
+    found = torch.empty(4, len(rows), whole.v.shape[3], dtype=torch.float64)
+    for block in whole.blocks(rows, torch.float64, torch.device("cpu")):
+        sizes = (block.q.abs() @ block.k.abs().mT).amax(-1, keepdim=True) * abs(whole.scale)
+        shares, magnitudes = block.scores.softmax(-1), block.v.abs()
+        mass, largest = shares @ magnitudes, magnitudes.amax(0)
+        wrong = u_score * sizes
+        error = (4 * wrong + u_share) * mass
+        error = torch.where(
+            wrong < 0.5, error, largest
+        )  # exp(2 · 0.5) - 1 < 4 · 0.5; beyond it any share may be any other
+        inner = magnitudes.sum(0) + sizes * max(1.0, 1.0 / max(abs(whole.scale), 1e-30))
+        for kept, values in zip(found, (shares @ block.v, error + lost * largest, mass, inner), strict=True):
+            kept[block.at] = values  # lost: of shares that vanish
+    is_whole = len(rows) == whole.n_rows
+    value, error, mass, inner = (kept.reshape(out.shape) if is_whole else kept for kept in found)
+    done = finished(call, value, error, mass, inner=inner)
+    if not is_whole:
+        done = replace(done, rows=rows, project=lambda out: out.reshape(whole.n_rows, -1)[rows])
+    return [done, *[None] * (len(call.out_dtypes) - 1)]
 
 
 def _length(tensor: torch.Tensor, dim: int) -> int:

@@ -1,0 +1,166 @@
+"""Some rows of an operator's result, done again without the others: of products, of attention, of convolutions.
+
+Rows are numbered through all dimensions of the result but the last; of a convolution a row is a sample.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from hypocenter.replay.attention import Attention
+from hypocenter.replay.effort import Effort, effort
+
+SAMPLED = 64  # rows that are looked at beside those that hold bad elements
+
+
+class Rows(Protocol):
+    """An operator that can be done again row by row."""
+
+    @property
+    def n(self) -> int:
+        """Rows of the result."""
+        ...
+
+    @property
+    def of_one(self) -> Effort:
+        """FLOPs of one row, and what is held whatever their number."""
+        ...
+
+    def done(self, rows: torch.Tensor, dtype: torch.dtype | None, device: torch.device) -> torch.Tensor:
+        """Those rows, one each; in `dtype`, or in the operator's own."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Products:
+    """beta · added + alpha · (a @ b), for a and b of two or three dimensions."""
+
+    a: torch.Tensor  # (batch, rows, inner)
+    b: torch.Tensor  # (batch, inner, columns)
+    added: torch.Tensor | None
+    alpha: Any
+    beta: Any
+
+    @property
+    def n(self) -> int:
+        """Rows of the result."""
+        return self.a.shape[0] * self.a.shape[1]
+
+    @property
+    def of_one(self) -> Effort:
+        """One row of a times one matrix."""
+        n = self.b.shape[1] * self.b.shape[2]
+        return Effort(flops=2.0 * n, bytes=8.0 * (n + self.b.shape[1] + self.b.shape[2]))
+
+    def done(self, rows: torch.Tensor, dtype: torch.dtype | None, device: torch.device) -> torch.Tensor:
+        """Those rows."""
+        dtype = dtype or self.a.dtype
+        rows, per = rows.cpu(), self.a.shape[1]
+        out = torch.empty(len(rows), self.b.shape[2], dtype=dtype, device=device)
+        for batch in (rows // per).unique().tolist():
+            at = (rows // per == batch).nonzero()[:, 0]
+            here = (rows[at] % per).to(self.a.device)
+            a, b = self.a[batch][here].to(device, dtype), self.b[batch].to(device, dtype)
+            if self.added is None:
+                out[at] = a @ b
+            else:
+                shape = (self.a.shape[0], per, self.b.shape[2])
+                added = self.added.expand(shape)[batch][here].to(device, dtype)
+                out[at] = torch.addmm(added, a, b, beta=self.beta, alpha=self.alpha)
+        return out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queries:
+    """Attention."""
+
+    call: Attention
+
+    @property
+    def n(self) -> int:
+        """Queries of all heads."""
+        return self.call.n_rows
+
+    @property
+    def of_one(self) -> Effort:
+        """One query."""
+        return Effort(flops=self.call.flops_of_row, bytes=self.call.bytes)
+
+    def done(self, rows: torch.Tensor, dtype: torch.dtype | None, device: torch.device) -> torch.Tensor:
+        """Those rows. Fused kernels add up in float32, and only their result is in a 16-bit format."""
+        inner = dtype or torch.promote_types(self.call.q.dtype, torch.float32)
+        return self.call.rows(rows, inner, device).to(dtype or self.call.q.dtype)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Samples:
+    """A convolution."""
+
+    func: Any
+    args: tuple[Any, ...]
+    whole: Effort
+
+    @property
+    def n(self) -> int:
+        """Samples."""
+        return self.args[0].shape[0]
+
+    @property
+    def of_one(self) -> Effort:
+        """One sample."""
+        return Effort(flops=self.whole.flops / self.n, bytes=self.whole.bytes / self.n)
+
+    def done(self, rows: torch.Tensor, dtype: torch.dtype | None, device: torch.device) -> torch.Tensor:
+        """Those samples, one after the other."""
+        first, *rest = self.args
+        rest = [t.to(device, dtype or t.dtype) if isinstance(t, torch.Tensor) else t for t in rest]
+        each = [first[i : i + 1].to(device, dtype or first.dtype) for i in rows.tolist()]
+        return torch.cat([self.func(x, *rest).reshape(1, -1) for x in each])
+
+
+def by_rows(func: Any, args: Any, kwargs: Any, outputs: Any) -> Rows | None:
+    """How to do single rows of it again; None where that is not known."""
+    name = func.__name__.partition(".")[0]
+    attention = Attention.of(func, args, kwargs)
+    if attention is not None:
+        return None if attention.is_random else Queries(call=attention)
+    if name == "convolution" and args[0].dim() > 2 and args[0].shape[0]:
+        return Samples(func=func, args=tuple(args), whole=effort(func, args, kwargs, outputs))
+    added, factors = (args[0], args[1:3]) if name in ("addmm", "baddbmm") else (None, args[:2])
+    if name not in ("mm", "bmm", "addmm", "baddbmm") or any(not isinstance(t, torch.Tensor) for t in factors):
+        return None
+    a, b = (t.detach() if t.dim() == 3 else t.detach()[None] for t in factors)
+    return Products(
+        a=a, b=b, added=None if added is None else added.detach(), alpha=kwargs.get("alpha", 1),
+        beta=kwargs.get("beta", 1),
+    )  # fmt: skip
+
+
+def chosen(bad: torch.Tensor, n: int, most: int, others_at_most: int = SAMPLED) -> torch.Tensor:
+    """At most `most` of n rows: those that hold bad elements first, then some of the others, spread evenly.
+
+    Args:
+        bad: numbers of the rows that hold bad elements, rising.
+        others_at_most: how many of the others.
+    """
+    bad = bad.cpu()
+    first = bad[_spread(len(bad), most)]
+    is_good = torch.ones(n, dtype=torch.bool)
+    is_good[bad] = False
+    others = is_good.nonzero()[:, 0]
+    return torch.cat([first, others[_spread(len(others), min(most - len(first), others_at_most))]]).sort().values
+
+
+def as_rows(tensor: torch.Tensor, rows: Rows) -> torch.Tensor:
+    """The operator's result, one row each."""
+    return tensor.reshape(rows.n, math.prod(tensor.shape) // max(1, rows.n))
+
+
+def _spread(n: int, most: int) -> torch.Tensor:
+    if n <= most:
+        return torch.arange(n)
+    return torch.linspace(0, n - 1, max(0, most)).round().long().unique()
