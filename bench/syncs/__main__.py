@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import sys
-from pathlib import Path
 
-from bench.syncs.count import Count, count
+from bench.syncs.count import Count, begin, count_feature
 from bench.syncs.features import FEATURES
 from bench.syncs.ranks import count_on_ranks
 
@@ -22,12 +21,12 @@ def main() -> int:
     parser.add_argument("--level", action="append", choices=LEVELS, help="only this one (may be repeated)")
     parser.add_argument("--where", action="store_true", help="also the lines that waited")
     options = parser.parse_args()
-    print(f"{'feature':22}{'level':10}{'a step':>7}{'mean':>7}{'most':>6}{'before update':>15}{'to device':>11}{'kernels':>9}")
+    print(f"{'feature':22}{'level':10}  a step   mean  most  before update  to device  kernels")
     is_over = False
-    with multiprocessing.get_context("spawn").Pool(1, _begin) as pool:
+    with multiprocessing.get_context("spawn").Pool(1, begin) as pool:
         for feature in options.feature or [*FEATURES, RANKS]:
             for level in options.level or LEVELS:
-                found = count_on_ranks(level) if feature == RANKS else pool.apply(_count, (feature, level))
+                found = count_on_ranks(level) if feature == RANKS else pool.apply(count_feature, (feature, level))
                 is_over |= level == "sentinel" and found.usual > 1
                 _show(feature, level, found, is_with_places=options.where)
     return int(is_over)
@@ -35,24 +34,11 @@ def main() -> int:
 
 def _show(feature: str, level: str, found: Count, *, is_with_places: bool) -> None:
     print(
-        f"{feature:22}{level:10}{found.usual:7}{found.mean:7.2f}{found.most:6}{found.before_update:15}"
+        f"{feature:22}{level:10}{found.usual:8}{found.mean:7.2f}{found.most:6}{found.before_update:15}"
         f"{found.from_host:11.2f}{found.kernels:9.0f}", flush=True,
     )  # fmt: skip
     for place, n in found.places.most_common() if is_with_places else ():
         print(f"    {n:5} {' < '.join(place)}")
-
-
-def _begin() -> None:
-    sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "devices"))
-    import npu_backend
-    import torch
-
-    torch.set_num_threads(1)
-    npu_backend.begin()
-
-
-def _count(feature: str, level: str) -> Count:
-    return count(FEATURES[feature], level)
 
 
 if __name__ == "__main__":

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
-from bench.syncs.features import Training
+from bench.syncs.features import FEATURES, Training
 
 N_WARM_UP = 8  # not counted: names are found, the optimizer's state is made
 N_STEPS = 80  # counted: as many as the longest turn of what takes turns, several times
-N_STEPS_LONG = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,16 +29,19 @@ class Count:
     places: Counter[tuple[str, ...]]  # where in Python, as of `Syncs`
 
 
-def count(make: Callable[[], Training], level: str, n_steps: int = N_STEPS, **options: Any) -> Count:
+def count(make: Callable[[], Training], level: str, n_steps: int = N_STEPS) -> Count:
     """Train with and without Hypocenter."""
     import hypocenter
 
     plain = _Steps(make(), n_steps)
     made = make()
-    with TemporaryDirectory() as folder, contextlib.redirect_stderr(None):
-        session = hypocenter.watch(made.model, made.optimizer, level=level, out=f"{folder}/run", **{"audit": "never", **options})
-        with session:
-            watched = _Steps(made, n_steps)
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(TemporaryDirectory())
+        stack.enter_context(contextlib.redirect_stderr(None))
+        stack.enter_context(
+            hypocenter.watch(made.model, made.optimizer, level=level, audit="never", out=f"{folder}/run")
+        )
+        watched = _Steps(made, n_steps)
     more = [b - a for a, b in zip(plain.waits, watched.waits, strict=True)]
     early = [b - a for a, b in zip(plain.early, watched.early, strict=True)]
     return Count(
@@ -48,6 +51,21 @@ def count(make: Callable[[], Training], level: str, n_steps: int = N_STEPS, **op
         kernels=(watched.n_kernels - plain.n_kernels) / n_steps,
         places=watched.places - plain.places,
     )  # fmt: skip
+
+
+def begin() -> None:
+    """Make the device, once in a process."""
+    sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "devices"))
+    import npu_backend
+    import torch
+
+    torch.set_num_threads(1)
+    npu_backend.begin()
+
+
+def count_feature(feature: str, level: str) -> Count:
+    """Of one feature, by its name."""
+    return count(FEATURES[feature], level)
 
 
 class _Steps:

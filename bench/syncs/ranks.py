@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import sys
-from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from bench.syncs.count import Count, count
+from bench.syncs.count import Count, begin, count
 from bench.syncs.features import Training, plain
 
 N_RANKS = 2
@@ -19,20 +17,19 @@ def count_on_ranks(level: str) -> Count:
     context = multiprocessing.get_context("spawn")
     with TemporaryDirectory() as folder, context.Pool(N_RANKS) as pool:
         asked = [pool.apply_async(_on_rank, (rank, level, f"{folder}/store")) for rank in range(N_RANKS)]
-        return [each.get(600) for each in asked][0]
+        ranks = [each.get(600) for each in asked]
+    return ranks[0]
 
 
 def _on_rank(rank: int, level: str, store: str) -> Count:
-    sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "devices"))
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(N_RANKS), LOCAL_RANK=str(rank))
-    import npu_backend
+    begin()
     import npu_collectives
     import torch
 
-    torch.set_num_threads(1)
-    npu_backend.begin()
     npu_collectives.begin()
-    torch.distributed.init_process_group("hccl", store=torch.distributed.FileStore(store, N_RANKS), rank=rank, world_size=N_RANKS)
+    meeting = torch.distributed.FileStore(store, N_RANKS)
+    torch.distributed.init_process_group("hccl", store=meeting, rank=rank, world_size=N_RANKS)
     try:
         return count(_made, level)
     finally:

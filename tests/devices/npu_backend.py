@@ -63,7 +63,8 @@ def begin() -> Any:
     own = torch.ops.hypocenter_test_npu
     npu.__dict__.update(
         is_available=lambda: True, is_initialized=lambda: True, _is_in_bad_fork=lambda: False,
-        device_count=lambda: 1, current_device=lambda: 0, set_device=lambda device: None, synchronize=lambda *_: own.synchronize(),
+        device_count=lambda: 1, current_device=lambda: 0, set_device=lambda device: None,
+        synchronize=lambda *_: own.synchronize(),
         manual_seed=own.manual_seed, manual_seed_all=own.manual_seed,
         get_rng_state=lambda device="npu": own.rng_state(),
         set_rng_state=lambda state, device="npu": own.set_rng_state(state),
@@ -184,4 +185,4 @@ class Syncs:
             if "torch" not in path.parts:
                 found.append(f"{path.name}:{frame.f_lineno}")
             frame = frame.f_back
-        self.places[kind, *found] += 1
+        self.places[(kind, *found)] += 1

@@ -48,7 +48,9 @@ class _Group(dist.ProcessGroup):
     def broadcast(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> _Done:
         return _on_copies(tensors, tensors, lambda own: self._gloo.broadcast(own, opts))
 
-    def allgather(self, into: Sequence[Sequence[torch.Tensor]], tensors: Sequence[torch.Tensor], opts: Any = None) -> _Done:
+    def allgather(
+        self, into: Sequence[Sequence[torch.Tensor]], tensors: Sequence[torch.Tensor], opts: Any = None
+    ) -> _Done:
         (out,) = into
         return _on_copies([*out, *tensors], out, lambda own: self._gloo.allgather([own[: len(out)]], own[len(out) :]))
 

@@ -21,7 +21,7 @@ def _compiled():
 
 
 def printed(program):
-    before = f"import sys; sys.path.insert(0, {str(HERE)!r})\nimport npu_backend\nnpu = npu_backend.begin()\nimport torch\n"
+    before = f"import sys; sys.path.insert(0, {str(HERE)!r}); import npu_backend, torch\nnpu = npu_backend.begin()\n"
     done = warm.run([sys.executable, "-c", before + textwrap.dedent(program)], env=dict(os.environ), timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()

@@ -33,6 +33,7 @@ from hypocenter.session.rank import launched_rank, rank_and_world_size, rank_of_
 from hypocenter.session.replay_rows import ReplayRows
 from hypocenter.session.resumption import Resumption
 from hypocenter.session.sentinel import Sentinel
+from hypocenter.session.torch_framework import TorchFramework
 from hypocenter.session.whereabouts import WhereaboutsKeeper
 from hypocenter.tap.clock import Clock
 from hypocenter.tap.foreign_scalers import ForeignScalers
@@ -138,6 +139,7 @@ class Parts:
                 place=self.place.current,
                 warn=self.warn,
                 ride=self.sentinel.ride,
+                framework=TorchFramework(self.sentinel.ride),
                 council=self.council,
                 recomputed=self.roots.recomputed,
                 after_calls=self.roots.after_calls,

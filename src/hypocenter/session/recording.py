@@ -20,8 +20,9 @@ from hypocenter.session.guard import Listening, StopTraining, guarded
 from hypocenter.session.imposed.apply import begin
 from hypocenter.session.imposed.leaving import at_exit_leave_together
 from hypocenter.session.inference import Inference
+from hypocenter.session.learning_rate import ride_along
 from hypocenter.session.parts import Parts
-from hypocenter.tap.grad_scaler import gradients_of
+from hypocenter.tap.grad_scaler import found_nothing, gradients_of
 from hypocenter.tap.gradients import local, norms, to_host
 from hypocenter.tap.leaves import TrainableLeaves
 from hypocenter.tap.roots import owner_of
@@ -231,11 +232,16 @@ class Session(Listening):
         """A loss scaler steps: gradients are scaled unless the user has unscaled them."""
         self.parts.imposing.before_step(update.optimizer)
         self.parts.roots.suspend_between()
-        self._boundary.scale = update.state.scale
         with self._boundary.timed():
+            ride_along(update.optimizer, self.parts.sentinel.ride)
+            for numbers, arrive in update.on_device:
+                self.parts.sentinel.ride(numbers, arrive)
+            self.parts.observers.tell("before_check", update)
             self._boundary.before(update.optimizer, update)
         self._boundary.act(update.optimizer)
         self._boundary.is_skipped = self._boundary.is_bad
+        if not self._boundary.is_bad:
+            update.found_inf.update(update.found_inf or found_nothing(update))
 
     @guarded
     def after_scaled_step(self, update: ScaledUpdate) -> None:
@@ -253,6 +259,7 @@ class Session(Listening):
             return
         self._boundary.scale = None
         with self._boundary.timed():
+            ride_along(optimizer, self.parts.sentinel.ride)
             self._boundary.before(optimizer, None)
         self._boundary.act(optimizer)
 
@@ -304,6 +311,7 @@ class Session(Listening):
         self.parts.imposing.before_step(update.optimizer)
         self._boundary.scale = None
         with self._boundary.timed():
+            ride_along(update.optimizer, self.parts.sentinel.ride)
             self._boundary.before(update.optimizer, None, update.gradients)
         self._boundary.act(update.optimizer, update)
 

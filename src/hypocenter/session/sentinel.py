@@ -49,7 +49,7 @@ class Sentinel:
         gradients: Sequence[tuple[torch.Tensor, torch.Tensor]],
         microbatches: Sequence[Microbatch],
         *,
-        scale: float = 1.0,
+        scale: Callable[[], float] = lambda: 1.0,
         remember: bool = True,
         ahead: Sequence[tuple[torch.Tensor, torch.Tensor]] = (),
         unused: Sequence[Microbatch] = (),
@@ -59,7 +59,7 @@ class Sentinel:
         Args:
             gradients: (parameter, gradient) of the update that is about to happen.
             microbatches: of this step.
-            scale: loss scale that the gradients still carry.
+            scale: tells the loss scale that the gradients still carry, once riders have been read.
             remember: note which gradients are exactly 0, to see at the next step which have died.
             ahead: what other optimizers are going to use after this update: comes as a check of its own.
             unused: losses that nobody goes back from.
@@ -76,10 +76,11 @@ class Sentinel:
         for (_, read), numbers in zip(riders, told, strict=True):
             read(numbers)
         n, n_all = len(held), len(held) + len(held_ahead)
-        check = self._judged(held, host[:n], scale=scale, remember=remember)
+        left = scale()
+        check = self._judged(held, host[:n], scale=left, remember=remember)
         check.losses, check.unused = host[n_all : n_all + len(values)], host[n_all + len(values) :]
         if held_ahead:
-            check.ahead = self._judged(held_ahead, host[n:n_all], scale=scale, remember=False)
+            check.ahead = self._judged(held_ahead, host[n:n_all], scale=left, remember=False)
         return check
 
     def _held(
