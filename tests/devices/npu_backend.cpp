@@ -146,6 +146,7 @@ Tensor copy_from(const Tensor& from, const Tensor& to, bool non_blocking) {
   if (!to.is_privateuseone()) wait("to_host");
   if (!from.is_privateuseone() && !non_blocking) wait("from_host");
   on_host(to).copy_(on_host(from));
+  if (to.is_privateuseone()) device().capture([from, to] { on_host(to).copy_(on_host(from)); });
   return to;
 }
 
@@ -207,8 +208,17 @@ std::tuple<Tensor, Tensor> native_dropout(const Tensor& x, double p, std::option
   npu::Quiet quiet;
   auto mask = at::empty(x.sizes(), on_host(x).options().dtype(at::kBool));
   if (!train.value_or(true)) return {x.clone(), mask.fill_(true).to(here())};
-  mask.bernoulli_(1 - p, generator());
-  return {(on_host(x) * mask / (1 - p)).to(here()), mask.to(here())};
+  auto out = at::empty_like(x), kept = mask.to(here());
+  const auto fill = [x, p, mask, out, kept] {
+    mask.bernoulli_(1 - p, generator());
+    on_host(kept).copy_(mask);
+    on_host(out).copy_(on_host(x) * mask / (1 - p));
+  };
+  fill();
+  npu::n_quiet -= 1;
+  device().capture(fill);
+  npu::n_quiet += 1;
+  return {out, kept};
 }
 
 void each_tensor(const c10::IValue& value, bool is_write, const std::string& name) {
@@ -227,6 +237,10 @@ bool waits(const std::string& name) {
   return false;
 }
 
+void write(const Tensor& to, const Tensor& from) {
+  if (to.defined() && to.numel() && to.data_ptr() != from.data_ptr()) on_host(to).copy_(on_host(from));
+}
+
 void on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto& schema = op.schema();
   const auto& name = schema.name();
@@ -239,11 +253,28 @@ void on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     }
     if (waits(name)) wait("answer");
   }
+  const bool is_captured = device().is_capturing && !npu::n_quiet;
+  torch::jit::Stack given;
+  if (is_captured) given.assign(stack->end() - schema.arguments().size(), stack->end());
   {
     npu::Quiet quiet;
     at::native::cpu_fallback(op, stack);
   }
   const auto first = stack->size() - schema.returns().size();
+  if (is_captured) {
+    torch::jit::Stack made(stack->begin() + first, stack->end());
+    device().capture([op, given, made] {
+      npu::Quiet quiet;
+      auto again = given;
+      at::native::cpu_fallback(op, &again);
+      for (size_t i = 0; i < made.size(); ++i) {
+        if (made[i].isTensor()) write(made[i].toTensor(), again[i].toTensor());
+        if (made[i].isTensorList())
+          for (size_t k = 0; k < made[i].toTensorVector().size(); ++k)
+            write(made[i].toTensorVector()[k], again[i].toTensorVector()[k]);
+      }
+    });
+  }
   for (size_t i = 0; i < schema.returns().size(); ++i)
     if (schema.returns()[i].alias_info() == nullptr) each_tensor((*stack)[first + i], true, name);
 }
@@ -309,6 +340,15 @@ std::vector<std::string> races() { return std::exchange(device().races, {}); }
 void on_sync(int64_t call) { device().on_sync = reinterpret_cast<void (*)(const char*)>(call); }
 void quiet(bool on) { npu::n_quiet += on ? 1 : -1; }
 void capturing(bool on) { device().is_capturing = on; }
+int64_t begin_graph() {
+  device().graphs.emplace_back(), capturing(true);
+  return static_cast<int64_t>(device().graphs.size()) - 1;
+}
+void replay_graph(int64_t graph) {
+  device().launch();
+  at::NoGradGuard no_grad;
+  for (const auto& again : device().graphs[graph]) again();
+}
 bool is_capturing() { return device().is_capturing; }
 void never_ready(bool on) { device().is_never_ready = on; }
 void limit_memory(int64_t n_bytes) { device().limit = n_bytes; }
@@ -328,6 +368,8 @@ TORCH_LIBRARY(hypocenter_test_npu, m) {
   m.def("quiet(bool on) -> ()", quiet);
   m.def("capturing(bool on) -> ()", capturing);
   m.def("is_capturing() -> bool", is_capturing);
+  m.def("begin_graph() -> int", begin_graph);
+  m.def("replay_graph(int graph) -> ()", replay_graph);
   m.def("never_ready(bool on) -> ()", never_ready);
   m.def("limit_memory(int n_bytes) -> ()", limit_memory);
   m.def("memory_used(bool at_most) -> int", memory_used);

@@ -71,6 +71,7 @@ def begin() -> Any:
         Stream=functools.partial(torch.Stream, "npu"), Event=functools.partial(torch.Event, "npu"), stream=_on_stream,
         current_stream=lambda device=None: torch.accelerator.current_stream("npu"),
         default_stream=lambda device=None: _DEFAULT_STREAM[0], is_current_stream_capturing=own.is_capturing,
+        NPUGraph=NPUGraph, graph=graph,
         memory_allocated=lambda device=None: own.memory_used(False), empty_cache=lambda: None,
         max_memory_allocated=lambda device=None: own.memory_used(True),
         reset_peak_memory_stats=lambda device=None: own.reset_peak(),
@@ -118,6 +119,32 @@ def capturing() -> Generator[None, None, None]:
         yield
     finally:
         torch.ops.hypocenter_test_npu.capturing(False)
+
+
+class NPUGraph:
+    """`torch.npu.NPUGraph`: what is launched between begin and end is done again, on the same memory, by `replay`."""
+
+    def __init__(self) -> None:
+        self._number = -1
+
+    def capture_begin(self) -> None:
+        self._number = torch.ops.hypocenter_test_npu.begin_graph()
+
+    def capture_end(self) -> None:
+        torch.ops.hypocenter_test_npu.capturing(False)
+
+    def replay(self) -> None:
+        torch.ops.hypocenter_test_npu.replay_graph(self._number)
+
+
+@contextlib.contextmanager
+def graph(captured: NPUGraph) -> Generator[None, None, None]:
+    """`torch.npu.graph`. What is launched in here has no values yet on a real device; here it has."""
+    captured.capture_begin()
+    try:
+        yield
+    finally:
+        captured.capture_end()
 
 
 @contextlib.contextmanager

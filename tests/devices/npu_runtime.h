@@ -9,6 +9,7 @@
 #include <torch/version.h>
 
 #include <cstdlib>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -63,6 +64,7 @@ struct Device {
   Clock done, host;  // how far each stream has got; what the host has waited for
   std::vector<std::string> races;
   bool is_capturing = false, is_never_ready = false;
+  std::vector<std::vector<std::function<void()>>> graphs;  // what each is to do again; the last is being captured
   size_t limit = 0, used = 0, peak = 0;
   std::string error;  // of a kernel, unseen until the host waits for it
   int64_t failed_stream = -1, failed_time = 0;
@@ -96,6 +98,11 @@ struct Device {
     auto& clock = streams[current_stream];
     join(clock, host);
     return ++at(clock, current_stream);
+  }
+
+  // What was done now is to be done again when the graph that is captured is replayed.
+  void capture(std::function<void()> again) {
+    if (is_capturing && !n_quiet && !graphs.empty()) graphs.back().push_back(std::move(again));
   }
 
   // It reads or writes bytes of a block.

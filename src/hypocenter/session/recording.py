@@ -16,6 +16,7 @@ from hypocenter.config import Config
 from hypocenter.nouns import StepRecord
 from hypocenter.session.boundary import Boundary
 from hypocenter.session.by_hand import UpdatesByHand
+from hypocenter.session.graph_replays import GraphReplays
 from hypocenter.session.guard import Listening, StopTraining, guarded
 from hypocenter.session.imposed.apply import begin
 from hypocenter.session.imposed.leaving import at_exit_leave_together
@@ -52,6 +53,7 @@ class Session(Listening):
         self._by_hand = UpdatesByHand(self.parts, self._boundary)
         self._leaves = TrainableLeaves(self.names)
         self._inference = Inference(self.names, self.clock, self.parts.failures, self.parts.rank)
+        self._graphs = GraphReplays(self.parts, self._boundary)
         self._keeps_graph = False  # the backward under way
 
     # life
@@ -64,6 +66,10 @@ class Session(Listening):
         self.parts.updates.before_rule, self.parts.updates.after_rule = self.before_rule, self.after_rule
         self.parts.imposed.update(begin(self.config, self.warn))
 
+    def while_capturing(self, event: str, given: tuple[Any, ...]) -> None:
+        """Replays of the graph will run none of this."""
+        self._graphs.note(event, given)
+
     def let_go(self, reason: str) -> None:
         """Other ranks wait for no word, and what was imposed is over."""
         self.parts.council.close()
@@ -74,7 +80,9 @@ class Session(Listening):
         if os.getpid() != self._pid or self._undo == []:
             return
         self.parts.where.end()
+        self._graphs.stop()
         try:
+            self._graphs.read()
             self._by_hand.at_end()
             self._boundary.rows += self.parts.observers.at_end()
             self._boundary.at_end()

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from hypocenter.capturing import is_capturing
+
 
 def accelerator_type() -> str | None:
     """The device type of the accelerator in use (cuda, npu, xpu, ...), or None on a CPU-only process."""
@@ -31,14 +33,17 @@ class RngState:
 
 
 def capture_rng() -> RngState:
-    """Copy the generators' states. No device synchronisation: device generators keep their state on the host."""
+    """Copy the generators' states. No device synchronisation: device generators keep their state on the host.
+
+    None of a device that captures a graph, which does not give it.
+    """
     device_type = accelerator_type()
     module = getattr(torch, device_type) if device_type else None
-    initialised = module is not None and getattr(module, "is_initialized", lambda: True)()
+    can_tell = getattr(module, "is_initialized", bool)() and not is_capturing(device_type)
     numpy = sys.modules.get("numpy.random")
     return RngState(
         cpu=torch.get_rng_state(),
-        device=module.get_rng_state() if module is not None and initialised else None,
+        device=module.get_rng_state() if module is not None and can_tell else None,
         device_type=device_type,
         python=random.getstate(),
         numpy=_state_of_numpy(numpy) if numpy is not None else None,

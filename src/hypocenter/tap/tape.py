@@ -232,7 +232,7 @@ class Tape:
                 self._with_graph.add(self._n_slots)
                 event.why_not = event.why_not or (_cut_at(event) if is_cut else "")
             if tensor.dim() == 0 and tensor.requires_grad and len(self.scalars) < 64:
-                self.scalars.append((self._n_slots, tensor.detach()))
+                self.scalars.append((self._n_slots, _number(tensor)))
             self._n_slots += 1
         self.events.append(event)
         if len(self.events) > self._max_events:
@@ -305,7 +305,7 @@ class Tape:
             number=number,
             batch=batch,
             roots=slots,
-            values=[root.detach() for root in roots if root is not None and root.numel() == 1],
+            values=[_number(root) for root in roots if root is not None and root.numel() == 1],
             seeds=seeds,
             n_events=len(self.events),
             why_not=why_not,
@@ -471,6 +471,12 @@ class Tape:
         alive = {number for ref, number in self._slot_of.values() if number in self._with_graph and ref() is not None}
         needed = self.making(*(n for n in alive if self._event_of[n] not in self._spent))
         return [event for _, event in needed] if len(needed) <= MAX_UNSPENT else []
+
+
+def _number(tensor: torch.Tensor) -> torch.Tensor:
+    """What a tensor of one element holds now: compiled code may have its next run write to the same memory."""
+    held = tensor.detach()
+    return held.clone() if type(tensor.grad_fn).__name__ == "CompiledFunctionBackward" else held
 
 
 def _cut_at(event: Event) -> str:
