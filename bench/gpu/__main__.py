@@ -19,7 +19,7 @@ from types import ModuleType
 from bench.gpu.rows import Row
 
 CHECKS = tuple(sorted(path.stem for path in Path(__file__).with_name("checks").glob("[!_]*.py")))
-NEEDED = ("numpy", "pyarrow", "click", "rich", "jinja2", "yaml", "duckdb")
+NEEDED = ("numpy", "pyarrow", "msgspec", "click", "rich", "jinja2", "yaml", "duckdb")
 
 
 def main() -> int:

@@ -56,7 +56,10 @@ def library() -> Path | None:
 
 def begin() -> Any:
     """Register the device in this process; returns `torch.npu`. To be called once, and for good."""
-    torch.ops.load_library(str(library()))
+    made = str(library())
+    torch.ops.load_library(made)
+    is_capturing = ctypes.CDLL(made).hypocenter_test_npu_is_capturing
+    is_capturing.restype = ctypes.c_bool
     torch.ops.hypocenter_test_npu.begin()
     torch.utils.rename_privateuse1_backend("npu")
     npu: Any = types.ModuleType("torch.npu")
@@ -70,7 +73,7 @@ def begin() -> Any:
         set_rng_state=lambda state, device="npu": own.set_rng_state(state),
         Stream=functools.partial(torch.Stream, "npu"), Event=functools.partial(torch.Event, "npu"), stream=_on_stream,
         current_stream=lambda device=None: torch.accelerator.current_stream("npu"),
-        default_stream=lambda device=None: _DEFAULT_STREAM[0], is_current_stream_capturing=own.is_capturing,
+        default_stream=lambda device=None: _DEFAULT_STREAM[0], is_current_stream_capturing=is_capturing,
         NPUGraph=NPUGraph, graph=graph,
         memory_allocated=lambda device=None: own.memory_used(False), empty_cache=lambda: None,
         max_memory_allocated=lambda device=None: own.memory_used(True),

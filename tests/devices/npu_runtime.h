@@ -42,6 +42,23 @@ struct Block {  // of memory
   std::vector<Access> accesses;
 };
 
+// By stream and kind, as if all between them had been accessed too.
+inline std::vector<Access> together(const std::vector<Access>& all) {
+  std::vector<Access> found;
+  for (const auto& each : all) {
+    Access* same = nullptr;
+    for (auto& other : found)
+      if (other.stream == each.stream && other.is_write == each.is_write) same = &other;
+    if (same == nullptr) {
+      found.push_back(each);
+    } else {
+      same->begin = std::min(same->begin, each.begin), same->end = std::max(same->end, each.end);
+      same->time = std::max(same->time, each.time);
+    }
+  }
+  return found;
+}
+
 struct Event {
   int64_t stream = 0;
   Clock clock;
@@ -54,6 +71,7 @@ struct Quiet {
   ~Quiet() { --n_quiet; }
 };
 
+constexpr size_t MANY = 64;      // accesses to one block, each to another part of it, that are remembered apart
 constexpr int64_t AT_ONCE = 64;  // kernels that the device does while the host asks once whether it is ready
 constexpr int ASSERTED = 710;    // cudaErrorAssert
 
@@ -121,6 +139,7 @@ struct Device {
       if (!(is_covered && is_known && (is_write || !other.is_write))) kept.push_back(other);
     }
     kept.push_back({begin, end, current_stream, at(clock, current_stream), is_write});
+    if (kept.size() > MANY) kept = together(kept);
     block->accesses = std::move(kept);
   }
 

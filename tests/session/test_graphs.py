@@ -21,7 +21,7 @@ sys.path[:0] = [str(DEVICES), str(Path(__file__).parents[1] / "processes")]
 import npu_backend  # noqa: E402
 import warm  # noqa: E402
 
-WHATS = ["whole", "part", "functional"]
+KINDS = ["whole", "part", "functional"]
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def recorded(out, *arguments, level="sentinel"):
 
 @pytest.mark.usefixtures("_compiled")
 @pytest.mark.parametrize("level", ["sentinel", "modules"])
-@pytest.mark.parametrize("what", WHATS)
+@pytest.mark.parametrize("what", KINDS)
 def test_a_capture_is_not_disturbed_and_training_stays_bit_identical(tmp_path, what, level):
     alone, watched = run(PROGRAM, what), recorded(tmp_path / "run", what, level=level)
 

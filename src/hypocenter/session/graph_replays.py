@@ -62,8 +62,15 @@ class GraphReplays:
             if graph is not None:
                 self._undo.append(hear(graph, "replay", self._begin))
 
-    def stop(self) -> None:
+    def at_end(self) -> None:
         """The session is over."""
+        self._stop()
+        try:
+            self._read()
+        except Exception as error:
+            self._parts.warn(f"what the last replays of a graph left is not known: {error!r}")
+
+    def _stop(self) -> None:
         while self._undo:
             self._undo.pop()()
 
@@ -83,18 +90,18 @@ class GraphReplays:
             )
             self._n_replays += 1
             if self._n_replays & (self._n_replays - 1) == 0 or self._n_replays % LATER == 0:
-                self.read()
+                self._read()
         except Exception as error:
-            self.stop()
+            self._stop()
             self._parts.warn(f"replays of graphs are not followed any more: {error!r}")
 
-    def read(self) -> None:
+    def _read(self) -> None:
         """What is there after the last replay, if it has not been looked at. Waits for the device."""
         n_new, self._n_read = self._n_replays - self._n_read, self._n_replays
         optimizers = [optimizer for ref in self._optimizers if (optimizer := ref()) is not None]
         if not n_new or not optimizers:
             return
-        parts, optimizer = self._parts, optimizers[0]
+        parts, optimizer, step = self._parts, optimizers[0], 0
         for _ in range(n_new):  # each was a step
             step = parts.clock.begin_update(id(optimizer))
             parts.clock.end_update()

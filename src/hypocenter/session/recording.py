@@ -80,9 +80,8 @@ class Session(Listening):
         if os.getpid() != self._pid or self._undo == []:
             return
         self.parts.where.end()
-        self._graphs.stop()
+        self._graphs.at_end()
         try:
-            self._graphs.read()
             self._by_hand.at_end()
             self._boundary.rows += self.parts.observers.at_end()
             self._boundary.at_end()
