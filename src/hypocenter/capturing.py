@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-
 _able: dict[str, tuple[Any, ...]] = {}  # by the name of torch's backend outside: modules of devices that can capture
 
 
