@@ -191,6 +191,7 @@ class Boundary:
         )
         broken = self._parts.parameter_check.read()  # norms of parameters came with those of the gradients
         self._finding = self._finding or broken
+        self.scale = None if scaled is None else scaled.state.scale
         if self._is_ahead_held and self._is_known_ahead(check):
             self._is_ahead_held = False
             self._take_evaluation()
@@ -395,5 +396,6 @@ def _parameters(optimizer: Any) -> list[torch.Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"]]
 
 
-def _scale_left_in(scaled: ScaledUpdate | None) -> float:
-    return 1.0 if scaled is None or scaled.is_unscaled else scaled.state.scale or 1.0
+def _scale_left_in(scaled: ScaledUpdate | None) -> Callable[[], float]:
+    """To be asked after the transfer, which brings the scale too."""
+    return lambda: 1.0 if scaled is None or scaled.is_unscaled else scaled.state.scale or 1.0

@@ -14,6 +14,7 @@ no such moment, or needs none.
       before_unscale(unscaling) the program has a loss scale taken out before the step
       [after_unscale(unscaling)]  torch: it is taken out
       before_clip(parameters, check)
+      [before_check(scaled)]    torch: a loss scaler is about to step; its gradients are checked next
       before_update(update)     gradients are final, parameters still old
       after_update(update)      the optimizer has returned; update.skipped: a loss scaler has left the update out
     [end_step(step)]            MindSpore: the step is over, also one that ran as a compiled graph: then alone
@@ -166,6 +167,9 @@ class Observer(Generic[ContextT]):
 
     def after_unscale(self, unscaling: Unscaling) -> None:
         """It is taken out, and the scaler has looked for values that are not finite."""
+
+    def before_check(self, scaled: ScaledUpdate) -> None:
+        """Gradients are final; what is put on the way now comes to the host with their check."""
 
     def before_update(self, update: Update) -> None:
         """Gradients are final, parameters still old."""

@@ -147,3 +147,7 @@ class Framework(Protocol):
     def deferred(self) -> Deferred:
         """A queue of numbers."""
         ...
+
+    def number(self, value: Any) -> float | None:
+        """An option of an optimizer on the host; None if it is nothing that is a number."""
+        ...

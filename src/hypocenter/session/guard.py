@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from hypocenter.capturing import is_capturing
 from hypocenter.session.device_errors import DeviceError, device_error
 from hypocenter.unwarned import StillShown
 
@@ -53,6 +54,14 @@ class Listening:
         self._undo: list[Callable[[], None]] = []
         self._stays: list[Callable[[], None]] = []  # of them, those that stay when a device is broken: the last words
 
+    def while_capturing(self, event: str, given: tuple[Any, ...]) -> None:
+        """What is heard goes into a graph that the program has its device capture: nothing may be done about it.
+
+        Args:
+            event: the listener method that is not called.
+            given: its arguments.
+        """
+
     def let_go(self, reason: str) -> None:
         """It has failed: what cannot be gone on with."""
 
@@ -94,6 +103,8 @@ def guarded(method: F) -> F:
         if self.is_off:
             return None
         try:
+            if is_capturing():
+                return self.while_capturing(method.__name__, args)
             with StillShown():
                 return method(self, *args, **kwargs)
         except StopTraining:

@@ -66,6 +66,10 @@ class HostArrays:
         """Without a framework's name in front."""
         return str(dtype).lower().rpartition(".")[2]
 
+    def number(self, value: Any) -> float | None:
+        """There is nothing to wait for."""
+        return None if value is None else float(value)
+
     def deferred(self) -> AtOnce:
         """Numbers are on the host already."""
         return AtOnce()

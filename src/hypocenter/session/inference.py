@@ -13,6 +13,7 @@ from itertools import islice
 
 import torch
 
+from hypocenter.capturing import is_capturing
 from hypocenter.diagnose.evidence import Trigger
 from hypocenter.nouns import Reading, StepRecord, Summary
 from hypocenter.replay.case import Outcome
@@ -127,8 +128,7 @@ class Inference:
 
 def _is_recorded() -> bool:
     """Whether what runs now goes into a graph of the program's own (export, make_fx, CUDA graphs): nothing of ours."""
-    is_capturing = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
-    return is_capturing or bool(torch._C._len_torch_dispatch_stack())
+    return is_capturing() or bool(torch._C._len_torch_dispatch_stack())
 
 
 def _can_be_counted(tensor: torch.Tensor) -> bool:

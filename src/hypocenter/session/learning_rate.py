@@ -2,14 +2,61 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from hypocenter.tap.tape import version_of
+
+RATES = ("lr", "initial_lr", "max_lr")  # of a parameter group: now, and what its schedule begins with or reaches
+
+_read: dict[int, tuple[weakref.ref[torch.Tensor], int, float]] = {}  # by id: what a tensor on a device held when
+
 
 def learning_rate(optimizer: Any) -> float | None:
     """Of the first parameter group; None if it is nothing that is a number."""
-    value = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None
+    return number_of(optimizer.param_groups[0].get("lr")) if optimizer.param_groups else None
+
+
+def number_of(value: Any) -> float | None:
+    """A number, or what a tensor of one element holds: one on a device is waited for only if it has been written to."""
     if isinstance(value, (int, float)):
         return float(value)
-    return float(value) if isinstance(value, torch.Tensor) and value.numel() == 1 else None
+    if not isinstance(value, torch.Tensor) or value.numel() != 1:
+        return None
+    if value.device.type == "cpu":
+        return float(value)
+    known = _known(value)
+    return _note(value, version_of(value), float(value)) if known is None else known
+
+
+def ride_along(optimizer: Any, ride: Callable[[torch.Tensor, Callable[[Sequence[float]], None]], None]) -> None:
+    """The rates that lie on a device, and have been written to, come to the host with the next check of gradients."""
+    for group in getattr(optimizer, "param_groups", ())[:1]:
+        for value in map(group.get, RATES):
+            is_one = isinstance(value, torch.Tensor) and value.device.type != "cpu" and value.numel() == 1
+            if is_one and _known(value) is None:
+                ride(value.detach().reshape(1).float(), _noting(value))
+
+
+def _noting(value: torch.Tensor) -> Callable[[Sequence[float]], None]:
+    version = version_of(value)
+
+    def arrive(numbers: Sequence[float]) -> None:
+        _note(value, version, numbers[0])
+
+    return arrive
+
+
+def _known(value: torch.Tensor) -> float | None:
+    ref, version, number = _read.get(id(value), (None, 0, 0.0))
+    return number if ref is not None and ref() is value and version == version_of(value) else None
+
+
+def _note(value: torch.Tensor, version: int, number: float) -> float:
+    for key in [key for key, (ref, _, _) in _read.items() if ref() is None]:
+        del _read[key]
+    _read[id(value)] = weakref.ref(value), version, number
+    return number

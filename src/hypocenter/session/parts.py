@@ -36,6 +36,7 @@ from hypocenter.session.replay_rows import ReplayRows
 from hypocenter.session.resumption import Resumption
 from hypocenter.session.sentinel import Sentinel
 from hypocenter.session.taken import TakenGradients
+from hypocenter.session.torch_framework import TorchFramework
 from hypocenter.session.whereabouts import WhereaboutsKeeper
 from hypocenter.tap.clock import Clock
 from hypocenter.tap.foreign_scalers import ForeignScalers
@@ -143,6 +144,7 @@ class Parts:
                 place=self.place.current,
                 warn=self.warn,
                 ride=self.sentinel.ride,
+                framework=TorchFramework(self.sentinel.ride),
                 council=self.council,
                 recomputed=self.roots.recomputed,
                 after_calls=self.roots.after_calls,

@@ -17,13 +17,15 @@ from hypocenter.nouns import StepRecord
 from hypocenter.session.boundary import Boundary
 from hypocenter.session.by_hand import UpdatesByHand
 from hypocenter.session.device_errors import DeviceError
+from hypocenter.session.graph_replays import GraphReplays
 from hypocenter.session.guard import Listening, StopTraining, guarded
 from hypocenter.session.imposed.apply import begin
 from hypocenter.session.imposed.leaving import at_exit_leave_together
 from hypocenter.session.in_backward import UpdatesInBackward
 from hypocenter.session.inference import Inference
+from hypocenter.session.learning_rate import ride_along
 from hypocenter.session.parts import Parts
-from hypocenter.tap.grad_scaler import gradients_of
+from hypocenter.tap.grad_scaler import found_nothing, gradients_of
 from hypocenter.tap.gradients import local, norms, to_host
 from hypocenter.tap.idle import are_idle
 from hypocenter.tap.leaves import TrainableLeaves
@@ -58,6 +60,7 @@ class Session(Listening):
         self._in_backward = UpdatesInBackward(self._boundary, may_stop=self.config.on_finding == "stop")
         self._leaves = TrainableLeaves(self.names)
         self._inference = Inference(self.names, self.clock, self.parts.failures, self.parts.rank)
+        self._graphs = GraphReplays(self.parts, self._boundary)
         self._keeps_graph = False  # the backward under way
 
     # life
@@ -71,6 +74,10 @@ class Session(Listening):
         self.parts.updates.before_rule, self.parts.updates.after_rule = self.before_rule, self.after_rule
         self.parts.imposed.update(begin(self.config, self.warn))
 
+    def while_capturing(self, event: str, given: tuple[Any, ...]) -> None:
+        """Replays of the graph will run none of this."""
+        self._graphs.note(event, given)
+
     def let_go(self, reason: str) -> None:
         """Other ranks wait for no word, and what was imposed is over."""
         self.parts.council.close()
@@ -81,6 +88,7 @@ class Session(Listening):
         if os.getpid() != self._pid or self._undo == []:
             return
         self.parts.where.end()
+        self._graphs.at_end()
         try:
             if not self.is_off and self._may_wait():
                 self._look_at_the_rest()
@@ -302,11 +310,16 @@ class Session(Listening):
         self._settle(is_last=True)
         self.parts.imposing.before_step(update.optimizer)
         self.parts.roots.suspend_between()
-        self._boundary.scale = update.state.scale
         with self._boundary.timed():
+            ride_along(update.optimizer, self.parts.sentinel.ride)
+            for numbers, arrive in update.on_device:
+                self.parts.sentinel.ride(numbers, arrive)
+            self.parts.observers.tell("before_check", update)
             self._boundary.before(update.optimizer, update)
         self._boundary.act(update.optimizer)
         self._boundary.is_skipped = self._boundary.is_bad
+        if not self._boundary.is_bad:
+            update.found_inf.update(update.found_inf or found_nothing(update))
 
     @guarded
     def after_scaled_step(self, update: ScaledUpdate) -> None:
@@ -325,6 +338,7 @@ class Session(Listening):
             return
         self._boundary.scale = None
         with self._boundary.timed():
+            ride_along(optimizer, self.parts.sentinel.ride)
             self._boundary.before(optimizer, None)
         self._boundary.act(optimizer)
 
@@ -382,6 +396,7 @@ class Session(Listening):
         self.parts.imposing.before_step(update.optimizer)
         self._boundary.scale = None
         with self._boundary.timed():
+            ride_along(update.optimizer, self.parts.sentinel.ride)
             self._boundary.before(update.optimizer, None, update.gradients)
         self._boundary.act(update.optimizer, update)
 

@@ -83,7 +83,7 @@ class Sentinel:
         gradients: Sequence[tuple[torch.Tensor, torch.Tensor]],
         microbatches: Sequence[Microbatch],
         *,
-        scale: float = 1.0,
+        scale: Callable[[], float] = lambda: 1.0,
         remember: bool = True,
         ahead: Sequence[tuple[torch.Tensor, torch.Tensor]] = (),
         unused: Sequence[Microbatch] = (),
@@ -93,7 +93,7 @@ class Sentinel:
         Args:
             gradients: (parameter, gradient) of the update that is about to happen.
             microbatches: of this step.
-            scale: loss scale that the gradients still carry.
+            scale: tells the loss scale that the gradients still carry, once riders have been read.
             remember: note which gradients are exactly 0, to see at the next step which have died.
             ahead: what other optimizers are going to use after this update: comes as a check of its own.
             unused: losses that nobody goes back from.
@@ -108,14 +108,14 @@ class Sentinel:
         host, told = to_host_with([*waiting, *values, *thrown_away], [numbers for numbers, _ in riders])
         for (_, read), numbers in zip(riders, told, strict=True):
             read(numbers)
-        at = 0
+        left, at = scale(), 0
         checks: list[Check] = []
         for part, on_host in zip(parts, found, strict=True):
             n = 0 if on_host is not None else len(part[1])
             is_first = not checks
             checks.append(
                 self._judged(part, host[at : at + n] if on_host is None else on_host,
-                             scale=scale, remember=remember and is_first)
+                             scale=left, remember=remember and is_first)
             )  # fmt: skip
             at += n
         check = checks[0]

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hypocenter.session.events import Update
-from hypocenter.session.framework import GROUPS, SAMPLE, Undo
+from hypocenter.session.framework import GROUPS, SAMPLE, Then, Undo
+from hypocenter.session.learning_rate import number_of
 from hypocenter.session.observers import grid
 from hypocenter.session.observers.sampled import Deferred, copies, n_changed, sample
 from hypocenter.tap import schedule_calls
@@ -22,9 +23,16 @@ _FAMILIES: dict[type, str] = {torch.optim.SGD: "SGD", torch.optim.Adam: "Adam", 
 
 
 class TorchFramework:
-    """See hypocenter.session.framework. Arrays are tensors on their device."""
+    """See hypocenter.session.framework. Arrays are tensors on their device.
+
+    Args:
+        ride: takes a float32 vector along in a transfer that is made anyway.
+    """
 
     xp: Any = torch
+
+    def __init__(self, ride: Callable[[Tensor, Then], None] = lambda *_: None) -> None:
+        self._ride = ride
 
     def schedules(self, tell: Callable[[Any, Any], None], fail: Callable[[str], None]) -> Undo:
         """Schedulers and `swa_utils`."""
@@ -124,4 +132,8 @@ class TorchFramework:
 
     def deferred(self) -> Deferred:
         """Read from devices together."""
-        return Deferred()
+        return Deferred(self._ride)
+
+    def number(self, value: Any) -> float | None:
+        """Waits for no device that has been waited for since it was written."""
+        return number_of(value)

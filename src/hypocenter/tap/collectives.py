@@ -22,6 +22,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from hypocenter.capturing import is_capturing
 from hypocenter.tap import call_site
 from hypocenter.tap.collective_calls import FUNCTIONAL, READERS, Given, Reader
 from hypocenter.tap.collective_waits import Waits
@@ -173,6 +174,8 @@ class CollectiveTap:
         @functools.wraps(original)
         def collective(*args: Any, **kwargs: Any) -> Any:
             if is_compiling() or not self._is_on or getattr(inside, "n", 0) or (is_functional and _is_tracing()):
+                return original(*args, **kwargs)
+            if is_capturing():
                 return original(*args, **kwargs)
             call = self._begin(op, reader, args, kwargs, is_functional=is_functional)
             if call is None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -58,16 +59,26 @@ def digests(tensors: Sequence[Tensor]) -> list[Tensor | None]:
 
 def to_host(found: Sequence[Tensor | None]) -> list[int | None]:
     """Digests as numbers: one transfer per device."""
+    return to_host_with(found, ())[0]
+
+
+def to_host_with(
+    found: Sequence[Tensor | None], vectors: Sequence[Tensor | None]
+) -> tuple[list[int | None], list[tuple[float, ...] | None]]:
+    """Digests, and float32 vectors of an even number of elements: still one transfer per device."""
     out: list[int | None] = [None] * len(found)
-    by_device: dict[torch.device, list[int]] = {}
-    for index, digest in enumerate(found):
-        if digest is not None:
-            by_device.setdefault(digest.device, []).append(index)
-    for indices in by_device.values():
-        numbers: list[int] = torch.stack([d for i in indices if (d := found[i]) is not None]).tolist()
-        for index, number in zip(indices, numbers, strict=True):
+    told: list[tuple[float, ...] | None] = [None] * len(vectors)
+    for device in {each.device for each in (*found, *vectors) if each is not None}:
+        ones = [(i, each) for i, each in enumerate(found) if each is not None and each.device == device]
+        here = [(i, each) for i, each in enumerate(vectors) if each is not None and each.device == device]
+        many = [(i, each.view(torch.int64)) for i, each in here]
+        host = torch.cat([*(each.reshape(1) for _, each in ones), *(words for _, words in many)]).cpu().numpy()
+        for (index, _), number in zip(ones, host[: len(ones)].tolist(), strict=True):
             out[index] = number
-    return out
+        begin = len(ones)
+        for index, words in many:
+            told[index] = tuple(host[begin : (begin := begin + len(words))].view(np.float32).tolist())
+    return out, told
 
 
 def _values(tensor: Tensor) -> Tensor | None:
@@ -227,8 +238,9 @@ def _packed(pack: Sequence[Item]) -> Sequence[Tensor]:
 def _layout(device: torch.device, sizes: tuple[tuple[int, int], ...]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Keys of all words of a pack, the last word of each tensor, and what its length adds."""
     low, high = _keys(device)
-    ends = torch.tensor(np.cumsum([n for n, _ in sizes]) - 1, device=device)
-    lengths = torch.tensor([_signed(LENGTH * n_bytes) for _, n_bytes in sizes], device=device)
+    numbers = [end - 1 for end in accumulate(n for n, _ in sizes)], [_signed(LENGTH * n_bytes) for _, n_bytes in sizes]
+    # pageable memory is staged before the call returns, and the host does not wait for the device
+    ends, lengths = torch.tensor(numbers, dtype=torch.int64, device="cpu").to(device, non_blocking=True)
     return torch.cat([low[:n] for n, _ in sizes]), torch.cat([high[:n] for n, _ in sizes]), ends, lengths
 
 

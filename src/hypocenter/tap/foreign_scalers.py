@@ -136,11 +136,11 @@ def update_of(scaler: Any, optimizer: Any) -> ScaledUpdate | None:
     try:
         if not getattr(scaler, "is_enabled", lambda: True)():
             return None
-        was_unscaled = is_unscaled(scaler, optimizer)
+        was_unscaled, state = is_unscaled(scaler, optimizer), state_of(scaler)
         return ScaledUpdate(
             scaler=scaler,
             optimizer=optimizer,
-            state=state_of(scaler),
+            read_state=lambda: state,
             gradients=gradients_of(optimizer),
             is_unscaled=was_unscaled,
             found_inf=_found_inf(scaler, optimizer) if was_unscaled else {},  # else noted when it unscales

@@ -2,34 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from hypocenter.tap.gradients import local
-from hypocenter.tap.scaled import ScalerState
+from hypocenter.tap.gradients import are_plain, local
+from hypocenter.tap.scaled import ScaledUpdate, ScalerState
+
+Riders = list[tuple[torch.Tensor, Callable[[Sequence[float]], None]]]
+
+
+class TorchScaler:
+    """The state of a `torch.amp.GradScaler`, or of one made like it, as it is now; called, it gives it.
+
+    The private fields are read because the public getters do the same and leave out the tracker.
+
+    Attributes:
+        riders: its scale and tracker, if they lie on a device: nobody waits for them once they have been fetched.
+    """
+
+    def __init__(self, scaler: Any) -> None:
+        self.riders: Riders = []
+        self._of = functools.partial(
+            ScalerState, kind=type(scaler).__name__, growth_interval=int(scaler._growth_interval),
+            growth_factor=float(scaler._growth_factor), backoff_factor=float(scaler._backoff_factor),
+            init_scale=float(scaler._init_scale),
+        )  # fmt: skip
+        scale, tracker = scaler._scale, scaler._growth_tracker
+        if scale is None or tracker is None:
+            scale, tracker = scaler._init_scale, scaler._init_growth_tracker
+        self._numbers: torch.Tensor | None = None
+        self._state: ScalerState | None = None
+        if isinstance(scale, torch.Tensor) and isinstance(tracker, torch.Tensor) and scale.device == tracker.device:
+            self._numbers = torch.stack((scale.float().reshape(()), tracker.float().reshape(())))
+            if scale.device.type != "cpu":
+                self.riders.append((self._numbers, self._arrive))
+        else:
+            self._arrive((float(scale), float(tracker)))
+
+    def _arrive(self, numbers: Sequence[float]) -> None:
+        self._state = self._of(scale=numbers[0], growth_tracker=int(numbers[1]))
+
+    def __call__(self) -> ScalerState:
+        if self._state is None and self._numbers is not None:
+            self._arrive(self._numbers.tolist())
+        assert self._state is not None
+        return self._state
 
 
 def torch_scaler_state(scaler: Any) -> ScalerState:
-    """The state of a `torch.amp.GradScaler` or of one made like it. One transfer where the scale is on a device.
-
-    The private fields are read because the public getters do the same and leave out the tracker.
-    """
-    scale, tracker = scaler._scale, scaler._growth_tracker
-    if scale is None or tracker is None:
-        scale, tracker = scaler._init_scale, scaler._init_growth_tracker
-    elif isinstance(scale, torch.Tensor) and isinstance(tracker, torch.Tensor) and scale.device == tracker.device:
-        scale, tracker = torch.stack((scale.float(), tracker.float())).tolist()
-    return ScalerState(
-        kind=type(scaler).__name__,
-        scale=float(scale),
-        growth_tracker=int(tracker),
-        growth_interval=int(scaler._growth_interval),
-        growth_factor=float(scaler._growth_factor),
-        backoff_factor=float(scaler._backoff_factor),
-        init_scale=float(scaler._init_scale),
-    )
+    """The state of a `torch.amp.GradScaler` or of one made like it. One transfer where the scale is on a device."""
+    return TorchScaler(scaler)()
 
 
 def is_unscaled(scaler: Any, optimizer: Any) -> bool:
@@ -47,6 +72,31 @@ def torch_found_inf(scaler: Any, optimizer: Any, *, may_wait: bool) -> dict[str,
     states = getattr(scaler, "_per_optimizer_states", {})  # asked with `get`: a defaultdict must not grow
     found: Mapping[torch.device, Any] = states.get(id(optimizer), {}).get("found_inf_per_device", {})
     return {str(device): bool(value.item()) for device, value in found.items() if may_wait or device.type == "cpu"}
+
+
+def found_inf_riders(scaler: Any, optimizer: Any, found: dict[str, bool]) -> Riders:
+    """What fills `found` as `torch_found_inf` does: at once from the CPU, from devices with what is fetched next."""
+    states = getattr(scaler, "_per_optimizer_states", {})
+    waiting: Mapping[torch.device, Any] = states.get(id(optimizer), {}).get("found_inf_per_device", {})
+    found |= torch_found_inf(scaler, optimizer, may_wait=False)
+
+    def fill(name: str, numbers: Sequence[float]) -> None:
+        found[name] = bool(numbers[0])
+
+    return [
+        (value.detach().reshape(1).float(), functools.partial(fill, str(device)))
+        for device, value in waiting.items() if device.type != "cpu"
+    ]  # fmt: skip
+
+
+def found_nothing(update: ScaledUpdate) -> dict[str, bool]:
+    """What torch's own scaler is going to find in gradients that are finite. Empty: who knows.
+
+    A scaler of another class may ask other ranks, or the device, and so do its kernels for a DTensor.
+    """
+    gradients = [gradient for _, gradient in update.gradients]
+    is_own = type(update.scaler) is torch.amp.GradScaler and not update.is_unscaled and are_plain(gradients)
+    return dict.fromkeys(devices_of(update.gradients), False) if is_own else {}
 
 
 def gradients_of(optimizer: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from hypocenter.capturing import is_capturing
 from hypocenter.tap.after_calls import AfterCalls
 from hypocenter.tap.compile_guard import inside_compiled_call, never_compile
 from hypocenter.tap.handed_in import held_by, holders_in
@@ -97,15 +98,16 @@ class RootTap:
         if self._paused or inside_compiled_call() is not None:
             return None
         is_recompute = torch._C._current_graph_task_id() != -1  # inside backward: no call of the program's own
-        if is_recompute:
+        if is_recompute and not is_capturing():
             for tell in self.recomputed:
                 tell(module)
         if self._current is not None or is_recompute:
-            return functools.partial(self._tell, module, args) if module in self.after_calls else None
+            is_heard = module in self.after_calls and not is_capturing()
+            return functools.partial(self._tell, module, args) if is_heard else None
         if is_graph_taken() or _functorch_level() is not None:
             self.user_code.has_met_func |= _functorch_level() is not None
             self.suspend()
-            return None  # torch.jit.trace and vmap would take what we do for the program's own operations
+            return None  # torch.jit.trace, vmap and a graph would take what we do for the program's own operations
         try:
             self._begin(module, args)
         except Exception as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,12 +33,19 @@ class ScaledUpdate:
 
     scaler: Any
     optimizer: Any
-    state: ScalerState
+    read_state: Callable[[], ScalerState]  # waits for a device, unless what is `on_device` has arrived
     gradients: Sequence[tuple[Any, Any]]
     is_unscaled: bool = False  # the user or the framework has taken the scale out of these gradients already
+    on_device: Sequence[tuple[Any, Callable[[Sequence[float]], None]]] = ()
+    """Numbers of the scaler that lie on a device, and who wants them: to be fetched with others."""
     found_inf: dict[str, bool] = field(default_factory=dict[str, bool])
     """Device -> whether the scaler found a gradient there that was not finite. To be filled in by the end of the step
     by whoever knows it: any True means that the update was skipped, all False that it was made. Empty: not known."""
+
+    @property
+    def state(self) -> ScalerState:
+        """The scaler as it was when its step began."""
+        return self.read_state()
 
 
 @dataclass(slots=True, kw_only=True)

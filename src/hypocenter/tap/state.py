@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from hypocenter.capturing import is_capturing
 from hypocenter.tap.trackers import TrackerState, capture_trackers
 
 
@@ -45,20 +46,21 @@ class RngState:
 def capture_rng(own: Iterable[torch.Generator] = ()) -> RngState:
     """Copy the states of all generators, and of these of the program's own.
 
-    No device synchronisation: device generators keep their state on the host.
+    No device synchronisation: device generators keep their state on the host. Where a device captures a
+    graph it does not give its state: None.
     """
     device_type = accelerator_type()
     module = getattr(torch, device_type) if device_type else None
-    initialised = module is not None and getattr(module, "is_initialized", lambda: True)()
+    can_tell = getattr(module, "is_initialized", lambda: True)() and not is_capturing(device_type)
     numpy = sys.modules.get("numpy.random")
     return RngState(
         cpu=torch.get_rng_state(),
-        device=module.get_rng_state() if module is not None and initialised else None,
+        device=module.get_rng_state() if module is not None and can_tell else None,
         device_type=device_type,
         python=random.getstate(),
         numpy=_state_of_numpy(numpy) if numpy is not None else None,
-        devices=_of_all_devices(module) if initialised else (),
-        trackers=capture_trackers(),
+        devices=_of_all_devices(module) if module is not None and can_tell else (),
+        trackers=() if is_capturing(device_type) else capture_trackers(),
         own=tuple((each, each.get_state()) for each in own),
     )
 

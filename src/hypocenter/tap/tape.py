@@ -243,7 +243,7 @@ class Tape:
             if is_of_emptied:
                 self._of_emptied.add(self._n_slots)
             elif tensor.requires_grad and len(self.scalars) < MAX_NUMBERS and tensor.numel() == 1:
-                value = self._numbers[self._n_slots] = tensor.detach()
+                value = self._numbers[self._n_slots] = _number(tensor)
                 if tensor.dim() == 0:
                     self.scalars.append((self._n_slots, value))
             self._n_slots += 1
@@ -376,7 +376,7 @@ class Tape:
             except LookupError:
                 return None
         is_one = root is not None and root.numel() == 1 and (seed is None or seed.numel() == 1)
-        return root.detach() if is_one and root is not None else None
+        return _number(root) if is_one and root is not None else None
 
     @torch.no_grad()
     def _number_at(self, slot: int) -> torch.Tensor:
@@ -555,6 +555,12 @@ class Tape:
         alive = {number for ref, number in self._slot_of.values() if number in self._with_graph and ref() is not None}
         needed = self.making(*(n for n in alive if self._event_of[n] not in self._spent))
         return [event for _, event in needed] if len(needed) <= MAX_UNSPENT else []
+
+
+def _number(tensor: torch.Tensor) -> torch.Tensor:
+    """What a tensor of one element holds now: compiled code may have its next run write to the same memory."""
+    held = tensor.detach()
+    return held.clone() if type(tensor.grad_fn).__name__ == "CompiledFunctionBackward" else held
 
 
 def _cut_at(event: Event) -> str:

@@ -18,7 +18,7 @@ import torch.optim.optimizer as optimizer_hooks
 from torch.autograd.graph import GradientEdge
 
 from hypocenter.tap.engine_calls import hear_engine
-from hypocenter.tap.grad_scaler import gradients_of, is_unscaled, torch_found_inf, torch_scaler_state
+from hypocenter.tap.grad_scaler import TorchScaler, found_inf_riders, gradients_of, is_unscaled, torch_found_inf
 from hypocenter.tap.own_frame import RAISED, hear, leave_out, passed_over
 from hypocenter.tap.read_again import Rebound, like_decorated, read, read_first
 from hypocenter.tap.scaled import PlainUpdate, ScaledUpdate, Unscaling
@@ -62,6 +62,7 @@ class UpdateTap:
         self._in_scaled_step = self._in_unscale = False
         self._is_refused = False  # the plain step under way, by the user's wish
         self._found_inf: dict[str, bool] = {}  # of the scaled step under way
+        self._is_found = False  # it was known before the step
         self._depth = 0
         self._unscales: list[Any] = []  # heard of already
         self.is_in_closure = False  # that an optimizer was given: what it computes is checked when it is over
@@ -171,7 +172,7 @@ class UpdateTap:
             yield
             return
         self._listener.before_scaled_step(update)
-        self._in_scaled_step, self._found_inf = True, {}
+        self._in_scaled_step, self._found_inf, self._is_found = True, {}, bool(update.found_inf)
         try:
             yield
         finally:
@@ -220,7 +221,7 @@ class UpdateTap:
 
     def _note_found_inf(self, scaler: Any, optimizer: Any) -> None:
         """Read it before the optimizer's kernels are queued: the check of the step has only just waited."""
-        if self._in_scaled_step:
+        if self._in_scaled_step and not self._is_found:
             self._found_inf = _found_inf(scaler, optimizer, may_wait=True)
 
     def _unscaling(self, scaler: Any, optimizer: Any) -> Unscaling | None:
@@ -369,14 +370,15 @@ def _scaled_update(scaler: Any, optimizer: Any) -> ScaledUpdate | None:
     try:
         if not scaler.is_enabled():
             return None
-        was_unscaled = is_unscaled(scaler, optimizer)
+        was_unscaled, state, found = is_unscaled(scaler, optimizer), TorchScaler(scaler), dict[str, bool]()
         return ScaledUpdate(
             scaler=scaler,
             optimizer=optimizer,
-            state=torch_scaler_state(scaler),
+            read_state=state,
             gradients=gradients_of(optimizer),
             is_unscaled=was_unscaled,
-            found_inf=_found_inf(scaler, optimizer, may_wait=True) if was_unscaled else {},
+            on_device=[*state.riders, *(found_inf_riders(scaler, optimizer, found) if was_unscaled else ())],
+            found_inf=found,
         )
     except Exception:
         return None

@@ -22,6 +22,7 @@ import torch
 from torch._C import _len_torch_function_stack
 from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 
+from hypocenter.capturing import is_capturing
 from hypocenter.tap.as_the_caller import standing_for, take_out
 from hypocenter.tap.patched_methods import called
 from hypocenter.tap.python_operators import PythonOperators
@@ -308,9 +309,10 @@ def _pop_all() -> list[Any]:
 def is_graph_taken() -> bool:
     """Whether what runs now is written down by torch.jit.trace, make_fx or torch.export, which would write down us too.
 
-    Also under a FakeTensorMode of the program's own, where no tensor has numbers.
+    Also by a device that captures a graph, and under a FakeTensorMode of the program's own: no tensor has numbers.
     """
-    return _tracing_state() is not None or _mode_of(_PROXY) is not None or _mode_of(_FAKE) is not None
+    is_traced = _tracing_state() is not None or _mode_of(_PROXY) is not None or _mode_of(_FAKE) is not None
+    return is_traced or is_capturing()
 
 
 def _is_shadow(values: Any) -> bool:

@@ -54,7 +54,11 @@ class StepScale:
             return None
         state = ScalerState(kind=self.told[1], scale=self.value, growth_tracker=_counter(self.scaler))
         return ScaledUpdate(
-            scaler=self.scaler, optimizer=optimizer, state=state, gradients=gradients, is_unscaled=self._is_unscaled
+            scaler=self.scaler,
+            optimizer=optimizer,
+            read_state=lambda: state,
+            gradients=gradients,
+            is_unscaled=self._is_unscaled,
         )
 
     def left_in(self, raw: Check, given: Check, optimizer: Any, microbatches: Sequence[GradCall]) -> float:

@@ -62,7 +62,7 @@ class Accumulation(Observer):
         super().__init__(context)
         self._sums: _Sums | None = None
         self._turn = 0
-        self._deferred = Deferred()
+        self._deferred = Deferred(context.ride)
 
     def attach(self) -> Callable[[], None]:
         """The undo takes off a hook that is on."""

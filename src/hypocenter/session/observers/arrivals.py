@@ -79,7 +79,7 @@ class Arrivals(Observer):
         self._known = _Parameters(-1, ())
         self._n_looked = 0
         self._is_several = False
-        self._deferred = Deferred()
+        self._deferred = Deferred(context.ride)
 
     def attach(self) -> Callable[[], None]:
         """The undo takes off hooks that are on."""

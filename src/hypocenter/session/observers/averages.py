@@ -56,7 +56,7 @@ class Averages(Observer):
         super().__init__(context)
         self._copies = Copies(context.names)
         self._watched: list[_Watched] = []
-        self._deferred = Deferred()
+        self._deferred = Deferred(context.ride)
         self._last_step = 0
 
     def attach(self) -> Callable[[], None]:

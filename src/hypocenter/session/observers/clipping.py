@@ -34,6 +34,7 @@ class Clipping(Observer):
         self._is_due = parse(context.config.replicas)
         self._before_clip: dict[str, float] = {}
         self._after_backward: list[tuple[str, Tensor]] = []  # norms on their devices
+        self._arrived: list[float] = []  # the same on the host
 
     def _is_on(self) -> bool:
         return self.context.config.replicas != "never" and self.context.rank()[1] > 1
@@ -48,9 +49,12 @@ class Clipping(Observer):
             if p.grad is not None and (values := local(p.grad)) is not None
         ]
         with torch.no_grad():
-            self._after_backward = [
-                (name, norm) for (name, _), norm in zip(named, norms([v for _, v in named]), strict=True)
-            ]
+            found = norms([v for _, v in named])
+        self._after_backward = [(name, norm) for (name, _), norm in zip(named, found, strict=True)]
+        self._arrived = []
+        if len({norm.device for norm in found}) == 1 and found[0].device.type != "cpu":
+            self._arrived = (host := list[float]())
+            self.context.ride(torch.stack(found), host.extend)
 
     def before_clip(self, parameters: Sequence[Tensor], check: Check) -> None:
         """Torch's own clipping: the norms before it."""
@@ -65,7 +69,7 @@ class Clipping(Observer):
         if not self._is_on() or not isinstance(update.optimizer, torch.optim.Optimizer):
             return
         if started:
-            host = to_host([norm for _, norm in started])
+            host = self._arrived or to_host([norm for _, norm in started])
             before = {name: norm for (name, _), norm in zip(started, host, strict=True)}
         is_low = any(p.dtype.itemsize < 4 for p in update.parameters)
         coefficient = _common_ratio(before, update.check.grad_norms, SPREAD_LOW if is_low else SPREAD)

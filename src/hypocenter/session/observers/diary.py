@@ -8,7 +8,7 @@ parameters and one transfer.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,12 +20,13 @@ from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.tap.extremes import counted, largest
 from hypocenter.tap.grad_scaler import devices_of, torch_scaler_state
 from hypocenter.tap.gradients import local, to_host
-from hypocenter.tap.scaled import ScalerState, Unscaling
+from hypocenter.tap.scaled import ScaledUpdate, ScalerState, Unscaling
 
 ROTATION = 8  # healthy steps in which each parameter is looked at once
 NEAREST = 64  # gradients that did not overflow, of a step in which others did
 
 Gradients = Sequence[tuple[torch.Tensor, torch.Tensor]]
+Ride = Callable[[torch.Tensor, Callable[[Sequence[float]], None]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +60,7 @@ class Diary(Observer):
     def before_unscale(self, unscaling: Unscaling) -> None:
         """The last moment at which the scale is in: nothing is waited for."""
         self._unscaled[id(unscaling.optimizer)] = unscaling
-        self._started[id(unscaling.optimizer)] = _Turn(unscaling.gradients, self.context.clock.step)
+        self._started[id(unscaling.optimizer)] = _Turn(unscaling.gradients, self.context.clock.step, self.context.ride)
 
     def after_unscale(self, unscaling: Unscaling) -> None:
         """Look at an overflow at once, where it is known without waiting."""
@@ -78,6 +79,11 @@ class Diary(Observer):
             wanted -= {id(p) for p, _ in of_this}
         self._see([(p, g) for p, g in gradients if id(p) in wanted], 1.0)
 
+    def before_check(self, scaled: ScaledUpdate) -> None:
+        """The scaler takes the scale out itself, in its step."""
+        if not scaled.is_unscaled:
+            self._started[id(scaled.optimizer)] = _Turn(scaled.gradients, self.context.clock.step, self.context.ride)
+
     def before_update(self, update: Update) -> None:
         """The state of the scaler that is about to step, and the gradients that it looks at."""
         scaled = update.scaled
@@ -90,8 +96,8 @@ class Diary(Observer):
             self._see([(p, g) for p, g in update.gradients if id(p) not in self._seen], rebuild)
             looks = [look for key, look in self._seen.items() if key in mine and look is not None]
         else:
-            turn = self._started.get(id(update.optimizer)) if scaled.is_unscaled else None
-            looks = turn.looks() if turn is not None else _Turn(update.gradients, update.step, rebuild).looks()
+            turn = self._started.get(id(update.optimizer))
+            looks = turn.looks() if turn is not None else _Turn(update.gradients, update.step, rebuild=rebuild).looks()
         self.rows += self._facts(scaled.state, update.step, any(look.is_rebuilt for look in looks))
         self.rows += [self._row(look, update) for look in looks]
 
@@ -153,16 +159,23 @@ class Diary(Observer):
 class _Turn:
     """The largest magnitudes of a part of the gradients: begun on their device, read later."""
 
-    def __init__(self, gradients: Gradients, step: int, rebuild: float = 1.0) -> None:
+    def __init__(self, gradients: Gradients, step: int, ride: Ride = lambda *_: None, *, rebuild: float = 1.0) -> None:
         n_turns = max(1, min(ROTATION, len(gradients)))
         mine = [pair for i, pair in enumerate(gradients) if i % n_turns == step % n_turns]
         self._held = _dense(mine)
         self._tops = largest([values for _, _, values in self._held])
         self._rebuild = rebuild
+        self._host: Sequence[float] | None = None
+        if len({top.device for top in self._tops}) == 1 and self._tops[0].device.type != "cpu":
+            ride(torch.stack([top.reshape(()).float() for top in self._tops]), self._arrive)
+
+    def _arrive(self, numbers: Sequence[float]) -> None:
+        self._host = numbers
 
     def looks(self) -> list[_Look]:
-        """One transfer. A gradient that is not finite is left out: nobody has asked for its counts."""
+        """No transfer where they have ridden. A gradient that is not finite is left out: nobody asked for counts."""
         factor = _factor(self._rebuild)
+        host = to_host(self._tops) if self._host is None else self._host
         return [
             _Look(
                 parameter=parameter,
@@ -170,7 +183,7 @@ class _Turn:
                 summary=_finite(values.numel(), top * factor),
                 is_rebuilt=self._rebuild != 1.0,
             )
-            for (parameter, gradient, values), top in zip(self._held, to_host(self._tops), strict=True)
+            for (parameter, gradient, values), top in zip(self._held, host, strict=True)
             if math.isfinite(top * factor)
         ]
 

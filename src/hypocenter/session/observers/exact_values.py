@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from hypocenter.summary.reducers.torch_small_sketch import small_sketches
-from hypocenter.tap.digest import digests, to_host
+from hypocenter.tap.digest import digests, to_host_with
 
 Fact = tuple[int | None, tuple[float, ...]]  # digest, sketch; None and () where there are no values
 
@@ -34,17 +34,5 @@ class Exact:
         """Facts of all that was added, and start anew."""
         found, sketches = self._digests, self._sketches
         self._digests, self._sketches = [], []
-        return list(zip(to_host(found), _vectors_to_host(sketches), strict=True))
-
-
-def _vectors_to_host(vectors: list[torch.Tensor | None]) -> list[tuple[float, ...]]:
-    out: list[tuple[float, ...]] = [()] * len(vectors)
-    by_device: dict[torch.device, list[int]] = {}
-    for index, vector in enumerate(vectors):
-        if vector is not None:
-            by_device.setdefault(vector.device, []).append(index)
-    for indices in by_device.values():
-        rows: list[list[float]] = torch.stack([v for i in indices if (v := vectors[i]) is not None]).tolist()
-        for index, row in zip(indices, rows, strict=True):
-            out[index] = tuple(row)
-    return out
+        numbers, vectors = to_host_with(found, sketches)
+        return [(digest, sketch or ()) for digest, sketch in zip(numbers, vectors, strict=True)]

@@ -49,7 +49,7 @@ class HeadGap(Observer):
         self._n_updates = 0
         self._passes: list[_Pass] = []
         self._gaps: list[tuple[str, str, int, Tensor]] = []
-        self._deferred = Deferred()
+        self._deferred = Deferred(context.ride)
 
     def attach(self) -> Callable[[], None]:
         """The undo ends the listening."""

@@ -49,7 +49,7 @@ class Recompute(Observer):
         self._listening: list[Callable[[], None]] = []
         self._calls: dict[int, _Call] = {}  # by id of the module, in the order in which they ended in forward
         self._n_looked = 0
-        self._deferred = Deferred()
+        self._deferred = Deferred(context.ride)
 
     def attach(self) -> Callable[[], None]:
         """Hear of modules that are called inside backward; the undo ends it."""

@@ -21,7 +21,7 @@ from hypocenter.schedule import parse
 from hypocenter.session.check import scalar_reading
 from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.summary.reducers.torch_small_sketch import small_sketches
-from hypocenter.tap.digest import digests, to_host
+from hypocenter.tap.digest import digests, to_host, to_host_with
 from hypocenter.tap.gradients import local
 from hypocenter.tap.placement import Placements, Wrappers, gathered_late, placement_of_gradient, sees_whole_gradients
 
@@ -87,11 +87,16 @@ class Replicas(Observer):
             self._done = (update.step, set())
         fresh = self._fresh(update.parameters)  # an optimizer inside another has the same
         held = self._held(fresh)
-        self.rows += self._parameter_rows(
-            [*held, *self._held(self._fresh(self._held_elsewhere()))], update.step, BEFORE
+        all_held = [*held, *self._held(self._fresh(self._held_elsewhere()))]
+        known = {id(h.parameter): h for h in held}
+        pairs = [(known[id(p)], g) for p, g in update.gradients if id(p) in known]
+        gradients, n_changed = [g for _, g in pairs], None if self._witness is None else self._witness.n_changed
+        found, sketches = to_host_with(
+            [*digests([h.parameter for h in all_held]), *digests(gradients), n_changed], small_sketches(gradients)
         )
-        self.rows += self._gradient_rows(held, update)
-        self.rows += self._facts(held, update)
+        self.rows += self._parameter_rows(all_held, found[: len(all_held)], update.step, BEFORE)
+        self.rows += self._gradient_rows(pairs, found[len(all_held) : -1], sketches, update)
+        self.rows += self._facts(held, update, found[-1] or 0)
 
     def _fresh(self, parameters: Sequence[Tensor]) -> list[Tensor]:
         """Those that were not digested in this step."""
@@ -132,7 +137,8 @@ class Replicas(Observer):
             living = [h for each in remembered if (h := each.now()) is not None and id(h.parameter) not in done]
             done.update(id(h.parameter) for h in living)
             if living:
-                self.rows += self._parameter_rows(living, self._last_step[key], AFTER)
+                found = to_host(digests([h.parameter for h in living]))
+                self.rows += self._parameter_rows(living, found, self._last_step[key], AFTER)
 
     def _held(self, parameters: Sequence[Tensor]) -> list[_Held]:
         labelled = [(self.context.label(p), p) for p in parameters]
@@ -158,19 +164,19 @@ class Replicas(Observer):
         owners = (m for root in self.context.names.roots() for m in root.modules())
         return {id(p): type(m).__name__ for m in owners for p in m._parameters.values() if p is not None}
 
-    def _parameter_rows(self, held: Sequence[_Held], step: int, call: int) -> list[Reading]:
-        found = to_host(digests([h.parameter for h in held]))
+    def _parameter_rows(
+        self, held: Sequence[_Held], found: Sequence[int | None], step: int, call: int
+    ) -> list[Reading]:
         return [
             self._row(h, "param", PARAM, step, h.parameter, digest, call=call)
             for h, digest in zip(held, found, strict=True)
             if digest is not None
         ]
 
-    def _gradient_rows(self, held: Sequence[_Held], update: Update) -> list[Reading]:
-        known = {id(h.parameter): h for h in held}
-        pairs = [(known[id(p)], g) for p, g in update.gradients if id(p) in known]
-        gradients = [g for _, g in pairs]
-        found, sketches = to_host(digests(gradients)), _sketches_to_host(gradients)
+    def _gradient_rows(
+        self, pairs: Sequence[tuple[_Held, Tensor]], found: Sequence[int | None],
+        sketches: Sequence[tuple[float, ...] | None], update: Update,
+    ) -> list[Reading]:  # fmt: skip
         is_reduced = sees_whole_gradients(update.optimizer)
         rows: list[Reading] = []
         for (h, gradient), digest, sketch in zip(pairs, found, sketches, strict=True):
@@ -214,11 +220,11 @@ class Replicas(Observer):
             placement=held.placement if placement is None else placement,
         )  # fmt: skip
 
-    def _facts(self, held: Sequence[_Held], update: Update) -> list[Reading]:
+    def _facts(self, held: Sequence[_Held], update: Update, n_rewritten: int) -> list[Reading]:
         order, step = self.context.clock.next_order, update.step
         rows: list[Reading] = []
-        if self._witness is not None and (n := self._witness.count()):
-            rows.append(scalar_reading(REWRITTEN, "param", float(n), step, order()))
+        if n_rewritten:
+            rows.append(scalar_reading(REWRITTEN, "param", float(n_rewritten), step, order()))
         if self._wrappers.alive(self.context.names.roots()):
             synchronised = self._placements_of([(h.name, h.parameter) for h in held]).synchronised
             n_outside = sum(id(h.parameter) not in synchronised for h in held)
@@ -270,20 +276,7 @@ class _Witness:
         values = local(parameter) if parameter is not None else None
         return values.view(_INTEGER[values.itemsize]) if values is not None and values.itemsize in _INTEGER else None
 
-    def count(self) -> int:
-        """How often it was changed between updates. Waits for the device."""
-        return int(self._n_changed) if self._n_changed is not None else 0
-
-
-def _sketches_to_host(tensors: Sequence[Tensor]) -> list[tuple[float, ...] | None]:
-    found = small_sketches(tensors)
-    out: list[tuple[float, ...] | None] = [None] * len(found)
-    by_device: dict[torch.device, list[int]] = {}
-    for index, sketch in enumerate(found):
-        if sketch is not None:
-            by_device.setdefault(sketch.device, []).append(index)
-    for indices in by_device.values():
-        rows: list[list[float]] = torch.stack([s for i in indices if (s := found[i]) is not None]).tolist()
-        for index, row in zip(indices, rows, strict=True):
-            out[index] = tuple(row)
-    return out
+    @property
+    def n_changed(self) -> Tensor | None:
+        """How often it was changed between updates, on its device."""
+        return self._n_changed

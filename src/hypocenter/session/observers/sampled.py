@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -27,19 +27,33 @@ def sample(tensor: Tensor, size: int = SAMPLE) -> Tensor | None:
 
 
 class Deferred:
-    """Numbers on their way to the host: on the CPU at once, from a device at the next step, all in one transfer."""
+    """Numbers on their way to the host: on the CPU at once, from a device with the next check of gradients.
 
-    def __init__(self) -> None:
+    Args:
+        ride: takes a float32 vector along in a transfer that is made anyway.
+    """
+
+    def __init__(self, ride: Callable[[Tensor, Then], None] = lambda *_: None) -> None:
         self._waiting: list[tuple[Tensor, Then]] = []
+        self._ride = ride
 
     def add(self, numbers: Tensor, then: Then) -> None:
         """Call `then` with these numbers (1-d) as soon as reading them makes nobody wait."""
-        self._waiting.append((numbers, then))
+        each = numbers, then
+        self._waiting.append(each)
         if numbers.device.type == "cpu":
             self.read()
+        else:
+            self._ride(numbers.float(), lambda host: self._arrive(each, host))
+
+    def _arrive(self, each: tuple[Tensor, Then], host: Sequence[float]) -> None:
+        n_before = len(self._waiting)
+        self._waiting = [other for other in self._waiting if other is not each]
+        if len(self._waiting) < n_before:  # else somebody could not wait for it
+            each[1](host)
 
     def read(self) -> None:
-        """Transfer and hand out what is waiting."""
+        """Transfer and hand out what is still waiting."""
         if not self._waiting:
             return
         waiting, self._waiting = self._waiting, []

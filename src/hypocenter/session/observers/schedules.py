@@ -66,7 +66,7 @@ class Schedules(Observer[Observed]):
                 self._close(count, update)
 
     def _close(self, count: _Count, update: Update) -> None:
-        lr, height = _learning_rate(update.optimizer)
+        lr, height = self._learning_rate(update.optimizer)
         if count.last_skipped:
             count.n_skipped += 1
             count.n_steps_on_skipped += count.stepped
@@ -86,7 +86,7 @@ class Schedules(Observer[Observed]):
         """Was it skipped, by a loss scaler?"""
         self._step = update.step
         skipped = update.skipped and update.scaled is not None
-        self._last[None] = self._last[id(update.optimizer)] = skipped, _learning_rate(update.optimizer)[0]
+        self._last[None] = self._last[id(update.optimizer)] = skipped, self._learning_rate(update.optimizer)[0]
         for count in self._counts.values():
             if count.optimizer is None or count.optimizer is update.optimizer:
                 count.last_skipped = skipped
@@ -101,6 +101,14 @@ class Schedules(Observer[Observed]):
             if count.is_reported:
                 self._write(count, self._step)
                 self._row(count, misuse.SCHEDULE_END, 1.0, self._step)
+
+    def _learning_rate(self, optimizer: Any) -> tuple[float | None, float | None]:
+        """Of the first group: now, and the most that its schedule will reach."""
+        groups = getattr(optimizer, "param_groups", None)
+        if not groups:
+            return None, None
+        values = [self.context.framework.number(groups[0].get(key)) for key in ("lr", "initial_lr", "max_lr")]
+        return values[0], max((v for v in values if v is not None), default=None)
 
     def _write(self, count: _Count, step: int) -> None:
         facts = {
@@ -122,13 +130,3 @@ def _unwrapped(optimizer: Any) -> Any:
     """The torch optimizer inside a framework's wrapper (accelerate's)."""
     inner = getattr(optimizer, "optimizer", None)
     return inner if inner is not None and hasattr(inner, "param_groups") else optimizer
-
-
-def _learning_rate(optimizer: Any) -> tuple[float | None, float | None]:
-    """Of the first group: now, and the most that its schedule will reach."""
-    groups = getattr(optimizer, "param_groups", None)
-    if not groups:
-        return None, None
-    values = [groups[0].get(key) for key in ("lr", "initial_lr", "max_lr")]
-    known = [float(v) for v in values if v is not None]
-    return float(groups[0]["lr"]) if values[0] is not None else None, max(known, default=None)

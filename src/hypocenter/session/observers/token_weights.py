@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -44,6 +44,7 @@ class _Heard:
     microbatch: int
     place: tuple[str, int]  # the line that called backward
     numbers: Tensor
+    host: list[float] = field(default_factory=list)  # the same, once they have arrived
 
 
 class _Weights:
@@ -113,9 +114,10 @@ class TokenWeights(Observer):
         hook = self._hook
         self._let_go()
         if hook is not None and hook.numbers is not None:
-            self._labels.append(
-                _Heard(microbatch=self.context.clock.microbatch, place=self._place, numbers=hook.numbers)
-            )
+            heard = _Heard(microbatch=self.context.clock.microbatch, place=self._place, numbers=hook.numbers)
+            self._labels.append(heard)
+            if hook.numbers.device.type != "cpu":
+                self.context.ride(hook.numbers.float(), heard.host.extend)
 
     def before_update(self, update: Update) -> None:
         """Compare."""
@@ -125,8 +127,7 @@ class TokenWeights(Observer):
         if len(labels) < 2 or len(labels) != len(update.microbatches) or len({each.place for each in labels}) > 1:
             return
         self._n_looked += 1
-        host: list[float] = torch.stack([each.numbers.cpu() for each in labels]).flatten().tolist()
-        found = [Labels(*three) for three in zip(host[::3], host[1::3], host[2::3], strict=True)]
+        found = [Labels(*(each.host or each.numbers.tolist())) for each in labels]
         if not is_uneven(found):
             return
         order = self.context.clock.next_order

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 
+from hypocenter.capturing import is_capturing
 from hypocenter.nouns import Summary, replace
 from hypocenter.summary.reducers.sampling import SMALL
 from hypocenter.summary.reducers.torch_deferred import Deferred
@@ -15,7 +16,7 @@ from hypocenter.summary.reducers.torch_exact import exact
 from hypocenter.summary.reducers.torch_moments import moments_of
 from hypocenter.summary.reducers.torch_samples import Samples
 from hypocenter.summary.reducers.torch_sketch import Placement, sketch_of
-from hypocenter.summary.reducers.torch_values import in_a_row, is_capturing, local_values, n_elements
+from hypocenter.summary.reducers.torch_values import in_a_row, local_values, n_elements
 
 Histogram = Literal["sample", "full"]
 
@@ -39,7 +40,7 @@ def summarize(
         reducer.add(t, place)
         return reducer.drain()[0]
     try:
-        if (values := local_values(t)) is None or is_capturing(values):
+        if (values := local_values(t)) is None or is_capturing(values.device.type):
             return Summary(n=n_elements(t))
         whole = exact(values)
         return replace(whole, sketch=tuple(sketch_of(t, place).tolist())) if sketch else whole
@@ -101,7 +102,7 @@ class TorchReducer:
         return self._samples.add_spread(ticket, dense, n, moments_of(dense, n))
 
     def _reduce_any(self, t: Tensor, ticket: int) -> Summary | None:
-        if (values := local_values(t)) is None or is_capturing(values):
+        if (values := local_values(t)) is None or is_capturing(values.device.type):
             return Summary(n=n_elements(t))
         if self._full or (values.is_cpu and not (self._defer_cpu or values.dtype in _FAST)):
             return exact(values)

@@ -46,15 +46,6 @@ def in_a_row(x: Tensor) -> Tensor:
     return x.as_strided((n,), (1,)) if _is_dense(x) else x.reshape(-1)
 
 
-def is_capturing(t: Tensor) -> bool:
-    """Whether a device graph is being captured, in which reading a value is an error and a launch would be recorded."""
-    kind = t.device.type
-    if kind in ("cpu", "meta"):
-        return False
-    asks = getattr(getattr(torch, kind, None), "is_current_stream_capturing", None)  # of CUDA and torch_npu
-    return asks is not None and bool(asks())
-
-
 def _is_dense(x: Tensor) -> bool:
     expected = 1
     for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 import weakref
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from hypocenter.tap.before_reduction import Local, Tell, Undo, around
@@ -23,6 +23,25 @@ _STAGES = (
 )
 
 
+@contextmanager
+def _where_filled(optimizer: Any) -> Generator[None, None, None]:
+    """Read buckets in the order of what fills them: elsewhere they may hold a part, or what was there before.
+
+    ZeRO 3 copies gradients into them on a stream of its own, which reduces them too and is waited for after backward;
+    ZeRO 1 and 2 on the streams of backward, of which there may be several.
+    """
+    accelerator: Any = importlib.import_module("deepspeed.accelerator").get_accelerator()
+    filling = getattr(optimizer, "reduce_and_partition_stream", None)
+    if filling is not None:
+        with accelerator.stream(filling):
+            yield
+        return
+    buckets = getattr(optimizer, "ipg_buckets", {})
+    for stream in {each for bucket in buckets.values() for each in getattr(bucket, "copy_streams", ())}:
+        accelerator.current_stream().wait_stream(stream)
+    yield
+
+
 def attach(tell: Tell, warn: Callable[[str], None]) -> Undo:
     """Note gradients as they go into buckets, and look at them together when a bucket is reduced."""
     held: weakref.WeakKeyDictionary[Any, list[tuple[Any, Any]]] = weakref.WeakKeyDictionary()
@@ -36,7 +55,8 @@ def attach(tell: Tell, warn: Callable[[str], None]) -> Undo:
     def reduces(optimizer: Any, *_: Any, **__: Any) -> None:
         pairs = held.pop(optimizer, [])
         if pairs:
-            tell([Local(param, gradient) for param, gradient in pairs])
+            with _where_filled(optimizer):
+                tell([Local(param, gradient) for param, gradient in pairs])
 
     undos: list[Undo] = []
     for module, name, reduce in _STAGES:

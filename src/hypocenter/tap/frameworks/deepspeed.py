@@ -212,7 +212,7 @@ def _update(
             door.warn(_NOT_APPLIED)
             state = replace(state, scale=1.0)
         scaler = getattr(optimizer, "loss_scaler", optimizer)
-        return ScaledUpdate(scaler=scaler, optimizer=optimizer, state=state, gradients=[*here, *elsewhere])
+        return ScaledUpdate(scaler=scaler, optimizer=optimizer, read_state=lambda: state, gradients=[*here, *elsewhere])
     except Exception as error:  # another version of DeepSpeed
         door.warn(f"steps of DeepSpeed's {type(optimizer).__name__} are seen through torch only: {error!r}")
         return None

@@ -74,7 +74,8 @@ def _update(optimizer: Any, door: Door) -> ScaledUpdate | PlainUpdate | None:
         scaler = next((part.grad_scaler for part in _scaled_parts(optimizer)), None)
         if scaler is None:
             return PlainUpdate(optimizer=optimizer, gradients=gradients)
-        return ScaledUpdate(scaler=scaler, optimizer=optimizer, state=_state(scaler), gradients=gradients)
+        state = _state(scaler)
+        return ScaledUpdate(scaler=scaler, optimizer=optimizer, read_state=lambda: state, gradients=gradients)
     except Exception as error:  # another version of Megatron-Core
         door.warn(f"steps of Megatron's {type(optimizer).__name__} are seen through torch only: {error!r}")
         return None

@@ -1,0 +1,44 @@
+"""The same on two ranks under DDP."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from tempfile import TemporaryDirectory
+
+from bench.syncs.count import Count, begin, count
+from bench.syncs.features import Training, plain
+
+N_RANKS = 2
+
+
+def count_on_ranks(level: str) -> Count:
+    """What rank 0 counts."""
+    context = multiprocessing.get_context("spawn")
+    with TemporaryDirectory() as folder, context.Pool(N_RANKS) as pool:
+        asked = [pool.apply_async(_on_rank, (rank, level, f"{folder}/store")) for rank in range(N_RANKS)]
+        ranks = [each.get(600) for each in asked]
+    return ranks[0]
+
+
+def _on_rank(rank: int, level: str, store: str) -> Count:
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(N_RANKS), LOCAL_RANK=str(rank))
+    begin()
+    import npu_collectives
+    import torch
+
+    npu_collectives.begin()
+    meeting = torch.distributed.FileStore(store, N_RANKS)
+    torch.distributed.init_process_group("hccl", store=meeting, rank=rank, world_size=N_RANKS)
+    try:
+        return count(_made, level)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def _made() -> Training:
+    from torch.nn.parallel import DistributedDataParallel
+
+    made = plain()
+    made.model = DistributedDataParallel(made.model)
+    return made

@@ -1,0 +1,39 @@
+"""Whether a device writes down what it is asked to do now, to do it again later: a CUDA graph, or an NPU's.
+
+Nothing of ours may happen then. To wait for the device or to read its random state is an error that ends the program's
+capture, and a kernel of ours would run again at each replay.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+_able: dict[str, tuple[Any, ...]] = {}  # by the name of torch's backend outside: modules of devices that can capture
+
+
+def is_capturing(kind: str | None = None) -> bool:
+    """Ask torch, if it is there. This runs for each operation of loss code.
+
+    Args:
+        kind: of device; None: of any that can capture.
+    """
+    torch: Any = sys.modules.get("torch")
+    if torch is None or kind in ("cpu", "meta"):
+        return False
+    for module in _modules(torch) if kind is None else (vars(torch).get(kind),):
+        ask = getattr(module, "is_current_stream_capturing", None)
+        if ask is not None and getattr(module, "is_initialized", bool)() and ask():
+            return True
+    return False
+
+
+def _modules(torch: Any) -> tuple[Any, ...]:
+    outside = getattr(torch._C, "_get_privateuse1_backend_name", str)()  # npu, once torch_npu is imported
+    found = _able.get(outside)
+    if found is None:
+        there = (vars(torch).get(name) for name in ("cuda", "xpu", outside))
+        found = tuple(module for module in there if hasattr(module, "is_current_stream_capturing"))
+        if outside == "privateuseone" or outside in vars(torch):  # else it is named, and to come
+            _able[outside] = found
+    return found
