@@ -5,10 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hypocenter.compare.chance import AT, LEVEL, RARE, apart_from, by_chance
 from hypocenter.compare.distances.columns import SUMMARY, Distances
 from hypocenter.compare.noise import REPEATS, Floors
-from hypocenter.compare.verdict import BUDGET, CANNOT_TELL, DIFFERS, WITHIN, row_verdicts
+from hypocenter.compare.verdict import (
+    AT,
+    BUDGET,
+    CANNOT_TELL,
+    DIFFERS,
+    LEVEL,
+    RARE,
+    WITHIN,
+    apart_from,
+    by_chance,
+    row_verdicts,
+)
 
 N_PAIRS = 400
 N_SPOTS = (10, 40, 160, 640, 2500, 5000)

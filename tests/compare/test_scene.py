@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from little_gpt import record
 
+from hypocenter.compare.comparison import stage_of
 from hypocenter.compare.curves.of_runs import curves_of_runs
 from hypocenter.compare.engine import compare_runs
-from hypocenter.compare.execution import stage_of
-from hypocenter.compare.scene import scene_of
+from hypocenter.compare.walk import scene_of
 from hypocenter.record.reader import open_run
 
 

@@ -17,7 +17,7 @@ from hypocenter.compare.comparison import (
     SiteCard,
     Spot,
 )
-from hypocenter.compare.scene import Scene
+from hypocenter.compare.walk import Scene
 from hypocenter.nouns import Source
 from hypocenter.report.comparison.page.material import Material
 

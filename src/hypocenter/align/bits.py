@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypocenter.compare.comparison import RowComparison
 from hypocenter.compare.engine import compare_runs
-from hypocenter.compare.options import Options
+from hypocenter.compare.walk import Options
 from hypocenter.record.reader import RecordedRun
 
 

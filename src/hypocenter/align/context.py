@@ -18,8 +18,8 @@ from hypocenter.compare.curves.catalogue import read_curve
 from hypocenter.compare.curves.curve import Curve
 from hypocenter.compare.engine import compare_runs
 from hypocenter.compare.matching import match
-from hypocenter.compare.options import Options
 from hypocenter.compare.pairing.manual_map import ManualMap, read_map
+from hypocenter.compare.walk import Options
 from hypocenter.record.reader import RecordedRun, open_run
 
 Wanted = Callable[[Spot], bool]

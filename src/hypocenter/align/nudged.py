@@ -17,7 +17,7 @@ from hypocenter.align.context import Context
 from hypocenter.align.fingerprint import digest_of
 from hypocenter.align.rounding import unit
 from hypocenter.compare.weights.catalogue import read_checkpoint
-from hypocenter.compare.weights.tensor import Box, Tensor
+from hypocenter.compare.weights.checkpoint import Box, Tensor
 from hypocenter.compare.weights.writer import write_weights
 from hypocenter.record.reader import RecordedRun
 

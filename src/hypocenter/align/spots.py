@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hypocenter.compare.comparison import Spot
-from hypocenter.compare.execution import is_given_to_loss, is_of_update
+from hypocenter.compare.comparison import Spot, is_given_to_loss, is_of_update
 
 
 def is_batch(spot: Spot) -> bool:

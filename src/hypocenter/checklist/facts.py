@@ -10,8 +10,7 @@ from typing import Any
 from hypocenter.checklist.configuration import Value
 from hypocenter.checklist.entry import Entry
 from hypocenter.checklist.words import plain
-from hypocenter.compare.naming.tables import Table, tables
-from hypocenter.compare.naming.wrappers import unwrapped
+from hypocenter.compare.naming.tables import Table, tables, unwrapped
 from hypocenter.record.facts_file import Facts, ModuleFacts, OptimizerFacts
 
 _EPS = ("eps", "variance_epsilon", "epsilon", "layernorm_epsilon")

@@ -8,8 +8,7 @@ from pathlib import Path
 from hypocenter.cli.output_file import write_file
 from hypocenter.compare.comparison import Comparison
 from hypocenter.compare.curves.of_runs import curves_of_runs
-from hypocenter.compare.options import Options
-from hypocenter.compare.scene import scene_of
+from hypocenter.compare.walk import Options, scene_of
 from hypocenter.record.reader import RecordedRun
 from hypocenter.report import wording
 from hypocenter.report.comparison import html

@@ -7,10 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hypocenter.compare.comparison import Pair, Side, Spot
-from hypocenter.compare.execution import stage_of
-from hypocenter.compare.rows import Flags, Ints, Reals, StepRows
-from hypocenter.compare.spots import Spots
+from hypocenter.compare.comparison import Pair, Side, Spot, stage_of
+from hypocenter.compare.rows import Flags, Ints, Reals, Spots, StepRows
 
 _MOST_LANES, _MOST_MICROBATCHES = 1 << 20, 1 << 20  # ranks and micro-batches of a step: a key of three in 63 bits
 _OF_STEP = ("param", "optimizer", "grad", "scaler")  # seen once a step, with whatever micro-batch was the last

@@ -12,12 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hypocenter.compare.ahead import ahead
-from hypocenter.compare.comparison import SiteCard, Spot
-from hypocenter.compare.execution import stage_of
+from hypocenter.compare.comparison import SiteCard, Spot, stage_of
 from hypocenter.compare.ranks import of_job, shape_of
-from hypocenter.compare.rows import Compared, by_step, is_compared
-from hypocenter.compare.spots import KEY, Spots
+from hypocenter.compare.rows import KEY, Compared, Spots, ahead, by_step, is_compared
 from hypocenter.diagnose import logical
 from hypocenter.record.reader import RecordedRun
 

@@ -18,6 +18,7 @@ _ATTRIBUTES = {"epsilon": "eps", "variance_epsilon": "eps"}  # MindSpore's norms
 _QUERIES = ("q_proj", "query", "wq", "to_q", "linear_q")
 _KEYS = ("k_proj", "key", "wk", "to_k", "linear_k")
 _VALUES = ("v_proj", "value", "wv", "to_v", "linear_v")
+_BEYOND_ROUND = 0x1FFFFF  # bits of a float32's mantissa below the first two
 
 
 def apart(left: Mapping[str, Any], right: Mapping[str, Any], words: Iterable[str]) -> dict[str, tuple[Any, Any]]:
@@ -140,3 +141,16 @@ def is_at_start(case: Case) -> bool:
 def say(value: Any) -> str:
     """A setting as it is written: `1e-05`, `[0.9, 0.999]`, `None`."""
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def held_in(values: Values) -> str:
+    """The shortest format that holds the extremes exactly; the one they are kept in where they tell none."""
+    extremes = np.array([values.min, values.max], np.float32)
+    if values.dtype in ("float16", "bfloat16") or values.n < 2 or not np.isfinite(extremes).all():
+        return values.dtype
+    if not (extremes.view(np.uint32) & _BEYOND_ROUND).any():
+        return values.dtype  # zeros, ones and halves are exact in every format, and tell none
+    if not (extremes.view(np.uint32) & 0xFFFF).any():  # the lower 16 bits of a float32 are what bfloat16 leaves out
+        return "bfloat16"
+    with np.errstate(over="ignore"):
+        return "float16" if (extremes.astype(np.float16) == extremes).all() else values.dtype

@@ -6,28 +6,27 @@ import fnmatch
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from hypocenter.compare.amplification import amplifications
-from hypocenter.compare.blame import Blame, blame
+from hypocenter.compare.blame import Blame, amplifications, blame
 from hypocenter.compare.cards import Deck, deck
-from hypocenter.compare.case import PairedRow
-from hypocenter.compare.casework import case_of, paired_rows
+from hypocenter.compare.case import PairedRow, case_of, paired_rows
 from hypocenter.compare.comparison import Comparison, Matching, Pair
 from hypocenter.compare.fitting import accepted
-from hypocenter.compare.judged import Judged
-from hypocenter.compare.left_out import not_put_together
-from hypocenter.compare.matching import match
-from hypocenter.compare.options import Options
-from hypocenter.compare.outcome import Tally, outcome, with_fit
-from hypocenter.compare.settings_apart import settings_apart
-from hypocenter.compare.slid_calls import without_slid_calls
-from hypocenter.compare.source import source_of
+from hypocenter.compare.judged import Judged, Worst
+from hypocenter.compare.matching import match, without_slid_calls
+from hypocenter.compare.outcome import (
+    Tally,
+    not_put_together,
+    or_an_unseen_update,
+    outcome,
+    settings_apart,
+    with_fit,
+    with_uncompared,
+)
 from hypocenter.compare.step_alignment import shift_between
-from hypocenter.compare.uncompared import with_uncompared
-from hypocenter.compare.unseen_update import or_an_unseen_update
 from hypocenter.compare.values.bits import Array
 from hypocenter.compare.verdict import CANNOT_TELL
-from hypocenter.compare.walk import Walk
-from hypocenter.compare.worst import Worst
+from hypocenter.compare.walk import Options, Walk
+from hypocenter.nouns import Source
 from hypocenter.record.facts_file import Facts
 from hypocenter.record.reader import RecordedRun
 
@@ -37,8 +36,6 @@ _SILENT = (
 )
 _RUN_BY_MODULES = ("forward", "loss", "backward")  # phases in which the line where a module begins is the place to look
 _MOST_STEPS_BLAMED = 100  # steps with differences that nobody is to blame for; later ones are no clearer
-
-
 Shapes = tuple[tuple[int, ...], tuple[int, ...]]  # of baseline and candidate
 
 
@@ -162,3 +159,12 @@ def _of_sites(matching: Matching, pattern: str) -> Matching:
 def _shapes(pairs: Sequence[Pair], decks: tuple[Deck, Deck]) -> list[Shapes]:
     mine, other = (deck.by_spot for deck in decks)
     return [(mine[pair.baseline[0]].shape, other[pair.candidate[0]].shape) for pair in pairs]
+
+
+def source_of(facts: Facts | None, site: str) -> Source | None:
+    """Where the forward of a module begins, or of the module that a parameter belongs to; None when not recorded."""
+    if facts is None:
+        return None
+    where = {module.path: module.where for module in facts.modules}
+    file, _, line = (where.get(site) or where.get(site.rpartition(".")[0], "")).rpartition(":")
+    return Source(file=file, line=int(line), function="forward") if file and line.isdigit() else None

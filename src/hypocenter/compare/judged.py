@@ -1,4 +1,4 @@
-"""One step of two runs, compared and judged: what blame is searched in."""
+"""One step of two runs, compared and judged: what blame is searched in. And the worst row of each pair over many."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from hypocenter.compare.aligned import Aligned
-from hypocenter.compare.comparison import Pair, RowComparison, Spot
-from hypocenter.compare.distances.columns import NONE, Distances
-from hypocenter.compare.noise import ASSUMED, Floors
+from hypocenter.compare.comparison import Distance, Floor, FloorSource, Pair, RowComparison, Spot
+from hypocenter.compare.distances.columns import NONE, Distances, depth_word
+from hypocenter.compare.noise import ASSUMED, Floors, source_word
 from hypocenter.compare.rows import Flags, Reals
-from hypocenter.compare.verdict import CANNOT_TELL, DIFFERS, noise_up_to, word
+from hypocenter.compare.verdict import CANNOT_TELL, DIFFERS, WITHIN, noise_up_to, word
+
+_RANKS = {DIFFERS: 3.0, CANNOT_TELL: 2.0, WITHIN: 1.0}
+_APART = 1e6  # between ranks; errors in units of noise are taken to their logarithm, far below it
+_REALS = ("relative", "low", "high", "cosine", "scale")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,4 +96,76 @@ class Judged:
             order=int(a.baseline.order[at]), distance=self.distances.row(at), floor=self.floors.row(at),
             verdict=word(int(self.verdicts[at])), since=a.step if self.differs[at] else None,
             dtypes=(str(a.baseline.dtype[at]), str(a.candidate.dtype[at])),
+        )  # fmt: skip
+
+
+class Worst:
+    """Keeps, for each pair, the row with the worst verdict and among these the largest error in units of noise.
+
+    Args:
+        pairs: of the matching.
+    """
+
+    def __init__(self, pairs: Sequence[Pair]) -> None:
+        n = len(pairs)
+        self.pairs = pairs
+        self.n_steps_differ = np.zeros(n, np.int64)
+        self._score = np.full(n, -np.inf)
+        self._ints = {name: np.zeros(n, np.int64) for name in ("step", "microbatch", "order", "verdict", "depth",
+                                                               "source", "n_samples")}  # fmt: skip
+        self._since = np.full(n, -1)  # the first step in which the pair differs
+        self._reals = {name: np.zeros(n) for name in (*_REALS, "floor")}
+        self._dtypes = np.full((n, 2), "", np.object_)
+
+    def take(self, judged: Judged) -> None:
+        """Look at the rows of a step."""
+        pair = judged.aligned.pair
+        differs = pair[judged.differs]
+        self._since[differs[self._since[differs] < 0]] = judged.aligned.step
+        rank = np.zeros(len(judged))
+        for code, value in _RANKS.items():
+            rank[judged.verdicts == code] = value
+        with np.errstate(divide="ignore"):
+            score = rank * _APART + np.clip(np.log2(judged.excess), -1000.0, 1000.0)
+        better = np.flatnonzero(score > self._score[pair])
+        better = better[np.argsort(score[better], kind="stable")]
+        at = pair[better]  # of several rows of a pair the last one written is the worst
+        rows, distances = judged.aligned.baseline, judged.distances
+        self._score[at] = score[better]
+        self._ints["step"][at] = judged.aligned.step
+        self._ints["microbatch"][at] = rows.microbatch[better]
+        self._ints["order"][at] = rows.order[better]
+        self._ints["verdict"][at] = judged.verdicts[better]
+        self._ints["depth"][at] = distances.depth[better]
+        self._ints["source"][at] = judged.floors.source[better]
+        self._ints["n_samples"][at] = judged.floors.n_samples[better]
+        for name in _REALS:
+            self._reals[name][at] = getattr(distances, name)[better]
+        self._reals["floor"][at] = judged.floors.relative[better]
+        self._dtypes[at, 0], self._dtypes[at, 1] = rows.dtype[better], judged.aligned.candidate.dtype[better]
+
+    def rows(self, shapes: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> list[RowComparison]:
+        """The worst row of each pair that was compared, in the order of the pairs."""
+        return [self._row(at, shapes[at]) for at in np.flatnonzero(np.isfinite(self._score)).tolist()]
+
+    def _row(self, at: int, shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> RowComparison:
+        ints = {name: int(column[at]) for name, column in self._ints.items()}
+        reals = {name: float(column[at]) for name, column in self._reals.items()}
+        source: FloorSource = source_word(ints["source"])
+        return RowComparison(
+            pair=self.pairs[at], step=ints["step"], microbatch=ints["microbatch"], order=ints["order"],
+            distance=self._distance(ints["depth"], reals),
+            floor=Floor(relative=reals["floor"], source=source, n_samples=ints["n_samples"]),
+            verdict=word(ints["verdict"]), since=int(self._since[at]) if self._since[at] >= 0 else None,
+            dtypes=(str(self._dtypes[at, 0]), str(self._dtypes[at, 1])), shapes=shapes,
+        )  # fmt: skip
+
+    def _distance(self, depth: int, reals: dict[str, float]) -> Distance | None:
+        name = depth_word(depth)
+        if name is None:
+            return None
+        return Distance(
+            depth=name, relative=reals["relative"], low=reals["low"], high=reals["high"],
+            cosine=None if np.isnan(reals["cosine"]) else reals["cosine"],
+            scale=None if np.isnan(reals["scale"]) else reals["scale"],
         )  # fmt: skip

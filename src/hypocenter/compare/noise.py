@@ -3,19 +3,23 @@
 Measured is the largest distance seen so far at the spot between the baseline and its repeats, or between a step and its
 perturbed replays (`run --calibrate`); never below what one rounding does, and never below the median of the same phase
 (of fewer than three samples the upper quartile): few samples may be close by chance.
+
+At the first row of a step that is not equal to the bit there is no noise of what came before it. In a short format,
+whose sums are formed in float32, such a module can be off by a few roundings of what it gives: that is a bound, and no
+sample of noise that chance may pass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from hypocenter.compare.comparison import Floor, FloorSource, SiteCard
+from hypocenter.compare.aligned import Aligned
+from hypocenter.compare.comparison import STAGES, Floor, FloorSource, SiteCard, stage_of
 from hypocenter.compare.distances.columns import NONE, Distances
-from hypocenter.compare.execution import stage_of
 from hypocenter.compare.rows import Ints, Reals
 from hypocenter.formats import FORMATS, format_of
 
@@ -33,6 +37,10 @@ _SUMS = ("float64", "float32", "complex128", "complex64")
 _MANY = 3  # samples, from which on one of them is likely to be a large one
 _SOURCES: tuple[FloorSource, ...] = ("none", "assumed", "calibration", "repeats", "rounding")
 NO_FLOOR, ASSUMED, CALIBRATION, REPEATS, ROUNDING = range(5)
+# eps of the short formats: distance from 1 to the next number. One of it is some three roundings of every element at
+# their worst, about 0.3 eps each; other good kernels were apart by 0.6 at most (docs/comparing-cases.md).
+_EPS_OF_SHORT = {name: FORMATS[name].eps for name in ("float16", "bfloat16")}
+_PARAM, _FORWARD = STAGES.index("param"), STAGES.index("forward")
 
 
 def source_word(code: int) -> FloorSource:
@@ -140,3 +148,19 @@ def _by_dtype(cards: Sequence[SiteCard]) -> tuple[Reals, Reals]:
         is_sum = card.dtype in _SUMS and (is_computed or card.spot.phase == "optimizer")
         rounding[i] = (_ROUNDING_OF_SUMS if is_sum else _ROUNDING) * eps
     return assumed, rounding
+
+
+def with_first_bits(aligned: Aligned, found: Distances, floors: Floors) -> Floors:
+    """The floors, lowered at the first row of the step that is not equal to the bit, if it is of forward."""
+    apart = np.flatnonzero(~found.is_equal)
+    if not len(apart) or not (aligned.stage == _PARAM).any():  # without parameters nobody knows that they are equal
+        return floors
+    first = int(apart[0])
+    eps = _EPS_OF_SHORT.get(str(aligned.baseline.dtype[first]), 0.0)
+    if aligned.stage[first] != _FORWARD or not eps or floors.relative[first] <= eps:
+        return floors
+    relative, source, n_samples = floors.relative.copy(), floors.source.copy(), floors.n_samples.copy()
+    relative[first] = eps
+    if source[first] != ASSUMED:
+        source[first], n_samples[first] = ROUNDING, 0
+    return replace(floors, relative=relative, source=source, n_samples=n_samples)

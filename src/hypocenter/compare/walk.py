@@ -1,30 +1,36 @@
-"""Both recordings step by step: aligned, measured against what is noise by then, judged."""
+"""Both recordings step by step: aligned, measured against what is noise by then, judged.
+
+What a row may be judged by depends on more than the row: where a run of many ranks stands against one of fewer, samples
+come in another order; and the gradient of some parameters is nothing but rounding. The bias of attention keys is the
+usual one: it changes no attention weight, its gradient differs wholly between two good runs, and an optimizer that
+divides by the gradient's size makes full steps of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
-from hypocenter.compare.aligned import Aligner
-from hypocenter.compare.cards import Deck
-from hypocenter.compare.comparison import Pair, SiteCard, Spot
-from hypocenter.compare.distances.columns import NONE, distances
-from hypocenter.compare.distances.layouts import has_comparable_sketches
-from hypocenter.compare.execution import is_of_update
-from hypocenter.compare.first_bits import with_first_bits
-from hypocenter.compare.judged import Judged
-from hypocenter.compare.negligible import Negligible
-from hypocenter.compare.noise import CALIBRATION, REPEATS, Noise
-from hypocenter.compare.options import Options
-from hypocenter.compare.over_ranks import OverRanks
-from hypocenter.compare.rows import RunRows, StepRows
-from hypocenter.compare.spots import Spots
+from hypocenter.compare.aligned import Aligned, Aligner
+from hypocenter.compare.cards import Deck, deck
+from hypocenter.compare.comparison import Comparison, Matching, Pair, RowComparison, SiteCard, Spot, is_of_update
+from hypocenter.compare.distances.columns import NONE, Distances, bound, distances
+from hypocenter.compare.judged import Judged, Worst
+from hypocenter.compare.noise import CALIBRATION, REPEATS, Floors, Noise, with_first_bits
+from hypocenter.compare.pairing.manual_map import ManualMap
+from hypocenter.compare.rows import Flags, RunRows, Spots, StepRows
+from hypocenter.compare.step_alignment import shift_between
 from hypocenter.compare.values.depth import Depth
 from hypocenter.compare.values.recorded import RecordedValues as Recorded
-from hypocenter.compare.verdict import row_verdicts
+from hypocenter.compare.verdict import BUDGET, CANNOT_TELL, DIFFERS, row_verdicts
 from hypocenter.record.reader import RecordedRun
+
+_UNRELATED = 0.25  # relative error from which on two gradients have little in common
+_OF_PARAMETERS = ("param", "grad", "optimizer")
+_PHASES_OF_ACTIVATIONS = ("forward", "backward")
 
 
 @dataclass(kw_only=True)
@@ -164,3 +170,160 @@ def _is_exact(spot: Spot) -> bool:
     is_batch = spot.phase == "data" or (spot.phase == "forward" and spot.site == "" and spot.port.startswith("in"))
     is_rate = spot.phase == "optimizer" and spot.site != "clip_coef" and is_of_update(spot.site)
     return is_batch or is_rate
+
+
+class Negligible:
+    """Knows which parameters these are, once their gradients were seen.
+
+    Args:
+        pairs: of the matching.
+    """
+
+    def __init__(self, pairs: Sequence[Pair]) -> None:
+        spots = [pair.baseline[0] for pair in pairs]
+        self._is_gradient = np.array([s.phase == "grad" and s.port == "grad" for s in spots], np.bool_)
+        sites = {site: number for number, site in enumerate(dict.fromkeys(spot.site for spot in spots))}
+        self._site = np.array([sites[spot.site] for spot in spots], np.int64)
+        self._is_of_parameter = np.array([spot.phase in _OF_PARAMETERS for spot in spots], np.bool_)
+        self._known = np.zeros(len(sites), np.bool_)
+
+    def judge(
+        self, aligned: Aligned, distances: Distances, floors: Floors, verdicts: npt.NDArray[np.int8]
+    ) -> tuple[npt.NDArray[np.int8], Flags]:
+        """Verdicts in which rows of such parameters say nothing; and which rows these are."""
+        pair = aligned.pair
+        gradients = self._is_gradient[pair]
+        sizes = np.maximum(aligned.baseline.values["sumsq"], aligned.candidate.values["sumsq"])
+        whole = sizes[gradients].sum()
+        is_known = ~(aligned.baseline.without("sumsq") | aligned.candidate.without("sumsq"))
+        is_noise = gradients & is_known & (sizes <= floors.relative**2 * whole) & (distances.relative > _UNRELATED)
+        before = self._known.copy()
+        self._known[self._site[pair[is_noise]]] = True
+        rows = before[self._site[pair]] & self._is_of_parameter[pair]  # what an update with such a gradient made
+        rows |= self._known[self._site[pair]] & gradients
+        rows &= (verdicts == DIFFERS) | (verdicts == CANNOT_TELL)
+        return np.where(rows, CANNOT_TELL, verdicts).astype(np.int8), rows
+
+
+class OverRanks:
+    """Knows which rows to compare in which way. Of two runs of one process each all stays as it is.
+
+    Args:
+        pairs: of the matching.
+        runs: baseline and candidate.
+
+    Attributes:
+        is_on: one of the runs has several ranks.
+        notes: what was seen.
+    """
+
+    def __init__(self, pairs: Sequence[Pair], runs: Sequence[RecordedRun]) -> None:
+        spots = [pair.baseline[0] for pair in pairs]
+        self.is_on = any(len(run.ranks) > 1 for run in runs)
+        self._is_activation = np.array([spot.phase in _PHASES_OF_ACTIVATIONS for spot in spots], np.bool_)
+        self._is_batch = np.array(
+            [s.phase == "forward" and s.site == "" and s.port.startswith("in") for s in spots], np.bool_
+        )
+        self._is_whole = np.array([pair.layout.kind == "identity" for pair in pairs], np.bool_)
+        self.notes: list[str] = []
+
+    def with_sketches(self, aligned: Aligned, alike: Flags) -> Flags:
+        """Which rows may be compared by sketches: no activations, where samples come in another order."""
+        if not self.is_on or not self._is_reordered(aligned):
+            return alike
+        note = "the samples of a batch come in another order: activations are compared by sums and extremes alone"
+        self.notes += [note] if note not in self.notes else []
+        return alike & ~self._is_activation[aligned.pair]
+
+    def _is_reordered(self, aligned: Aligned) -> bool:
+        """Whether the model was given the same numbers in another order."""
+        at = np.flatnonzero(self._is_batch[aligned.pair])
+        mine, other = aligned.baseline.take(at), aligned.candidate.take(at)
+        both = np.intersect1d(mine.sketched, other.sketched)
+        if mine.sketch is None or other.sketch is None or not len(both):
+            return False
+        here, there = np.searchsorted(mine.sketched, both), np.searchsorted(other.sketched, both)
+        differs = (mine.sketch[here] != other.sketch[there]).any(axis=1)
+        return bool((differs & bound(mine, other).is_identical[both]).any())
+
+    def has_other_size(self, aligned: Aligned) -> Flags:
+        """Activations of which the ranks together hold more or less than the other side: not put together rightly.
+
+        How activations lie over ranks is told by their sizes, which can be taken for something that they are not.
+        """
+        pair = aligned.pair
+        guessed = self._is_activation[pair] & ~self._is_batch[pair] & self._is_whole[pair]
+        return guessed & (aligned.baseline.counts["n"] != aligned.candidate.counts["n"])
+
+
+def has_comparable_sketches(pair: Pair, baseline: Mapping[Spot, SiteCard], candidate: Mapping[Spot, SiteCard]) -> bool:
+    """Whether equal values give equal sketches on both sides.
+
+    A sketch knows rows and columns by their numbers: the last dimension is the columns, all others together the rows.
+    Padding at the end of rows or columns leaves the numbers of what is before it, where only the first dimension or the
+    last one grows.
+    """
+    layout = pair.layout
+    if layout.swapped or (len(pair.baseline) + len(pair.candidate) > 2 and layout.kind != "copies"):
+        return False
+    shapes = [cards[spots[0]].shape for cards, spots in ((baseline, pair.baseline), (candidate, pair.candidate))]
+    if layout.kind == "reshaped":
+        return all(len(shape) > 1 for shape in shapes) and shapes[0][-1] == shapes[1][-1]
+    if layout.kind == "padded":
+        return all(len(shape) > 1 for shape in shapes) and layout.dim in (0, len(shapes[0]) - 1)
+    return layout.kind in ("identity", "copies")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Of `compare_runs`."""
+
+    noise: Sequence[RecordedRun] = ()  # repeats of the baseline
+    budget: float = BUDGET  # up to budget × floor an error is noise
+    map: ManualMap | None = None
+    matching: Matching | None = None  # found before; else it is searched
+    is_wanted: Callable[[int], bool] | None = None  # steps of the baseline to compare; all when not given
+    site: str = ""  # shell pattern of the baseline's sites to compare
+    use_values: bool = True  # of level tensors, where both sides hold them
+    plugins: tuple[str, ...] = ()  # files with more fits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """What a page shows beside the answer."""
+
+    step: int | None = None  # of the baseline; None: nothing to look at by itself
+    rows: tuple[RowComparison, ...] = ()  # of that step, the worst micro-batch of each pair, in the order of the pairs
+    cards: tuple[tuple[SiteCard, ...], tuple[SiteCard, ...]] = ((), ())  # all spots of both runs, in execution order
+
+
+def scene_of(found: Comparison, baseline: RecordedRun, candidate: RecordedRun, options: Options | None = None) -> Scene:
+    """Read both recordings again up to the step of the first difference, and keep its rows.
+
+    Args:
+        found: what `compare_runs` said of these runs with these options.
+
+    Raises:
+        HypocenterError: a recording cannot be read.
+    """
+    decks = deck(baseline), deck(candidate)
+    cards = decks[0].cards, decks[1].cards
+    if found.first is None:
+        return Scene(cards=cards)
+    step = found.first.row.step if found.first.row is not None else found.first.step
+    pairs = found.matching.pairs
+    walk = Walk(
+        runs=(baseline, candidate), decks=decks, pairs=pairs, shift=shift_between(baseline, candidate),
+        options=options or Options(),
+    )  # fmt: skip
+    worst = Worst(pairs)
+    for judged in walk:  # from the start: what is noise is learnt on the way
+        if judged.aligned.step == step:
+            worst.take(judged)
+            break
+    return Scene(step=step, rows=tuple(worst.rows(_shapes_of(found, decks))), cards=cards)
+
+
+def _shapes_of(found: Comparison, decks: tuple[Deck, Deck]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    mine, other = (deck.by_spot for deck in decks)
+    return [(mine[pair.baseline[0]].shape, other[pair.candidate[0]].shape) for pair in found.matching.pairs]

@@ -6,9 +6,8 @@ import math
 from collections.abc import Iterator
 
 from hypocenter.compare.blame import Blame
-from hypocenter.compare.comparison import Comparison, Divergence, RowComparison
-from hypocenter.compare.counting import counts_from
-from hypocenter.compare.execution import is_given_to_loss
+from hypocenter.compare.comparison import Comparison, Divergence, RowComparison, is_given_to_loss
+from hypocenter.compare.verdict import counts_from
 
 
 def power(value: float) -> str:

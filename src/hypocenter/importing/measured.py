@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from hypocenter.compare.weights.checkpoint import Box, Tensor, boxes, extent, whole
 from hypocenter.compare.weights.elements import is_floating, values
-from hypocenter.compare.weights.tensor import Box, Tensor, boxes, extent, whole
 from hypocenter.nouns import Summary
 from hypocenter.summary.merge import merge_all
 from hypocenter.summary.reducers.numpy import summarize

@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from hypocenter.compare.weights.checkpoint import CheckpointError
+from hypocenter.compare.weights.checkpoint import CheckpointError, whole
 from hypocenter.compare.weights.elements import values
-from hypocenter.compare.weights.tensor import whole
 from hypocenter.diagnose.evidence import Evidence, OpFacts, Rerun, TensorFacts
 from hypocenter.diagnose.origin import Blame, blame
 from hypocenter.formats import FORMATS

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from hypocenter.compare.weights.checkpoint import CheckpointError
+from hypocenter.compare.weights.checkpoint import CheckpointError, whole
 from hypocenter.compare.weights.elements import values
-from hypocenter.compare.weights.tensor import whole
 from hypocenter.diagnose.evidence import Rerun
 from hypocenter.importing.mindspore_items import Execution
 from hypocenter.importing.mindspore_step import Step

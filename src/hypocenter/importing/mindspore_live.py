@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hypocenter import schedule
 from hypocenter.compare.rows import GRAPH
-from hypocenter.compare.weights.tensor import Tensor
+from hypocenter.compare.weights.checkpoint import Tensor
 from hypocenter.config import Config
 from hypocenter.diagnose.evidence import Evidence
 from hypocenter.importing.mindspore_evidence import evidence_of

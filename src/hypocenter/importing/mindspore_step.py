@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hypocenter.compare.rows import GRAPH
-from hypocenter.compare.weights.tensor import Tensor
+from hypocenter.compare.weights.checkpoint import Tensor
 from hypocenter.importing.mindspore_flow import Flow, calls
 from hypocenter.importing.mindspore_graph import GraphParameter, Node
 from hypocenter.importing.mindspore_items import Execution, Item

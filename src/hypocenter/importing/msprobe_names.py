@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from hypocenter.compare.naming.wrappers import unwrapped
+from hypocenter.compare.naming.tables import unwrapped
 
 Direction = Literal["forward", "backward", "parameters_grad", "debug"]
 _MODULES = ("Module", "Cell")

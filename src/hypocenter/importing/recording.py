@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from hypocenter._version import __version__
-from hypocenter.compare.weights.tensor import Tensor
+from hypocenter.compare.weights.checkpoint import Tensor
 from hypocenter.errors import HypocenterError
 from hypocenter.importing.text import writable, writable_reading
 from hypocenter.importing.values_out import Held, hold, write_values

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from hypocenter.compare.weights.tensor import Tensor
+from hypocenter.compare.weights.checkpoint import Tensor
 from hypocenter.nouns import Reading, StepRecord
 from hypocenter.record.facts_file import Facts
 

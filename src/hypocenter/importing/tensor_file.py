@@ -10,10 +10,8 @@ import numpy as np
 from numpy.lib import format as npy
 
 from hypocenter.compare.weights.archive import open_archive
-from hypocenter.compare.weights.checkpoint import CheckpointError
+from hypocenter.compare.weights.checkpoint import CheckpointError, StoredTensor, Tensor, boxes, reach, row_major
 from hypocenter.compare.weights.elements import STORED, values
-from hypocenter.compare.weights.stored import StoredTensor, reach, row_major
-from hypocenter.compare.weights.tensor import Tensor, boxes
 from hypocenter.compare.weights.unpickler import TensorRef
 from hypocenter.nouns import Summary
 from hypocenter.summary.merge import merge_all

@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hypocenter.compare.values.recorded import file_stem
-from hypocenter.compare.weights.checkpoint import CheckpointError
+from hypocenter.compare.weights.checkpoint import CheckpointError, Tensor
 from hypocenter.compare.weights.elements import SAFETENSORS
-from hypocenter.compare.weights.tensor import Tensor
 from hypocenter.compare.weights.writer import write_file
 from hypocenter.errors import HypocenterError
 

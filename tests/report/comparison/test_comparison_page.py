@@ -14,7 +14,7 @@ import pytest
 from made_comparison import FLOOR, diverged, hostile, pair, row, same, spot
 
 from hypocenter.compare.comparison import Comparison, Matching, SiteCard
-from hypocenter.compare.scene import Scene
+from hypocenter.compare.walk import Scene
 from hypocenter.report.comparison import html, junit, sarif
 from hypocenter.report.comparison.page import payload
 from hypocenter.report.comparison.page.material import Material

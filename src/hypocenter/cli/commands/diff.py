@@ -19,11 +19,10 @@ from hypocenter.cli.output_file import refuse_existing, write_file
 from hypocenter.compare.comparison import Comparison
 from hypocenter.compare.curves.catalogue import is_log
 from hypocenter.compare.engine import compare_runs
-from hypocenter.compare.options import Options
 from hypocenter.compare.pairing.manual_map import draft_map, read_map
-from hypocenter.compare.values.answer import values_of
-from hypocenter.compare.values.measured import Measured, measured
+from hypocenter.compare.values.measured import Measured, measured, values_of
 from hypocenter.compare.verdict import BUDGET
+from hypocenter.compare.walk import Options
 from hypocenter.errors import ConfigError
 from hypocenter.record.reader import open_run
 from hypocenter.report import value_table, wording

@@ -25,8 +25,8 @@ ANSWERS = {
     "error": "hypocenter.cli.error_answer:ErrorAnswer",
     "headroom": "hypocenter.report.headroom.json:Headroom",
     "isolation": "hypocenter.compare.isolation.isolated:Isolation",
-    "values": "hypocenter.compare.values.answer:Values",
-    "weights": "hypocenter.compare.weights.comparison:WeightsComparison",
+    "values": "hypocenter.compare.values.measured:Values",
+    "weights": "hypocenter.compare.weights.diff:WeightsComparison",
 }
 """Answers by the name in their `schema`: `hypocenter.curves/1` is that of `curves`."""
 

@@ -18,9 +18,9 @@ When it is wrong
 from __future__ import annotations
 
 from hypocenter.compare.case import Case
+from hypocenter.compare.clues import held_in
 from hypocenter.compare.comparison import Fit
 from hypocenter.compare.fitting import fit
-from hypocenter.compare.held_in import held_in
 from hypocenter.formats import format_of
 
 _TIMES = 16.0  # times eps: rounding of inputs, weights and outputs, and a short sum

@@ -17,16 +17,25 @@ import numpy as np
 
 from hypocenter.compare.cards import deck
 from hypocenter.compare.comparison import Matching, Pair, Spot
-from hypocenter.compare.isolation.isolated import Isolated, Isolation, OwnVerdict, answer, judged, noise_of
-from hypocenter.compare.isolation.perturbed import relative, rounding_floor, unit
+from hypocenter.compare.isolation.isolated import (
+    Isolated,
+    Isolation,
+    OwnVerdict,
+    answer,
+    judged,
+    noise_of,
+    relative,
+    rounding_floor,
+    unit,
+)
 from hypocenter.compare.isolation.recipes import Recipe, makers, named
 from hypocenter.compare.matching import match
 from hypocenter.compare.noise import ZONE
-from hypocenter.compare.options import Options
 from hypocenter.compare.step_alignment import shift_between
 from hypocenter.compare.values.bits import Array
 from hypocenter.compare.values.depth import Depth
 from hypocenter.compare.values.recorded import RecordedValues
+from hypocenter.compare.walk import Options
 from hypocenter.errors import NoRecordingError
 from hypocenter.record.facts_file import ModuleFacts
 from hypocenter.record.reader import RecordedRun

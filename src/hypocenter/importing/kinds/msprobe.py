@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hypocenter.compare.weights.checkpoint import CheckpointError
-from hypocenter.compare.weights.tensor import Tensor
+from hypocenter.compare.weights.checkpoint import CheckpointError, Tensor
 from hypocenter.importing.attributes import Attributes
 from hypocenter.importing.catalogue import Head, NotADumpError, importer
 from hypocenter.importing.entries import entries, last_of

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from hypocenter import __version__
 from hypocenter.compare.comparison import Comparison, Divergence, RowComparison
-from hypocenter.compare.counting import counts_from, source_of_floor
+from hypocenter.compare.verdict import counts_from, source_of_floor
 from hypocenter.compare.words import place, power
 from hypocenter.report import page as report_page
 from hypocenter.report import wording

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
-from hypocenter.compare.weights.comparison import Side, TensorComparison, Unmatched, WeightsComparison
+from hypocenter.compare.weights.diff import Side, TensorComparison, Unmatched, WeightsComparison
 from hypocenter.report import wording
 from hypocenter.report.columns import aligned, cut_rows
 from hypocenter.report.formats.terminal import to_text, wrapped

@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 
 from hypocenter.compare.weights.archive import open_archive
 from hypocenter.compare.weights.catalogue import reader
-from hypocenter.compare.weights.checkpoint import Checkpoint, CheckpointError
+from hypocenter.compare.weights.checkpoint import Box, Checkpoint, CheckpointError, Tensor
 from hypocenter.compare.weights.elements import STORED
 from hypocenter.compare.weights.folder import settings_beside, settings_of
 from hypocenter.compare.weights.readers.torch_file import CONTAINERS
-from hypocenter.compare.weights.tensor import Box, Tensor
 from hypocenter.compare.weights.unpickler import AT_MOST_BYTES, Bag, DType, TensorRef, loads
 from hypocenter.compare.weights.views import Patch, Tiled, one_of
 

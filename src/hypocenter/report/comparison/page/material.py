@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from hypocenter.compare.curves.of_runs import NamedCurves
-from hypocenter.compare.scene import Scene
+from hypocenter.compare.walk import Scene
 from hypocenter.record.facts_file import Facts
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hypocenter.compare.comparison import Spot
-from hypocenter.compare.execution import is_of_update
+from hypocenter.compare.comparison import Spot, is_of_update
 
 _OF_PARAMETERS = frozenset({"param", "grad", "optimizer", "scaler"})
 _OF_MODULES = frozenset({"forward", "backward"})

@@ -9,9 +9,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hypocenter.compare.comparison import Comparison, FloorSource, Pair, RowComparison, Spot
-from hypocenter.compare.counting import counts_from
-from hypocenter.compare.execution import stage_of
+from hypocenter.compare.comparison import Comparison, FloorSource, Pair, RowComparison, Spot, stage_of
+from hypocenter.compare.verdict import counts_from
 from hypocenter.compare.words import place
 from hypocenter.record.facts_file import Facts
 from hypocenter.report import wording

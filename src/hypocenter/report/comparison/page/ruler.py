@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from hypocenter.compare.comparison import Distance, Divergence
-from hypocenter.compare.counting import source_of_floor
+from hypocenter.compare.verdict import source_of_floor
 from hypocenter.compare.words import power
 
 WIDTH, HEIGHT = 560, 64  # pixels
