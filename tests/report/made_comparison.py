@@ -19,7 +19,7 @@ from hypocenter.compare.comparison import (
 )
 from hypocenter.compare.walk import Scene
 from hypocenter.nouns import Source
-from hypocenter.report.comparison.page.material import Material
+from hypocenter.report.comparison.page.payload import Material
 
 FLOOR = 2.0**-20
 HOSTILE = "</script><img src=x onerror=pwned=1>\u202e`${1}`"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypocenter.checklist.configuration import Value
+from hypocenter.checklist.checklist import Value
 from hypocenter.checklist.sheet import Sheet
 from hypocenter.checklist.words import boolean, number, whole
 

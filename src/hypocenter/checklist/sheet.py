@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from hypocenter.checklist.configuration import Setting, Value
-from hypocenter.checklist.entry import Entry, Given
-from hypocenter.checklist.tables import Table
+from hypocenter.catalogue import Catalogue
+from hypocenter.checklist.checklist import Entry, Given, Setting, Value
+from hypocenter.checklist.tables import Table, table
 from hypocenter.checklist.words import canonical
 
 _AT_MOST_NOTES = 200
+Settle = Callable[["Sheet"], None]
+FRAMEWORKS: Catalogue[Settle] = Catalogue("hypocenter.checklist.frameworks", "hypocenter.configuration_frameworks")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,3 +148,28 @@ class Sheet:
 def _loose(entry: Entry) -> Setting:
     why = None if entry.is_resolved else "the file alone does not say what this is"
     return Setting(item="", value=entry.value, spelled=entry.spelled, where=entry.where, unresolved=why)
+
+
+def framework(name: str) -> Callable[[Settle], Settle]:
+    """Register a function as the rules of the table of this name."""
+
+    def register(settle: Settle) -> Settle:
+        FRAMEWORKS.register(name, settle)
+        return settle
+
+    return register
+
+
+def settle(given: Given) -> Part:
+    """The settings that the entries of one file come to."""
+    sheet = Sheet(given, table(given.table))
+    sheet.start()
+    rules = FRAMEWORKS.entries().get(given.table)
+    if rules is not None:
+        rules(sheet)
+    return sheet.close()
+
+
+def part_of(sheet: Sheet) -> Part:
+    """What a sheet holds so far, for rules that settle a second one."""
+    return sheet.close()

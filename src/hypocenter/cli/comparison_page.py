@@ -12,7 +12,7 @@ from hypocenter.compare.walk import Options, scene_of
 from hypocenter.record.reader import RecordedRun
 from hypocenter.report import wording
 from hypocenter.report.comparison import html
-from hypocenter.report.comparison.page.material import Material
+from hypocenter.report.comparison.page.payload import Material
 from hypocenter.report.screen import write
 
 

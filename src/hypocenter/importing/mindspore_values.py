@@ -12,10 +12,8 @@ from dataclasses import dataclass, replace
 
 from hypocenter.compare.weights.checkpoint import CheckpointError, StoredTensor, Tensor
 from hypocenter.compare.weights.elements import STORED, item_bytes
-from hypocenter.importing.measured import Measured, measure
-from hypocenter.importing.mindspore_items import Execution, Item
-from hypocenter.importing.sink import Sink
-from hypocenter.importing.tensor_file import open_tensor
+from hypocenter.importing.mindspore_items import Execution, Item, Sink
+from hypocenter.importing.tensor_file import Measured, measure, open_tensor
 from hypocenter.nouns import Summary
 
 UNKNOWN = "counts histogram extremes sum sumsq"

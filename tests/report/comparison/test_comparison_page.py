@@ -16,10 +16,9 @@ from made_comparison import FLOOR, diverged, hostile, pair, row, same, spot
 from hypocenter.compare.comparison import Comparison, Matching, SiteCard
 from hypocenter.compare.walk import Scene
 from hypocenter.report.comparison import html, junit, sarif
+from hypocenter.report.comparison.html import ruler
 from hypocenter.report.comparison.page import payload
-from hypocenter.report.comparison.page.material import Material
-from hypocenter.report.comparison.page.ruler import ruler
-from hypocenter.report.comparison.page.states import CODES, UNMATCHED, states_of
+from hypocenter.report.comparison.page.payload import CODES, UNMATCHED, Material, states_of
 from hypocenter.report.comparison.page.tree import tree_of
 
 DIFFERS, EQUAL = CODES.index("differs"), CODES.index("equal")

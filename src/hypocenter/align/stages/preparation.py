@@ -14,9 +14,9 @@ from hypocenter.align.plan import SideName
 from hypocenter.align.rounding import unit
 from hypocenter.align.spots import is_batch, is_weight
 from hypocenter.align.verdicts import named, of_comparison, result
-from hypocenter.checklist.configuration import Configuration
+from hypocenter.checklist.checklist import Configuration
 from hypocenter.checklist.data.rows import of_batches
-from hypocenter.checklist.items.loading import load
+from hypocenter.checklist.items.item import load
 from hypocenter.compare.comparison import Comparison, RowComparison, SiteCard
 from hypocenter.compare.words import place
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hypocenter.checklist.settling import framework
-from hypocenter.checklist.sheet import Sheet
+from hypocenter.checklist.sheet import Sheet, framework
 from hypocenter.checklist.words import boolean
 
 _STRATEGY, _RESHARD = "fsdp_config.fsdp_sharding_strategy", "fsdp_config.fsdp_reshard_after_forward"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypocenter.checklist.settling import framework
-from hypocenter.checklist.sheet import Sheet
+from hypocenter.checklist.sheet import Sheet, framework
 from hypocenter.checklist.words import boolean, dtype, number, product
 
 _RATES = ("scheduler.params.warmup_max_lr", "optimizer.params.lr")

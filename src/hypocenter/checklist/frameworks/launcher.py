@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hypocenter.checklist.settling import framework
-from hypocenter.checklist.sheet import Sheet
+from hypocenter.checklist.sheet import Sheet, framework
 from hypocenter.checklist.words import number
 
 _PER_NODE = ("nproc_per_node", "num_gpus", "ntasks_per_node")

@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from hypocenter.checklist import mindspeed
-from hypocenter.checklist.configuration import Value
-from hypocenter.checklist.settling import framework
-from hypocenter.checklist.sheet import Sheet
+from hypocenter.checklist.checklist import Value
+from hypocenter.checklist.sheet import Sheet, framework
 from hypocenter.checklist.words import boolean, canonical, dtype, gated, number, whole
 
 

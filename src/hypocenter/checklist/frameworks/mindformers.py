@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypocenter.checklist.configuration import Value
-from hypocenter.checklist.entry import Entry, Given
-from hypocenter.checklist.settling import framework, part_of
-from hypocenter.checklist.sheet import Sheet
+from hypocenter.checklist.checklist import Entry, Given, Value
+from hypocenter.checklist.sheet import Sheet, framework, part_of
 from hypocenter.checklist.tables import read_toml, table
 from hypocenter.checklist.words import boolean, canonical, dtype, gated, number, whole
 

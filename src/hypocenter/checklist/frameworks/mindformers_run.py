@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hypocenter.checklist.settling import framework
-from hypocenter.checklist.sheet import Sheet
+from hypocenter.checklist.sheet import Sheet, framework
 
 
 @framework("mindformers_run")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypocenter.checklist.settling import framework
-from hypocenter.checklist.sheet import Sheet
+from hypocenter.checklist.sheet import Sheet, framework
 from hypocenter.checklist.words import boolean, dtype, number, whole
 
 _FLASH = {"fa2": True, "fa3": True, "flash_attention_2": True, "sdpa": True, "eager": False, "disabled": False}

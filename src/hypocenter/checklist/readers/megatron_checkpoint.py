@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hypocenter.checklist.catalogue import Source, reader
-from hypocenter.checklist.configuration import Value
-from hypocenter.checklist.entry import ConfigurationError, Entry, Given
+from hypocenter.checklist.checklist import ConfigurationError, Entry, Given, Value
 from hypocenter.checklist.words import plain
 from hypocenter.compare.weights.archive import is_archive
 from hypocenter.compare.weights.checkpoint import CheckpointError

@@ -17,8 +17,7 @@ from hypocenter.importing.catalogue import IMPORTERS
 from hypocenter.record import sinks
 from hypocenter.record.catalogue import sink_names
 from hypocenter.report import catalogue, manuals, wording
-from hypocenter.report.columns import aligned
-from hypocenter.report.screen import write
+from hypocenter.report.screen import aligned, write
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,8 @@ import click
 
 from hypocenter.errors import UnknownNameError
 from hypocenter.json_answer import published
-from hypocenter.report.nearest import nearest
 from hypocenter.report.screen import write
+from hypocenter.report.wording import nearest
 
 ANSWERS = {
     "alignment": "hypocenter.align.alignment:Alignment",

@@ -16,10 +16,9 @@ from hypocenter.nouns import Diagnosis, Finding, Place, Run, StepRecord
 from hypocenter.report import page, wording
 from hypocenter.report.few_rows import few_rows
 from hypocenter.report.outline import Recorded, outline
-from hypocenter.report.page.carried import replayed_scales
 from hypocenter.report.page.diary import diary_of
 from hypocenter.report.page.document import embedded, file_text, policy, shell
-from hypocenter.report.page.payload import payload
+from hypocenter.report.page.payload import payload, replayed_scales
 from hypocenter.report.page.ranks import ranks_of
 from hypocenter.report.page.upstream import Upstream, upstream_of
 from hypocenter.report.rank_states import rank_states

@@ -14,7 +14,7 @@ from hypocenter._version import __version__
 from hypocenter.report import wording
 from hypocenter.report.headroom import words
 from hypocenter.report.headroom.answer import Answer, Line
-from hypocenter.report.headroom.cells import Axis, axis_of, level, shares
+from hypocenter.report.headroom.words import Axis, axis_of, level, shares
 
 MOST_ROWS = 400  # sites of one picture; the rest is counted
 MOST_CELLS = 64
