@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hypocenter.align.nudged import Nudged
+from hypocenter.align.repeats import Nudged
 from hypocenter.align.rounding import rounding, unit
 from hypocenter.compare.values.bits import decoded
 from hypocenter.compare.weights.checkpoint import Box, Tensor, whole

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import jsonschema
 
-from hypocenter.align.alignment import STAGES, Alignment, StageResult
+from hypocenter.align.alignment import STAGES, Alignment, StageResult, result
 from hypocenter.align.engine import alignment_of
 from hypocenter.align.plan import plan_of
-from hypocenter.align.verdicts import result
 from hypocenter.json_answer import published, to_json
 from hypocenter.report.alignment import html, terminal
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hypocenter.detect import engine
-from hypocenter.detect.consequence import Episode, episode_of, episodes
 from hypocenter.detect.engine import SELECTS, Engine, Rule, rules
+from hypocenter.diagnose.consequences import Episode, episode_of, episodes
 from hypocenter.errors import UnknownNameError
 from hypocenter.manual import Manual
 from hypocenter.nouns import Finding, Reading, StepRecord, Summary

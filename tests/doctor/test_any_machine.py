@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from made_machine import Made, codes
 
 from hypocenter.doctor.answering import answer
-from hypocenter.doctor.architectures import listed_in, runs_on
+from hypocenter.doctor.hardware import listed_in, runs_on
 from hypocenter.doctor.settings import compare, examine_settings, snapshot
 from hypocenter.json_answer import plain
 from hypocenter.report.doctor import terminal

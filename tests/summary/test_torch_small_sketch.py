@@ -5,8 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hypocenter.summary.reducers.torch_sketch import sketch_of
-from hypocenter.summary.reducers.torch_small_sketch import SMALL, small_sketches
+from hypocenter.summary.reducers.torch_sketch import SMALL, sketch_of, small_sketches
 from hypocenter.summary.sketch import K
 
 

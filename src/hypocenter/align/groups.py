@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hypocenter.align.spots import is_weight
+from hypocenter.align.context import is_weight
 from hypocenter.compare.clues import say
 from hypocenter.compare.comparison import Matching
 from hypocenter.record.reader import RecordedRun

@@ -29,7 +29,7 @@ from hypocenter.compare.verdict import CANNOT_TELL, DIFFERS, EQUAL, apart_from, 
 from hypocenter.compare.walk import Options
 from hypocenter.compare.words import sentence, whys
 from hypocenter.detect.whole import end_doubts
-from hypocenter.diagnose.job_end import jobs_of
+from hypocenter.diagnose.deaths import jobs_of
 from hypocenter.record.facts_file import Facts, ModuleFacts
 from hypocenter.record.reader import RecordedRun
 

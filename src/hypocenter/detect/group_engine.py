@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from hypocenter.catalogue import Catalogue
-from hypocenter.detect.job import Job
+from hypocenter.detect.endings import Job
 from hypocenter.detect.panel import Panel
 from hypocenter.errors import UnknownNameError
 from hypocenter.manual import Manual, parse

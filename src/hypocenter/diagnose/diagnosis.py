@@ -1,28 +1,37 @@
-"""A recording in, its Diagnosis out: rules over rows, evidence judged, consequences folded, causes first."""
+"""A recording in, its Diagnosis out: rules over rows, evidence judged, consequences folded, causes first.
+
+Along a pipeline a bad value is handed on: a stage that received it has done nothing wrong.
+
+Forward hands activations to later stages, backward gradients to earlier ones. A replay on one stage sees a bad input,
+or a bad gradient that comes from nowhere, and can only say so; the stage that made it has evidence of its own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+# pyright: reportAttributeAccessIssue=false
+# (pyarrow.compute makes its functions when it is imported)
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from hypocenter.detect import engine, group_engine
-from hypocenter.detect.whole import doubts
+from hypocenter.detect.misuse import STILL, TRAINED
+from hypocenter.detect.whole import Looked, doubts
 from hypocenter.diagnose import deaths, verdicts
-from hypocenter.diagnose.exhibits import Exhibits, load
-from hypocenter.diagnose.faulty_device import with_device
+from hypocenter.diagnose.deaths import jobs_of
+from hypocenter.diagnose.evidence import Evidence
+from hypocenter.diagnose.exhibits import Exhibit, Exhibits, exhibited, load
 from hypocenter.diagnose.fold import fold
 from hypocenter.diagnose.group import Folded
-from hypocenter.diagnose.handed_on import without_received
-from hypocenter.diagnose.job_end import jobs_of
 from hypocenter.diagnose.laws import with_laws
-from hypocenter.diagnose.looked import Still, looked_at, still_in
-from hypocenter.diagnose.panels import panels_of
-from hypocenter.diagnose.ranks import together
-from hypocenter.diagnose.rows import Recorded, extent, holds_values, steps_of
+from hypocenter.diagnose.panels import arrow, panels_of
+from hypocenter.diagnose.ranks import together, with_device
+from hypocenter.diagnose.rows import Recorded, extent, holds_values, scanned, steps_of
 from hypocenter.diagnose.shelf import Shelf
-from hypocenter.nouns import Diagnosis, Finding, Place, Status, StepRecord
+from hypocenter.nouns import Diagnosis, Finding, Place, Reading, Status, StepRecord
 
 _NONFINITE = ("HC104",)  # values that are not finite, of which a dump does not show what became
+_PARTS = {"forward": "outputs", "backward": "gradients", "grad": "gradients", "param": "parameters"}
 
 
 def diagnose(recorded: Recorded, plugins: Sequence[str] = ()) -> Diagnosis:
@@ -141,3 +150,99 @@ def _notes(recorded: Recorded, exhibits: Exhibits) -> tuple[str, ...]:
             )
         )
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Still:
+    """A count of parameters, as the end of a rank's run left it. `site`: TRAINED or STILL."""
+
+    site: str
+    n: int
+
+
+def still_in(readings: Iterable[Reading]) -> list[Still]:
+    """The counts among rows."""
+    return [Still(site=r.site, n=int(r.summary.sum)) for r in readings if r.site in (TRAINED, STILL)]
+
+
+def looked_at(recorded: Recorded, records: Mapping[tuple[int, int], StepRecord], still: Sequence[Still]) -> Looked:
+    """What was seen of the run.
+
+    Args:
+        recorded: an open recording.
+        records: its step records by (rank, step).
+        still: counts of parameters.
+    """
+    found = list(records.values())
+    at = ["losses"] if _any(r.loss for r in found) else []
+    at += ["gradients"] if _any(r.grad_norm for r in found) else []
+    if "gradients" not in at:
+        at += _in_rows(recorded)
+    return Looked(
+        at=tuple(dict.fromkeys(at)),
+        n_trained=sum(s.n for s in still if s.site == TRAINED),
+        n_still=sum(s.n for s in still if s.site == STILL),
+        lr_was_zero=bool(found) and all(r.lr == 0 for r in found),
+    )
+
+
+def _any(values: Iterable[float | None]) -> bool:
+    return any(value is not None for value in values)
+
+
+def _in_rows(recorded: Recorded) -> list[str]:
+    """What rows tell of; of a dump any value is something."""
+    if recorded.run.imported is not None:
+        return ["values"] if holds_values(recorded) else []
+    return [name for phase, name in _PARTS.items() if any(t.num_rows for _, t in scanned(recorded, _of(phase)))]
+
+
+def _of(phase: str) -> Any:
+    def where(table: Any) -> Any:
+        import pyarrow.compute as pc
+
+        return pc.equal(table["phase"], arrow(phase))
+
+    return where
+
+
+def without_received(exhibits: Exhibits, places: Mapping[int, Place]) -> Exhibits:
+    """The same exhibits; those that show what another stage of their pipeline made say no more than that."""
+    if not any(len(place.groups.get("pp", ())) > 1 for place in places.values()):
+        return exhibits
+    found = [_told(exhibit, maker) if (maker := _maker(exhibit, exhibits, places)) is not None else exhibit
+             for exhibit in exhibits.found]  # fmt: skip
+    found.sort(key=lambda e: (e.finding.step, not e.is_located, e.finding.rank))
+    return replace(exhibits, found=tuple(found))
+
+
+def _maker(exhibit: Exhibit, exhibits: Exhibits, places: Mapping[int, Place]) -> int | None:
+    """The rank of the stage, upstream of what the exhibit shows, that the bad value came from."""
+    rank, step = exhibit.finding.rank, exhibit.finding.step
+    stages = places[rank].groups.get("pp", ()) if rank in places else ()
+    if rank not in stages or not (_from_before(exhibit.evidence) or _from_behind(exhibit.evidence)):
+        return None
+    here = stages.index(rank)
+    upstream = stages[:here] if _from_before(exhibit.evidence) else stages[here + 1 :]
+    others = (e for e in exhibits.found if e.finding.step <= step and e.finding.rank in upstream and e.is_located)
+    return next((e.finding.rank for e in others if not _from_before(e.evidence) and not _from_behind(e.evidence)), None)
+
+
+def _from_before(evidence: Evidence) -> bool:
+    """A stage's input was bad: an argument of its call, or a tensor that Megatron-Core has put into the stage."""
+    is_forward = evidence.origin is None or evidence.origin.phase == "forward"
+    return evidence.leaf is not None and evidence.leaf_kind in ("batch", "external") and is_forward
+
+
+def _from_behind(evidence: Evidence) -> bool:
+    """A gradient came into backward that no operation here made; not by a hook on a parameter's own gradient."""
+    origin = evidence.origin
+    if origin is None or evidence.leaf is None or evidence.leaf_kind != "external":
+        return False
+    return origin.phase == "backward" and "AccumulateGrad" not in origin.node
+
+
+def _told(exhibit: Exhibit, maker: int) -> Exhibit:
+    why_not = f"the value came from rank {maker}, another stage of the pipeline"
+    evidence = replace(exhibit.evidence, origin=None, leaf=None, path=(), killed=(), why_not=why_not, nan_maker=None)
+    return exhibited(evidence, rank=exhibit.finding.rank, bundle=exhibit.finding.bundle)

@@ -1,17 +1,24 @@
-"""Panels of a recording: the rows that rules over ranks ask for, step by step, of all ranks together."""
+"""Panels of a recording: the rows that rules over ranks ask for, step by step, of all ranks together.
 
-# pyright: reportAttributeAccessIssue=false
-# (pyarrow.compute makes its functions when it is imported)
+Constants for Arrow's functions, made once.
+
+Handed a plain Python value, pyarrow infers its type each time and tries to import dateutil for it: 0.1 ms where that is
+not installed, and a job of many ranks asks tens of thousands of times.
+"""
 
 from __future__ import annotations
 
+# pyright: reportAttributeAccessIssue=false
+# (pyarrow.compute makes its functions when it is imported)
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
+
+import pyarrow as pa
 
 from hypocenter.detect.group_engine import GroupReads
 from hypocenter.detect.panel import JobHistory, Panel
-from hypocenter.diagnose.arrow_scalars import arrow
 from hypocenter.diagnose.shelf import Shelf
 from hypocenter.nouns import Place, StepRecord
 
@@ -72,3 +79,9 @@ def of_ranks(table: Any, reads: Collection[GroupReads]) -> Any:
     for word in reads:
         mask = columns[word]() if mask is None else pc.or_(mask, columns[word]())
     return mask
+
+
+@lru_cache(maxsize=256, typed=True)
+def arrow(value: str | int | float) -> pa.Scalar:
+    """The value as an Arrow scalar."""
+    return pa.scalar(value)

@@ -17,8 +17,7 @@ import numpy as np
 from hypocenter.detect.engine import LARGE_HALF, Reads
 from hypocenter.detect.group_engine import GroupReads
 from hypocenter.detect.peaks import NEAR_LIMIT
-from hypocenter.diagnose.arrow_scalars import arrow
-from hypocenter.diagnose.panels import of_ranks
+from hypocenter.diagnose.panels import arrow, of_ranks
 from hypocenter.diagnose.shelf import Shelf
 from hypocenter.nouns import Place, Reading, Run, StepRecord
 from hypocenter.record.whereabouts import Whereabouts

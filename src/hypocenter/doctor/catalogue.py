@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from hypocenter.catalogue import Catalogue
-from hypocenter.doctor.answer import Area, Check
+from hypocenter.doctor.answer import Area, Check, Verdict, cannot_tell
 from hypocenter.doctor.machine import Machine
-from hypocenter.doctor.verdict import Verdict, cannot_tell
 from hypocenter.manual import Manual, parse
 
 Look = Callable[[Machine], Verdict]

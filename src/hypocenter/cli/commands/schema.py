@@ -22,7 +22,7 @@ ANSWERS = {
     "determinism": "hypocenter.compare.repeats.answer:Determinism",
     "diagnosis": "hypocenter.nouns:Diagnosis",
     "doctor": "hypocenter.doctor.answer:Answer",
-    "error": "hypocenter.cli.error_answer:ErrorAnswer",
+    "error": "hypocenter.cli.entry:ErrorAnswer",
     "headroom": "hypocenter.report.headroom.json:Headroom",
     "isolation": "hypocenter.compare.isolation.isolated:Isolation",
     "values": "hypocenter.compare.values.measured:Values",

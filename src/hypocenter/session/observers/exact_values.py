@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from hypocenter.summary.reducers.torch_small_sketch import small_sketches
+from hypocenter.summary.reducers.torch_sketch import small_sketches
 from hypocenter.tap.digest import digests, to_host
 
 Fact = tuple[int | None, tuple[float, ...]]  # digest, sketch; None and () where there are no values

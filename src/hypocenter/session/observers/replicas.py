@@ -20,7 +20,7 @@ from hypocenter.nouns import Phase, Reading, Summary
 from hypocenter.schedule import parse
 from hypocenter.session.check import scalar_reading
 from hypocenter.session.observer import Context, Observer, Update
-from hypocenter.summary.reducers.torch_small_sketch import small_sketches
+from hypocenter.summary.reducers.torch_sketch import small_sketches
 from hypocenter.tap.digest import digests, to_host
 from hypocenter.tap.gradients import local
 from hypocenter.tap.placement import Placements, Wrappers, placement_of_gradient, sees_whole_gradients
