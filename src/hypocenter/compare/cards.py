@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hypocenter.compare.comparison import SiteCard, Spot, stage_of
+from hypocenter.compare.comparison import SiteCard, Spot, stages_of
 from hypocenter.compare.ranks import of_job, shape_of
 from hypocenter.compare.rows import KEY, Compared, Spots, ahead, by_step, is_compared
 from hypocenter.diagnose import logical
@@ -53,7 +53,8 @@ def deck(run: RecordedRun) -> Deck:
         _collect(whole, firsts, found)
     if len(run.ranks) > 1:
         _collect(_of_all_ranks(run, columns, is_first), firsts, found)
-    ordered = sorted(found, key=lambda spot: (stage_of(spot), found[spot]["order"], firsts[spot], spot.port))
+    stage = dict(zip(found, stages_of(found), strict=True))
+    ordered = sorted(found, key=lambda spot: (stage[spot], found[spot]["order"], firsts[spot], spot.port))
     cards = [_card(spot, found[spot], order) for order, spot in enumerate(ordered)]
     return Deck(cards=tuple(cards), steps=firsts)
 

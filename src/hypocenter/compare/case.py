@@ -199,10 +199,11 @@ def case_of(
 
 def paired_rows(judged: Judged) -> tuple[PairedRow, ...]:
     """The rows of a step as nouns, both sides."""
-    sides = [_values(rows) for rows in (judged.aligned.baseline, judged.aligned.candidate)]
+    rows = judged.rows(range(len(judged)))
+    sides = [_values(side) for side in (judged.aligned.baseline, judged.aligned.candidate)]
     return tuple(
-        PairedRow(comparison=judged.row(at), baseline=sides[0][at], candidate=sides[1][at], stage=int(stage))
-        for at, stage in enumerate(judged.aligned.stage)
+        PairedRow(comparison=row, baseline=mine, candidate=other, stage=int(stage))
+        for row, mine, other, stage in zip(rows, *sides, judged.aligned.stage, strict=True)
     )
 
 

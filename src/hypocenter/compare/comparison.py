@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -207,6 +208,11 @@ class Comparison:
     notes: tuple[str, ...] = ()
 
 
+def stages_of(spots: Iterable[Spot]) -> list[int]:
+    """The stage of each spot, as `stage_of` tells it."""
+    return [stage_of(spot) for spot in spots]
+
+
 def stage_of(spot: Spot) -> int:
     """Where the spot stands: STAGES, then what acts at the update. Rows of one stage follow their `order`."""
     if spot.phase == "optimizer" and is_of_update(spot.site):
@@ -221,6 +227,16 @@ def stage_of(spot: Spot) -> int:
 def is_given_to_loss(spot: Spot) -> bool:
     """Whether it is what the loss is computed from beside the model's output: labels, weights."""
     return spot.phase == "data" and spot.site.startswith("batch.loss")
+
+
+def are_exact(spots: Iterable[Spot]) -> list[bool]:
+    """Which spots hold what a program is given or told, which has no noise: a batch, a learning rate."""
+    return [
+        spot.phase == "data"
+        or (spot.phase == "forward" and spot.site == "" and spot.port.startswith("in"))
+        or (spot.phase == "optimizer" and spot.site != "clip_coef" and is_of_update(spot.site))
+        for spot in spots
+    ]
 
 
 def is_of_update(site: str) -> bool:

@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from hypocenter.compare.aligned import Aligned
-from hypocenter.compare.comparison import Distance, Floor, FloorSource, Pair, RowComparison, Spot
-from hypocenter.compare.distances.columns import NONE, Distances, depth_word
-from hypocenter.compare.noise import ASSUMED, Floors, source_word
+from hypocenter.compare.comparison import Pair, RowComparison, Spot
+from hypocenter.compare.distances.columns import NONE, Distances
+from hypocenter.compare.noise import ASSUMED, Floors
 from hypocenter.compare.rows import Flags, Reals
-from hypocenter.compare.verdict import CANNOT_TELL, DIFFERS, WITHIN, noise_up_to, word
+from hypocenter.compare.verdict import CANNOT_TELL, DIFFERS, VERDICTS, WITHIN, noise_up_to
 
 _RANKS = {DIFFERS: 3.0, CANNOT_TELL: 2.0, WITHIN: 1.0}
 _APART = 1e6  # between ranks; errors in units of noise are taken to their logarithm, far below it
@@ -90,13 +90,24 @@ class Judged:
 
     def row(self, at: int) -> RowComparison:
         """One row as a noun."""
+        return self.rows([at])[0]
+
+    def rows(self, at: Sequence[int]) -> list[RowComparison]:
+        """Some rows as nouns."""
         a = self.aligned
-        return RowComparison(
-            pair=self.pairs[int(a.pair[at])], step=a.step, microbatch=int(a.baseline.microbatch[at]),
-            order=int(a.baseline.order[at]), distance=self.distances.row(at), floor=self.floors.row(at),
-            verdict=word(int(self.verdicts[at])), since=a.step if self.differs[at] else None,
-            dtypes=(str(a.baseline.dtype[at]), str(a.candidate.dtype[at])),
+        columns = (a.pair, a.baseline.microbatch, a.baseline.order, self.verdicts, self.differs)
+        dtypes = zip(a.baseline.dtype[at], a.candidate.dtype[at], strict=True)
+        rows = zip(
+            *(column[at].tolist() for column in columns), self.distances.rows(at), self.floors.rows(at), dtypes,
+            strict=True,
         )  # fmt: skip
+        return [
+            RowComparison(
+                pair=self.pairs[pair], step=a.step, microbatch=microbatch, order=order, distance=distance, floor=floor,
+                verdict=VERDICTS[verdict], since=a.step if differs else None, dtypes=(str(mine), str(other)),
+            )
+            for pair, microbatch, order, verdict, differs, distance, floor, (mine, other) in rows
+        ]  # fmt: skip
 
 
 class Worst:
@@ -146,26 +157,20 @@ class Worst:
 
     def rows(self, shapes: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> list[RowComparison]:
         """The worst row of each pair that was compared, in the order of the pairs."""
-        return [self._row(at, shapes[at]) for at in np.flatnonzero(np.isfinite(self._score)).tolist()]
-
-    def _row(self, at: int, shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> RowComparison:
-        ints = {name: int(column[at]) for name, column in self._ints.items()}
-        reals = {name: float(column[at]) for name, column in self._reals.items()}
-        source: FloorSource = source_word(ints["source"])
-        return RowComparison(
-            pair=self.pairs[at], step=ints["step"], microbatch=ints["microbatch"], order=ints["order"],
-            distance=self._distance(ints["depth"], reals),
-            floor=Floor(relative=reals["floor"], source=source, n_samples=ints["n_samples"]),
-            verdict=word(ints["verdict"]), since=int(self._since[at]) if self._since[at] >= 0 else None,
-            dtypes=(str(self._dtypes[at, 0]), str(self._dtypes[at, 1])), shapes=shapes,
-        )  # fmt: skip
-
-    def _distance(self, depth: int, reals: dict[str, float]) -> Distance | None:
-        name = depth_word(depth)
-        if name is None:
-            return None
-        return Distance(
-            depth=name, relative=reals["relative"], low=reals["low"], high=reals["high"],
-            cosine=None if np.isnan(reals["cosine"]) else reals["cosine"],
-            scale=None if np.isnan(reals["scale"]) else reals["scale"],
-        )  # fmt: skip
+        at = np.flatnonzero(np.isfinite(self._score))
+        reals = {name: column[at] for name, column in self._reals.items()}
+        ints = {name: column[at] for name, column in self._ints.items()}
+        floors = Floors(relative=reals.pop("floor"), source=ints["source"].astype(np.int8), n_samples=ints["n_samples"])
+        distances = Distances(depth=ints["depth"].astype(np.int8), **reals, is_equal=np.zeros(len(at), np.bool_))
+        every = list(range(len(at)))
+        return [
+            RowComparison(
+                pair=self.pairs[number], step=int(ints["step"][i]), microbatch=int(ints["microbatch"][i]),
+                order=int(ints["order"][i]), distance=distance, floor=floor, verdict=VERDICTS[ints["verdict"][i]],
+                since=int(self._since[number]) if self._since[number] >= 0 else None,
+                dtypes=(str(self._dtypes[number, 0]), str(self._dtypes[number, 1])), shapes=shapes[number],
+            )
+            for i, (number, distance, floor) in enumerate(
+                zip(at.tolist(), distances.rows(every), floors.rows(every), strict=True)
+            )
+        ]  # fmt: skip

@@ -95,7 +95,7 @@ def _in_order(cards: Sequence[SiteCard]) -> tuple[SiteCard, ...]:
 def _asked(entry: Matcher, task: Task, notes: list[str]) -> list[Pair]:
     """What a matcher gives, less what it may not give: spots that are not left over, or that it gave before."""
     try:
-        return list(_disjoint(entry.pair(task), task))
+        return list(_disjoint(list(entry.pair(task)), task))
     except HypocenterError:
         raise
     except Exception as error:  # a stranger's matcher is listed as broken, never fatal

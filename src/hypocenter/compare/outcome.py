@@ -21,7 +21,7 @@ from hypocenter.compare.comparison import (
     Verdict,
     is_given_to_loss,
 )
-from hypocenter.compare.distances.columns import NONE, depth_word
+from hypocenter.compare.distances.columns import DEPTHS, NONE
 from hypocenter.compare.judged import Judged
 from hypocenter.compare.updates.compare import compare_updates
 from hypocenter.compare.updates.comparison import UpdateDifference
@@ -93,7 +93,7 @@ def outcome(
     found = Comparison(
         baseline=str(runs[0].directory), candidate=str(runs[1].directory), status=status,
         first=blame.divergence if blame is not None and is_clear else None, rows=tuple(rows), matching=matching,
-        floor_source=tally.floor_source, budget=options.budget, depth=depth_word(tally.deepest),
+        floor_source=tally.floor_source, budget=options.budget, depth=DEPTHS[tally.deepest],
         n_steps=tally.n_steps, n_rows=tally.n_rows, n_noisy=tally.n_noisy, n_samples=tally.n_samples,
         n_differ=tally.n_differ, notes=_notes(tally, matching),
         cause=_plain_cause(blame) if blame is not None and is_clear else None,

@@ -48,7 +48,7 @@ HANDED_ON = 4  # rows that chance puts beyond their floors together
 LEVEL = 0.01  # of comparisons of good runs in which chance may do more than these limits say
 PLAIN = 2.0  # times AT: what is nearer to a floor of one sample accuses nobody, however few rows there are
 EQUAL, WITHIN, DIFFERS, CANNOT_TELL = range(4)
-_WORDS: tuple[RowVerdict, ...] = ("equal", "within-noise", "differs", "cannot-tell")
+VERDICTS: tuple[RowVerdict, ...] = ("equal", "within-noise", "differs", "cannot-tell")
 BUDGET = AT  # times a measured floor
 
 
@@ -79,11 +79,6 @@ def _sure_from(floors: Floors, budget: float, n: int) -> Reals:
     """From how many times `noise_up_to` on an error is none of n rows of noise. Of a bound there is no rare sample."""
     of_samples = np.where(floors.source == ASSUMED, ZONE, apart_from(n, budget, floors.n_samples) / budget)
     return np.where((floors.source == ROUNDING) | (floors.source == NO_FLOOR), 1.0, of_samples)
-
-
-def word(code: int) -> RowVerdict:
-    """The verdict as it is written."""
-    return _WORDS[code]
 
 
 def apart_from(n: int, budget: float, n_samples: Ints | int = 1) -> Reals:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from hypocenter.compare.aligned import Aligned, Aligner
 from hypocenter.compare.cards import Deck, deck
-from hypocenter.compare.comparison import Comparison, Matching, Pair, RowComparison, SiteCard, Spot, is_of_update
+from hypocenter.compare.comparison import Comparison, Matching, Pair, RowComparison, SiteCard, Spot, are_exact
 from hypocenter.compare.distances.columns import NONE, Distances, bound, distances
 from hypocenter.compare.judged import Judged, Worst
 from hypocenter.compare.noise import CALIBRATION, REPEATS, Floors, Noise, with_first_bits
@@ -62,7 +62,7 @@ class Walk:
         mine, theirs, *others = [Recorded(run, is_wanted=use) for run in (*self.runs, *self.options.noise)]
         self.values = Depth(baseline=mine, candidate=theirs, shift=self.shift)
         self.repeated = [Depth(baseline=mine, candidate=other) for other in others]
-        self.noise = Noise(self._cards, np.array([_is_exact(card.spot) for card in self._cards], np.bool_))
+        self.noise = Noise(self._cards, np.array(are_exact(card.spot for card in self._cards), np.bool_))
 
     def __iter__(self) -> Iterator[Judged]:
         if not self.pairs:
@@ -163,13 +163,6 @@ def _with_itself(pair: Pair, spots: tuple[Spot, ...]) -> Pair:
     """One side of a pair in two runs of the same program; of copies one is enough, and has a sketch."""
     spots = spots[:1] if pair.layout.kind == "copies" else spots
     return Pair(baseline=spots, candidate=spots, by="exact")
-
-
-def _is_exact(spot: Spot) -> bool:
-    """What a program is given or told has no noise."""
-    is_batch = spot.phase == "data" or (spot.phase == "forward" and spot.site == "" and spot.port.startswith("in"))
-    is_rate = spot.phase == "optimizer" and spot.site != "clip_coef" and is_of_update(spot.site)
-    return is_batch or is_rate
 
 
 class Negligible:

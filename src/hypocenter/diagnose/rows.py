@@ -241,7 +241,7 @@ def _tells(table: Any) -> Any:
 
 
 def _of_rank(table: Any, reads: Collection[Reads], whole: Any = None) -> Any:
-    """Which rows `detect.engine.SELECTS` says yes of for at least one word, computed on columns; None: no row."""
+    """Which rows of a table some of these words of `detect.engine.Reads` mean; None: no row."""
     import pyarrow.compute as pc
 
     columns: dict[Reads, Callable[[], Any]] = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping
 
 from rich.text import Text
@@ -17,7 +16,7 @@ from hypocenter.diagnose import verdicts
 from hypocenter.doctor import catalogue as doctor_catalogue
 from hypocenter.doctor import settings
 from hypocenter.doctor.over_ranks import pages as over_ranks
-from hypocenter.manual import Manual, parse
+from hypocenter.manual import Manual, page_of
 from hypocenter.report.formats.terminal import to_text, wrapped
 from hypocenter.report.screen import Screen
 
@@ -28,7 +27,7 @@ _SOURCE_WIDTH = 90  # columns: a line of a page that is shorter, and had room fo
 def rules() -> dict[str, Manual]:
     """Pages of all rules by code."""
     over_ranks = {code: entry.manual for code, entry in group_engine.group_rules().items()}
-    return dict(sorted({**engine.manuals(), **over_ranks}.items()))
+    return dict(sorted({**{code: entry.manual for code, entry in engine.rules().items()}, **over_ranks}.items()))
 
 
 def causes() -> dict[str, Manual]:
@@ -38,12 +37,12 @@ def causes() -> dict[str, Manual]:
 
 def fits() -> dict[str, Manual]:
     """Pages of all fits by name."""
-    return {name: _page_of(entry.look) for name, entry in fitting.fits().items()}
+    return {name: page_of(entry.look) for name, entry in fitting.fits().items()}
 
 
 def matchers() -> dict[str, Manual]:
     """Matchers by name, in the order of their chain; a page is one line."""
-    return {entry.name: _page_of(entry.pair) for entry in chain.matchers()}
+    return {entry.name: page_of(entry.pair) for entry in chain.matchers()}
 
 
 def items() -> dict[str, Manual]:
@@ -75,10 +74,6 @@ def broken(kind: str) -> tuple[Broken, ...]:
         "fit": (fitting.CATALOGUE,), "matcher": (chain.CATALOGUE,), "check": (doctor_catalogue.CATALOGUE,),
     }  # fmt: skip
     return tuple(one for catalogue in catalogues.get(kind, ()) for one in catalogue.broken)
-
-
-def _page_of(function: Callable[..., object]) -> Manual:
-    return parse(sys.modules[function.__module__].__doc__)
 
 
 def render(kind: str, name: str, page: Manual, screen: Screen) -> str:

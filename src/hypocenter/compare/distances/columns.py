@@ -15,6 +15,8 @@ the extremes differ by no more than the largest element of b - a, which is at mo
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +27,7 @@ from hypocenter.compare.rows import Flags, Ints, Reals, Sketches, StepRows
 from hypocenter.summary.sketch import K
 
 NONE, SUMMARY, SKETCH, TENSOR = 0, 1, 2, 3  # what a row was compared by
-_DEPTHS: dict[int, Depth] = {SUMMARY: "summary", SKETCH: "sketch", TENSOR: "tensor"}
+DEPTHS: dict[int, Depth | None] = {NONE: None, SUMMARY: "summary", SKETCH: "sketch", TENSOR: "tensor"}
 _DEVIATIONS = 3.0  # standard deviations on both sides
 _STORED = 2.0**-23  # of the baseline's norm: a sketch is summed and stored in float32
 _SUMMED_ERROR = 2.0**-22  # float32 accumulation of a sum or a sum of squares may be off by this much of its magnitude
@@ -33,11 +35,6 @@ _SUMMED_ERROR = 2.0**-22  # float32 accumulation of a sum or a sum of squares ma
 _ROUGH_ERROR = {"bfloat16": 2.0**-6, "float16": 2.0**-9}
 _ROUGH_ELSE = 2.0**-20
 _DECIMALS = 1e-6  # absolute, of the difference of two numbers written with six decimals
-
-
-def depth_word(code: int) -> Depth | None:
-    """The depth as it is written; None: the row could not be compared."""
-    return _DEPTHS.get(code)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,16 +49,21 @@ class Distances:
     scale: Reals
     is_equal: Flags  # the same to the bit, as far as can be seen
 
-    def row(self, at: int) -> Distance | None:
-        """One of them; None when nothing that both sides hold can be compared."""
-        if self.depth[at] == NONE:
-            return None
-        cosine, scale = float(self.cosine[at]), float(self.scale[at])
-        return Distance(
-            depth=_DEPTHS[int(self.depth[at])], relative=float(self.relative[at]), low=float(self.low[at]),
-            high=float(self.high[at]), cosine=None if np.isnan(cosine) else cosine,
-            scale=None if np.isnan(scale) else scale,
-        )  # fmt: skip
+    def rows(self, at: Sequence[int]) -> list[Distance | None]:
+        """Those of some rows as nouns; None where nothing that both sides hold can be compared."""
+        names = ("depth", "relative", "low", "high", "cosine", "scale")
+        columns = zip(*(getattr(self, name)[at].tolist() for name in names), strict=True)
+        return [distance_of(DEPTHS[depth], *reals) for depth, *reals in columns]
+
+
+def distance_of(
+    depth: Depth | None, relative: float, low: float, high: float, cosine: float, scale: float
+) -> Distance | None:
+    """One row's numbers as a noun; NaN is what is not known."""
+    if depth is None:
+        return None
+    cosine_known, scale_known = (None if math.isnan(one) else one for one in (cosine, scale))
+    return Distance(depth=depth, relative=relative, low=low, high=high, cosine=cosine_known, scale=scale_known)
 
 
 @np.errstate(all="ignore")
