@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hypocenter.detect.forecast import MIN_POINTS, Forecast, forecast
 from hypocenter.detect.peaks import MOST_POINTS, Peaks
-from hypocenter.detect.rules.overflow_forecast import MIN_POINTS, Forecast, forecast
 from hypocenter.nouns import Reading, Summary
 
 LIMIT = math.log2(65504.0)

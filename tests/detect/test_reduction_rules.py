@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hypocenter.detect.addition import Summand, compare
 from hypocenter.detect.collective_rows import chosen
 from hypocenter.detect.group_engine import GroupEngine, group_rules
-from hypocenter.detect.group_rules.wrong_sum import Summand, compare
 from hypocenter.detect.panel import JobHistory, Panel
 from hypocenter.nouns import Finding, Place, Reading, StepRecord, Summary
 from hypocenter.record.schema import readings_batch

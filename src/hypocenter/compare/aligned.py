@@ -81,7 +81,7 @@ class Aligner:
         self.pairs = pairs
         self.left_out: set[int] = set()
         self._has_same_ranks = has_same_ranks
-        self._stage = np.array(stages_of(pair.baseline[0] for pair in pairs), np.int64)
+        self._stage = np.array(stages_of([pair.baseline[0] for pair in pairs]), np.int64)
         self._is_of_step = np.array([pair.baseline[0].phase in _OF_STEP for pair in pairs], np.bool_)
         self._sides = PairIndex(pairs, "baseline", baseline), PairIndex(pairs, "candidate", candidate)
 

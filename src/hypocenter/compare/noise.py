@@ -67,7 +67,7 @@ class Noise:
 
     def __init__(self, cards: Sequence[SiteCard], is_exact: npt.NDArray[np.bool_]) -> None:
         n = len(cards)
-        self._stage = np.array(stages_of(card.spot for card in cards), np.int64)
+        self._stage = np.array(stages_of([card.spot for card in cards]), np.int64)
         self._assumed, self._rounding = _by_dtype(cards)
         self._exact = is_exact
         self._measured = np.zeros(n)
@@ -130,7 +130,7 @@ class Noise:
 def _by_dtype(cards: Sequence[SiteCard]) -> tuple[Reals, Reals]:
     """Assumed floors and roundings: parameters by their own dtype, what is computed by the coarsest until then."""
     coarsest, assumed, rounding = 0.0, np.zeros(len(cards)), np.zeros(len(cards))
-    stages = stages_of(card.spot for card in cards)
+    stages = stages_of([card.spot for card in cards])
     order = sorted(range(len(cards)), key=lambda i: (stages[i], cards[i].order))
     for i in order:
         card = cards[i]

@@ -62,7 +62,7 @@ class Walk:
         mine, theirs, *others = [Recorded(run, is_wanted=use) for run in (*self.runs, *self.options.noise)]
         self.values = Depth(baseline=mine, candidate=theirs, shift=self.shift)
         self.repeated = [Depth(baseline=mine, candidate=other) for other in others]
-        self.noise = Noise(self._cards, np.array(are_exact(card.spot for card in self._cards), np.bool_))
+        self.noise = Noise(self._cards, np.array(are_exact([card.spot for card in self._cards]), np.bool_))
 
     def __iter__(self) -> Iterator[Judged]:
         if not self.pairs:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from hypocenter.detect.diary import SCALED_GRAD, Entry, entry_of
 from hypocenter.detect.peaks import Peaks
@@ -70,7 +71,7 @@ def know(track: ScaleTrack, entry: Entry) -> None:
             track.note_gradient(row.site, row.summary.absmax / entry.scale)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Window:
     """One step of one rank: its record, if it was completed, and its readings in execution order."""
 
@@ -79,26 +80,31 @@ class Window:
     record: StepRecord | None = None
     readings: tuple[Reading, ...] = ()
     history: History = field(default_factory=History)
+    _of_phases: dict[tuple[str, ...], list[Reading]] = field(default_factory=dict, repr=False, compare=False)
 
-    def of(self, *phases: str) -> Iterator[Reading]:
-        """Readings of these phases that the run itself made: no replay, no recompute."""
-        return (r for r in self.readings if r.phase in phases and not r.replay and not r.recompute)
+    def of(self, *phases: str) -> Sequence[Reading]:
+        """Readings of these phases that the run itself made, in execution order: no replay, no recompute."""
+        if phases not in self._of_phases:
+            self._of_phases[phases] = [
+                r for r in self.readings if r.phase in phases and not r.replay and not r.recompute
+            ]
+        return self._of_phases[phases]
 
-    @property
+    @cached_property
     def loss_finite(self) -> bool:
         """Whether neither the record nor a reading of the loss is non-finite."""
         if self.record is not None and self.record.loss is not None and not math.isfinite(self.record.loss):
             return False
         return not any(r.summary.n_nonfinite for r in self.of("loss") if r.port == "value" and r.site == "loss")
 
-    @property
+    @cached_property
     def grads_finite(self) -> bool:
         """Whether no parameter's gradient is known to be non-finite."""
         if self.record is not None and (self.record.n_bad_grads or not _finite(self.record.grad_norm)):
             return False
         return not any(r.summary.n_nonfinite for r in self.of("grad"))
 
-    @property
+    @cached_property
     def entry(self) -> Entry | None:
         """What the loss-scale diary has of this step."""
         return entry_of(self.readings)

@@ -20,12 +20,6 @@ What to do
 When it is wrong
     A program that writes into a tensor while its asynchronous reduction is still under way. Compressed or quantised
     communication below Python is not exact; a communication hook of DDP is left out, and so are products and extremes.
-
-Is this the sum of those? Answered from small linear sketches, within what rounding explains.
-
-A sum of n numbers rounded to a format of unit roundoff u is off by at most (n - 1) u Σ|x|, and as a rule by no more
-than u √n Σ|x| (errors of single additions are independent). Norms stand for the tensors: ‖error‖ ≲ u √n Σ‖x‖. The
-sketch itself is made in float32 and adds SKETCHED Σ‖x‖. MARGIN is on top of both.
 """
 
 from __future__ import annotations
@@ -35,8 +29,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
+from hypocenter.detect.addition import Difference, Summand, compare
 from hypocenter.detect.collective_calls import (
     Collective,
     Copy,
@@ -49,14 +42,12 @@ from hypocenter.detect.collective_calls import (
 from hypocenter.detect.group_engine import group_rule
 from hypocenter.detect.local_rows import LOCAL, NORM, REDUCED
 from hypocenter.detect.panel import Panel
-from hypocenter.formats import FORMATS, format_of
+from hypocenter.formats import FORMATS
 from hypocenter.nouns import Finding, Remedy
 
 CODE = "HC311"
 _ADVICE = "repeat the step on these ranks with another transport (NCCL_P2P_DISABLE, NCCL_ALGO, HCCL_ALGO); if it comes \
 again, replace the device or link; check that every handle is waited for"
-MARGIN = 8.0
-SKETCHED = 2.0**-17  # relative error of a small sketch, made in float32 of up to 2**30 elements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,44 +187,3 @@ def _finding(panel: Panel, wrongs: Sequence[_Wrong]) -> Finding:
 
 def _listed(ranks: Sequence[int]) -> str:
     return ", ".join(map(str, ranks[:8])) + (" and others" if len(ranks) > 8 else "")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Summand:
-    """What is known of one tensor."""
-
-    sketch: Sequence[float]
-    norm: float  # L2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """How far a result is from the sum, as norms."""
-
-    actual: float
-    allowed: float
-    expected: float  # norm of the sum, estimated
-
-    @property
-    def is_wrong(self) -> bool:
-        """Beyond what rounding explains."""
-        return self.actual > self.allowed
-
-
-def compare(summands: Sequence[Summand], result: Sequence[float], *, dtype: str, factor: float = 1.0) -> Difference:
-    """Compare a result with the sum of the summands times `factor` (1 / n for a mean).
-
-    Args:
-        summands: of all ranks.
-        result: sketch of what the ranks were given.
-        dtype: of the data, without "torch."; an unknown one counts as float16.
-    """
-    expected = factor * np.sum(np.asarray([s.sketch for s in summands], dtype=np.float64), axis=0)
-    total = factor * math.fsum(s.norm for s in summands)
-    form = format_of(dtype) or FORMATS["float16"]
-    relative = form.roundoff * math.sqrt(len(summands)) + SKETCHED
-    tiny = form.least_kept  # what underflow may take from each
-    side = math.sqrt(len(expected))
-    actual = float(np.linalg.norm(np.asarray(result, dtype=np.float64) - expected)) / side
-    size = float(np.linalg.norm(expected)) / side
-    return Difference(actual=actual, allowed=MARGIN * (relative * total + tiny * len(summands)), expected=size)
