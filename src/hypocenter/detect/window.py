@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Sequence
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -80,29 +80,33 @@ class Window:
     record: StepRecord | None = None
     readings: tuple[Reading, ...] = ()
     history: History = field(default_factory=History)
-    _of_phases: dict[tuple[str, ...], list[Reading]] = field(default_factory=dict, repr=False, compare=False)
+
+    @cached_property
+    def by_phase(self) -> Mapping[str, list[Reading]]:
+        """Readings that the run itself made, in execution order: no replay, no recompute."""
+        found: defaultdict[str, list[Reading]] = defaultdict(list)
+        for reading in self.readings:
+            if not reading.replay and not reading.recompute:
+                found[reading.phase].append(reading)
+        return found
 
     def of(self, *phases: str) -> Sequence[Reading]:
-        """Readings of these phases that the run itself made, in execution order: no replay, no recompute."""
-        if phases not in self._of_phases:
-            self._of_phases[phases] = [
-                r for r in self.readings if r.phase in phases and not r.replay and not r.recompute
-            ]
-        return self._of_phases[phases]
+        """Readings of several phases, as `by_phase` has them of one."""
+        return [r for r in self.readings if r.phase in phases and not r.replay and not r.recompute]
 
     @cached_property
     def loss_finite(self) -> bool:
         """Whether neither the record nor a reading of the loss is non-finite."""
         if self.record is not None and self.record.loss is not None and not math.isfinite(self.record.loss):
             return False
-        return not any(r.summary.n_nonfinite for r in self.of("loss") if r.port == "value" and r.site == "loss")
+        return not any(r.summary.n_nonfinite for r in self.by_phase["loss"] if r.port == "value" and r.site == "loss")
 
     @cached_property
     def grads_finite(self) -> bool:
         """Whether no parameter's gradient is known to be non-finite."""
         if self.record is not None and (self.record.n_bad_grads or not _finite(self.record.grad_norm)):
             return False
-        return not any(r.summary.n_nonfinite for r in self.of("grad"))
+        return not any(r.summary.n_nonfinite for r in self.by_phase["grad"])
 
     @cached_property
     def entry(self) -> Entry | None:
@@ -138,10 +142,10 @@ class Window:
 
         Everything before it in the model gets its bad values in backward. "" when no gradient was bad or none is known.
         """
-        named = [r.site for r in self.of("scaler") if r.port == CULPRIT]
+        named = [r.site for r in self.by_phase["scaler"] if r.port == CULPRIT]
         if named:
             return named[-1]
-        seen = [r for r in self.of("scaler") if r.port == SCALED_GRAD]
+        seen = [r for r in self.by_phase["scaler"] if r.port == SCALED_GRAD]
         bad = [r for r in seen if r.summary.n_nonfinite]
         if not bad or len(bad) == len(seen):  # all of them: clipping may have spread it
             return ""

@@ -79,13 +79,13 @@ def _is_all(output: Reading, window: Window) -> bool:
     """Whether this is what the model gives, and nothing was computed of it that could tell whether it matters."""
     is_model_s = "." not in output.site and not output.lacks  # a dump may leave out what follows
     has_loss = window.record is not None and window.record.loss is not None
-    return is_model_s and not has_loss and not any(True for phase in ("loss", "grad") for _ in window.of(phase))
+    return is_model_s and not has_loss and not (window.by_phase["loss"] or window.by_phase["grad"])
 
 
 def _origin(window: Window, *, is_healthy: bool) -> Origin | None:
     if not is_healthy:
         return origin_of(window.readings)
-    has_gradients = any(True for _ in window.of("grad"))
+    has_gradients = bool(window.by_phase["grad"])
     in_backward = None if has_gradients else origin_of([r for r in window.readings if r.phase != "loss"])
     return in_backward or origin_in_update(window.readings)
 
@@ -117,12 +117,12 @@ def _followed(origin: Origin, window: Window) -> Finding:
 
 def _since_when(first: Reading, window: Window) -> Iterator[str]:
     """How many parameters were bad with this one, and whether the last update made it so."""
-    rows = list(window.of("param"))
+    rows = list(window.by_phase["param"])
     sites, bad = {r.site for r in rows}, {r.site for r in rows if r.summary.n_nonfinite}
     if len(bad) > 1:
         yield f"{len(bad):,} of {len(sites):,} parameters were not finite then"
     before = next((r for r in reversed(window.history.records) if r.step == window.step - 1), None)
-    has_gradient = any(r.site == first.site for r in window.of("grad"))  # then the step before has had one too
+    has_gradient = any(r.site == first.site for r in window.by_phase["grad"])  # then the step before has had one too
     if before is not None and has_gradient and not before.n_bad_grads and math.isfinite(before.loss or 0.0):
         n = before.step
         yield f"the gradients of step {n} were finite: the update of step {n} made it so, or what ran after"
@@ -153,7 +153,7 @@ def _forward_of(call: Call, window: Window) -> Call | None:
     phase, *rest = call.key
     if phase != "backward":
         return None
-    rows = [r for r in window.of("forward") if [r.site, r.op, r.microbatch, r.call] == rest]
+    rows = [r for r in window.by_phase["forward"] if [r.site, r.op, r.microbatch, r.call] == rest]
     return next(iter(calls_of(rows)), None)
 
 
