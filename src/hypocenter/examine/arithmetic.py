@@ -24,9 +24,8 @@ from typing import Any
 import torch
 
 from hypocenter.examine import patterns
-from hypocenter.examine.device import Device, versions
+from hypocenter.examine.device import Device, brief, versions
 from hypocenter.examine.pace import core_wait_ms
-from hypocenter.examine.trouble import brief
 from hypocenter.formats import FORMATS
 
 _MIN_REPEATS, _MAX_REPEATS = 3, 200

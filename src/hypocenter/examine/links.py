@@ -24,7 +24,7 @@ import torch.distributed as dist
 
 from hypocenter.examine import patterns
 from hypocenter.examine.collectives import Group, done
-from hypocenter.examine.trouble import brief, kind_of
+from hypocenter.examine.device import brief, kind_of
 
 ALL_PAIRS = 64  # ranks: 2016 pairs, 63 connections a rank
 _CONNECT_S = 3.0

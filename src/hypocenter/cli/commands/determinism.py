@@ -24,7 +24,7 @@ from hypocenter.errors import ConfigError
 from hypocenter.record.layout import new_run_directory
 from hypocenter.record.run_file import finish_run, start_run
 from hypocenter.report import wording
-from hypocenter.report.determinism.terminal import render
+from hypocenter.report.determinism_screen import render
 from hypocenter.report.screen import screen_of, write
 
 EXIT = {"deterministic": 0, "differs": 1, "cannot-tell": 5}

@@ -12,7 +12,7 @@ import click
 import pyarrow as pa
 
 from hypocenter.cli.answer_format import format_option, print_answer
-from hypocenter.cli.damage import require_rows, tell_damage
+from hypocenter.cli.say import require_rows, tell_damage
 from hypocenter.errors import ConfigError
 from hypocenter.record.reader import RecordedRun, open_run
 from hypocenter.report import diary, frames, rank_table, sites, values, wording

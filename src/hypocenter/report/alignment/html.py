@@ -13,10 +13,9 @@ from markupsafe import Markup
 from hypocenter import __version__
 from hypocenter.align.alignment import Alignment, StageResult
 from hypocenter.compare.curves.comparison import CurveComparison, CurveSide, Departure, Track
-from hypocenter.report import alignment, wording
+from hypocenter.report import alignment, curves_picture, wording
 from hypocenter.report import page as report_page
 from hypocenter.report.alignment.terminal import MARKS, WORDS, where
-from hypocenter.report.curves import picture
 from hypocenter.report.page.document import file_text, policy, shell
 
 suffix = ".html"
@@ -62,7 +61,7 @@ class Shown:
 def render(found: Alignment) -> str:
     """The page as text. Nothing is loaded, and nothing runs."""
     styles = "\n".join([
-        file_text(report_page.__name__, "style.css"), file_text(alignment.__name__, "align.css"), picture.STYLE,
+        file_text(report_page.__name__, "style.css"), file_text(alignment.__name__, "align.css"), curves_picture.STYLE,
         STYLE,
     ])  # fmt: skip
     return shell(alignment.__name__, "shell.html.j2").render(
@@ -177,7 +176,7 @@ def _size(one: dict[str, Any], name: str) -> float:
 def curve_svg(figure: dict[str, Any]) -> str | None:
     """The chart as an SVG file; None when there are fewer than two points."""
     found = _comparison(figure)
-    return picture.document(found) if found is not None else None
+    return curves_picture.document(found) if found is not None else None
 
 
 def inline_curve(figure: dict[str, Any]) -> str | None:
@@ -185,7 +184,7 @@ def inline_curve(figure: dict[str, Any]) -> str | None:
     found, name = _comparison(figure), _name(figure)
     if found is None:
         return None
-    return picture.inline(found, name="loss" if name.startswith("repeat") else name)
+    return curves_picture.inline(found, name="loss" if name.startswith("repeat") else name)
 
 
 def _name(figure: dict[str, Any]) -> str:

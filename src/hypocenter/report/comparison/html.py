@@ -12,12 +12,11 @@ from hypocenter import __version__
 from hypocenter.compare.comparison import Comparison, Distance, Divergence, RowComparison
 from hypocenter.compare.verdict import counts_from, source_of_floor
 from hypocenter.compare.words import place, power
+from hypocenter.report import curves_picture, wording
 from hypocenter.report import page as report_page
-from hypocenter.report import wording
 from hypocenter.report.comparison import page
 from hypocenter.report.comparison.page.payload import Material, payload
 from hypocenter.report.comparison.ranking import ranked, times
-from hypocenter.report.curves import picture
 from hypocenter.report.page.document import embedded, file_text, policy, shell
 
 suffix = ".html"
@@ -54,7 +53,7 @@ class Point:
 def render(found: Comparison, material: Material | None = None) -> str:
     """The page as text. It holds every script and style, and forbids the browser to load anything."""
     material = material or Material()
-    styles = "\n".join([*_shared(_SHARED_STYLES), file_text(page.__name__, "diff.css"), STYLE, picture.STYLE])
+    styles = "\n".join([*_shared(_SHARED_STYLES), file_text(page.__name__, "diff.css"), STYLE, curves_picture.STYLE])
     scripts = [*_shared(_SHARED_SCRIPTS), *(file_text(page.__name__, name) for name in _SCRIPTS)]
     first = found.first
     return shell(page.__name__, "shell.html.j2").render(
@@ -72,7 +71,7 @@ def render(found: Comparison, material: Material | None = None) -> str:
         rows=[_static(row) for row in ranked(found) if row.verdict != "equal"][:_ROWS],
         n_rows=len(found.rows),
         growth=_growth(found),
-        curves=[(one.name, Markup(picture.inline(one.found, name=one.name))) for one in material.curves],
+        curves=[(one.name, Markup(curves_picture.inline(one.found, name=one.name))) for one in material.curves],
         version=__version__,
         again=wording.clean(material.command, at_most=2000) or _command(found),
         style=Markup(styles),
