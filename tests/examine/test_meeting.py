@@ -6,7 +6,8 @@ import time
 import pytest
 import torch.distributed as dist
 
-from hypocenter.examine.meeting import Meeting, NoStore, Request, call_roll
+from hypocenter.examine.meeting import Meeting, NoStore, call_roll
+from hypocenter.examine.request import Request
 
 NOW = 0.0  # a deadline that is over: whoever calls the roll does not wait
 

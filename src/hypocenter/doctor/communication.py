@@ -309,7 +309,6 @@ def _examined(
     status: CheckStatus = "problem",
     evidence: dict[str, Any] | None = None,
 ) -> Examined:
-
     check = Check(
         code=CODE,
         area="communication",

@@ -16,7 +16,7 @@ import threading
 import time
 from typing import Any
 
-from hypocenter.examine.meeting import Request, Speaker
+from hypocenter.examine.request import Request, Speaker
 
 ROLL_SHARE = 0.7  # of the timeout: until then a rank may come; the first of a machine looks at its toolkits before
 SOFT_SHARE = 0.87  # until then the examination should be over

@@ -19,7 +19,8 @@ import torch.distributed as dist
 from hypocenter.examine import arithmetic, collectives, links, pace
 from hypocenter.examine.collectives import Group
 from hypocenter.examine.device import Device, brief, kind_of, memory, versions
-from hypocenter.examine.meeting import Meeting, Request
+from hypocenter.examine.meeting import Meeting
+from hypocenter.examine.request import Request
 
 _ARITHMETIC_S = 3.0  # of an accelerator; on a processor, whose cores the ranks share:
 _ARITHMETIC_ON_CPU_S = 0.5
