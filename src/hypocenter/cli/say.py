@@ -8,9 +8,6 @@ from typing import TextIO
 
 import click
 
-from hypocenter.errors import CorruptRecordingError
-from hypocenter.record.reader import RecordedRun
-from hypocenter.report import wording
 from hypocenter.report.screen import screen_of, write
 
 _COLOURS = {"error": "red", "warning": "yellow", "note": "blue"}
@@ -32,20 +29,3 @@ def _coloured(line: str) -> str:
     if match := _MARGIN.match(line):
         return click.style(match[0], fg="cyan") + line[match.end() :]
     return line
-
-
-def tell_damage(*recordings: RecordedRun) -> None:
-    """Say on stderr what is missing or damaged in these recordings, a line each."""
-    for recording in recordings:
-        for problem in recording.problems:
-            say(f"note: {wording.clean(str(recording.directory))}: {wording.sentence(problem)}")
-
-
-def require_rows(n_rows: int, recording: RecordedRun) -> None:
-    """Raise CorruptRecordingError where no row was found, and not all could be read."""
-    if n_rows or not recording.problems:
-        return
-    raise CorruptRecordingError(
-        "nothing of this can be read", where=str(recording.directory), why="; ".join(recording.problems),
-        fix=f"see what is left: {wording.command('check', str(recording.directory))}",
-    )  # fmt: skip

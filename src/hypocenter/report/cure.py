@@ -9,8 +9,9 @@ from rich.text import Text
 from hypocenter.diagnose.cure import Answer
 from hypocenter.diagnose.evidence import Alternative
 from hypocenter.report import wording
+from hypocenter.report.columns import aligned
 from hypocenter.report.formats.terminal import to_text, wrapped
-from hypocenter.report.screen import Screen, aligned
+from hypocenter.report.screen import Screen
 
 _HEADS = {
     "cured": ("cured", "bold green"),

@@ -9,8 +9,9 @@ from rich.text import Text
 from hypocenter.compare.curves.comparison import Check, CurveComparison, CurveSide, Spike
 from hypocenter.report import wording
 from hypocenter.report.closing import sparkline
+from hypocenter.report.columns import aligned, cut_rows
 from hypocenter.report.formats.terminal import to_text, wrapped
-from hypocenter.report.screen import Screen, aligned, cut_rows
+from hypocenter.report.screen import Screen
 
 _STYLES = {"accepted": "bold green", "departed": "bold red", "cannot-tell": "bold yellow"}
 _CHECK_STYLES = {"pass": "green", "fail": "red", "cannot-tell": "yellow", "skipped": "dim"}

@@ -10,9 +10,10 @@ from hypocenter.compare.repeats.answer import Determinism, Origin
 from hypocenter.compare.repeats.origins import moment
 from hypocenter.report import wording
 from hypocenter.report.caret import span
+from hypocenter.report.columns import aligned, cut_rows
 from hypocenter.report.formats.terminal import excerpt_lines, to_text, wrapped
 from hypocenter.report.outline import Excerpt
-from hypocenter.report.screen import Screen, aligned, cut_rows
+from hypocenter.report.screen import Screen
 
 ROWS = 12  # lines of a table before the rest is counted
 

@@ -16,7 +16,7 @@ from hypocenter.detect.diary import SCALED_GRAD, Entry, entry_of
 from hypocenter.nouns import Reading, StepRecord, replace
 from hypocenter.record.schema import READINGS, readings_from
 from hypocenter.report import wording
-from hypocenter.report.screen import aligned
+from hypocenter.report.columns import aligned
 from hypocenter.report.selection import Selection, select
 
 MOST_NAMED = 3  # parameters in one line

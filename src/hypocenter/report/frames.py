@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from hypocenter.nouns import Reading
 from hypocenter.record.schema import READINGS, readings_from
 from hypocenter.report import wording
-from hypocenter.report.screen import aligned
+from hypocenter.report.columns import aligned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from hypocenter.compare.isolation.isolated import Isolated, Isolation
 from hypocenter.compare.words import place, power
 from hypocenter.report import wording
-from hypocenter.report.screen import aligned, cut_rows
+from hypocenter.report.columns import aligned, cut_rows
 
 ROWS = 20  # modules on a screen before the rest is counted
 _HEAD = ("verdict", "module", "class", "port", "own error", "floor", "times", "how")

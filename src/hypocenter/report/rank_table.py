@@ -10,9 +10,9 @@ from rich.text import Text
 
 from hypocenter.nouns import Coords, Diagnosis
 from hypocenter.report import wording
+from hypocenter.report.columns import aligned
 from hypocenter.report.rank_grid import Cell, Mark, RankGrid, mark_of, named_ranks, rank_grid
 from hypocenter.report.rank_states import RankState
-from hypocenter.report.screen import aligned
 
 MOST_ON_A_GRID = 64  # of a grid on a screen; a larger job has `show --ranks` and the page
 _STYLE: dict[Mark, str] = {"origin": "bold red", "named": "red", "bad": "yellow", "lost": "bold magenta", "healthy": ""}

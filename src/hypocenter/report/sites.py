@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from hypocenter.nouns import PHASES, Summary
 from hypocenter.report import wording
-from hypocenter.report.screen import aligned
+from hypocenter.report.columns import aligned
 
 _KEY = ("phase", "site", "port", "op", "dtype", "replay")
 _TAKEN = (

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from hypocenter.compare.values.measured import Measured
 from hypocenter.compare.words import place, power
 from hypocenter.report import wording
-from hypocenter.report.screen import aligned, cut_rows
+from hypocenter.report.columns import aligned, cut_rows
 
 _HEAD = (
     "step", "mb", "site", "dtype", "max abs", "max rel", "rel L2", "cosine", "ulp p50", "p99", "max", "<1‰", "<5‰",

@@ -8,8 +8,9 @@ from rich.text import Text
 
 from hypocenter.compare.weights.diff import Side, TensorComparison, Unmatched, WeightsComparison
 from hypocenter.report import wording
+from hypocenter.report.columns import aligned, cut_rows
 from hypocenter.report.formats.terminal import to_text, wrapped
-from hypocenter.report.screen import Screen, aligned, cut_rows
+from hypocenter.report.screen import Screen
 
 ROWS = 12  # lines of each table on a screen before the rest is counted
 

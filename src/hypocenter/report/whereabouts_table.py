@@ -11,7 +11,7 @@ from hypocenter.detect.rank_words import group_text, seconds_text
 from hypocenter.nouns import Place, Run
 from hypocenter.record.liveness import liveness
 from hypocenter.record.whereabouts import Whereabouts
-from hypocenter.report.screen import aligned, cut_rows
+from hypocenter.report.columns import aligned, cut_rows
 from hypocenter.report.wording import clean
 
 _SHOWN = 64  # ranks

@@ -18,7 +18,8 @@ import msgspec
 
 from hypocenter.align.children import end
 from hypocenter.cli.answer_format import format_option, print_answer
-from hypocenter.cli.say import say, tell_damage
+from hypocenter.cli.damage import tell_damage
+from hypocenter.cli.say import say
 from hypocenter.diagnose import cure
 from hypocenter.diagnose.exhibits import Exhibit, decode, load
 from hypocenter.errors import BundleError, HypocenterError, NoRecordingError

@@ -13,8 +13,8 @@ import click
 from hypocenter import schedule
 from hypocenter.cli.answer_format import format_option, print_answer
 from hypocenter.cli.commands import curves
+from hypocenter.cli.damage import tell_damage
 from hypocenter.cli.output_file import refuse_existing, write_file
-from hypocenter.cli.say import tell_damage
 from hypocenter.compare.comparison import Comparison
 from hypocenter.compare.curves.catalogue import is_log
 from hypocenter.compare.curves.of_runs import curves_of_runs

@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 
 from hypocenter import schedule
 from hypocenter.cli.answer_format import print_answer
+from hypocenter.cli.damage import require_rows, tell_damage
 from hypocenter.cli.output_file import refuse_existing, write_file
-from hypocenter.cli.say import require_rows, tell_damage
 from hypocenter.errors import ConfigError
 from hypocenter.formats import find_format
 from hypocenter.record.reader import RecordedRun, open_run

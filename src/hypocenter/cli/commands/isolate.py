@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from hypocenter.cli.answer_format import format_option, print_answer
-from hypocenter.cli.say import tell_damage
+from hypocenter.cli.damage import tell_damage
 from hypocenter.compare.isolation.isolate import isolate
 from hypocenter.compare.pairing.manual_map import read_map
 from hypocenter.compare.walk import Options

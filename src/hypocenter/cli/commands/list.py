@@ -17,7 +17,8 @@ from hypocenter.importing.catalogue import IMPORTERS
 from hypocenter.record import sinks
 from hypocenter.record.catalogue import sink_names
 from hypocenter.report import catalogue, manuals, wording
-from hypocenter.report.screen import aligned, write
+from hypocenter.report.columns import aligned
+from hypocenter.report.screen import write
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

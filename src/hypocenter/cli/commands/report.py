@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
+from hypocenter.cli.damage import tell_damage
 from hypocenter.cli.output_file import refuse_existing, write_file
-from hypocenter.cli.say import tell_damage
 from hypocenter.diagnose.diagnosis import diagnose
 from hypocenter.errors import ConfigError
 from hypocenter.record.reader import open_run

@@ -12,13 +12,14 @@ import click
 import pyarrow as pa
 
 from hypocenter.cli.answer_format import format_option, print_answer
-from hypocenter.cli.say import require_rows, tell_damage
+from hypocenter.cli.damage import require_rows, tell_damage
 from hypocenter.errors import ConfigError
 from hypocenter.record.reader import RecordedRun, open_run
 from hypocenter.report import diary, frames, rank_table, sites, values, wording
+from hypocenter.report.columns import cut_rows
 from hypocenter.report.frames import microbatch_to_show
 from hypocenter.report.rank_states import rank_states
-from hypocenter.report.screen import cut_rows, write
+from hypocenter.report.screen import write
 from hypocenter.report.selected import first_values, logical, selected
 from hypocenter.report.selection import Selection
 from hypocenter.report.whereabouts_table import whereabouts_table

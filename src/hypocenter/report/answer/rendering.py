@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from markupsafe import Markup
-
 from hypocenter import __version__
 from hypocenter.json_answer import to_json
 from hypocenter.report import answer
@@ -82,6 +80,8 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[st
 
 def html(found: Outline) -> str:
     """One offline page without scripts: nothing is loaded, and nothing runs."""
+    from markupsafe import Markup
+
     from hypocenter.report.page.document import file_text, policy, shell  # loads Jinja, which no other format needs
 
     styles = file_text(report_page.__name__, "style.css")

@@ -10,8 +10,9 @@ from rich.text import Text
 
 from hypocenter.checklist.checklist import Checklist, Remark, Row, Scalar, Setting, Value
 from hypocenter.report import wording
+from hypocenter.report.columns import cut_rows
 from hypocenter.report.formats.terminal import to_text, wrapped
-from hypocenter.report.screen import Screen, cut_rows
+from hypocenter.report.screen import Screen
 
 UNKNOWN = 8  # keys of a side that no table knows, on a screen before the rest is counted
 FOLDED_ABOVE = 3  # rows of a group that only one side says: more are one paragraph

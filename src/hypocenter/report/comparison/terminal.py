@@ -10,9 +10,10 @@ from hypocenter.compare.comparison import Comparison, RowComparison, SiteCard
 from hypocenter.compare.verdict import counts_from
 from hypocenter.compare.words import place, power
 from hypocenter.report import wording
+from hypocenter.report.columns import aligned, cut_rows
 from hypocenter.report.comparison.ranking import ranked, times, unmatched_sites
 from hypocenter.report.formats.terminal import to_text, wrapped
-from hypocenter.report.screen import Screen, aligned, cut_rows
+from hypocenter.report.screen import Screen
 
 suffix = ".txt"
 ROWS = 12  # lines of each table on a screen before the rest is counted

@@ -8,11 +8,12 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from hypocenter.report import wording
+from hypocenter.report.columns import cut_rows
 from hypocenter.report.formats.terminal import to_text
 from hypocenter.report.headroom import words
 from hypocenter.report.headroom.answer import Answer, Line
 from hypocenter.report.headroom.words import Axis, axis_of, level, shares
-from hypocenter.report.screen import Screen, cut_rows
+from hypocenter.report.screen import Screen
 
 MOST_CELLS = 32
 SITE_AT_LEAST = 26  # columns for the name before the cells get narrower
