@@ -45,7 +45,7 @@ def test_prose_is_broken_anew_and_commands_keep_their_lines() -> None:
 
 @pytest.mark.parametrize("width", [70, 100])
 def test_no_page_is_wider_than_the_screen(width: int) -> None:
-    for kind, pages in manuals.SHELVES.items():
+    for kind, pages in manuals.PAGES.items():
         for name, page in pages().items():
             text = manuals.render(kind, name, page, Screen(width=width))
 

@@ -25,7 +25,7 @@ from hypocenter.compare.comparison import RowComparison
 from hypocenter.compare.curves.catalogue import read_curve
 from hypocenter.compare.curves.curve import Curve
 from hypocenter.compare.engine import compare_runs
-from hypocenter.compare.walk import Options
+from hypocenter.compare.judged_steps import Options
 from hypocenter.compare.weights.catalogue import read_checkpoint
 from hypocenter.compare.weights.checkpoint import Box, Tensor
 from hypocenter.compare.weights.writer import write_weights

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from hypocenter.checklist.checklist import Configuration, Entry, Given, Remark, Scalar, Setting, Value
+from hypocenter.checklist.file_entries import settle
 from hypocenter.checklist.items.item import Item
 from hypocenter.checklist.judging import SIDES, equal, fits, in_words, is_off, normal, recommendation
 from hypocenter.checklist.reading import settled
-from hypocenter.checklist.sheet import settle
 from hypocenter.checklist.tables import Table, read_toml, table
 from hypocenter.checklist.words import canonical
 

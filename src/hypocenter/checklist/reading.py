@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hypocenter.checklist.catalogue import AT_MOST_BYTES, READERS, Reader, Source
 from hypocenter.checklist.checklist import Configuration, ConfigurationError, Given, Setting, Value
-from hypocenter.checklist.sheet import Part, settle
+from hypocenter.checklist.file_entries import Part, settle
 from hypocenter.recognising import recognised, unknown
 
 _Compute = Callable[..., "int | None"]

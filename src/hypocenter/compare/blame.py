@@ -8,7 +8,7 @@ import numpy as np
 
 from hypocenter.compare.comparison import Amplification, Divergence, Pair, is_given_to_loss, is_of_update
 from hypocenter.compare.inputs import Inputs, inputs_of, producer, rows_of_tensor
-from hypocenter.compare.judged import Judged
+from hypocenter.compare.judged_step import JudgedStep
 from hypocenter.compare.noise import ZONE
 from hypocenter.compare.rows import Flags, Reals, StepRows
 from hypocenter.nouns import Phase
@@ -37,7 +37,11 @@ class Blame:
 
 
 def blame(
-    judged: Judged, before: Judged | None, *, is_start: bool, facts: tuple[Facts | None, Facts | None] = (None, None)
+    judged: JudgedStep,
+    before: JudgedStep | None,
+    *,
+    is_start: bool,
+    facts: tuple[Facts | None, Facts | None] = (None, None),
 ) -> Blame | None:
     """The culprit of a step in which something differs; None when what differs only hands on what nobody can judge.
 
@@ -57,7 +61,7 @@ def blame(
 
 
 def _judge(
-    judged: Judged, at: int, before: Judged | None, is_start: bool, facts: tuple[Facts | None, Facts | None]
+    judged: JudgedStep, at: int, before: JudgedStep | None, is_start: bool, facts: tuple[Facts | None, Facts | None]
 ) -> Blame | None:
     phase = judged.spots[at].phase
     if phase in ("param", "optimizer") and not is_start and not is_of_update(judged.spots[at].site):
@@ -93,7 +97,7 @@ def _is_handed_on(excess: float, largest: float, *, is_doubtful: bool) -> bool:
     return excess < ZONE * max(largest, ZONE) if is_doubtful else excess < JUMP * largest
 
 
-def _phase(judged: Judged, at: int) -> Phase:
+def _phase(judged: JudgedStep, at: int) -> Phase:
     spot = judged.spots[at]
     if is_given_to_loss(spot):
         return "loss"
@@ -105,18 +109,18 @@ def _phase(judged: Judged, at: int) -> Phase:
     return spot.phase
 
 
-def _error(judged: Judged, at: int) -> float:
+def _error(judged: JudgedStep, at: int) -> float:
     return float(judged.distances.relative[at])
 
 
-def _has_inputs(judged: Judged, at: int, inputs: Inputs) -> bool:
+def _has_inputs(judged: JudgedStep, at: int, inputs: Inputs) -> bool:
     phase = judged.spots[at].phase
     if phase in ("data", "param", "optimizer", "scaler") or (phase == "forward" and judged.spots[at].site == ""):
         return True
     return bool((inputs.rows & (judged.phase != "param")).any())
 
 
-def _between(judged: Judged, at: int, inputs: Inputs) -> tuple[str, str] | None:
+def _between(judged: JudgedStep, at: int, inputs: Inputs) -> tuple[str, str] | None:
     if not inputs.is_between:
         return None
     phase = "forward" if _phase(judged, at) == "loss" else judged.spots[at].phase
@@ -135,7 +139,7 @@ def _between(judged: Judged, at: int, inputs: Inputs) -> tuple[str, str] | None:
     return _name(judged, before), _name(judged, at)
 
 
-def _name(judged: Judged, at: int) -> str:
+def _name(judged: JudgedStep, at: int) -> str:
     spot = judged.spots[at]
     return f"{spot.site} {spot.port}".strip()
 
@@ -150,7 +154,7 @@ def _candidate_site(pair: Pair, owner: str) -> str:
     return ".".join(parts[: max(0, len(parts) - up)])
 
 
-def _of_update(judged: Judged, at: int, before: Judged | None) -> Blame | None:
+def _of_update(judged: JudgedStep, at: int, before: JudgedStep | None) -> Blame | None:
     """A parameter or a state that the update of the step before made different."""
     row, spot = judged.row(at), judged.spots[at]
     excess = float(judged.excess[at])
@@ -176,13 +180,13 @@ def _of_update(judged: Judged, at: int, before: Judged | None) -> Blame | None:
     )
 
 
-def _of_parameter(before: Judged, site: str) -> Flags:
+def _of_parameter(before: JudgedStep, site: str) -> Flags:
     """Rows of the step before that a parameter's update used."""
     is_own = (before.site == site) & np.isin(before.phase, ("param", "grad", "optimizer"))
     return is_own | (before.phase == "optimizer") & np.isin(before.site, ("lr", "clip_coef"))
 
 
-def draws_random_numbers(judged: Judged, at: int, inputs: Inputs, facts: tuple[Facts | None, Facts | None]) -> bool:
+def draws_random_numbers(judged: JudgedStep, at: int, inputs: Inputs, facts: tuple[Facts | None, Facts | None]) -> bool:
     """Whether the code that computed row `at` drops values at random on both sides."""
     spot = judged.spots[at]
     if spot.phase != "forward":
@@ -195,7 +199,7 @@ def draws_random_numbers(judged: Judged, at: int, inputs: Inputs, facts: tuple[F
     return rates[0] == rates[1] and rates[0] > 0.0
 
 
-def _changes(judged: Judged, at: int, rows: StepRows) -> bool:
+def _changes(judged: JudgedStep, at: int, rows: StepRows) -> bool:
     """Whether the module's output is not its input."""
     spot = judged.spots[at]
     entered = (judged.site == spot.site) & (judged.call == spot.call) & (judged.port == "in[0]")
@@ -230,7 +234,7 @@ class CommonFactor:
     n: int  # gradients that share it
 
 
-def common_factor(judged: Judged) -> CommonFactor | None:
+def common_factor(judged: JudgedStep) -> CommonFactor | None:
     """The factor that most gradients differ by; None when there is none, or it is 1."""
     is_gradient = (judged.phase == "grad") & (judged.port == "grad")
     at = np.flatnonzero(
@@ -250,7 +254,7 @@ def common_factor(judged: Judged) -> CommonFactor | None:
     return CommonFactor(factor=factor, outliers=tuple(out.tolist()), n=int(shares.sum()))
 
 
-def _parts(judged: Judged, at: np.ndarray) -> tuple[Reals, Reals]:
+def _parts(judged: JudgedStep, at: np.ndarray) -> tuple[Reals, Reals]:
     """Of each row the candidate as a multiple of the baseline, and what is left: both in units of the baseline's norm.
 
     Where only summaries are known the multiple is that of the norms, and nothing is known to be left.
@@ -263,7 +267,7 @@ def _parts(judged: Judged, at: np.ndarray) -> tuple[Reals, Reals]:
     return np.where(is_known, scale, ratio), np.sqrt(np.where(is_known, left, 0.0))
 
 
-def amplifications(judged: Judged) -> tuple[Amplification, ...]:
+def amplifications(judged: JudgedStep) -> tuple[Amplification, ...]:
     """The modules of a step whose output's relative error is the most times their inputs'."""
     found: list[Amplification] = []
     relative = np.where(np.isfinite(judged.distances.relative), judged.distances.relative, 0.0)

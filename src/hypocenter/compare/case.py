@@ -9,9 +9,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from hypocenter.compare.cards import Deck
+from hypocenter.compare.cards import RunCards
 from hypocenter.compare.comparison import Comparison, Divergence, Pair, RowComparison, SiteCard, Spot
-from hypocenter.compare.judged import Judged
+from hypocenter.compare.judged_step import JudgedStep
 from hypocenter.compare.rows import StepRows
 from hypocenter.nouns import Phase, Place, Run, StepRecord
 from hypocenter.record.facts_file import Facts, ModuleFacts
@@ -176,8 +176,8 @@ def _fits(row: PairedRow, phase: Phase | None, site: str | None, port: str) -> b
 
 
 def case_of(
-    runs: tuple[RecordedRun, RecordedRun], decks: tuple[Deck, Deck], comparison: Comparison, first: Divergence,
-    scene: Judged, before: Judged | None, *, series: Callable[[Pair], tuple[PairedRow, ...]],
+    runs: tuple[RecordedRun, RecordedRun], run_cards: tuple[RunCards, RunCards], comparison: Comparison,
+    first: Divergence, step: JudgedStep, before: JudgedStep | None, *, series: Callable[[Pair], tuple[PairedRow, ...]],
     tensors: Tensors = no_tensors,
 ) -> Case:  # fmt: skip
     """Everything that fits look at."""
@@ -185,19 +185,19 @@ def case_of(
     return Case(
         comparison=comparison,
         first=first,
-        step=paired_rows(scene),
+        step=paired_rows(step),
         before=paired_rows(before) if before is not None else (),
         facts=(baseline.facts(), candidate.facts()),
         runs=(baseline.run, candidate.run),
         places=(baseline.places, candidate.places),
-        cards=(decks[0].by_spot, decks[1].by_spot),
+        cards=(run_cards[0].by_spot, run_cards[1].by_spot),
         records=(_records(baseline), _records(candidate)),
         tensors=tensors,
         series=series,
     )
 
 
-def paired_rows(judged: Judged) -> tuple[PairedRow, ...]:
+def paired_rows(judged: JudgedStep) -> tuple[PairedRow, ...]:
     """The rows of a step as nouns, both sides."""
     rows = judged.rows(range(len(judged)))
     sides = [_values(side) for side in (judged.aligned.baseline, judged.aligned.candidate)]

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from hypocenter.compare.blame import Blame
-from hypocenter.compare.clues import say
 from hypocenter.compare.comparison import (
     Comparison,
     Divergence,
@@ -22,12 +21,13 @@ from hypocenter.compare.comparison import (
     is_given_to_loss,
 )
 from hypocenter.compare.distances.columns import DEPTHS, NONE
-from hypocenter.compare.judged import Judged
+from hypocenter.compare.fit_evidence import say
+from hypocenter.compare.judged_step import JudgedStep
+from hypocenter.compare.judged_steps import Options
+from hypocenter.compare.sentences import sentence, whys
 from hypocenter.compare.updates.compare import compare_updates
 from hypocenter.compare.updates.comparison import UpdateDifference
 from hypocenter.compare.verdict import CANNOT_TELL, DIFFERS, EQUAL, apart_from, by_chance
-from hypocenter.compare.walk import Options
-from hypocenter.compare.words import sentence, whys
 from hypocenter.detect.whole import end_doubts
 from hypocenter.diagnose.deaths import jobs_of
 from hypocenter.record.facts_file import Facts, ModuleFacts
@@ -42,7 +42,7 @@ _AFTER_AN_UPDATE = ("forward", "loss", "backward", "grad")
 
 
 @dataclass(slots=True)
-class Tally:
+class Counts:
     """Counts over all steps."""
 
     n_steps: int = 0
@@ -62,7 +62,7 @@ class Tally:
     floor_source: FloorSource = "none"
     problems: list[str] = field(default_factory=list[str])
 
-    def take(self, judged: Judged) -> None:
+    def take(self, judged: JudgedStep) -> None:
         """Count the rows of a step."""
         self.n_steps += 1
         self.n_rows += len(judged)
@@ -84,21 +84,21 @@ class Tally:
 
 
 def outcome(
-    runs: tuple[RecordedRun, RecordedRun], *, matching: Matching, rows: Sequence[RowComparison], tally: Tally,
+    runs: tuple[RecordedRun, RecordedRun], *, matching: Matching, rows: Sequence[RowComparison], counts: Counts,
     blame: Blame | None, options: Options,
 ) -> Comparison:  # fmt: skip
     """The answer."""
-    status = _status(matching, tally, blame, options.budget)
+    status = _status(matching, counts, blame, options.budget)
     is_clear = blame is not None and (status == "diverged" or blame.is_random)
     found = Comparison(
         baseline=str(runs[0].directory), candidate=str(runs[1].directory), status=status,
         first=blame.divergence if blame is not None and is_clear else None, rows=tuple(rows), matching=matching,
-        floor_source=tally.floor_source, budget=options.budget, depth=DEPTHS[tally.deepest],
-        n_steps=tally.n_steps, n_rows=tally.n_rows, n_noisy=tally.n_noisy, n_samples=tally.n_samples,
-        n_differ=tally.n_differ, notes=_notes(tally, matching),
+        floor_source=counts.floor_source, budget=options.budget, depth=DEPTHS[counts.deepest],
+        n_steps=counts.n_steps, n_rows=counts.n_rows, n_noisy=counts.n_noisy, n_samples=counts.n_samples,
+        n_differ=counts.n_differ, notes=_notes(counts, matching),
         cause=_plain_cause(blame) if blame is not None and is_clear else None,
     )  # fmt: skip
-    return replace(found, sentence=sentence(found, blame), why=whys(found, blame, tally.n_doubtful))
+    return replace(found, sentence=sentence(found, blame), why=whys(found, blame, counts.n_doubtful))
 
 
 def with_fit(found: Comparison, fits: Sequence[Fit]) -> Comparison:
@@ -128,36 +128,38 @@ def _plain_cause(blame: Blame) -> str:
     return {"data": "data-mismatch", "param": "init-mismatch"}.get(blame.divergence.phase, "unknown")
 
 
-def _status(matching: Matching, tally: Tally, blame: Blame | None, budget: float) -> Verdict:
-    if not tally.n_rows or tally.n_incomparable * 2 > tally.n_rows:
+def _status(matching: Matching, counts: Counts, blame: Blame | None, budget: float) -> Verdict:
+    if not counts.n_rows or counts.n_incomparable * 2 > counts.n_rows:
         return "cannot-tell"
     if blame is not None and blame.is_random:
         return "cannot-tell"
-    if blame is not None and not (blame.is_gradual and (blame.is_doubtful or tally.floor_source == "assumed")):
+    if blame is not None and not (blame.is_gradual and (blame.is_doubtful or counts.floor_source == "assumed")):
         return "diverged"
-    if tally.beyond and not _is_chance(tally, budget):
+    if counts.beyond and not _is_chance(counts, budget):
         return "cannot-tell"
     n_smaller = len(matching.pairs) + min(len(matching.unmatched_baseline), len(matching.unmatched_candidate))
-    return "same" if len(matching.pairs) - tally.n_left_out >= _FEW * n_smaller else "cannot-tell"
+    return "same" if len(matching.pairs) - counts.n_left_out >= _FEW * n_smaller else "cannot-tell"
 
 
-def _is_chance(tally: Tally, budget: float) -> bool:
+def _is_chance(counts: Counts, budget: float) -> bool:
     """Whether what is beyond its noise is as little, and as few, as chance gives. An assumed noise tells nothing."""
-    is_few = len(tally.beyond) <= by_chance(tally.n_noisy, budget)
-    return tally.floor_source != "assumed" and is_few and not tally.is_far
+    is_few = len(counts.beyond) <= by_chance(counts.n_noisy, budget)
+    return counts.floor_source != "assumed" and is_few and not counts.is_far
 
 
-def _notes(tally: Tally, matching: Matching) -> tuple[str, ...]:
-    notes = list(dict.fromkeys((*matching.notes, *tally.problems)))
-    if tally.shift:
-        notes.append(f"step s of the baseline is compared with step s{tally.shift:+d} of the candidate")
-    if tally.n_left_out:
-        notes.append(f"{tally.n_left_out:,} values are not compared: how the ranks hold them together was not recorded")
-    if tally.n_incomparable:
-        notes.append(f"{tally.n_incomparable:,} of {tally.n_rows:,} rows hold nothing that can be compared")
-    if tally.n_negligible:
+def _notes(counts: Counts, matching: Matching) -> tuple[str, ...]:
+    notes = list(dict.fromkeys((*matching.notes, *counts.problems)))
+    if counts.shift:
+        notes.append(f"step s of the baseline is compared with step s{counts.shift:+d} of the candidate")
+    if counts.n_left_out:
         notes.append(
-            f"{tally.n_negligible:,} rows are of parameters whose gradient is nothing but rounding (such as the bias "
+            f"{counts.n_left_out:,} values are not compared: how the ranks hold them together was not recorded"
+        )
+    if counts.n_incomparable:
+        notes.append(f"{counts.n_incomparable:,} of {counts.n_rows:,} rows hold nothing that can be compared")
+    if counts.n_negligible:
+        notes.append(
+            f"{counts.n_negligible:,} rows are of parameters whose gradient is nothing but rounding (such as the bias "
             "of attention keys): they are not judged"
         )
     return tuple(notes)
@@ -271,7 +273,7 @@ def _of_the_end(run: RecordedRun) -> tuple[str, ...]:
 
 
 def or_an_unseen_update(
-    found: Comparison, baseline: RecordedRun, candidate: RecordedRun, scene: Judged, *, is_start: bool
+    found: Comparison, baseline: RecordedRun, candidate: RecordedRun, step: JudgedStep, *, is_start: bool
 ) -> Comparison:
     """The comparison, with the optimizer's step in place of what only followed from it.
 
@@ -279,13 +281,13 @@ def or_an_unseen_update(
     of parameters are there they have been compared already, and nothing is looked at.
 
     Args:
-        scene: the step of the first difference.
+        step: the step of the first difference.
         is_start: no step was compared before it.
     """
     first = found.first
     if found.status != "diverged" or first is None or first.phase not in _AFTER_AN_UPDATE or is_start:
         return found
-    if (scene.phase == "param").any():
+    if (step.phase == "param").any():
         return found
     culprit = compare_updates(baseline, candidate, found.matching).first
     if culprit is None or culprit.step >= first.step:

@@ -24,7 +24,7 @@ from hypocenter.compare.comparison import Spot
 from hypocenter.compare.ranks import Found, of_job
 from hypocenter.detect.bookkeeping import is_bookkeeping
 from hypocenter.diagnose import logical
-from hypocenter.diagnose.shelf import Shelf
+from hypocenter.diagnose.rows_by_step import RowsByStep
 from hypocenter.nouns import LACKS
 from hypocenter.record.reader import RecordedRun
 
@@ -185,7 +185,7 @@ class RunRows:
 
     def _merged(self) -> Iterator[tuple[int, pa.Table]]:
         columns = tuple(dict.fromkeys((*COLUMNS, *logical.READS)))
-        shelf = Shelf()
+        shelf = RowsByStep()
         for _, table in self._run.scan(is_compared, columns=columns):
             shelf.put(table)
         one_rank = len(self._run.ranks) == 1

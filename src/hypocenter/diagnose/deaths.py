@@ -10,8 +10,8 @@ from typing import Protocol
 
 from hypocenter.detect.endings import Job
 from hypocenter.diagnose.evidence import Evidence, OpFacts
-from hypocenter.diagnose.exhibits import Exhibit, Exhibits
 from hypocenter.diagnose.group import Folded
+from hypocenter.diagnose.judged_evidence import JudgedEvidence, RunEvidence
 from hypocenter.nouns import Finding, Place, Run, StepRecord
 from hypocenter.record.liveness import liveness
 from hypocenter.record.whereabouts import Whereabouts
@@ -22,14 +22,14 @@ _TRIGGER = "crash"
 _RECENT_STEPS = 50  # that say how long a step takes
 
 
-def apart(exhibits: Exhibits) -> tuple[Exhibits, tuple[Exhibit, ...]]:
+def apart(pieces: RunEvidence) -> tuple[RunEvidence, tuple[JudgedEvidence, ...]]:
     """The evidence of failures of numbers, and that of exceptions."""
-    found = [e for e in exhibits.found if e.evidence.trigger != _TRIGGER]
-    deaths = tuple(e for e in exhibits.found if e.evidence.trigger == _TRIGGER)
-    return replace(exhibits, found=tuple(found)), deaths
+    found = [e for e in pieces.found if e.evidence.trigger != _TRIGGER]
+    deaths = tuple(e for e in pieces.found if e.evidence.trigger == _TRIGGER)
+    return replace(pieces, found=tuple(found)), deaths
 
 
-def explained(found: Sequence[Finding], deaths: Sequence[Exhibit]) -> list[Finding]:
+def explained(found: Sequence[Finding], deaths: Sequence[JudgedEvidence]) -> list[Finding]:
     """The findings, those of a death with its cause."""
     return [_explained(f, deaths) if f.code in (CODE, _OF_RANKS) else f for f in found]
 
@@ -51,7 +51,7 @@ def with_deaths(folded: Sequence[Folded], dead: Sequence[Finding]) -> tuple[Fold
     return tuple(found)
 
 
-def _explained(finding: Finding, deaths: Sequence[Exhibit]) -> Finding:
+def _explained(finding: Finding, deaths: Sequence[JudgedEvidence]) -> Finding:
     shown = next((e for e in deaths if e.finding.rank == finding.rank and e.evidence.step == finding.step), None)
     if shown is None:
         return finding

@@ -20,14 +20,14 @@ from hypocenter.detect.whole import Looked, doubts
 from hypocenter.diagnose import deaths, verdicts
 from hypocenter.diagnose.deaths import jobs_of
 from hypocenter.diagnose.evidence import Evidence
-from hypocenter.diagnose.exhibits import Exhibit, Exhibits, exhibited, load
 from hypocenter.diagnose.fold import fold
 from hypocenter.diagnose.group import Folded
+from hypocenter.diagnose.judged_evidence import JudgedEvidence, RunEvidence, judged_piece, load
 from hypocenter.diagnose.laws import with_laws
 from hypocenter.diagnose.panels import arrow, panels_of
 from hypocenter.diagnose.ranks import together, with_device
 from hypocenter.diagnose.rows import Recorded, extent, holds_values, scanned, steps_of
-from hypocenter.diagnose.shelf import Shelf
+from hypocenter.diagnose.rows_by_step import RowsByStep
 from hypocenter.nouns import Diagnosis, Finding, Place, Reading, Status, StepRecord
 
 _NONFINITE = ("HC104",)  # values that are not finite, of which a dump does not show what became
@@ -51,26 +51,26 @@ def diagnose(recorded: Recorded, plugins: Sequence[str] = ()) -> Diagnosis:
     found: list[Finding] = []
     records: dict[tuple[int, int], StepRecord] = {}
     over_ranks = group_engine.GroupEngine(group_engine.group_rules(plugins), len(recorded.ranks))
-    shelf = Shelf()
+    by_step = RowsByStep()
     still: list[Still] = []
-    for step in steps_of(recorded, checker.reads, over_ranks.reads, shelf):
+    for step in steps_of(recorded, checker.reads, over_ranks.reads, by_step):
         if step.record is not None:
             records[step.rank, step.step] = step.record
         still += still_in(step.readings)
         found += checker.feed(step.rank, step.step, step.record, step.readings)
-    for panel in panels_of(shelf, records, ranks=recorded.ranks, places=recorded.places):
+    for panel in panels_of(by_step, records, ranks=recorded.ranks, places=recorded.places):
         found += over_ranks.feed(panel)
     jobs = jobs_of(recorded, records)
     for job in jobs:
         found += over_ranks.end(job)
-    shelf.close()
+    by_step.close()
     evidence, dead = deaths.apart(load(recorded.evidence_files(), recorded.directory))
-    exhibits = without_received(together(evidence), recorded.places)
+    pieces = without_received(together(evidence), recorded.places)
     found = deaths.explained(found, dead)
-    folded = with_device(fold(exhibits.found, [f for f in found if f.code != deaths.CODE], records))
+    folded = with_device(fold(pieces.found, [f for f in found if f.code != deaths.CODE], records))
     folded = with_laws(folded)
     folded = deaths.with_deaths(folded, [f for f in found if f.code == deaths.CODE])
-    status, why = _status(folded, exhibits, records, recorded, doubts(jobs[-1], looked_at(recorded, records, still)))
+    status, why = _status(folded, pieces, records, recorded, doubts(jobs[-1], looked_at(recorded, records, still)))
     n_sites, n_rows = extent(recorded)
     return Diagnosis(
         run=recorded.run.name,
@@ -81,7 +81,7 @@ def diagnose(recorded: Recorded, plugins: Sequence[str] = ()) -> Diagnosis:
         n_ranks=len(recorded.ranks),
         n_sites=n_sites,
         n_rows=n_rows,
-        notes=_notes(recorded, exhibits),
+        notes=_notes(recorded, pieces),
     )
 
 
@@ -92,14 +92,14 @@ def _placed(finding: Finding, places: Mapping[int, Place]) -> Finding:
 
 def _status(
     folded: Sequence[Folded],
-    exhibits: Exhibits,
+    pieces: RunEvidence,
     records: dict[tuple[int, int], StepRecord],
     recorded: Recorded,
     doubts: tuple[str, ...],
 ) -> tuple[Status, tuple[str, ...]]:
     errors = [f for f in folded if f.finding.severity == "error"]
     if errors and not any(f.is_located or _is_followed(f.finding, recorded) for f in errors):
-        return "cannot-tell", tuple(dict.fromkeys(_unexplained(f.finding, exhibits, records) for f in errors))
+        return "cannot-tell", tuple(dict.fromkeys(_unexplained(f.finding, pieces, records) for f in errors))
     if any(f.finding.severity in ("error", "warning") for f in folded):
         return "findings", doubts if not errors else ()
     if not records:
@@ -122,9 +122,9 @@ def _is_followed(finding: Finding, recorded: Recorded) -> bool:
     return recorded.run.imported is not None and finding.code == "HC104" and finding.confidence != "possible"
 
 
-def _unexplained(finding: Finding, exhibits: Exhibits, records: dict[tuple[int, int], StepRecord]) -> str:
+def _unexplained(finding: Finding, pieces: RunEvidence, records: dict[tuple[int, int], StepRecord]) -> str:
     where = f"step {finding.step}: {finding.title}"
-    shown = next((e for e in exhibits.found if e.finding.step == finding.step and e.finding.rank == finding.rank), None)
+    shown = next((e for e in pieces.found if e.finding.step == finding.step and e.finding.rank == finding.rank), None)
     if shown is not None and shown.evidence.why_not:
         return f"{where}; {shown.evidence.why_not}"
     record = records.get((finding.rank, finding.step))
@@ -133,7 +133,7 @@ def _unexplained(finding: Finding, exhibits: Exhibits, records: dict[tuple[int, 
     return f"{where}; there was no replay of this step"
 
 
-def _notes(recorded: Recorded, exhibits: Exhibits) -> tuple[str, ...]:
+def _notes(recorded: Recorded, pieces: RunEvidence) -> tuple[str, ...]:
     broken = (*engine.CATALOGUE.broken, *group_engine.CATALOGUE.broken, *verdicts.CATALOGUE.broken)
     run = recorded.run
     dump = run.imported
@@ -145,7 +145,7 @@ def _notes(recorded: Recorded, exhibits: Exhibits) -> tuple[str, ...]:
                 *recorded.problems,
                 *recorded.attempts,
                 *run.warnings,
-                *exhibits.notes,
+                *pieces.notes,
                 *(f"{b.name} did not load: {b.error}" for b in broken),
             )
         )
@@ -206,25 +206,25 @@ def _of(phase: str) -> Any:
     return where
 
 
-def without_received(exhibits: Exhibits, places: Mapping[int, Place]) -> Exhibits:
-    """The same exhibits; those that show what another stage of their pipeline made say no more than that."""
+def without_received(pieces: RunEvidence, places: Mapping[int, Place]) -> RunEvidence:
+    """The same pieces; those that show what another stage of their pipeline made say no more than that."""
     if not any(len(place.groups.get("pp", ())) > 1 for place in places.values()):
-        return exhibits
-    found = [_told(exhibit, maker) if (maker := _maker(exhibit, exhibits, places)) is not None else exhibit
-             for exhibit in exhibits.found]  # fmt: skip
+        return pieces
+    found = [_told(piece, maker) if (maker := _maker(piece, pieces, places)) is not None else piece
+             for piece in pieces.found]  # fmt: skip
     found.sort(key=lambda e: (e.finding.step, not e.is_located, e.finding.rank))
-    return replace(exhibits, found=tuple(found))
+    return replace(pieces, found=tuple(found))
 
 
-def _maker(exhibit: Exhibit, exhibits: Exhibits, places: Mapping[int, Place]) -> int | None:
-    """The rank of the stage, upstream of what the exhibit shows, that the bad value came from."""
-    rank, step = exhibit.finding.rank, exhibit.finding.step
+def _maker(piece: JudgedEvidence, pieces: RunEvidence, places: Mapping[int, Place]) -> int | None:
+    """The rank of the stage, upstream of what the piece shows, that the bad value came from."""
+    rank, step = piece.finding.rank, piece.finding.step
     stages = places[rank].groups.get("pp", ()) if rank in places else ()
-    if rank not in stages or not (_from_before(exhibit.evidence) or _from_behind(exhibit.evidence)):
+    if rank not in stages or not (_from_before(piece.evidence) or _from_behind(piece.evidence)):
         return None
     here = stages.index(rank)
-    upstream = stages[:here] if _from_before(exhibit.evidence) else stages[here + 1 :]
-    others = (e for e in exhibits.found if e.finding.step <= step and e.finding.rank in upstream and e.is_located)
+    upstream = stages[:here] if _from_before(piece.evidence) else stages[here + 1 :]
+    others = (e for e in pieces.found if e.finding.step <= step and e.finding.rank in upstream and e.is_located)
     return next((e.finding.rank for e in others if not _from_before(e.evidence) and not _from_behind(e.evidence)), None)
 
 
@@ -242,7 +242,7 @@ def _from_behind(evidence: Evidence) -> bool:
     return origin.phase == "backward" and "AccumulateGrad" not in origin.node
 
 
-def _told(exhibit: Exhibit, maker: int) -> Exhibit:
+def _told(piece: JudgedEvidence, maker: int) -> JudgedEvidence:
     why_not = f"the value came from rank {maker}, another stage of the pipeline"
-    evidence = replace(exhibit.evidence, origin=None, leaf=None, path=(), killed=(), why_not=why_not, nan_maker=None)
-    return exhibited(evidence, rank=exhibit.finding.rank, bundle=exhibit.finding.bundle)
+    evidence = replace(piece.evidence, origin=None, leaf=None, path=(), killed=(), why_not=why_not, nan_maker=None)
+    return judged_piece(evidence, rank=piece.finding.rank, bundle=piece.finding.bundle)

@@ -19,12 +19,12 @@ import pyarrow as pa
 
 from hypocenter.detect.group_engine import GroupReads
 from hypocenter.detect.panel import JobHistory, Panel
-from hypocenter.diagnose.shelf import Shelf
+from hypocenter.diagnose.rows_by_step import RowsByStep
 from hypocenter.nouns import Place, StepRecord
 
 
 def panels_of(
-    shelf: Shelf,
+    rows: RowsByStep,
     records: Mapping[tuple[int, int], StepRecord],
     *,
     ranks: Sequence[int],
@@ -33,12 +33,12 @@ def panels_of(
     """One panel for each step that any rank recorded, in rising order; of one rank alone, if a rule asks for its rows.
 
     Args:
-        shelf: rows that `of_ranks` asked for, of all ranks; it is emptied step by step.
+        rows: those that `of_ranks` asked for, of all ranks; it is emptied step by step.
         records: step records by (rank, step).
         ranks: of the recording.
         places: where each rank stands.
     """
-    if len(ranks) < 2 and not shelf.steps():
+    if len(ranks) < 2 and not rows.steps():
         return
     by_step: dict[int, dict[int, StepRecord]] = defaultdict(dict)
     last: dict[int, int] = {}
@@ -46,10 +46,10 @@ def panels_of(
         by_step[step][rank] = record
         last[rank] = max(step, last.get(rank, step))
     history = JobHistory()
-    for step in sorted({*by_step, *shelf.steps()}):
+    for step in sorted({*by_step, *rows.steps()}):
         yield Panel(
             step=step,
-            table=shelf.take(step),
+            table=rows.take(step),
             records=by_step.get(step, {}),
             places=places,
             ranks=tuple(ranks),

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hypocenter.diagnose.evidence import AddedUp, Evidence, Share
-from hypocenter.diagnose.exhibits import Exhibit, Exhibits, exhibited
 from hypocenter.diagnose.group import Folded
+from hypocenter.diagnose.judged_evidence import JudgedEvidence, RunEvidence, judged_piece
 from hypocenter.nouns import Finding
 
 HARDWARE = ("HC341", "HC342", "HC343")
@@ -33,22 +33,22 @@ LASTING = 16  # steps in which what comes after a single wrong update is laid to
 _SHOWN = 6  # consequences that are named
 
 
-def together(exhibits: Exhibits) -> Exhibits:
-    """The same exhibits, with those of a step judged again that all ranks' shares explain."""
-    by_step: dict[int, list[Exhibit]] = defaultdict(list)
-    for exhibit in exhibits.found:
-        by_step[exhibit.finding.step].append(exhibit)
+def together(pieces: RunEvidence) -> RunEvidence:
+    """The same pieces, with those of a step judged again that all ranks' shares explain."""
+    by_step: dict[int, list[JudgedEvidence]] = defaultdict(list)
+    for piece in pieces.found:
+        by_step[piece.finding.step].append(piece)
     judged = {id(e): again for group in by_step.values() for e, again in _judged_again(group)}
     if not judged:
-        return exhibits
+        return pieces
     found = sorted(
-        (judged.get(id(e), e) for e in exhibits.found),
+        (judged.get(id(e), e) for e in pieces.found),
         key=lambda e: (e.finding.step, not e.is_located, e.finding.rank),
     )
-    return replace(exhibits, found=tuple(found))
+    return replace(pieces, found=tuple(found))
 
 
-def _judged_again(group: Sequence[Exhibit]) -> list[tuple[Exhibit, Exhibit]]:
+def _judged_again(group: Sequence[JudgedEvidence]) -> list[tuple[JudgedEvidence, JudgedEvidence]]:
     unexplained = {e.finding.rank: e for e in group if e.verdict.cause == "unknown" and e.evidence.shares}
     total = add_up([unexplained[rank].evidence for rank in sorted(unexplained)])
     if total is None:
@@ -56,10 +56,10 @@ def _judged_again(group: Sequence[Exhibit]) -> list[tuple[Exhibit, Exhibit]]:
     return [(e, _with_total(e, total)) for e in unexplained.values()]
 
 
-def _with_total(exhibit: Exhibit, total: AddedUp) -> Exhibit:
-    others = tuple(p for p in exhibit.evidence.bad_params if p != total.param)
-    evidence = replace(exhibit.evidence, added_up=total, bad_params=(total.param, *others), why_not="")
-    return exhibited(evidence, rank=exhibit.finding.rank, bundle=exhibit.finding.bundle)
+def _with_total(piece: JudgedEvidence, total: AddedUp) -> JudgedEvidence:
+    others = tuple(p for p in piece.evidence.bad_params if p != total.param)
+    evidence = replace(piece.evidence, added_up=total, bad_params=(total.param, *others), why_not="")
+    return judged_piece(evidence, rank=piece.finding.rank, bundle=piece.finding.bundle)
 
 
 def add_up(evidence: Sequence[Evidence]) -> AddedUp | None:

@@ -60,7 +60,7 @@ def doctor_settings() -> dict[str, Manual]:
     return settings.manuals()
 
 
-SHELVES: Mapping[str, Callable[[], dict[str, Manual]]] = {
+PAGES: Mapping[str, Callable[[], dict[str, Manual]]] = {
     "rule": rules, "cause": causes, "fit": fits, "matcher": matchers, "item": items,
     "check": checks, "setting": doctor_settings,
 }  # fmt: skip

@@ -15,7 +15,7 @@ from hypocenter.checklist.checklist import Configuration
 from hypocenter.checklist.data.rows import of_batches
 from hypocenter.checklist.items.item import load
 from hypocenter.compare.comparison import Comparison, RowComparison, SiteCard
-from hypocenter.compare.words import place
+from hypocenter.compare.sentences import place
 from hypocenter.record.facts_file import ModuleFacts
 from hypocenter.record.reader import RecordedRun
 

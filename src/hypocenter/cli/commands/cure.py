@@ -21,7 +21,7 @@ from hypocenter.cli.answer_format import format_option, print_answer
 from hypocenter.cli.damage import tell_damage
 from hypocenter.cli.say import say
 from hypocenter.diagnose import cure
-from hypocenter.diagnose.exhibits import Exhibit, decode, load
+from hypocenter.diagnose.judged_evidence import JudgedEvidence, decode, load
 from hypocenter.errors import BundleError, HypocenterError, NoRecordingError
 from hypocenter.nouns import Run
 from hypocenter.record.layout import EVIDENCE_FILE
@@ -46,18 +46,18 @@ def command(run: Path, again: bool, rerun: bool, format_name: str) -> int:
     The search was done by replay when the step failed. If it was not, or did not end, the recorded program is run
     again up to that step. Exit code: 0 cured, 1 no cure, 4 nothing to read, 5 cannot tell.
     """
-    recording, exhibit = _opened(run)
+    recording, piece = _opened(run)
     why: tuple[str, ...] = ()
-    if again or (rerun and cure.needs_search(exhibit) and recording is not None and recording.run.command):
+    if again or (rerun and cure.needs_search(piece) and recording is not None and recording.run.command):
         if recording is None:
             raise BundleError(
                 "this bundle is not in a recording", where=str(run), why="what was run is not known", fix="give RUN"
             )
-        exhibit, why = _searched_again(recording, exhibit)
-    elif cure.needs_search(exhibit):
+        piece, why = _searched_again(recording, piece)
+    elif cure.needs_search(piece):
         why = ("the program was not run again" if not rerun else "the recording does not say what was run",)
     name = recording.run.name if recording is not None else run.resolve().name
-    found = cure.answer(name, exhibit, why)
+    found = cure.answer(name, piece, why)
     if format_name == "terminal":
         write(sys.stdout, render(found, screen_of(sys.stdout)))
     else:
@@ -66,7 +66,7 @@ def command(run: Path, again: bool, rerun: bool, format_name: str) -> int:
     return EXIT_CODES[found.status]
 
 
-def _opened(path: Path) -> tuple[RecordedRun | None, Exhibit | None]:
+def _opened(path: Path) -> tuple[RecordedRun | None, JudgedEvidence | None]:
     """The recording and its failure to cure. A bundle outside a recording has only the second.
 
     Raises:
@@ -85,16 +85,18 @@ def _opened(path: Path) -> tuple[RecordedRun | None, Exhibit | None]:
     return None, cure.chosen(_loaded([(0, path / EVIDENCE_FILE)], path.parent))
 
 
-def _loaded(files: list[tuple[int, Path]], run: Path) -> tuple[Exhibit, ...]:
-    exhibits = load(files, run)
-    if not exhibits.found:
-        raise BundleError("the bundle cannot be read", where=str(files[0][1]), why="; ".join(exhibits.notes))
-    return exhibits.found
+def _loaded(files: list[tuple[int, Path]], run: Path) -> tuple[JudgedEvidence, ...]:
+    pieces = load(files, run)
+    if not pieces.found:
+        raise BundleError("the bundle cannot be read", where=str(files[0][1]), why="; ".join(pieces.notes))
+    return pieces.found
 
 
-def _searched_again(recording: RecordedRun, before: Exhibit | None) -> tuple[Exhibit | None, tuple[str, ...]]:
+def _searched_again(
+    recording: RecordedRun, before: JudgedEvidence | None
+) -> tuple[JudgedEvidence | None, tuple[str, ...]]:
     """The failure with what a full search in a new run found, kept in the recording where it is the same failure."""
-    after = cure.chosen(exhibits_of_rerun(recording.run))
+    after = cure.chosen(evidence_of_rerun(recording.run))
     if after is None:
         return before, ("the program was run again, and no step failed",)
     if before is None:
@@ -112,9 +114,9 @@ def _searched_again(recording: RecordedRun, before: Exhibit | None) -> tuple[Exh
     return replace(before, evidence=evidence, finding=replace(before.finding, remedy=remedy)), why
 
 
-def _store(recording: RecordedRun, exhibit: Exhibit, evidence: object) -> None:
+def _store(recording: RecordedRun, piece: JudgedEvidence, evidence: object) -> None:
     """Put the evidence in place whole; a directory that cannot be written to is only told about."""
-    path = recording.directory / (exhibit.finding.bundle or "") / EVIDENCE_FILE
+    path = recording.directory / (piece.finding.bundle or "") / EVIDENCE_FILE
     temporary = path.with_name(f".{path.name}-{os.getpid()}")
     try:
         temporary.write_bytes(msgspec.json.encode(evidence))
@@ -131,7 +133,7 @@ class RerunError(HypocenterError):
     slug = "cannot-rerun"
 
 
-def exhibits_of_rerun(run: Run) -> tuple[Exhibit, ...]:
+def evidence_of_rerun(run: Run) -> tuple[JudgedEvidence, ...]:
     """Run it again, with a full search at the first failure, and end it then. Its output goes to stderr.
 
     Raises:

@@ -19,10 +19,10 @@ from hypocenter.compare.comparison import Comparison
 from hypocenter.compare.curves.catalogue import is_log
 from hypocenter.compare.curves.of_runs import curves_of_runs
 from hypocenter.compare.engine import compare_runs
+from hypocenter.compare.judged_steps import Options, first_step_of
 from hypocenter.compare.pairing.manual_map import draft_map, read_map
 from hypocenter.compare.values.measured import Measured, measured, values_of
 from hypocenter.compare.verdict import BUDGET
-from hypocenter.compare.walk import Options, scene_of
 from hypocenter.errors import ConfigError
 from hypocenter.record.reader import RecordedRun, open_run
 from hypocenter.report import value_table, wording
@@ -178,7 +178,7 @@ def write_page(
     """
     noise = [run.directory for run in options.noise]
     material = Material(
-        scene=scene_of(found, *runs, options), facts=(runs[0].facts(), runs[1].facts()),
+        scene=first_step_of(found, *runs, options), facts=(runs[0].facts(), runs[1].facts()),
         curves=curves_of_runs(runs[0].directory, runs[1].directory, noise), command=wording.command(*words),
     )  # fmt: skip
     text = html.render(found, material)

@@ -37,7 +37,7 @@ def find(name: str) -> tuple[str, str, Manual]:
     Raises:
         UnknownNameError: nobody knows the name; tells the nearest.
     """
-    shelves = {kind: pages() for kind, pages in manuals.SHELVES.items()}
+    shelves = {kind: pages() for kind, pages in manuals.PAGES.items()}
     for kind, pages in shelves.items():
         for title, page in pages.items():
             if title.lower() == name.lower():

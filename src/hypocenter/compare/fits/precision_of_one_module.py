@@ -18,8 +18,8 @@ When it is wrong
 from __future__ import annotations
 
 from hypocenter.compare.case import Case
-from hypocenter.compare.clues import held_in
 from hypocenter.compare.comparison import Fit
+from hypocenter.compare.fit_evidence import held_in
 from hypocenter.compare.fitting import fit
 from hypocenter.formats import format_of
 

@@ -10,8 +10,8 @@ from markupsafe import Markup
 
 from hypocenter import __version__
 from hypocenter.compare.comparison import Comparison, Distance, Divergence, RowComparison
+from hypocenter.compare.sentences import place, power
 from hypocenter.compare.verdict import counts_from, source_of_floor
-from hypocenter.compare.words import place, power
 from hypocenter.report import curves_picture, wording
 from hypocenter.report import page as report_page
 from hypocenter.report.comparison import page

@@ -5,7 +5,7 @@ from __future__ import annotations
 from xml.etree.ElementTree import Element, SubElement
 
 from hypocenter.compare.comparison import STAGES, Comparison, RowComparison
-from hypocenter.compare.words import place, power
+from hypocenter.compare.sentences import place, power
 from hypocenter.report import wording
 from hypocenter.report.ci import junit, xml_text
 from hypocenter.report.comparison.ranking import ranked, times, unmatched_sites

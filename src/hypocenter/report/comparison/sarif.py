@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hypocenter.compare.comparison import Comparison
-from hypocenter.compare.words import place
+from hypocenter.compare.sentences import place
 from hypocenter.report.ci import sarif, sarif_result
 
 suffix = ".sarif"

@@ -15,7 +15,7 @@ from hypocenter.compare.weights.checkpoint import Checkpoint, CheckpointError, T
 from hypocenter.compare.weights.folder import settings_of
 from hypocenter.compare.weights.readers import dcp
 from hypocenter.compare.weights.readers.torch_file import open_torch, tensors_of
-from hypocenter.compare.weights.unpickler import Bag
+from hypocenter.compare.weights.unpickler import PlainObject
 from hypocenter.compare.weights.views import joined, shares
 
 _RANK = re.compile(r"mp_rank_(\d+)(?:_(\d+))?(?:_(\d+))?$")
@@ -60,7 +60,7 @@ def read(path: Path) -> Checkpoint:
     first: Any = next(iter(archives.values())).content
     _require_order(first, folder)
     arguments = first.get("args")
-    settings = settings_of(arguments.attributes) if isinstance(arguments, Bag) else {}
+    settings = settings_of(arguments.attributes) if isinstance(arguments, PlainObject) else {}
     n_tp, n_pp = (len({key[i] for key in archives}) for i in (1, 0))
     notes.insert(0, f"merged of {n_tp} tensor-parallel times {n_pp} pipeline-parallel ranks")
     return Checkpoint(path=path, kind="megatron", tensors=tensors, settings=settings, notes=tuple(notes))

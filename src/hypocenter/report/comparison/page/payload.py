@@ -12,9 +12,9 @@ from typing import Any
 
 from hypocenter.compare.comparison import Comparison, FloorSource, Pair, RowComparison, Spot, stage_of
 from hypocenter.compare.curves.of_runs import NamedCurves
+from hypocenter.compare.judged_steps import FirstStep
+from hypocenter.compare.sentences import place
 from hypocenter.compare.verdict import counts_from
-from hypocenter.compare.walk import Scene
-from hypocenter.compare.words import place
 from hypocenter.record.facts_file import Facts
 from hypocenter.report import wording
 from hypocenter.report.comparison.page.tree import Line, Tree, label, tree_of
@@ -273,7 +273,7 @@ def states_of(tree: Tree, rows: Sequence[RowComparison]) -> list[State]:
 class Material:
     """All of it may be missing: the page then shows less."""
 
-    scene: Scene = field(default_factory=Scene)
+    scene: FirstStep = field(default_factory=FirstStep)
     facts: tuple[Facts | None, Facts | None] = (None, None)  # of baseline and candidate
     curves: tuple[NamedCurves, ...] = ()
     command: str = ""  # that makes the page again

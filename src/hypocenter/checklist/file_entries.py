@@ -11,7 +11,7 @@ from hypocenter.checklist.tables import Table, table
 from hypocenter.checklist.words import canonical
 
 _AT_MOST_NOTES = 200
-Settle = Callable[["Sheet"], None]
+Settle = Callable[["FileEntries"], None]
 FRAMEWORKS: Catalogue[Settle] = Catalogue("hypocenter.checklist.frameworks", "hypocenter.configuration_frameworks")
 
 
@@ -28,7 +28,7 @@ class Part:
     notes: tuple[str, ...] = ()
 
 
-class Sheet:
+class FileEntries:
     """The entries of one file; a framework's own rules put together what keys say only together."""
 
     def __init__(self, given: Given, table: Table) -> None:
@@ -162,7 +162,7 @@ def framework(name: str) -> Callable[[Settle], Settle]:
 
 def settle(given: Given) -> Part:
     """The settings that the entries of one file come to."""
-    sheet = Sheet(given, table(given.table))
+    sheet = FileEntries(given, table(given.table))
     sheet.start()
     rules = FRAMEWORKS.entries().get(given.table)
     if rules is not None:
@@ -170,6 +170,6 @@ def settle(given: Given) -> Part:
     return sheet.close()
 
 
-def part_of(sheet: Sheet) -> Part:
+def part_of(sheet: FileEntries) -> Part:
     """What a sheet holds so far, for rules that settle a second one."""
     return sheet.close()

@@ -1,6 +1,6 @@
 """Rows of all ranks put away by step: they come rank by rank, and are wanted step by step.
 
-What is on the shelf is packed (Arrow IPC, lz4), and goes to a temporary file when it grows large, so that a job of
+What is on the by_step is packed (Arrow IPC, lz4), and goes to a temporary file when it grows large, so that a job of
 hundreds of ranks needs the memory of some ranks while it comes in, and of one step while it is looked at.
 """
 
@@ -16,10 +16,10 @@ import pyarrow as pa
 from pyarrow import ipc
 
 _ROWS_AT_ONCE = 100_000  # rows gathered before they are cut into steps and packed: some 40 MB
-_IN_MEMORY_BYTES = 256 << 20  # packed; beyond it the shelf is a temporary file
+_IN_MEMORY_BYTES = 256 << 20  # packed; beyond it the by_step is a temporary file
 
 
-class Shelf:
+class RowsByStep:
     """Tables with columns `step`, `order` and `rank` in, one table per step out."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ _REALS = ("relative", "low", "high", "cosine", "scale")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged:
+class JudgedStep:
     """Rows of a step in the order in which a difference travels, with distances, floors and verdicts."""
 
     pairs: Sequence[Pair]
@@ -128,7 +128,7 @@ class Worst:
         self._reals = {name: np.zeros(n) for name in (*_REALS, "floor")}
         self._dtypes = np.full((n, 2), "", np.object_)
 
-    def take(self, judged: Judged) -> None:
+    def take(self, judged: JudgedStep) -> None:
         """Look at the rows of a step."""
         pair = judged.aligned.pair
         differs = pair[judged.differs]

@@ -1,4 +1,4 @@
-"""diagnose/shelf.py: what comes rank by rank is taken step by step, whole and in order."""
+"""diagnose/rows_by_step.py: what comes rank by rank is taken step by step, whole and in order."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hypocenter.diagnose import shelf as module
-from hypocenter.diagnose.shelf import Shelf
+from hypocenter.diagnose import rows_by_step as module
+from hypocenter.diagnose.rows_by_step import RowsByStep
 
 ROWS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), max_size=20)
 
@@ -35,7 +35,7 @@ def test_every_row_is_given_back_by_step_rank_and_order(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_ROWS_AT_ONCE", at_once)
         patch.setattr(module, "_IN_MEMORY_BYTES", size)
-        shelf = Shelf()
+        shelf = RowsByStep()
         for rank, rows in enumerate(ranks):
             shelf.put(table(rank, rows))
 
@@ -51,7 +51,7 @@ def _rows(taken: pa.Table) -> list[tuple[int, int]]:
 
 
 def test_a_step_without_rows_is_an_empty_table_of_the_same_columns() -> None:
-    shelf = Shelf()
+    shelf = RowsByStep()
     shelf.put(table(0, [(1, 1)]))
 
     assert shelf.take(7).schema == table(0, []).schema

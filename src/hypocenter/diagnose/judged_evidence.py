@@ -1,4 +1,4 @@
-"""Evidence files as exhibits: decoded, judged, and turned into the finding that each would be on its own."""
+"""Evidence files as pieces: decoded, judged, and turned into the finding that each would be on its own."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _OVERFLOWS = frozenset({"format-overflow", "accumulation-overflow", "exploding-a
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exhibit:
+class JudgedEvidence:
     """One piece of evidence, the verdict on it, and the finding it makes."""
 
     evidence: Evidence
@@ -50,22 +50,22 @@ class Exhibit:
 
     @property
     def key(self) -> tuple[str, str | None, str | None, str | None]:
-        """What two exhibits share when they show the same cause at the same place."""
+        """What two pieces share when they show the same cause at the same place."""
         f = self.finding
         return f.cause, f.site, f.op, f.port
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exhibits:
+class RunEvidence:
     """All evidence of a run, by step and rank, and notes about what could not be used."""
 
-    found: tuple[Exhibit, ...] = ()
+    found: tuple[JudgedEvidence, ...] = ()
     notes: tuple[str, ...] = ()
 
 
-def load(files: Iterable[tuple[int, Path]], run: Path) -> Exhibits:
+def load(files: Iterable[tuple[int, Path]], run: Path) -> RunEvidence:
     """Read every evidence file. What cannot be trusted becomes a note."""
-    found: list[Exhibit] = []
+    found: list[JudgedEvidence] = []
     notes: list[str] = []
     for rank, path in files:
         name = _relative(path.parent, run)
@@ -73,16 +73,16 @@ def load(files: Iterable[tuple[int, Path]], run: Path) -> Exhibits:
             with path.open("rb") as file:
                 data = file.read(AT_MOST_BYTES + 1)
             evidence = decode(data)
-            exhibit = exhibited(evidence, rank=rank, bundle=name)
+            piece = judged_piece(evidence, rank=rank, bundle=name)
         except Exception as error:  # hostile or damaged bytes: whatever they set off must stay a note
             notes.append(
                 f"the evidence in {name} cannot be used: {str(error).splitlines()[0] if str(error) else error!r}"
             )
             continue
-        found.append(exhibit)
+        found.append(piece)
         notes += (f"{name}: {note}" for note in evidence.notes)
     found.sort(key=lambda e: (e.finding.step, not e.is_located, e.finding.rank))
-    return Exhibits(found=tuple(found), notes=tuple(notes))
+    return RunEvidence(found=tuple(found), notes=tuple(notes))
 
 
 def decode(data: bytes) -> Evidence:
@@ -107,7 +107,7 @@ def _decoder() -> msgspec.json.Decoder[Evidence]:
     return msgspec.json.Decoder(Evidence)
 
 
-def exhibited(evidence: Evidence, *, rank: int, bundle: str | None = None) -> Exhibit:
+def judged_piece(evidence: Evidence, *, rank: int, bundle: str | None = None) -> JudgedEvidence:
     """Judge a piece of evidence and make its finding."""
     verdict = judge(evidence)
     place = _place(evidence, verdict)
@@ -136,7 +136,7 @@ def exhibited(evidence: Evidence, *, rank: int, bundle: str | None = None) -> Ex
         chips=evidence.chips,
         bundle=bundle if _has_op(evidence) else None,
     )
-    return Exhibit(evidence=evidence, verdict=verdict, finding=finding)
+    return JudgedEvidence(evidence=evidence, verdict=verdict, finding=finding)
 
 
 def _has_op(evidence: Evidence) -> bool:

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from hypocenter.compare.aligned import Aligned, Aligner
-from hypocenter.compare.cards import Deck, deck
+from hypocenter.compare.cards import RunCards, cards_of
 from hypocenter.compare.comparison import Comparison, Matching, Pair, RowComparison, SiteCard, Spot, are_exact
 from hypocenter.compare.distances.columns import NONE, Distances, bound, distances
-from hypocenter.compare.judged import Judged, Worst
+from hypocenter.compare.judged_step import JudgedStep, Worst
 from hypocenter.compare.noise import CALIBRATION, REPEATS, Floors, Noise, with_first_bits
 from hypocenter.compare.pairing.manual_map import ManualMap
 from hypocenter.compare.rows import Flags, RunRows, Spots, StepRows
@@ -34,19 +34,19 @@ _PHASES_OF_ACTIVATIONS = ("forward", "backward")
 
 
 @dataclass(kw_only=True)
-class Walk:
+class JudgedSteps:
     """A way through two recordings; `noise` and `problems` are complete once all steps were taken.
 
     Args:
         runs: baseline and candidate.
-        decks: of both.
+        run_cards: of both.
         pairs: to compare.
         shift: what to add to a step of the baseline for the candidate's.
         options: noise runs, budget, steps.
     """
 
     runs: tuple[RecordedRun, RecordedRun]
-    decks: tuple[Deck, Deck]
+    run_cards: tuple[RunCards, RunCards]
     pairs: Sequence[Pair]
     shift: int
     options: Options
@@ -54,7 +54,7 @@ class Walk:
     left_out: set[int] = field(default_factory=set[int])  # pairs that ranks hold in ways that cannot be put together
 
     def __post_init__(self) -> None:
-        of = self.decks[0].by_spot
+        of = self.run_cards[0].by_spot
         groups = [{rank: place.groups for rank, place in run.places.items()} for run in self.runs]
         self._has_same_ranks = groups[0] == groups[1]
         self._cards: list[SiteCard] = [of[pair.baseline[0]] for pair in self.pairs]
@@ -64,10 +64,10 @@ class Walk:
         self.repeated = [Depth(baseline=mine, candidate=other) for other in others]
         self.noise = Noise(self._cards, np.array(are_exact([card.spot for card in self._cards]), np.bool_))
 
-    def __iter__(self) -> Iterator[Judged]:
+    def __iter__(self) -> Iterator[JudgedStep]:
         if not self.pairs:
             return
-        decks = self.decks[0].by_spot, self.decks[1].by_spot
+        run_cards = self.run_cards[0].by_spot, self.run_cards[1].by_spot
         rows = [RunRows(run, Spots()) for run in (*self.runs, *self.options.noise)]
         kinds = [_digest_kind(run) for run in (*self.runs, *self.options.noise)]
         for one, kind in zip(rows[1:], kinds[1:], strict=True):
@@ -78,7 +78,7 @@ class Walk:
         twins = [_with_itself(pair, pair.candidate) for pair in self.pairs]
         repeats = [Aligner(selves, rows[0].spots, run.spots) for run in rows[2:]]
         own = Aligner(selves, rows[0].spots, rows[0].spots), Aligner(twins, rows[1].spots, rows[1].spots)
-        alike = np.array([has_comparable_sketches(pair, *decks) for pair in self.pairs], np.bool_)
+        alike = np.array([has_comparable_sketches(pair, *run_cards) for pair in self.pairs], np.bool_)
         padded = np.array([pair.layout.kind == "padded" for pair in self.pairs], np.bool_)
         wanted = self.options.is_wanted
         negligible = Negligible(self.pairs)
@@ -106,7 +106,7 @@ class Walk:
             verdicts, is_negligible = negligible.judge(
                 aligned, found, floors, row_verdicts(found, floors, self.options.budget, n_noisy)
             )
-            yield Judged(
+            yield JudgedStep(
                 pairs=self.pairs, aligned=aligned, distances=found, floors=floors, budget=self.options.budget,
                 n=n_noisy, verdicts=verdicts, negligible=is_negligible, modules=modules,
             )  # fmt: skip
@@ -282,7 +282,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
+class FirstStep:
     """What a page shows beside the answer."""
 
     step: int | None = None  # of the baseline; None: nothing to look at by itself
@@ -290,7 +290,9 @@ class Scene:
     cards: tuple[tuple[SiteCard, ...], tuple[SiteCard, ...]] = ((), ())  # all spots of both runs, in execution order
 
 
-def scene_of(found: Comparison, baseline: RecordedRun, candidate: RecordedRun, options: Options | None = None) -> Scene:
+def first_step_of(
+    found: Comparison, baseline: RecordedRun, candidate: RecordedRun, options: Options | None = None
+) -> FirstStep:
     """Read both recordings again up to the step of the first difference, and keep its rows.
 
     Args:
@@ -299,24 +301,26 @@ def scene_of(found: Comparison, baseline: RecordedRun, candidate: RecordedRun, o
     Raises:
         HypocenterError: a recording cannot be read.
     """
-    decks = deck(baseline), deck(candidate)
-    cards = decks[0].cards, decks[1].cards
+    run_cards = cards_of(baseline), cards_of(candidate)
+    cards = run_cards[0].cards, run_cards[1].cards
     if found.first is None:
-        return Scene(cards=cards)
+        return FirstStep(cards=cards)
     step = found.first.row.step if found.first.row is not None else found.first.step
     pairs = found.matching.pairs
-    walk = Walk(
-        runs=(baseline, candidate), decks=decks, pairs=pairs, shift=shift_between(baseline, candidate),
+    steps = JudgedSteps(
+        runs=(baseline, candidate), run_cards=run_cards, pairs=pairs, shift=shift_between(baseline, candidate),
         options=options or Options(),
     )  # fmt: skip
     worst = Worst(pairs)
-    for judged in walk:  # from the start: what is noise is learnt on the way
+    for judged in steps:  # from the start: what is noise is learnt on the way
         if judged.aligned.step == step:
             worst.take(judged)
             break
-    return Scene(step=step, rows=tuple(worst.rows(_shapes_of(found, decks))), cards=cards)
+    return FirstStep(step=step, rows=tuple(worst.rows(_shapes_of(found, run_cards))), cards=cards)
 
 
-def _shapes_of(found: Comparison, decks: tuple[Deck, Deck]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    mine, other = (deck.by_spot for deck in decks)
+def _shapes_of(
+    found: Comparison, run_cards: tuple[RunCards, RunCards]
+) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    mine, other = (side.by_spot for side in run_cards)
     return [(mine[pair.baseline[0]].shape, other[pair.candidate[0]].shape) for pair in found.matching.pairs]
