@@ -31,16 +31,16 @@ def xml_text(text: str) -> str:
     return _NOT_XML.sub("?", text)
 
 
-def sarif(rules: Sequence[str], results: Sequence[dict[str, Any]], doubt: str = "") -> str:
+def sarif(rules: Sequence[str], results: Sequence[dict[str, Any]], doubt: str | None = None) -> str:
     """A SARIF 2.1.0 log with one run, which code-scanning tools show beside the source line.
 
     Args:
         rules: their ids.
         results: as `sarif_result` makes them.
-        doubt: why nothing can be told: the invocation was not successful then, and no result says that all is well.
+        doubt: why nothing can be told, if so: the invocation was not successful then, and no result says that all is well.
     """
-    invocation: dict[str, Any] = {"executionSuccessful": not doubt}
-    if doubt:
+    invocation: dict[str, Any] = {"executionSuccessful": doubt is None}
+    if doubt is not None:
         invocation["toolExecutionNotifications"] = [{"level": "warning", "message": {"text": doubt}}]
     driver = {"name": "hypocenter", "version": __version__, "rules": [{"id": rule} for rule in rules]}
     run = {"tool": {"driver": driver}, "invocations": [invocation], "results": list(results)}

@@ -19,4 +19,4 @@ def render(found: Comparison) -> str:
         lines += [f"fix: {found.fit.fix}"] if found.fit is not None and found.fit.fix else []
         file, line = (first.source.file, first.source.line) if first.source is not None else ("", 1)
         results.append(sarif_result("diverged", 0, "error", "\n".join(lines), place(first.site), file, line))
-    return sarif(["diverged"], results, found.sentence if found.status == "cannot-tell" else "")
+    return sarif(["diverged"], results, found.sentence if found.status == "cannot-tell" else None)

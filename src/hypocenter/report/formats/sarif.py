@@ -22,4 +22,4 @@ def render(recorded: Recorded, diagnosis: Diagnosis) -> str:
                 entry.code, codes.index(entry.code), entry.severity, text, entry.subject or "run", file, line or 1
             )
         )
-    return sarif(codes, results, report.verdict if report.status == "cannot-tell" else "")
+    return sarif(codes, results, report.verdict if report.status == "cannot-tell" else None)
