@@ -37,7 +37,7 @@ def sarif(rules: Sequence[str], results: Sequence[dict[str, Any]], doubt: str | 
     Args:
         rules: their ids.
         results: as `sarif_result` makes them.
-        doubt: why nothing can be told, if so: the invocation was not successful then, and no result says that all is well.
+        doubt: why nothing can be told, if so; the invocation then was not successful, so no one takes it for healthy.
     """
     invocation: dict[str, Any] = {"executionSuccessful": doubt is None}
     if doubt is not None:
