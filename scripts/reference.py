@@ -108,8 +108,7 @@ def fits() -> str:
 
 def items() -> str:
     """The manual pages of all items of the checklist, under the headings of their groups."""
-    from hypocenter.checklist.items.loading import load
-    from hypocenter.checklist.items.pages import page
+    from hypocenter.checklist.items.item import load, page
 
     found = load()
     about = "What `hypocenter checklist` compares. An item is a paragraph of a TOML file; `--items FILE` adds your own."

@@ -15,7 +15,7 @@ from started import start  # noqa: E402
 
 from hypocenter.align.engine import How, align  # noqa: E402
 from hypocenter.align.plan import read_plan  # noqa: E402
-from hypocenter.report.alignment import bars, charts, html, terminal  # noqa: E402
+from hypocenter.report.alignment import html, terminal  # noqa: E402
 
 PROGRAMS = ROOT / "tests" / "align" / "programs"
 FLAGS = ("", "--embedding bfloat16", "--embedding bfloat16 --decay all")
@@ -46,9 +46,9 @@ def main(folder: Path, frozen: int = 60, long: int = 200) -> None:
         (folder / f"{number}.txt").write_text(terminal.render(found))
         (folder / f"{number}.html").write_text(html.render(found))
         if number == 1:
-            (ROOT / "docs" / "align-local-norms.svg").write_text(bars.document(found.stages[3].figures["local_norms"]))
+            (ROOT / "docs" / "align-local-norms.svg").write_text(html.norms_svg(found.stages[3].figures["local_norms"]))
     for stage, name in ((5, "align-frozen.svg"), (7, "align-long-run.svg")):
-        drawn = charts.document(found.stages[stage].figures["curves"][0])
+        drawn = html.curve_svg(found.stages[stage].figures["curves"][0])
         if drawn is not None:
             (ROOT / "docs" / name).write_text(drawn)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 
 HEADINGS: tuple[str, ...] = ("What it means", "How it is decided", "What to do", "When it is wrong")
@@ -26,6 +28,12 @@ class Manual:
         parts = [f"## {title}", self.message]
         parts += [f"**{heading}.** {text}" for heading, text in self.sections]
         return "\n\n".join(parts) + "\n"
+
+
+def page_of(function: Callable[..., object]) -> Manual:
+    """The page of a catalogue's entry: the docstring of its file, or of the function itself where the file has none."""
+    module = sys.modules.get(function.__module__)
+    return parse((module.__doc__ if module is not None else None) or function.__doc__)
 
 
 def parse(docstring: str | None) -> Manual:

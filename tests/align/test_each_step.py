@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hypocenter.align.each_step import each_step
+from hypocenter.align.stages.frozen import each_step
 from hypocenter.compare.curves.curve import Curve, Series
 
 BASE = 3.0 + 0.2 * np.random.default_rng(0).standard_normal(60)

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hypocenter.align.nudged import Nudged
+from hypocenter.align.repeats import Nudged
 from hypocenter.align.rounding import rounding, unit
 from hypocenter.compare.values.bits import decoded
-from hypocenter.compare.weights.tensor import Box, Tensor, whole
+from hypocenter.compare.weights.checkpoint import Box, Tensor, whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

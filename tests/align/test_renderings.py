@@ -7,12 +7,11 @@ from pathlib import Path
 
 import jsonschema
 
-from hypocenter.align.alignment import STAGES, Alignment, StageResult
+from hypocenter.align.alignment import STAGES, Alignment, StageResult, result
 from hypocenter.align.engine import alignment_of
 from hypocenter.align.plan import plan_of
-from hypocenter.align.verdicts import result
 from hypocenter.json_answer import published, to_json
-from hypocenter.report.alignment import bars, charts, html, terminal
+from hypocenter.report.alignment import html, terminal
 
 PLAN = plan_of({"baseline": {"command": "a"}, "candidate": {"command": "b"}}, Path("plan.toml"))
 
@@ -69,7 +68,7 @@ def test_texts_of_programs_are_escaped_on_the_page_and_json_keeps_to_its_schema(
 def test_bars_never_leave_out_what_differs() -> None:
     norms = [_norm(f"p{n}.weight", 0.01) for n in range(200)] + [_norm("last.weight", 0.5)]
 
-    drawn = bars.document(norms)
+    drawn = html.norms_svg(norms)
 
     assert "last.weight" in drawn
     assert "141 not shown" in drawn
@@ -79,8 +78,8 @@ def test_bars_never_leave_out_what_differs() -> None:
 def test_a_curve_of_one_point_is_not_drawn() -> None:
     figure = {"name": "loss", "steps": [0, 1], "baseline": [1.0, None], "candidate": [1.0, 2.0], "floor": [0.1, 0.1]}
 
-    assert charts.inline({"name": "loss", "steps": [0], "baseline": [1.0], "candidate": [1.0]}) is None
-    assert "<svg" in (charts.inline(figure) or "")
+    assert html.inline_curve({"name": "loss", "steps": [0], "baseline": [1.0], "candidate": [1.0]}) is None
+    assert "<svg" in (html.inline_curve(figure) or "")
 
 
 def _norm(site: str, error: float) -> dict[str, object]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from hypocenter.checklist.checklist import Checklist, Row
-from hypocenter.checklist.configuration import Configuration, Setting, Value
+from hypocenter.checklist.checklist import Checklist, Configuration, Row, Setting, Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

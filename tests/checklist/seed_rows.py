@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from made_sides import Said
 
-from hypocenter.checklist.configuration import Value
+from hypocenter.checklist.checklist import Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_sides import row, setting, side
 
-from hypocenter.checklist.checklist import Checklist, Row
+from hypocenter.checklist.checklist import Checklist, Configuration, Row, Value
 from hypocenter.checklist.compare import compare
-from hypocenter.checklist.configuration import Configuration, Value
-from hypocenter.checklist.items.loading import load
+from hypocenter.checklist.items.item import load
 
 ITEMS = load()
 LLAMA: dict[str, Value] = {

@@ -11,11 +11,9 @@ from pathlib import Path
 import pytest
 
 from hypocenter.checklist.advising import fix, remarks
+from hypocenter.checklist.checklist import Configuration, Entry, Given, Scalar, Setting
 from hypocenter.checklist.compare import compare
-from hypocenter.checklist.configuration import Configuration, Scalar, Setting
-from hypocenter.checklist.entry import Entry, Given
-from hypocenter.checklist.items.item import Item
-from hypocenter.checklist.items.loading import load
+from hypocenter.checklist.items.item import Item, load
 from hypocenter.checklist.reading import read, settled
 from hypocenter.checklist.tables import names, read_toml, table
 

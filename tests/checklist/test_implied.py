@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 from made_sides import row, setting, side
 
-from hypocenter.checklist.compare import compare
-from hypocenter.checklist.configuration import Value
-from hypocenter.checklist.implied import RELATIONS, implied
-from hypocenter.checklist.items.loading import load
+from hypocenter.checklist.checklist import Value
+from hypocenter.checklist.compare import RELATIONS, compare, implied
+from hypocenter.checklist.items.item import load
 
 
 @pytest.mark.parametrize(

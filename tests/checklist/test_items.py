@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 
 from hypocenter.checklist import tables
-from hypocenter.checklist.items.item import GROUPS
-from hypocenter.checklist.items.loading import load, parse
-from hypocenter.checklist.items.pages import WIDTH, page, pages
+from hypocenter.checklist.items.item import GROUPS, WIDTH, load, page, pages, parse
 from hypocenter.errors import ConfigError
 
 ITEMS = load()

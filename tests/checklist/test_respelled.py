@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hypocenter.checklist.configuration import Setting, Value
-from hypocenter.checklist.respelled import respelled
+from hypocenter.checklist.advising import respelled
+from hypocenter.checklist.checklist import Setting, Value
 
 
 @pytest.mark.parametrize(

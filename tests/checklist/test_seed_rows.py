@@ -6,10 +6,9 @@ import pytest
 from made_sides import Said, row, side_of
 from seed_rows import CASES, MEASURED, Case
 
-from hypocenter.checklist.checklist import Row
+from hypocenter.checklist.checklist import Row, Value
 from hypocenter.checklist.compare import compare
-from hypocenter.checklist.configuration import Value
-from hypocenter.checklist.items.loading import load
+from hypocenter.checklist.items.item import load
 
 ITEMS = load()
 NAMES = [f"{case.row}-{case.item}-{case.other}" for case in CASES]

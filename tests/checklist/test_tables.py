@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hypocenter.checklist.catalogue import READERS
-from hypocenter.checklist.items.loading import load
-from hypocenter.checklist.settling import FRAMEWORKS
+from hypocenter.checklist.file_entries import FRAMEWORKS
+from hypocenter.checklist.items.item import load
 from hypocenter.checklist.tables import names, read_toml, table
 from hypocenter.checklist.words import canonical
 

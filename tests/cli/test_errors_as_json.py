@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 from recordings import Said, record, run
 
-from hypocenter.cli import error_answer, hypocenter
+from hypocenter.cli import entry, hypocenter
 from hypocenter.json_answer import published
 
 
@@ -31,7 +31,7 @@ def commands_with_json() -> list[tuple[str, ...]]:
 def answer(said: Said) -> dict[str, str]:
     """The JSON on stdout, checked against the schema; stderr has the same words."""
     found = json.loads(said.out)
-    jsonschema.validate(found, published(error_answer.ErrorAnswer))
+    jsonschema.validate(found, published(entry.ErrorAnswer))
     assert said.err.startswith(f"error[{found['slug']}]: {found['what']}\n")
     return found
 

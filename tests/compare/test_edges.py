@@ -11,7 +11,7 @@ import pytest
 
 from hypocenter.compare.comparison import Comparison
 from hypocenter.compare.engine import compare_runs
-from hypocenter.compare.options import Options
+from hypocenter.compare.judged_steps import Options
 from hypocenter.nouns import Phase, Reading, StepRecord, Summary
 from hypocenter.record.reader import open_run
 from hypocenter.record.writer import Writer

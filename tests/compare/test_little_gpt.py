@@ -10,7 +10,7 @@ from little_gpt import record
 
 from hypocenter.compare.comparison import Comparison
 from hypocenter.compare.engine import compare_runs
-from hypocenter.compare.options import Options
+from hypocenter.compare.judged_steps import Options
 from hypocenter.record.reader import open_run
 
 

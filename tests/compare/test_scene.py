@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from little_gpt import record
 
+from hypocenter.compare.comparison import stage_of
 from hypocenter.compare.curves.of_runs import curves_of_runs
 from hypocenter.compare.engine import compare_runs
-from hypocenter.compare.execution import stage_of
-from hypocenter.compare.scene import scene_of
+from hypocenter.compare.judged_steps import first_step_of
 from hypocenter.record.reader import open_run
 
 
@@ -22,7 +22,7 @@ def runs(tmp_path_factory):
 def test_before_the_culprit_all_rows_of_its_step_agree(runs):
     found = compare_runs(runs["good"], runs["eps"])
 
-    scene = scene_of(found, runs["good"], runs["eps"])
+    scene = first_step_of(found, runs["good"], runs["eps"])
     rows = sorted(scene.rows, key=lambda row: (stage_of(row.pair.baseline[0]), row.order))
     at = [row.pair for row in rows].index(found.first.row.pair)
 
@@ -38,7 +38,7 @@ def test_before_the_culprit_all_rows_of_its_step_agree(runs):
 def test_what_the_optimizer_did_is_seen_at_the_step_after(runs):
     found = compare_runs(runs["good"], runs["lr"])
 
-    scene = scene_of(found, runs["good"], runs["lr"])
+    scene = first_step_of(found, runs["good"], runs["lr"])
 
     assert scene.step == found.first.row.step
     assert found.first.row.pair in {row.pair for row in scene.rows}
@@ -47,7 +47,7 @@ def test_what_the_optimizer_did_is_seen_at_the_step_after(runs):
 def test_runs_that_do_not_part_have_no_scene(runs):
     found = compare_runs(runs["good"], runs["good"])
 
-    scene = scene_of(found, runs["good"], runs["good"])
+    scene = first_step_of(found, runs["good"], runs["good"])
 
     assert (scene.step, scene.rows) == (None, ())
     assert scene.cards[0] == scene.cards[1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hypocenter.compare.comparison import Pair, Spot
-from hypocenter.compare.settings_apart import settings_apart
+from hypocenter.compare.outcome import settings_apart
 from hypocenter.record.facts_file import Facts, ModuleFacts
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from hypocenter.detect.endings import Job
 from hypocenter.detect.group_rules import collectives_differ, rank_lost, recording_short
-from hypocenter.detect.job import Job
 from hypocenter.nouns import Place, Run
 from hypocenter.record.whereabouts import Exit, LastCall, Whereabouts, group_key
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hypocenter.detect.job import Job
+from hypocenter.detect.endings import Job
 from hypocenter.detect.whole import Looked, doubts
 from hypocenter.nouns import Imported, Run
 from hypocenter.record.whereabouts import Exit, Whereabouts

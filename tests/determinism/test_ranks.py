@@ -10,7 +10,7 @@ import pytest
 from launch import launch
 from twice import PROGRAMS, line_of
 
-from hypocenter.cli.repeats import configuration
+from hypocenter.cli.commands.determinism import configuration
 from hypocenter.compare.repeats.engine import compare_repeats
 
 

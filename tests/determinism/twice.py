@@ -8,7 +8,7 @@ from pathlib import Path
 
 import warm
 
-from hypocenter.cli.repeats import configuration
+from hypocenter.cli.commands.determinism import configuration
 from hypocenter.compare.repeats.answer import Determinism
 from hypocenter.compare.repeats.engine import compare_repeats
 from hypocenter.config import to_json

@@ -8,7 +8,7 @@ import pytest
 
 from hypocenter.diagnose.cure import Answer, answer, chosen, needs_search
 from hypocenter.diagnose.evidence import Alternative, Cure, Evidence, OpFacts
-from hypocenter.diagnose.exhibits import exhibited
+from hypocenter.diagnose.judged_evidence import judged_piece
 from hypocenter.json_answer import published, to_json
 from hypocenter.nouns import Source
 
@@ -25,7 +25,7 @@ SPENT = Cure(status="cannot-tell", replays=60, why=("the budget was spent",))
 def failure(cure, step=5, **more):
     origin = OpFacts(index=0, op="aten.mul.Tensor", phase="forward", site="blocks.1.attn")
     evidence = Evidence(id=f"step-{step}", step=step, replayed=True, reproduced=True, origin=origin, cure=cure, **more)
-    return exhibited(evidence, rank=0, bundle=f"rank-00000/bundles/step-{step}")
+    return judged_piece(evidence, rank=0, bundle=f"rank-00000/bundles/step-{step}")
 
 
 def validate(found):
@@ -68,10 +68,10 @@ def test_why_a_replay_was_not_possible_is_passed_on():
 
 
 def test_a_cured_failure_is_chosen_before_an_earlier_one_without():
-    exhibits = [failure(None, 1), failure(SPENT, 2), failure(NONE, 3), failure(CURED, 9), failure(CURED, 8)]
+    pieces = [failure(None, 1), failure(SPENT, 2), failure(NONE, 3), failure(CURED, 9), failure(CURED, 8)]
 
-    assert chosen(exhibits).finding.step == 8
-    assert chosen(exhibits[:3]).finding.step == 3
+    assert chosen(pieces).finding.step == 8
+    assert chosen(pieces[:3]).finding.step == 3
     assert chosen([]) is None
 
 

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from hypocenter.diagnose.faulty_device import LASTING, with_device
 from hypocenter.diagnose.group import Folded
+from hypocenter.diagnose.ranks import LASTING, with_device
 from hypocenter.nouns import Finding
 
 FAULT = Finding(

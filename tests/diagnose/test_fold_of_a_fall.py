@@ -6,8 +6,8 @@ import pytest
 
 from hypocenter.detect.engine import Engine, rules
 from hypocenter.diagnose.evidence import Evidence, OpFacts, Rerun, TensorFacts
-from hypocenter.diagnose.exhibits import exhibited
 from hypocenter.diagnose.fold import fold
+from hypocenter.diagnose.judged_evidence import judged_piece
 from hypocenter.nouns import Reading, Source, StepRecord, Summary, replace
 
 CULPRIT = "blocks.1.attn.qkv.weight"
@@ -36,8 +36,8 @@ def folded(records, *evidence):
         if record.skipped:
             readings.append(Reading(**row, site=CULPRIT, port="culprit", summary=Summary(n=1, n_nan=1)))
         found += engine.feed(rank, step, record, readings)
-    exhibits = [exhibited(e, rank=e.rank) for e in evidence]
-    return [f.finding for f in fold(exhibits, found, records)]
+    pieces = [judged_piece(e, rank=e.rank) for e in evidence]
+    return [f.finding for f in fold(pieces, found, records)]
 
 
 def alarms(findings):
@@ -239,7 +239,7 @@ def test_lost_gradients_are_a_warning_with_the_share():
     lost = {"trigger": "grad-underflow", "step": 3, "bad_params": ("layers.0.weight",), "n_params": 8, "facts": facts}
 
     for scale, code in ((None, "HC206"), (4.0, "HC203")):
-        finding = exhibited(Evidence(**lost, loss_scale=scale, replayed=True, reproduced=True), rank=0).finding
+        finding = judged_piece(Evidence(**lost, loss_scale=scale, replayed=True, reproduced=True), rank=0).finding
 
         assert (finding.code, finding.kind, finding.severity) == (code, "underflow", "warning")
         assert (finding.cause, finding.confidence, finding.site) == ("grad-underflow", "proven", "layers.0")

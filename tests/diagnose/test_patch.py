@@ -13,8 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hypocenter.diagnose.float32_block import statements
-from hypocenter.diagnose.patch import api, patch_for, propose
+from hypocenter.diagnose.patch import api, patch_for, propose, statements
 from hypocenter.diagnose.source_text import CannotRewrite, Text, applied
 
 CAMERA = """\

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from hypocenter.diagnose.evidence import Evidence, Share
-from hypocenter.diagnose.exhibits import Exhibits, exhibited
+from hypocenter.diagnose.judged_evidence import RunEvidence, judged_piece
 from hypocenter.diagnose.ranks import add_up, together
 
 FLOAT16 = 65504.0
@@ -23,8 +23,8 @@ def evidence(rank, *shares, step=4, n_ranks=2, **more):
 
 
 def judged(*found):
-    exhibits = tuple(exhibited(each, rank=each.rank) for each in found)
-    return [e.finding for e in together(Exhibits(found=exhibits)).found]
+    pieces = tuple(judged_piece(each, rank=each.rank) for each in found)
+    return [e.finding for e in together(RunEvidence(found=pieces)).found]
 
 
 def test_shares_that_pass_the_limit_together_are_the_cause():

@@ -1,8 +1,8 @@
 """A rank that was sent a value that is not finite is no cause: it stands under the rank that made it."""
 
 from hypocenter.diagnose.evidence import Evidence, OpFacts, Rerun, TensorFacts
-from hypocenter.diagnose.exhibits import exhibited
 from hypocenter.diagnose.fold import fold
+from hypocenter.diagnose.judged_evidence import judged_piece
 
 
 def evidence(rank, op, *, received):
@@ -16,8 +16,8 @@ def evidence(rank, op, *, received):
 
 
 def test_one_finding_on_the_rank_that_made_the_value():
-    made = exhibited(evidence(1, "aten.exp.default", received=False), rank=1)
-    came = exhibited(evidence(0, "c10d.allreduce_.default", received=True), rank=0)
+    made = judged_piece(evidence(1, "aten.exp.default", received=False), rank=1)
+    came = judged_piece(evidence(0, "c10d.allreduce_.default", received=True), rank=0)
 
     (folded,) = fold(sorted([came, made], key=lambda e: not e.is_located), [], {})
 
@@ -26,7 +26,7 @@ def test_one_finding_on_the_rank_that_made_the_value():
 
 
 def test_alone_it_says_how_the_value_came():
-    came = exhibited(evidence(0, "c10d.allreduce_.default", received=True), rank=0)
+    came = judged_piece(evidence(0, "c10d.allreduce_.default", received=True), rank=0)
 
     assert not came.is_located
     assert came.finding.cause == "unknown"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hypocenter.diagnose.trend import growth
+from hypocenter.diagnose.why import growth
 
 
 @given(st.floats(min_value=1.0, max_value=60.0), st.integers(min_value=0, max_value=1000))

@@ -8,13 +8,13 @@ from hypocenter.diagnose import verdicts
 from hypocenter.diagnose.evidence import Evidence, Verdict
 from hypocenter.diagnose.verdicts import Cause, cause, causes, judge
 from hypocenter.errors import UnknownNameError
-from hypocenter.manual import HEADINGS, Manual
+from hypocenter.manual import HEADINGS
 from hypocenter.nouns import CAUSES
 
 
 def answering(name, order, confidence):
     answer = None if confidence is None else Verdict(cause=name, confidence=confidence, title=name)
-    return Cause(name=name, order=order, decide=lambda evidence: answer, manual=Manual(message=name))
+    return Cause(name=name, order=order, decide=lambda evidence: answer)
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_a_cause_that_raises_is_listed_and_the_others_answer(only):
     def fails(evidence):
         raise KeyError("of a stranger")
 
-    broken = Cause(name="z", order=0, decide=fails, manual=Manual(message="z"))
+    broken = Cause(name="z", order=0, decide=fails)
     only(broken, answering("a", 1, "likely"))
     before = list(verdicts.CATALOGUE.broken)
 

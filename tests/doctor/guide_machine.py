@@ -13,7 +13,7 @@ from made_machine import Made
 from hypocenter.doctor.answering import answer
 from hypocenter.doctor.catalogue import examine_machine
 from hypocenter.doctor.settings import examine_settings
-from hypocenter.report.doctor import terminal
+from hypocenter.report import doctor_screen
 
 
 def guide_machine(root: Path) -> Made:
@@ -35,7 +35,7 @@ def guide_machine(root: Path) -> Made:
 def screen(root: Path) -> str:
     """What the doctor says of it."""
     machine = guide_machine(root).machine()
-    return terminal.render(answer([*examine_machine(machine), *examine_settings(machine)]))
+    return doctor_screen.render(answer([*examine_machine(machine), *examine_settings(machine)]))
 
 
 if __name__ == "__main__":

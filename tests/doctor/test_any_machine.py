@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from made_machine import Made, codes
 
 from hypocenter.doctor.answering import answer
-from hypocenter.doctor.architectures import listed_in, runs_on
+from hypocenter.doctor.hardware import listed_in, runs_on
 from hypocenter.doctor.settings import compare, examine_settings, snapshot
 from hypocenter.json_answer import plain
-from hypocenter.report.doctor import terminal
+from hypocenter.report import doctor_screen
 
 NAMES = (
     "PATH", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "TORCH_CUDA_ARCH_LIST", "CC", "CXX", "NVCC_CCBIN",
@@ -57,7 +57,7 @@ def test_every_check_answers(environ: dict[str, str], says: str, capabilities: l
         whole = answer([*found, *examine_settings(made.machine())])
     assert {check.code for check in found} == codes()
     assert all(check.what for check in whole.checks)
-    assert CONTROLS.isdisjoint(terminal.render(whole))
+    assert CONTROLS.isdisjoint(doctor_screen.render(whole))
     assert plain(whole)["schema"] == "hypocenter.doctor/1"
 
 

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from hypocenter.doctor.communication import Examined, _of_plain, examine_job, one_line, speaks
-from hypocenter.doctor.over_ranks.nobody import unreachable
+from hypocenter.doctor.communication import Examined, _of_plain, examine_job, one_line, speaks, unreachable
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

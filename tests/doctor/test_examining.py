@@ -9,9 +9,8 @@ import pytest
 from made_machine import Made
 
 from hypocenter.doctor import catalogue
-from hypocenter.doctor.answer import Check
+from hypocenter.doctor.answer import Check, ok
 from hypocenter.doctor.answering import answer
-from hypocenter.doctor.verdict import ok
 from hypocenter.errors import ConfigError
 
 OK = Check(code="toolkit.torch", area="toolkits", title="torch", status="ok", what="fine", host="a")
@@ -54,7 +53,7 @@ def test_a_plug_in_adds_a_check(tmp_path: Path) -> None:
     plugin = tmp_path / "shared_memory.py"
     plugin.write_text(
         '"""Little shared memory."""\nfrom hypocenter.doctor.catalogue import check\n'
-        "from hypocenter.doctor.verdict import problem\n\n\n"
+        "from hypocenter.doctor.answer import problem\n\n\n"
         '@check("toolkit.made-shared-memory", title="shm")\ndef shm(machine):\n'
         '    return problem("64 MB", "too small")\n',
         encoding="utf-8",

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from hypocenter.doctor import gather
-from hypocenter.doctor.programs import run
+from hypocenter.doctor.gather import run
 
 HANGS = """
 import subprocess, sys

@@ -14,7 +14,7 @@ from hypocenter.doctor.answer import Answer, Check
 from hypocenter.doctor.answering import answer
 from hypocenter.doctor.settings import examine_settings
 from hypocenter.json_answer import published, to_json
-from hypocenter.report.doctor import terminal
+from hypocenter.report import doctor_screen
 from hypocenter.report.screen import Screen
 
 PASTE = "export PATH=/usr/local/cuda-10.2/bin:$PATH"
@@ -61,11 +61,11 @@ def faulty(tmp_path: Path) -> Answer:
 
 
 def test_screen() -> None:
-    assert terminal.render(small()) == GOLD
+    assert doctor_screen.render(small()) == GOLD
 
 
 def test_screen_without_the_marks() -> None:
-    text = terminal.render(small(), can_draw=False)
+    text = doctor_screen.render(small(), can_draw=False)
 
     assert "  x nvcc " in text
     assert "  + torch " in text
@@ -75,7 +75,7 @@ def test_screen_without_the_marks() -> None:
 def test_a_line_to_paste_is_never_wrapped(tmp_path: Path) -> None:
     found = faulty(tmp_path)
 
-    lines = terminal.render(found, Screen(width=60)).splitlines()
+    lines = doctor_screen.render(found, Screen(width=60)).splitlines()
 
     for check in found.checks:
         if check.status != "ok" and "\x1b" not in "".join(check.fix):
@@ -86,19 +86,19 @@ def test_other_lines_are_no_wider_than_the_screen(tmp_path: Path) -> None:
     found = faulty(tmp_path)
     pasted = {line for check in found.checks for line in check.fix}
 
-    wide = [line for line in terminal.render(found, Screen(width=70)).splitlines() if len(line) > 70]
+    wide = [line for line in doctor_screen.render(found, Screen(width=70)).splitlines() if len(line) > 70]
 
     assert [line for line in wide if not any(line.endswith(one) for one in pasted) and "/gone" not in line] == []
 
 
 def test_what_a_machine_says_cannot_colour_the_screen(tmp_path: Path) -> None:
-    assert "\x1b" not in terminal.render(faulty(tmp_path))
+    assert "\x1b" not in doctor_screen.render(faulty(tmp_path))
 
 
 def test_lines_that_were_printed_are_not_printed_again() -> None:
     again = replace(PROBLEM, code="toolkit.side-by-side", title="toolkits")
 
-    text = terminal.render(answer([PROBLEM, again]))
+    text = doctor_screen.render(answer([PROBLEM, again]))
 
     assert text.count(PASTE) == 1
     assert "      fix: the lines above" in text
@@ -107,7 +107,7 @@ def test_lines_that_were_printed_are_not_printed_again() -> None:
 def test_ranks_and_hosts_are_named_where_there_are_several() -> None:
     other = replace(PROBLEM, host="node2", rank=5)
 
-    text = terminal.render(answer([PROBLEM, other], n_ranks=8))
+    text = doctor_screen.render(answer([PROBLEM, other], n_ranks=8))
 
     assert "node1: is 11.0" in text
     assert "rank 5 on node2: is 11.0" in text

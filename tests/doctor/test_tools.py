@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypocenter.doctor.over_ranks.tools import BY_BACKEND
+from hypocenter.doctor.over_ranks.judgement import BY_BACKEND
 
 
 def test_each_backend_has_commands_of_its_own_makers() -> None:

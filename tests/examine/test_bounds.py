@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hypocenter.examine import bounds
+from hypocenter.examine import arithmetic
 
 
 @settings(max_examples=20)
@@ -14,7 +14,7 @@ def test_products_stay_inside_in_any_order_of_the_sum(seed, k, scale):
     draw = torch.Generator().manual_seed(seed)
     a, b = scale * torch.randn(5, k, generator=draw), torch.randn(k, 4, generator=draw)
     exact = a.double() @ b.double()
-    bound = bounds.product(a.double(), b.double(), exact, torch.float32)
+    bound = arithmetic.product_bound(a.double(), b.double(), exact, torch.float32)
     order = torch.randperm(k, generator=draw)
 
     one_by_one = torch.zeros(5, 4)
@@ -30,10 +30,10 @@ def test_half_products_stay_inside_and_a_bit_in_the_middle_falls_out(dtype):
     draw = torch.Generator().manual_seed(0)
     a, b = torch.randn(16, 64, generator=draw).to(dtype), torch.randn(64, 16, generator=draw).to(dtype)
     exact = a.double() @ b.double()
-    bound = bounds.product(a.double(), b.double(), exact, dtype)
+    bound = arithmetic.product_bound(a.double(), b.double(), exact, dtype)
 
     right = (a @ b).double()
-    wrong = right * (1 + 8 * bounds.UNIT[dtype])
+    wrong = right * (1 + 8 * arithmetic.UNIT[dtype])
 
     assert bool((right - exact).abs().le(bound).all())
     assert not bool((wrong - exact).abs().le(bound).all())
@@ -50,10 +50,10 @@ def test_softmax_layer_norm_and_sums_stay_inside(seed, n, spread):
     normed = (norm(x, (n,)).double() - norm(wide, (n,))).abs()
     summed = (x.sum(-1).double() - wide.sum(-1)).abs()
 
-    assert bool(soft.le(bounds.softmax(wide, torch.softmax(wide, -1), torch.float32)).all())
-    assert bool(normed.le(bounds.layernorm(wide, norm(wide, (n,)), torch.float32)).all())
-    assert bool(summed.le(bounds.total(wide, torch.float32)).all())
+    assert bool(soft.le(arithmetic.softmax_bound(wide, torch.softmax(wide, -1), torch.float32)).all())
+    assert bool(normed.le(arithmetic.layernorm_bound(wide, norm(wide, (n,)), torch.float32)).all())
+    assert bool(summed.le(arithmetic.sum_bound(wide, torch.float32)).all())
 
 
 def test_gamma_is_that_of_highams_lemma():
-    assert bounds.gamma(1, 0.25) == 0.25 / 0.75
+    assert arithmetic.gamma(1, 0.25) == 0.25 / 0.75

@@ -4,7 +4,7 @@ import pytest
 
 from hypocenter.examine import links
 from hypocenter.examine.collectives import overlapping
-from hypocenter.examine.pairs import rounds
+from hypocenter.examine.links import rounds
 
 
 @pytest.mark.parametrize("n_ranks", [2, 3, 4, 5, 8, 13, 64])

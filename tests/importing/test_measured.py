@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from hypocenter.importing.measured import measure
-from hypocenter.importing.tensor_file import open_tensor
+from hypocenter.importing.tensor_file import measure, open_tensor
 from hypocenter.summary.reducers.numpy import summarize
 
 _DTYPES = st.sampled_from(["float16", "float32", "float64", "int32", "bool"])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hypocenter.compare.engine import compare_runs
 from hypocenter.importing.catalogue import IMPORTERS, NotADumpError, import_dump
-from hypocenter.importing.troubleshooter_names import Saved, parse
+from hypocenter.importing.kinds.troubleshooter import Saved, parse
 from hypocenter.record.reader import RecordedRun, open_run
 from hypocenter.summary.reducers.numpy import summarize
 

@@ -16,7 +16,7 @@ from mindspore.experimental import optim as experimental
 
 import hypocenter
 from hypocenter.compare.weights.catalogue import read_checkpoint
-from hypocenter.compare.weights.tensor import Tensor, whole
+from hypocenter.compare.weights.checkpoint import Tensor, whole
 from hypocenter.compare.weights.writer import write_file
 from hypocenter.record.reader import open_run
 from hypocenter.session.mindspore.imposed.tensors import copied

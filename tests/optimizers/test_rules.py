@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hypocenter.compare.updates.rounded import given as exactly
+from hypocenter.compare.updates.recompute import given as exactly
 from hypocenter.formats import FORMATS
 from hypocenter.optimizers.rule import RULES, Rule, rule_of, words_of
 

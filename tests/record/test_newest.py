@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hypocenter.errors import NoRecordingError
-from hypocenter.record.newest import newest_run
+from hypocenter.record.whole_run import newest_run
 
 
 def recorded(folder: Path, name: str, started: str) -> Path:

@@ -17,9 +17,9 @@ from hypocenter.compare.comparison import (
     SiteCard,
     Spot,
 )
-from hypocenter.compare.scene import Scene
+from hypocenter.compare.judged_steps import FirstStep
 from hypocenter.nouns import Source
-from hypocenter.report.comparison.page.material import Material
+from hypocenter.report.comparison.page.payload import Material
 
 FLOOR = 2.0**-20
 HOSTILE = "</script><img src=x onerror=pwned=1>\u202e`${1}`"
@@ -94,7 +94,7 @@ def diverged(n_blocks: int = 4, at: int = 2, new: str = "decoder.layers") -> tup
         ),
         n_rows=3 * len(pairs), n_differ=9, floor_source="repeats", budget=4.0,
     )  # fmt: skip
-    return found, Material(scene=Scene(step=0, rows=tuple(scene)), command="hypocenter diff runs/good runs/new")
+    return found, Material(scene=FirstStep(step=0, rows=tuple(scene)), command="hypocenter diff runs/good runs/new")
 
 
 def same() -> tuple[Comparison, Material]:
@@ -120,4 +120,4 @@ def hostile() -> tuple[Comparison, Material]:
         rows=(bad,),
         notes=(HOSTILE,), matching=Matching(pairs=(one,), unmatched_candidate=(lone,)), n_rows=1,
     )  # fmt: skip
-    return found, Material(scene=Scene(step=0, rows=(bad,)), command=HOSTILE)
+    return found, Material(scene=FirstStep(step=0, rows=(bad,)), command=HOSTILE)

@@ -9,13 +9,12 @@ import jsonschema
 import pytest
 from rich.cells import cell_len
 
-from hypocenter.checklist.checklist import Checklist, Row
+from hypocenter.checklist.checklist import Checklist, Configuration, Row, Setting, Value
 from hypocenter.checklist.compare import compare
-from hypocenter.checklist.configuration import Configuration, Setting, Value
-from hypocenter.checklist.items.loading import load
+from hypocenter.checklist.items.item import load
 from hypocenter.json_answer import published
 from hypocenter.report.checklist import json as as_json
-from hypocenter.report.checklist import markdown, terminal, words
+from hypocenter.report.checklist import markdown, terminal
 from hypocenter.report.screen import Screen
 
 ITEMS = load()
@@ -162,5 +161,5 @@ def test_markdown_is_tables_whose_cells_do_not_break() -> None:
 def test_a_hostile_value_stays_on_its_line() -> None:
     setting = Setting(item="data.template", value="a\x1b[31m\nb|c", spelled="t: a\x1b[31m\nb", where="x\n.yaml:1")
 
-    assert "\x1b" not in words.value(setting) + words.place(setting)
-    assert "\n" not in words.value(setting) + words.place(setting)
+    assert "\x1b" not in terminal.value(setting) + terminal.place(setting)
+    assert "\n" not in terminal.value(setting) + terminal.place(setting)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from hypocenter.report.page.codes import decode, encode, pack
+from hypocenter.report.page.payload import decode, encode, pack
 
 MAGNITUDES = st.one_of(st.just(0.0), st.just(np.inf), st.just(np.nan), st.floats(min_value=1e-300, max_value=1e300))
 

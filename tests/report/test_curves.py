@@ -5,7 +5,7 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 from hypocenter.compare.curves.comparison import Check, CurveComparison, CurveSide, Departure, Spike, Track
-from hypocenter.report.curves import picture, screen_text
+from hypocenter.report import curves_picture, curves_screen
 from hypocenter.report.screen import Screen
 
 
@@ -28,7 +28,7 @@ def answer(**others: object) -> CurveComparison:
 
 
 def test_the_sentence_comes_first_and_what_to_do_last() -> None:
-    lines = screen_text.render(answer(), Screen(width=100)).splitlines()
+    lines = curves_screen.render(answer(), Screen(width=100)).splitlines()
 
     assert lines[0] == "departed at step 51: <the loss> is 0.5 above"
     assert lines[-1] == "next: look at the optimizer"
@@ -39,14 +39,14 @@ def test_the_sentence_comes_first_and_what_to_do_last() -> None:
 
 
 def test_without_drawing_characters_the_line_is_ascii() -> None:
-    text = screen_text.render(answer(), Screen(), can_draw=False)
+    text = curves_screen.render(answer(), Screen(), can_draw=False)
 
     line = next(line for line in text.splitlines() if "difference" in line)
     assert line.isascii()
 
 
 def test_the_chart_is_well_formed_and_marks_the_step() -> None:
-    root = ElementTree.fromstring(picture.document(answer()).partition("\n")[2])
+    root = ElementTree.fromstring(curves_picture.document(answer()).partition("\n")[2])
 
     texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
     assert "step 51" in texts
@@ -55,10 +55,10 @@ def test_the_chart_is_well_formed_and_marks_the_step() -> None:
 
 
 def test_an_answer_without_points_is_drawn_as_such() -> None:
-    empty = picture.inline(answer(track=Track(), departure=None))
+    empty = curves_picture.inline(answer(track=Track(), departure=None))
 
     assert "nothing to draw" in empty
-    assert "difference" not in screen_text.render(answer(track=Track()), Screen())
+    assert "difference" not in curves_screen.render(answer(track=Track()), Screen())
 
 
 def test_values_that_are_missing_break_the_line() -> None:
@@ -67,4 +67,4 @@ def test_values_that_are_missing_break_the_line() -> None:
         floor=(0.1, 0.1, 0.1),
     )  # fmt: skip
 
-    assert "nan" not in picture.inline(answer(track=track)).lower()
+    assert "nan" not in curves_picture.inline(answer(track=track)).lower()

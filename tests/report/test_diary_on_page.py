@@ -10,8 +10,8 @@ from report_fakes import FakeRecording, reading
 from hypocenter.detect.diary import FOUND_INF, SCALE, SCALED_GRAD
 from hypocenter.diagnose.evidence import Evidence
 from hypocenter.nouns import Reading, StepRecord, Summary
-from hypocenter.report.page.carried import carried_of, replayed_scales
 from hypocenter.report.page.diary import MOST_LINES, MOST_POINTS, diary_of
+from hypocenter.report.page.payload import carried_of, replayed_scales
 
 
 def number(site: str, step: int, value: float, module: str = "") -> Reading:

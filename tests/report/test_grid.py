@@ -7,8 +7,8 @@ import pytest
 from report_fakes import FakeRecording, planted, reading
 
 from hypocenter.nouns import Summary, replace
-from hypocenter.report.page.budget import by_block, by_span, fit
 from hypocenter.report.page.grid import Grid, Row, grid_of
+from hypocenter.report.page.payload import by_block, by_span, fit
 
 
 def grid(*readings_of_ranks: object, **more: object) -> Grid:

@@ -17,12 +17,20 @@ from hypocenter.json_answer import published, to_json
 from hypocenter.nouns import Reading, Source, StepRecord, Summary, replace
 from hypocenter.record.schema import readings_batch
 from hypocenter.report.headroom.answer import Answer, answer
-from hypocenter.report.headroom.cells import axis_of, level, shares
 from hypocenter.report.headroom.gather import gather
 from hypocenter.report.headroom.json import Headroom, written
 from hypocenter.report.headroom.picture import html, svg
+from hypocenter.report.headroom.sentences import (
+    axis_of,
+    headline,
+    level,
+    number,
+    percent,
+    phase_line,
+    shares,
+    window_lines,
+)
 from hypocenter.report.headroom.terminal import render
-from hypocenter.report.headroom.words import headline, number, percent, phase_line, window_lines
 from hypocenter.report.screen import Screen
 from hypocenter.summary.reducers.numpy import summarize
 

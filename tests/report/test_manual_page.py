@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hypocenter.manual import Manual
-from hypocenter.report import manual_page, manuals
+from hypocenter.report import manuals
 from hypocenter.report.screen import Screen
 
 PAGE = Manual(
@@ -23,7 +23,7 @@ PAGE = Manual(
 
 
 def test_prose_is_broken_anew_and_commands_keep_their_lines() -> None:
-    text = manual_page.render("check", "comm.all-reduce", PAGE, Screen(width=60))
+    text = manuals.render("check", "comm.all-reduce", PAGE, Screen(width=60))
 
     assert text.splitlines() == [
         "comm.all-reduce (check): A collective gives a wrong result.",
@@ -45,9 +45,9 @@ def test_prose_is_broken_anew_and_commands_keep_their_lines() -> None:
 
 @pytest.mark.parametrize("width", [70, 100])
 def test_no_page_is_wider_than_the_screen(width: int) -> None:
-    for kind, pages in manuals.SHELVES.items():
+    for kind, pages in manuals.PAGES.items():
         for name, page in pages().items():
-            text = manual_page.render(kind, name, page, Screen(width=width))
+            text = manuals.render(kind, name, page, Screen(width=width))
 
             assert " ".join(page.message.split()) in " ".join(text.split()), name
             prose = [line for line in text.splitlines()[1:] if not line.startswith("  `")]

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from hypocenter.report.sparkline import sparkline
+from hypocenter.report.closing import sparkline
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,13 @@ from hypocenter.align.alignment import Alignment, StageResult
 from hypocenter.align.plan import Plan, SideName, Widening
 from hypocenter.align.purposes import need
 from hypocenter.align.recordings import Recordings
-from hypocenter.align.spots import is_gradient
-from hypocenter.compare.cards import Deck, deck
-from hypocenter.compare.comparison import Comparison, Matching, SiteCard, Spot
+from hypocenter.compare.cards import RunCards, cards_of
+from hypocenter.compare.comparison import Comparison, Matching, SiteCard, Spot, is_given_to_loss, is_of_update
 from hypocenter.compare.curves.catalogue import read_curve
 from hypocenter.compare.curves.curve import Curve
 from hypocenter.compare.engine import compare_runs
+from hypocenter.compare.judged_steps import Options
 from hypocenter.compare.matching import match
-from hypocenter.compare.options import Options
 from hypocenter.compare.pairing.manual_map import ManualMap, read_map
 from hypocenter.record.reader import RecordedRun, open_run
 
@@ -44,7 +43,7 @@ class Context:
     earlier: Mapping[int, StageResult] = field(default_factory=dict[int, StageResult])
     align_widened: Callable[[Widening], Alignment] | None = None
     _opened: dict[Path, RecordedRun] = field(default_factory=dict[Path, RecordedRun])
-    _decks: dict[SideName, Deck] = field(default_factory=dict[SideName, Deck])
+    _run_cards: dict[SideName, RunCards] = field(default_factory=dict[SideName, RunCards])
     _matched: Matching | None = None
     _compared: dict[tuple[str, str], Comparison] = field(default_factory=dict[tuple[str, str], Comparison])
 
@@ -99,10 +98,10 @@ class Context:
         """What is known of a spot in the first step that recorded it."""
         return self._deck(side).by_spot.get(spot)
 
-    def _deck(self, side: SideName) -> Deck:
-        if side not in self._decks:
-            self._decks[side] = deck(self.run(side, "steps"))
-        return self._decks[side]
+    def _deck(self, side: SideName) -> RunCards:
+        if side not in self._run_cards:
+            self._run_cards[side] = cards_of(self.run(side, "steps"))
+        return self._run_cards[side]
 
     def shown(self, side: SideName, purpose: str) -> str:
         """The path of a recording, as one would type it in the plan's folder."""
@@ -151,3 +150,39 @@ class Context:
         earlier = self.earlier.get(1)
         is_loose = earlier is not None and "not-deterministic" in earlier.figures.get("baseline", ())
         return [self.run("baseline", "again")] if is_loose else []
+
+
+def is_batch(spot: Spot) -> bool:
+    """What the model is given."""
+    is_digest = spot.phase == "data" and spot.site.startswith("batch.") and not is_given_to_loss(spot)
+    return is_digest or (spot.phase == "forward" and spot.site == "" and spot.port.startswith("in"))
+
+
+def is_weight(spot: Spot) -> bool:
+    """Parameters before the update."""
+    return spot.phase == "param" and spot.port == "value"
+
+
+def is_forward(spot: Spot) -> bool:
+    """Everything from the model's input to the loss."""
+    return spot.phase in ("forward", "loss") or is_given_to_loss(spot)
+
+
+def is_loss(spot: Spot) -> bool:
+    """The loss as given to backward."""
+    return spot.phase == "loss" and spot.site == "loss"
+
+
+def is_backward(spot: Spot) -> bool:
+    """Gradients of activations and of parameters."""
+    return spot.phase in ("backward", "grad")
+
+
+def is_gradient(spot: Spot) -> bool:
+    """Gradients of parameters."""
+    return spot.phase == "grad" and spot.port == "grad"
+
+
+def is_update(spot: Spot) -> bool:
+    """What an update uses and makes: gradients, learning rate, state, parameters."""
+    return spot.phase in ("grad", "param", "optimizer") or is_of_update(spot.site)

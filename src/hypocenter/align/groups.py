@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hypocenter.align.spots import is_weight
-from hypocenter.compare.clues import say
+from hypocenter.align.context import is_weight
 from hypocenter.compare.comparison import Matching
+from hypocenter.compare.fit_evidence import say
 from hypocenter.record.reader import RecordedRun
 
 _FLOAT32 = 2.0**-22  # relative: a framework may keep settings in float32

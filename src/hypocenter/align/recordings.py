@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hypocenter.align import fingerprint
+from hypocenter.align.alignment import ElsewhereError, ProgramFailedError
 from hypocenter.align.children import Start, clean_environment, start
-from hypocenter.align.errors import ElsewhereError, ProgramFailedError
 from hypocenter.align.plan import Plan, SideName
 from hypocenter.align.purposes import Need
 from hypocenter.record.layout import is_recording, rank_directories

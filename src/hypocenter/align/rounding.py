@@ -1,7 +1,17 @@
-"""By how much formats round."""
+"""By how much formats round.
+
+By how much rounding moves the loss and the grad norm alone, as the first step measured it.
+
+Repeats of the baseline compute both in one order. The other side adds the same numbers up in another, at every step the
+same way: what the first step lets pass is no departure later.
+"""
 
 from __future__ import annotations
 
+from statistics import median
+from typing import Any
+
+from hypocenter.align.context import Context
 from hypocenter.formats import FORMATS, Format, format_of
 
 
@@ -17,3 +27,17 @@ def rounding(dtype: str) -> float:
 
 def _format(dtype: str) -> Format:
     return format_of(dtype) or FORMATS["float32"]
+
+
+def loss_rounding(context: Context) -> float:
+    """Relative; 0 where the first step's loss has no measured floor."""
+    forward = context.earlier.get(2)
+    floor = forward.figures.get("floor") if forward is not None and forward.verdict == "passed" else None
+    return float(floor) if isinstance(floor, (int, float)) else 0.0
+
+
+def grad_norm_rounding(context: Context) -> float:
+    """Relative; 0 where the first step's gradients have no measured floor. A norm moves no more than its gradient."""
+    backward = context.earlier.get(3)
+    norms: Any = backward.figures.get("local_norms") if backward is not None and backward.verdict == "passed" else None
+    return median(float(one["floor"]) for one in norms) if norms else 0.0

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hypocenter.catalogue import Catalogue
-from hypocenter.checklist.entry import Given
+from hypocenter.checklist.checklist import Given
 from hypocenter.checklist.nested import Node, parse
 
 AT_MOST_BYTES = 16 << 20  # of a configuration; a log may be longer, of which only the start is looked at

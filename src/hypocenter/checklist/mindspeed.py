@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypocenter.checklist.configuration import Value
-from hypocenter.checklist.sheet import Sheet
+from hypocenter.checklist.checklist import Value
+from hypocenter.checklist.file_entries import FileEntries
 from hypocenter.checklist.words import boolean, number, whole
 
 _FUSIONS = {  # item -> MindSpeed's switch; its own kernels take the place of Megatron-LM's
@@ -24,7 +24,7 @@ _FLOAT32 = {  # item -> switch that keeps it in float32
 }
 
 
-def settle(sheet: Sheet) -> None:
+def settle(sheet: FileEntries) -> None:
     """What MindSpeed's arguments say, after Megatron-LM's own have been settled."""
     for item, key in _FUSIONS.items():
         if _is_on(sheet, key):
@@ -52,7 +52,7 @@ def settle(sheet: Sheet) -> None:
         sheet.set("data.tokenizer", sheet.value("tokenizer_name_or_path"), "tokenizer_name_or_path", "tokenizer_type")
 
 
-def _layers(sheet: Sheet) -> None:
+def _layers(sheet: FileEntries) -> None:
     """Layers that do nothing fill up the stages of a pipeline; they are counted in num_layers."""
     layers, idle = _whole(sheet, "num_layers"), sheet.value("noop_layers")
     if layers is None or idle is None:
@@ -63,7 +63,7 @@ def _layers(sheet: Sheet) -> None:
     )
 
 
-def _positions(sheet: Sheet) -> None:
+def _positions(sheet: FileEntries) -> None:
     if (share := number(sheet.value("partial_rotary_factor"))) not in (None, 0, 0.0):
         sheet.set("model.rotary_fraction", share, "partial_rotary_factor", "rotary_percent")
     kind = sheet.value("rope_scaling_type")
@@ -72,7 +72,7 @@ def _positions(sheet: Sheet) -> None:
         sheet.set("model.rope_scaling", f"{kind}:{factor}", "rope_scaling_type", "rope_scaling_factor")
 
 
-def _experts(sheet: Sheet) -> None:
+def _experts(sheet: FileEntries) -> None:
     if not _whole(sheet, "num_experts"):
         return
     if _is_on(sheet, "norm_topk_prob"):
@@ -89,10 +89,10 @@ def _experts(sheet: Sheet) -> None:
         sheet.set("moe.shared_expert_size", shared * size, *keys, derived="n_shared_experts * moe_ffn_hidden_size")
 
 
-def _is_on(sheet: Sheet, key: str) -> bool:
+def _is_on(sheet: FileEntries, key: str) -> bool:
     return bool(boolean(sheet.value(key, False)))
 
 
-def _whole(sheet: Sheet, key: str) -> Any:
+def _whole(sheet: FileEntries, key: str) -> Any:
     found: Value = whole(sheet.value(key))
     return found if isinstance(found, (int, float)) and not isinstance(found, bool) else None

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hypocenter.checklist.configuration import Scalar
-from hypocenter.checklist.entry import ConfigurationError, Entry
+from hypocenter.checklist.checklist import ConfigurationError, Entry, Scalar
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -24,7 +24,7 @@ from typing import Any
 
 import msgspec
 
-from hypocenter.checklist.configuration import Scalar
+from hypocenter.checklist.checklist import Scalar
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -6,7 +6,7 @@ import ast
 import math
 from typing import Any
 
-from hypocenter.checklist.configuration import Scalar, Value
+from hypocenter.checklist.checklist import Scalar, Value
 
 _DTYPES = {
     "fp64": "float64", "double": "float64", "float64": "float64", "torch.float64": "float64",

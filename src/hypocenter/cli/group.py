@@ -48,7 +48,7 @@ class CommandFolder(click.Group):
 
     def own_words(self, words: Sequence[str]) -> Sequence[str]:
         """Of a command line the words that are ours: `run` and its like end in the command line of another program."""
-        from hypocenter.cli.program_command import ProgramCommand
+        from hypocenter.cli.program import ProgramCommand
 
         command = None
         with suppress(Exception):  # a command that cannot be loaded has no program

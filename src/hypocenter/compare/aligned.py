@@ -7,10 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hypocenter.compare.comparison import Pair, Side, Spot
-from hypocenter.compare.execution import stage_of
-from hypocenter.compare.rows import Flags, Ints, Reals, StepRows
-from hypocenter.compare.spots import Spots
+from hypocenter.compare.comparison import Pair, Side, Spot, stages_of
+from hypocenter.compare.rows import Flags, Ints, Reals, Spots, StepRows
 
 _MOST_LANES, _MOST_MICROBATCHES = 1 << 20, 1 << 20  # ranks and micro-batches of a step: a key of three in 63 bits
 _OF_STEP = ("param", "optimizer", "grad", "scaler")  # seen once a step, with whatever micro-batch was the last
@@ -83,7 +81,7 @@ class Aligner:
         self.pairs = pairs
         self.left_out: set[int] = set()
         self._has_same_ranks = has_same_ranks
-        self._stage = np.array([stage_of(pair.baseline[0]) for pair in pairs], np.int64)
+        self._stage = np.array(stages_of([pair.baseline[0] for pair in pairs]), np.int64)
         self._is_of_step = np.array([pair.baseline[0].phase in _OF_STEP for pair in pairs], np.bool_)
         self._sides = PairIndex(pairs, "baseline", baseline), PairIndex(pairs, "candidate", candidate)
 

@@ -6,20 +6,22 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hypocenter.compare.common_factor import CommonFactor, common_factor
-from hypocenter.compare.comparison import Divergence, Pair
-from hypocenter.compare.execution import is_given_to_loss, is_of_update
-from hypocenter.compare.inputs import Inputs, inputs_of
-from hypocenter.compare.judged import Judged
+from hypocenter.compare.comparison import Amplification, Divergence, Pair, is_given_to_loss, is_of_update
+from hypocenter.compare.inputs import Inputs, inputs_of, producer, rows_of_tensor
+from hypocenter.compare.judged_step import JudgedStep
 from hypocenter.compare.noise import ZONE
-from hypocenter.compare.randomness import draws_random_numbers
-from hypocenter.compare.rows import Flags
-from hypocenter.compare.same_tensor import producer, rows_of_tensor
+from hypocenter.compare.rows import Flags, Reals, StepRows
 from hypocenter.nouns import Phase
-from hypocenter.record.facts_file import Facts
+from hypocenter.record.facts_file import Facts, ModuleFacts
 
 JUMP = 3.0  # an output's error in units of its noise against the largest of its inputs: below it, it was handed on
 _MOST_TRIED = 400  # rows of a step that are looked at: what no input explains is among the first
+_WORD = "drop"  # of classes and attributes: Dropout, dropout, attn_pdrop, drop_path
+_MOST = 0.6  # of all gradients must share the factor
+_FEWEST = 4  # gradients, below which a shared factor says nothing
+_NEAR = 2.0**-10  # relative: a factor this near to another is the same
+_SHOWN = 20  # modules, the strongest first
+_PORTS: dict[Phase, tuple[str, str]] = {"forward": ("in", "out"), "backward": ("grad_out", "grad_in")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +37,11 @@ class Blame:
 
 
 def blame(
-    judged: Judged, before: Judged | None, *, is_start: bool, facts: tuple[Facts | None, Facts | None] = (None, None)
+    judged: JudgedStep,
+    before: JudgedStep | None,
+    *,
+    is_start: bool,
+    facts: tuple[Facts | None, Facts | None] = (None, None),
 ) -> Blame | None:
     """The culprit of a step in which something differs; None when what differs only hands on what nobody can judge.
 
@@ -55,7 +61,7 @@ def blame(
 
 
 def _judge(
-    judged: Judged, at: int, before: Judged | None, is_start: bool, facts: tuple[Facts | None, Facts | None]
+    judged: JudgedStep, at: int, before: JudgedStep | None, is_start: bool, facts: tuple[Facts | None, Facts | None]
 ) -> Blame | None:
     phase = judged.spots[at].phase
     if phase in ("param", "optimizer") and not is_start and not is_of_update(judged.spots[at].site):
@@ -91,7 +97,7 @@ def _is_handed_on(excess: float, largest: float, *, is_doubtful: bool) -> bool:
     return excess < ZONE * max(largest, ZONE) if is_doubtful else excess < JUMP * largest
 
 
-def _phase(judged: Judged, at: int) -> Phase:
+def _phase(judged: JudgedStep, at: int) -> Phase:
     spot = judged.spots[at]
     if is_given_to_loss(spot):
         return "loss"
@@ -103,18 +109,18 @@ def _phase(judged: Judged, at: int) -> Phase:
     return spot.phase
 
 
-def _error(judged: Judged, at: int) -> float:
+def _error(judged: JudgedStep, at: int) -> float:
     return float(judged.distances.relative[at])
 
 
-def _has_inputs(judged: Judged, at: int, inputs: Inputs) -> bool:
+def _has_inputs(judged: JudgedStep, at: int, inputs: Inputs) -> bool:
     phase = judged.spots[at].phase
     if phase in ("data", "param", "optimizer", "scaler") or (phase == "forward" and judged.spots[at].site == ""):
         return True
     return bool((inputs.rows & (judged.phase != "param")).any())
 
 
-def _between(judged: Judged, at: int, inputs: Inputs) -> tuple[str, str] | None:
+def _between(judged: JudgedStep, at: int, inputs: Inputs) -> tuple[str, str] | None:
     if not inputs.is_between:
         return None
     phase = "forward" if _phase(judged, at) == "loss" else judged.spots[at].phase
@@ -133,7 +139,7 @@ def _between(judged: Judged, at: int, inputs: Inputs) -> tuple[str, str] | None:
     return _name(judged, before), _name(judged, at)
 
 
-def _name(judged: Judged, at: int) -> str:
+def _name(judged: JudgedStep, at: int) -> str:
     spot = judged.spots[at]
     return f"{spot.site} {spot.port}".strip()
 
@@ -148,7 +154,7 @@ def _candidate_site(pair: Pair, owner: str) -> str:
     return ".".join(parts[: max(0, len(parts) - up)])
 
 
-def _of_update(judged: Judged, at: int, before: Judged | None) -> Blame | None:
+def _of_update(judged: JudgedStep, at: int, before: JudgedStep | None) -> Blame | None:
     """A parameter or a state that the update of the step before made different."""
     row, spot = judged.row(at), judged.spots[at]
     excess = float(judged.excess[at])
@@ -174,7 +180,109 @@ def _of_update(judged: Judged, at: int, before: Judged | None) -> Blame | None:
     )
 
 
-def _of_parameter(before: Judged, site: str) -> Flags:
+def _of_parameter(before: JudgedStep, site: str) -> Flags:
     """Rows of the step before that a parameter's update used."""
     is_own = (before.site == site) & np.isin(before.phase, ("param", "grad", "optimizer"))
     return is_own | (before.phase == "optimizer") & np.isin(before.site, ("lr", "clip_coef"))
+
+
+def draws_random_numbers(judged: JudgedStep, at: int, inputs: Inputs, facts: tuple[Facts | None, Facts | None]) -> bool:
+    """Whether the code that computed row `at` drops values at random on both sides."""
+    spot = judged.spots[at]
+    if spot.phase != "forward":
+        return False
+    module = judged.modules.get(int(judged.aligned.pair[at]), "")
+    if _WORD in module.lower() and not inputs.is_between:
+        return _changes(judged, at, judged.aligned.baseline) and _changes(judged, at, judged.aligned.candidate)
+    pair = judged.pairs[int(judged.aligned.pair[at])]
+    rates = _rate(facts[0], inputs.owner), _rate(facts[1], _of_candidate(pair.candidate[0].site, inputs))
+    return rates[0] == rates[1] and rates[0] > 0.0
+
+
+def _changes(judged: JudgedStep, at: int, rows: StepRows) -> bool:
+    """Whether the module's output is not its input."""
+    spot = judged.spots[at]
+    entered = (judged.site == spot.site) & (judged.call == spot.call) & (judged.port == "in[0]")
+    entered &= (judged.phase == "forward") & (rows.microbatch == rows.microbatch[at])
+    found = np.flatnonzero(entered)
+    return len(found) > 0 and rows.values["sumsq"][found[0]] != rows.values["sumsq"][at]
+
+
+def _of_candidate(site: str, inputs: Inputs) -> str:
+    return inputs.owner if not inputs.is_between else site.rpartition(".")[0]
+
+
+def _rate(facts: Facts | None, site: str) -> float:
+    """The largest rate that the module's own attributes name; 0 when it does not train, or nothing is known."""
+    module = next((one for one in facts.modules if one.path == site), None) if facts is not None else None
+    return max(_rates(module), default=0.0)
+
+
+def _rates(module: ModuleFacts | None) -> list[float]:
+    if module is None or not module.training:
+        return []
+    named = [value for name, value in module.attributes.items() if _WORD in name.lower()]
+    return [float(v) for v in named if isinstance(v, (int, float)) and not isinstance(v, bool) and 0.0 < v < 1.0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommonFactor:
+    """Of the gradients of a step."""
+
+    factor: float
+    outliers: tuple[int, ...]  # rows that differ by more than the factor, in order
+    n: int  # gradients that share it
+
+
+def common_factor(judged: JudgedStep) -> CommonFactor | None:
+    """The factor that most gradients differ by; None when there is none, or it is 1."""
+    is_gradient = (judged.phase == "grad") & (judged.port == "grad")
+    at = np.flatnonzero(
+        is_gradient & np.isfinite(judged.distances.relative) & (judged.aligned.baseline.values["sumsq"] > 0)
+    )
+    if len(at) < _FEWEST:
+        return None
+    scale, residual = _parts(judged, at)
+    factor = float(np.median(scale))
+    if not np.isfinite(factor) or factor == 0.0 or abs(factor - 1.0) <= _NEAR:
+        return None
+    off = np.maximum(np.abs(scale / factor - 1.0), residual / abs(factor))
+    shares = off <= _NEAR + 4.0 * judged.floors.relative[at]
+    if shares.mean() < _MOST:
+        return None
+    out = at[~shares & judged.differs[at]]
+    return CommonFactor(factor=factor, outliers=tuple(out.tolist()), n=int(shares.sum()))
+
+
+def _parts(judged: JudgedStep, at: np.ndarray) -> tuple[Reals, Reals]:
+    """Of each row the candidate as a multiple of the baseline, and what is left: both in units of the baseline's norm.
+
+    Where only summaries are known the multiple is that of the norms, and nothing is known to be left.
+    """
+    a, b = judged.aligned.baseline.values["sumsq"][at], judged.aligned.candidate.values["sumsq"][at]
+    ratio = np.sqrt(b / a)
+    scale, cosine = judged.distances.scale[at], judged.distances.cosine[at]
+    left = ratio**2 * np.maximum(1.0 - cosine**2, 0.0)
+    is_known = np.isfinite(scale) & np.isfinite(cosine)
+    return np.where(is_known, scale, ratio), np.sqrt(np.where(is_known, left, 0.0))
+
+
+def amplifications(judged: JudgedStep) -> tuple[Amplification, ...]:
+    """The modules of a step whose output's relative error is the most times their inputs'."""
+    found: list[Amplification] = []
+    relative = np.where(np.isfinite(judged.distances.relative), judged.distances.relative, 0.0)
+    for phase, (given, gives) in _PORTS.items():
+        inputs, outputs = {}, {}
+        rows = np.flatnonzero((judged.phase == phase) & (relative > 0.0))
+        for at in rows.tolist():
+            spot = judged.spots[at]
+            side = outputs if spot.port.startswith(gives) else inputs if spot.port.startswith(given) else None
+            key = spot.site, spot.call, int(judged.aligned.baseline.microbatch[at])
+            if side is not None:
+                side[key] = max(side.get(key, 0.0), float(relative[at]))
+        best: dict[str, float] = {}
+        for key, error in outputs.items():
+            if key in inputs:
+                best[key[0]] = max(best.get(key[0], 0.0), error / inputs[key])
+        found += [Amplification(site=site, phase=phase, factor=factor) for site, factor in best.items()]
+    return tuple(sorted(found, key=lambda one: -one.factor)[:_SHOWN])

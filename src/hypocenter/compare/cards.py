@@ -12,12 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hypocenter.compare.ahead import ahead
-from hypocenter.compare.comparison import SiteCard, Spot
-from hypocenter.compare.execution import stage_of
+from hypocenter.compare.comparison import SiteCard, Spot, stages_of
 from hypocenter.compare.ranks import of_job, shape_of
-from hypocenter.compare.rows import Compared, by_step, is_compared
-from hypocenter.compare.spots import KEY, Spots
+from hypocenter.compare.rows import KEY, Compared, Spots, ahead, by_step, is_compared
 from hypocenter.diagnose import logical
 from hypocenter.record.reader import RecordedRun
 
@@ -27,7 +24,7 @@ _SEEN = ("step", *KEY, "op", "recompute", "replay")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deck:
+class RunCards:
     """The cards of a run, and at which step each spot was first seen."""
 
     cards: tuple[SiteCard, ...]
@@ -39,7 +36,7 @@ class Deck:
         return {card.spot: card for card in self.cards}
 
 
-def deck(run: RecordedRun) -> Deck:
+def cards_of(run: RecordedRun) -> RunCards:
     """Cards of all spots that are compared, in execution order (`SiteCard.order` counts them)."""
     firsts = _first_steps(run)
     wanted = pa.array(sorted(set(firsts.values())), pa.int64())
@@ -56,14 +53,15 @@ def deck(run: RecordedRun) -> Deck:
         _collect(whole, firsts, found)
     if len(run.ranks) > 1:
         _collect(_of_all_ranks(run, columns, is_first), firsts, found)
-    ordered = sorted(found, key=lambda spot: (stage_of(spot), found[spot]["order"], firsts[spot], spot.port))
+    stage = dict(zip(found, stages_of(found), strict=True))
+    ordered = sorted(found, key=lambda spot: (stage[spot], found[spot]["order"], firsts[spot], spot.port))
     cards = [_card(spot, found[spot], order) for order, spot in enumerate(ordered)]
-    return Deck(cards=tuple(cards), steps=firsts)
+    return RunCards(cards=tuple(cards), steps=firsts)
 
 
 def cards(run: RecordedRun) -> tuple[SiteCard, ...]:
     """The cards alone."""
-    return deck(run).cards
+    return cards_of(run).cards
 
 
 def _of_all_ranks(run: RecordedRun, columns: Sequence[str], where: Any) -> pa.Table:

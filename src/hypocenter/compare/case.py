@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
+from hypocenter.compare.cards import RunCards
 from hypocenter.compare.comparison import Comparison, Divergence, Pair, RowComparison, SiteCard, Spot
+from hypocenter.compare.judged_step import JudgedStep
+from hypocenter.compare.rows import StepRows
 from hypocenter.nouns import Phase, Place, Run, StepRecord
 from hypocenter.record.facts_file import Facts, ModuleFacts
+from hypocenter.record.reader import RecordedRun
 
 Array = npt.NDArray[np.float64]
 Tensors = Callable[["PairedRow"], "tuple[Array, Array] | None"]
@@ -169,3 +173,57 @@ class Case:
 def _fits(row: PairedRow, phase: Phase | None, site: str | None, port: str) -> bool:
     spot = row.spot
     return (phase is None or spot.phase == phase) and (site is None or spot.site == site) and spot.port.startswith(port)
+
+
+def case_of(
+    runs: tuple[RecordedRun, RecordedRun], run_cards: tuple[RunCards, RunCards], comparison: Comparison,
+    first: Divergence, step: JudgedStep, before: JudgedStep | None, *, series: Callable[[Pair], tuple[PairedRow, ...]],
+    tensors: Tensors = no_tensors,
+) -> Case:  # fmt: skip
+    """Everything that fits look at."""
+    baseline, candidate = runs
+    return Case(
+        comparison=comparison,
+        first=first,
+        step=paired_rows(step),
+        before=paired_rows(before) if before is not None else (),
+        facts=(baseline.facts(), candidate.facts()),
+        runs=(baseline.run, candidate.run),
+        places=(baseline.places, candidate.places),
+        cards=(run_cards[0].by_spot, run_cards[1].by_spot),
+        records=(_records(baseline), _records(candidate)),
+        tensors=tensors,
+        series=series,
+    )
+
+
+def paired_rows(judged: JudgedStep) -> tuple[PairedRow, ...]:
+    """The rows of a step as nouns, both sides."""
+    rows = judged.rows(range(len(judged)))
+    sides = [_values(side) for side in (judged.aligned.baseline, judged.aligned.candidate)]
+    return tuple(
+        PairedRow(comparison=row, baseline=mine, candidate=other, stage=int(stage))
+        for row, mine, other, stage in zip(rows, *sides, judged.aligned.stage, strict=True)
+    )
+
+
+def _values(rows: StepRows) -> list[Values]:
+    numbers = [_value(rows, at) for at in range(len(rows))]
+    if rows.sketch is not None:
+        for sketch, at in zip(rows.sketch, rows.sketched.tolist(), strict=True):
+            numbers[at] = replace(numbers[at], sketch=np.asarray(sketch))
+    return numbers
+
+
+def _value(rows: StepRows, at: int) -> Values:
+    counts = {name: int(column[at]) for name, column in rows.counts.items()}
+    values = {name: float(column[at]) for name, column in rows.values.items()}
+    return Values(
+        dtype=str(rows.dtype[at]), n=counts["n"], n_nan=counts["n_nan"], n_posinf=counts["n_posinf"],
+        n_neginf=counts["n_neginf"], min=values["min"], max=values["max"], absmax=values["absmax"],
+        sum=values["sum"], sumsq=values["sumsq"], digest=int(rows.digest[at]) if rows.has_digest[at] else None,
+    )  # fmt: skip
+
+
+def _records(run: RecordedRun) -> dict[int, StepRecord]:
+    return {record.step: record for rank, record in run.step_records() if rank == run.ranks[0]}

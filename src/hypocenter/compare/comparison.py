@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -13,10 +14,12 @@ RowVerdict = Literal["equal", "within-noise", "differs", "cannot-tell"]
 Side = Literal["baseline", "candidate"]
 LayoutKind = Literal["identity", "transposed", "padded", "concatenated", "interleaved", "swapped", "reshaped", "copies"]
 FloorSource = Literal["repeats", "calibration", "rounding", "assumed", "none"]
-
 STAGES: tuple[Phase, ...] = ("data", "param", "optimizer", "forward", "loss", "backward", "comm", "grad", "scaler")
 """Phases of one step in the order in which a difference travels. Parameters and optimizer state are those that the step
 starts from: what its update makes of them is in the rows of the next step."""
+_STAGE_OF_PHASE = {phase: rank for rank, phase in enumerate(STAGES)}
+_AT_THE_END = ("lr", "clip_coef")  # scalars of the update: they act after the gradients, on the next step's parameters
+END_OF_STEP = len(STAGES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,3 +206,39 @@ class Comparison:
     n_rows: int = 0
     n_differ: int = 0
     notes: tuple[str, ...] = ()
+
+
+def stages_of(spots: Iterable[Spot]) -> list[int]:
+    """The stage of each spot, as `stage_of` tells it."""
+    return [stage_of(spot) for spot in spots]
+
+
+def stage_of(spot: Spot) -> int:
+    """Where the spot stands: STAGES, then what acts at the update. Rows of one stage follow their `order`."""
+    if spot.phase == "optimizer" and is_of_update(spot.site):
+        return END_OF_STEP
+    if is_given_to_loss(spot):
+        return _STAGE_OF_PHASE["loss"]
+    if spot.phase == "comm":
+        return _STAGE_OF_PHASE["backward"]
+    return _STAGE_OF_PHASE.get(spot.phase, END_OF_STEP)
+
+
+def is_given_to_loss(spot: Spot) -> bool:
+    """Whether it is what the loss is computed from beside the model's output: labels, weights."""
+    return spot.phase == "data" and spot.site.startswith("batch.loss")
+
+
+def are_exact(spots: Iterable[Spot]) -> list[bool]:
+    """Which spots hold what a program is given or told, which has no noise: a batch, a learning rate."""
+    return [
+        spot.phase == "data"
+        or (spot.phase == "forward" and spot.site == "" and spot.port.startswith("in"))
+        or (spot.phase == "optimizer" and spot.site != "clip_coef" and is_of_update(spot.site))
+        for spot in spots
+    ]
+
+
+def is_of_update(site: str) -> bool:
+    """Whether it is a number that the update uses, such as the learning rate."""
+    return site in _AT_THE_END or site.startswith("lr.")

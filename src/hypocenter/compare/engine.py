@@ -6,28 +6,27 @@ import fnmatch
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from hypocenter.compare.amplification import amplifications
-from hypocenter.compare.blame import Blame, blame
-from hypocenter.compare.cards import Deck, deck
-from hypocenter.compare.case import PairedRow
-from hypocenter.compare.casework import case_of, paired_rows
+from hypocenter.compare.blame import Blame, amplifications, blame
+from hypocenter.compare.cards import RunCards, cards_of
+from hypocenter.compare.case import PairedRow, case_of, paired_rows
 from hypocenter.compare.comparison import Comparison, Matching, Pair
 from hypocenter.compare.fitting import accepted
-from hypocenter.compare.judged import Judged
-from hypocenter.compare.left_out import not_put_together
-from hypocenter.compare.matching import match
-from hypocenter.compare.options import Options
-from hypocenter.compare.outcome import Tally, outcome, with_fit
-from hypocenter.compare.settings_apart import settings_apart
-from hypocenter.compare.slid_calls import without_slid_calls
-from hypocenter.compare.source import source_of
+from hypocenter.compare.judged_step import JudgedStep, Worst
+from hypocenter.compare.judged_steps import JudgedSteps, Options
+from hypocenter.compare.matching import match, without_slid_calls
+from hypocenter.compare.outcome import (
+    Counts,
+    not_put_together,
+    or_an_unseen_update,
+    outcome,
+    settings_apart,
+    with_fit,
+    with_uncompared,
+)
 from hypocenter.compare.step_alignment import shift_between
-from hypocenter.compare.uncompared import with_uncompared
-from hypocenter.compare.unseen_update import or_an_unseen_update
 from hypocenter.compare.values.bits import Array
 from hypocenter.compare.verdict import CANNOT_TELL
-from hypocenter.compare.walk import Walk
-from hypocenter.compare.worst import Worst
+from hypocenter.nouns import Source
 from hypocenter.record.facts_file import Facts
 from hypocenter.record.reader import RecordedRun
 
@@ -37,28 +36,26 @@ _SILENT = (
 )
 _RUN_BY_MODULES = ("forward", "loss", "backward")  # phases in which the line where a module begins is the place to look
 _MOST_STEPS_BLAMED = 100  # steps with differences that nobody is to blame for; later ones are no clearer
-
-
 Shapes = tuple[tuple[int, ...], tuple[int, ...]]  # of baseline and candidate
 
 
 @dataclass(slots=True)
-class _Course:
+class _Progress:
     """What was found until now."""
 
     worst: Worst
-    tally: Tally
+    counts: Counts
     facts: tuple[Facts | None, Facts | None]
-    before: Judged | None = None
+    before: JudgedStep | None = None
     found: Blame | None = None
-    scene: Judged | None = None  # the step of the blame
-    scene_before: Judged | None = None
-    unclear: Judged | None = None  # the last step with differences, else the first with doubts
+    blamed_step: JudgedStep | None = None  # the step of the blame
+    step_before: JudgedStep | None = None
+    unclear: JudgedStep | None = None  # the last step with differences, else the first with doubts
     n_blamed: int = 0
 
-    def take(self, judged: Judged) -> None:
+    def take(self, judged: JudgedStep) -> None:
         """Look at the next step; the first culprit stays."""
-        self.tally.take(judged)
+        self.counts.take(judged)
         if (self.unclear is None and (judged.verdicts == CANNOT_TELL).any()) or judged.differs.any():
             self.unclear = judged
         self.worst.take(judged)
@@ -68,7 +65,7 @@ class _Course:
             self.n_blamed += 1
             found = blame(judged, self.before, is_start=self.before is None, facts=self.facts)
             if found is not None and (self.found is None or not found.is_gradual):
-                self.found, self.scene, self.scene_before = found, judged, self.before
+                self.found, self.blamed_step, self.step_before = found, judged, self.before
         self.before = judged
 
 
@@ -84,67 +81,76 @@ def compare_runs(baseline: RecordedRun, candidate: RecordedRun, *, options: Opti
         HypocenterError: a recording cannot be read, or the map does not fit.
     """
     options = options or Options()
-    runs, decks = (baseline, candidate), (deck(baseline), deck(candidate))
-    matching = _of_sites(options.matching or _matched(runs, decks, options), options.site)
-    walk = Walk(runs=runs, decks=decks, pairs=matching.pairs, shift=shift_between(*runs), options=options)
-    course = _Course(
-        worst=Worst(matching.pairs), tally=Tally(shift=walk.shift), facts=(baseline.facts(), candidate.facts())
+    runs, run_cards = (baseline, candidate), (cards_of(baseline), cards_of(candidate))
+    matching = _of_sites(options.matching or _matched(runs, run_cards, options), options.site)
+    steps = JudgedSteps(
+        runs=runs, run_cards=run_cards, pairs=matching.pairs, shift=shift_between(*runs), options=options
     )
-    for judged in walk:
-        course.take(judged)
-    course.tally.floor_source = walk.noise.source
-    course.tally.problems = [*walk.problems, *([_SILENT] if walk.noise.is_silent else [])]
-    shapes = _shapes(matching.pairs, decks)
-    if course.found is not None:
-        course.found = _with_facts(course.found, matching.pairs, shapes, baseline, walk)
-    rows = [walk.values.detailed(row) for row in course.worst.rows(shapes)]
-    left_out = not_put_together(walk.left_out, matching.pairs, shapes, rows)
-    course.tally.n_left_out = len(left_out)
+    progress = _Progress(
+        worst=Worst(matching.pairs), counts=Counts(shift=steps.shift), facts=(baseline.facts(), candidate.facts())
+    )
+    for judged in steps:
+        progress.take(judged)
+    progress.counts.floor_source = steps.noise.source
+    progress.counts.problems = [*steps.problems, *([_SILENT] if steps.noise.is_silent else [])]
+    shapes = _shapes(matching.pairs, run_cards)
+    if progress.found is not None:
+        progress.found = _with_facts(progress.found, matching.pairs, shapes, baseline, steps)
+    rows = [steps.values.detailed(row) for row in progress.worst.rows(shapes)]
+    left_out = not_put_together(steps.left_out, matching.pairs, shapes, rows)
+    progress.counts.n_left_out = len(left_out)
     rows += left_out
-    found = outcome(runs, matching=matching, rows=rows, tally=course.tally, blame=course.found, options=options)
-    found = with_uncompared(found, runs, walk.shift, options.is_wanted)
-    if course.unclear is not None and (course.found is None or course.found.is_gradual):
-        found = replace(found, amplifications=amplifications(course.unclear))
-    return _explained(found, walk, course)
+    found = outcome(runs, matching=matching, rows=rows, counts=progress.counts, blame=progress.found, options=options)
+    found = with_uncompared(found, runs, steps.shift, options.is_wanted)
+    if progress.unclear is not None and (progress.found is None or progress.found.is_gradual):
+        found = replace(found, amplifications=amplifications(progress.unclear))
+    return _explained(found, steps, progress)
 
 
 def _with_facts(
-    found: Blame, pairs: Sequence[Pair], shapes: Sequence[Shapes], baseline: RecordedRun, walk: Walk
+    found: Blame, pairs: Sequence[Pair], shapes: Sequence[Shapes], baseline: RecordedRun, steps: JudgedSteps
 ) -> Blame:
     """The blame with shapes of its row, all that its values tell, and the line at which its module's code begins."""
     first = found.divergence
     row = first.row
     if row is not None:
-        row = walk.values.detailed(replace(row, shapes=shapes[list(pairs).index(row.pair)]))
+        row = steps.values.detailed(replace(row, shapes=shapes[list(pairs).index(row.pair)]))
     source = source_of(baseline.facts(), first.site) if first.phase in _RUN_BY_MODULES else None
     return replace(found, divergence=replace(first, row=row, source=source))
 
 
-def _explained(found: Comparison, walk: Walk, course: _Course) -> Comparison:
+def _explained(found: Comparison, steps: JudgedSteps, progress: _Progress) -> Comparison:
     """The comparison with the best fit for its first difference; of runs that are the same, with what is set apart."""
     if found.status == "same":
-        return replace(found, notes=(*found.notes, *settings_apart(found.matching.pairs, course.facts)))
-    if found.first is None or course.scene is None:
+        return replace(found, notes=(*found.notes, *settings_apart(found.matching.pairs, progress.facts)))
+    if found.first is None or progress.blamed_step is None:
         return found
-    behind = or_an_unseen_update(found, *walk.runs, course.scene, is_start=course.scene_before is None)
+    behind = or_an_unseen_update(found, *steps.runs, progress.blamed_step, is_start=progress.step_before is None)
     if behind is not found:
         return behind
 
     def series(pair: Pair) -> tuple[PairedRow, ...]:
-        again = replace(walk, pairs=[pair], problems=[])
+        again = replace(steps, pairs=[pair], problems=[])
         return tuple(row for judged in again for row in paired_rows(judged))
 
     def tensors(row: PairedRow) -> tuple[Array, Array] | None:
-        return walk.values.arrays(row.pair, row.comparison.step, row.comparison.microbatch)
+        return steps.values.arrays(row.pair, row.comparison.step, row.comparison.microbatch)
 
     case = case_of(
-        walk.runs, walk.decks, found, found.first, course.scene, course.scene_before, series=series, tensors=tensors
+        steps.runs,
+        steps.run_cards,
+        found,
+        found.first,
+        progress.blamed_step,
+        progress.step_before,
+        series=series,
+        tensors=tensors,
     )
-    return with_fit(found, accepted(case, walk.options.plugins))
+    return with_fit(found, accepted(case, steps.options.plugins))
 
 
-def _matched(runs: tuple[RecordedRun, RecordedRun], decks: tuple[Deck, Deck], options: Options) -> Matching:
-    mine, theirs = decks
+def _matched(runs: tuple[RecordedRun, RecordedRun], run_cards: tuple[RunCards, RunCards], options: Options) -> Matching:
+    mine, theirs = run_cards
     found = match(
         mine.cards, theirs.cards, options.map, baseline_facts=runs[0].facts(), candidate_facts=runs[1].facts(),
         plugins=options.plugins,
@@ -159,6 +165,15 @@ def _of_sites(matching: Matching, pattern: str) -> Matching:
     return replace(matching, pairs=tuple(pairs))
 
 
-def _shapes(pairs: Sequence[Pair], decks: tuple[Deck, Deck]) -> list[Shapes]:
-    mine, other = (deck.by_spot for deck in decks)
+def _shapes(pairs: Sequence[Pair], run_cards: tuple[RunCards, RunCards]) -> list[Shapes]:
+    mine, other = (side.by_spot for side in run_cards)
     return [(mine[pair.baseline[0]].shape, other[pair.candidate[0]].shape) for pair in pairs]
+
+
+def source_of(facts: Facts | None, site: str) -> Source | None:
+    """Where the forward of a module begins, or of the module that a parameter belongs to; None when not recorded."""
+    if facts is None:
+        return None
+    where = {module.path: module.where for module in facts.modules}
+    file, _, line = (where.get(site) or where.get(site.rpartition(".")[0], "")).rpartition(":")
+    return Source(file=file, line=int(line), function="forward") if file and line.isdigit() else None

@@ -1,4 +1,10 @@
-"""What a row of a step was computed from: the rows that must agree for it to be the place where a difference begins."""
+"""What a row of a step was computed from: the rows that must agree for it to be the place where a difference begins.
+
+Which rows of backward are of one and the same tensor, and whose code computed its gradient.
+
+The gradient of a tensor is seen at each module that gave it (grad_out) and that took it (grad_in), all at one moment,
+in no order that says anything: rows of one micro-batch with the same statistics are taken for one tensor.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hypocenter.compare.execution import is_given_to_loss
-from hypocenter.compare.judged import Judged
+from hypocenter.compare.comparison import is_given_to_loss
+from hypocenter.compare.judged_step import JudgedStep
 from hypocenter.compare.rows import Flags
 
 
@@ -22,7 +28,7 @@ class Inputs:
     is_between: bool = False  # by the owner's own code, between two calls
 
 
-def inputs_of(judged: Judged, at: int) -> Inputs:
+def inputs_of(judged: JudgedStep, at: int) -> Inputs:
     """The inputs of row `at` within its step."""
     if is_given_to_loss(judged.spots[at]):
         return _given_to_loss(judged, at)
@@ -30,7 +36,7 @@ def inputs_of(judged: Judged, at: int) -> Inputs:
     return find(judged, at)
 
 
-def enclosing(judged: Judged, site: str) -> str:
+def enclosing(judged: JudgedStep, site: str) -> str:
     """The nearest module around a site that was called in this step; the root when none was."""
     called = set(judged.site[judged.phase == "forward"].tolist())
     while site:
@@ -40,12 +46,12 @@ def enclosing(judged: Judged, site: str) -> str:
     return site
 
 
-def module_of(judged: Judged, parameter: str) -> str:
+def module_of(judged: JudgedStep, parameter: str) -> str:
     """The module that a parameter belongs to."""
     return parameter.rpartition(".")[0]
 
 
-def _forward(judged: Judged, at: int) -> Inputs:
+def _forward(judged: JudgedStep, at: int) -> Inputs:
     spot, order = judged.spots[at], judged.aligned.baseline.order
     here = _of_same_batch(judged, at) & (judged.phase == "forward")
     is_output = spot.port.startswith("out")
@@ -70,17 +76,17 @@ def _forward(judged: Judged, at: int) -> Inputs:
     )  # fmt: skip
 
 
-def _loss(judged: Judged, at: int) -> Inputs:
+def _loss(judged: JudgedStep, at: int) -> Inputs:
     here = _of_same_batch(judged, at) & ((judged.phase == "forward") | (judged.phase == "data"))
     return Inputs(rows=here & _not(at, len(judged)), owner="", is_between=True)
 
 
-def _given_to_loss(judged: Judged, at: int) -> Inputs:
+def _given_to_loss(judged: JudgedStep, at: int) -> Inputs:
     given = (judged.phase == "data") & ~np.char.startswith(judged.site, "batch.loss")
     return Inputs(rows=_of_same_batch(judged, at) & given, owner="", is_between=True)
 
 
-def _backward(judged: Judged, at: int) -> Inputs:
+def _backward(judged: JudgedStep, at: int) -> Inputs:
     spot = judged.spots[at]
     here = _of_same_batch(judged, at)
     upstream = here & np.isin(judged.phase, ("forward", "loss"))
@@ -94,7 +100,7 @@ def _backward(judged: Judged, at: int) -> Inputs:
     return Inputs(rows=own | upstream | earlier | _parameters(judged, spot.site), owner=spot.site)
 
 
-def _gradient(judged: Judged, at: int) -> Inputs:
+def _gradient(judged: JudgedStep, at: int) -> Inputs:
     spot = judged.spots[at]
     if spot.site == "grad_norm":
         return Inputs(rows=(judged.phase == "grad") & _not(at, len(judged)), owner="grad_norm")
@@ -107,34 +113,34 @@ def _gradient(judged: Judged, at: int) -> Inputs:
     return Inputs(rows=rows | own | (judged.phase == "loss"), owner=spot.site)
 
 
-def _everything_before(judged: Judged, at: int) -> Inputs:
+def _everything_before(judged: JudgedStep, at: int) -> Inputs:
     return Inputs(rows=np.arange(len(judged)) < at, owner=judged.spots[at].site)
 
 
-def _nothing(judged: Judged, at: int) -> Inputs:
+def _nothing(judged: JudgedStep, at: int) -> Inputs:
     return Inputs(rows=np.zeros(len(judged), np.bool_), owner=judged.spots[at].site)
 
 
-_BY_PHASE: dict[str, Callable[[Judged, int], Inputs]] = {
+_BY_PHASE: dict[str, Callable[[JudgedStep, int], Inputs]] = {
     "data": _nothing, "param": _nothing, "optimizer": _nothing, "forward": _forward, "loss": _loss,
     "backward": _backward, "grad": _gradient, "scaler": _nothing,
 }  # fmt: skip
 
 
-def _of_same_batch(judged: Judged, at: int) -> Flags:
+def _of_same_batch(judged: JudgedStep, at: int) -> Flags:
     rows = judged.aligned.baseline
     return (rows.microbatch == rows.microbatch[at]) & (rows.lane == rows.lane[at])
 
 
-def _starts_with(judged: Judged, word: str) -> Flags:
+def _starts_with(judged: JudgedStep, word: str) -> Flags:
     return np.char.startswith(judged.port, word)
 
 
-def _is_inside(judged: Judged, owner: str) -> Flags:
+def _is_inside(judged: JudgedStep, owner: str) -> Flags:
     return np.char.startswith(judged.site, f"{owner}." if owner else "")
 
 
-def _parameters(judged: Judged, owner: str) -> Flags:
+def _parameters(judged: JudgedStep, owner: str) -> Flags:
     return (judged.phase == "param") & _is_inside(judged, owner)
 
 
@@ -142,3 +148,57 @@ def _not(at: int, n: int) -> Flags:
     rows = np.ones(n, np.bool_)
     rows[at] = False
     return rows
+
+
+def rows_of_tensor(judged: JudgedStep, at: int) -> Flags:
+    """Rows of backward with the values of row `at`, itself among them; of another phase the row alone."""
+    if judged.spots[at].phase != "backward":
+        return np.arange(len(judged)) == at
+    rows = judged.aligned.baseline
+    same = (judged.phase == "backward") & (rows.microbatch == rows.microbatch[at]) & (rows.lane == rows.lane[at])
+    for name in ("sum", "sumsq", "absmax"):
+        same &= rows.values[name] == rows.values[name][at]
+    return same & (rows.counts["n"] == rows.counts["n"][at]) | (np.arange(len(judged)) == at)
+
+
+def producer(judged: JudgedStep, at: int) -> int:
+    """The row that names whose code computed the gradient of row `at`.
+
+    That is `grad_in` of the module that took the tensor, if its own output gradients agree; of several the innermost
+    around them. Where no module took it, the outermost module that gave it: the code around that one is to blame.
+    """
+    if judged.spots[at].phase != "backward":
+        return at
+    same = rows_of_tensor(judged, at) & judged.differs
+    takers = [i for i in _rows(judged, same, "grad_in") if _has_good_gradient(judged, i)]
+    if takers:
+        return _common(judged, takers)
+    givers = [i for i in _rows(judged, same, "grad_out") if _is_in(judged.spots[at].site, judged.spots[i].site)]
+    return min([at, *givers], key=lambda i: len(judged.spots[i].site))
+
+
+def _rows(judged: JudgedStep, among: Flags, port: str) -> list[int]:
+    found: list[int] = np.flatnonzero(among & np.char.startswith(judged.port, port)).tolist()
+    return found
+
+
+def _has_good_gradient(judged: JudgedStep, at: int) -> bool:
+    """Whether the module's own output gradients were compared, and agree."""
+    spot = judged.spots[at]
+    own = (judged.site == spot.site) & (judged.call == spot.call) & np.char.startswith(judged.port, "grad_out")
+    own &= judged.phase == "backward"
+    return bool(own.any()) and not bool((own & judged.differs).any())
+
+
+def _common(judged: JudgedStep, rows: list[int]) -> int:
+    """Of the modules that took one tensor the only one, or the innermost that holds all others."""
+    sites = [judged.spots[i].site for i in rows]
+    leaves = [i for i, site in zip(rows, sites, strict=True) if not any(_is_in(other, site) for other in sites)]
+    if len(leaves) == 1:
+        return leaves[0]
+    around = [i for i in rows if all(_is_in(judged.spots[leaf].site, judged.spots[i].site) for leaf in leaves)]
+    return max(around, key=lambda i: len(judged.spots[i].site)) if around else leaves[0]
+
+
+def _is_in(site: str, outer: str) -> bool:
+    return site != outer and (outer == "" or site.startswith(f"{outer}."))

@@ -1,18 +1,30 @@
-"""Two runs' spots in, a Matching out: the chain of matchers, each for what those before left over."""
+"""Two runs' spots in, a Matching out: the chain of matchers, each for what those before left over.
+
+Two kinds of pairs are left out. Linears that hold their activation (MindSpore's `Dense(activation=...)`, the Linear of
+MindFormers) give what the activation gives, a plain linear what goes into it. And dumps without modules count the calls
+of each API: where the two sides have called one another number of times, nobody knows which call is which.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from hypocenter.compare.comparison import Matching, Pair, SiteCard, Spot
-from hypocenter.compare.pairing.activated import given_by_activations
 from hypocenter.compare.pairing.chain import CATALOGUE, Matcher, Task, matchers
 from hypocenter.compare.pairing.copies import with_copies
+from hypocenter.compare.pairing.layouts import is_parameter
 from hypocenter.compare.pairing.manual_map import ManualMap
+from hypocenter.compare.pairing.ports import direction
 from hypocenter.errors import HypocenterError
 from hypocenter.record.facts_file import Facts
+from hypocenter.record.reader import RecordedRun
 
 _BY_HAND = "manual"
+_LINEARS = ("Dense", "Linear")
+_INSIDE = ".activation"
+_Site = tuple[str, str]
+_NAMED = 3  # APIs that the note names
 
 
 def match(
@@ -83,7 +95,7 @@ def _in_order(cards: Sequence[SiteCard]) -> tuple[SiteCard, ...]:
 def _asked(entry: Matcher, task: Task, notes: list[str]) -> list[Pair]:
     """What a matcher gives, less what it may not give: spots that are not left over, or that it gave before."""
     try:
-        return list(_disjoint(entry.pair(task), task))
+        return list(_disjoint(list(entry.pair(task)), task))
     except HypocenterError:
         raise
     except Exception as error:  # a stranger's matcher is listed as broken, never fatal
@@ -112,3 +124,65 @@ def _same_name_other_shape(ours: Sequence[SiteCard], theirs: Sequence[SiteCard])
             f"{len(odd)} of the same name are not the same value, by shape or type; first {a.spot.site or 'the model'} "
             f"{a.spot.port}: {a.dtype} {list(a.shape)} against {b.dtype} {list(b.shape)}"
         )
+
+
+def given_by_activations(ours: Sequence[SiteCard], theirs: Sequence[SiteCard]) -> tuple[set[Spot], set[Spot]]:
+    """Spots that are no counterpart of a plain linear's of the same name; none where both runs have such linears."""
+    found = _given(ours), _given(theirs)
+    return (set(), set()) if all(found) else found
+
+
+def _given(cards: Iterable[SiteCard]) -> set[Spot]:
+    cards = [card for card in cards if not is_parameter(card)]
+    kinds = {card.spot.site: card.module for card in cards}
+    holders = {site.removesuffix(_INSIDE) for site in kinds if site.endswith(_INSIDE)}
+    linears = {site for site in holders if kinds.get(site) in _LINEARS}
+    return {card.spot for card in cards if card.spot.site in linears and direction(card.spot.port).endswith("out")}
+
+
+def without_slid_calls(
+    matching: Matching, runs: tuple[RecordedRun, RecordedRun], cards: tuple[Iterable[SiteCard], Iterable[SiteCard]]
+) -> Matching:
+    """The matching without pairs of APIs that were called another number of times.
+
+    Args:
+        matching: of the two runs.
+        runs: baseline and candidate; of recordings of our own nothing is changed.
+        cards: of all spots of both.
+    """
+    if any(run.run.imported is None for run in runs):
+        return matching
+    mine, other = ({card.spot: card for card in side} for side in cards)
+    calls = _calls(mine.values()), _calls(other.values())
+    slid = {site for site in calls[0].keys() & calls[1].keys() if calls[0][site] != calls[1][site]}
+    if not slid:
+        return matching
+    kept = [pair for pair in matching.pairs if not any(_site(spot) in slid for spot in pair.baseline)]
+    gone = [pair for pair in matching.pairs if any(_site(spot) in slid for spot in pair.baseline)]
+    names = sorted({site for _, site in slid})
+    shown = ", ".join(f"{name} ({_times(calls, name, slid)})" for name in names[:_NAMED])
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return replace(
+        matching, pairs=tuple(kept),
+        unmatched_baseline=(*matching.unmatched_baseline, *(mine[s] for p in gone for s in p.baseline)),
+        unmatched_candidate=(*matching.unmatched_candidate, *(other[s] for p in gone for s in p.candidate)),
+        notes=(*matching.notes, f"called another number of times, so that calls cannot be paired: {shown}{more}"),
+    )  # fmt: skip
+
+
+def _site(spot: Spot) -> _Site:
+    return spot.phase, spot.site
+
+
+def _calls(cards: Iterable[SiteCard]) -> dict[_Site, int]:
+    """How often each API was called, by direction."""
+    found: dict[_Site, int] = {}
+    for card in cards:
+        if card.spot.phase in ("forward", "backward") and not card.module and "." in card.spot.site:
+            found[_site(card.spot)] = max(found.get(_site(card.spot), 0), card.spot.call + 1)
+    return found
+
+
+def _times(calls: tuple[dict[_Site, int], dict[_Site, int]], name: str, slid: set[_Site]) -> str:
+    site = next(site for site in sorted(slid, reverse=True) if site[1] == name)
+    return f"{calls[0][site]} and {calls[1][site]} times"

@@ -3,19 +3,23 @@
 Measured is the largest distance seen so far at the spot between the baseline and its repeats, or between a step and its
 perturbed replays (`run --calibrate`); never below what one rounding does, and never below the median of the same phase
 (of fewer than three samples the upper quartile): few samples may be close by chance.
+
+At the first row of a step that is not equal to the bit there is no noise of what came before it. In a short format,
+whose sums are formed in float32, such a module can be off by a few roundings of what it gives: that is a bound, and no
+sample of noise that chance may pass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from hypocenter.compare.comparison import Floor, FloorSource, SiteCard
+from hypocenter.compare.aligned import Aligned
+from hypocenter.compare.comparison import STAGES, Floor, FloorSource, SiteCard, stages_of
 from hypocenter.compare.distances.columns import NONE, Distances
-from hypocenter.compare.execution import stage_of
 from hypocenter.compare.rows import Ints, Reals
 from hypocenter.formats import FORMATS, format_of
 
@@ -31,13 +35,12 @@ _ROUNDING = 0.25  # of eps: relative L2 error of rounding each element once (eps
 _ROUNDING_OF_SUMS = 1.0  # of eps: of the formats in which sums are formed, over a sum or two
 _SUMS = ("float64", "float32", "complex128", "complex64")
 _MANY = 3  # samples, from which on one of them is likely to be a large one
-_SOURCES: tuple[FloorSource, ...] = ("none", "assumed", "calibration", "repeats", "rounding")
+FLOOR_SOURCES: tuple[FloorSource, ...] = ("none", "assumed", "calibration", "repeats", "rounding")
 NO_FLOOR, ASSUMED, CALIBRATION, REPEATS, ROUNDING = range(5)
-
-
-def source_word(code: int) -> FloorSource:
-    """The source of a floor as it is written."""
-    return _SOURCES[code]
+# eps of the short formats: distance from 1 to the next number. One of it is some three roundings of every element at
+# their worst, about 0.3 eps each; other good kernels were apart by 0.6 at most (docs/comparing-cases.md).
+_EPS_OF_SHORT = {name: FORMATS[name].eps for name in ("float16", "bfloat16")}
+_PARAM, _FORWARD = STAGES.index("param"), STAGES.index("forward")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +51,10 @@ class Floors:
     source: npt.NDArray[np.int8]
     n_samples: Ints
 
-    def row(self, at: int) -> Floor:
-        """One of them."""
-        source = _SOURCES[int(self.source[at])]
-        return Floor(relative=float(self.relative[at]), source=source, n_samples=int(self.n_samples[at]))
+    def rows(self, at: Sequence[int]) -> list[Floor]:
+        """Those of some rows as nouns."""
+        columns = (column[at].tolist() for column in (self.relative, self.source, self.n_samples))
+        return [Floor(relative=r, source=FLOOR_SOURCES[s], n_samples=n) for r, s, n in zip(*columns, strict=True)]
 
 
 class Noise:
@@ -64,7 +67,7 @@ class Noise:
 
     def __init__(self, cards: Sequence[SiteCard], is_exact: npt.NDArray[np.bool_]) -> None:
         n = len(cards)
-        self._stage = np.array([stage_of(card.spot) for card in cards], np.int64)
+        self._stage = np.array(stages_of([card.spot for card in cards]), np.int64)
         self._assumed, self._rounding = _by_dtype(cards)
         self._exact = is_exact
         self._measured = np.zeros(n)
@@ -121,13 +124,14 @@ class Noise:
         """Where most floors come from."""
         if not self.has_measured:
             return "assumed"
-        return _SOURCES[int(self._source.max(initial=ASSUMED))]
+        return FLOOR_SOURCES[int(self._source.max(initial=ASSUMED))]
 
 
 def _by_dtype(cards: Sequence[SiteCard]) -> tuple[Reals, Reals]:
     """Assumed floors and roundings: parameters by their own dtype, what is computed by the coarsest until then."""
     coarsest, assumed, rounding = 0.0, np.zeros(len(cards)), np.zeros(len(cards))
-    order = sorted(range(len(cards)), key=lambda i: (stage_of(cards[i].spot), cards[i].order))
+    stages = stages_of([card.spot for card in cards])
+    order = sorted(range(len(cards)), key=lambda i: (stages[i], cards[i].order))
     for i in order:
         card = cards[i]
         form = format_of(card.dtype)
@@ -140,3 +144,19 @@ def _by_dtype(cards: Sequence[SiteCard]) -> tuple[Reals, Reals]:
         is_sum = card.dtype in _SUMS and (is_computed or card.spot.phase == "optimizer")
         rounding[i] = (_ROUNDING_OF_SUMS if is_sum else _ROUNDING) * eps
     return assumed, rounding
+
+
+def with_first_bits(aligned: Aligned, found: Distances, floors: Floors) -> Floors:
+    """The floors, lowered at the first row of the step that is not equal to the bit, if it is of forward."""
+    apart = np.flatnonzero(~found.is_equal)
+    if not len(apart) or not (aligned.stage == _PARAM).any():  # without parameters nobody knows that they are equal
+        return floors
+    first = int(apart[0])
+    eps = _EPS_OF_SHORT.get(str(aligned.baseline.dtype[first]), 0.0)
+    if aligned.stage[first] != _FORWARD or not eps or floors.relative[first] <= eps:
+        return floors
+    relative, source, n_samples = floors.relative.copy(), floors.source.copy(), floors.n_samples.copy()
+    relative[first] = eps
+    if source[first] != ASSUMED:
+        source[first], n_samples[first] = ROUNDING, 0
+    return replace(floors, relative=relative, source=source, n_samples=n_samples)

@@ -6,22 +6,25 @@ first (diagnose.logical); a tensor that every rank has of its own keeps its rank
 
 from __future__ import annotations
 
+import threading
+
 # pyright: reportAttributeAccessIssue=false
 # (pyarrow.compute makes its functions when it is imported)
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from queue import Queue
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hypocenter.compare.ahead import ahead
+from hypocenter.compare.comparison import Spot
 from hypocenter.compare.ranks import Found, of_job
-from hypocenter.compare.spots import KEY, Spots
 from hypocenter.detect.bookkeeping import is_bookkeeping
 from hypocenter.diagnose import logical
-from hypocenter.diagnose.shelf import Shelf
+from hypocenter.diagnose.rows_by_step import RowsByStep
 from hypocenter.nouns import LACKS
 from hypocenter.record.reader import RecordedRun
 
@@ -29,7 +32,6 @@ Ints = npt.NDArray[np.int64]
 Reals = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 Sketches = npt.NDArray[np.float32]
-
 LACKS_BIT = {word: 1 << i for i, word in enumerate(LACKS)}
 CALIBRATION = "calibrate["  # how `op` of a perturbed replay's rows begins
 GRAPH = "Graph."  # how `op` of an imported graph's operators begins: each is a site of its own, and compared
@@ -42,6 +44,9 @@ _TOLD_BY = ("phase", "site", "port", "call", "op", "recompute", "replay")  # whe
 # ports: seen again as `grad`
 _NOT_COMPARED = pa.array(["scaled_grad", "grad_local", "grad_reduced", "grad_made", "grad_used"])
 _OF_SCALER = "loss_scale."  # how sites begin of what a loss scaler has beside its scale
+T = TypeVar("T")
+_AHEAD = 2  # batches that wait
+KEY = ("phase", "site", "port", "call")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +185,7 @@ class RunRows:
 
     def _merged(self) -> Iterator[tuple[int, pa.Table]]:
         columns = tuple(dict.fromkeys((*COLUMNS, *logical.READS)))
-        shelf = Shelf()
+        shelf = RowsByStep()
         for _, table in self._run.scan(is_compared, columns=columns):
             shelf.put(table)
         one_rank = len(self._run.ranks) == 1
@@ -284,3 +289,73 @@ def _calibrations(op: pa.Array) -> Ints:
             if text.startswith(CALIBRATION) and number.isdigit():
                 found[i] = int(number)
     return found
+
+
+def ahead(items: Iterable[T]) -> Iterator[T]:
+    """The items in their order; what they raise is raised here. The thread ends when nobody takes any more."""
+    waiting: Queue[tuple[T | None, BaseException | None, bool]] = Queue(_AHEAD)
+    is_over = threading.Event()
+
+    def take() -> None:
+        try:
+            for item in items:
+                waiting.put((item, None, False))
+                if is_over.is_set():
+                    return
+            waiting.put((None, None, True))
+        except BaseException as error:
+            waiting.put((None, error, True))
+
+    thread = threading.Thread(target=take, name="hypocenter-ahead", daemon=True)
+    thread.start()
+    try:
+        while True:
+            item, error, is_last = waiting.get()
+            if error is not None:
+                raise error
+            if is_last:
+                return
+            yield item  # pyright: ignore[reportReturnType]
+    finally:
+        is_over.set()
+        while thread.is_alive():  # it may wait for room
+            while not waiting.empty():
+                waiting.get_nowait()
+            thread.join(0.01)
+
+
+@dataclass(slots=True)
+class Spots:
+    """Spots of one run in the order in which they were first seen; a spot's number is its place in `known`."""
+
+    known: list[Spot] = field(default_factory=list[Spot])
+    _number: dict[Spot, int] = field(default_factory=dict[Spot, int])
+
+    def number_of(self, spot: Spot) -> int:
+        """The number of a spot; a new one gets the next."""
+        found = self._number.get(spot)
+        if found is None:
+            found = self._number[spot] = len(self.known)
+            self.known.append(spot)
+        return found
+
+    def find(self, spot: Spot) -> int:
+        """The number of a spot, -1 when it was never seen."""
+        return self._number.get(spot, -1)
+
+    def numbers(self, batch: pa.RecordBatch) -> Ints:
+        """For each row of a batch with columns KEY the number of its spot."""
+        codes, firsts = distinct([batch[name] for name in KEY])
+        rows = batch.select(list(KEY)).take(pa.array(firsts)).to_pylist()
+        return np.fromiter((self.number_of(Spot(**row)) for row in rows), np.int64, len(rows))[codes]
+
+
+def distinct(columns: Sequence[pa.Array]) -> tuple[Ints, Ints]:
+    """For each row the number of its combination of values, and the first row of each combination."""
+    codes = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        indices = column.dictionary_encode("encode").indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        joined = codes * (int(indices.max(initial=0)) + 1) + indices
+        codes = np.unique(joined, return_inverse=True)[1].astype(np.int64).reshape(-1)
+    _, firsts = np.unique(codes, return_index=True)
+    return codes, firsts.astype(np.int64)

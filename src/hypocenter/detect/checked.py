@@ -106,16 +106,19 @@ class Checked:
 
 
 def checks_in(panel: Panel) -> list[Checked]:
-    """The checks of one step, by rank and micro-batch."""
+    """The checks of one step, by rank and micro-batch; read once for the rules that ask."""
     import pyarrow.compute as pc
 
+    if checks_in in panel.asked:
+        return panel.asked[checks_in]
     table = panel.table
     rows = table.filter(pc.equal(table["site"], "sdc")) if table.num_rows else table
     found: dict[tuple[int, int], Checked] = {}
     for rank, row in panel.readings(rows) if rows.num_rows else ():
         key = (rank, row.microbatch)
         _read(found.setdefault(key, Checked(rank=rank, step=panel.step, microbatch=row.microbatch)), row)
-    return [found[key] for key in sorted(found)]
+    panel.asked[checks_in] = [found[key] for key in sorted(found)]
+    return panel.asked[checks_in]
 
 
 def _read(check: Checked, row: Reading) -> None:

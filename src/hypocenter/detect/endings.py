@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from hypocenter.detect.job import Job
+from hypocenter.nouns import Place, Run
+from hypocenter.record.liveness import Liveness
 from hypocenter.record.whereabouts import Whereabouts
 
 FRESH_S = 15.0  # a sign of life no older than this, from a process that cannot be looked at: it lives
 SKEW_S = 2.0  # signs of life come twice a second, and clocks of machines differ: closer than this is no order
-
 How = Literal["left", "torn", "raised", "lost peer", "terminated", "silent", "stopped", "running", "absent", "unknown"]
 """left        its program came to its end
 torn        its program ended in the midst of a step, as when something catches its exception
@@ -25,7 +25,6 @@ running     it lives
 absent      it has left nothing at all
 unknown     it has left rows, but no whereabouts that can be trusted
 """
-
 _IN_A_STEP = ("forward", "backward", "check", "update")
 _OF_A_PEER = re.compile(
     r"connection (was )?(closed|reset|refused|aborted|lost)|broken pipe|by peer|timed? ?out|timeout|nccl|gloo|hccl|rccl"
@@ -105,3 +104,30 @@ def _how(job: Job, w: Whereabouts) -> How:
     if lives == "unknown" and job.now_ns - w.last_ns < FRESH_S * 1e9:
         return "running"
     return "silent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A job of several ranks, over or not.
+
+    `whereabouts` are of one attempt, the latest unless `is_latest` is false. A rank that is missing there left none.
+    """
+
+    run: Run
+    attempt: int = 0  # of an elastic job
+    is_latest: bool = True
+    now_ns: int  # Unix time of looking
+    ranks: tuple[int, ...] = ()  # that left a folder
+    whereabouts: Mapping[int, Whereabouts] = field(default_factory=dict)
+    liveness: Mapping[int, Liveness] = field(default_factory=dict)
+    last_steps: Mapping[int, int] = field(default_factory=dict)  # by rank: the last step it completed and recorded
+    first_steps: Mapping[int, int] = field(default_factory=dict)  # by rank: the first one
+    step_s: float = 0.0  # median time of a step
+    places: Mapping[int, Place] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()  # of the recording, as the reader says them
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks of the latest attempt."""
+        known = [w.world_size for w in self.whereabouts.values()]
+        return max(known) if known else self.run.world_size

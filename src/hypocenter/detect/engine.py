@@ -8,39 +8,36 @@ A rule is one file in `rules/` whose module docstring is its manual page:
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, get_args
 
 from hypocenter.catalogue import Catalogue
-from hypocenter.detect.peaks import is_near_limit
 from hypocenter.detect.window import History, Window
 from hypocenter.errors import UnknownNameError
-from hypocenter.manual import Manual, parse
+from hypocenter.manual import Manual, page_of
 from hypocenter.nouns import KINDS, Finding, Reading, Severity, StepRecord
 
 Check = Callable[[Window], Iterator[Finding]]
 Reads = Literal[
     "nonfinite", "scalar", "scaler", "optimizer", "large-half", "zero", "half-grad", "near-limit", "imported", "all"
 ]
+"""Which readings a rule looks at; what no rule looks at need not be read from disk. A reader may read more.
+
+nonfinite    that hold a value that is not finite
+scalar       of port value: loss, grad_norm, lr, loss_scale, clip_coef
+scaler       of phase scaler
+optimizer    of phase optimizer
+large-half   in float16, with a value whose square does not fit
+zero         whose values are all zero
+half-grad    of backward or gradients, in float16, with their histogram
+near-limit   near their format's largest number (`peaks.is_near_limit`)
+imported     of another tool's dump, which lack something
+all          all of them
+"""
 FRAMEWORKS = ("torch", "mindspore")  # mindspore: in PyNative
 LARGE_HALF = 255.9  # its square is the largest float16: 65504, IEEE 754
-
-SELECTS: dict[Reads, Callable[[Reading], bool]] = {
-    "nonfinite": lambda r: r.summary.n_nonfinite > 0,
-    "scalar": lambda r: r.port == "value",
-    "scaler": lambda r: r.phase == "scaler",
-    "optimizer": lambda r: r.phase == "optimizer",
-    "large-half": lambda r: r.dtype == "float16" and r.summary.absmax > LARGE_HALF,
-    "zero": lambda r: 0 < r.summary.n_hist == r.summary.n_zero,
-    "half-grad": lambda r: r.dtype == "float16" and r.summary.n_hist > 0 and r.phase in ("backward", "grad"),
-    "near-limit": is_near_limit,
-    "imported": lambda r: bool(r.lacks),
-    "all": lambda r: True,
-}
-"""Which readings a rule looks at; what no rule looks at need not be read from disk. A reader may filter more widely."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +49,12 @@ class Rule:
     severity: Severity
     reads: tuple[Reads, ...]
     check: Check
-    manual: Manual
     not_in: Mapping[str, str] = field(default_factory=dict[str, str])  # of FRAMEWORKS -> why it cannot fire there
+
+    @property
+    def manual(self) -> Manual:
+        """The docstring of its file."""
+        return page_of(self.check)
 
 
 CATALOGUE: Catalogue[Rule] = Catalogue("hypocenter.detect.rules", "hypocenter.rules")
@@ -85,9 +86,7 @@ def rule(
         raise UnknownNameError(f"{code} reads {sorted(unknown)}", where=code, fix=f"use {', '.join(get_args(Reads))}")
 
     def register(check: Check) -> Check:
-        module = sys.modules.get(check.__module__)
-        manual = parse((module.__doc__ if module is not None else None) or check.__doc__)
-        entry = Rule(code=code, kind=kind, severity=severity, reads=reads, check=check, manual=manual, not_in=not_in)
+        entry = Rule(code=code, kind=kind, severity=severity, reads=reads, check=check, not_in=not_in)
         CATALOGUE.register(code, entry)
         return check
 
@@ -98,11 +97,6 @@ def rules(plugins: Iterable[str] = ()) -> dict[str, Rule]:
     """All rules by code."""
     CATALOGUE.load(plugins)
     return CATALOGUE.entries()
-
-
-def manuals() -> dict[str, Manual]:
-    """The manual page of every rule, by code."""
-    return {code: entry.manual for code, entry in rules().items()}
 
 
 class Engine:

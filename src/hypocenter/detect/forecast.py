@@ -20,7 +20,6 @@ from itertools import pairwise
 from statistics import fmean, median, stdev
 
 Point = tuple[int, float]  # step, log2 of |max|
-
 MIN_POINTS = 24  # in the shortest stretch that is looked at
 MOST_POINTS = 128  # of a stretch; more are thinned: all pairs are compared
 MIN_BITS = 1.0  # growth that a stretch must show: a factor of two

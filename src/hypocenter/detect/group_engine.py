@@ -10,16 +10,15 @@ One that is about how the ranks ended takes the whole job instead, once: `@end_r
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from hypocenter.catalogue import Catalogue
-from hypocenter.detect.job import Job
+from hypocenter.detect.endings import Job
 from hypocenter.detect.panel import Panel
 from hypocenter.errors import UnknownNameError
-from hypocenter.manual import Manual, parse
+from hypocenter.manual import Manual, page_of
 from hypocenter.nouns import KINDS, Finding, Severity
 
 GroupCheck = Callable[[Panel], Iterator[Finding]]
@@ -46,11 +45,17 @@ class GroupRule:
     code: str
     kind: str
     severity: Severity
-    reads: tuple[GroupReads, ...]
-    check: GroupCheck | None
-    manual: Manual
+    reads: tuple[GroupReads, ...] = ()
+    check: GroupCheck | None = None
     end: EndCheck | None = None  # in place of `check`
     is_alone: bool = False  # asked of a recording of one rank too
+
+    @property
+    def manual(self) -> Manual:
+        """The docstring of its file."""
+        function = self.check or self.end
+        assert function is not None
+        return page_of(function)
 
 
 CATALOGUE: Catalogue[GroupRule] = Catalogue("hypocenter.detect.group_rules", "hypocenter.group_rules")
@@ -74,12 +79,8 @@ def group_rule(
         raise UnknownNameError(f"{code} reads {sorted(unknown)}", where=code, fix=f"use {words}")
 
     def register(check: GroupCheck) -> GroupCheck:
-        module = sys.modules.get(check.__module__)
-        manual = parse((module.__doc__ if module is not None else None) or check.__doc__)
-        CATALOGUE.register(
-            code,
-            GroupRule(code=code, kind=kind, severity=severity, reads=reads, check=check, manual=manual, is_alone=alone),
-        )
+        entry = GroupRule(code=code, kind=kind, severity=severity, reads=reads, check=check, is_alone=alone)
+        CATALOGUE.register(code, entry)
         return check
 
     return register
@@ -91,14 +92,7 @@ def end_rule(code: str, kind: str, *, severity: Severity, alone: bool = False) -
         raise UnknownNameError(f"{kind!r} is not a kind of finding", where=code, fix=f"use one of {', '.join(KINDS)}")
 
     def register(check: EndCheck) -> EndCheck:
-        module = sys.modules.get(check.__module__)
-        manual = parse((module.__doc__ if module is not None else None) or check.__doc__)
-        CATALOGUE.register(
-            code,
-            GroupRule(
-                code=code, kind=kind, severity=severity, reads=(), check=None, end=check, manual=manual, is_alone=alone
-            ),
-        )  # fmt: skip
+        CATALOGUE.register(code, GroupRule(code=code, kind=kind, severity=severity, end=check, is_alone=alone))
         return check
 
     return register

@@ -10,8 +10,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from hypocenter.detect.endings import SKEW_S, Ending, How, endings
-from hypocenter.detect.job import Job
+from hypocenter.detect.endings import SKEW_S, Ending, How, Job, endings
 from hypocenter.detect.waiting import Wait, is_waiting, waits
 from hypocenter.nouns import Confidence, Severity
 from hypocenter.record.whereabouts import Whereabouts

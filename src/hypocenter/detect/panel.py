@@ -39,7 +39,7 @@ class Panel:
     ranks: tuple[int, ...] = ()  # of the whole recording
     last_steps: Mapping[int, int] = field(default_factory=dict)  # by rank: its last completed step in the recording
     history: JobHistory = field(default_factory=JobHistory)
-    asked: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)  # answers of `where`
+    asked: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)  # answers of `where`, and others
 
     def coords(self, rank: int) -> Coords:
         """Where a rank stands; empty when that is not known."""

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Mapping, Sequence
 
-from hypocenter.nouns import Place
+from hypocenter.axes import WORDS
+from hypocenter.nouns import Phase, Place, Source
+from hypocenter.record.whereabouts import Whereabouts, WherePhase
 
 _SHOWN = 8  # ranks, or runs of ranks, that a sentence lists
+PHASES: dict[WherePhase, Phase] = {
+    "forward": "forward", "loss": "loss", "backward": "backward", "check": "grad", "agree": "comm",
+    "update": "optimizer",
+}  # fmt: skip
+IN_WORDS: dict[WherePhase, str] = {
+    "starting": "starting, before its first step", "outside": "its own code, outside of model, backward and update",
+    "forward": "the forward", "loss": "its loss code", "backward": "the backward", "check": "Hypocenter's check",
+    "agree": "Hypocenter's agreement", "update": "the update", "replay": "a replay by Hypocenter", "off": "its program",
+}  # fmt: skip
+_FRAME = re.compile(r'File "(.+)", line (\d+)')
+_LIBRARY = re.compile(r"(site|dist)-packages|/hypocenter/|<frozen|/lib/python3")
 
 
 def ranks_text(ranks: Collection[int]) -> str:
@@ -38,3 +52,51 @@ def seconds_text(seconds: float) -> str:
     if seconds < 1:
         return f"{1000 * seconds:.0f} ms"
     return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def axis_words(axis: str) -> str:
+    """`dp` -> data-parallel."""
+    return WORDS.get(axis, axis)
+
+
+def who(ranks: Sequence[int], odd: Sequence[int]) -> str:
+    """Which rank is the odd one, or that nobody can tell."""
+    if odd:
+        return f"{ranks_text(odd)} {'differs' if len(odd) == 1 else 'differ'} from the others of {ranks_text(ranks)}"
+    if len(ranks) == 2:
+        return f"{ranks_text(ranks)} differ; with two ranks nothing here tells which of them is wrong"
+    return f"{ranks_text(ranks)} differ, and no value is that of most of them"
+
+
+def when_words(since: int | None, step: int) -> str:
+    """`at step 10`, or `between steps 10 and 20` when nobody looked in between."""
+    if since is None or since >= step - 1:
+        return f"at step {step}"
+    return f"between steps {since} and {step}"
+
+
+def values_words(values: Mapping[int, float], digits: int = 4, at_most: int = 4) -> str:
+    """`0.5 on rank 0, 1 on rank 1`."""
+    shown = [f"{value:.{digits}g} on rank {rank}" for rank, value in list(values.items())[:at_most]]
+    more = f" (and {len(values) - at_most} more ranks)" if len(values) > at_most else ""
+    return ", ".join(shown) + more
+
+
+def own_frames(stack: str) -> list[str]:
+    """Lines of a stack that are not of a library, innermost first."""
+    lines = [line.strip() for line in stack.splitlines() if line.strip().startswith("File")]
+    return [line for line in lines if not _LIBRARY.search(line)]
+
+
+def line_of(seen: Whereabouts) -> str:
+    """file:line of the program's own code that it was in; "" where that is not known."""
+    if seen.line or not seen.stack:
+        return seen.line
+    found = next((match for frame in own_frames(seen.stack) if (match := _FRAME.match(frame))), None)
+    return f"{found[1]}:{found[2]}" if found is not None else ""
+
+
+def source_of(seen: Whereabouts) -> Source | None:
+    """The line of the program's own code that it was in, where that is known."""
+    file, _, line = line_of(seen).rpartition(":")
+    return Source(file=file, line=int(line)) if file and line.isdigit() else None

@@ -9,9 +9,8 @@ from typing import Literal
 from hypocenter.axes import HOLD_COPIES
 from hypocenter.detect import stream_track
 from hypocenter.detect.panel import Panel
-from hypocenter.detect.replica_kinds import Difference, common_factors
-from hypocenter.detect.replica_track import Occasion, ReplicaTrack, Spread, is_last, track
-from hypocenter.detect.replica_words import axis_words
+from hypocenter.detect.rank_words import axis_words
+from hypocenter.detect.replica_track import Difference, Occasion, ReplicaTrack, Spread, common_factors, is_last, track
 
 Reason = Literal["start", "unreduced", "clip", "flip", "split", "rounding", "streams", "rates", "data"]
 """start      they differ from the first recorded step on

@@ -70,12 +70,12 @@ def share(reading: Reading) -> float:
 
 def rows_at(window: Window, port: str) -> list[Reading]:
     """Rows of a port in this step, those of parameters only."""
-    return [r for r in window.of("optimizer") if r.port == port and r.site != SITE]
+    return [r for r in window.by_phase["optimizer"] if r.port == port and r.site != SITE]
 
 
 def total_at(window: Window, port: str) -> Reading | None:
     """The row of a port for all parameters together."""
-    return next((r for r in window.of("optimizer") if r.port == port and r.site == SITE), None)
+    return next((r for r in window.by_phase["optimizer"] if r.port == port and r.site == SITE), None)
 
 
 def streak(window: Window, port: str, at_least: float) -> list[Reading]:

@@ -10,10 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from hypocenter.detect.endings import Ending, endings
-from hypocenter.detect.job import Job
-from hypocenter.detect.rank_words import ranks_text, seconds_text
-from hypocenter.detect.whereabouts_words import IN_WORDS, line_of
+from hypocenter.detect.endings import Ending, Job, endings
+from hypocenter.detect.rank_words import IN_WORDS, line_of, ranks_text, seconds_text
 from hypocenter.nouns import Run
 from hypocenter.record.whereabouts import Whereabouts
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Iterator
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from hypocenter.detect.diary import SCALED_GRAD, Entry, entry_of
 from hypocenter.detect.peaks import Peaks
@@ -70,7 +71,7 @@ def know(track: ScaleTrack, entry: Entry) -> None:
             track.note_gradient(row.site, row.summary.absmax / entry.scale)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Window:
     """One step of one rank: its record, if it was completed, and its readings in execution order."""
 
@@ -80,25 +81,34 @@ class Window:
     readings: tuple[Reading, ...] = ()
     history: History = field(default_factory=History)
 
-    def of(self, *phases: str) -> Iterator[Reading]:
-        """Readings of these phases that the run itself made: no replay, no recompute."""
-        return (r for r in self.readings if r.phase in phases and not r.replay and not r.recompute)
+    @cached_property
+    def by_phase(self) -> Mapping[str, list[Reading]]:
+        """Readings that the run itself made, in execution order: no replay, no recompute."""
+        found: defaultdict[str, list[Reading]] = defaultdict(list)
+        for reading in self.readings:
+            if not reading.replay and not reading.recompute:
+                found[reading.phase].append(reading)
+        return found
 
-    @property
+    def of(self, *phases: str) -> Sequence[Reading]:
+        """Readings of several phases, as `by_phase` has them of one."""
+        return [r for r in self.readings if r.phase in phases and not r.replay and not r.recompute]
+
+    @cached_property
     def loss_finite(self) -> bool:
         """Whether neither the record nor a reading of the loss is non-finite."""
         if self.record is not None and self.record.loss is not None and not math.isfinite(self.record.loss):
             return False
-        return not any(r.summary.n_nonfinite for r in self.of("loss") if r.port == "value" and r.site == "loss")
+        return not any(r.summary.n_nonfinite for r in self.by_phase["loss"] if r.port == "value" and r.site == "loss")
 
-    @property
+    @cached_property
     def grads_finite(self) -> bool:
         """Whether no parameter's gradient is known to be non-finite."""
         if self.record is not None and (self.record.n_bad_grads or not _finite(self.record.grad_norm)):
             return False
-        return not any(r.summary.n_nonfinite for r in self.of("grad"))
+        return not any(r.summary.n_nonfinite for r in self.by_phase["grad"])
 
-    @property
+    @cached_property
     def entry(self) -> Entry | None:
         """What the loss-scale diary has of this step."""
         return entry_of(self.readings)
@@ -132,10 +142,10 @@ class Window:
 
         Everything before it in the model gets its bad values in backward. "" when no gradient was bad or none is known.
         """
-        named = [r.site for r in self.of("scaler") if r.port == CULPRIT]
+        named = [r.site for r in self.by_phase["scaler"] if r.port == CULPRIT]
         if named:
             return named[-1]
-        seen = [r for r in self.of("scaler") if r.port == SCALED_GRAD]
+        seen = [r for r in self.by_phase["scaler"] if r.port == SCALED_GRAD]
         bad = [r for r in seen if r.summary.n_nonfinite]
         if not bad or len(bad) == len(seen):  # all of them: clipping may have spread it
             return ""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from hypocenter.detect.consequence import Episode, episode_of
-from hypocenter.diagnose.exhibits import Exhibit
 from hypocenter.diagnose.group import FORECAST, OF_THE_SCALE, TOLD_WHOLE, Group
+from hypocenter.diagnose.judged_evidence import JudgedEvidence
 from hypocenter.diagnose.numbers import counted, listed
 from hypocenter.diagnose.why import place
-from hypocenter.nouns import StepRecord
+from hypocenter.nouns import Finding, StepRecord
 
 _SHOWN = 8  # numbers of steps or ranks that a sentence lists
 
@@ -23,8 +23,8 @@ def what_followed(group: Group, spans: Sequence[Episode], records: Mapping[tuple
         spans: episodes of bad steps.
         records: step records by (rank, step).
     """
-    exhibit = group.exhibit
-    then = [*_turned(exhibit), *_symptoms(group, spans, records), *_spread(exhibit, records), *_probes(group)]
+    piece = group.piece
+    then = [*_turned(piece), *_symptoms(group, spans, records), *_spread(piece, records), *_probes(group)]
     then += _told_whole(group)
     then += [*_fell(group), *_skipped(group, records), *_other_ranks(group), *_again(group), *_later(group)]
     return then
@@ -36,14 +36,14 @@ def forecast(group: Group) -> list[str]:
     return [f"forecast at step {f.step}: {f.why[1]}" for f in told[:1] if len(f.why) > 1]
 
 
-def _turned(exhibit: Exhibit | None) -> list[str]:
-    maker = exhibit.evidence.nan_maker if exhibit is not None else None
+def _turned(piece: JudgedEvidence | None) -> list[str]:
+    maker = piece.evidence.nan_maker if piece is not None else None
     return [f"{place(maker)} -> NaN"] if maker is not None else []
 
 
 def _symptoms(group: Group, spans: Sequence[Episode], records: Mapping[tuple[int, int], StepRecord]) -> list[str]:
     """The first loss and the first gradients that went bad with it."""
-    finding, exhibit = group.finding, group.exhibit
+    finding, piece = group.finding, group.piece
     episode = episode_of(finding.step, spans) if finding.severity == "error" else None
     if episode is None:
         return []
@@ -51,33 +51,33 @@ def _symptoms(group: Group, spans: Sequence[Episode], records: Mapping[tuple[int
     after = [r for r in mine if r.step in episode and r.step >= finding.step]
     lines: list[tuple[int, str]] = []
     bad_loss = next((r for r in after if r.loss is not None and not math.isfinite(r.loss)), None)
-    if bad_loss is not None and bad_loss.loss is not None and not (finding.code == "HC102" and exhibit is None):
+    if bad_loss is not None and bad_loss.loss is not None and not (finding.code == "HC102" and piece is None):
         kind = "NaN" if math.isnan(bad_loss.loss) else "inf"
         lines.append((bad_loss.step, f"loss -> {kind} (step {bad_loss.step})"))
-    n_bad, n_params = _bad_gradients(exhibit)
+    n_bad, n_params = _bad_gradients(piece)
     bad_grads = next((r for r in after if r.n_bad_grads), None)
     if n_bad:
         lines.append((finding.step, f"{n_bad:,} of {n_params:,} gradients -> NaN"))
-    elif bad_grads is not None and not (finding.code == "HC101" and exhibit is None):
+    elif bad_grads is not None and not (finding.code == "HC101" and piece is None):
         lines.append((bad_grads.step, f"{counted(bad_grads.n_bad_grads, 'gradient')} -> NaN (step {bad_grads.step})"))
     return [line for _, line in sorted(lines, key=lambda pair: pair[0])]
 
 
-def _bad_gradients(exhibit: Exhibit | None) -> tuple[int, int]:
+def _bad_gradients(piece: JudgedEvidence | None) -> tuple[int, int]:
     """How many gradients went bad before any clipping, and of how many."""
-    if exhibit is None or exhibit.evidence.trigger == "nonfinite-param":
+    if piece is None or piece.evidence.trigger == "nonfinite-param":
         return 0, 0
-    n_bad = len(exhibit.evidence.replayed_bad_params) or len(exhibit.evidence.bad_params)
-    return n_bad, max(exhibit.evidence.n_params, n_bad)
+    n_bad = len(piece.evidence.replayed_bad_params) or len(piece.evidence.bad_params)
+    return n_bad, max(piece.evidence.n_params, n_bad)
 
 
-def _spread(exhibit: Exhibit | None, records: Mapping[tuple[int, int], StepRecord]) -> list[str]:
-    if exhibit is None or not exhibit.evidence.clip:
+def _spread(piece: JudgedEvidence | None, records: Mapping[tuple[int, int], StepRecord]) -> list[str]:
+    if piece is None or not piece.evidence.clip:
         return []
-    record = records.get((exhibit.finding.rank, exhibit.finding.step))
-    before = len(exhibit.evidence.bad_params)
-    after = record.n_bad_grads if record is not None and record.n_bad_grads > before else exhibit.evidence.n_params
-    return [f"{exhibit.evidence.clip} spread it from {before:,} to {after:,} parameters"] if before < after else []
+    record = records.get((piece.finding.rank, piece.finding.step))
+    before = len(piece.evidence.bad_params)
+    after = record.n_bad_grads if record is not None and record.n_bad_grads > before else piece.evidence.n_params
+    return [f"{piece.evidence.clip} spread it from {before:,} to {after:,} parameters"] if before < after else []
 
 
 def _probes(group: Group) -> list[str]:
@@ -101,7 +101,7 @@ def _fell(group: Group) -> list[str]:
 
 def _skipped(group: Group, records: Mapping[tuple[int, int], StepRecord]) -> list[str]:
     record = records.get((group.finding.rank, group.finding.step))
-    if record is None or not record.skipped or (group.finding.code == "HC106" and group.exhibit is None):
+    if record is None or not record.skipped or (group.finding.code == "HC106" and group.piece is None):
         return []
     return [] if _fell(group) else ["the update was skipped"]
 
@@ -131,3 +131,50 @@ def _later(group: Group) -> list[str]:
     first, last = min(f.step for f in later), max(f.step for f in later)
     span = f"step {first}" if first == last else f"steps {first} to {last}"
     return [f"{counted(len(later), 'later finding')} ({span})"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    """A run of consecutive recorded steps, on any rank, in each of which something was not finite."""
+
+    first: int
+    last: int
+
+    def __contains__(self, step: object) -> bool:
+        return isinstance(step, int) and self.first <= step <= self.last
+
+
+def is_sick(finding: Finding) -> bool:
+    """Whether a finding says that training itself was not finite in its step (not only a value that went nowhere)."""
+    is_update = finding.code == "HC104" and finding.phase == "optimizer"  # it ends in a parameter
+    return finding.kind == "nonfinite" and finding.severity == "error" and (finding.code in SICK_CODES or is_update)
+
+
+SICK_CODES = frozenset({"HC101", "HC102", "HC103"})  # gradient, loss, parameter
+
+
+def episodes(steps: Iterable[int], sick: Iterable[int]) -> tuple[Episode, ...]:
+    """Group sick steps that follow each other in the list of recorded steps.
+
+    Args:
+        steps: all recorded steps, of any rank; unrecorded ones do not end an episode.
+        sick: the steps in which something was not finite.
+    """
+    bad = set(sick)
+    found: list[Episode] = []
+    start: int | None = None
+    last = 0
+    for step in sorted(bad | set(steps)):
+        if step in bad:
+            start, last = (step if start is None else start), step
+        elif start is not None:
+            found.append(Episode(first=start, last=last))
+            start = None
+    if start is not None:
+        found.append(Episode(first=start, last=last))
+    return tuple(found)
+
+
+def episode_of(step: int, found: Sequence[Episode]) -> Episode | None:
+    """The episode that a step lies in."""
+    return next((episode for episode in found if step in episode), None)

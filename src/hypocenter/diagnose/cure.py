@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta
 
 from hypocenter.diagnose.evidence import Alternative, Cure
-from hypocenter.diagnose.exhibits import Exhibit
+from hypocenter.diagnose.judged_evidence import JudgedEvidence
 from hypocenter.nouns import Source
 
 Status = Literal["cured", "no-cure", "cannot-tell"]
@@ -75,36 +75,36 @@ class Answer:
     why: tuple[str, ...] = ()
 
 
-def chosen(exhibits: Sequence[Exhibit]) -> Exhibit | None:
+def chosen(pieces: Sequence[JudgedEvidence]) -> JudgedEvidence | None:
     """The failure to cure: one that is cured, else one that was searched, else any; errors and early steps first."""
     ranking = {"cured": 0, "no-cure": 1, "cannot-tell": 2}
 
-    def order(exhibit: Exhibit) -> tuple[int, bool, int, int]:
-        cure = exhibit.evidence.cure
+    def order(piece: JudgedEvidence) -> tuple[int, bool, int, int]:
+        cure = piece.evidence.cure
         rank = ranking[cure.status] if cure is not None else 3
-        return rank, exhibit.finding.severity != "error", exhibit.finding.step, exhibit.finding.rank
+        return rank, piece.finding.severity != "error", piece.finding.step, piece.finding.rank
 
-    return min(exhibits, key=order, default=None)
+    return min(pieces, key=order, default=None)
 
 
-def needs_search(exhibit: Exhibit | None) -> bool:
+def needs_search(piece: JudgedEvidence | None) -> bool:
     """Whether a rerun with a full search could tell more than the recording; not where nothing failed."""
-    if exhibit is None:
+    if piece is None:
         return False
-    return exhibit.evidence.cure is None or exhibit.evidence.cure.status == "cannot-tell"
+    return piece.evidence.cure is None or piece.evidence.cure.status == "cannot-tell"
 
 
-def answer(run: str, exhibit: Exhibit | None, why: Sequence[str] = ()) -> Answer:
+def answer(run: str, piece: JudgedEvidence | None, why: Sequence[str] = ()) -> Answer:
     """What the recording says about a cure.
 
     Args:
         run: the recording's name.
-        exhibit: the failure; None: there is none.
+        piece: the failure; None: there is none.
         why: more reasons for not knowing.
     """
-    if exhibit is None:
+    if piece is None:
         return Answer(status="cannot-tell", run=run, why=(*why, "no step of this recording failed and was examined"))
-    evidence, finding = exhibit.evidence, exhibit.finding
+    evidence, finding = piece.evidence, piece.finding
     reason = evidence.why_not or "no cure was searched when the step failed"
     cure = evidence.cure or Cure(status="cannot-tell", why=(reason,))
     remedy = finding.remedy

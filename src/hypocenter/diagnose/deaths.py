@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Protocol
 
+from hypocenter.detect.endings import Job
 from hypocenter.diagnose.evidence import Evidence, OpFacts
-from hypocenter.diagnose.exhibits import Exhibit, Exhibits
 from hypocenter.diagnose.group import Folded
-from hypocenter.nouns import Finding
+from hypocenter.diagnose.judged_evidence import JudgedEvidence, RunEvidence
+from hypocenter.nouns import Finding, Place, Run, StepRecord
+from hypocenter.record.liveness import liveness
+from hypocenter.record.whereabouts import Whereabouts
 
 CODE = "HC324"  # the program died
 _OF_RANKS = "HC321"  # one rank did, and the others waited for it
 _TRIGGER = "crash"
 _DEVICE = "device"  # fact of evidence: what broke, a device or a collective
 _ASSERT = "device-side assert"  # a kernel of the program's found an index or a value that must not be
+_RECENT_STEPS = 50  # that say how long a step takes
 
 
-def apart(exhibits: Exhibits) -> tuple[Exhibits, tuple[Exhibit, ...]]:
+def apart(pieces: RunEvidence) -> tuple[RunEvidence, tuple[JudgedEvidence, ...]]:
     """The evidence of failures of numbers, and that of exceptions."""
-    found = [e for e in exhibits.found if e.evidence.trigger != _TRIGGER]
-    deaths = tuple(e for e in exhibits.found if e.evidence.trigger == _TRIGGER)
-    return replace(exhibits, found=tuple(found)), deaths
+    found = [e for e in pieces.found if e.evidence.trigger != _TRIGGER]
+    deaths = tuple(e for e in pieces.found if e.evidence.trigger == _TRIGGER)
+    return replace(pieces, found=tuple(found)), deaths
 
 
-def explained(found: Sequence[Finding], deaths: Sequence[Exhibit]) -> list[Finding]:
+def explained(found: Sequence[Finding], deaths: Sequence[JudgedEvidence]) -> list[Finding]:
     """The findings, those of a death with its cause; and of broken devices that no death tells of."""
     broken = [e for e in deaths if _DEVICE in e.evidence.facts]
     lost = [f for f in found if f.code in (CODE, _OF_RANKS)]
@@ -79,7 +86,7 @@ def _why_device(evidence: Evidence) -> Iterator[str]:
     )
 
 
-def _explained(finding: Finding, deaths: Sequence[Exhibit]) -> Finding:
+def _explained(finding: Finding, deaths: Sequence[JudgedEvidence]) -> Finding:
     broken = [e.evidence for e in deaths if e.finding.rank == finding.rank and _DEVICE in e.evidence.facts]
     if broken:
         first = min(broken, key=lambda each: (each.step, "seen_in" not in each.facts))  # before the program met it
@@ -126,3 +133,78 @@ def _stack(evidence: Evidence) -> tuple[str, ...]:
     sources = [op.source for op in evidence.path[1:] if op.source is not None]
     calls = [f"{s.file.rpartition('/')[2]}:{s.line} {s.text}" for s in sources]
     return (f"called from {'; '.join(calls)}",) if calls else ()
+
+
+class RecordedEnd(Protocol):
+    """What is needed of an open recording (hypocenter.record.reader)."""
+
+    run: Run
+    ranks: list[int]
+
+    @property
+    def places(self) -> Mapping[int, Place]:
+        """Where each rank stands."""
+        ...
+
+    @property
+    def whereabouts(self) -> Mapping[int, Whereabouts]:
+        """Where each rank was last."""
+        ...
+
+    @property
+    def earlier_whereabouts(self) -> Mapping[int, Mapping[int, Whereabouts]]:
+        """The same of earlier attempts, by attempt."""
+        ...
+
+    @property
+    def problems(self) -> list[str]:
+        """What is missing or damaged."""
+        ...
+
+
+def jobs_of(recorded: RecordedEnd, records: Mapping[tuple[int, int], StepRecord]) -> list[Job]:
+    """The job as rules about its end see it: each attempt of an elastic job by itself, the latest last.
+
+    Args:
+        recorded: an open recording.
+        records: step records by (rank, step).
+    """
+    attempts: dict[int, dict[int, Whereabouts]] = {}
+    for attempt, found in recorded.earlier_whereabouts.items():
+        attempts.setdefault(attempt, {}).update(found)
+    for rank, seen in recorded.whereabouts.items():
+        attempts.setdefault(seen.attempt, {})[rank] = seen
+    latest = max(attempts, default=0)
+    return [_job(recorded, records, attempts.get(n, {}), n, n == latest) for n in sorted({*attempts, latest})]
+
+
+def _job(
+    recorded: RecordedEnd,
+    records: Mapping[tuple[int, int], StepRecord],
+    whereabouts: Mapping[int, Whereabouts],
+    attempt: int,
+    is_latest: bool,
+) -> Job:
+    newest = max(whereabouts.values(), key=lambda w: w.started_ns, default=None)
+    size = newest.world_size if newest is not None else 0
+    found = {rank: w for rank, w in whereabouts.items() if rank < size and w.rank == rank}
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for rank, step in records:
+        first[rank] = min(step, first.get(rank, step))
+        last[rank] = max(step, last.get(rank, step))
+    recent = [records[key].step_ms for key in list(records)[-_RECENT_STEPS:]]
+    return Job(
+        run=recorded.run,
+        attempt=attempt,
+        is_latest=is_latest,
+        now_ns=time.time_ns(),
+        ranks=tuple(recorded.ranks),
+        whereabouts=found,
+        liveness={rank: liveness(w) for rank, w in found.items() if not w.has_ended and not w.has_raised},
+        first_steps=first,
+        last_steps=last,
+        step_s=statistics.median(recent) / 1000.0 if recent else 0.0,
+        places=recorded.places,
+        problems=tuple(recorded.problems),
+    )

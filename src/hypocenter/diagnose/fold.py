@@ -2,41 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Protocol, TypeVar
 
-from hypocenter.detect.consequence import Episode, episode_of, episodes, is_sick
-from hypocenter.diagnose.before_reduction import LOCATES, led_by_one_rank
-from hypocenter.diagnose.consequences import forecast, what_followed
-from hypocenter.diagnose.exhibits import Exhibit
+from hypocenter.diagnose.consequences import Episode, episode_of, episodes, forecast, is_sick, what_followed
 from hypocenter.diagnose.fall import Fall, by_rank, fall_from, first_without_inverse, scale_text, streaks
 from hypocenter.diagnose.group import EACH_STEP, FORECAST, OF_THE_SCALE, Folded, Group
+from hypocenter.diagnose.judged_evidence import JudgedEvidence
 from hypocenter.nouns import Finding, StepRecord
 
 # Without evidence: what names a place comes before what names a symptom.
 _FIRST = ("HC104", "HC103", "HC102", "HC201", "HC101")
+BEFORE_REDUCTION = "HC313"
+OVERFLOWED = "HC312"  # finite shares, a sum that is not
+LOCATES = (BEFORE_REDUCTION,)  # codes that say where a failure started although its cause is unknown
+_AFTER = ("HC101", "HC102", "HC106")  # gradient, loss, skipped step: what all ranks have
 
 
 def fold(
-    exhibits: Sequence[Exhibit], found: Iterable[Finding], records: Mapping[tuple[int, int], StepRecord]
+    pieces: Sequence[JudgedEvidence], found: Iterable[Finding], records: Mapping[tuple[int, int], StepRecord]
 ) -> tuple[Folded, ...]:
     """Findings of evidence and of rules as one ordered list, causes first.
 
     Args:
-        exhibits: by step, located ones first.
+        pieces: by step, located ones first.
         found: what the rules found.
         records: step records by (rank, step).
     """
     ruled = sorted(found, key=lambda f: (f.step, _FIRST.index(f.code) if f.code in _FIRST else 9, f.rank))
     past = by_rank(records)
-    sick = {f.step for f in (*(e.finding for e in exhibits), *ruled) if is_sick(f)}
+    sick = {f.step for f in (*(e.finding for e in pieces), *ruled) if is_sick(f)}
     sick |= {s for p in past.values() for streak in streaks(p) for s in _after_first(streak, sick)}
     spans = episodes((step for _, step in records), sick)
     groups: list[Group] = []
-    for exhibit in exhibits:
-        _place_exhibit(exhibit, groups, spans)
+    for piece in pieces:
+        _place_piece(piece, groups, spans)
     for group in groups:
-        shown = group.exhibit
+        shown = group.piece
         if shown is not None and shown.evidence.loss_scale is not None and group.finding.severity == "error":
             group.fall = fall_from(past.get(group.finding.rank, []), group.finding.step)
     ruled = led_by_one_rank(groups, ruled, lambda finding: Group(finding=finding))
@@ -62,27 +65,25 @@ def _order(finding: Finding) -> tuple[bool, int, bool, bool, int]:
     )
 
 
-def _place_exhibit(exhibit: Exhibit, groups: list[Group], spans: Sequence[Episode]) -> None:
-    finding = exhibit.finding
-    twin = next(
-        (g for g in groups if g.exhibit is not None and exhibit.is_located and g.exhibit.key == exhibit.key), None
-    )
+def _place_piece(piece: JudgedEvidence, groups: list[Group], spans: Sequence[Episode]) -> None:
+    finding = piece.finding
+    twin = next((g for g in groups if g.piece is not None and piece.is_located and g.piece.key == piece.key), None)
     if twin is not None:
         twin.same.append(finding)
         return
     episode = episode_of(finding.step, spans) if is_sick(finding) else None
     leaders = [g for g in groups if episode is not None and g.finding.step in episode and is_sick(g.finding)]
-    located = [g for g in leaders if g.exhibit is not None and g.exhibit.is_located]
+    located = [g for g in leaders if g.piece is not None and g.piece.is_located]
     is_late = bool(leaders) and finding.step > leaders[0].finding.step
-    unexplained = next((g for g in leaders if not exhibit.is_located and _is_same_symptom(g, finding)), None)
-    if located and not exhibit.is_located:
+    unexplained = next((g for g in leaders if not piece.is_located and _is_same_symptom(g, finding)), None)
+    if located and not piece.is_located:
         located[0].followers.append(finding)
     elif unexplained is not None:
         unexplained.same.append(finding)
     elif leaders and is_late and finding.cause in ("bad-parameter", "unknown"):
         (located or leaders)[0].followers.append(finding)
     else:
-        groups.append(Group(finding=finding, exhibit=exhibit))
+        groups.append(Group(finding=finding, piece=piece))
 
 
 def _is_same_symptom(group: Group, finding: Finding) -> bool:
@@ -101,7 +102,7 @@ def _place_finding(finding: Finding, groups: list[Group], spans: Sequence[Episod
             return
     if leader is None:
         groups.append(Group(finding=finding))
-    elif leader.finding.code == finding.code in ("HC106", *EACH_STEP) and leader.exhibit is None:
+    elif leader.finding.code == finding.code in ("HC106", *EACH_STEP) and leader.piece is None:
         leader.same.append(finding)
     else:
         leader.followers.append(finding)
@@ -134,7 +135,7 @@ def _take_in_skips(groups: list[Group]) -> None:
     """A skip that a replay could not show again, as on a rank that was fine, belongs to the fall it lies in."""
     falling = [g for g in groups if g.fall is not None]
     for group in list(groups):
-        shown = group.exhibit
+        shown = group.piece
         if shown is None or shown.evidence.trigger != "skipped-step" or shown.is_located:
             continue
         leader = next((g for g in falling if g.fall is not None and group.finding.step in g.fall), None)
@@ -147,7 +148,7 @@ def _take_in_unexplained(groups: list[Group]) -> None:
     """A skip that could not be done again belongs to the fall it lies in, whose cause a later step showed."""
     explained = [g for g in groups if g.fall is not None and g.finding.cause != "unknown"]
     for group in list(groups):
-        shown, finding = group.exhibit, group.finding
+        shown, finding = group.piece, group.finding
         if shown is None or shown.is_located or shown.evidence.trigger != "nonfinite-grad":
             continue
         mine = (g for g in explained if g.finding.rank == finding.rank)
@@ -174,7 +175,7 @@ def _is_blamed(group: Group, fall: Fall | None, step: int) -> bool:
     """Whether it says what made gradients non-finite that no loss scale would have mended."""
     if fall is None or group.finding.severity != "error" or group.finding.kind != "nonfinite":
         return False
-    is_located = group.exhibit is not None and group.exhibit.is_located
+    is_located = group.piece is not None and group.piece.is_located
     is_same = any(f.step in fall for f in (group.finding, *group.same))
     return (is_located or group.finding.code == "HC102") and (
         is_same or (group.fall is not None and step in group.fall)
@@ -183,33 +184,33 @@ def _is_blamed(group: Group, fall: Fall | None, step: int) -> bool:
 
 def _was_traced_later(group: Group, finding: Finding) -> bool:
     """Whether it shows a later step of the fall, because the first ones could not be done again."""
-    return group.exhibit is not None and group.exhibit.evidence.traced_live and group.finding.step > finding.step
+    return group.piece is not None and group.piece.evidence.traced_live and group.finding.step > finding.step
 
 
 def _shows(group: Group, finding: Finding, fall: Fall | None) -> bool:
     """Whether a group knows more of the same fall than the rule does."""
     if group.finding.code == "HC202" and finding.code == "HC201":
         return group.fall is not None and finding.step in group.fall
-    if group.exhibit is None or fall is None or group.finding.step not in fall:
+    if group.piece is None or fall is None or group.finding.step not in fall:
         return False
-    evidence = group.exhibit.evidence
+    evidence = group.piece.evidence
     if evidence.trigger == "skipped-step":
         below = finding.param or finding.site or ""
         return finding.code == "HC201" or any(f"{p}.".startswith(f"{below}.") for p in evidence.bad_params)
-    is_left = not group.exhibit.is_located or _was_traced_later(group, finding)
+    is_left = not group.piece.is_located or _was_traced_later(group, finding)
     return finding.code == "HC201" and evidence.trigger == "nonfinite-grad" and is_left
 
 
 def _promote(group: Group, finding: Finding, fall: Fall | None) -> None:
     """The rule's finding, with place, cause and proof of the group's."""
-    old, exhibit = group.finding, group.exhibit
+    old, piece = group.finding, group.piece
     known = old if old.cause != "unknown" else finding
     if finding.limit == 1.0 and known.cause == "loss-scale-overflow":  # below scale 1 the gradient itself is too large
         known = finding
     seen = ""
-    if exhibit is not None:
-        how = "traced while it ran" if exhibit.evidence.traced_live else "replayed"
-        seen = f"step {old.step} was {how} at loss scale {scale_text(exhibit.evidence.loss_scale or 1.0)}"
+    if piece is not None:
+        how = "traced while it ran" if piece.evidence.traced_live else "replayed"
+        seen = f"step {old.step} was {how} at loss scale {scale_text(piece.evidence.loss_scale or 1.0)}"
     is_placed = old.site is not None
     group.finding = replace(
         old,
@@ -226,7 +227,7 @@ def _promote(group: Group, finding: Finding, fall: Fall | None) -> None:
         limit=old.limit if old.limit is not None else finding.limit,
         actual=old.actual if old.limit is not None else finding.actual,
         remedy=old.remedy if old.remedy is not None and old.remedy.verified else finding.remedy,
-        why=(*finding.why, *((seen,) if exhibit is not None and exhibit.is_located else ()), *old.why),
+        why=(*finding.why, *((seen,) if piece is not None and piece.is_located else ()), *old.why),
     )
     group.fall = fall
 
@@ -262,11 +263,11 @@ def _leader(finding: Finding, groups: Sequence[Group], spans: Sequence[Episode])
             return min(leading, key=lambda pair: _distance(pair[1], finding))[0]
     if finding.code == "HC106":
         skips = [g for g in groups if g.finding.code == "HC106"]
-        alike = (g for g in skips if g.exhibit is None and g.finding.why == finding.why)
+        alike = (g for g in skips if g.piece is None and g.finding.why == finding.why)
         return next((g for g in skips if g.finding.step == finding.step), next(alike, None))
     if finding.code in EACH_STEP:
         return next((g for g in groups if g.finding.code == finding.code), None)
-    same_step = [g for g in groups if g.exhibit is not None and g.finding.step == finding.step]
+    same_step = [g for g in groups if g.piece is not None and g.finding.step == finding.step]
     shown = [g for g in same_step if g.finding.rank == finding.rank or is_sick(g.finding)]
     if shown and finding.code in ("HC101", "HC102", "HC103", "HC104", "HC105", "HC107"):
         return shown[0]
@@ -301,3 +302,54 @@ def _finished(group: Group, spans: Sequence[Episode], records: Mapping[tuple[int
         ),
         is_located=group.is_located or finding.cause != "unknown" or finding.code in LOCATES,
     )
+
+
+class Explained(Protocol):
+    """The part of a group of findings that is looked at here (hypocenter.diagnose.fold.Group)."""
+
+    finding: Finding
+    same: list[Finding]
+    followers: list[Finding]
+
+    @property
+    def is_located(self) -> bool:
+        """Whether a replay showed where it started."""
+        ...
+
+
+_G = TypeVar("_G", bound=Explained)
+
+
+def led_by_one_rank(groups: list[_G], ruled: Sequence[Finding], make: Callable[[Finding], _G]) -> list[Finding]:
+    """Let findings of HC313 and HC312 lead groups that no replay explains, and follow those that one does.
+
+    Args:
+        groups: of evidence so far; changed in place.
+        ruled: findings of rules.
+        make: a group of a finding without evidence.
+
+    Returns:
+        The findings of rules that are left to be placed.
+    """
+    left: list[Finding] = []
+    for finding in ruled:
+        if finding.code not in (BEFORE_REDUCTION, OVERFLOWED) or finding.severity != "error":
+            left.append(finding)
+            continue
+        at_step = [g for g in groups if finding.step in {f.step for f in (g.finding, *g.same)}]
+        explained = next((g for g in at_step if g.is_located and _explains(g.finding, finding)), None)
+        if explained is not None:
+            explained.followers.append(finding)
+            continue
+        leader = make(finding)
+        for group in at_step:
+            if not group.is_located and group.finding.code in _AFTER:
+                leader.followers += [group.finding, *group.same, *group.followers]
+                groups.remove(group)
+        groups.append(leader)
+    return left
+
+
+def _explains(located: Finding, finding: Finding) -> bool:
+    """A replay on the same rank; of a sum, on any."""
+    return located.rank == finding.rank or (finding.code == OVERFLOWED and located.cause == finding.cause)

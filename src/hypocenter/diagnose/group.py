@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from hypocenter.diagnose.exhibits import Exhibit
 from hypocenter.diagnose.fall import Fall
+from hypocenter.diagnose.judged_evidence import JudgedEvidence
 from hypocenter.nouns import Finding
 
 EACH_STEP = ("HC203", "HC206")  # gradients that underflow do so at every recorded step
@@ -19,7 +19,7 @@ class Group:
     """A finding in the making: what it is, and all that follows from it."""
 
     finding: Finding
-    exhibit: Exhibit | None = None
+    piece: JudgedEvidence | None = None
     same: list[Finding] = field(default_factory=list)  # the same cause at the same place, at other steps or ranks
     followers: list[Finding] = field(default_factory=list)
     fall: Fall | None = None  # of the loss scale, that belongs to it
@@ -28,7 +28,7 @@ class Group:
     @property
     def is_located(self) -> bool:
         """Whether a replay showed where it started."""
-        return self.exhibit is not None and self.exhibit.is_located
+        return self.piece is not None and self.piece.is_located
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hypocenter.diagnose.placements import standings
-from hypocenter.diagnose.shelf import Shelf
+from hypocenter.diagnose.rows_by_step import RowsByStep
 from hypocenter.nouns import Place
 
 Ints = npt.NDArray[np.int64]
@@ -362,12 +362,12 @@ def logical_steps(tables: Iterable[tuple[int, pa.Table]], places: Mapping[int, P
         tables: (rank, rows in columns of READS), ranks rising.
         places: where ranks stand.
     """
-    shelf, known = Shelf(), dict[_Of, str]()
+    by_step, known = RowsByStep(), dict[_Of, str]()
     for _, table in tables:
-        shelf.put(table)
-    steps = shelf.steps()
+        by_step.put(table)
+    steps = by_step.steps()
     for step in steps:
-        yield merged(with_placements(shelf.take(step), known), places)
+        yield merged(with_placements(by_step.take(step), known), places)
     if not steps:
-        yield merged(shelf.take(0), places)
-    shelf.close()
+        yield merged(by_step.take(0), places)
+    by_step.close()

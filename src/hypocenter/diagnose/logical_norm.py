@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from hypocenter.axes import HOLD_COPIES
 from hypocenter.diagnose.logical import merged, with_placements
 from hypocenter.diagnose.placements import parsed
-from hypocenter.diagnose.shelf import Shelf
+from hypocenter.diagnose.rows_by_step import RowsByStep
 from hypocenter.nouns import Place
 
 
@@ -70,13 +70,13 @@ def job_grad_norms(tables: Iterable[tuple[int, pa.Table]], places: Mapping[int, 
         tables: (rank, readings of phase grad in columns of READS), ranks rising.
         places: where ranks stand.
     """
-    shelf, known = Shelf(), dict[tuple[int, str, str], str]()
+    by_step, known = RowsByStep(), dict[tuple[int, str, str], str]()
     for _, table in tables:
         with_placements(table, known)
-        shelf.put(table)
-    for step in shelf.steps():
-        yield from grad_norms(with_placements(shelf.take(step), known), places)
-    shelf.close()
+        by_step.put(table)
+    for step in by_step.steps():
+        yield from grad_norms(with_placements(by_step.take(step), known), places)
+    by_step.close()
 
 
 def _untold(placement: str, place: Place | None) -> str:

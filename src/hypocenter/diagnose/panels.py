@@ -1,23 +1,30 @@
-"""Panels of a recording: the rows that rules over ranks ask for, step by step, of all ranks together."""
+"""Panels of a recording: the rows that rules over ranks ask for, step by step, of all ranks together.
 
-# pyright: reportAttributeAccessIssue=false
-# (pyarrow.compute makes its functions when it is imported)
+Constants for Arrow's functions, made once.
+
+Handed a plain Python value, pyarrow infers its type each time and tries to import dateutil for it: 0.1 ms where that is
+not installed, and a job of many ranks asks tens of thousands of times.
+"""
 
 from __future__ import annotations
 
+# pyright: reportAttributeAccessIssue=false
+# (pyarrow.compute makes its functions when it is imported)
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
+
+import pyarrow as pa
 
 from hypocenter.detect.group_engine import GroupReads
 from hypocenter.detect.panel import JobHistory, Panel
-from hypocenter.diagnose.arrow_scalars import arrow
-from hypocenter.diagnose.shelf import Shelf
+from hypocenter.diagnose.rows_by_step import RowsByStep
 from hypocenter.nouns import Place, StepRecord
 
 
 def panels_of(
-    shelf: Shelf,
+    rows: RowsByStep,
     records: Mapping[tuple[int, int], StepRecord],
     *,
     ranks: Sequence[int],
@@ -26,12 +33,12 @@ def panels_of(
     """One panel for each step that any rank recorded, in rising order; of one rank alone, if a rule asks for its rows.
 
     Args:
-        shelf: rows that `of_ranks` asked for, of all ranks; it is emptied step by step.
+        rows: those that `of_ranks` asked for, of all ranks; it is emptied step by step.
         records: step records by (rank, step).
         ranks: of the recording.
         places: where each rank stands.
     """
-    if len(ranks) < 2 and not shelf.steps():
+    if len(ranks) < 2 and not rows.steps():
         return
     by_step: dict[int, dict[int, StepRecord]] = defaultdict(dict)
     last: dict[int, int] = {}
@@ -39,10 +46,10 @@ def panels_of(
         by_step[step][rank] = record
         last[rank] = max(step, last.get(rank, step))
     history = JobHistory()
-    for step in sorted({*by_step, *shelf.steps()}):
+    for step in sorted({*by_step, *rows.steps()}):
         yield Panel(
             step=step,
-            table=shelf.take(step),
+            table=rows.take(step),
             records=by_step.get(step, {}),
             places=places,
             ranks=tuple(ranks),
@@ -72,3 +79,9 @@ def of_ranks(table: Any, reads: Collection[GroupReads]) -> Any:
     for word in reads:
         mask = columns[word]() if mask is None else pc.or_(mask, columns[word]())
     return mask
+
+
+@lru_cache(maxsize=256, typed=True)
+def arrow(value: str | int | float) -> pa.Scalar:
+    """The value as an Arrow scalar."""
+    return pa.scalar(value)

@@ -2,6 +2,11 @@
 
 A rank that replays its step and finds nothing writes down its share of the gradient that had gone bad. Here the shares
 of all ranks are added up, element by element, as the all-reduce did.
+
+What follows from a faulty device or a wrong kernel is told under it: the wrong values, and where they went.
+
+Rules and evidence see a gradient far out, a sum of ranks that does not come out, NaN some steps later; the check that
+did the micro-batch again (HC341 to HC343) knows why.
 """
 
 from __future__ import annotations
@@ -11,25 +16,39 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hypocenter.diagnose.evidence import AddedUp, Evidence, Share
-from hypocenter.diagnose.exhibits import Exhibit, Exhibits, exhibited
+from hypocenter.diagnose.group import Folded
+from hypocenter.diagnose.judged_evidence import JudgedEvidence, RunEvidence, judged_piece
+from hypocenter.nouns import Finding
+
+HARDWARE = ("HC341", "HC342", "HC343")
+_KINDS = frozenset({"nonfinite", "exploding", "spike", "divergence", "comm", "desync", "hardware", "overflow-risk"})
+_FOLLOWING = frozenset({
+    "unknown", "exploding-activation", "exploding-gradient", "format-overflow", "accumulation-overflow",
+    "inf-minus-inf", "zero-times-inf", "bad-parameter", "hardware-fault", "kernel-bug", "collective-fault",
+    "replica-drift", "noise",
+})  # fmt: skip
+"""Causes that wrong bits bring about. One that names a line of the program, or the data, stands by itself."""
+_LEFT = frozenset({"nonfinite", "exploding", "spike"})  # what one wrong update leaves in the parameters
+LASTING = 16  # steps in which what comes after a single wrong update is laid to it
+_SHOWN = 6  # consequences that are named
 
 
-def together(exhibits: Exhibits) -> Exhibits:
-    """The same exhibits, with those of a step judged again that all ranks' shares explain."""
-    by_step: dict[int, list[Exhibit]] = defaultdict(list)
-    for exhibit in exhibits.found:
-        by_step[exhibit.finding.step].append(exhibit)
+def together(pieces: RunEvidence) -> RunEvidence:
+    """The same pieces, with those of a step judged again that all ranks' shares explain."""
+    by_step: dict[int, list[JudgedEvidence]] = defaultdict(list)
+    for piece in pieces.found:
+        by_step[piece.finding.step].append(piece)
     judged = {id(e): again for group in by_step.values() for e, again in _judged_again(group)}
     if not judged:
-        return exhibits
+        return pieces
     found = sorted(
-        (judged.get(id(e), e) for e in exhibits.found),
+        (judged.get(id(e), e) for e in pieces.found),
         key=lambda e: (e.finding.step, not e.is_located, e.finding.rank),
     )
-    return replace(exhibits, found=tuple(found))
+    return replace(pieces, found=tuple(found))
 
 
-def _judged_again(group: Sequence[Exhibit]) -> list[tuple[Exhibit, Exhibit]]:
+def _judged_again(group: Sequence[JudgedEvidence]) -> list[tuple[JudgedEvidence, JudgedEvidence]]:
     unexplained = {e.finding.rank: e for e in group if e.verdict.cause == "unknown" and e.evidence.shares}
     total = add_up([unexplained[rank].evidence for rank in sorted(unexplained)])
     if total is None:
@@ -37,10 +56,10 @@ def _judged_again(group: Sequence[Exhibit]) -> list[tuple[Exhibit, Exhibit]]:
     return [(e, _with_total(e, total)) for e in unexplained.values()]
 
 
-def _with_total(exhibit: Exhibit, total: AddedUp) -> Exhibit:
-    others = tuple(p for p in exhibit.evidence.bad_params if p != total.param)
-    evidence = replace(exhibit.evidence, added_up=total, bad_params=(total.param, *others), why_not="")
-    return exhibited(evidence, rank=exhibit.finding.rank, bundle=exhibit.finding.bundle)
+def _with_total(piece: JudgedEvidence, total: AddedUp) -> JudgedEvidence:
+    others = tuple(p for p in piece.evidence.bad_params if p != total.param)
+    evidence = replace(piece.evidence, added_up=total, bad_params=(total.param, *others), why_not="")
+    return judged_piece(evidence, rank=piece.finding.rank, bundle=piece.finding.bundle)
 
 
 def add_up(evidence: Sequence[Evidence]) -> AddedUp | None:
@@ -77,3 +96,55 @@ def _of(share: Share, absmax: float, shares: tuple[float, ...], *, is_exact: boo
     return AddedUp(
         param=share.param, dtype=share.dtype, limit=share.limit, absmax=absmax, shares=shares, is_exact=is_exact
     )
+
+
+def with_device(folded: Sequence[Folded]) -> tuple[Folded, ...]:
+    """The same findings; those that a faulty device or kernel explains are told in its `then`."""
+    blamed = [f for f in folded if f.finding.code in HARDWARE]
+    if not blamed:
+        return tuple(folded)
+    under: dict[int, list[Finding]] = {}
+    kept: list[Folded] = []
+    for each in folded:
+        leader = None if each in blamed else _leader(each.finding, blamed)
+        if leader is None:
+            kept.append(each)
+        else:
+            under.setdefault(id(leader), []).append(each.finding)
+    return tuple(_with(each, under.get(id(each), ())) for each in _first(kept, blamed))
+
+
+def _leader(finding: Finding, blamed: Sequence[Folded]) -> Folded | None:
+    if finding.kind not in _KINDS or finding.cause not in _FOLLOWING or finding.severity == "note":
+        return None
+    before = [b for b in blamed if b.finding.step <= finding.step]
+    lasting = [b for b in before if _explains(b.finding, finding)]
+    return max(lasting, key=lambda b: (b.finding.step, b.finding.rank == finding.rank), default=None)
+
+
+def _explains(device: Finding, finding: Finding) -> bool:
+    """At its own step a fault explains what is wrong; later what it left in the parameters, or does again."""
+    if device.code != "HC341" or device.step == finding.step:
+        return True
+    return finding.kind in _LEFT and finding.step <= device.step + LASTING
+
+
+def _first(kept: Sequence[Folded], blamed: Sequence[Folded]) -> list[Folded]:
+    """Of one step, the device before the rest."""
+    steps = {b.finding.step for b in blamed}
+    return sorted(
+        kept,
+        key=lambda f: (
+            f.finding.severity == "note", f.finding.step, f.finding.step in steps and f.finding.code not in HARDWARE
+        ),
+    )  # fmt: skip
+
+
+def _with(device: Folded, findings: Sequence[Finding]) -> Folded:
+    if not findings:
+        return device
+    said = [f"step {f.step}, rank {f.rank}: {f.title}" for f in findings[:_SHOWN]]
+    more = [f"{len(findings) - _SHOWN} further findings"] if len(findings) > _SHOWN else []
+    bundle = device.finding.bundle or next((f.bundle for f in findings if f.bundle), None)
+    then = tuple(dict.fromkeys((*device.finding.then, *said, *more)))
+    return replace(device, finding=replace(device.finding, then=then, bundle=bundle))

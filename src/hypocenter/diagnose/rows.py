@@ -17,9 +17,8 @@ import numpy as np
 from hypocenter.detect.engine import LARGE_HALF, Reads
 from hypocenter.detect.group_engine import GroupReads
 from hypocenter.detect.peaks import NEAR_LIMIT
-from hypocenter.diagnose.arrow_scalars import arrow
-from hypocenter.diagnose.panels import of_ranks
-from hypocenter.diagnose.shelf import Shelf
+from hypocenter.diagnose.panels import arrow, of_ranks
+from hypocenter.diagnose.rows_by_step import RowsByStep
 from hypocenter.nouns import Place, Reading, Run, StepRecord
 from hypocenter.record.whereabouts import Whereabouts
 
@@ -88,28 +87,28 @@ class Step:
 
 
 def steps_of(
-    recorded: Recorded, reads: Collection[Reads], aside: Collection[GroupReads] = (), shelf: Shelf | None = None
+    recorded: Recorded, reads: Collection[Reads], aside: Collection[GroupReads] = (), by_step: RowsByStep | None = None
 ) -> Iterator[Step]:
     """Rank by rank, the steps in rising order, each with its record and the readings that are asked for.
 
     Args:
         recorded: an open recording.
         reads: words of `hypocenter.detect.engine.Reads`.
-        aside: words of `GroupReads`: rows of these are put on the shelf in the same reading of the files.
-        shelf: takes them; not needed for a recording of one rank, unless `aside` asks for rows of it.
+        aside: words of `GroupReads`: rows of these are put on the by_step in the same reading of the files.
+        by_step: takes them; not needed for a recording of one rank, unless `aside` asks for rows of it.
     """
     from hypocenter.record.schema import readings_from
 
     records: dict[int, list[StepRecord]] = defaultdict(list)
     for rank, record in recorded.step_records():
         records[rank].append(record)
-    shelf = shelf if len(recorded.ranks) > 1 or aside else None
+    by_step = by_step if len(recorded.ranks) > 1 or aside else None
     whole = _bad_steps(recorded) if recorded.run.imported is not None and "imported" in reads else None
     reads = frozenset(reads) - {"imported"}
-    over = aside if shelf is not None else ()
+    over = aside if by_step is not None else ()
     for rank, table in scanned(recorded, lambda batch: _wanted(batch, reads, over, whole)):
-        if shelf is not None:
-            shelf.put(_only(table, of_ranks(table, aside)))
+        if by_step is not None:
+            by_step.put(_only(table, of_ranks(table, aside)))
         found: dict[int, Step] = {}
         for record in records[rank]:
             known = found.get(record.step)
@@ -242,7 +241,7 @@ def _tells(table: Any) -> Any:
 
 
 def _of_rank(table: Any, reads: Collection[Reads], whole: Any = None) -> Any:
-    """Which rows `detect.engine.SELECTS` says yes of for at least one word, computed on columns; None: no row."""
+    """Which rows of a table some of these words of `detect.engine.Reads` mean; None: no row."""
     import pyarrow.compute as pc
 
     columns: dict[Reads, Callable[[], Any]] = {

@@ -17,7 +17,7 @@ from hypocenter.diagnose import why
 from hypocenter.diagnose.evidence import Evidence, Verdict
 from hypocenter.diagnose.operators import subject
 from hypocenter.errors import UnknownNameError
-from hypocenter.manual import Manual, parse
+from hypocenter.manual import Manual, page_of
 from hypocenter.nouns import CAUSES as VOCABULARY
 from hypocenter.optrace import UNSEEN, UNWRITTEN
 
@@ -32,7 +32,11 @@ class Cause:
     name: str
     order: int
     decide: Decide
-    manual: Manual
+
+    @property
+    def manual(self) -> Manual:
+        """The docstring of its file."""
+        return page_of(self.decide)
 
 
 CATALOGUE: Catalogue[Cause] = Catalogue("hypocenter.diagnose.causes", "hypocenter.causes")
@@ -56,8 +60,7 @@ def cause(name: str, *, order: int) -> Callable[[Decide], Decide]:
         )
 
     def register(decide: Decide) -> Decide:
-        manual = parse(_docstring(decide))
-        CATALOGUE.register(name, Cause(name=name, order=order, decide=decide, manual=manual))
+        CATALOGUE.register(name, Cause(name=name, order=order, decide=decide))
         return decide
 
     return register
@@ -142,10 +145,3 @@ def _neither(evidence: Evidence) -> tuple[str, ...]:
 
 def _unique(lines: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(line for line in lines if line))
-
-
-def _docstring(decide: Decide) -> str | None:
-    import sys
-
-    module = sys.modules.get(decide.__module__)
-    return (module.__doc__ if module is not None else None) or decide.__doc__

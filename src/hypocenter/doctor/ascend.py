@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from hypocenter.doctor.machine import Machine
-from hypocenter.doctor.versions import table
+from hypocenter.doctor.machine import Machine, version_table
 
 ROOTS = ("/usr/local/Ascend", "/opt/Ascend")
 VARIABLES = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")
@@ -83,13 +82,16 @@ def set_env(machine: Machine, cann: Cann | None = None) -> str:
 
 def for_torch(torch: str, torch_npu: str) -> list[str]:
     """CANN releases that a pair of torch and torch_npu is listed with."""
-    return [str(row["cann"]) for row in table("ascend")["torch_npu"] if [torch, torch_npu] in row["pairs"]]
+    return [str(row["cann"]) for row in version_table("ascend")["torch_npu"] if [torch, torch_npu] in row["pairs"]]
 
 
 def torch_npu_for(torch: str, cann: str) -> str:
     """The torch_npu that belongs to torch and, if that is listed, to this CANN; empty when nobody wrote it down."""
     rows = [
-        (str(row["cann"]), pair) for row in table("ascend")["torch_npu"] for pair in row["pairs"] if pair[0] == torch
+        (str(row["cann"]), pair)
+        for row in version_table("ascend")["torch_npu"]
+        for pair in row["pairs"]
+        if pair[0] == torch
     ]
     return next((str(pair[1]) for release, pair in rows if release == cann), str(rows[0][1][1]) if rows else "")
 

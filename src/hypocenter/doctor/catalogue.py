@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from hypocenter.catalogue import Catalogue
-from hypocenter.doctor.answer import Area, Check
+from hypocenter.doctor.answer import Area, Check, Verdict, cannot_tell
 from hypocenter.doctor.machine import Machine
-from hypocenter.doctor.verdict import Verdict, cannot_tell
-from hypocenter.manual import Manual, parse
+from hypocenter.manual import Manual, page_of
 
 Look = Callable[[Machine], Verdict]
 
@@ -28,7 +26,7 @@ class Entry:
     @property
     def manual(self) -> Manual:
         """The docstring of its file."""
-        return parse(sys.modules[self.look.__module__].__doc__)
+        return page_of(self.look)
 
 
 CATALOGUE: Catalogue[Entry] = Catalogue("hypocenter.doctor.checks", "hypocenter.checks")

@@ -19,17 +19,18 @@ from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 from hypocenter.doctor import job
-from hypocenter.doctor.answer import Check
+from hypocenter.doctor.answer import Check, CheckStatus
 from hypocenter.doctor.child import Child
+from hypocenter.doctor.job import Place
 from hypocenter.doctor.over_ranks import judged
-from hypocenter.doctor.over_ranks.nobody import died_alone, no_meeting_place, no_word, unreachable
-from hypocenter.doctor.over_ranks.reports import of_plain
+from hypocenter.doctor.over_ranks.reports import last_words, of_plain
 
 _TO_END_S = 1.0  # of the timeout, for ending the children
 _AFTER_SPEAKING_S = 1.5  # how long the children of the rank that speaks may take to tell the others
 _SHOWN_TO_OTHERS = 200  # checks that travel back: what the exit code is made from
 _LEAST_LOCAL, _MOST_LOCAL = 2, 4  # ranks on a machine without devices
 _DEVICE_FILES = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/kfd", "/dev/davinci0", "/dev/davinci_manager")
+CODE, TITLE = "comm.rendezvous", "rendezvous"
 
 
 class Examined(NamedTuple):
@@ -240,3 +241,83 @@ def _close_at_exit(child: Child) -> None:
         child.let_end(_AFTER_SPEAKING_S)
 
     atexit.register(end)
+
+
+def unreachable(here: Place, text: str) -> Examined:
+    """The store did not answer."""
+    at = f"{here.host}:{here.port}"
+    if here.rank == 0:
+        return _examined(here, f"rank 0 could not open its store at {at}: {text}", "another process has this port", ())
+    return _examined(
+        here,
+        f"rank {here.rank} reaches no store at {at}: {text}",
+        "rank 0, or torchrun's agent, has not opened it, or this host does not reach that one",
+        (f"nc -vz {here.host} {here.port}", "ip -brief address"),
+        missing=() if here.launcher == "torchrun" else (0,),
+    )
+
+
+def no_meeting_place(here: Place) -> Examined:
+    """The launcher does not say where the ranks meet."""
+    return _examined(
+        here,
+        "MASTER_ADDR is not set",
+        f"{here.launcher or 'the launcher'} does not say where rank 0 is",
+        ("export MASTER_ADDR=$(hostname) MASTER_PORT=29500  # on every rank: the host of rank 0",),
+        status="cannot-tell",
+    )
+
+
+def no_word(here: Place, at: str, tail: Sequence[str]) -> Examined:
+    """The time is up, and this rank's own child has not come back."""
+    return _examined(
+        here,
+        f"the time was up while rank {here.rank} was {at}",
+        last_words(tail) if tail else "the others were not heard of; a longer --timeout may show more",
+        (),
+    )
+
+
+def died_alone(here: Place, died: Mapping[str, Any]) -> Examined:
+    """The child of this rank ended, and so did the one that should have told the others."""
+    how = f"signal {died['signal']}" if died.get("signal") else f"exit code {died.get('code')}"
+    tail = [str(line) for line in died.get("tail", [])]
+    if any("No module named 'torch'" in line for line in tail):
+        return _examined(
+            here,
+            "torch is not installed here",
+            "communication and arithmetic are examined with it",
+            ("pip install torch",),
+            status="cannot-tell",
+        )
+    return _examined(
+        here,
+        f"the examination of rank {here.rank} ended with {how} while {died.get('at')}",
+        last_words(tail),
+        (),
+        evidence={"tail": tail},
+    )
+
+
+def _examined(
+    here: Place,
+    what: str,
+    why: str,
+    fix: tuple[str, ...],
+    *,
+    missing: tuple[int, ...] = (),
+    status: CheckStatus = "problem",
+    evidence: dict[str, Any] | None = None,
+) -> Examined:
+    check = Check(
+        code=CODE,
+        area="communication",
+        title=TITLE,
+        status=status,
+        what=what,
+        why=why,
+        fix=fix,
+        rank=here.rank,
+        evidence=evidence or {},
+    )
+    return Examined((check,), missing, here.n_ranks)

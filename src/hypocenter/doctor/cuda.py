@@ -8,8 +8,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hypocenter.doctor.machine import Machine
-from hypocenter.doctor.versions import major, numbers, release
+from hypocenter.doctor.machine import Machine, major, release, version_numbers
 
 WHERE = ("/usr/local", "/opt", "/usr/lib")  # parents of folders called cuda or cuda-12.4
 LIBRARIES = (  # where a toolkit keeps libcudart; the last two are Debian's
@@ -52,7 +51,7 @@ def toolkits(machine: Machine) -> list[Toolkit]:
         number = told(machine, folder)
         if number or (has_nvcc and re.search(r"cuda", folder.rsplit("/", 1)[-1])):
             found.setdefault(machine.resolved(folder), Toolkit(folder=folder, release=number, has_nvcc=has_nvcc))
-    return sorted(found.values(), key=lambda one: (numbers(one.release), one.folder), reverse=True)
+    return sorted(found.values(), key=lambda one: (version_numbers(one.release), one.folder), reverse=True)
 
 
 def told(machine: Machine, folder: str) -> str:
@@ -112,7 +111,7 @@ def cudart_release(machine: Machine, folder: str) -> str:
     """The release of the libcudart in a folder, by its full file name; empty when there is none, or it does not say."""
     for name in machine.names(folder, _CUDART):
         number = machine.resolved(f"{folder}/{name}").rsplit(".so.", 1)[-1]
-        if len(numbers(number)) > 2:  # two are no release: every 11.x is called libcudart.so.11.0
+        if len(version_numbers(number)) > 2:  # two are no release: every 11.x is called libcudart.so.11.0
             return release(number)
     is_there = bool(machine.names(folder, _CUDART))
     return told(machine, re.sub(r"/(lib64|lib|targets/[^/]+/lib|lib/[^/]+-linux-gnu)$", "", folder)) if is_there else ""

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.metadata
 import json
 import os
+import signal
 import socket
+import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import hypocenter
 from hypocenter.doctor.machine import Machine, Reply
-from hypocenter.doctor.programs import PROGRAM_S, run
 
 ALL_S = 80.0  # seconds, for everything
 LEAST_S = 0.5  # for a program when the time is up already: most answer in a hundredth of that
 TORCH_SHARE = 0.75  # of them for torch's import and the first look at the devices, the rest for programs
+PROGRAM_S = 10.0  # for a compiler's or a driver tool's version; nvidia-smi without persistence mode takes up to 5 s
+AFTER_KILL_S = 2.0  # for the pipes to close; a process stuck in the kernel keeps them open, and is left behind
 
 
 def this_machine(
@@ -108,3 +112,29 @@ def _answer(reply: Reply) -> dict[str, Any]:
     said = [line for line in reply.errors.splitlines() if line.strip()]
     ended = f"signal {-reply.code}" if reply.code is not None and reply.code < 0 else f"exit code {reply.code}"
     return {"status": "crashed", "error": (said[-1] if said else "it said nothing"), "ended": ended}
+
+
+def run(argv: Sequence[str], *, environ: Mapping[str, str], timeout_s: float = PROGRAM_S) -> Reply | None:
+    """Its answer; None when it cannot be started; code None when it was stopped, with all its children."""
+    try:
+        process = subprocess.Popen(
+            list(argv), env=dict(environ), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, errors="replace", start_new_session=True,
+        )  # fmt: skip
+    except (OSError, ValueError):
+        return None
+    try:
+        text, errors = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        return _stopped(process)
+    return Reply(code=process.returncode, text=text, errors=errors)
+
+
+def _stopped(process: subprocess.Popen[str]) -> Reply:
+    with contextlib.suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)
+    try:
+        text, errors = process.communicate(timeout=AFTER_KILL_S)
+    except subprocess.TimeoutExpired:
+        text, errors = "", ""
+    return Reply(code=None, text=text, errors=errors)

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
-from hypocenter.doctor import versions
-from hypocenter.doctor.machine import Machine
+from hypocenter.doctor.machine import Machine, version_numbers, version_table
 
 NVIDIA, HUAWEI = "0x10de", "0x19e5"  # PCI vendor numbers (pci-ids.ucw.cz)
 _DISPLAY, _PROCESSING = "0x03", "0x12"  # PCI base classes: display controller, processing accelerator
+_ARCH = re.compile(r"(sm|compute)_(\d+)(\d)([a-z]?)")
+_NAMES = {  # as torch.utils.cpp_extension has them
+    "maxwell": "5.0;5.2+PTX", "pascal": "6.0;6.1+PTX", "volta": "7.0+PTX", "turing": "7.5+PTX",
+    "ampere": "8.0;8.6+PTX", "ada": "8.9+PTX", "hopper": "9.0+PTX", "blackwell": "10.0;10.3;12.0;12.1+PTX",
+}  # fmt: skip
+OF_FAMILY = "f"  # sm_100f runs on all of its family; sm_90a on 9.0 only (CUDA C++ Programming Guide, feature sets)
 
 
 def nvidia_devices(machine: Machine) -> int:
@@ -73,12 +79,12 @@ def _on_bus(machine: Machine, vendor: str, kind: str) -> int:
 
 def driver_runs(machine: Machine) -> tuple[int, ...]:
     """The newest CUDA release that the driver came with, as numbers: (12, 4); empty when there is no driver."""
-    if told := versions.numbers(str(machine.torch.get("driver_cuda") or "")):
+    if told := version_numbers(str(machine.torch.get("driver_cuda") or "")):
         return told
-    have = versions.numbers(driver(machine))
-    known = versions.table("cuda")["release"]
+    have = version_numbers(driver(machine))
+    known = version_table("cuda")["release"]
     return max(
-        (versions.numbers(name) for name, row in known.items() if versions.numbers(row["driver"]) <= have), default=()
+        (version_numbers(name) for name, row in known.items() if version_numbers(row["driver"]) <= have), default=()
     )
 
 
@@ -89,3 +95,41 @@ def wheel(machine: Machine) -> str:
 
 
 _WHEELS = (((13,), "cu130"), ((12,), "cu126"), ((11,), "cu118"))  # pytorch.org/get-started/previous-versions
+
+
+def runs_on(capability: Sequence[int], arch_list: Sequence[str]) -> str:
+    """`code` when machine code of the list runs on the device, `ptx` when only intermediate code does, else empty."""
+    device = (capability[0], capability[1])
+    how = ""
+    for kind, major, minor, letter in (found.groups() for name in arch_list if (found := _ARCH.fullmatch(name))):
+        built = (int(major), int(minor))
+        if letter not in ("", OF_FAMILY) and built != device:
+            continue
+        if kind == "sm" and built[0] == device[0] and built <= device:
+            return "code"
+        if kind == "compute" and built <= device:
+            how = "ptx"
+    return how
+
+
+def listed_in(text: str) -> list[str]:
+    """TORCH_CUDA_ARCH_LIST as architectures: `8.6+PTX` is `sm_86` and `compute_86`.
+
+    Raises:
+        ValueError: an entry is neither a number nor a name; its text is that entry.
+    """
+    found: list[str] = []
+    for entry in filter(None, re.split(r"[;\s]+", text)):
+        for part in _NAMES.get(entry.lower(), entry).split(";"):
+            match = re.fullmatch(r"(\d+)\.(\d)([a-z]?)(\+PTX)?", part)
+            if match is None:
+                raise ValueError(entry)
+            name = f"{match[1]}{match[2]}{match[3]}"
+            found += [f"sm_{name}", *([f"compute_{name}"] if match[4] else [])]
+    return found
+
+
+def of_devices(devices: Sequence[dict[str, object]]) -> list[str]:
+    """The compute capabilities of devices, each once: `["6.1", "8.6"]`."""
+    pairs = {tuple(one["capability"]) for one in devices}  # type: ignore[arg-type]
+    return [f"{major}.{minor}" for major, minor in sorted(pairs)]

@@ -5,16 +5,24 @@ A test builds one with a root of its own and canned answers, so every fault can 
 
 from __future__ import annotations
 
+import functools
 import os
 import posixpath
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 LONGEST_CHAIN = 40  # symbolic links that Linux follows before it gives up (MAXSYMLINKS, path_resolution(7))
 LARGEST_TEXT_BYTES = 1 << 20  # of a version file or header; a larger one is none
+TABLES = Path(__file__).with_name("tables")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,3 +120,26 @@ class Machine:
     def has_torch(self) -> bool:
         """Whether torch could be imported and asked."""
         return self.torch.get("status") == "imported"
+
+
+def version_numbers(version: str) -> tuple[int, ...]:
+    """The leading numbers: `12.4.1` is (12, 4, 1), `2.6.0+cu124` is (2, 6, 0); empty when there are none."""
+    match = re.match(r"\s*[vV]?(\d+(?:\.\d+)*)", version)
+    return tuple(int(part) for part in match[1].split(".")) if match else ()
+
+
+def release(version: str) -> str:
+    """`12.4` of `12.4.131`; empty when there are not two numbers."""
+    parts = version_numbers(version)
+    return f"{parts[0]}.{parts[1]}" if len(parts) > 1 else ""
+
+
+def major(version: str) -> int | None:
+    """12 of `12.4`."""
+    return next(iter(version_numbers(version)), None)
+
+
+@functools.cache
+def version_table(name: str) -> dict[str, Any]:
+    """A table of `tables/` by the name of its file."""
+    return tomllib.loads((TABLES / f"{name}.toml").read_text(encoding="utf-8"))

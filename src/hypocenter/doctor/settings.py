@@ -17,8 +17,7 @@ from typing import Any, Literal
 import msgspec
 
 from hypocenter.doctor.answer import Check, CheckStatus
-from hypocenter.doctor.machine import Machine
-from hypocenter.doctor.versions import table
+from hypocenter.doctor.machine import Machine, version_table
 from hypocenter.manual import Manual, parse
 
 Kind = Literal["variable", "switch"]
@@ -51,7 +50,7 @@ class Setting:
 @functools.cache
 def settings() -> tuple[Setting, ...]:
     """All rows, in the order of the table."""
-    return msgspec.convert(tuple(table("settings")["setting"]), type=tuple[Setting, ...])
+    return msgspec.convert(tuple(version_table("settings")["setting"]), type=tuple[Setting, ...])
 
 
 def described(name: str, kind: Kind) -> Setting | None:

@@ -3,6 +3,13 @@
 Three ways to be wrong are told apart: a value outside the bound of its format (bounds.py), an integer product that is
 not exact, and a repeat whose bits differ from the first (a fault that comes and goes). The digests of the first results
 go out: ranks with the same hardware and the same library must have the same ones.
+
+How far a correct result can be from the exact one, for any order of the operations. Beyond it, a device is wrong.
+
+gamma(k) = k u / (1 - k u) bounds the relative error of k roundings (Higham, Accuracy and Stability of Numerical
+Algorithms, 2nd ed., lemma 3.1); a product of matrices errs by at most gamma(k) |A| |B| (eq. 3.13), a sum by
+gamma(n - 1) sum |x| (eq. 4.4 and below). Accelerators truncate where they add the products of a matrix unit, which
+counts as twice the unit roundoff (Fasi, Higham, Mikaitis, Pranesh, Numerical behavior of NVIDIA tensor cores, 2021).
 """
 
 from __future__ import annotations
@@ -16,14 +23,19 @@ from typing import Any
 
 import torch
 
-from hypocenter.examine import bounds, patterns
-from hypocenter.examine.device import Device, versions
+from hypocenter.examine import patterns
+from hypocenter.examine.device import Device, brief, versions
 from hypocenter.examine.pace import core_wait_ms
-from hypocenter.examine.trouble import brief
+from hypocenter.formats import FORMATS
 
 _MIN_REPEATS, _MAX_REPEATS = 3, 200
 _TIMED = 7
 Tensors = tuple[torch.Tensor, ...]
+_FORMATS = {getattr(torch, name): FORMATS[name] for name in ("float64", "float32", "float16", "bfloat16")}
+UNIT = {dtype: form.roundoff for dtype, form in _FORMATS.items()}
+_LEAST_NORMAL = {dtype: form.smallest_normal for dtype, form in _FORMATS.items()}
+_TRUNCATES = 2.0
+_EXP_ULPS = 4.0  # of exp, log, rsqrt on any device: CUDA's tables say at most 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,13 +149,13 @@ def _product(dtype: torch.dtype, m: int, k: int, where: torch.device) -> Test:
     a, b = (torch.randn(shape, generator=draw).to(dtype) for shape in ((m, k), (k, m)))
     wide_a, wide_b = a.to(where).double(), b.to(where).double()
     exact = wide_a @ wide_b
-    bound = bounds.product(wide_a, wide_b, exact, dtype)
+    bound = product_bound(wide_a, wide_b, exact, dtype)
     return Test(name="matmul", dtype=dtype, inputs=(a, b), run=_mm, right=exact.cpu(), bound=bound.cpu())
 
 
 def _sum(rows: int, n: int) -> Test:
     x = torch.randn(rows, n, generator=torch.Generator().manual_seed(3))
-    bound = bounds.total(x.double(), torch.float32)
+    bound = sum_bound(x.double(), torch.float32)
     return Test(
         name="sum", dtype=torch.float32, inputs=(x,), run=lambda x: x.sum(-1), right=x.double().sum(-1), bound=bound
     )
@@ -152,7 +164,7 @@ def _sum(rows: int, n: int) -> Test:
 def _softmax(rows: int, n: int) -> Test:
     x = 4.0 * torch.randn(rows, n, generator=torch.Generator().manual_seed(4))
     exact = torch.softmax(x.double(), -1)
-    bound = bounds.softmax(x.double(), exact, torch.float32)
+    bound = softmax_bound(x.double(), exact, torch.float32)
     return Test(
         name="softmax", dtype=torch.float32, inputs=(x,), run=lambda x: torch.softmax(x, -1), right=exact, bound=bound
     )
@@ -161,7 +173,7 @@ def _softmax(rows: int, n: int) -> Test:
 def _layernorm(rows: int, n: int) -> Test:
     x = torch.randn(rows, n, generator=torch.Generator().manual_seed(5)) + 0.5
     exact = torch.nn.functional.layer_norm(x.double(), (n,))
-    bound = bounds.layernorm(x.double(), exact, torch.float32)
+    bound = layernorm_bound(x.double(), exact, torch.float32)
     return Test(
         name="layer norm", dtype=torch.float32, inputs=(x,), run=lambda x: torch.nn.functional.layer_norm(x, (n,)),
         right=exact, bound=bound,
@@ -210,3 +222,43 @@ def _precise() -> Generator[None, None, None]:
         torch.set_float32_matmul_precision(was[0])
         matmul.allow_bf16_reduced_precision_reduction = was[1]
         matmul.allow_fp16_reduced_precision_reduction = was_half
+
+
+def gamma(k: int, unit: float) -> float:
+    """Relative error of k roundings."""
+    return k * unit / (1.0 - k * unit)
+
+
+def product_bound(a: torch.Tensor, b: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """For a @ b, added up in float32 (float64 in float64), rounded to `dtype` once. All float64."""
+    adds_in = torch.float64 if dtype == torch.float64 else torch.float32
+    added = gamma(a.shape[1] + 2, _TRUNCATES * UNIT[adds_in]) * (a.abs() @ b.abs())
+    return added + UNIT[dtype] * (exact.abs() + added) + _LEAST_NORMAL[dtype] * UNIT[dtype]
+
+
+def sum_bound(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """For the sum of the rows of x (float64)."""
+    return gamma(x.shape[-1] - 1, UNIT[dtype]) * x.abs().sum(-1)
+
+
+def softmax_bound(x: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """For softmax over the last dimension with the largest value subtracted.
+
+    Blanchard, Higham, Higham, Accurately computing the log-sum-exp and softmax functions (IMA Journal of
+    Numerical Analysis 41, 2021): the relative error grows with the number of addends and with how far a value
+    lies below the largest.
+    """
+    below = x.amax(-1, keepdim=True) - x
+    n = x.shape[-1]
+    relative = UNIT[dtype] * (n + 2.0 * below.amax(-1, keepdim=True) + 3.0 * _EXP_ULPS + 4.0)
+    return 2.0 * relative * exact + 2.0 * _LEAST_NORMAL[dtype]  # below, values may be flushed to zero
+
+
+def layernorm_bound(x: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """For (x - mean) / sqrt(variance + eps): first order in gamma, doubled for what is left out."""
+    n = x.shape[-1]
+    g = gamma(n + 8, UNIT[dtype])
+    spread = x.var(-1, unbiased=False, keepdim=True)
+    of_mean = g * x.abs().mean(-1, keepdim=True) / spread.sqrt()
+    of_spread = g * x.square().mean(-1, keepdim=True) / spread  # a variance as E[x^2] - E[x]^2 loses that much
+    return 2.0 * (of_mean + exact.abs() * of_spread + 8.0 * UNIT[dtype] * exact.abs())

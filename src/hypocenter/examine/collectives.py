@@ -13,8 +13,7 @@ import torch
 import torch.distributed as dist
 
 from hypocenter.examine import patterns
-from hypocenter.examine.device import Device
-from hypocenter.examine.trouble import brief, kind_of
+from hypocenter.examine.device import Device, brief, kind_of
 
 OPS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
 _REPEATS_WHEN_WRONG = 2  # further tries: does it come again?

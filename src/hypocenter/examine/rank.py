@@ -16,12 +16,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from hypocenter.examine import arithmetic, collectives, links, pace, pairs
+from hypocenter.examine import arithmetic, collectives, links, pace
 from hypocenter.examine.collectives import Group
-from hypocenter.examine.device import Device, memory, versions
+from hypocenter.examine.device import Device, brief, kind_of, memory, versions
 from hypocenter.examine.meeting import Meeting
 from hypocenter.examine.request import Request
-from hypocenter.examine.trouble import brief, kind_of
 
 _ARITHMETIC_S = 3.0  # of an accelerator; on a processor, whose cores the ranks share:
 _ARITHMETIC_ON_CPU_S = 0.5
@@ -102,11 +101,11 @@ class Work(threading.Thread):
         )  # fmt: skip
         group = Group(rank=dist.get_rank(), size=len(ranks), device=device, op_timeout_s=op_timeout_s)
         pace.barrier(group, self._doing, self._found["barrier"])
-        pairs.examine(group, ranks, self._doing, self._found["pairs"], self._go)
+        links.examine(group, ranks, self._doing, self._found["pairs"], self._go)
         collectives.examine(group, self._doing, self._found["collectives"], self._go)
         self._trace(group)
         pace.examine(group, self._doing, self._found["pace"], self._go)
-        pairs.examine(group, ranks, self._doing, self._found["pairs"], self._go)  # a link that is slow is so again
+        links.examine(group, ranks, self._doing, self._found["pairs"], self._go)  # a link that is slow is so again
 
     def _trace(self, group: Group) -> None:
         """What was wrong anywhere is done again by all: does it come again, and whose fault is it?"""

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
-from hypocenter.importing.frames import is_library
 from hypocenter.importing.mindspore_names import dtype_of
+from hypocenter.importing.text import is_library
 from hypocenter.nouns import Source
 
 _AT_MOST_BYTES = 2 << 30

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
+from hypocenter.compare.weights.checkpoint import Tensor
 from hypocenter.importing.mindspore_graph import Node
 from hypocenter.importing.mindspore_names import PARAMETER, FileName
 from hypocenter.importing.mindspore_statistic import Row
+from hypocenter.nouns import Reading, StepRecord
+from hypocenter.record.facts_file import Facts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,3 +87,39 @@ def executions(items: Iterable[Item]) -> tuple[list[Execution], list[Item]]:
             found.append(run)
         run.items[spot] = item
     return found, parameters
+
+
+class Sink(Protocol):
+    """Takes readings rank by rank, and for each rank in order of steps."""
+
+    def problem(self, text: str) -> None:
+        """Something of the dump that is damaged or was left out."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Something that the reader of the recording should know: what is not held, how a thing was taken."""
+        ...
+
+    def set_version(self, version: str, *, digest: str = "") -> None:
+        """The version of the dump's format, and what its digests are."""
+        ...
+
+    def begin(self, rank: int, step: int) -> None:
+        """What follows is of this rank and step."""
+        ...
+
+    def add(self, reading: Reading) -> None:
+        """One reading of the current step."""
+        ...
+
+    def keep(self, site: str, key: str, microbatch: int, tensor: Tensor) -> None:
+        """Values of the current step, that lie in a file of the dump."""
+        ...
+
+    def end(self, record: StepRecord) -> None:
+        """The current step is complete."""
+        ...
+
+    def facts(self, rank: int, facts: Facts) -> None:
+        """What the program of a rank is made of, as far as the dump tells."""
+        ...

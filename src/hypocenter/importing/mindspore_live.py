@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hypocenter import schedule
 from hypocenter.compare.rows import GRAPH
-from hypocenter.compare.weights.tensor import Tensor
+from hypocenter.compare.weights.checkpoint import Tensor
 from hypocenter.config import Config
 from hypocenter.diagnose.evidence import Evidence
 from hypocenter.importing.mindspore_evidence import evidence_of
@@ -22,7 +22,7 @@ from hypocenter.importing.mindspore_items import Execution
 from hypocenter.importing.mindspore_rank import Rank
 from hypocenter.importing.mindspore_step import Step
 from hypocenter.importing.mindspore_tree import Folder, folders_of
-from hypocenter.importing.values_out import Held, hold, write_values
+from hypocenter.importing.recording import Held, hold, write_values
 from hypocenter.nouns import LEVELS, Reading, StepRecord, Summary, replace
 from hypocenter.record.facts_file import Facts
 from hypocenter.record.layout import tensors_directory

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from hypocenter.compare.naming.wrappers import unwrapped
+from hypocenter.compare.naming.tables import unwrapped
 
 IO = Literal["input", "output"]
 PARAMETER = "Parameter"  # stands where others have the type of an operator

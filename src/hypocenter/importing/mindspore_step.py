@@ -6,13 +6,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hypocenter.compare.rows import GRAPH
-from hypocenter.compare.weights.tensor import Tensor
+from hypocenter.compare.weights.checkpoint import Tensor
 from hypocenter.importing.mindspore_flow import Flow, calls
 from hypocenter.importing.mindspore_graph import GraphParameter, Node
-from hypocenter.importing.mindspore_items import Execution, Item
+from hypocenter.importing.mindspore_items import Execution, Item, Sink
 from hypocenter.importing.mindspore_names import Scope, flat, number_of, scope_of, scope_of_flat, site_of, stem_of
 from hypocenter.importing.mindspore_values import Value, Values
-from hypocenter.importing.sink import Sink
 from hypocenter.nouns import Phase, Reading, Summary
 from hypocenter.optimizers.rule import words_of
 

@@ -10,14 +10,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from hypocenter.compare.weights.checkpoint import CheckpointError
+from hypocenter.compare.weights.checkpoint import CheckpointError, StoredTensor, Tensor
 from hypocenter.compare.weights.elements import STORED, item_bytes
-from hypocenter.compare.weights.stored import StoredTensor
-from hypocenter.compare.weights.tensor import Tensor
-from hypocenter.importing.measured import Measured, measure
-from hypocenter.importing.mindspore_items import Execution, Item
-from hypocenter.importing.sink import Sink
-from hypocenter.importing.tensor_file import open_tensor
+from hypocenter.importing.mindspore_items import Execution, Item, Sink
+from hypocenter.importing.tensor_file import Measured, measure, open_tensor
 from hypocenter.nouns import Summary
 
 UNKNOWN = "counts histogram extremes sum sumsq"

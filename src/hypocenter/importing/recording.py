@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
 from hypocenter._version import __version__
-from hypocenter.compare.weights.tensor import Tensor
+from hypocenter.compare.values.recorded import file_stem
+from hypocenter.compare.weights.checkpoint import CheckpointError, Tensor
+from hypocenter.compare.weights.elements import SAFETENSORS
+from hypocenter.compare.weights.writer import write_file
 from hypocenter.errors import HypocenterError
 from hypocenter.importing.text import writable, writable_reading
-from hypocenter.importing.values_out import Held, hold, write_values
 from hypocenter.nouns import Attempt, Imported, Place, Reading, Run, StepRecord
 from hypocenter.record.facts_file import Facts, write_facts
 from hypocenter.record.layout import FORMAT, RUN_FILE, rank_directory, tensors_directory
@@ -22,6 +24,9 @@ from hypocenter.record.writer import Writer
 ROWS = 4096  # readings handed on at a time
 MOST_PROBLEMS = 50  # that are listed; the rest is counted
 MOST_STEP = (1 << 62) - 1
+Held = dict[tuple[int, str], dict[str, Tensor]]
+"""By micro-batch and site, by key: where the values lie."""
+_FLOATS = frozenset(SAFETENSORS.values())
 
 
 @dataclass(slots=True, kw_only=True)
@@ -147,3 +152,35 @@ class Recording:
         self._flush(None)
         self._writer.close(seal=True)
         self._writer = None
+
+
+def hold(held: Held, site: str, key: str, microbatch: int, tensor: Tensor) -> None:
+    """Add a tensor, if a recording may have it."""
+    if tensor.dtype in _FLOATS and not tensor.dtype.startswith("complex"):
+        held.setdefault((microbatch, site), {})[key] = tensor
+
+
+def write_values(folder: Path, step: int, held: Held, problem: Callable[[str], None]) -> int:
+    """Write what is held of a step, read part by part from the files of the dump; how many tensors.
+
+    Raises:
+        HypocenterError: the files cannot be written.
+    """
+    n = 0
+    for (microbatch, site), values in held.items():
+        into = folder / f"step-{step:06d}" / f"mb-{microbatch}"
+        n += _write_file(into / f"{file_stem(site)}.safetensors", values, site, problem)
+    return n
+
+
+def _write_file(path: Path, values: Mapping[str, Tensor], site: str, problem: Callable[[str], None]) -> int:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_file(dict(values), path, {"site": site})
+        return len(values)
+    except CheckpointError as error:  # one of the dump's files has become unreadable
+        problem(f"values of {site} are left out: {error.what} ({error.why})")
+        path.with_name(f".{path.name}.part").unlink(missing_ok=True)
+    except OSError as error:
+        raise HypocenterError("the run cannot be written", where=str(path), why=str(error)) from error
+    return 0

@@ -21,11 +21,11 @@ import pyarrow as pa
 
 from hypocenter.errors import first_line
 from hypocenter.nouns import Reading, StepRecord
-from hypocenter.record.appended import AppendedFile
 from hypocenter.record.block import Block
 from hypocenter.record.norm_rows import NormRows, NormTemplate
 from hypocenter.record.repair import Mended, laid_out, mended_rows, rows_of
 from hypocenter.record.schema import READINGS, Row, reading_row, readings_from
+from hypocenter.record.stream import AppendedFile
 
 _FRAME = Struct("<II")
 _LARGEST_BYTES = 1 << 28  # of a journal: it is emptied long before

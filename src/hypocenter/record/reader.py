@@ -30,10 +30,9 @@ from hypocenter.record.layout import (
     sealed_path,
 )
 from hypocenter.record.place_file import read_place
-from hypocenter.record.rank_files import SCHEMAS, RankRows, parts_of, read_rank, spans_of
+from hypocenter.record.rank_files import SCHEMAS, RankRows, StepStream, only_file, parts_of, read_rank, spans_of
 from hypocenter.record.salvage import salvage, sealed_rows
 from hypocenter.record.schema import readings_from, steps_from
-from hypocenter.record.step_stream import StepStream, only_file
 from hypocenter.record.whereabouts import Whereabouts, read_earlier, read_whereabouts
 from hypocenter.record.whole_run import missing_ranks, read_run_file, require_recording
 

@@ -25,8 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hypocenter.compare.isolation.isolated import Isolated, judged, ranked
-from hypocenter.compare.isolation.perturbed import relative
+from hypocenter.compare.isolation.isolated import Isolated, judged, ranked, relative
 from hypocenter.compare.values.recorded import RecordedValues
 from hypocenter.compare.values.tensor_file import Stored
 from hypocenter.errors import ConfigError, NoRecordingError

@@ -9,7 +9,7 @@ from typing import Any
 
 from hypocenter.catalogue import Broken, Catalogue
 from hypocenter.errors import UnknownNameError
-from hypocenter.report.nearest import nearest
+from hypocenter.report.wording import nearest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

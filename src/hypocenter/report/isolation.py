@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hypocenter.compare.isolation.isolated import Isolated, Isolation
-from hypocenter.compare.words import place, power
+from hypocenter.compare.sentences import place, power
 from hypocenter.report import wording
 from hypocenter.report.columns import aligned, cut_rows
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
+
+from rich.text import Text
 
 from hypocenter.catalogue import Broken
-from hypocenter.checklist.items import loading, pages
+from hypocenter.checklist.items import item
 from hypocenter.compare import fitting
 from hypocenter.compare.pairing import chain
 from hypocenter.detect import engine, group_engine
@@ -14,13 +16,18 @@ from hypocenter.diagnose import verdicts
 from hypocenter.doctor import catalogue as doctor_catalogue
 from hypocenter.doctor import settings
 from hypocenter.doctor.over_ranks import pages as over_ranks
-from hypocenter.manual import Manual, parse
+from hypocenter.manual import Manual, page_of
+from hypocenter.report.formats.terminal import to_text, wrapped
+from hypocenter.report.screen import Screen
+
+_LITERAL = re.compile(r"`[^`]*`|\s.*|")  # a command, what is indented, nothing
+_SOURCE_WIDTH = 90  # columns: a line of a page that is shorter, and had room for the next word, ends there
 
 
 def rules() -> dict[str, Manual]:
     """Pages of all rules by code."""
     over_ranks = {code: entry.manual for code, entry in group_engine.group_rules().items()}
-    return dict(sorted({**engine.manuals(), **over_ranks}.items()))
+    return dict(sorted({**{code: entry.manual for code, entry in engine.rules().items()}, **over_ranks}.items()))
 
 
 def causes() -> dict[str, Manual]:
@@ -30,17 +37,17 @@ def causes() -> dict[str, Manual]:
 
 def fits() -> dict[str, Manual]:
     """Pages of all fits by name."""
-    return {name: _page_of(entry.look) for name, entry in fitting.fits().items()}
+    return {name: page_of(entry.look) for name, entry in fitting.fits().items()}
 
 
 def matchers() -> dict[str, Manual]:
     """Matchers by name, in the order of their chain; a page is one line."""
-    return {entry.name: _page_of(entry.pair) for entry in chain.matchers()}
+    return {entry.name: page_of(entry.pair) for entry in chain.matchers()}
 
 
 def items() -> dict[str, Manual]:
     """Pages of all items of the checklist by key, in the order of its groups."""
-    return pages.pages(loading.load())
+    return item.pages(item.load())
 
 
 def checks() -> dict[str, Manual]:
@@ -53,7 +60,7 @@ def doctor_settings() -> dict[str, Manual]:
     return settings.manuals()
 
 
-SHELVES: Mapping[str, Callable[[], dict[str, Manual]]] = {
+PAGES: Mapping[str, Callable[[], dict[str, Manual]]] = {
     "rule": rules, "cause": causes, "fit": fits, "matcher": matchers, "item": items,
     "check": checks, "setting": doctor_settings,
 }  # fmt: skip
@@ -69,5 +76,34 @@ def broken(kind: str) -> tuple[Broken, ...]:
     return tuple(one for catalogue in catalogues.get(kind, ()) for one in catalogue.broken)
 
 
-def _page_of(function: Callable[..., object]) -> Manual:
-    return parse(sys.modules[function.__module__].__doc__)
+def render(kind: str, name: str, page: Manual, screen: Screen) -> str:
+    """`HC101 (rule): message`, then each heading with its text, broken for the screen, then the next command."""
+    return to_text(_lines(kind, name, page, screen.width), screen)
+
+
+def _lines(kind: str, name: str, page: Manual, width: int) -> Iterator[Text]:
+    yield from wrapped(Text.assemble((name, "bold"), f" ({kind}): "), Text(page.message), width, indent=2)
+    for heading, text in page.sections:
+        yield Text()
+        yield Text(heading, "bold")
+        for paragraph in _paragraphs(text):
+            yield from (
+                wrapped(Text("  "), Text(paragraph), width) if paragraph[:1].strip() else [Text(f"  {paragraph}")]
+            )
+    yield Text()
+    yield Text.assemble("all there is: ", ("hypocenter list", "green"))
+
+
+def _paragraphs(text: str) -> Iterator[str]:
+    """Prose in one line each that was broken for the source; a command, an empty or an indented line stays as it is."""
+    full = max(_SOURCE_WIDTH, *map(len, text.splitlines()), 0)
+    lines: list[str] = []
+    before = ""
+    for line in text.splitlines():
+        is_broken = len(before) + len(line.split(" ")[0]) + 1 > full
+        if is_broken and not _LITERAL.fullmatch(line) and not _LITERAL.fullmatch(before):
+            lines[-1] = f"{lines[-1]} {line}"
+        else:
+            lines.append(line)
+        before = line
+    yield from lines

@@ -1,4 +1,4 @@
-"""The ranks of a job as lines of text: a compact grid for the screen, and a table of every rank."""
+"""The ranks of a job on a screen: a grid of those with findings, and a line for each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypocenter.report.columns import aligned
 from hypocenter.report.rank_grid import Cell, Mark, RankGrid, mark_of, named_ranks, rank_grid
 from hypocenter.report.rank_states import RankState
 
-MOST_RANKS = 64  # of a grid on a screen; a larger job has `show --ranks` and the page
+MOST_ON_A_GRID = 64  # of a grid on a screen; a larger job has `show --ranks` and the page
 _STYLE: dict[Mark, str] = {"origin": "bold red", "named": "red", "bad": "yellow", "lost": "bold magenta", "healthy": ""}
 _SAYS: dict[Mark, str] = {
     "origin": "it began here", "named": "named by a finding", "bad": "bad", "lost": "lost", "healthy": "",
@@ -23,7 +23,7 @@ _SAYS: dict[Mark, str] = {
 
 def grid_of_findings(states: Sequence[RankState], diagnosis: Diagnosis) -> RankGrid | None:
     """The grid where it says something: 2 to 64 ranks, and a finding that is not a note."""
-    if not 2 <= len(states) <= MOST_RANKS or all(f.severity == "note" for f in diagnosis.findings):
+    if not 2 <= len(states) <= MOST_ON_A_GRID or all(f.severity == "note" for f in diagnosis.findings):
         return None
     return rank_grid(states, diagnosis)
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hypocenter.errors import UnknownNameError
-from hypocenter.report.nearest import nearest
+from hypocenter.report.wording import nearest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

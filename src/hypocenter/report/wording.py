@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import glob
 import math
 import shlex
@@ -15,7 +16,6 @@ from hypocenter.nouns import Coords, Finding, Remedy, Source, Summary
 LONGEST_NAME = 200  # characters of one name or line; longer ones are cut in the middle, and say so
 NOT_RECORDED = "not recorded"  # what stands in the place of a number that nobody measured: missing is not zero
 LONGEST_SENTENCE = 2000  # characters of one `why` or `then`; more is cut at the end, and says so
-
 _INVISIBLE = frozenset(range(0x202A, 0x202F)) | frozenset(range(0x2066, 0x206A)) | {0x2028, 0x2029, 0xFEFF, 0x200F}
 
 
@@ -217,3 +217,10 @@ def site_glob(name: str) -> str:
 def tally(n_errors: int, n_warnings: int) -> str:
     """`1 error, 0 warnings`."""
     return f"{count(n_errors, 'error')}, {count(n_warnings, 'warning')}"
+
+
+def nearest(typed: str, known: Sequence[str]) -> str:
+    """`did you mean 'html'?`, or where to find all names."""
+    lower = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(typed.lower(), list(lower), n=1, cutoff=0.5)
+    return f"did you mean {lower[close[0]]!r}?" if close else "see them all with `hypocenter list`"

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hypocenter.detect.whereabouts_words import IN_WORDS, PHASES
+from hypocenter.detect.rank_words import IN_WORDS, PHASES
 from hypocenter.diagnose.evidence import Evidence, OpFacts
 from hypocenter.nouns import Phase
 from hypocenter.record.whereabouts import WherePhase

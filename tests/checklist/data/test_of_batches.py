@@ -15,12 +15,12 @@ from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import hypocenter
-from hypocenter.checklist.configuration import Configuration, Setting
+from hypocenter.checklist.checklist import Configuration, Setting
 from hypocenter.checklist.data import ids_in_range
 from hypocenter.checklist.data.rows import OfBatches, of_batches
 from hypocenter.checklist.data.side import side_of
 from hypocenter.checklist.data.tokenizer import open_tokenizer
-from hypocenter.checklist.items.loading import load
+from hypocenter.checklist.items.item import load
 from hypocenter.errors import ConfigError
 from hypocenter.record.reader import open_run
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hypocenter.checklist.entry import ConfigurationError
+from hypocenter.checklist.checklist import ConfigurationError
 from hypocenter.checklist.reading import kinds, read
 from hypocenter.errors import HypocenterError
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from transformers import CONFIG_MAPPING
 
-from hypocenter.checklist.configuration import Configuration
+from hypocenter.checklist.checklist import Configuration
 from hypocenter.checklist.reading import read
 from hypocenter.checklist.tables import read_toml, table
 

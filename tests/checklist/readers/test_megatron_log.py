@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hypocenter.checklist.entry import ConfigurationError
+from hypocenter.checklist.checklist import ConfigurationError
 from hypocenter.checklist.reading import read
 
 LOG = Path(__file__).resolve().parents[1] / "samples" / "megatron" / "gpt.log"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hypocenter.checklist.configuration import Configuration
+from hypocenter.checklist.checklist import Configuration
 from hypocenter.checklist.reading import read
 
 SAMPLES = Path(__file__).resolve().parents[1] / "samples" / "mindformers"

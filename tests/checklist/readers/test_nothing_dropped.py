@@ -16,7 +16,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hypocenter.checklist.configuration import Configuration, Setting
+from hypocenter.checklist.checklist import Configuration, Setting
 from hypocenter.checklist.reading import read
 from hypocenter.checklist.tables import table
 

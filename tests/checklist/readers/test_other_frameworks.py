@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from transformers import TrainingArguments
 
-from hypocenter.checklist.configuration import Configuration
+from hypocenter.checklist.checklist import Configuration
 from hypocenter.checklist.reading import read
 from hypocenter.checklist.tables import table
 

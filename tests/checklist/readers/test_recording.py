@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import hypocenter
-from hypocenter.checklist.configuration import Configuration
+from hypocenter.checklist.checklist import Configuration
 from hypocenter.checklist.reading import read
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hypocenter.checklist.shell.arithmetic import NotANumber, calculate
+from hypocenter.checklist.shell.expansion import NotANumber, calculate
 from hypocenter.checklist.shell.follow import follow
 
 SHOW = 'show() { printf "%s\\0" "$@"; printf "\\1"; }\n'  # each command's words, as bash hands them over

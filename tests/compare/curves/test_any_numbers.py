@@ -14,7 +14,7 @@ from hypocenter.compare.curves.compare import compare_curves
 from hypocenter.compare.curves.comparison import CurveComparison
 from hypocenter.compare.curves.curve import Curve, Series
 from hypocenter.json_answer import published, to_json
-from hypocenter.report.curves import picture, screen_text
+from hypocenter.report import curves_picture, curves_screen
 
 value = st.one_of(st.floats(), st.sampled_from([0.0, 1.0, 2.5, -1.0, float("nan"), float("inf"), 1e308, 5e-324]))
 
@@ -39,7 +39,7 @@ def test_there_is_always_an_answer(one: Curve, other: Curve, repeats: list[Curve
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = compare_curves(one, other, repeats, offset=offset)
-        text, chart = screen_text.render(found), picture.document(found)
+        text, chart = curves_screen.render(found), curves_picture.document(found)
 
     jsonschema.validate(json.loads(to_json(found)), published(CurveComparison))
     assert text.startswith(found.status.replace("cannot-tell", "cannot tell"))

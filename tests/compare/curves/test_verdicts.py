@@ -10,7 +10,7 @@ from made_curves import curve, falling, noise
 from hypocenter.compare.curves.compare import compare_curves
 from hypocenter.compare.curves.comparison import Check, CurveComparison, Limits
 from hypocenter.compare.curves.curve import Curve
-from hypocenter.compare.curves.departure import window_for
+from hypocenter.compare.curves.evidence import window_for
 from hypocenter.json_answer import published, to_json
 
 SPREAD = 0.008  # nats; by how much two runs on the same batches typically differ

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hypocenter.compare.distances.sketch import estimate
+from hypocenter.compare.distances.columns import estimate
 from hypocenter.summary.sketch import sketch
 
 

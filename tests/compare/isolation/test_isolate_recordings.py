@@ -15,7 +15,7 @@ from hypocenter.cli.entry import main
 from hypocenter.compare.engine import compare_runs
 from hypocenter.compare.isolation.isolate import isolate
 from hypocenter.compare.isolation.isolated import Isolation
-from hypocenter.compare.options import Options
+from hypocenter.compare.judged_steps import Options
 from hypocenter.errors import NoRecordingError
 from hypocenter.json_answer import published
 from hypocenter.record.reader import open_run

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from launch import launch
 
-from hypocenter.compare.chance import by_chance
 from hypocenter.compare.comparison import Comparison
 from hypocenter.compare.engine import compare_runs
+from hypocenter.compare.verdict import by_chance
 from hypocenter.record.reader import open_run
 
 JOB = Path(__file__).with_name("layouts_job.py")

@@ -6,8 +6,7 @@ import pytest
 
 from hypocenter.compare.comparison import Layout, SiteCard, Spot
 from hypocenter.compare.matching import match
-from hypocenter.compare.naming.tables import tables
-from hypocenter.compare.naming.wrappers import unwrapped
+from hypocenter.compare.naming.tables import tables, unwrapped
 from hypocenter.compare.pairing.ports import canonical_port
 from hypocenter.record.facts_file import Facts, ModuleFacts
 

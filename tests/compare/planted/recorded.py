@@ -14,7 +14,7 @@ from cases import NOISE, Base, Case, Noise
 
 from hypocenter.compare.comparison import Comparison
 from hypocenter.compare.engine import compare_runs
-from hypocenter.compare.options import Options
+from hypocenter.compare.judged_steps import Options
 from hypocenter.record.reader import open_run
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -12,8 +12,7 @@ from torch import nn
 
 import hypocenter
 from hypocenter.compare.engine import compare_runs
-from hypocenter.compare.updates.compare import compare_updates
-from hypocenter.compare.updates.decay import decay_sets
+from hypocenter.compare.updates.compare import compare_updates, decay_sets
 from hypocenter.compare.updates.recompute import recompute
 from hypocenter.record.reader import RecordedRun, open_run
 

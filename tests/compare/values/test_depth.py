@@ -13,8 +13,8 @@ import hypocenter
 from hypocenter.cli.entry import main
 from hypocenter.compare.comparison import Spot
 from hypocenter.compare.engine import compare_runs
-from hypocenter.compare.options import Options
-from hypocenter.compare.values.answer import Values
+from hypocenter.compare.judged_steps import Options
+from hypocenter.compare.values.measured import Values
 from hypocenter.compare.values.recorded import RecordedValues
 from hypocenter.json_answer import published
 from hypocenter.record.reader import open_run

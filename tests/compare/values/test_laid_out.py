@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hypocenter.compare.comparison import Layout
-from hypocenter.compare.values.laid_out import laid_out
+from hypocenter.compare.values.depth import laid_out
 from hypocenter.compare.values.tensor_file import Stored
 
 

@@ -14,10 +14,9 @@ from safetensors.torch import save_file
 
 from hypocenter.compare.pairing.manual_map import parse_map
 from hypocenter.compare.weights.catalogue import read_checkpoint
-from hypocenter.compare.weights.comparison import WeightsComparison
-from hypocenter.compare.weights.diff import diff_checkpoints
+from hypocenter.compare.weights.diff import WeightsComparison, diff_checkpoints
 from hypocenter.json_answer import published, to_json
-from hypocenter.report.weights.screen_text import render
+from hypocenter.report.weights_screen import render
 
 
 def llama(n_layers=2, seed=0, tied=False):

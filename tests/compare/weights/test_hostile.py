@@ -16,9 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hypocenter.compare.weights.catalogue import read_checkpoint
-from hypocenter.compare.weights.checkpoint import CheckpointError
+from hypocenter.compare.weights.checkpoint import CheckpointError, boxes
 from hypocenter.compare.weights.elements import item_bytes
-from hypocenter.compare.weights.tensor import boxes
 from hypocenter.compare.weights.unpickler import loads
 from hypocenter.errors import HypocenterError
 

@@ -10,9 +10,8 @@ from safetensors.numpy import save_file
 
 from hypocenter.compare.weights import elements
 from hypocenter.compare.weights.catalogue import read_checkpoint
-from hypocenter.compare.weights.checkpoint import Checkpoint, CheckpointError
+from hypocenter.compare.weights.checkpoint import Checkpoint, CheckpointError, whole
 from hypocenter.compare.weights.imposing import Given, Wanted, given_to
-from hypocenter.compare.weights.tensor import whole
 
 
 def checkpoint(folder: Path, **shapes: tuple[int, ...]) -> Checkpoint:

@@ -19,12 +19,9 @@ from safetensors.torch import save_file
 from hypocenter.cli import main
 from hypocenter.compare.weights import wire
 from hypocenter.compare.weights.catalogue import read_checkpoint
-from hypocenter.compare.weights.checkpoint import CheckpointError
-from hypocenter.compare.weights.ckpt_file import FORMATS
-from hypocenter.compare.weights.ckpt_writer import write_ckpt
+from hypocenter.compare.weights.checkpoint import CheckpointError, StoredTensor, Tensor, boxes, row_major, whole
+from hypocenter.compare.weights.ckpt_file import FORMATS, write_ckpt
 from hypocenter.compare.weights.elements import STORED, item_bytes
-from hypocenter.compare.weights.stored import StoredTensor, row_major
-from hypocenter.compare.weights.tensor import Tensor, boxes, whole
 from hypocenter.errors import HypocenterError
 
 SAMPLES = Path(__file__).parent / "mindspore_samples"

@@ -19,8 +19,7 @@ from test_mindspore import bits, found, held
 
 from hypocenter.cli import main
 from hypocenter.compare.weights.catalogue import read_checkpoint
-from hypocenter.compare.weights.ckpt_file import FORMATS
-from hypocenter.compare.weights.ckpt_writer import write_ckpt
+from hypocenter.compare.weights.ckpt_file import FORMATS, write_ckpt
 from hypocenter.compare.weights.elements import STORED
 
 PROGRAM = Path(__file__).parent / "mindspore_gpt.py"

@@ -11,9 +11,8 @@ import pytest
 import torch
 
 from hypocenter.compare.weights.catalogue import read_checkpoint
-from hypocenter.compare.weights.checkpoint import CheckpointError
+from hypocenter.compare.weights.checkpoint import CheckpointError, Tensor, whole
 from hypocenter.compare.weights.elements import STORED
-from hypocenter.compare.weights.tensor import Tensor, whole
 
 HERE = Path(__file__).parent
 FORKS = HERE.parents[1] / "ranks" / "forks.py"

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import hypocenter
-from hypocenter.diagnose.exhibits import decode
+from hypocenter.diagnose.judged_evidence import decode
 from hypocenter.nouns import Source
 from hypocenter.record.reader import open_run
 from hypocenter.replay.cure.finder import functions_in

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import hypocenter
-from hypocenter.diagnose.exhibits import decode
+from hypocenter.diagnose.judged_evidence import decode
 from hypocenter.record.reader import open_run
 
 N_BLOCKS = 26

@@ -14,12 +14,11 @@ import pytest
 from made_comparison import FLOOR, diverged, hostile, pair, row, same, spot
 
 from hypocenter.compare.comparison import Comparison, Matching, SiteCard
-from hypocenter.compare.scene import Scene
+from hypocenter.compare.judged_steps import FirstStep
 from hypocenter.report.comparison import html, junit, sarif
+from hypocenter.report.comparison.html import ruler
 from hypocenter.report.comparison.page import payload
-from hypocenter.report.comparison.page.material import Material
-from hypocenter.report.comparison.page.ruler import ruler
-from hypocenter.report.comparison.page.states import CODES, UNMATCHED, states_of
+from hypocenter.report.comparison.page.payload import CODES, UNMATCHED, Material, states_of
 from hypocenter.report.comparison.page.tree import tree_of
 
 DIFFERS, EQUAL = CODES.index("differs"), CODES.index("equal")
@@ -209,7 +208,7 @@ def big(n: int) -> tuple[Comparison, Material]:
     )
     first = replace(found.first, row=rows[n // 2])
     found = replace(found, rows=rows, matching=Matching(pairs=tuple(pairs)), first=first)
-    return found, Material(scene=Scene(step=0, rows=rows))
+    return found, Material(scene=FirstStep(step=0, rows=rows))
 
 
 @pytest.mark.parametrize("made", [diverged, same, hostile])

@@ -16,7 +16,7 @@ from hypocenter.compare.updates.recompute import recompute
 from hypocenter.compare.values.bits import Array
 from hypocenter.compare.weights import elements
 from hypocenter.compare.weights.catalogue import read_checkpoint
-from hypocenter.compare.weights.tensor import whole
+from hypocenter.compare.weights.checkpoint import whole
 from hypocenter.record.reader import RecordedRun, open_run
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "processes"))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from hypocenter.align.alignment import StageResult
+from hypocenter.align.alignment import StageResult, named, result
 from hypocenter.align.context import Context
-from hypocenter.align.verdicts import named, result
 from hypocenter.checklist.checklist import Row
 from hypocenter.checklist.compare import compare
 from hypocenter.checklist.reading import read

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from hypocenter.align.alignment import StageResult
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hypocenter.align.alignment import StageResult, result
 from hypocenter.align.context import Context
-from hypocenter.align.each_step import EachStep, each_step
-from hypocenter.align.first_step_rounding import grad_norm_rounding, loss_rounding
 from hypocenter.align.repeats import repeats
-from hypocenter.align.verdicts import result
-from hypocenter.compare.curves.curve import Curve
+from hypocenter.align.rounding import grad_norm_rounding, loss_rounding
+from hypocenter.compare.curves.align import align
+from hypocenter.compare.curves.curve import Curve, Series, Values
 
 _SHOWN = 5  # steps that stand out
 _NAMES = {"loss": "loss", "grad_norm": "grad norm"}
+_DRAWN = 400  # points of a chart
+_MANY = 10  # steps from which a median says something
 
 
 def judge(context: Context) -> StageResult:
@@ -63,3 +69,75 @@ def _in_words(one: EachStep) -> str:
 def _other_batch(curves: list[Curve], step: int) -> bool:
     digests = [curve.digests.get(step) for curve in curves]
     return None not in digests and digests[0] != digests[1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EachStep:
+    """What was found. Differences and floor are relative to the baseline's value."""
+
+    name: str
+    n: int
+    largest: float  # difference
+    floor: float  # largest difference of any repeat, at any step
+    outliers: tuple[int, ...]  # steps beyond budget × floor; where most are apart, beyond budget × a usual repeat's
+    steps: tuple[int, ...] = ()
+    baseline: tuple[float, ...] = ()
+    candidate: tuple[float, ...] = ()
+    digests: dict[int, str] = field(default_factory=dict[int, str])
+
+    def text_of(self, step: int) -> str:
+        """`5.31207 and 5.30101, batch 3f2a-…`."""
+        at = self.steps.index(step)
+        batch = f", batch {self.digests[step]}" if step in self.digests else ""
+        return f"{self.baseline[at]:.6g} and {self.candidate[at]:.6g}{batch}"
+
+    def plain(self) -> dict[str, object]:
+        """For the page, with fewer points."""
+        at = np.unique(np.linspace(0, self.n - 1, min(self.n, _DRAWN)).astype(int))
+        return {
+            "name": self.name, "steps": [self.steps[i] for i in at], "baseline": [self.baseline[i] for i in at],
+            "candidate": [self.candidate[i] for i in at],
+            "floor": [self.floor * abs(self.baseline[i]) for i in at], "outliers": list(self.outliers[:_DRAWN]),
+        }  # fmt: skip
+
+
+def each_step(
+    name: str, baseline: Curve, candidate: Curve, repeats: Sequence[Curve], budget: float, *, rounding: float = 0.0
+) -> EachStep | None:
+    """Judge a quantity; None where one of them has it at no step.
+
+    Args:
+        rounding: relative; the floor where repeats are nearer than that.
+    """
+    left, right = baseline.series.get(name), candidate.series.get(name)
+    if left is None or right is None:
+        return None
+    pair = align(left, right).finite()
+    if not len(pair.steps):
+        return None
+    size = np.maximum(np.abs(pair.baseline), np.finfo(np.float64).tiny)
+    apart = np.abs(pair.candidate - pair.baseline) / size
+    known = [_apart(left, repeat.series[name]) for repeat in repeats if name in repeat.series]
+    floor = max((float(one.max(initial=0.0)) for one in known), default=0.0)
+    least = max(_print(left, right, size), rounding)
+    beyond = apart > budget * max(floor, least)
+    usual = max((float(np.median(one)) for one in known if len(one)), default=0.0)
+    if usual and len(apart) >= _MANY and np.median(apart) > budget * max(usual, least):
+        beyond |= apart > budget * max(usual, least)
+    return EachStep(
+        name=name, n=len(pair.steps), largest=float(apart.max()), floor=floor,
+        outliers=tuple(int(step) for step in pair.steps[beyond]) if floor else (),
+        steps=tuple(int(step) for step in pair.steps), baseline=tuple(float(value) for value in pair.baseline),
+        candidate=tuple(float(value) for value in pair.candidate), digests=candidate.digests,
+    )  # fmt: skip
+
+
+def _apart(left: Series, repeat: Series) -> Values:
+    """A repeat's relative differences from the baseline."""
+    both = align(left, repeat).finite()
+    return np.abs(both.candidate - both.baseline) / np.maximum(np.abs(both.baseline), np.finfo(np.float64).tiny)
+
+
+def _print(left: Series, right: Series, size: Values) -> float:
+    """What printing with few decimals makes of equal values, relative."""
+    return max(left.quantum, right.quantum) / float(np.median(size))

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from hypocenter.align.alignment import StageResult, StageVerdict
+from hypocenter.align.alignment import StageResult, StageVerdict, named, result
 from hypocenter.align.context import Context
-from hypocenter.align.first_step_rounding import grad_norm_rounding, loss_rounding
 from hypocenter.align.groups import group_differences
 from hypocenter.align.repeats import repeats
-from hypocenter.align.samples import samples_at
+from hypocenter.align.rounding import grad_norm_rounding, loss_rounding
 from hypocenter.align.tracks import track_figures
-from hypocenter.align.verdicts import named, result
+from hypocenter.checklist.data.side import batches_of_step
+from hypocenter.checklist.data.tokenizer import open_tokenizer
 from hypocenter.compare.curves.compare import compare_curves
 from hypocenter.compare.curves.comparison import Check, CurveComparison, Limits
 from hypocenter.errors import HypocenterError
 
 _VERDICTS: dict[str, StageVerdict] = {"accepted": "passed", "departed": "failed", "cannot-tell": "cannot-tell"}
+_SAMPLES, _TOKENS = 3, 48  # shown
 
 
 def judge(context: Context) -> StageResult:
@@ -96,3 +97,20 @@ def _step(found: CurveComparison) -> int | None:
 
 def _failed(found: CurveComparison, name: str) -> Check | None:
     return next((check for check in found.checks if check.name == name and check.status == "fail"), None)
+
+
+def samples_at(context: Context, step: int) -> list[str]:
+    """The first samples of the baseline's batch of a step, a line each; why not, where it cannot be done."""
+    try:
+        tokenizer = open_tokenizer(context.plan.folder / context.plan.stages.tokenizer)
+        batches = batches_of_step(context.run("baseline", f"batches-{step}"), step)
+    except HypocenterError as error:
+        return [f"the batch of step {step} cannot be shown: {error.what}"]
+    lines: list[str] = []
+    for batch in batches[:1]:
+        for number, ids in enumerate(batch.ids[:_SAMPLES].tolist()):
+            shown = ids[:_TOKENS]
+            text = tokenizer.decode(shown)
+            words = " ".join(map(str, shown)) if text is None else repr(text)
+            lines.append(f"step {step}, sample {number}: {words}{' ...' if len(ids) > len(shown) else ''}")
+    return lines or [f"the batch of step {step} holds no matrix of tokens"]

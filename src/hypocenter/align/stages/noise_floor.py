@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from hypocenter.align.alignment import StageResult
+from hypocenter.align.alignment import StageResult, result
 from hypocenter.align.context import Context
 from hypocenter.align.repeats import repeats
 from hypocenter.align.tracks import track_figures
-from hypocenter.align.verdicts import result
 from hypocenter.compare.curves.compare import compare_curves
 from hypocenter.compare.curves.evidence import FEWEST
 

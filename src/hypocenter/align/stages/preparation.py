@@ -6,19 +6,18 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from hypocenter.align.alignment import StageResult
-from hypocenter.align.bits import first_unequal
-from hypocenter.align.context import Context
-from hypocenter.align.dropouts import dropouts
+from hypocenter.align.alignment import StageResult, named, of_comparison, result
+from hypocenter.align.context import Context, is_batch, is_weight
 from hypocenter.align.plan import SideName
+from hypocenter.align.repeats import first_unequal
 from hypocenter.align.rounding import unit
-from hypocenter.align.spots import is_batch, is_weight
-from hypocenter.align.verdicts import named, of_comparison, result
-from hypocenter.checklist.configuration import Configuration
+from hypocenter.checklist.checklist import Configuration
 from hypocenter.checklist.data.rows import of_batches
-from hypocenter.checklist.items.loading import load
+from hypocenter.checklist.items.item import load
 from hypocenter.compare.comparison import Comparison, RowComparison, SiteCard
-from hypocenter.compare.words import place
+from hypocenter.compare.sentences import place
+from hypocenter.record.facts_file import ModuleFacts
+from hypocenter.record.reader import RecordedRun
 
 _ORDER = "data.batches"  # told by digests of all steps
 SIDES: tuple[SideName, SideName] = ("baseline", "candidate")
@@ -209,3 +208,19 @@ def _is_other(row: RowComparison, card: SiteCard | None) -> bool:
 
 def _known(cause: str | None, otherwise: str) -> str:
     return cause if cause not in (None, "unknown") else otherwise
+
+
+def dropouts(run: RecordedRun) -> dict[str, float]:
+    """Path of each module that drops values -> at which rate. Empty as well where the recording has no facts."""
+    facts = run.facts()
+    found = ((module.path, _rate_of(module)) for module in (facts.modules if facts is not None else ()))
+    return {path: rate for path, rate in found if rate > 0}
+
+
+def _rate_of(module: ModuleFacts) -> float:
+    names = [name for name in module.attributes if "drop" in name.lower()]
+    names += ["p"] if "drop" in module.kind.lower() else []
+    rates = [module.attributes.get(name) for name in names]
+    return max(
+        (float(r) for r in rates if isinstance(r, (int, float)) and not isinstance(r, bool) and r < 1), default=0.0
+    )

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypocenter.align.alignment import Alignment, StageResult
+from hypocenter.align.alignment import Alignment, StageResult, result
 from hypocenter.align.context import Context
-from hypocenter.align.verdicts import result
 
 
 def judge(context: Context) -> StageResult:

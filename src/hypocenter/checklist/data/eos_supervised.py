@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hypocenter.checklist.data.seen import Seen
-from hypocenter.checklist.data.side import Batch, Ids, Side
+from hypocenter.checklist.data.side import Batch, Ids, Seen, Side
 
 item, order = "data.eos_supervised", 3
 

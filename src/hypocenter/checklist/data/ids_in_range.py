@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hypocenter.checklist.data.seen import Seen
-from hypocenter.checklist.data.side import Side
+from hypocenter.checklist.data.side import Seen, Side
 
 _SIXTEEN_BITS = 1 << 16
 _ENOUGH = 100_000  # ids, before their not being above 65,535 says anything

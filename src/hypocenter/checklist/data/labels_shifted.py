@@ -6,8 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from hypocenter.checklist.data.seen import Seen
-from hypocenter.checklist.data.side import IGNORED, Ids, Side
+from hypocenter.checklist.data.side import IGNORED, Ids, Seen, Side
 
 _OFFSETS = range(-2, 5)
 _AGREE = 0.98  # of the places that count: the same token stands that far ahead

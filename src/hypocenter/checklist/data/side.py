@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hypocenter.checklist.configuration import Configuration
+from hypocenter.checklist.checklist import Configuration
 from hypocenter.compare.values.tensor_file import TensorFile, open_tensor_file
 from hypocenter.errors import CorruptRecordingError
 from hypocenter.record.facts_file import Facts, ModuleFacts
@@ -175,3 +175,16 @@ def _special(configuration: Configuration | None) -> dict[str, tuple[int, ...]]:
         if ids:
             found[name] = ids
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """`value` is what the two sides are compared by; None: it cannot be told, and `why` says why."""
+
+    value: str | None
+    why: str = ""
+    fault: str = ""  # what is wrong whatever the other side has
+    fix: str = ""
+
+
+Check = Callable[[Side], Seen]

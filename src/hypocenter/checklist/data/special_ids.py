@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hypocenter.checklist.data.seen import Seen
-from hypocenter.checklist.data.side import SPECIAL, Side
+from hypocenter.checklist.data.side import SPECIAL, Seen, Side
 
 item, order = "data.special_ids", 4
 

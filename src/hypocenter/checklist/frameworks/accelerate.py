@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hypocenter.checklist.settling import framework
-from hypocenter.checklist.sheet import Sheet
+from hypocenter.checklist.file_entries import FileEntries, framework
 from hypocenter.checklist.words import boolean
 
 _STRATEGY, _RESHARD = "fsdp_config.fsdp_sharding_strategy", "fsdp_config.fsdp_reshard_after_forward"
@@ -13,7 +12,7 @@ _STAGES = {"full_shard": 3, "1": 3, "shard_grad_op": 2, "2": 2, "no_shard": 0, "
 
 
 @framework("accelerate")
-def settle(sheet: Sheet) -> None:
+def settle(sheet: FileEntries) -> None:
     """What FSDP shards, recomputes, and which further file there is."""
     kind = str(sheet.value("distributed_type", "")).upper()
     why = "what FSDP shards, in the words of ZeRO"

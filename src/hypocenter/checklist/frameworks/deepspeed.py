@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypocenter.checklist.settling import framework
-from hypocenter.checklist.sheet import Sheet
+from hypocenter.checklist.file_entries import FileEntries, framework
 from hypocenter.checklist.words import boolean, dtype, number, product
 
 _RATES = ("scheduler.params.warmup_max_lr", "optimizer.params.lr")
 
 
 @framework("deepspeed")
-def settle(sheet: Sheet) -> None:
+def settle(sheet: FileEntries) -> None:
     """Formats, the optimizer's type, betas, and what the schedule takes for the rate."""
     _format(sheet)
     _optimizer(sheet)
@@ -30,11 +29,11 @@ def settle(sheet: Sheet) -> None:
             )
 
 
-def _is_on(sheet: Sheet, *keys: str) -> str | None:
+def _is_on(sheet: FileEntries, *keys: str) -> str | None:
     return next((key for key in keys if boolean(sheet.value(key, False)) is True), None)
 
 
-def _format(sheet: Sheet) -> None:
+def _format(sheet: FileEntries) -> None:
     bf16 = _is_on(sheet, "bf16.enabled", "bf16", "bfloat16.enabled")
     fp16 = _is_on(sheet, "fp16.enabled", "fp16")
     item = "precision.compute_dtype"
@@ -56,14 +55,14 @@ def _format(sheet: Sheet) -> None:
     _scale(sheet, fp16)
 
 
-def _scale(sheet: Sheet, fp16: str | None) -> None:
+def _scale(sheet: FileEntries, fp16: str | None) -> None:
     scale: Any = number(sheet.value("fp16.loss_scale", 0))
     keys = tuple(f"fp16.{name}" for name in ("loss_scale", "initial_scale_power", "loss_scale_window", "hysteresis"))
     if fp16:
         sheet.set("precision.loss_scale", scale if scale else "dynamic", *keys, fp16)
 
 
-def _optimizer(sheet: Sheet) -> None:
+def _optimizer(sheet: FileEntries) -> None:
     betas = sheet.value("optimizer.params.betas")
     if isinstance(betas, tuple) and len(betas) == 2:
         for item, beta in zip(("optimizer.beta1", "optimizer.beta2"), betas, strict=True):

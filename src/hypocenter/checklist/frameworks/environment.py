@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from hypocenter.checklist.settling import framework
-from hypocenter.checklist.sheet import Sheet
+from hypocenter.checklist.file_entries import FileEntries, framework
 from hypocenter.checklist.words import boolean
 
 
 @framework("environment")
-def settle(sheet: Sheet) -> None:
+def settle(sheet: FileEntries) -> None:
     """HCCL's and Transformer Engine's switches of determinism."""
     if sheet.says("HCCL_DETERMINISTIC"):
         word = boolean(sheet.value("HCCL_DETERMINISTIC"))

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypocenter.checklist.configuration import Value
-from hypocenter.checklist.entry import Entry, Given
-from hypocenter.checklist.settling import framework, part_of
-from hypocenter.checklist.sheet import Sheet
+from hypocenter.checklist.checklist import Entry, Given, Value
+from hypocenter.checklist.file_entries import FileEntries, framework, part_of
 from hypocenter.checklist.tables import read_toml, table
 from hypocenter.checklist.words import boolean, canonical, dtype, gated, number, whole
 
@@ -30,7 +28,7 @@ _FUSED = {"flash_attention_2": True, "flash_attention_3": True, "sdpa": True, "f
 
 
 @framework("hf_config")
-def settle(sheet: Sheet) -> None:
+def settle(sheet: FileEntries) -> None:
     """Everything that more than one key says, and the defaults of the model's configuration class."""
     _settle(sheet, str(sheet.value("model_type") or ""))
     _defaults(sheet)
@@ -41,7 +39,7 @@ def models() -> dict[str, Any]:
     return read_toml("hf_models")
 
 
-def _defaults(sheet: Sheet) -> None:
+def _defaults(sheet: FileEntries) -> None:
     """The class's defaults go the same way as what is said; what then is new is assumed."""
     known = models().get(str(sheet.value("model_type") or ""))
     if known is None:
@@ -56,7 +54,7 @@ def _defaults(sheet: Sheet) -> None:
         if key not in said and _item(key) not in named
     ]
     kept = [entry for entry in sheet.given.entries if entry.value is not None]
-    both = Sheet(Given(kind="", table="hf_config", entries=(*added, *kept)), table("hf_config"))
+    both = FileEntries(Given(kind="", table="hf_config", entries=(*added, *kept)), table("hf_config"))
     both.start()
     _settle(both, str(sheet.value("model_type")))
     part = part_of(both)
@@ -70,7 +68,7 @@ def _item(key: str) -> str:
     return table("hf_config").item_of(key)[0]
 
 
-def _settle(sheet: Sheet, kind: str) -> None:
+def _settle(sheet: FileEntries, kind: str) -> None:
     if kind:
         sheet.set("model.architecture", kind, "model_type")
     _format(sheet)
@@ -83,29 +81,29 @@ def _settle(sheet: Sheet, kind: str) -> None:
     _rest(sheet, kind)
 
 
-def _first(sheet: Sheet, *keys: str) -> str | None:
+def _first(sheet: FileEntries, *keys: str) -> str | None:
     return next((key for key in keys if sheet.says(key)), None)
 
 
-def _number(sheet: Sheet, *keys: str) -> Any:
+def _number(sheet: FileEntries, *keys: str) -> Any:
     key = _first(sheet, *keys)
     found = whole(sheet.value(key)) if key else None
     return found if isinstance(found, (int, float)) and not isinstance(found, bool) else None
 
 
-def _leaves_to_class(sheet: Sheet, key: str) -> bool:
+def _leaves_to_class(sheet: FileEntries, key: str) -> bool:
     """Whether the key is absent and the model's class has a default for it, `null` not being absent."""
     kind = str(sheet.value("model_type") or "")
     return not sheet.has(key) and key in models().get(kind, {}).get("defaults", {})
 
 
-def _format(sheet: Sheet) -> None:
+def _format(sheet: FileEntries) -> None:
     key = _first(sheet, "dtype", "torch_dtype")
     if key and sheet.value(key) != "auto":
         sheet.set("precision.params_dtype", dtype(sheet.value(key)), key)
 
 
-def _activation(sheet: Sheet, kind: str) -> None:
+def _activation(sheet: FileEntries, kind: str) -> None:
     key = _first(sheet, *_ACTIVATIONS)
     if key is None:
         return
@@ -118,7 +116,7 @@ def _activation(sheet: Sheet, kind: str) -> None:
     sheet.set("model.activation", gated(found) if is_gated else found, key, "is_gated_act", derived=why)
 
 
-def _heads(sheet: Sheet) -> None:
+def _heads(sheet: FileEntries) -> None:
     heads = _number(sheet, "num_attention_heads", "n_head", "n_heads", "num_heads")
     key = _first(sheet, "num_key_value_heads", "num_kv_heads", "multi_query_group_num")
     is_multi_query = boolean(sheet.value("multi_query", False)) is True
@@ -136,7 +134,7 @@ def _heads(sheet: Sheet) -> None:
         sheet.set("model.intermediate_size", 4 * hidden, *keys, derived="4 * hidden_size")
 
 
-def _positions(sheet: Sheet, kind: str) -> None:
+def _positions(sheet: FileEntries, kind: str) -> None:
     facts = models().get(kind, {}).get("facts", {})
     position = facts.get("model.position_embedding")
     if boolean(sheet.value("alibi", False)) is True:
@@ -163,7 +161,7 @@ def _positions(sheet: Sheet, kind: str) -> None:
         sheet.assume("model.rotary_fraction", 1.0)
 
 
-def _scaling(sheet: Sheet, is_rope: bool) -> None:
+def _scaling(sheet: FileEntries, is_rope: bool) -> None:
     """`linear:2`, `llama3:8`, `yarn:40`: the kind and its factor."""
     keys = [
         key
@@ -182,7 +180,7 @@ def _scaling(sheet: Sheet, is_rope: bool) -> None:
     sheet.set("model.rope_scaling", f"{kind or 'linear'}:{factor}" if factor is not None else str(kind), *keys)
 
 
-def _biases(sheet: Sheet) -> None:
+def _biases(sheet: FileEntries) -> None:
     for key, items in _ALL_BIASES.items():
         if sheet.says(key):
             for item in items:
@@ -195,7 +193,7 @@ def _biases(sheet: Sheet) -> None:
             sheet.set(item, on, "no_bias")
 
 
-def _experts(sheet: Sheet, kind: str) -> None:
+def _experts(sheet: FileEntries, kind: str) -> None:
     key = _first(sheet, "num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
     if key is None:
         return
@@ -215,7 +213,7 @@ def _experts(sheet: Sheet, kind: str) -> None:
         sheet.assume("moe.router_score", "sigmoid")
 
 
-def _window(sheet: Sheet) -> None:
+def _window(sheet: FileEntries) -> None:
     defaults = models().get(str(sheet.value("model_type") or ""), {}).get("defaults", {})
     if boolean(sheet.value("use_sliding_window", defaults.get("use_sliding_window", True))) is False:
         why = "use_sliding_window is off"
@@ -226,7 +224,7 @@ def _window(sheet: Sheet) -> None:
         sheet.assume("model.sliding_window", None)
 
 
-def _rest(sheet: Sheet, kind: str) -> None:
+def _rest(sheet: FileEntries, kind: str) -> None:
     key = _first(sheet, "_attn_implementation", "attn_implementation")
     if key:
         word = str(sheet.value(key))

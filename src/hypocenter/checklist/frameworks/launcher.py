@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hypocenter.checklist.settling import framework
-from hypocenter.checklist.sheet import Sheet
+from hypocenter.checklist.file_entries import FileEntries, framework
 from hypocenter.checklist.words import number
 
 _PER_NODE = ("nproc_per_node", "num_gpus", "ntasks_per_node")
@@ -12,7 +11,7 @@ _ALL = ("num_processes", "worker_num", "ntasks", "np", "n")
 
 
 @framework("launcher")
-def settle(sheet: Sheet) -> None:
+def settle(sheet: FileEntries) -> None:
     """World size: processes of a node times nodes, or all of them at once."""
     for key in _ALL:
         if sheet.has(key) and (isinstance(number(sheet.value(key)), int) or not sheet.says(key)):

@@ -8,14 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 from hypocenter.checklist import mindspeed
-from hypocenter.checklist.configuration import Value
-from hypocenter.checklist.settling import framework
-from hypocenter.checklist.sheet import Sheet
+from hypocenter.checklist.checklist import Value
+from hypocenter.checklist.file_entries import FileEntries, framework
 from hypocenter.checklist.words import boolean, canonical, dtype, gated, number, whole
 
 
 @framework("megatron")
-def settle(sheet: Sheet) -> None:
+def settle(sheet: FileEntries) -> None:
     """Everything that more than one argument says."""
     _formats(sheet)
     _activation(sheet)
@@ -32,16 +31,16 @@ def settle(sheet: Sheet) -> None:
     mindspeed.settle(sheet)
 
 
-def _is_on(sheet: Sheet, key: str, default: bool = False) -> bool:
+def _is_on(sheet: FileEntries, key: str, default: bool = False) -> bool:
     return bool(boolean(sheet.value(key, default)))
 
 
-def _number(sheet: Sheet, key: str) -> Any:
+def _number(sheet: FileEntries, key: str) -> Any:
     found = whole(sheet.value(key))
     return found if isinstance(found, (int, float)) and not isinstance(found, bool) else None
 
 
-def _put(sheet: Sheet, item: str, value: Value, *keys: str, derived: str | None = None) -> None:
+def _put(sheet: FileEntries, item: str, value: Value, *keys: str, derived: str | None = None) -> None:
     """Said when any of the keys is there, else a default."""
     if any(sheet.has(key) for key in keys):
         sheet.set(item, value, *keys, derived=derived)
@@ -49,7 +48,7 @@ def _put(sheet: Sheet, item: str, value: Value, *keys: str, derived: str | None 
         sheet.assume(item, value, derived)
 
 
-def _formats(sheet: Sheet) -> None:
+def _formats(sheet: FileEntries) -> None:
     given = sheet.value("params_dtype")
     half = "float16" if _is_on(sheet, "fp16") else "bfloat16" if _is_on(sheet, "bf16") else None
     found = dtype(given) if given is not None else half or "float32"
@@ -78,7 +77,7 @@ def _unfused(softmax: bool) -> str | None:
     return None if softmax else "where attention is not fused; fused attention keeps its softmax in float32"
 
 
-def _reduction(sheet: Sheet, params: Value) -> None:
+def _reduction(sheet: FileEntries, params: Value) -> None:
     """Gradients are reduced and accumulated in float32 with bfloat16 unless it is said otherwise."""
     keys = ("grad_reduce_in_bf16", "accumulate_allreduce_grads_in_fp32", "main_grads_dtype")
     if _is_on(sheet, "grad_reduce_in_bf16"):
@@ -92,7 +91,7 @@ def _reduction(sheet: Sheet, params: Value) -> None:
         _put(sheet, "precision.grad_reduce_dtype", "float32" if turned_on else params, *keys, derived=derived)
 
 
-def _activation(sheet: Sheet) -> None:
+def _activation(sheet: FileEntries) -> None:
     item = "model.activation"
     keys = ("swiglu", "squared_relu", "openai_gelu", "quick_geglu")
     if _is_on(sheet, "swiglu"):
@@ -113,7 +112,7 @@ def _activation(sheet: Sheet) -> None:
         _put(sheet, item, "gelu", "bias_gelu_fusion", "add_bias_linear", *keys, derived=why)
 
 
-def _positions(sheet: Sheet) -> None:
+def _positions(sheet: FileEntries) -> None:
     kind = canonical("model.position_embedding", sheet.value("position_embedding_type", "learned_absolute"))
     keys = ("position_embedding_type", "use_rotary_position_embeddings", "add_position_embedding")
     if _is_on(sheet, "use_rotary_position_embeddings"):
@@ -141,7 +140,7 @@ def _positions(sheet: Sheet) -> None:
         sheet.assume("model.rope_scaling", "none")
 
 
-def _attention(sheet: Sheet) -> None:
+def _attention(sheet: FileEntries) -> None:
     heads = _number(sheet, "num_attention_heads")
     is_grouped = _is_on(sheet, "group_query_attention")
     if is_grouped:
@@ -162,14 +161,14 @@ def _attention(sheet: Sheet) -> None:
         sheet.assume("model.sliding_window", None)
 
 
-def _biases(sheet: Sheet) -> None:
+def _biases(sheet: FileEntries) -> None:
     on = _is_on(sheet, "add_bias_linear", True)
     for item in ("model.mlp_bias", "model.attention_output_bias"):
         _put(sheet, item, on, "add_bias_linear")
     _put(sheet, "model.qkv_bias", on or _is_on(sheet, "add_qkv_bias"), "add_qkv_bias", "add_bias_linear")
 
 
-def _sizes(sheet: Sheet) -> None:
+def _sizes(sheet: FileEntries) -> None:
     hidden = _number(sheet, "hidden_size")
     if hidden is not None and not sheet.says("ffn_hidden_size"):
         if sheet.said("model.activation") == "swiglu":
@@ -192,7 +191,7 @@ def _sizes(sheet: Sheet) -> None:
         sheet.set("model.padded_vocab_size", -(-vocab // multiple) * multiple, *keys, derived=why)
 
 
-def _experts(sheet: Sheet) -> None:
+def _experts(sheet: FileEntries) -> None:
     if not _number(sheet, "num_experts"):
         return
     kind = sheet.value("moe_router_load_balancing_type", "aux_loss")
@@ -209,7 +208,7 @@ def _experts(sheet: Sheet) -> None:
         sheet.assume("moe.expert_intermediate_size", size, "ffn_hidden_size")
 
 
-def _steps(sheet: Sheet) -> None:
+def _steps(sheet: FileEntries) -> None:
     """Samples as steps of the global batch."""
     batch = _number(sheet, "global_batch_size")
     total = _in_steps(sheet, "optimizer.total_steps", "train_iters", "train_samples", batch)
@@ -234,7 +233,7 @@ def _steps(sheet: Sheet) -> None:
     _put(sheet, "optimizer.weight_decay_schedule", style if is_constant else f"{style}:{ends}", *keys)
 
 
-def _in_steps(sheet: Sheet, item: str, steps: str, samples: str, batch: Any) -> Any:
+def _in_steps(sheet: FileEntries, item: str, steps: str, samples: str, batch: Any) -> Any:
     found = _number(sheet, steps)
     if found:
         sheet.set(item, found, steps)
@@ -250,7 +249,7 @@ def _in_steps(sheet: Sheet, item: str, steps: str, samples: str, batch: Any) -> 
     return found
 
 
-def _weights(sheet: Sheet) -> None:
+def _weights(sheet: FileEntries) -> None:
     _put(sheet, "weights.seed", number(sheet.value("seed", 1234)), "seed")
     _put(sheet, "data.seed", number(sheet.value("seed", 1234)), "seed")
     if sheet.says("init_method_xavier_uniform"):
@@ -260,7 +259,7 @@ def _weights(sheet: Sheet) -> None:
         sheet.set("weights.load_path", sheet.value("pretrained_checkpoint"), "pretrained_checkpoint")
 
 
-def _parallel(sheet: Sheet) -> None:
+def _parallel(sheet: FileEntries) -> None:
     tensor = _number(sheet, "tensor_model_parallel_size") or 1
     if sheet.has("sequence_parallel"):
         on = _is_on(sheet, "sequence_parallel")
@@ -285,7 +284,7 @@ def _parallel(sheet: Sheet) -> None:
     _put(sheet, "parallel.recompute", recompute or "none", *keys)
 
 
-def _interleaving(sheet: Sheet) -> None:
+def _interleaving(sheet: FileEntries) -> None:
     keys = ("virtual_pipeline_model_parallel_size", "num_virtual_stages_per_pipeline_rank")
     for key in keys:
         if sheet.says(key):
@@ -307,7 +306,7 @@ def _interleaving(sheet: Sheet) -> None:
         sheet.assume("parallel.virtual_pipeline", 1)
 
 
-def _data(sheet: Sheet) -> None:
+def _data(sheet: FileEntries) -> None:
     model, kind = sheet.value("tokenizer_model"), sheet.value("tokenizer_type")
     if sheet.has("tokenizer_model") or sheet.has("tokenizer_type") or sheet.has("vocab_file"):
         first = "tokenizer_model" if model is not None else "tokenizer_type" if kind is not None else "vocab_file"
@@ -322,7 +321,7 @@ def _data(sheet: Sheet) -> None:
         sheet.set("data.loader", sheet.value("dataloader_type"), "dataloader_type")
 
 
-def _fusions(sheet: Sheet) -> None:
+def _fusions(sheet: FileEntries) -> None:
     backend = str(sheet.value("attention_backend", "auto")).lower().rpartition(".")[2]
     is_local = sheet.value("transformer_impl", "transformer_engine") == "local"
     fused = _is_on(sheet, "use_flash_attn") or (not is_local and backend in ("auto", "flash", "fused"))

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypocenter.checklist.configuration import Value
-from hypocenter.checklist.entry import Entry, Given
-from hypocenter.checklist.settling import framework, part_of
-from hypocenter.checklist.sheet import Sheet
+from hypocenter.checklist.checklist import Entry, Given, Value
+from hypocenter.checklist.file_entries import FileEntries, framework, part_of
 from hypocenter.checklist.tables import read_toml, table
 from hypocenter.checklist.words import boolean, canonical, dtype, gated, number, whole
 
@@ -20,7 +18,7 @@ _PARALLEL = ("data_parallel", "model_parallel", "pipeline_stage", "context_paral
 
 
 @framework("mindformers")
-def settle(sheet: Sheet) -> None:
+def settle(sheet: FileEntries) -> None:
     """Everything that more than one key says, and the defaults of the model's configuration class."""
     kind = str(sheet.value(f"{_MODEL}type") or sheet.value(f"{_MODEL}model_type") or "")
     _model(sheet, kind)
@@ -34,16 +32,16 @@ def settle(sheet: Sheet) -> None:
     _defaults(sheet, kind)
 
 
-def _is_on(sheet: Sheet, key: str, default: bool = False) -> bool:
+def _is_on(sheet: FileEntries, key: str, default: bool = False) -> bool:
     return boolean(sheet.value(key, default)) is True
 
 
-def _number(sheet: Sheet, key: str) -> Any:
+def _number(sheet: FileEntries, key: str) -> Any:
     found = whole(sheet.value(key))
     return found if isinstance(found, (int, float)) and not isinstance(found, bool) else None
 
 
-def _defaults(sheet: Sheet, kind: str) -> None:
+def _defaults(sheet: FileEntries, kind: str) -> None:
     """The class's defaults go the same way as what is said; what then is new is assumed."""
     known: Any = read_toml("mindformers_models").get(kind)
     if known is None:
@@ -60,7 +58,7 @@ def _defaults(sheet: Sheet, kind: str) -> None:
         if (names.item_of(f"{_MODEL}{key}")[0] or f"{_MODEL}{key}") not in said
     ]
     own = [entry for entry in sheet.given.entries if entry.key.startswith(_MODEL) and entry.value is not None]
-    both = Sheet(Given(kind="", table="mindformers", entries=(*added, *own)), names)
+    both = FileEntries(Given(kind="", table="mindformers", entries=(*added, *own)), names)
     both.start()
     _model(both, kind)
     for item, setting in part_of(both).settings.items():
@@ -69,7 +67,7 @@ def _defaults(sheet: Sheet, kind: str) -> None:
         sheet.assume(item, value)
 
 
-def _model(sheet: Sheet, kind: str) -> None:
+def _model(sheet: FileEntries, kind: str) -> None:
     if kind:
         sheet.set("model.architecture", kind.removesuffix("Config").lower(), f"{_MODEL}type", f"{_MODEL}model_type")
     _formats(sheet)
@@ -89,7 +87,7 @@ def _model(sheet: Sheet, kind: str) -> None:
         sheet.set("model.sliding_window", None, f"{_MODEL}use_sliding_window", f"{_MODEL}sliding_window")
 
 
-def _formats(sheet: Sheet) -> None:
+def _formats(sheet: FileEntries) -> None:
     compute_key = f"{_MODEL}compute_dtype"
     if sheet.says(compute_key):
         value, why = sheet.value(compute_key), "the head computes in compute_dtype"
@@ -116,7 +114,7 @@ def _formats(sheet: Sheet) -> None:
             sheet.set("precision.residual_dtype", compute, f"{_MODEL}compute_dtype", derived="compute_dtype")
 
 
-def _activation(sheet: Sheet, kind: str) -> None:
+def _activation(sheet: FileEntries, kind: str) -> None:
     key = next((f"{_MODEL}{name}" for name in ("hidden_act", "activation_func") if sheet.says(f"{_MODEL}{name}")), None)
     if key is None:
         return
@@ -131,7 +129,7 @@ def _activation(sheet: Sheet, kind: str) -> None:
         sheet.set("model.activation", word, key)
 
 
-def _sizes(sheet: Sheet) -> None:
+def _sizes(sheet: FileEntries) -> None:
     hidden = _number(sheet, f"{_MODEL}hidden_size")
     if not sheet.says(f"{_MODEL}intermediate_size") and not sheet.says(f"{_MODEL}ffn_hidden_size") and hidden:
         multiple, factor = _number(sheet, f"{_MODEL}multiple_of"), _number(sheet, f"{_MODEL}ffn_dim_multiplier")
@@ -157,7 +155,7 @@ def _sizes(sheet: Sheet) -> None:
             sheet.set("model.max_position_embeddings", size, f"{_MODEL}seq_length", derived="seq_length")
 
 
-def _positions(sheet: Sheet) -> None:
+def _positions(sheet: FileEntries) -> None:
     names = ("extend_method", "scaling_factor", "rope_scaling")
     keys = [key for key in sheet.present() if key.startswith(tuple(f"{_MODEL}{name}" for name in names))]
     if not keys:
@@ -172,7 +170,7 @@ def _positions(sheet: Sheet) -> None:
         sheet.set("model.rope_scaling", f"{word}:{factor}" if factor is not None else str(word), *keys)
 
 
-def _biases(sheet: Sheet) -> None:
+def _biases(sheet: FileEntries) -> None:
     both = ("model.qkv_bias", "model.attention_output_bias")
     for name, items in (
         ("add_bias_linear", (*both, "model.mlp_bias")),
@@ -186,7 +184,7 @@ def _biases(sheet: Sheet) -> None:
                     sheet.set(item, sheet.value(key), key)
 
 
-def _optimizer(sheet: Sheet) -> None:
+def _optimizer(sheet: FileEntries) -> None:
     betas = sheet.value("optimizer.betas")
     if isinstance(betas, tuple) and len(betas) == 2:
         sheet.set("optimizer.beta1", betas[0], "optimizer.betas")
@@ -201,7 +199,7 @@ def _optimizer(sheet: Sheet) -> None:
             sheet.assume("optimizer.lr_schedule", "constant", "no lr_schedule is given")
 
 
-def _schedule(sheet: Sheet) -> None:
+def _schedule(sheet: FileEntries) -> None:
     total = _number(sheet, "lr_schedule.total_steps")
     if total is not None and total > 0:
         sheet.set("optimizer.total_steps", total, "lr_schedule.total_steps")
@@ -223,7 +221,7 @@ def _schedule(sheet: Sheet) -> None:
         sheet.forget("optimizer.warmup_steps")
 
 
-def _wrapper(sheet: Sheet) -> None:
+def _wrapper(sheet: FileEntries) -> None:
     use, most = "runner_wrapper.use_clip_grad", "runner_wrapper.max_grad_norm"
     if sheet.says(use):
         sheet.set("optimizer.clip_grad", sheet.value(most, 1.0) if _is_on(sheet, use) else 0.0, use, most)
@@ -240,7 +238,7 @@ def _wrapper(sheet: Sheet) -> None:
         sheet.set("precision.loss_scale", "none" if value == 1 else value, scale)
 
 
-def _batch(sheet: Sheet) -> None:
+def _batch(sheet: FileEntries) -> None:
     """One optimizer step is batch_size * data_parallel * copies * micro-batches, as base_trainer.py counts."""
     key = "runner_config.batch_size" if sheet.says("runner_config.batch_size") else "train_dataset.batch_size"
     if sheet.says(key):
@@ -265,7 +263,7 @@ def _batch(sheet: Sheet) -> None:
             sheet.set("batch.accumulation_steps", n * (copies or 1), *keys, derived=why)
 
 
-def _parallel(sheet: Sheet) -> None:
+def _parallel(sheet: FileEntries) -> None:
     if sheet.value("use_parallel") is not None and not _is_on(sheet, "use_parallel"):
         for name, item in zip(_PARALLEL, ("data", "tensor", "pipeline", "context", "expert"), strict=True):
             key = f"parallel_config.{name}"
@@ -283,7 +281,7 @@ def _parallel(sheet: Sheet) -> None:
         sheet.set("parallel.recompute", found, key, some)
 
 
-def _experts(sheet: Sheet) -> None:
+def _experts(sheet: FileEntries) -> None:
     factor = _number(sheet, "moe_config.capacity_factor")
     if factor is not None:
         why = "no token is dropped" if factor <= 0 else None
@@ -309,7 +307,7 @@ def _experts(sheet: Sheet) -> None:
         sheet.set("moe.expert_intermediate_size", sheet.value(key), key, derived="intermediate_size")
 
 
-def _rest(sheet: Sheet) -> None:
+def _rest(sheet: FileEntries) -> None:
     key = "train_dataset.seed" if sheet.says("train_dataset.seed") else "seed"
     if sheet.says(key) and not sheet.says("train_dataset.data_loader.config.seed"):
         sheet.set("data.seed", number(sheet.value(key)), key)

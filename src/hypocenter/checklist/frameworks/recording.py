@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from hypocenter.checklist.settling import framework
-from hypocenter.checklist.sheet import Sheet
+from hypocenter.checklist.file_entries import FileEntries, framework
 
 
 @framework("recording")
-def settle(sheet: Sheet) -> None:
+def settle(sheet: FileEntries) -> None:
     """The format of computation, betas, and the rate as it was at the first update."""
     autocast = sheet.value("settings.autocast")
     if autocast is not None:

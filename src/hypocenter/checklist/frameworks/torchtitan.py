@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypocenter.checklist.settling import framework
-from hypocenter.checklist.sheet import Sheet
+from hypocenter.checklist.file_entries import FileEntries, framework
 from hypocenter.checklist.tables import read_toml
 from hypocenter.checklist.words import number, product
 
 
 @framework("torchtitan")
-def settle(sheet: Sheet) -> None:
+def settle(sheet: FileEntries) -> None:
     """Batch, schedule, sharding; sizes by model and flavor."""
     _model(sheet)
     _batch(sheet)
@@ -21,7 +20,7 @@ def settle(sheet: Sheet) -> None:
         sheet.set("parallel.recompute", sheet.value("activation_checkpoint.mode"), "activation_checkpoint.mode")
 
 
-def _model(sheet: Sheet) -> None:
+def _model(sheet: FileEntries) -> None:
     if sheet.says("model.name"):
         sheet.set("model.architecture", sheet.value("model.name"), "model.name")
     if sheet.says("model.flavor"):
@@ -33,7 +32,7 @@ def _model(sheet: Sheet) -> None:
         sheet.set("precision.fp8", "float8", float8 or "model.converters")
 
 
-def _sizes(sheet: Sheet, name: str, flavor: str) -> None:
+def _sizes(sheet: FileEntries, name: str, flavor: str) -> None:
     """Sizes stand in torchtitan's code, by model and flavor."""
     model: dict[str, Any] = read_toml("torchtitan_models").get(name, {})
     for item, value in (model.get("facts", {}) | model.get(flavor, {})).items() if flavor in model else ():
@@ -42,7 +41,7 @@ def _sizes(sheet: Sheet, name: str, flavor: str) -> None:
         sheet.note(f"sizes of {name} {flavor} stand in torchtitan's code: give a config.json beside it, or a recording")
 
 
-def _batch(sheet: Sheet) -> None:
+def _batch(sheet: FileEntries) -> None:
     size: Any = number(sheet.value("training.global_batch_size"))
     if isinstance(size, int) and size > 0:
         sheet.set("batch.global_batch_size", size, "training.global_batch_size")
@@ -50,7 +49,7 @@ def _batch(sheet: Sheet) -> None:
         sheet.assume("batch.accumulation_steps", 1, "as no global batch size is given")
 
 
-def _schedule(sheet: Sheet) -> None:
+def _schedule(sheet: FileEntries) -> None:
     total: Any = number(sheet.value("training.steps", 10000))
     if sheet.says("lr_scheduler.decay_ratio") and isinstance(total, int):
         why = "a part of constant rate before the decay, as in WSD"
@@ -71,7 +70,7 @@ def _schedule(sheet: Sheet) -> None:
         sheet.set("optimizer.min_lr", product(factor, rate), key, derived=f"{key.rpartition('.')[2]} * lr")
 
 
-def _sharding(sheet: Sheet) -> None:
+def _sharding(sheet: FileEntries) -> None:
     """How many ranks share data, when both degrees are given as numbers; -1 is all that are left."""
     shard = _degree(sheet, "parallelism.data_parallel_shard_degree", "training.data_parallel_shard_degree",
                     "training.data_parallel_degree")  # fmt: skip
@@ -86,7 +85,7 @@ def _sharding(sheet: Sheet) -> None:
         sheet.set("parallel.data", n * max(1, copies[0]), *keys, derived=" * ".join(k.rpartition(".")[2] for k in keys))
 
 
-def _degree(sheet: Sheet, *keys: str) -> tuple[int, str | None]:
+def _degree(sheet: FileEntries, *keys: str) -> tuple[int, str | None]:
     key = next((key for key in keys if sheet.says(key)), None)
     found = number(sheet.value(key)) if key else None
     return (found if isinstance(found, int) else -1), key

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypocenter.checklist.settling import framework
-from hypocenter.checklist.sheet import Sheet
+from hypocenter.checklist.file_entries import FileEntries, framework
 from hypocenter.checklist.words import boolean, dtype, number, whole
 
 _FLASH = {"fa2": True, "fa3": True, "flash_attention_2": True, "sdpa": True, "eager": False, "disabled": False}
@@ -13,7 +12,7 @@ _SHARDS = {"full_shard": 3, "shard_grad_op": 2, "hybrid_shard": 3, "no_shard": 0
 
 
 @framework("training_arguments")
-def settle(sheet: Sheet) -> None:
+def settle(sheet: FileEntries) -> None:
     """Format, seeds, warm-up in steps, sharding, recomputation."""
     _format(sheet)
     _seeds(sheet)
@@ -22,12 +21,12 @@ def settle(sheet: Sheet) -> None:
     _rest(sheet)
 
 
-def _is_on(sheet: Sheet, key: str) -> bool:
+def _is_on(sheet: FileEntries, key: str) -> bool:
     value = sheet.value(key, False)
     return bool(boolean(value)) and value != "auto"
 
 
-def _format(sheet: Sheet) -> None:
+def _format(sheet: FileEntries) -> None:
     if _is_on(sheet, "bf16") or _is_on(sheet, "pure_bf16"):
         key = "bf16" if _is_on(sheet, "bf16") else "pure_bf16"
         sheet.set("precision.compute_dtype", "bfloat16", key)
@@ -43,7 +42,7 @@ def _format(sheet: Sheet) -> None:
         sheet.set("precision.params_dtype", dtype(sheet.value(key)), key)
 
 
-def _seeds(sheet: Sheet) -> None:
+def _seeds(sheet: FileEntries) -> None:
     if sheet.says("seed"):
         sheet.set("weights.seed", number(sheet.value("seed")), "seed")
     key = "data_seed" if sheet.says("data_seed") else "seed"
@@ -51,7 +50,7 @@ def _seeds(sheet: Sheet) -> None:
         sheet.set("data.seed", number(sheet.value(key)), key)
 
 
-def _steps(sheet: Sheet) -> None:
+def _steps(sheet: FileEntries) -> None:
     total: Any = whole(sheet.value("max_steps"))
     if isinstance(total, int) and total > 0:
         sheet.set("optimizer.total_steps", total, "max_steps")
@@ -75,7 +74,7 @@ def _steps(sheet: Sheet) -> None:
         sheet.set("optimizer.warmup_steps", steps or 0, "warmup_steps", "warmup_ratio")
 
 
-def _sharding(sheet: Sheet) -> None:
+def _sharding(sheet: FileEntries) -> None:
     if sheet.says("fsdp"):
         words = str(sheet.value("fsdp")).lower().replace(",", " ").split()
         stage = next(
@@ -90,7 +89,7 @@ def _sharding(sheet: Sheet) -> None:
             sheet.set("parallel.recompute", "full" if boolean(sheet.value(key)) is True else "none", key)
 
 
-def _rest(sheet: Sheet) -> None:
+def _rest(sheet: FileEntries) -> None:
     key = next((key for key in ("flash_attn", "attn_implementation", "flash_attention") if sheet.says(key)), None)
     if key and sheet.value(key) != "auto":
         word = str(sheet.value(key)).lower()

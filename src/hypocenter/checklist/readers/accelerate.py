@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hypocenter.checklist.catalogue import Source, reader
-from hypocenter.checklist.entry import Given
+from hypocenter.checklist.checklist import Given
 from hypocenter.checklist.nested import entries
 
 _KEYS = {"distributed_type", "compute_environment", "num_processes", "machine_rank", "num_machines", "mixed_precision"}

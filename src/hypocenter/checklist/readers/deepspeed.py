@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hypocenter.checklist.catalogue import Source, reader
-from hypocenter.checklist.entry import Given
+from hypocenter.checklist.checklist import Given
 from hypocenter.checklist.nested import entries
 
 _OWN = {"zero_optimization", "train_micro_batch_size_per_gpu", "zero_allow_untested_optimizer"}

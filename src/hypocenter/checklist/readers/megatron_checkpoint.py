@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from hypocenter.checklist.catalogue import Source, reader
-from hypocenter.checklist.configuration import Value
-from hypocenter.checklist.entry import ConfigurationError, Entry, Given
+from hypocenter.checklist.checklist import ConfigurationError, Entry, Given, Value
 from hypocenter.checklist.words import plain
 from hypocenter.compare.weights.archive import is_archive
 from hypocenter.compare.weights.checkpoint import CheckpointError
 from hypocenter.compare.weights.readers.torch_file import open_torch
-from hypocenter.compare.weights.unpickler import Bag, DType
+from hypocenter.compare.weights.unpickler import DType, PlainObject
 
 _FILES = ("common.pt", "model_optim_rng.pt", "model_rng.pt", "mp_rank_*/model_optim_rng.pt", "mp_rank_*/model_rng.pt")
 _LATEST = "latest_checkpointed_iteration.txt"
@@ -34,7 +33,7 @@ def read(source: Source) -> Given:
         raise ConfigurationError("no checkpoint with arguments", where=str(source.path), fix="give model_optim_rng.pt")
     content = _content(path)
     arguments = content.get("args") if isinstance(content, dict) else None
-    values = arguments.attributes if isinstance(arguments, Bag) else arguments
+    values = arguments.attributes if isinstance(arguments, PlainObject) else arguments
     if not isinstance(values, dict) or not values:
         raise ConfigurationError(
             "the checkpoint has no arguments", where=str(path), why="Megatron-LM keeps them under 'args'",
@@ -67,7 +66,7 @@ def _entries(values: dict[Any, Any], name: str) -> Iterator[Entry]:
 def _plain(found: Any) -> Value:
     if isinstance(found, DType):
         return found.name
-    if isinstance(found, Bag):
+    if isinstance(found, PlainObject):
         return found.kind.rpartition(".")[2]
     if isinstance(found, (list, tuple)):
         return plain([_plain(part) for part in found])

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from hypocenter.checklist.catalogue import Source, reader
-from hypocenter.checklist.entry import ConfigurationError, Entry, Given
+from hypocenter.checklist.checklist import ConfigurationError, Entry, Given
 from hypocenter.checklist.words import literal, plain
 
 _BEGINS = re.compile(r"-{8,} arguments -{8,}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hypocenter.checklist.catalogue import Source, reader
-from hypocenter.checklist.entry import Entry, Given
+from hypocenter.checklist.checklist import Entry, Given
 from hypocenter.checklist.nested import entries
 
 _SECTIONS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from hypocenter.checklist.entry import ConfigurationError
+from hypocenter.checklist.checklist import ConfigurationError
 
 
 class ShellError(ConfigurationError):

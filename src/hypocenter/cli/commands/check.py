@@ -17,8 +17,8 @@ from hypocenter.errors import HypocenterError
 from hypocenter.json_answer import to_json
 from hypocenter.nouns import Diagnosis, Severity
 from hypocenter.record.layout import DIAGNOSIS_FILE, DUMP_FOLDER
-from hypocenter.record.newest import newest_run
 from hypocenter.record.reader import open_run
+from hypocenter.record.whole_run import newest_run
 from hypocenter.report import catalogue
 from hypocenter.report.closing import closing
 from hypocenter.report.formats import terminal

@@ -10,13 +10,11 @@ import click
 
 from hypocenter.checklist.checklist import Checklist, Row
 from hypocenter.checklist.compare import compare
-from hypocenter.checklist.data.files.data_file import DataFile
-from hypocenter.checklist.data.files.opening import open_data_file
+from hypocenter.checklist.data.files.data_file import DataFile, open_data_file
 from hypocenter.checklist.data.files.rows import of_files
 from hypocenter.checklist.data.rows import of_batches
 from hypocenter.checklist.data.tokenizer import open_tokenizer
-from hypocenter.checklist.items.item import Items
-from hypocenter.checklist.items.loading import load
+from hypocenter.checklist.items.item import Items, load
 from hypocenter.checklist.reading import read
 from hypocenter.cli.answer_format import format_option, print_answer
 from hypocenter.errors import ConfigError

@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
+import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import click
 import msgspec
 
+from hypocenter.align.children import end
 from hypocenter.cli.answer_format import format_option, print_answer
 from hypocenter.cli.damage import tell_damage
-from hypocenter.cli.rerun import exhibits_of_rerun
 from hypocenter.cli.say import say
 from hypocenter.diagnose import cure
-from hypocenter.diagnose.exhibits import Exhibit, load
-from hypocenter.errors import BundleError
+from hypocenter.diagnose.judged_evidence import JudgedEvidence, decode, load
+from hypocenter.errors import BundleError, HypocenterError, NoRecordingError
+from hypocenter.nouns import Run
 from hypocenter.record.layout import EVIDENCE_FILE
 from hypocenter.record.reader import RecordedRun, open_run
 from hypocenter.report.cure import render
 from hypocenter.report.screen import screen_of, write
 
 EXIT_CODES = {"cured": 0, "no-cure": 1, "cannot-tell": 5}
+POLL_S = 0.5  # between two looks for the evidence
 
 
 @click.command("cure")
@@ -39,18 +46,18 @@ def command(run: Path, again: bool, rerun: bool, format_name: str) -> int:
     The search was done by replay when the step failed. If it was not, or did not end, the recorded program is run
     again up to that step. Exit code: 0 cured, 1 no cure, 4 nothing to read, 5 cannot tell.
     """
-    recording, exhibit = _opened(run)
+    recording, piece = _opened(run)
     why: tuple[str, ...] = ()
-    if again or (rerun and cure.needs_search(exhibit) and recording is not None and recording.run.command):
+    if again or (rerun and cure.needs_search(piece) and recording is not None and recording.run.command):
         if recording is None:
             raise BundleError(
                 "this bundle is not in a recording", where=str(run), why="what was run is not known", fix="give RUN"
             )
-        exhibit, why = _searched_again(recording, exhibit)
-    elif cure.needs_search(exhibit):
+        piece, why = _searched_again(recording, piece)
+    elif cure.needs_search(piece):
         why = ("the program was not run again" if not rerun else "the recording does not say what was run",)
     name = recording.run.name if recording is not None else run.resolve().name
-    found = cure.answer(name, exhibit, why)
+    found = cure.answer(name, piece, why)
     if format_name == "terminal":
         write(sys.stdout, render(found, screen_of(sys.stdout)))
     else:
@@ -59,7 +66,7 @@ def command(run: Path, again: bool, rerun: bool, format_name: str) -> int:
     return EXIT_CODES[found.status]
 
 
-def _opened(path: Path) -> tuple[RecordedRun | None, Exhibit | None]:
+def _opened(path: Path) -> tuple[RecordedRun | None, JudgedEvidence | None]:
     """The recording and its failure to cure. A bundle outside a recording has only the second.
 
     Raises:
@@ -78,16 +85,18 @@ def _opened(path: Path) -> tuple[RecordedRun | None, Exhibit | None]:
     return None, cure.chosen(_loaded([(0, path / EVIDENCE_FILE)], path.parent))
 
 
-def _loaded(files: list[tuple[int, Path]], run: Path) -> tuple[Exhibit, ...]:
-    exhibits = load(files, run)
-    if not exhibits.found:
-        raise BundleError("the bundle cannot be read", where=str(files[0][1]), why="; ".join(exhibits.notes))
-    return exhibits.found
+def _loaded(files: list[tuple[int, Path]], run: Path) -> tuple[JudgedEvidence, ...]:
+    pieces = load(files, run)
+    if not pieces.found:
+        raise BundleError("the bundle cannot be read", where=str(files[0][1]), why="; ".join(pieces.notes))
+    return pieces.found
 
 
-def _searched_again(recording: RecordedRun, before: Exhibit | None) -> tuple[Exhibit | None, tuple[str, ...]]:
+def _searched_again(
+    recording: RecordedRun, before: JudgedEvidence | None
+) -> tuple[JudgedEvidence | None, tuple[str, ...]]:
     """The failure with what a full search in a new run found, kept in the recording where it is the same failure."""
-    after = cure.chosen(exhibits_of_rerun(recording.run))
+    after = cure.chosen(evidence_of_rerun(recording.run))
     if after is None:
         return before, ("the program was run again, and no step failed",)
     if before is None:
@@ -105,9 +114,9 @@ def _searched_again(recording: RecordedRun, before: Exhibit | None) -> tuple[Exh
     return replace(before, evidence=evidence, finding=replace(before.finding, remedy=remedy)), why
 
 
-def _store(recording: RecordedRun, exhibit: Exhibit, evidence: object) -> None:
+def _store(recording: RecordedRun, piece: JudgedEvidence, evidence: object) -> None:
     """Put the evidence in place whole; a directory that cannot be written to is only told about."""
-    path = recording.directory / (exhibit.finding.bundle or "") / EVIDENCE_FILE
+    path = recording.directory / (piece.finding.bundle or "") / EVIDENCE_FILE
     temporary = path.with_name(f".{path.name}-{os.getpid()}")
     try:
         temporary.write_bytes(msgspec.json.encode(evidence))
@@ -116,3 +125,82 @@ def _store(recording: RecordedRun, exhibit: Exhibit, evidence: object) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         say(f"warning[not-written]: {path} was not written: {error.strerror or error}")
+
+
+class RerunError(HypocenterError):
+    """The recorded program cannot be run again."""
+
+    slug = "cannot-rerun"
+
+
+def evidence_of_rerun(run: Run) -> tuple[JudgedEvidence, ...]:
+    """Run it again, with a full search at the first failure, and end it then. Its output goes to stderr.
+
+    Raises:
+        RerunError: the recording does not say what was run, or the folder is gone.
+    """
+    folder = _checked(run)
+    with tempfile.TemporaryDirectory(prefix="hypocenter-cure-") as scratch:
+        out = Path(scratch) / "run"
+        words = [
+            sys.executable,
+            "-m",
+            "hypocenter",
+            "run",
+            "--out",
+            str(out),
+            "--cure",
+            "full",
+            *_level(run),
+            *run.command,
+        ]
+        say(f"running again until the step that failed: {shlex.join(run.command)}  (in {folder})")
+        child = subprocess.Popen(words, cwd=folder, stdout=2, start_new_session=True, env=_environment())
+        try:
+            while child.poll() is None and not _is_searched(out):
+                time.sleep(POLL_S)
+        finally:
+            end(child)
+        try:
+            recording = open_run(out)
+        except NoRecordingError:
+            return ()
+        return load(recording.evidence_files(), out).found
+
+
+def _checked(run: Run) -> Path:
+    folder = Path(run.folder) if run.folder else Path.cwd()
+    if not run.command:
+        raise RerunError(
+            "the recording does not say what was run",
+            where=run.name,
+            fix="record again with hypocenter run --cure full PROGRAM",
+        )
+    if not folder.is_dir():
+        raise RerunError(
+            "the program cannot be run again here",
+            where=str(folder),
+            why="the folder it was started in does not exist on this machine",
+            fix="run this command where the program was recorded",
+        )
+    return folder
+
+
+def _environment() -> dict[str, str]:
+    """This process's own, with the folders of PYTHONPATH as they are seen from here; no options of another session."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HYPOCENTER_")}
+    folders = [folder for folder in kept.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    return kept | {"PYTHONPATH": os.pathsep.join(str(Path(folder).absolute()) for folder in folders)}
+
+
+def _level(run: Run) -> Sequence[str]:
+    level = run.config.get("level")
+    return ("--level", level) if level in ("sentinel", "modules") else ()
+
+
+def _is_searched(out: Path) -> bool:
+    for path in out.glob(f"rank-*/bundles/*/{EVIDENCE_FILE}"):
+        with contextlib.suppress(OSError, ValueError):  # half written
+            if decode(path.read_bytes()).cure is not None:
+                return True
+    return False

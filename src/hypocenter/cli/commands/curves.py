@@ -14,7 +14,7 @@ from hypocenter.compare.curves.catalogue import read_curve
 from hypocenter.compare.curves.compare import compare_curves
 from hypocenter.compare.curves.comparison import CurveComparison, Limits
 from hypocenter.errors import ConfigError
-from hypocenter.report.curves import picture, screen_text
+from hypocenter.report import curves_picture, curves_screen
 from hypocenter.report.screen import can_draw, screen_of, write
 
 EXIT = {"accepted": 0, "departed": 1, "cannot-tell": 5}
@@ -48,14 +48,14 @@ def command(
     refuse_existing(plot, "chart", flag="--plot", force=force)
     found = compare_logs(baseline, candidate, noise, kind=kind, offset=offset, limits=limits)
     if plot is not None:
-        write_file(plot, picture.document(found), "chart", flag="--plot")
+        write_file(plot, curves_picture.document(found), "chart", flag="--plot")
     return answer(found, format_name)
 
 
 def answer(found: CurveComparison, format_name: str) -> int:
     """Print it; the exit code."""
     if format_name == "terminal":
-        write(sys.stdout, screen_text.render(found, screen_of(sys.stdout), can_draw=can_draw(sys.stdout)))
+        write(sys.stdout, curves_screen.render(found, screen_of(sys.stdout), can_draw=can_draw(sys.stdout)))
     else:
         print_answer("curves", found, format_name)
     return EXIT[found.status]

@@ -13,22 +13,22 @@ import click
 from hypocenter import schedule
 from hypocenter.cli.answer_format import format_option, print_answer
 from hypocenter.cli.commands import curves
-from hypocenter.cli.comparison_page import write_page
 from hypocenter.cli.damage import tell_damage
 from hypocenter.cli.output_file import refuse_existing, write_file
 from hypocenter.compare.comparison import Comparison
 from hypocenter.compare.curves.catalogue import is_log
+from hypocenter.compare.curves.of_runs import curves_of_runs
 from hypocenter.compare.engine import compare_runs
-from hypocenter.compare.options import Options
+from hypocenter.compare.judged_steps import Options, first_step_of
 from hypocenter.compare.pairing.manual_map import draft_map, read_map
-from hypocenter.compare.values.answer import values_of
-from hypocenter.compare.values.measured import Measured, measured
+from hypocenter.compare.values.measured import Measured, measured, values_of
 from hypocenter.compare.verdict import BUDGET
 from hypocenter.errors import ConfigError
-from hypocenter.record.reader import open_run
+from hypocenter.record.reader import RecordedRun, open_run
 from hypocenter.report import value_table, wording
 from hypocenter.report.answer.rendering import FORMATS
-from hypocenter.report.comparison import catalogue, terminal
+from hypocenter.report.comparison import catalogue, html, terminal
+from hypocenter.report.comparison.page.payload import Material
 from hypocenter.report.screen import screen_of, write
 
 EXIT = {"same": 0, "diverged": 1, "cannot-tell": 5}
@@ -161,3 +161,26 @@ def _next(baseline: Path, candidate: Path, found: Comparison, *, has_noise: bool
     write(sys.stderr, f"next: {wording.command(*words)}\n")
     if found.status == "diverged" and found.cause in (None, "unknown"):  # settings are recorded, and may tell it
         write(sys.stderr, f"next: {wording.command('checklist', str(baseline), str(candidate))}\n")
+
+
+def write_page(
+    target: Path, found: Comparison, runs: tuple[RecordedRun, RecordedRun], options: Options, words: list[str]
+) -> None:
+    """Write the page of a comparison, and say how large it is.
+
+    Args:
+        runs: baseline and candidate.
+        options: those that `found` was made with.
+        words: of the command line that makes the page again, without the program's name.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    noise = [run.directory for run in options.noise]
+    material = Material(
+        scene=first_step_of(found, *runs, options), facts=(runs[0].facts(), runs[1].facts()),
+        curves=curves_of_runs(runs[0].directory, runs[1].directory, noise), command=wording.command(*words),
+    )  # fmt: skip
+    text = html.render(found, material)
+    write_file(target, text, "report", flag="--report")
+    write(sys.stderr, f"wrote {target} ({wording.byte_size(len(text.encode()))}); open it in a browser\n")

@@ -20,8 +20,7 @@ from hypocenter.doctor.gather import ALL_S, switches, this_machine
 from hypocenter.doctor.machine import Machine
 from hypocenter.doctor.settings import examine_settings, snapshot
 from hypocenter.errors import ConfigError
-from hypocenter.report import manuals, wording
-from hypocenter.report.doctor import terminal
+from hypocenter.report import doctor_screen, manuals, wording
 from hypocenter.report.screen import can_draw, screen_of, write
 
 EXIT = {"healthy": 0, "problems": 1, "cannot-tell": 5}
@@ -122,7 +121,7 @@ def _print(found: Answer, format_name: str) -> int:
     if format_name != "terminal":
         print_answer("doctor", found, format_name)
         return EXIT[found.status]
-    write(sys.stdout, terminal.render(found, screen_of(sys.stdout), can_draw=can_draw(sys.stdout)))
+    write(sys.stdout, doctor_screen.render(found, screen_of(sys.stdout), can_draw=can_draw(sys.stdout)))
     pages = {**manuals.checks(), **manuals.doctor_settings()}
     worst = next((check.code for check in found.checks if check.status == "problem" and check.code in pages), None)
     if worst is not None:

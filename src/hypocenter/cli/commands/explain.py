@@ -10,9 +10,9 @@ import click
 from hypocenter.cli.answer_format import format_option, print_answer
 from hypocenter.errors import UnknownNameError
 from hypocenter.manual import Manual
-from hypocenter.report import manual_page, manuals, wording
-from hypocenter.report.nearest import nearest
+from hypocenter.report import manuals, wording
 from hypocenter.report.screen import screen_of, write
+from hypocenter.report.wording import nearest
 
 
 @click.command("explain")
@@ -28,7 +28,7 @@ def command(name: str, format_name: str) -> None:
         found = {"schema": "hypocenter.manual/1", "status": "found", "kind": kind, "name": title, **asdict(page)}
         print_answer("explain", found, format_name)
         return
-    write(sys.stdout, manual_page.render(kind, title, page, screen_of(sys.stdout)))
+    write(sys.stdout, manuals.render(kind, title, page, screen_of(sys.stdout)))
 
 
 def find(name: str) -> tuple[str, str, Manual]:
@@ -37,7 +37,7 @@ def find(name: str) -> tuple[str, str, Manual]:
     Raises:
         UnknownNameError: nobody knows the name; tells the nearest.
     """
-    shelves = {kind: pages() for kind, pages in manuals.SHELVES.items()}
+    shelves = {kind: pages() for kind, pages in manuals.PAGES.items()}
     for kind, pages in shelves.items():
         for title, page in pages.items():
             if title.lower() == name.lower():

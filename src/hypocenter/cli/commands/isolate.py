@@ -10,7 +10,7 @@ import click
 from hypocenter.cli.answer_format import format_option, print_answer
 from hypocenter.cli.damage import tell_damage
 from hypocenter.compare.isolation.isolate import isolate
-from hypocenter.compare.options import Options
+from hypocenter.compare.judged_steps import Options
 from hypocenter.compare.pairing.manual_map import read_map
 from hypocenter.record.reader import open_run
 from hypocenter.report import isolation, wording

@@ -22,7 +22,7 @@ from hypocenter.report.screen import write
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shelf:
+class Kind:
     """One kind of thing, its entries with a line about each, and those that did not load."""
 
     kind: str
@@ -43,18 +43,18 @@ def command(as_json: bool) -> None:
     write(sys.stderr, "next: hypocenter explain HC101\n")
 
 
-def shelves() -> Iterator[Shelf]:
+def shelves() -> Iterator[Kind]:
     """Everything there is, one shelf per kind."""
-    for kind, pages in manuals.SHELVES.items():
+    for kind, pages in manuals.PAGES.items():
         entries = {name: page.message for name, page in pages().items()}
-        yield Shelf(kind=f"{kind}s", entries=entries, broken=manuals.broken(kind))
+        yield Kind(kind=f"{kind}s", entries=entries, broken=manuals.broken(kind))
     formats = catalogue.load()
-    yield Shelf(kind="formats", entries={n: f.about for n, f in formats.by_name.items()}, broken=formats.broken)
+    yield Kind(kind="formats", entries={n: f.about for n, f in formats.by_name.items()}, broken=formats.broken)
     dumps = {name: entry.about for name, entry in IMPORTERS.entries().items()}
-    yield Shelf(kind="importers", entries=dumps, broken=tuple(IMPORTERS.broken))
-    yield Shelf(kind="sinks", entries=_sinks())
+    yield Kind(kind="importers", entries=dumps, broken=tuple(IMPORTERS.broken))
+    yield Kind(kind="sinks", entries=_sinks())
     defaults = Config()
-    yield Shelf(kind="options", entries={f.name: f"default {getattr(defaults, f.name)!r}" for f in fields(Config)})
+    yield Kind(kind="options", entries={f.name: f"default {getattr(defaults, f.name)!r}" for f in fields(Config)})
 
 
 def _sinks() -> dict[str, str]:
@@ -67,7 +67,7 @@ def _sinks() -> dict[str, str]:
     return about
 
 
-def _in_words(shelf: Shelf) -> Iterator[str]:
+def _in_words(shelf: Kind) -> Iterator[str]:
     yield f"{shelf.kind} ({len(shelf.entries)})"
     if shelf.entries:
         yield from (f"  {line}" for line in aligned(list(shelf.entries.items())))

@@ -23,24 +23,35 @@ from hypocenter import deterministic, launcher
 from hypocenter.cli.child import Ended, StartError, die_by, run_child, signals_held
 from hypocenter.cli.config_options import config_options, given
 from hypocenter.cli.group import did_you_mean
-from hypocenter.cli.imposed import require_readable
-from hypocenter.cli.program import argv_of
-from hypocenter.cli.program_command import ProgramCommand
-from hypocenter.cli.purposes import PURPOSES, in_words
+from hypocenter.cli.program import ProgramCommand, argv_of
 from hypocenter.cli.say import say
 from hypocenter.config import Config, resolve, to_json
-from hypocenter.errors import UnknownNameError
+from hypocenter.errors import ConfigError, HypocenterError, UnknownNameError
 from hypocenter.nouns import Severity
 from hypocenter.record.layout import REFUSED_FILE, new_run_directory, rank_directories
 from hypocenter.record.run_file import EndStatus, finish_run, start_run
 from hypocenter.record.shared_directory import await_others, note_end, shared_run_directory
 
+PURPOSES: Mapping[str, Mapping[str, Any]] = {
+    # differences between two programs show in the first steps; ten, so that the optimizer's have time to grow
+    "diff": {
+        "level": "modules", "sketch": True, "schedule": "0-9", "param_schedule": "0-10", "calibrate": "0-9",
+    },
+}  # fmt: skip
+"""Options by purpose. They stand above the environment and the option file, and below what is typed beside them."""
 SHIM = Path(hypocenter.__file__).with_name("boot") / "shim"
 REACHED_FILE, WARNED_FILE = ".reached", ".warned"  # boot/post_import.py writes them
 SEVERITIES: tuple[Severity, ...] = ("note", "warning", "error")
 REFUSED, NOTHING_TO_READ, CANNOT_TELL = 2, 4, 5
 _ABOVE_SENTINEL = ("schedule", "param_schedule", "sites", "exclude", "sketch", "histogram")  # options of the levels
 _OTHERS_S = 10.0  # the first task waits for the others' last rows; SLURM kills a step 30 s after it was told to end
+
+
+def in_words(purpose: str) -> str:
+    """The flags that a purpose stands for, as one would type them."""
+    flags = (f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}")
+             for name, value in PURPOSES[purpose].items())  # fmt: skip
+    return " ".join(flags)
 
 
 @click.command(
@@ -231,3 +242,34 @@ def _short(directory: Path) -> str:
     """The path as one would type it from here."""
     relative = os.path.relpath(directory)
     return str(directory) if relative.startswith("..") else relative
+
+
+def require_readable(config: Config) -> None:
+    """Raise ConfigError where a checkpoint, map or recording that is to be imposed cannot be used."""
+    try:
+        if config.weights_map:
+            from hypocenter.compare.pairing.manual_map import read_map
+
+            read_map(config.weights_map)
+        if config.initial_weights:
+            from hypocenter.compare.weights.catalogue import read_checkpoint
+
+            read_checkpoint(config.initial_weights)
+        if config.gradients_from:
+            _require_gradients(config.gradients_from)
+    except ConfigError:
+        raise
+    except HypocenterError as error:
+        raise ConfigError(error.what, where=error.where, why=error.why, fix=error.fix) from error
+
+
+def _require_gradients(path: str) -> None:
+    from hypocenter.compare.updates.recorded import RecordedUpdates
+    from hypocenter.record.reader import open_run
+
+    if not RecordedUpdates(open_run(path)).steps:
+        raise ConfigError(
+            "the recording holds no gradients", where=f"--gradients-from {Path(path)}",
+            why="only level tensors keeps them, at the steps of its schedule",
+            fix="record it with `hypocenter run --level tensors --schedule 0,1 ...`",
+        )  # fmt: skip

@@ -10,8 +10,8 @@ import click
 
 from hypocenter.errors import UnknownNameError
 from hypocenter.json_answer import published
-from hypocenter.report.nearest import nearest
 from hypocenter.report.screen import write
+from hypocenter.report.wording import nearest
 
 ANSWERS = {
     "alignment": "hypocenter.align.alignment:Alignment",
@@ -22,11 +22,11 @@ ANSWERS = {
     "determinism": "hypocenter.compare.repeats.answer:Determinism",
     "diagnosis": "hypocenter.nouns:Diagnosis",
     "doctor": "hypocenter.doctor.answer:Answer",
-    "error": "hypocenter.cli.error_answer:ErrorAnswer",
+    "error": "hypocenter.cli.entry:ErrorAnswer",
     "headroom": "hypocenter.report.headroom.json:Headroom",
     "isolation": "hypocenter.compare.isolation.isolated:Isolation",
-    "values": "hypocenter.compare.values.answer:Values",
-    "weights": "hypocenter.compare.weights.comparison:WeightsComparison",
+    "values": "hypocenter.compare.values.measured:Values",
+    "weights": "hypocenter.compare.weights.diff:WeightsComparison",
 }
 """Answers by the name in their `schema`: `hypocenter.curves/1` is that of `curves`."""
 

@@ -15,13 +15,13 @@ from hypocenter.cli.answer_format import format_option, print_answer
 from hypocenter.cli.damage import require_rows, tell_damage
 from hypocenter.errors import ConfigError
 from hypocenter.record.reader import RecordedRun, open_run
-from hypocenter.report import diary, frames, rank_table, rows, sites, values, wording
+from hypocenter.report import diary, frames, rank_table, sites, values, wording
 from hypocenter.report.columns import cut_rows
+from hypocenter.report.frames import microbatch_to_show
 from hypocenter.report.rank_states import rank_states
 from hypocenter.report.screen import write
 from hypocenter.report.selected import first_values, logical, selected
 from hypocenter.report.selection import Selection
-from hypocenter.report.spot import spot_of
 from hypocenter.report.whereabouts_table import whereabouts_table
 
 MOST_ROWS = 200  # lines on a screen before the rest is counted
@@ -90,7 +90,7 @@ def _sql(recording: RecordedRun, asked: _Asked) -> None:
     from hypocenter.record.query import sql  # loads DuckDB, which no other view needs
 
     assert asked.query is not None
-    _emit("sql", rows.as_dicts(sql(recording, asked.query)), rows.in_words, asked)
+    _emit("sql", values.as_dicts(sql(recording, asked.query)), values.query_in_words, asked)
     _next(asked.run, "--sql", "describe readings")
 
 
@@ -146,7 +146,7 @@ def _emit(
 ) -> None:  # fmt: skip
     """Print a sequence or an Arrow table of rows, at most as many as were asked for and `n`; as JSON all."""
     if asked.format_name != "terminal":
-        _print_answer(what, rows.plain(found), asked)
+        _print_answer(what, values.plain(found), asked)
         return
     n, most = len(found) if n is None else n, asked.most
     shown = found.slice(0, most) if isinstance(found, pa.Table) else found[:most]
@@ -162,7 +162,7 @@ def _frames(recording: RecordedRun, asked: _Asked) -> None:
     wanted = asked.wanted
     table = selected(recording, wanted, phases=("forward", "param"))
     require_rows(table.num_rows, recording)
-    spot = spot_of(table)
+    spot = microbatch_to_show(table)
     if spot is None:
         raise ConfigError(
             "no module frames were recorded here",

@@ -21,9 +21,8 @@ from hypocenter.compare.weights.elements import CASTABLE
 from hypocenter.compare.weights.match import match_checkpoints
 from hypocenter.compare.weights.targets import NAMINGS, planned
 from hypocenter.errors import ConfigError
-from hypocenter.report import wording
+from hypocenter.report import weights_screen, wording
 from hypocenter.report.screen import screen_of, write
-from hypocenter.report.weights import screen_text
 
 EXIT = {"same": 0, "diverged": 1, "cannot-tell": 5}
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
@@ -43,7 +42,7 @@ def command() -> None:
 @_MAP
 @click.option("--ulp", type=click.IntRange(0), default=ULP, show_default=True, metavar="N",
               help="Units in the last place, of the coarser format, that count as agreement.")  # fmt: skip
-@click.option("--limit", type=click.IntRange(0), default=screen_text.ROWS, show_default=True, metavar="N",
+@click.option("--limit", type=click.IntRange(0), default=weights_screen.ROWS, show_default=True, metavar="N",
               help="Rows shown of each table; 0 for all.")  # fmt: skip
 @format_option()
 def diff(baseline: Path, candidate: Path, map_file: Path | None, ulp: int, limit: int, format_name: str) -> int:
@@ -55,7 +54,7 @@ def diff(baseline: Path, candidate: Path, map_file: Path | None, ulp: int, limit
     if format_name != "terminal":
         print_answer("weights diff", found, format_name)
     else:
-        write(sys.stdout, screen_text.render(found, screen_of(sys.stdout), limit))
+        write(sys.stdout, weights_screen.render(found, screen_of(sys.stdout), limit))
         if found.unmatched_baseline and found.unmatched_candidate:
             say(f"next: {wording.command('weights', 'map', str(baseline), str(candidate), '-o', 'map.toml')}")
     return EXIT[found.status]

@@ -9,6 +9,7 @@ import numpy as np
 
 from hypocenter.compare.curves import checks as rules
 from hypocenter.compare.curves.align import align, better_lag, origin
+from hypocenter.compare.curves.checks import SHOWN, spikes_of_both
 from hypocenter.compare.curves.comparison import (
     Check,
     CurveComparison,
@@ -16,17 +17,17 @@ from hypocenter.compare.curves.comparison import (
     Departure,
     Limits,
     Schedule,
+    Track,
 )
-from hypocenter.compare.curves.curve import Curve
+from hypocenter.compare.curves.curve import Curve, Values
 from hypocenter.compare.curves.evidence import FEWEST, Evidence, gather
 from hypocenter.compare.curves.schedule import compare_schedules
-from hypocenter.compare.curves.spikes import SHOWN, spikes_of_both
 from hypocenter.compare.curves.statistics import change_point
-from hypocenter.compare.curves.track import track_of
 from hypocenter.compare.curves.verdict import answer, next_steps
 
 _FACTORS_MOST = 4  # decimals of a grad norm's factor
 _STEADY = 0.02  # spread of the logarithm of a factor that is one
+POINTS = 240  # wider than a sparkline and a small chart
 
 
 def compare_curves(
@@ -245,3 +246,20 @@ def _nothing(baseline: Curve, candidate: Curve, repeats: list[Curve], shift: int
         candidate=_side(candidate), noise=tuple(map(_side, repeats)), offset=shift, n_aligned=n, why=tuple(why),
         notes=tuple(notes),
     )  # fmt: skip
+
+
+def track_of(found: Evidence) -> Track:
+    """Baseline, candidate, difference and floor over at most 240 spans of steps."""
+    pair, n = found.pair, len(found.pair.steps)
+    edges = np.unique(np.linspace(0, n, min(n, POINTS) + 1).astype(int))
+    floor = np.concatenate((np.full(n - len(found.floor), found.floor[0]), found.floor))
+    return Track(
+        steps=tuple(int(pair.steps[stop - 1]) for stop in edges[1:]), baseline=_means(pair.baseline, edges),
+        candidate=_means(pair.candidate, edges), difference=_means(found.difference, edges),
+        floor=_means(floor, edges),
+    )  # fmt: skip
+
+
+def _means(values: Values, edges: np.ndarray) -> tuple[float, ...]:
+    total = np.concatenate(([0.0], np.cumsum(values)))
+    return tuple(float(mean) for mean in (total[edges[1:]] - total[edges[:-1]]) / np.diff(edges))

@@ -10,11 +10,10 @@ import numpy as np
 
 from hypocenter.compare.curves.align import align
 from hypocenter.compare.curves.catalogue import read_curve
-from hypocenter.compare.curves.compare import compare_curves
+from hypocenter.compare.curves.compare import POINTS, compare_curves
 from hypocenter.compare.curves.comparison import CurveComparison, Limits, Track
 from hypocenter.compare.curves.curve import Curve, Values
 from hypocenter.compare.curves.evidence import FEWEST, gather
-from hypocenter.compare.curves.track import POINTS
 from hypocenter.errors import HypocenterError
 
 NAMES = {"loss": "loss", "grad_norm": "grad norm"}

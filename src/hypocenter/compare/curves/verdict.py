@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from hypocenter.compare.curves.comparison import Check, CurveVerdict
-from hypocenter.compare.curves.drift import grows
 from hypocenter.compare.curves.evidence import Evidence
+from hypocenter.compare.curves.noise import grows
 from hypocenter.compare.curves.statistics import change_point
 from hypocenter.nouns import Confidence
 

@@ -19,8 +19,8 @@ When it is wrong
 from __future__ import annotations
 
 from hypocenter.compare.case import Case, Values
-from hypocenter.compare.clues import attributes_apart
 from hypocenter.compare.comparison import Fit
+from hypocenter.compare.fit_evidence import attributes_apart
 from hypocenter.compare.fitting import fit
 from hypocenter.record.facts_file import ModuleFacts
 

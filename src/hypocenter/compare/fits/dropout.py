@@ -17,8 +17,8 @@ When it is wrong
 from __future__ import annotations
 
 from hypocenter.compare.case import Case
-from hypocenter.compare.clues import attributes_apart, say
 from hypocenter.compare.comparison import Fit
+from hypocenter.compare.fit_evidence import attributes_apart, say
 from hypocenter.compare.fitting import fit
 
 

@@ -18,8 +18,8 @@ When it is wrong
 from __future__ import annotations
 
 from hypocenter.compare.case import Case
-from hypocenter.compare.clues import are_queries_and_keys_shuffled, is_at_start, is_shuffled, outputs_of
 from hypocenter.compare.comparison import Fit
+from hypocenter.compare.fit_evidence import are_queries_and_keys_shuffled, is_at_start, is_shuffled, outputs_of
 from hypocenter.compare.fitting import fit
 
 _ATTENTION = ("attn", "attention", "qkv", "q_proj", "k_proj", "v_proj", "o_proj", "head")

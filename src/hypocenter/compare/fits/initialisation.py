@@ -18,8 +18,8 @@ When it is wrong
 from __future__ import annotations
 
 from hypocenter.compare.case import Case, PairedRow
-from hypocenter.compare.clues import is_at_start, is_shuffled
 from hypocenter.compare.comparison import Fit
+from hypocenter.compare.fit_evidence import is_at_start, is_shuffled
 from hypocenter.compare.fitting import fit
 
 _UNRELATED = 0.2  # cosine of two independent draws, as a sketch of 256 numbers estimates it: 3 deviations

@@ -22,8 +22,8 @@ from __future__ import annotations
 import math
 
 from hypocenter.compare.case import Case, PairedRow
-from hypocenter.compare.clues import squared_difference
 from hypocenter.compare.comparison import Fit
+from hypocenter.compare.fit_evidence import squared_difference
 from hypocenter.compare.fitting import fit
 from hypocenter.nouns import Confidence
 

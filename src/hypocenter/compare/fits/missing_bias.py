@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hypocenter.compare.case import Case, PairedRow
-from hypocenter.compare.clues import is_at_start, parameter_card, squared_difference
 from hypocenter.compare.comparison import Fit, SiteCard
+from hypocenter.compare.fit_evidence import is_at_start, parameter_card, squared_difference
 from hypocenter.compare.fitting import fit
 from hypocenter.summary.sketch import ROW_SEED, WIDTH, K, signs
 

@@ -21,8 +21,8 @@ from __future__ import annotations
 import math
 
 from hypocenter.compare.case import Case
-from hypocenter.compare.clues import attributes_apart, say
 from hypocenter.compare.comparison import Fit
+from hypocenter.compare.fit_evidence import attributes_apart, say
 from hypocenter.compare.fitting import fit
 
 _USUAL = (1e-12, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)

@@ -21,8 +21,8 @@ from __future__ import annotations
 import math
 
 from hypocenter.compare.case import Case, PairedRow, Values
-from hypocenter.compare.clues import is_at_start, parameter_row, squared_difference
 from hypocenter.compare.comparison import Fit
+from hypocenter.compare.fit_evidence import is_at_start, parameter_row, squared_difference
 from hypocenter.compare.fitting import fit
 
 _NEAR = 0.2  # relative: rows are not all normalised alike when inputs are small, and biases add a little

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 from hypocenter.compare.case import Case
-from hypocenter.compare.clues import say
 from hypocenter.compare.comparison import Confidence, Fit
+from hypocenter.compare.fit_evidence import say
 from hypocenter.compare.fitting import fit
 from hypocenter.nouns import OperatorCall
 

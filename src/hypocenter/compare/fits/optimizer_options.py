@@ -18,8 +18,8 @@ When it is wrong
 from __future__ import annotations
 
 from hypocenter.compare.case import Case
-from hypocenter.compare.clues import options_apart, say
 from hypocenter.compare.comparison import Fit
+from hypocenter.compare.fit_evidence import options_apart, say
 from hypocenter.compare.fitting import fit
 
 _WITHOUT_EFFECT = frozenset({

@@ -19,8 +19,8 @@ from __future__ import annotations
 
 from hypocenter.compare.case import Case, PairedRow
 from hypocenter.compare.comparison import Fit
+from hypocenter.compare.fit_evidence import held_in
 from hypocenter.compare.fitting import fit
-from hypocenter.compare.held_in import held_in
 from hypocenter.formats import FORMATS
 
 _EPS = {name: FORMATS[name].eps for name in ("float16", "bfloat16")}

@@ -19,8 +19,8 @@ from __future__ import annotations
 
 from hypocenter.compare.case import Case
 from hypocenter.compare.comparison import Fit
+from hypocenter.compare.fit_evidence import held_in
 from hypocenter.compare.fitting import fit
-from hypocenter.compare.held_in import held_in
 from hypocenter.formats import format_of
 
 _TIMES = 16.0  # times eps: rounding of inputs, weights and outputs, and a short sum

@@ -19,14 +19,14 @@ When it is wrong
 from __future__ import annotations
 
 from hypocenter.compare.case import Case
-from hypocenter.compare.clues import (
+from hypocenter.compare.comparison import Fit
+from hypocenter.compare.fit_evidence import (
     are_queries_and_keys_shuffled,
     attributes_apart,
     is_at_start,
     is_shuffled,
     say,
 )
-from hypocenter.compare.comparison import Fit
 from hypocenter.compare.fitting import fit
 
 _ROTARY = ("rotary", "rope")

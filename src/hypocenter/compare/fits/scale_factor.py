@@ -24,8 +24,8 @@ from collections.abc import Iterator
 
 from hypocenter.axes import OUTER_FIRST
 from hypocenter.compare.case import Case, PairedRow
-from hypocenter.compare.clues import attributes_apart, is_at_start, say
 from hypocenter.compare.comparison import Fit
+from hypocenter.compare.fit_evidence import attributes_apart, is_at_start, say
 from hypocenter.compare.fitting import fit
 
 _CLOSE = 1e-3  # relative: a known quantity is named when the factor is this near to it

@@ -24,8 +24,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from hypocenter.compare.case import Case
-from hypocenter.compare.clues import apart, say
 from hypocenter.compare.comparison import Confidence, Fit
+from hypocenter.compare.fit_evidence import apart, say
 from hypocenter.compare.fitting import fit
 
 _CONFIGURATION = "config."

@@ -21,8 +21,8 @@ from __future__ import annotations
 import numpy as np
 
 from hypocenter.compare.case import Case
-from hypocenter.compare.clues import is_at_start, is_shuffled, outputs_of
 from hypocenter.compare.comparison import Fit
+from hypocenter.compare.fit_evidence import is_at_start, is_shuffled, outputs_of
 from hypocenter.compare.fitting import fit
 from hypocenter.nouns import Confidence
 

@@ -18,8 +18,8 @@ When it is wrong
 from __future__ import annotations
 
 from hypocenter.compare.case import Case
-from hypocenter.compare.clues import options_apart, say, share_along
 from hypocenter.compare.comparison import Fit
+from hypocenter.compare.fit_evidence import options_apart, say, share_along
 from hypocenter.compare.fitting import fit
 from hypocenter.nouns import Confidence
 

@@ -15,14 +15,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hypocenter.compare.cards import deck
+from hypocenter.compare.cards import cards_of
 from hypocenter.compare.comparison import Matching, Pair, Spot
-from hypocenter.compare.isolation.isolated import Isolated, Isolation, OwnVerdict, answer, judged, noise_of
-from hypocenter.compare.isolation.perturbed import relative, rounding_floor, unit
+from hypocenter.compare.isolation.isolated import (
+    Isolated,
+    Isolation,
+    OwnVerdict,
+    answer,
+    judged,
+    noise_of,
+    relative,
+    rounding_floor,
+    unit,
+)
 from hypocenter.compare.isolation.recipes import Recipe, makers, named
+from hypocenter.compare.judged_steps import Options
 from hypocenter.compare.matching import match
 from hypocenter.compare.noise import ZONE
-from hypocenter.compare.options import Options
 from hypocenter.compare.step_alignment import shift_between
 from hypocenter.compare.values.bits import Array
 from hypocenter.compare.values.depth import Depth
@@ -101,15 +110,15 @@ def isolate(
     at = _step(values, step, microbatch, (baseline, candidate))
     facts = [run.facts() for run in (baseline, candidate)]
     known = [{one.path: one for one in of.modules} if of is not None else {} for of in facts]
-    decks = deck(baseline), deck(candidate)
+    run_cards = cards_of(baseline), cards_of(candidate)
     matching = options.matching or match(
-        decks[0].cards, decks[1].cards, options.map, baseline_facts=facts[0], candidate_facts=facts[1],
+        run_cards[0].cards, run_cards[1].cards, options.map, baseline_facts=facts[0], candidate_facts=facts[1],
         plugins=options.plugins,
     )  # fmt: skip
     both = _Both(values=values, step=at, microbatch=microbatch, facts=(known[0], known[1]))
     modules = [
         found
-        for (site, call), calls in _calls(matching, {card.spot: card.order for card in decks[0].cards}).items()
+        for (site, call), calls in _calls(matching, {card.spot: card.order for card in run_cards[0].cards}).items()
         if not options.site or fnmatch.fnmatchcase(site, options.site)
         for found in _judge(site, call, calls, both)
     ]

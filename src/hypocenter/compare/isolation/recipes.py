@@ -6,12 +6,12 @@ does something else than its name or its weights suggest leads to "cannot tell",
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from hypocenter.compare.isolation.erf import erf
 from hypocenter.compare.values.bits import Array
 from hypocenter.formats import FORMATS, format_of
 from hypocenter.record.facts_file import ModuleFacts
@@ -19,6 +19,7 @@ from hypocenter.record.facts_file import ModuleFacts
 Weights = Mapping[str, Array]
 Recipe = Callable[[Array], Array]
 _ONE_PLUS = ("Gemma", "Qwen3Next", "Qwen3_5")  # norms that store weight - 1 (transformers)
+_erf = np.frompyfunc(math.erf, 1, 1)
 
 
 def makers(module: ModuleFacts, weights: Weights, *, known_only: bool = False) -> list[str]:
@@ -136,3 +137,8 @@ _KINDS = {
     "PytorchGELUTanh": "gelu-tanh", "QuickGELUActivation": "quick-gelu", "ReLU": "relu", "SiLU": "silu",
     "SiLUActivation": "silu", "Sigmoid": "sigmoid", "Tanh": "tanh", "Softmax": "softmax",
 }  # fmt: skip
+
+
+def erf(x: Array) -> Array:
+    """Element by element, to the last bit or so (about 100 ns each)."""
+    return np.asarray(_erf(x), np.float64)

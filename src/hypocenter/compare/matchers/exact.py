@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hypocenter.compare.comparison import Pair
+from hypocenter.compare.comparison import Layout, Pair
 from hypocenter.compare.naming.canonical import sounds_like_vocabulary
 from hypocenter.compare.pairing.chain import Task, matcher
 from hypocenter.compare.pairing.layouts import layout_of
@@ -18,6 +18,7 @@ def pair(task: Task) -> Iterator[Pair]:
         other = theirs.get(ours.spot)
         if other is None:
             continue
-        layout = layout_of(ours, other, padding=sounds_like_vocabulary(ours.spot.site))
+        is_alike = (ours.shape, ours.dtype, ours.module) == (other.shape, other.dtype, other.module)
+        layout = Layout() if is_alike else layout_of(ours, other, padding=sounds_like_vocabulary(ours.spot.site))
         if layout:
             yield Pair(baseline=(ours.spot,), candidate=(other.spot,), by="exact", layout=layout, why="same name")

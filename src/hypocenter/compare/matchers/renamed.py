@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from hypocenter.compare.comparison import Layout, Pair, Side, SiteCard, Spot
 from hypocenter.compare.naming.canonical import Naming, is_vocabulary, naming_of
-from hypocenter.compare.naming.wrappers import template
+from hypocenter.compare.naming.tables import template
 from hypocenter.compare.pairing.chain import Task, matcher
 from hypocenter.compare.pairing.fusing import FUSED, Fusion, Order, fused_layout, order_by_sketch, same_order
-from hypocenter.compare.pairing.heads import head_sizes, n_groups
 from hypocenter.compare.pairing.layouts import is_parameter, layout_of
 from hypocenter.compare.pairing.ports import PortPair, Siblings, canonical_port, pair_ports
+from hypocenter.record.facts_file import Facts
 
 Cards = dict[str, list[SiteCard]]
+_SIZES = ("head_dim", "hidden_size_per_attention_head", "kv_channels", "d_kv", "key_value_proj_dim")
+_GROUPS = (
+    "num_key_value_heads", "num_query_groups", "num_query_groups_per_partition", "n_kv_heads", "n_kv_head",
+    "kv_num_heads", "num_kv_heads",
+)  # fmt: skip
+_HEADS = ("num_attention_heads", "num_heads", "n_heads", "n_head", "num_attention_heads_per_partition")
 
 
 @matcher("renamed", order=30)
@@ -242,3 +248,48 @@ def _shared(run: _Run, ours: Cards, theirs: Cards) -> Iterator[Pair]:
                 why = f"{run.why(card.spot.site, match.candidate.spot.site)}; a shared one has several names"
                 spots = (card.spot,), (match.candidate.spot,)
                 yield Pair(baseline=spots[0], candidate=spots[1], by="renamed", layout=match.layout, why=why)
+
+
+def head_sizes(cards: Iterable[SiteCard], *facts: Facts | None) -> list[int]:
+    """Sizes that a head may have, the best supported first."""
+    votes: Counter[int] = Counter()
+    for known in facts:
+        for module in known.modules if known else ():
+            for name in _SIZES:
+                _vote(votes, module.attributes.get(name), 1000)
+    for card in cards:
+        if card.spot.phase == "forward":
+            _shown(votes, card)
+        elif card.spot.port == "value" and card.spot.site.endswith(("q_norm.weight", "q_layernorm.weight")):
+            _vote(votes, card.shape[-1] if card.shape else None, 10)
+    return [size for size, _ in votes.most_common()]
+
+
+def n_groups(sizes: tuple[int, ...], heads: Iterable[int], *facts: Facts | None) -> int:
+    """The number of query groups when q, k and v (or k and v) have these many rows; 0 when not known."""
+    key = sizes[-1]
+    for size in heads:
+        if key % size == 0 and all(total % size == 0 for total in sizes) and sizes[0] % (key // size) == 0:
+            return key // size
+    names = _GROUPS if sizes[0] != key else (*_GROUPS, *_HEADS)
+    for known in facts:
+        for module in known.modules if known else ():
+            for name in names:
+                groups = module.attributes.get(name)
+                if isinstance(groups, int) and groups > 0 and all(total % groups == 0 for total in sizes):
+                    return groups
+    return 0
+
+
+def _shown(votes: Counter[int], card: SiteCard) -> None:
+    """Count what keeps heads apart: cached keys (batch, groups, sequence, head), what core attention takes, angles."""
+    shape, port, site = card.shape, card.spot.port, card.spot.site
+    if len(shape) == 4 and ("past_key_value" in port or "core_attention" in site or "inner_attention" in site):
+        _vote(votes, shape[-1], 10)
+    elif len(shape) >= 2 and "rotary" in site and port.startswith("out"):
+        _vote(votes, shape[-1], 1)
+
+
+def _vote(votes: Counter[int], size: object, weight: int) -> None:
+    if isinstance(size, int) and not isinstance(size, bool) and size > 1:
+        votes[size] += weight

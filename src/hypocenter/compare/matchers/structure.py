@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hypocenter.compare.comparison import Pair, SiteCard, Spot
-from hypocenter.compare.naming.wrappers import unwrapped
+from hypocenter.compare.naming.tables import unwrapped
 from hypocenter.compare.pairing.alignment import AT_MOST_CELLS, align
 from hypocenter.compare.pairing.chain import Task, matcher
 from hypocenter.compare.pairing.layouts import is_parameter, kind_of

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from hypocenter.compare.comparison import SiteCard
-from hypocenter.compare.naming.tables import Table, leaf_of, tables
-from hypocenter.compare.naming.wrappers import unwrapped
+from hypocenter.compare.naming.tables import Table, leaf_of, tables, unwrapped
 from hypocenter.compare.pairing.layouts import is_parameter
 from hypocenter.compare.pairing.ports import canonical_port, direction
 

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
 
 from hypocenter.compare.comparison import Matching
 from hypocenter.compare.step_alignment import shift_between
-from hypocenter.compare.updates.comparison import Reason, UpdateComparison, UpdateDifference, UpdateRow
-from hypocenter.compare.updates.decay import decay_sets
-from hypocenter.compare.updates.explain import explain
-from hypocenter.compare.updates.recompute import row_of
+from hypocenter.compare.updates.comparison import (
+    DecaySet,
+    Effective,
+    Reason,
+    UpdateComparison,
+    UpdateDifference,
+    UpdateRow,
+)
+from hypocenter.compare.updates.effective import effective
+from hypocenter.compare.updates.recompute import Case, case_of, predict, row_of
 from hypocenter.compare.updates.recorded import RecordedUpdates
-from hypocenter.optimizers.options import called
+from hypocenter.optimizers.options import Options, called
 from hypocenter.optimizers.rule import RULES
 from hypocenter.record.reader import RecordedRun
 
 _NO_EFFECT = 1e-9  # of the update, relative
 _SHOWN = 4
+_FLOAT32 = 2.0**-22  # relative: two roundings to float32 on either side
+_SURE = 8.0  # standard errors of the mean of many roundings
+_ROUNDING = 0.6  # standard deviation of the rounding errors of a rule, in units: at most (the tests)
 
 
 def compare_updates(
@@ -149,3 +163,164 @@ def _sentence(
         return "cannot tell: no parameter's update could be done again on both sides"
     shown = f"step{'s' * (len(steps) > 1)} {', '.join(map(str, steps[:4]))}"
     return f"{n} parameters are updated by the same rule with the same options at {shown}{tail}"
+
+
+def explain(baseline: UpdateRow, candidate: UpdateRow) -> tuple[Reason, ...]:
+    """What differs between the rules of two updates, the largest effect first; empty: nothing that can be told.
+
+    The inputs need not agree: for each side the options are found under which its own result follows from its own
+    inputs. A side whose result follows from no options is a reason of its own ("unexplained").
+
+    Args:
+        baseline, candidate: rows of `recompute` of the same parameter.
+    """
+    sides = [row.options for row in (candidate, baseline)]
+    found = [
+        effective(row, [other] if other is not None else [])
+        for row, other in zip((baseline, candidate), sides, strict=True)
+    ]
+    mine, other = found
+    unknown = [
+        _unexplained(row, name)
+        for row, one, name in ((baseline, mine, "baseline"), (candidate, other, "candidate"))
+        if one.options is None and row.verdict == "differs"
+    ]
+    if mine.options is None or other.options is None:
+        return tuple(unknown)
+    reasons = [
+        _reason(name, mine, other, baseline, candidate) for name in _apart(mine.options, other.options)
+    ]  # fmt: skip
+    return tuple(sorted(reasons, key=lambda reason: -reason.effect))
+
+
+def _apart(mine: Options, other: Options) -> list[str]:
+    """Fields that differ, without those that mean nothing beside the others."""
+    if mine.family != other.family:
+        return ["family"]
+    names = [name for name in called(mine) if not _same(getattr(mine, name), getattr(other, name))]
+    if "decoupled" in names and not mine.weight_decay and not other.weight_decay:
+        names.remove("decoupled")
+    return names
+
+
+def _same(a: Any, b: Any) -> bool:
+    """A framework that computes in float32 states 0.8999999761581421 for 0.9, and 0.2 times 0.001 an ulp beside it."""
+    if not (isinstance(a, float) and isinstance(b, float)):
+        return a == b
+    return a == b or abs(a - b) <= _FLOAT32 * max(abs(a), abs(b))
+
+
+def _reason(name: str, mine: Effective, other: Effective, baseline: UpdateRow, candidate: UpdateRow) -> Reason:
+    assert mine.options is not None
+    assert other.options is not None
+    a, b = getattr(mine.options, name), getattr(other.options, name)
+    effect = _effect(case_of(candidate.update), other.options, name, a)
+    words = called(mine.options)
+    text = f"{words[name]} of {candidate.name} is {_say(a)} in the baseline and {_say(b)} in the candidate"
+    for side, one, row in (("baseline", mine, baseline), ("candidate", other, candidate)):
+        if name in one.changes:
+            stated = one.changes[name][0]
+            text += f"; the {side}'s {row.kind} states {_say(stated)}, its update shows {_say(one.changes[name][1])}"
+            text += f" ({one.stated_error_units:.3g} rounding errors off as stated, {one.error_units:.2g} so)"
+    also = [f"{' and '.join(words[key] for key in more)}" for one in (mine, other) for more in one.also]
+    if also:
+        text += f"; it may as well be {' or '.join(also[:2])}"
+    if effect <= _NO_EFFECT:
+        text += "; at this step that changes nothing"
+    confidence = "possible" if effect <= _NO_EFFECT else "likely" if also else "proven"
+    return Reason(option=name, baseline=a, candidate=b, effect=effect, confidence=confidence, text=text)
+
+
+def _effect(case: Case, options: Options, name: str, value: Any) -> float:
+    """Of the candidate's update, the share that goes when the option is as in the baseline."""
+    if name == "family":
+        return 1.0
+    as_is, changed = (predict(one, case.inputs).after.exact for one in (options, replace(options, **{name: value})))
+    with np.errstate(all="ignore"):
+        size = float(np.linalg.norm(as_is - case.inputs.value))
+        apart = float(np.linalg.norm(as_is - changed))
+    return apart / size if size else float(apart > 0)
+
+
+def _unexplained(row: UpdateRow, side: str) -> Reason:
+    what = row.why or (
+        f"the {row.worst_port} is {row.error_units:.3g} rounding errors from what {row.kind} states, the update "
+        f"{row.relative_error:.2g} of its size, and no other options explain it"
+    )
+    return Reason(
+        option="unexplained", baseline=None, candidate=None, effect=row.relative_error, confidence="likely",
+        cause="implementation-mismatch", text=f"the {side}'s update of {row.name} is not its optimizer's: {what}",
+    )  # fmt: skip
+
+
+def _say(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def decay_sets(run: RecordedRun) -> DecaySet:
+    """All parameters of the recorded updates; of a recording without any, those that its facts name.
+
+    A parameter of zeros (a fresh bias) shows no decay: then a later recorded step decides, or the groups do.
+    """
+    updates = RecordedUpdates(run)
+    stated: dict[str, float] = _from_facts(run)
+    measured: dict[str, float] = {}
+    for step in updates.steps:
+        for update in updates.of(step):
+            row = row_of(update)
+            if row.options is not None:
+                stated[row.name] = row.options.weight_decay
+            rate = _measured(row) if row.name not in measured else None
+            if rate is not None:
+                measured[row.name] = rate
+    rates = {**stated, **measured}
+    return DecaySet(
+        decayed=frozenset(name for name, rate in rates.items() if rate),
+        kept=frozenset(name for name, rate in rates.items() if not rate),
+        measured=frozenset(measured),
+        rates=rates,
+    )
+
+
+def _measured(row: UpdateRow) -> float | None:
+    """The decay of one update; None where it is too small to be seen in it."""
+    found = effective(row)
+    options = found.options
+    if options is None or not options.lr:
+        return None
+    case = case_of(row.update)
+    without = predict(replace(options, weight_decay=0.0), case.inputs).after
+    value = case.inputs.value
+    size = float(np.dot(value, value))
+    if not size:
+        return None
+    if not options.decoupled and options.weight_decay:  # in the gradient: it was found or confirmed there
+        changed = np.abs(without.exact - case.after) / without.unit
+        return options.weight_decay if float(changed.max(initial=0.0)) > _SURE else None
+    share = float(np.dot(without.exact - case.after, value)) / size
+    error = _ROUNDING * math.sqrt(float(np.dot(without.unit * value, without.unit * value))) / size
+    smallest = _smallest_rate(options.weight_decay) * options.lr
+    if abs(share) > _SURE * error:
+        return options.weight_decay or share / options.lr
+    return 0.0 if smallest > _SURE * error else None
+
+
+def _smallest_rate(stated: float) -> float:
+    """A decay that would have been seen: the stated one, or the smallest that people use."""
+    return stated or 1e-3
+
+
+def _from_facts(run: RecordedRun) -> dict[str, float]:
+    from hypocenter.record.facts_file import read_facts
+    from hypocenter.record.layout import rank_directory
+
+    found: dict[str, float] = {}
+    for rank in run.ranks:
+        facts = read_facts(rank_directory(run.directory, rank))
+        for group in (group for one in (facts.optimizers if facts else ()) for group in one.groups):
+            rate = group.options.get("weight_decay")
+            if isinstance(rate, (int, float)):
+                found |= dict.fromkeys(group.parameters, float(rate))
+    return found

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from hypocenter.compare.updates.comparison import Effective, UpdateRow
-from hypocenter.compare.updates.predicted import predict
-from hypocenter.compare.updates.recompute import LIMIT_UNITS, Case, case_of, error_of
+from hypocenter.compare.updates.recompute import LIMIT_UNITS, Case, case_of, error_of, predict
 from hypocenter.compare.values.bits import Array
 from hypocenter.optimizers.options import Options, called
 

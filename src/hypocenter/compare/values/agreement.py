@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from hypocenter.compare.comparison import Comparison, Pair, RowVerdict, Verdict
 from hypocenter.compare.engine import compare_runs
-from hypocenter.compare.options import Options
+from hypocenter.compare.judged_steps import Options
 from hypocenter.record.reader import RecordedRun
 
 

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hypocenter.compare.weights.checkpoint import CheckpointError
+from hypocenter.compare.weights.checkpoint import CheckpointError, StoredTensor, reach
 from hypocenter.compare.weights.elements import item_bytes
-from hypocenter.compare.weights.stored import StoredTensor, reach
 from hypocenter.compare.weights.unpickler import AT_MOST_BYTES, TensorRef, loads
 
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature, lengths of name and extra field: APPNOTE.TXT 4.3.7

@@ -13,10 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
+
 from hypocenter.compare.weights import wire
-from hypocenter.compare.weights.checkpoint import CheckpointError
-from hypocenter.compare.weights.stored import StoredTensor, n_bytes, row_major
-from hypocenter.compare.weights.tensor import Tensor
+from hypocenter.compare.weights.checkpoint import CheckpointError, StoredTensor, Tensor, boxes, n_bytes, row_major
+from hypocenter.compare.weights.elements import STORED
+from hypocenter.errors import HypocenterError
 
 FORMATS: dict[str, str] = {
     "Float64": "float64", "Float32": "float32", "Float16": "float16", "BFloat16": "bfloat16", "Int64": "int64",
@@ -33,6 +35,8 @@ _N_CRC = len(_CRC) + 10  # bytes of the last line
 _AT_MOST_VALUES = 1 << 20
 _AT_MOST_DIMS = 64
 _AT_A_TIME = 1 << 22  # bytes of which the checksum is computed
+_NAMES = {dtype: name for name, dtype in FORMATS.items()}
+PIECE = 512 << 20  # bytes of content of one value, as MindSpore cuts them: a message has less than 2 GiB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,3 +207,49 @@ def _close(value: _Value, path: Path, tensors: dict[str, Tensor], others: dict[s
         tensors[value.tag] = Pieced(
             shape=shape, dtype=dtype, path=path, offset=0, strides=row_major(shape), pieces=tuple(value.pieces)
         )
+
+
+def write_ckpt(tensors: dict[str, Tensor], path: Path, *, piece: int = PIECE) -> None:
+    """Write one file, that appears whole. Raises OSError, CheckpointError; HypocenterError for a format it lacks."""
+    for name, tensor in tensors.items():
+        _require_writable(name, tensor)
+    unfinished = path.with_name(f".{path.name}.part")
+    with unfinished.open("wb") as file:
+        for name, tensor in tensors.items():
+            _write(file, name, tensor, piece)
+    unfinished.replace(path)
+
+
+def _require_writable(name: str, tensor: Tensor) -> None:
+    if tensor.dtype not in _NAMES:
+        fix = "give --dtype, or -o a folder for safetensors"
+        raise HypocenterError(f"a .ckpt of MindSpore has no {tensor.dtype}", where=name, fix=fix)
+    if tensor.shape == (0,):
+        raise HypocenterError("a .ckpt of MindSpore has no empty vector", where=name, why="it is loaded as a scalar")
+
+
+def _write(file: BinaryIO, name: str, tensor: Tensor, piece: int) -> None:
+    """One tensor, as one value or several of the same name."""
+    left = n_bytes(tensor.shape, tensor.dtype)
+    little = np.dtype(STORED[tensor.dtype]).newbyteorder("<")
+    room = min(piece, left)
+    file.write(_head(name, tensor, room))
+    for box in boxes(tensor.shape):
+        data = memoryview(np.ascontiguousarray(tensor.read(box)).astype(little, copy=False).tobytes())
+        while data:
+            if room == 0:
+                room = min(piece, left)
+                file.write(_head(name, tensor, room))
+            part = data[:room]
+            file.write(part)
+            data, room, left = data[len(part) :], room - len(part), left - len(part)
+
+
+def _head(name: str, tensor: Tensor, size: int) -> bytes:
+    """All of a value that stands before its content."""
+    dims = b"".join(wire.varint(DIMS << 3 | wire.VARINT) + wire.varint(n) for n in tensor.shape)
+    dtype = _NAMES[tensor.dtype].encode()
+    inner = dims + wire.head(FORMAT, len(dtype)) + dtype + wire.head(CONTENT, size)
+    tag = wire.head(TAG, len(name.encode())) + name.encode()
+    inner = wire.head(TENSOR, len(inner) + size) + inner
+    return wire.head(1, len(tag) + len(inner) + size) + tag + inner

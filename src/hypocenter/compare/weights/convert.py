@@ -9,11 +9,10 @@ import numpy as np
 
 from hypocenter.compare.pairing.manual_map import ManualMap
 from hypocenter.compare.weights.catalogue import read_checkpoint
-from hypocenter.compare.weights.checkpoint import Checkpoint, CheckpointError
+from hypocenter.compare.weights.checkpoint import Checkpoint, CheckpointError, Tensor, boxes
 from hypocenter.compare.weights.differ import compare
 from hypocenter.compare.weights.lay import lay
 from hypocenter.compare.weights.match import match_checkpoints
-from hypocenter.compare.weights.tensor import Tensor, boxes
 from hypocenter.compare.weights.views import cast
 from hypocenter.compare.weights.writer import write_weights
 

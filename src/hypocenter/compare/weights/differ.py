@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hypocenter.compare.weights import elements
-from hypocenter.compare.weights.tensor import Box, Tensor, boxes
+from hypocenter.compare.weights.checkpoint import Box, Tensor, boxes
 
 TensorVerdict = Literal["equal", "equal-after-cast", "within-ulp", "differs", "cannot-tell"]
 

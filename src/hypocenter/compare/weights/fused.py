@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hypocenter.compare.comparison import Layout, Pair, SiteCard
-from hypocenter.compare.naming.wrappers import numbers
+from hypocenter.compare.naming.tables import numbers
+from hypocenter.compare.weights.checkpoint import Planned, Tensor
 from hypocenter.compare.weights.lay import ALIKE, orders, part_error, reordering_error, sample_error
-from hypocenter.compare.weights.tensor import Planned, Tensor
 from hypocenter.compare.weights.views import resized, turned
 
 _COUNTS = (3, 2)  # parts of a fused tensor: q, k, v; k, v or gate, up

@@ -8,11 +8,10 @@ from pathlib import Path
 
 from hypocenter.compare.naming.tables import leaf_of
 from hypocenter.compare.pairing.manual_map import ManualMap
-from hypocenter.compare.weights.checkpoint import Checkpoint, CheckpointError
+from hypocenter.compare.weights.checkpoint import Checkpoint, CheckpointError, Planned, Tensor
 from hypocenter.compare.weights.convert import converted_views
 from hypocenter.compare.weights.differ import compare
 from hypocenter.compare.weights.match import NEGLIGIBLE, match_checkpoints
-from hypocenter.compare.weights.tensor import Planned, Tensor
 
 _SHOWN = 8  # names of an error
 _WRAPPERS = 3  # names in front of all others: `module.`, `model.`, `_orig_mod.`

@@ -10,8 +10,7 @@ import numpy as np
 
 from hypocenter.compare.comparison import Layout, Pair
 from hypocenter.compare.weights import elements
-from hypocenter.compare.weights.checkpoint import Checkpoint
-from hypocenter.compare.weights.tensor import Planned, Tensor, boxes
+from hypocenter.compare.weights.checkpoint import Checkpoint, Planned, Tensor, boxes
 from hypocenter.compare.weights.views import joined, reshaped, resized, shares, turned
 
 _ATTENTION = re.compile(r"qkv|query_key_value|c_attn|attention|attn")

@@ -6,20 +6,29 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from hypocenter.compare.comparison import Matching, Pair, SiteCard
+import numpy as np
+
+from hypocenter.compare.comparison import Matching, Pair, SiteCard, Spot
 from hypocenter.compare.matching import match
 from hypocenter.compare.naming.canonical import naming_of
 from hypocenter.compare.pairing.layouts import layout_of
 from hypocenter.compare.pairing.manual_map import ManualMap
-from hypocenter.compare.weights.checkpoint import Checkpoint
+from hypocenter.compare.weights import elements
+from hypocenter.compare.weights.checkpoint import Checkpoint, Planned, Tensor, boxes
 from hypocenter.compare.weights.fused import fused_pairs
 from hypocenter.compare.weights.lay import ALIKE, lay, sample_error
-from hypocenter.compare.weights.statistics import cards_of, measured
 from hypocenter.record.facts_file import Facts, ModuleFacts
+from hypocenter.summary import sketch
 
 NEGLIGIBLE = re.compile(r"(^|\.)(inv_freq|_extra_state|num_batches_tracked|rotary_emb\.\w+|masked_bias)$")
 """Buffers that are computed when the network is built, not trained."""
 _EMBEDDING, _HEAD = "embed.tokens.weight", "head.weight"
+_CONV1D = re.compile(
+    r"(^|\.)(h\.\d+\.(attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj)"
+    r"|blocks\.\d+\.(attention\.projection|output\.mapping|output\.projection))\.weight$"
+)
+_MINDFORMERS_FIRST = re.compile(r"(^|\.)blocks\.\d+\.output\.mapping\.weight$")
+_FUSED_FIRST = re.compile(r"(^|\.)h\.\d+\.attn\.c_attn\.weight$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,3 +144,41 @@ def _with(found: Matching, pairs: Sequence[Pair]) -> Matching:
 def _roles(cards: list[SiteCard]) -> dict[str, SiteCard]:
     naming = naming_of(cards)
     return {naming.role(card).name: card for card in cards}
+
+
+def cards_of(checkpoint: Checkpoint) -> list[SiteCard]:
+    """A card of every tensor, from names and shapes alone."""
+    turned = _is_turned(checkpoint.tensors)
+    return [
+        SiteCard(
+            spot=Spot(phase="param", site=name, port="value"), order=order, dtype=tensor.dtype, shape=tensor.shape,
+            n=tensor.n, module="Conv1D" if turned and _CONV1D.search(name) else "",
+        )
+        for order, (name, tensor) in enumerate(checkpoint.tensors.items())
+    ]  # fmt: skip
+
+
+def measured(card: SiteCard, tensor: Tensor) -> SiteCard:
+    """The card with what values tell."""
+    if not elements.is_floating(tensor.dtype) or isinstance(tensor, Planned):
+        return card
+    total, sumsq, absmax = np.zeros(sketch.K * sketch.K), 0.0, 0.0
+    for box in boxes(tensor.shape):
+        part = elements.values(tensor.read(box), tensor.dtype)
+        finite = np.where(np.isfinite(part), part, 0.0)
+        absmax = max(absmax, float(np.abs(finite).max(initial=0.0)))
+        sumsq += float(np.square(finite).sum())
+        place = sketch.Placement(shape=tensor.shape, offset=tuple(start for start, _ in box))
+        with np.errstate(over="ignore"):
+            total += sketch.sketch(finite.astype(np.float32), place if tensor.shape else None)
+    return replace(card, sumsq=sumsq, absmax=absmax, sketch=tuple(total.tolist()))
+
+
+def _is_turned(tensors: dict[str, Tensor]) -> bool:
+    """Whether GPT-2's matrices are kept (in, out), as transformers' Conv1D and MindFormers do and nanoGPT does not."""
+    for name, tensor in tensors.items():
+        if _FUSED_FIRST.search(name) and len(tensor.shape) == 2:
+            return tensor.shape[1] == 3 * tensor.shape[0]
+        if _MINDFORMERS_FIRST.search(name) and len(tensor.shape) == 2:
+            return tensor.shape[1] > tensor.shape[0]  # to the width of the MLP
+    return False

@@ -6,12 +6,9 @@ from pathlib import Path
 
 from hypocenter.compare.comparison import SiteCard
 from hypocenter.compare.naming.canonical import Naming, naming_of
-from hypocenter.compare.naming.tables import Table, tables
-from hypocenter.compare.naming.wrappers import numbers, template
-from hypocenter.compare.weights.checkpoint import Checkpoint, CheckpointError
-from hypocenter.compare.weights.match import NEGLIGIBLE
-from hypocenter.compare.weights.statistics import cards_of
-from hypocenter.compare.weights.tensor import Planned, Tensor
+from hypocenter.compare.naming.tables import Table, numbers, tables, template
+from hypocenter.compare.weights.checkpoint import Checkpoint, CheckpointError, Planned, Tensor
+from hypocenter.compare.weights.match import NEGLIGIBLE, cards_of
 from hypocenter.errors import UnknownNameError
 
 NAMINGS = {"hf": "hf-llama", "megatron": "megatron", "mindformers": "mindformers", "torchtitan": "torchtitan"}

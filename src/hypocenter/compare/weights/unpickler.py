@@ -24,7 +24,7 @@ _UNWANTED = (
 )  # fmt: skip
 
 
-class Bag:
+class PlainObject:
     """Attributes of an object of a class that is known by name only: argparse.Namespace, DCP's metadata."""
 
     def __init__(self, kind: str) -> None:
@@ -137,7 +137,7 @@ class _Restricted(pickle._Unpickler):
         if module in ("torch", "torch.storage") and name in _STORAGES:
             return Known(name=full, make=lambda *_: Opaque(kind=full))
         if module.partition(".")[0] == "megatron":  # enumerations among the arguments of a Megatron run
-            return Known(name=full, make=lambda *_: Bag(full))
+            return Known(name=full, make=lambda *_: PlainObject(full))
         return self._refuse(full)
 
     def persistent_load(self, pid: Any) -> StorageRef:
@@ -162,7 +162,7 @@ class _Restricted(pickle._Unpickler):
         """Set attributes of a Bag; those of other things are of no use."""
         state = self.stack.pop()
         inst = self.stack[-1]
-        if isinstance(inst, Bag):
+        if isinstance(inst, PlainObject):
             if isinstance(state, dict):
                 inst.attributes.update({str(key): value for key, value in state.items()})  # type: ignore[union-attr]
             elif isinstance(state, tuple):
@@ -222,7 +222,7 @@ def _from_type(function: Any, kind: Any, arguments: Any, state: Any) -> Any:
 
 
 def _bag(name: str) -> Known:
-    return Known(name=name, make=lambda *_: Bag(name))
+    return Known(name=name, make=lambda *_: PlainObject(name))
 
 
 def _opaque(name: str) -> Known:

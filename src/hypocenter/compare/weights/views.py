@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hypocenter.compare.weights import elements
-from hypocenter.compare.weights.tensor import Box, Tensor, extent, whole
+from hypocenter.compare.weights.checkpoint import Box, Tensor, extent, whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

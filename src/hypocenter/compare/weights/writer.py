@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from hypocenter.compare.weights.ckpt_writer import write_ckpt
+from hypocenter.compare.weights.checkpoint import Tensor, boxes, n_bytes
+from hypocenter.compare.weights.ckpt_file import write_ckpt
 from hypocenter.compare.weights.elements import SAFETENSORS, STORED
-from hypocenter.compare.weights.stored import n_bytes
-from hypocenter.compare.weights.tensor import Tensor, boxes
 from hypocenter.errors import ExistsError, HypocenterError
 
 _NAMES = {dtype: name for name, dtype in SAFETENSORS.items()}

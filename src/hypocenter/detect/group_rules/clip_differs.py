@@ -28,10 +28,10 @@ from collections.abc import Iterator, Mapping
 from hypocenter.axes import HOLD_COPIES
 from hypocenter.detect.group_engine import group_rule
 from hypocenter.detect.panel import Panel
+from hypocenter.detect.rank_words import axis_words, values_words
 from hypocenter.detect.replica_rows import CLIP
 from hypocenter.detect.replica_track import Spread, is_last, track
 from hypocenter.detect.replica_verdicts import Verdict, verdicts
-from hypocenter.detect.replica_words import axis_words, values_words
 from hypocenter.nouns import Finding, Remedy
 
 

@@ -23,8 +23,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
+from hypocenter.detect.endings import Job
 from hypocenter.detect.group_engine import end_rule
-from hypocenter.detect.job import Job
 from hypocenter.detect.rank_words import group_text, ranks_text
 from hypocenter.detect.waiting import is_waiting
 from hypocenter.nouns import Finding, Source

@@ -34,10 +34,9 @@ from numpy.typing import NDArray
 
 from hypocenter.detect.group_engine import group_rule
 from hypocenter.detect.panel import Panel
-from hypocenter.detect.rank_words import ranks_text
+from hypocenter.detect.rank_words import ranks_text, values_words, who
 from hypocenter.detect.replica_columns import codes
 from hypocenter.detect.replica_track import is_last, track
-from hypocenter.detect.replica_words import values_words, who
 from hypocenter.nouns import Finding
 
 if TYPE_CHECKING:

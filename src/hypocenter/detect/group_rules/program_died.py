@@ -32,11 +32,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import PurePath
 
-from hypocenter.detect.endings import died
+from hypocenter.detect.endings import Job, died
 from hypocenter.detect.group_engine import end_rule
-from hypocenter.detect.job import Job
 from hypocenter.detect.loss import loss_of
-from hypocenter.detect.whereabouts_words import IN_WORDS, PHASES, line_of, source_of
+from hypocenter.detect.rank_words import IN_WORDS, PHASES, line_of, source_of
 from hypocenter.nouns import Finding
 from hypocenter.record.whereabouts import Whereabouts
 

@@ -26,9 +26,9 @@ from collections.abc import Iterator
 from hypocenter.detect import stream_track
 from hypocenter.detect.group_engine import group_rule
 from hypocenter.detect.panel import Panel
+from hypocenter.detect.rank_words import axis_words, when_words, who
 from hypocenter.detect.replica_track import is_last, track
 from hypocenter.detect.replica_verdicts import verdicts
-from hypocenter.detect.replica_words import axis_words, when_words, who
 from hypocenter.detect.stream_track import Desync
 from hypocenter.nouns import Finding, Remedy, Severity
 

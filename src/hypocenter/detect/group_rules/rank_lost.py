@@ -32,13 +32,11 @@ import re
 from collections.abc import Iterator
 from pathlib import PurePath
 
-from hypocenter.detect.endings import Ending
+from hypocenter.detect.endings import Ending, Job
 from hypocenter.detect.group_engine import end_rule
-from hypocenter.detect.job import Job
 from hypocenter.detect.loss import Loss, loss_of
-from hypocenter.detect.rank_words import group_text, ranks_text, seconds_text
+from hypocenter.detect.rank_words import IN_WORDS, PHASES, group_text, own_frames, ranks_text, seconds_text, source_of
 from hypocenter.detect.waiting import BACKWARD, Wait, is_waiting
-from hypocenter.detect.whereabouts_words import IN_WORDS, PHASES, own_frames, source_of
 from hypocenter.nouns import Finding
 from hypocenter.record.whereabouts import Whereabouts
 

@@ -27,9 +27,8 @@ from collections.abc import Iterator
 
 from hypocenter.detect.group_engine import group_rule
 from hypocenter.detect.panel import Panel
-from hypocenter.detect.rank_words import ranks_text
+from hypocenter.detect.rank_words import ranks_text, who
 from hypocenter.detect.replica_track import is_last
-from hypocenter.detect.replica_words import who
 from hypocenter.detect.stream_track import OtherData, SameData, track
 from hypocenter.nouns import Finding, Remedy
 

@@ -22,8 +22,8 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
+from hypocenter.detect.endings import Job
 from hypocenter.detect.group_engine import end_rule
-from hypocenter.detect.job import Job
 from hypocenter.nouns import Finding
 
 _OF_RANK = re.compile(r"\brank[- ]0*(\d+)\b.*(cannot be read|damaged|vanished|nothing (that|readable))")

@@ -30,9 +30,8 @@ from collections.abc import Iterator
 
 from hypocenter.detect.group_engine import group_rule
 from hypocenter.detect.panel import Panel
-from hypocenter.detect.rank_words import ranks_text
+from hypocenter.detect.rank_words import ranks_text, when_words, who
 from hypocenter.detect.replica_verdicts import Verdict, verdicts
-from hypocenter.detect.replica_words import when_words, who
 from hypocenter.nouns import Finding, Remedy, Severity
 
 

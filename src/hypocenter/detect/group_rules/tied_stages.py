@@ -30,9 +30,9 @@ from typing import Any
 
 from hypocenter.detect.group_engine import group_rule
 from hypocenter.detect.panel import Panel
+from hypocenter.detect.rank_words import when_words
 from hypocenter.detect.replica_rows import GRAD, PARAM
 from hypocenter.detect.replica_track import is_last
-from hypocenter.detect.replica_words import when_words
 from hypocenter.nouns import Finding, Remedy
 
 _ENDS = re.compile(r"embed|wte|lm_head|output_layer|(^|\.)(tok|head|output|decoder|unembed)", re.IGNORECASE)

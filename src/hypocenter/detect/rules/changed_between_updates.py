@@ -37,7 +37,7 @@ WHOLE = 0.9  # of all that was looked at: a load, or a swap
 @rule("HC231", "desync", severity="warning", reads=("optimizer",))
 def check(window: Window) -> Iterator[Finding]:
     """Fire once a step, for all that has changed."""
-    rows = [row for row in window.of("optimizer") if row.port == CHANGED]
+    rows = [row for row in window.by_phase["optimizer"] if row.port == CHANGED]
     yield from (_of_option(window, row) for row in rows if row.module == OPTION)
     changed = [row for row in rows if row.site != SITE and row.module != OPTION]
     if not changed:

@@ -35,7 +35,7 @@ _ZERO_GRAD = Remedy(action="zero-grad", text="call optimizer.zero_grad() before 
 @rule("HC232", "desync", severity="warning", reads=("optimizer",))
 def check(window: Window) -> Iterator[Finding]:
     """Fire once a step, for all parameters that are off."""
-    off = [row for row in window.of("optimizer") if row.port == UNBALANCED]
+    off = [row for row in window.by_phase["optimizer"] if row.port == UNBALANCED]
     if not off:
         return
     first = off[0]

@@ -32,8 +32,8 @@ from hypocenter.nouns import Finding, Reading, Remedy
 @rule("HC225", "config", severity="warning", reads=("optimizer",))
 def check(window: Window) -> Iterator[Finding]:
     """Fire for each hyper-parameter that has become 1 or 0."""
-    given = {(r.site, r.dtype): r for r in window.of("optimizer") if r.port == HYPER}
-    for row in window.of("optimizer"):
+    given = {(r.site, r.dtype): r for r in window.by_phase["optimizer"] if r.port == HYPER}
+    for row in window.by_phase["optimizer"]:
         if row.port != HYPER_ROUNDED or (row.site, row.dtype) not in given:
             continue
         value, optimizer, holder = given[row.site, row.dtype].summary.sum, *row.module.partition(" ")[::2]

@@ -71,7 +71,7 @@ def check(window: Window) -> Iterator[Finding]:
 
 
 def _of(window: Window, port: str) -> list[Reading]:
-    return sorted((r for r in window.of("optimizer") if r.port == port), key=lambda r: r.microbatch)
+    return sorted((r for r in window.by_phase["optimizer"] if r.port == port), key=lambda r: r.microbatch)
 
 
 def _why(counts: Sequence[Reading], gaps: Sequence[float], first: int, last: int) -> Iterator[str]:

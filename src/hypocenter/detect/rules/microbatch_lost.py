@@ -37,7 +37,7 @@ TIMES = 2  # micro-batches in which it must be seen
 @rule("HC332", "stagnation", severity="warning", reads=("optimizer",))
 def check(window: Window) -> Iterator[Finding]:
     """Fire once, at the step that makes it two micro-batches; it began at the first of them."""
-    rows = [r for r in window.of("optimizer") if r.port == NOT_ADDED]
+    rows = [r for r in window.by_phase["optimizer"] if r.port == NOT_ADDED]
     now = [r for r in rows if r.site == SITE]
     before = window.history.rows(SITE, NOT_ADDED)
     if not now or not len(before) < TIMES <= len(before) + len(now):

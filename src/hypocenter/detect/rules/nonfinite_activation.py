@@ -25,14 +25,26 @@ When it is wrong
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from hypocenter.detect.engine import rule
 from hypocenter.detect.flow import Call, Origin, bad_results, calls_of, has_flow, origin_in_update, origin_of
-from hypocenter.detect.flow_causes import because, unrecorded_cast
 from hypocenter.detect.window import Window, healthy_key
+from hypocenter.domains import DOMAINS
+from hypocenter.formats import FORMATS
 from hypocenter.nouns import Finding, Reading
+
+_SQUARES = ("pow", "__pow__", "pow_", "square", "square_")
+_PRODUCTS = ("mul", "__mul__", "mul_", "__rmul__", "__imul__", "multiply")
+_CONTRACTIONS = ("linear", "matmul", "__matmul__", "bmm", "mm", "addmm", "baddbmm", "einsum", "dense")
+_CASTS = ("cast", "to", "half", "bfloat16", "type")
+_EXPONENTIALS = ("exp", "exp_", "expm1")
+_LOGARITHMS = ("log", "log_", "log2", "log10")
+_QUOTIENTS = (
+    "div", "div_", "__truediv__", "true_divide", "__itruediv__", "reciprocal", "reciprocal_", "rsqrt", "rsqrt_",
+    "addcdiv", "addcdiv_",
+)  # fmt: skip
 
 
 @rule("HC104", "nonfinite", severity="error", reads=("nonfinite", "imported"))
@@ -67,13 +79,13 @@ def _is_all(output: Reading, window: Window) -> bool:
     """Whether this is what the model gives, and nothing was computed of it that could tell whether it matters."""
     is_model_s = "." not in output.site and not output.lacks  # a dump may leave out what follows
     has_loss = window.record is not None and window.record.loss is not None
-    return is_model_s and not has_loss and not any(True for phase in ("loss", "grad") for _ in window.of(phase))
+    return is_model_s and not has_loss and not (window.by_phase["loss"] or window.by_phase["grad"])
 
 
 def _origin(window: Window, *, is_healthy: bool) -> Origin | None:
     if not is_healthy:
         return origin_of(window.readings)
-    has_gradients = any(True for _ in window.of("grad"))
+    has_gradients = bool(window.by_phase["grad"])
     in_backward = None if has_gradients else origin_of([r for r in window.readings if r.phase != "loss"])
     return in_backward or origin_in_update(window.readings)
 
@@ -105,12 +117,12 @@ def _followed(origin: Origin, window: Window) -> Finding:
 
 def _since_when(first: Reading, window: Window) -> Iterator[str]:
     """How many parameters were bad with this one, and whether the last update made it so."""
-    rows = list(window.of("param"))
+    rows = list(window.by_phase["param"])
     sites, bad = {r.site for r in rows}, {r.site for r in rows if r.summary.n_nonfinite}
     if len(bad) > 1:
         yield f"{len(bad):,} of {len(sites):,} parameters were not finite then"
     before = next((r for r in reversed(window.history.records) if r.step == window.step - 1), None)
-    has_gradient = any(r.site == first.site for r in window.of("grad"))  # then the step before has had one too
+    has_gradient = any(r.site == first.site for r in window.by_phase["grad"])  # then the step before has had one too
     if before is not None and has_gradient and not before.n_bad_grads and math.isfinite(before.loss or 0.0):
         n = before.step
         yield f"the gradients of step {n} were finite: the update of step {n} made it so, or what ran after"
@@ -141,7 +153,7 @@ def _forward_of(call: Call, window: Window) -> Call | None:
     phase, *rest = call.key
     if phase != "backward":
         return None
-    rows = [r for r in window.of("forward") if [r.site, r.op, r.microbatch, r.call] == rest]
+    rows = [r for r in window.by_phase["forward"] if [r.site, r.op, r.microbatch, r.call] == rest]
     return next(iter(calls_of(rows)), None)
 
 
@@ -181,3 +193,124 @@ def _counts(reading: Reading, window: Window) -> bool:
 
 def _call(reading: Reading) -> tuple[str, int, int, str]:
     return reading.site, reading.microbatch, reading.call, reading.op
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Because:
+    """A cause with the numbers that show it."""
+
+    cause: str
+    title: str
+    why: str
+    limit: float | None = None
+    actual: float | None = None
+
+
+def because(call: Call, first: Reading, forward: Call | None = None) -> Because | None:
+    """The cause; None when the rows do not prove one.
+
+    Args:
+        call: whose inputs are finite.
+        first: its first bad output.
+        forward: of a backward call, the forward call that it belongs to.
+    """
+    name = call.key[2].rpartition(".")[2].lower()
+    if call.key[0] == "backward":
+        return _backward(name, forward)
+    form = FORMATS.get(first.dtype)
+    sizes = [r.summary.absmax for r in call.ins if r.summary.n and not r.dtype.startswith(("int", "bool", "uint"))]
+    if not sizes:
+        return None
+    if name in _LOGARITHMS and call.ins[0].summary.min == 0.0 and not first.summary.n_nan:
+        return Because(cause="log-of-zero", title="the logarithm of 0", why="the smallest input is exactly 0")
+    if name in _QUOTIENTS and 0.0 in (call.ins[-1].summary.min, call.ins[-1].summary.max):
+        return Because(cause="division-by-zero", title="a division by 0", why="the divisor is exactly 0 somewhere")
+    outside = _outside(name, call) if first.summary.n_nan else None
+    if outside is not None:
+        return outside
+    if form is None or first.summary.n_nan:
+        return None
+    reached = _reached(name, sizes, call)
+    if reached is None or not reached[0] > math.log2(form.max):
+        return None
+    how, log2 = reached[1], reached[0]
+    size = 2.0**log2 if log2 < 1023 else None
+    return Because(
+        cause="format-overflow", title=f"{call.key[2] or call.key[1]} overflowed {first.dtype}", limit=form.max,
+        actual=size, why=f"{how}, and the largest {first.dtype} is {form.max:.3g}",
+    )  # fmt: skip
+
+
+def _outside(name: str, call: Call) -> Because | None:
+    """An operand outside the domain of the function."""
+    name = name.rstrip("_")
+    domain = DOMAINS.get(name)
+    s = call.ins[domain.of].summary if domain is not None and domain.of < len(call.ins) else None
+    if domain is None or s is None or s.min is None or s.max is None or domain.has(s.min, s.max):
+        return None
+    worst = s.min if s.min < domain.low else s.max
+    return Because(
+        cause="out-of-domain", title=f"{name} of {domain.outside}", limit=domain.end_near(worst), actual=worst,
+        why=f"the input goes {'down' if worst == s.min else 'up'} to {worst:.6g}",
+    )  # fmt: skip
+
+
+def _reached(name: str, sizes: list[float], call: Call) -> tuple[float, str] | None:
+    """log2 of the magnitude that the result comes to for the largest inputs, in words."""
+    largest = max(sizes)
+    if not largest:
+        return None
+    if name in _SQUARES and len(call.ins) == 1:
+        return 2 * math.log2(largest), f"the input reaches {largest:.3g}, its square 2^{2 * math.log2(largest):.0f}"
+    if name in _CASTS and len(sizes) == 1:
+        return math.log2(largest), f"the input reaches {largest:.3g}"
+    if name in _EXPONENTIALS and (call.ins[0].summary.max or 0.0) > 0:
+        top = call.ins[0].summary.max or 0.0
+        return top * math.log2(math.e), f"the input reaches {top:.3g}, its exponential 2^{top * math.log2(math.e):.0f}"
+    if name in (*_PRODUCTS, *_CONTRACTIONS) and len(sizes) > 1 and min(sizes[:2]) > 0:
+        log2 = math.log2(sizes[0]) + math.log2(sizes[1])
+        return log2, f"the factors reach {sizes[0]:.3g} and {sizes[1]:.3g}, their product 2^{log2:.0f}"
+    return None
+
+
+def _backward(name: str, forward: Call | None) -> Because | None:
+    """Gradients that are infinite at 0."""
+    if forward is None or not forward.ins or forward.ins[0].summary.min != 0.0:
+        return None
+    if name in ("sqrt", "sqrt_", "rsqrt"):
+        return Because(
+            cause="sqrt-gradient-at-zero", title="the gradient of a root at 0",
+            why="the smallest input of forward is exactly 0, where the slope of the root is infinite",
+        )  # fmt: skip
+    if name in _LOGARITHMS:
+        return Because(
+            cause="log-of-zero", title="the gradient of a logarithm at 0",
+            why="the smallest input of forward is exactly 0",
+        )  # fmt: skip
+    return None
+
+
+def unrecorded_cast(first: Reading, rows: Iterable[Reading]) -> tuple[Reading, Because] | None:
+    """The last output before an infinite input that is as large as it, finite and beyond float16's largest number.
+
+    Dumps leave out casts, views and arithmetic on them: one of these made the infinity.
+    """
+    s = first.summary
+    if s.n_nan or not (s.n_posinf or s.n_neginf):
+        return None
+    limit = FORMATS["float16"].max
+    before = [
+        r for r in rows
+        if r.phase == "forward" and r.port.startswith("out") and r.order < first.order and r.summary.n == s.n
+        and not r.summary.n_nonfinite and r.summary.absmax > limit and r.microbatch == first.microbatch
+    ]  # fmt: skip
+    if not before:
+        return None
+    last = max(before, key=lambda r: r.order)
+    size, name = last.summary.absmax, last.op or last.site
+    why = f"{name} gave {size:.3g}, which is finite; nothing was recorded between it and {first.site or 'the model'}"
+    told = Because(
+        cause="format-overflow", title="a cast that was not recorded overflowed", limit=limit, actual=size,
+        why=f"{why}: a cast to float16 (largest {limit:.0f}) would do this",
+    )  # fmt: skip
+    return last, told

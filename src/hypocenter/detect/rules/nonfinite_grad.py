@@ -33,7 +33,7 @@ def check(window: Window) -> Iterator[Finding]:
     """Fire on a bad gradient that no scaler will cure."""
     if window.grads_finite or _backs_off(window):
         return
-    bad = [r for r in window.of("grad") if r.port != "value" and r.summary.n_nonfinite]
+    bad = [r for r in window.by_phase["grad"] if r.port != "value" and r.summary.n_nonfinite]
     n_bad = max(len({r.site for r in bad}), window.record.n_bad_grads if window.record is not None else 0)
     what = "1 gradient is" if n_bad == 1 else f"{n_bad} gradients are" if n_bad else "the gradient norm is"
     only = bad[0].site if n_bad == 1 and bad else None

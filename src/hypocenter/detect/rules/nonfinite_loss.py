@@ -29,7 +29,7 @@ def check(window: Window) -> Iterator[Finding]:
     """Fire on a loss that is NaN or infinite."""
     if window.loss_finite:
         return
-    rows = [r for r in window.of("loss") if r.port == "value" and r.summary.n_nonfinite]
+    rows = [r for r in window.by_phase["loss"] if r.port == "value" and r.summary.n_nonfinite]
     loss = window.record.loss if window.record is not None else None
     is_nan = any(r.summary.n_nan for r in rows) or (not rows and loss is not None and math.isnan(loss))
     yield Finding(

@@ -31,7 +31,7 @@ def check(window: Window) -> Iterator[Finding]:
     """Fire on the first non-finite reading of a parameter after finite gradients."""
     if not (window.grads_finite and window.loss_finite):
         return
-    rows = [r for r in window.of("param") if r.summary.n_nonfinite and not r.literal_inf]
+    rows = [r for r in window.by_phase["param"] if r.summary.n_nonfinite and not r.literal_inf]
     rows = [r for r in rows if (r.site, r.port) not in window.history.healthy_nonfinite]
     if not rows:
         return

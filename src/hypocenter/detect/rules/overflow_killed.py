@@ -32,7 +32,7 @@ LARGEST_HALF = FORMATS["float16"].max
 @rule("HC105", "nonfinite", severity="error", reads=("large-half", "zero"))
 def check(window: Window) -> Iterator[Finding]:
     """Fire on a float16 norm with large input and an output of nothing but zeros."""
-    rows = [r for r in window.of("forward") if "norm" in r.module.lower() and not r.op]
+    rows = [r for r in window.by_phase["forward"] if "norm" in r.module.lower() and not r.op]
     large = {
         (r.site, r.microbatch, r.call): r
         for r in rows

@@ -68,7 +68,7 @@ def check(window: Window) -> Iterator[Finding]:
 
 
 def _row(window: Window, port: str) -> Reading | None:
-    return next((r for r in window.of("optimizer") if r.port == port), None)
+    return next((r for r in window.by_phase["optimizer"] if r.port == port), None)
 
 
 def _why(gap: Reading, zeros: Reading, given: Reading | None, *, is_mask: bool) -> Iterator[str]:

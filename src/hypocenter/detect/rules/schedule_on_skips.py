@@ -37,7 +37,7 @@ SHOWN = 12  # steps that a sentence lists
 @rule("HC214", "config", severity="warning", reads=("optimizer",))
 def check(window: Window) -> Iterator[Finding]:
     """Fire when a schedule has first advanced on skipped updates, and again if it turns from a note to a warning."""
-    for row in window.of("optimizer"):
+    for row in window.by_phase["optimizer"]:
         if row.site != ON_SKIPPED:
             continue
         facts = _facts(window.readings, row.module)

@@ -47,7 +47,7 @@ _THEN = {
 @rule("HC233", "stagnation", severity="warning", reads=("optimizer",))
 def check(window: Window) -> Iterator[Finding]:
     """Fire once a step for each of the three."""
-    rows = list(window.of("optimizer"))
+    rows = list(window.by_phase["optimizer"])
     gone = [row for row in rows if row.port == NO_GRADIENT]
     if gone:
         gone.sort(key=lambda row: bool(row.module))

@@ -25,8 +25,8 @@ from hypocenter.diagnose.evidence import Evidence, Verdict
 from hypocenter.diagnose.numbers import WIDE_LIMIT
 from hypocenter.diagnose.operators import subject
 from hypocenter.diagnose.rulings import Overflow, overflow, ran_away
-from hypocenter.diagnose.trend import growth, loss_growth
 from hypocenter.diagnose.verdicts import cause
+from hypocenter.diagnose.why import growth, loss_growth
 
 GROWN_BITS = 10.0  # growth by a factor of 1000 over the recorded steps
 

@@ -20,9 +20,9 @@ When it is wrong
 from __future__ import annotations
 
 from hypocenter.doctor import ascend, hardware
+from hypocenter.doctor.answer import Verdict, cannot_tell, not_applicable, ok, problem
 from hypocenter.doctor.catalogue import check
 from hypocenter.doctor.machine import Machine
-from hypocenter.doctor.verdict import Verdict, cannot_tell, not_applicable, ok, problem
 
 
 @check("toolkit.cann", title="CANN", order=60)

@@ -20,9 +20,9 @@ from __future__ import annotations
 
 import re
 
+from hypocenter.doctor.answer import Verdict, not_applicable, ok, problem, warning
 from hypocenter.doctor.catalogue import check
 from hypocenter.doctor.machine import Machine
-from hypocenter.doctor.verdict import Verdict, not_applicable, ok, problem, warning
 
 GOOD = (":4096:8", ":16:8")
 

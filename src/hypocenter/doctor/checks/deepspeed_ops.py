@@ -22,10 +22,10 @@ from __future__ import annotations
 import re
 
 from hypocenter.doctor import building
-from hypocenter.doctor.architectures import of_devices
+from hypocenter.doctor.answer import Verdict, cannot_tell, not_applicable, ok, problem, warning
 from hypocenter.doctor.catalogue import check
+from hypocenter.doctor.hardware import of_devices
 from hypocenter.doctor.machine import Machine
-from hypocenter.doctor.verdict import Verdict, cannot_tell, not_applicable, ok, problem, warning
 
 USUAL = ("cpu_adam", "fused_adam", "utils")  # what ZeRO and its offload take
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m|\[WARNING\]")

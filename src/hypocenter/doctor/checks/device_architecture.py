@@ -18,11 +18,10 @@ When it is wrong
 
 from __future__ import annotations
 
-from hypocenter.doctor.architectures import runs_on
+from hypocenter.doctor.answer import Verdict, cannot_tell, not_applicable, ok, problem, warning
 from hypocenter.doctor.catalogue import check
-from hypocenter.doctor.machine import Machine
-from hypocenter.doctor.verdict import Verdict, cannot_tell, not_applicable, ok, problem, warning
-from hypocenter.doctor.versions import numbers
+from hypocenter.doctor.hardware import runs_on
+from hypocenter.doctor.machine import Machine, version_numbers
 
 _LEAST_CUDA = (((10, 0), "cu128"), ((9, 0), "cu118"))  # CUDA 12.8 is the first with Blackwell, 11.8 with Hopper
 _DROPPED = (((7, 5), "13.0"),)  # CUDA 13 compiles for 7.5 and newer only (its release notes)
@@ -53,7 +52,7 @@ def device_architecture(machine: Machine) -> Verdict:
 
 
 def _missing(capability: str, name: str, listed: list[str], machine: Machine) -> Verdict:
-    version = numbers(capability)
+    version = version_numbers(capability)
     wheel = next((wheel for least, wheel in _LEAST_CUDA if version >= least), "cu118")
     if any(version < least for least, _ in _DROPPED):
         wheel = "cu118" if version < (5, 0) else "cu126"  # PyTorch's cu126 wheels are the last with Maxwell to Volta

@@ -19,10 +19,9 @@ When it is wrong
 from __future__ import annotations
 
 from hypocenter.doctor import cuda, hardware
+from hypocenter.doctor.answer import Verdict, cannot_tell, not_applicable, ok, problem
 from hypocenter.doctor.catalogue import check
-from hypocenter.doctor.machine import Machine
-from hypocenter.doctor.verdict import Verdict, cannot_tell, not_applicable, ok, problem
-from hypocenter.doctor.versions import major, numbers, table
+from hypocenter.doctor.machine import Machine, major, version_numbers, version_table
 
 
 @check("toolkit.driver", title="driver", order=22)
@@ -41,9 +40,9 @@ def driver(machine: Machine) -> Verdict:
     least = least_for(want)
     if not least:
         return cannot_tell(f"which driver CUDA {want} needs is not in the table", f"driver {have} is loaded")
-    if numbers(have) >= numbers(least):
-        own = str(table("cuda")["release"].get(want, {}).get("driver", ""))
-        minor = own and numbers(have) < numbers(own)
+    if version_numbers(have) >= version_numbers(least):
+        own = str(version_table("cuda")["release"].get(want, {}).get("driver", ""))
+        minor = own and version_numbers(have) < version_numbers(own)
         note = f"; code for PTX needs {own} (CUDA's minor version compatibility)" if minor else ""
         return ok(f"driver {have} runs CUDA {want} (needs {least}){note}", driver=have, least=least)
     if machine.torch.get("devices"):
@@ -65,7 +64,7 @@ f"# or: pip install --force-reinstall torch --index-url https://download.pytorch
 
 def least_for(release: str) -> str:
     """The oldest driver that runs a CUDA release; empty when nobody wrote it down."""
-    for row in table("cuda")["compatible"]:
+    for row in version_table("cuda")["compatible"]:
         if row["major"] == major(release):
             return str(row["driver"])
-    return str(table("cuda")["release"].get(release, {}).get("driver", ""))
+    return str(version_table("cuda")["release"].get(release, {}).get("driver", ""))

@@ -18,10 +18,9 @@ When it is wrong
 from __future__ import annotations
 
 from hypocenter.doctor import hardware
+from hypocenter.doctor.answer import Verdict, cannot_tell, not_applicable, ok, problem, warning
 from hypocenter.doctor.catalogue import check
-from hypocenter.doctor.machine import Machine
-from hypocenter.doctor.verdict import Verdict, cannot_tell, not_applicable, ok, problem, warning
-from hypocenter.doctor.versions import release
+from hypocenter.doctor.machine import Machine, release
 
 
 @check("toolkit.gpu-visible", title="GPU", order=20)

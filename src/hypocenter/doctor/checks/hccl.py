@@ -17,9 +17,9 @@ When it is wrong
 from __future__ import annotations
 
 from hypocenter.doctor import ascend, hardware
+from hypocenter.doctor.answer import Verdict, cannot_tell, not_applicable, ok, problem
 from hypocenter.doctor.catalogue import check
 from hypocenter.doctor.machine import Machine
-from hypocenter.doctor.verdict import Verdict, cannot_tell, not_applicable, ok, problem
 
 
 @check("toolkit.hccl", title="HCCL", order=66)

@@ -20,9 +20,9 @@ When it is wrong
 from __future__ import annotations
 
 from hypocenter.doctor import building, cuda
+from hypocenter.doctor.answer import Verdict, not_applicable, ok, problem
 from hypocenter.doctor.catalogue import check
 from hypocenter.doctor.machine import Machine
-from hypocenter.doctor.verdict import Verdict, not_applicable, ok, problem
 
 
 @check("toolkit.headers", title="headers", order=37)

@@ -26,10 +26,9 @@ import shlex
 from dataclasses import dataclass
 
 from hypocenter.doctor import building, cuda
+from hypocenter.doctor.answer import Verdict, cannot_tell, not_applicable, ok, problem, warning
 from hypocenter.doctor.catalogue import check
-from hypocenter.doctor.machine import Machine
-from hypocenter.doctor.verdict import Verdict, cannot_tell, not_applicable, ok, problem, warning
-from hypocenter.doctor.versions import major, numbers, table
+from hypocenter.doctor.machine import Machine, major, version_numbers, version_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +59,10 @@ def host_compiler(machine: Machine) -> Verdict:
         return cannot_tell(
             f"which {found.kind} nvcc {release} takes is not known", f"{found.path} is {found.kind} {found.version}"
         )
-    have = numbers(found.version)[0]
+    have = version_numbers(found.version)[0]
     facts = {"compiler": found.version, "newest": limit, "cuda": release, "source": source, "path": found.path}
     other = _for_torch(machine, found)
-    if have <= limit and other is not None and other.kind == found.kind and numbers(other.version)[0] > limit:
+    if have <= limit and other is not None and other.kind == found.kind and version_numbers(other.version)[0] > limit:
         return warning(
             f"nvcc takes {found.path}, but torch's builds look at {other.path}, {other.kind} {other.version}",
             f"torch refuses a C++ compiler that is too new for CUDA {release} (up to {limit})",
@@ -124,7 +123,7 @@ def newest(machine: Machine, folder: str, release: str, kind: str) -> tuple[int 
     pattern = r"#\s*if\s+__GNUC__\s*>\s*(\d+)" if kind == "gcc" else r"#\s*if\s+\(?__clang_major__\s*>=\s*(\d+)"
     if match := re.search(pattern, machine.text(header)):
         return int(match[1]) - (kind == "clang"), header
-    known = table("cuda")["release"].get(release, {}).get(kind)
+    known = version_table("cuda")["release"].get(release, {}).get(kind)
     return known, "CUDA Installation Guide, host compiler support"
 
 

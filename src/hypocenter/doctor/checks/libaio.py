@@ -18,9 +18,9 @@ When it is wrong
 from __future__ import annotations
 
 from hypocenter.doctor import building
+from hypocenter.doctor.answer import Verdict, not_applicable, ok, problem
 from hypocenter.doctor.catalogue import check
 from hypocenter.doctor.machine import Machine
-from hypocenter.doctor.verdict import Verdict, not_applicable, ok, problem
 
 HEADERS = ("/usr/include/libaio.h", "/usr/local/include/libaio.h")
 

@@ -22,10 +22,9 @@ from __future__ import annotations
 import shlex
 
 from hypocenter.doctor import building, cuda
+from hypocenter.doctor.answer import Verdict, graver, not_applicable, ok
 from hypocenter.doctor.catalogue import check
-from hypocenter.doctor.machine import Machine
-from hypocenter.doctor.verdict import Verdict, graver, not_applicable, ok
-from hypocenter.doctor.versions import major, numbers
+from hypocenter.doctor.machine import Machine, major, version_numbers
 
 
 @check("toolkit.libcudart-first", title="LD_LIBRARY_PATH", order=40)
@@ -63,7 +62,7 @@ def _loaded(machine: Machine, paths: list[str], folders: list[str]) -> Verdict:
     want = cuda.wanted(machine)
     cudart = next((path for path in paths if "libcudart" in path), "")
     have = cuda.cudart_release(machine, cudart.rsplit("/", 1)[0]) if cudart else ""
-    older = bool(have) and numbers(have) < numbers(want)
+    older = bool(have) and version_numbers(have) < version_numbers(want)
     what = f"torch loads {names} from {theirs[0]}, not its own" + (f" (CUDA {have} for {want})" if have else "")
     return graver(
         older, what, "LD_LIBRARY_PATH comes before the libraries that torch was tested with",

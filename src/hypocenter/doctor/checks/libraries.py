@@ -20,9 +20,9 @@ from __future__ import annotations
 import shlex
 
 from hypocenter.doctor import building, cuda
+from hypocenter.doctor.answer import Verdict, graver, not_applicable, ok
 from hypocenter.doctor.catalogue import check
 from hypocenter.doctor.machine import Machine
-from hypocenter.doctor.verdict import Verdict, graver, not_applicable, ok
 
 SYSTEM = ("/usr", "/usr/local")
 

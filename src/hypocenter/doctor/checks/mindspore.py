@@ -18,10 +18,9 @@ When it is wrong
 from __future__ import annotations
 
 from hypocenter.doctor import ascend, hardware
+from hypocenter.doctor.answer import Verdict, cannot_tell, not_applicable, ok, problem, warning
 from hypocenter.doctor.catalogue import check
-from hypocenter.doctor.machine import Machine
-from hypocenter.doctor.verdict import Verdict, cannot_tell, not_applicable, ok, problem, warning
-from hypocenter.doctor.versions import numbers, table
+from hypocenter.doctor.machine import Machine, version_numbers, version_table
 
 
 @check("toolkit.mindspore", title="MindSpore", order=64)
@@ -34,7 +33,7 @@ def mindspore(machine: Machine) -> Verdict:
     chosen = ascend.active(machine) if hardware.uses_ascend(machine) else None
     cann = chosen.version if chosen is not None else ""
     facts = {"mindspore": version, "mindformers": formers, "cann": cann}
-    row = next((row for row in table("ascend")["mindformers"] if row["mindformers"] == formers), None)
+    row = next((row for row in version_table("ascend")["mindformers"] if row["mindformers"] == formers), None)
     if row is not None and row["mindspore"] != version:
         return problem(
             f"MindFormers {formers} belongs to MindSpore {row['mindspore']}, installed is {version}",
@@ -44,7 +43,7 @@ def mindspore(machine: Machine) -> Verdict:
         )
     if not hardware.uses_ascend(machine):
         return ok(f"MindSpore {version}; no NPU here, so no CANN to go with it")
-    known = next((row for row in table("ascend")["mindspore"] if row["mindspore"] == version), None)
+    known = next((row for row in version_table("ascend")["mindspore"] if row["mindspore"] == version), None)
     if known is None or not cann or (formers and row is None):
         unlisted = f"MindSpore {version}" if known is None else f"MindFormers {formers}"
         why = f"{unlisted} is not in the table" if known is None or cann else "no CANN was found"
@@ -59,7 +58,7 @@ def mindspore(machine: Machine) -> Verdict:
         )
     also = f", MindFormers {formers}" if formers else ""
     driver = ascend.driver(machine)
-    if row is not None and driver and numbers(driver) < numbers(str(row["driver"])):
+    if row is not None and driver and version_numbers(driver) < version_numbers(str(row["driver"])):
         return warning(
             f"MindFormers {formers} was made with driver {row['driver']}, loaded is {driver}",
             "an older driver may lack what CANN asks for",

@@ -17,9 +17,9 @@ When it is wrong
 from __future__ import annotations
 
 from hypocenter.doctor import hardware
+from hypocenter.doctor.answer import Verdict, graver, not_applicable, ok, warning
 from hypocenter.doctor.catalogue import check
 from hypocenter.doctor.machine import Machine
-from hypocenter.doctor.verdict import Verdict, graver, not_applicable, ok, warning
 
 
 @check("toolkit.nccl", title="NCCL", order=50)

@@ -17,9 +17,9 @@ When it is wrong
 from __future__ import annotations
 
 from hypocenter.doctor import building
+from hypocenter.doctor.answer import Verdict, not_applicable, ok, problem
 from hypocenter.doctor.catalogue import check
 from hypocenter.doctor.machine import Machine
-from hypocenter.doctor.verdict import Verdict, not_applicable, ok, problem
 
 
 @check("toolkit.ninja", title="ninja", order=44)

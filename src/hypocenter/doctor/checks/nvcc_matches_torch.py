@@ -23,10 +23,9 @@ When it is wrong
 from __future__ import annotations
 
 from hypocenter.doctor import building, cuda
+from hypocenter.doctor.answer import Verdict, cannot_tell, graver, not_applicable, ok, warning
 from hypocenter.doctor.catalogue import check
-from hypocenter.doctor.machine import Machine
-from hypocenter.doctor.verdict import Verdict, cannot_tell, graver, not_applicable, ok, warning
-from hypocenter.doctor.versions import major
+from hypocenter.doctor.machine import Machine, major
 
 
 @check("toolkit.nvcc-matches-torch", title="nvcc", order=32)

@@ -21,9 +21,9 @@ import re
 import shlex
 
 from hypocenter.doctor import building, cuda
+from hypocenter.doctor.answer import Verdict, graver, not_applicable, ok
 from hypocenter.doctor.catalogue import check
 from hypocenter.doctor.machine import Machine
-from hypocenter.doctor.verdict import Verdict, graver, not_applicable, ok
 
 _OURS = re.compile(r"cuda|nvidia|nccl|cudnn|ascend|cann|hccl", re.IGNORECASE)
 _RELEASE = re.compile(r"^(.*/cuda(?:-[\d.]+)?)/")

@@ -19,9 +19,9 @@ When it is wrong
 from __future__ import annotations
 
 from hypocenter.doctor import building, cuda
+from hypocenter.doctor.answer import Verdict, graver, not_applicable, ok
 from hypocenter.doctor.catalogue import check
 from hypocenter.doctor.machine import Machine
-from hypocenter.doctor.verdict import Verdict, graver, not_applicable, ok
 
 
 @check("toolkit.side-by-side", title="toolkits", order=34)

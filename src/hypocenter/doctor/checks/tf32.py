@@ -16,9 +16,9 @@ When it is wrong
 
 from __future__ import annotations
 
+from hypocenter.doctor.answer import Verdict, not_applicable, ok, warning
 from hypocenter.doctor.catalogue import check
 from hypocenter.doctor.machine import Machine
-from hypocenter.doctor.verdict import Verdict, not_applicable, ok, warning
 
 
 @check("setting.tf32", title="TF32", area="settings", order=82)

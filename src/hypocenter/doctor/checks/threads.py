@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import re
 
+from hypocenter.doctor.answer import Verdict, not_applicable, ok, warning
 from hypocenter.doctor.catalogue import check
 from hypocenter.doctor.machine import Machine
-from hypocenter.doctor.verdict import Verdict, not_applicable, ok, warning
 
 _LEVELS = re.compile(r"\s*\+?0*[1-9][0-9]*\s*(,\s*\+?0*[1-9][0-9]*\s*)*")  # OpenMP 5.2, 21.1.2: positive integers
 TOO_MANY = 2.0  # threads a core from which on waiting costs more than hyper-threads give

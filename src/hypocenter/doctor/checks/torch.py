@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import re
 
+from hypocenter.doctor.answer import Verdict, cannot_tell, not_applicable, ok, problem
 from hypocenter.doctor.catalogue import check
 from hypocenter.doctor.machine import Machine
-from hypocenter.doctor.verdict import Verdict, cannot_tell, not_applicable, ok, problem
 
 _LIBRARY = re.compile(r"(\S+\.so[\w.]*)[:,]? (?:cannot open|undefined symbol|version|file too short)|undefined symbol")
 

@@ -17,11 +17,10 @@ When it is wrong
 
 from __future__ import annotations
 
-from hypocenter.doctor.architectures import listed_in, of_devices, runs_on
+from hypocenter.doctor.answer import Verdict, cannot_tell, not_applicable, ok, problem
 from hypocenter.doctor.catalogue import check
-from hypocenter.doctor.machine import Machine
-from hypocenter.doctor.verdict import Verdict, cannot_tell, not_applicable, ok, problem
-from hypocenter.doctor.versions import numbers
+from hypocenter.doctor.hardware import listed_in, of_devices, runs_on
+from hypocenter.doctor.machine import Machine, version_numbers
 
 
 @check("toolkit.torch-cuda-arch-list", title="TORCH_CUDA_ARCH_LIST", order=26)
@@ -43,7 +42,7 @@ def torch_cuda_arch_list(machine: Machine) -> Verdict:
         )  # fmt: skip
     if not wanted:
         return cannot_tell(f"TORCH_CUDA_ARCH_LIST={text!r} is set, for devices that are not here", "torch sees no GPU")
-    left_out = [one for one in wanted if not runs_on(numbers(one), listed)]
+    left_out = [one for one in wanted if not runs_on(version_numbers(one), listed)]
     if left_out:
         return problem(
             f"TORCH_CUDA_ARCH_LIST={text!r} has no code for compute capability {', '.join(left_out)} of this machine",

@@ -18,10 +18,9 @@ When it is wrong
 from __future__ import annotations
 
 from hypocenter.doctor import ascend
+from hypocenter.doctor.answer import Verdict, cannot_tell, not_applicable, ok, problem
 from hypocenter.doctor.catalogue import check
-from hypocenter.doctor.machine import Machine
-from hypocenter.doctor.verdict import Verdict, cannot_tell, not_applicable, ok, problem
-from hypocenter.doctor.versions import numbers
+from hypocenter.doctor.machine import Machine, version_numbers
 
 
 @check("toolkit.torch-npu", title="torch_npu", order=62)
@@ -35,8 +34,9 @@ def torch_npu(machine: Machine) -> Verdict:
     release = cann.version if cann is not None else ""
     meant = ascend.torch_npu_for(torch, release)
     fix = (f"pip install torch-npu=={meant}",) if meant else ()
-    if torch and numbers(torch) != numbers(have):
-        return problem(f"torch_npu {have} is for torch {'.'.join(map(str, numbers(have)))}, installed is {torch}",
+    if torch and version_numbers(torch) != version_numbers(have):
+        wanted = ".".join(map(str, version_numbers(have)))
+        return problem(f"torch_npu {have} is for torch {wanted}, installed is {torch}",
                        "its import ends with an undefined symbol", fix, torch=torch, torch_npu=have)  # fmt: skip
     if error := str((machine.torch.get("npu") or {}).get("error") or ""):
         return problem(f"torch_npu {have} cannot be imported", error, (ascend.set_env(machine, cann),))

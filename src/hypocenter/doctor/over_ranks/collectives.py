@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hypocenter.doctor.answer import Check
+from hypocenter.doctor.over_ranks.judgement import BY_BACKEND
 from hypocenter.doctor.over_ranks.reports import Reports
-from hypocenter.doctor.over_ranks.tools import BY_BACKEND
 
 TITLES = {
     "all-reduce": "all-reduce",

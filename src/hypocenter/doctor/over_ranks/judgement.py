@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -56,3 +57,32 @@ def _safely(judge: Callable[[Reports], list[Check]], reports: Reports) -> list[C
                 why=f"{type(error).__name__}: {error}: a bug in Hypocenter",
             )
         ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """Commands of one make of devices."""
+
+    library: str
+    look: str  # at the devices of a host
+    pace: str  # why one is slow
+    errors: str  # of memory and links
+    log: str  # makes the library say what it does
+
+
+BY_BACKEND = {
+    "nccl": Tools(
+        library="NCCL",
+        look="nvidia-smi",
+        pace="nvidia-smi -q -d PERFORMANCE,TEMPERATURE,CLOCK",
+        errors="nvidia-smi -q -d ECC,PAGE_RETIREMENT; dmesg | grep -i xid",
+        log="export NCCL_DEBUG=INFO",
+    ),
+    "hccl": Tools(  # Ascend: npu-smi command reference; CANN: log reference
+        library="HCCL",
+        look="npu-smi info",
+        pace="npu-smi info -t common -i 0",
+        errors="npu-smi info -t ecc -i 0; npu-smi info -t health -i 0",
+        log="export ASCEND_GLOBAL_LOG_LEVEL=1 ASCEND_SLOG_PRINT_TO_STDOUT=1",
+    ),
+}

@@ -12,8 +12,8 @@ from statistics import median
 from typing import Any
 
 from hypocenter.doctor.answer import Check
+from hypocenter.doctor.over_ranks.judgement import BY_BACKEND
 from hypocenter.doctor.over_ranks.reports import Reports
-from hypocenter.doctor.over_ranks.tools import BY_BACKEND
 
 TIMES = 3.0  # slower than the others' usual time: one device of a kind differs from the next by a few per cent
 SPREADS = 8.0  # median absolute deviations of the others: of a normal distribution, 5 standard deviations

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hypocenter.doctor.answer import Check
+from hypocenter.doctor.over_ranks.judgement import BY_BACKEND
 from hypocenter.doctor.over_ranks.reports import Report, Reports, last_words
-from hypocenter.doctor.over_ranks.tools import BY_BACKEND
 
 CODE, TITLE = "comm.stuck", "progress"
 _ON_OTHERS = ("waiting", "exchanging", "done")

@@ -8,18 +8,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hypocenter.compare.weights.checkpoint import CheckpointError
-from hypocenter.compare.weights.tensor import Tensor
-from hypocenter.importing.attributes import Attributes
+from hypocenter.compare.weights.checkpoint import CheckpointError, Tensor
 from hypocenter.importing.catalogue import Head, NotADumpError, importer
-from hypocenter.importing.entries import entries, last_of
-from hypocenter.importing.frames import frame_of, own_line
+from hypocenter.importing.entries import Attributes, entries, last_of
 from hypocenter.importing.layout_of_steps import Part, parts_of
-from hypocenter.importing.msprobe_names import Name, Sites, parse
-from hypocenter.importing.msprobe_step import OPTIMIZER, Call, Step
+from hypocenter.importing.msprobe_step import OPTIMIZER, Call, Name, Sites, Step, parse
 from hypocenter.importing.recording import Recording
 from hypocenter.importing.statistics import summary_of
 from hypocenter.importing.tensor_file import open_tensor, summary_of_values
+from hypocenter.importing.text import frame_of, own_line
 from hypocenter.nouns import Reading, Source, StepRecord, Summary
 
 FILES = ("dump.json", "debug.json")

@@ -12,14 +12,12 @@ from typing import Any, Literal
 
 from hypocenter.compare.weights.checkpoint import CheckpointError
 from hypocenter.importing.catalogue import Head, NotADumpError, importer
-from hypocenter.importing.frames import own_line, source
 from hypocenter.importing.layout_of_steps import Part, parts_of
-from hypocenter.importing.msprobe_names import Name, Sites
-from hypocenter.importing.msprobe_step import Call, Step
+from hypocenter.importing.msprobe_step import Call, Name, Sites, Step
 from hypocenter.importing.recording import Recording
 from hypocenter.importing.statistics import summary_of
 from hypocenter.importing.tensor_file import open_tensor, summary_of_values
-from hypocenter.importing.text import writable_tree
+from hypocenter.importing.text import own_line, source, writable_tree
 from hypocenter.nouns import Reading, Source, StepRecord, Summary
 
 _LINE_AT_MOST = 16 << 20  # bytes of one line; a stack of a hundred frames has 30 KB

@@ -1,1 +1,1 @@
-"""Any answer in, its rendering out, one file = one format: html, markdown, github; JSON is the answer itself."""
+"""Any answer in, its rendering out, from its fields: html, markdown, github; JSON is the answer itself."""

@@ -8,8 +8,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from hypocenter import json_answer
-from hypocenter.checklist.checklist import Checklist, Importance, Remark, Status, Verdict
-from hypocenter.checklist.configuration import Value
+from hypocenter.checklist.checklist import Checklist, Importance, Remark, Status, Value, Verdict
 
 
 class Said(Struct, frozen=True, kw_only=True):

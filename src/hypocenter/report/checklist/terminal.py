@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from rich.cells import cell_len
 from rich.text import Text
 
-from hypocenter.checklist.checklist import Checklist, Remark, Row
+from hypocenter.checklist.checklist import Checklist, Remark, Row, Scalar, Setting, Value
 from hypocenter.report import wording
-from hypocenter.report.checklist import words
 from hypocenter.report.columns import cut_rows
 from hypocenter.report.formats.terminal import to_text, wrapped
 from hypocenter.report.screen import Screen
@@ -73,7 +72,7 @@ def _lines(found: Checklist, view: View) -> Iterator[Text]:
     n_words = 2 if text.startswith("cannot ") else 1
     head, rest = " ".join(text.split(" ")[:n_words]), " ".join(text.split(" ")[n_words:])
     yield from wrapped(Text(f"{head} ", _STATUS[found.status]), Text(rest, "bold"), width, indent=4)
-    for name, label, kinds, _ in words.sides(found):
+    for name, label, kinds, _ in sides(found):
         kind = f" ({', '.join(kinds)})" if kinds else ""
         body = Text.assemble((wording.clean(label), _PATH), wording.clean(kind))
         yield from wrapped(Text(f"   --> {name + ':':<11}", _FRAME), body, width)
@@ -83,8 +82,8 @@ def _lines(found: Checklist, view: View) -> Iterator[Text]:
     shown = [row for row in shown if row.verdict != "not-set" or view.all_rows]
     yield from _table(found, shown, view)
     yield from _samples(found, width)
-    for name, _, _, keys in words.sides(found):
-        yield from _unknown(name, [words.unknown(setting) for setting in keys], view)
+    for name, _, _, keys in sides(found):
+        yield from _unknown(name, [unknown(setting) for setting in keys], view)
     yield Text()
     yield from _closing(found, shown, view)
 
@@ -93,7 +92,7 @@ def _table(found: Checklist, shown: list[Row], view: View) -> Iterator[Text]:
     if not shown:
         return
     title_width, value_width = _widths(view.screen.width)
-    for i, (group, rows) in enumerate(words.in_groups(found, shown)):
+    for i, (group, rows) in enumerate(in_groups(found, shown)):
         yield Text()
         heading = _fitted(view.headings.get(group, group), title_width + 4)
         if i == 0:
@@ -170,7 +169,7 @@ def _below(row: Row, view: View) -> Iterator[Text]:
         for name, setting in (("baseline", row.baseline_setting), ("candidate", row.candidate_setting)):
             if setting is not None:
                 label = Text(f"      {name + ':':<11}", "dim")
-                yield from wrapped(label, Text(words.place(setting), "dim"), width)
+                yield from wrapped(label, Text(place(setting), "dim"), width)
     if row.fix:
         fix = row.fix.replace(": ", "  ", 1) if _is_a_line(row) else row.fix
         yield from wrapped(Text(f"      {'fix:':<11}", "bold"), Text(wording.clean(fix, 2000), _TYPE_THIS), width)
@@ -188,8 +187,8 @@ def _remarks(row: Row, *, all_rows: bool) -> tuple[Remark, ...]:
 
 def _cell(row: Row, side: str) -> str:
     setting = row.baseline_setting if side == "baseline" else row.candidate_setting
-    text = words.value(setting, row.baseline if side == "baseline" else row.candidate)
-    return f"{text} ({words.footing(setting)})" if words.footing(setting) else text
+    text = value(setting, row.baseline if side == "baseline" else row.candidate)
+    return f"{text} ({footing(setting)})" if footing(setting) else text
 
 
 def _widths(width: int) -> tuple[int, int]:
@@ -237,3 +236,71 @@ def _closing(found: Checklist, shown: list[Row], view: View) -> Iterator[Text]:
     parts += [f"{wording.count(n_unset, 'item')} that neither side says"] if n_unset and not view.all_rows else []
     if parts:
         yield Text("; ".join(parts), "dim")
+
+
+def value(setting: Setting | None, found: Value = None) -> str:
+    """`1e-05`, `true`, `-` where a side says nothing, `?` where it cannot be told."""
+    if setting is None:
+        return "-" if found is None else _value(found)
+    if setting.unresolved is not None:
+        return "?"
+    return _value(setting.value)
+
+
+def footing(setting: Setting | None) -> str:
+    """What a value rests on if nobody wrote it down: `default`, `computed`; else empty."""
+    if setting is None:
+        return ""
+    return "default" if setting.assumed is not None else "computed" if setting.derived is not None else ""
+
+
+def place(setting: Setting | None) -> str:
+    """Where a value was said and how: `run.yaml:41 rms_norm_eps: 1e-6`; or whose default it is."""
+    if setting is None:
+        return "says nothing"
+    if setting.assumed is not None:
+        return f"default of {wording.clean(setting.assumed)}"
+    if setting.derived is not None and not setting.spelled:
+        return f"computed: {wording.clean(setting.derived)}"
+    said = wording.clean(f"{setting.where}  {setting.spelled}".strip(), 90)
+    return f"{said} ({wording.clean(setting.derived)})" if setting.derived else said
+
+
+def unknown(setting: Setting) -> str:
+    """A key that no table knows, as it stands in the file."""
+    return wording.clean(f"{setting.where}  {setting.spelled}".strip(), 90)
+
+
+def sides(found: Checklist) -> Iterator[tuple[str, str, tuple[str, ...], tuple[Setting, ...]]]:
+    """Name, label, kinds and unknown keys of both sides."""
+    yield "baseline", found.baseline, found.kinds_baseline, found.unknown_baseline
+    yield "candidate", found.candidate, found.kinds_candidate, found.unknown_candidate
+
+
+def in_groups(found: Checklist, rows: list[Row]) -> Iterator[tuple[str, list[Row]]]:
+    """The rows by group, groups in the order of the items, each group's rows in the order given."""
+    order = list(dict.fromkeys(row.group for row in found.rows))
+    known = [group for group in GROUPS if group in order]
+    for group in [*known, *(group for group in order if group not in known)]:
+        inside = [row for row in rows if row.group == group]
+        if inside:
+            yield group, inside
+
+
+GROUPS = ("structure", "moe", "optimizer", "weights", "precision", "parallel", "data", "other")
+
+
+def _value(found: Value) -> str:
+    if isinstance(found, tuple):
+        return ", ".join(map(_scalar, found))
+    return _scalar(found)
+
+
+def _scalar(found: Scalar) -> str:
+    if found is None:
+        return "none"
+    if isinstance(found, bool):
+        return "true" if found else "false"
+    if isinstance(found, float):
+        return f"{found:.6g}"
+    return wording.clean(str(found))

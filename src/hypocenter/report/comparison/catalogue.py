@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hypocenter.catalogue import Catalogue
 from hypocenter.compare.comparison import Comparison
 from hypocenter.errors import UnknownNameError
-from hypocenter.report.nearest import nearest
+from hypocenter.report.wording import nearest
 
 Render = Callable[[Comparison], str]
 RENDERINGS: Catalogue[Render] = Catalogue(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hypocenter.compare.comparison import Comparison
-from hypocenter.report.workflow_command import annotation
+from hypocenter.report.ci import annotation
 
 suffix = ".txt"
 _COMMAND = {"same": "notice", "diverged": "error", "cannot-tell": "warning"}

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from xml.etree.ElementTree import Element, SubElement, indent, tostring
+from xml.etree.ElementTree import Element, SubElement
 
 from hypocenter.compare.comparison import STAGES, Comparison, RowComparison
-from hypocenter.compare.words import place, power
+from hypocenter.compare.sentences import place, power
 from hypocenter.report import wording
+from hypocenter.report.ci import junit, xml_text
 from hypocenter.report.comparison.ranking import ranked, times, unmatched_sites
 
 suffix = ".xml"
 
 _ROWS = 20  # of a phase that are named
-_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # XML 1.0, production 2 (Char)
 
 
 def render(found: Comparison) -> str:
@@ -25,13 +24,7 @@ def render(found: Comparison) -> str:
         mine = [row for row in rows if row.pair.baseline[0].phase == phase]
         if mine:
             _phase(suite, phase, mine)
-    suite.set("tests", str(len(suite)))
-    suite.set("failures", str(len(suite.findall("testcase/failure"))))
-    suite.set("errors", str(len(suite.findall("testcase/error"))))
-    root = Element("testsuites")
-    root.append(suite)
-    indent(root)
-    return '<?xml version="1.0" encoding="utf-8"?>\n' + tostring(root, encoding="unicode") + "\n"
+    return junit(suite)
 
 
 def _verdict(suite: Element, found: Comparison) -> None:
@@ -46,8 +39,8 @@ def _verdict(suite: Element, found: Comparison) -> None:
         if cards:
             names = ", ".join(place(site) for site, _ in list(unmatched_sites(cards))[:_ROWS])
             lines.append(f"without counterpart, of the {side}: {wording.count(len(cards), 'spot')} of {names}")
-    attributes = {} if tag is None else {"type": found.status, "message": _text(found.sentence)}
-    SubElement(case, tag or "system-out", attributes).text = _text("\n".join(lines))
+    attributes = {} if tag is None else {"type": found.status, "message": xml_text(found.sentence)}
+    SubElement(case, tag or "system-out", attributes).text = xml_text("\n".join(lines))
 
 
 def _phase(suite: Element, phase: str, rows: list[RowComparison]) -> None:
@@ -58,7 +51,7 @@ def _phase(suite: Element, phase: str, rows: list[RowComparison]) -> None:
             more = [f"and {len(bad) - _ROWS:,} more, see them with --json"] if len(bad) > _ROWS else []
             message = f"{len(bad):,} of {wording.count(len(rows), 'row')}: {verdict}; {_row(bad[0])}"
             body = "\n".join([*map(_row, bad[:_ROWS]), *more])
-            SubElement(case, tag, {"type": verdict, "message": _text(message)}).text = _text(body)
+            SubElement(case, tag, {"type": verdict, "message": xml_text(message)}).text = xml_text(body)
             return
     SubElement(case, "system-out").text = f"{wording.count(len(rows), 'row')} equal or within noise"
 
@@ -68,7 +61,3 @@ def _row(row: RowComparison) -> str:
     error = power(row.distance.relative) if row.distance is not None else "?"
     floor = power(row.floor.relative)
     return f"step {row.step}: {place(spot.site, spot.port)} error {error}, floor {floor} ({times(row):.3g} times)"
-
-
-def _text(text: str) -> str:
-    return _NOT_XML.sub("?", text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hypocenter.compare.comparison import Comparison
-from hypocenter.compare.words import place, power
+from hypocenter.compare.sentences import place, power
 from hypocenter.report.comparison.ranking import ranked, times
 
 suffix = ".md"

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from hypocenter.compare.comparison import Comparison, RowComparison, SiteCard
-from hypocenter.compare.counting import counts_from
-from hypocenter.compare.words import place, power
+from hypocenter.compare.sentences import place, power
+from hypocenter.compare.verdict import counts_from
 from hypocenter.report import wording
 from hypocenter.report.columns import aligned, cut_rows
 from hypocenter.report.comparison.ranking import ranked, times, unmatched_sites

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from hypocenter.nouns import Diagnosis
+from hypocenter.report.ci import annotation
 from hypocenter.report.outline import Entry, Recorded, outline
-from hypocenter.report.workflow_command import annotation
 
 suffix = ".txt"
 

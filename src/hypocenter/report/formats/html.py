@@ -11,15 +11,14 @@ from typing import Any, Protocol
 from markupsafe import Markup
 
 from hypocenter import __version__
-from hypocenter.diagnose.exhibits import Exhibits, load
+from hypocenter.diagnose.judged_evidence import RunEvidence, load
 from hypocenter.nouns import Diagnosis, Finding, Place, Run, StepRecord
 from hypocenter.report import page, wording
 from hypocenter.report.few_rows import few_rows
 from hypocenter.report.outline import Recorded, outline
-from hypocenter.report.page.carried import replayed_scales
 from hypocenter.report.page.diary import diary_of
 from hypocenter.report.page.document import embedded, file_text, policy, shell
-from hypocenter.report.page.payload import payload
+from hypocenter.report.page.payload import payload, replayed_scales
 from hypocenter.report.page.ranks import ranks_of
 from hypocenter.report.page.upstream import Upstream, upstream_of
 from hypocenter.report.rank_states import rank_states
@@ -60,8 +59,8 @@ def render(recorded: Recording, diagnosis: Diagnosis) -> str:
     table, records = few_rows(recorded, first), recorded.step_records()
     upstream = upstream_of(first, table) if first else None
     diary = diary_of(table, records)
-    exhibits = load(recorded.evidence_files(), recorded.directory) if diary else Exhibits()
-    replayed = replayed_scales(exhibit.evidence for exhibit in exhibits.found)
+    pieces = load(recorded.evidence_files(), recorded.directory) if diary else RunEvidence()
+    replayed = replayed_scales(piece.evidence for piece in pieces.found)
     report = outline(recorded, _cut(diagnosis), notes=True)
     styles, scripts = "\n".join(_file(name) for name in _STYLES), [_file(name) for name in _SCRIPTS]
     return shell(page.__name__, "shell.html.j2").render(

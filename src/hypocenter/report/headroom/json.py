@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 from msgspec.structs import asdict
 
-from hypocenter.report.headroom import words
+from hypocenter.report.headroom import sentences
 from hypocenter.report.headroom.answer import LOST, Answer, Line, Status
 from hypocenter.report.headroom.gather import PHASES, Known
 from hypocenter.report.headroom.reductions import Reduction
@@ -162,7 +162,7 @@ def written(answer: Answer, run: str) -> Headroom:
             name=form.name, max=form.max, smallest_normal=form.smallest_normal,
             smallest_subnormal=form.smallest_subnormal,
         ),
-        text=words.headline(answer), first=_site(answer.first) if answer.first is not None else None,
+        text=sentences.headline(answer), first=_site(answer.first) if answer.first is not None else None,
         phases=tuple(
             PhaseOf(
                 phase=t.phase, sites=t.n_sites, overflowing=t.n_overflowing, unknown=t.n_unknown,

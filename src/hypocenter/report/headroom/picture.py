@@ -12,9 +12,9 @@ from xml.sax.saxutils import escape
 
 from hypocenter._version import __version__
 from hypocenter.report import wording
-from hypocenter.report.headroom import words
+from hypocenter.report.headroom import sentences
 from hypocenter.report.headroom.answer import Answer, Line
-from hypocenter.report.headroom.cells import Axis, axis_of, level, shares
+from hypocenter.report.headroom.sentences import Axis, axis_of, level, shares
 
 MOST_ROWS = 400  # sites of one picture; the rest is counted
 MOST_CELLS = 64
@@ -47,19 +47,19 @@ svg { display: block; margin: 14px 0; }
 
 def svg(answer: Answer, run: str) -> str:
     """The picture as an SVG document."""
-    return '<?xml version="1.0" encoding="UTF-8"?>\n' + _svg(answer, run, words.headline(answer))
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + _svg(answer, run, sentences.headline(answer))
 
 
 def html(answer: Answer, run: str) -> str:
     """The picture and the sentences around it as one offline page."""
     policy = f"default-src 'none'; style-src {_hash(STYLE)} {_hash(PAGE_STYLE)}; base-uri 'none'; form-action 'none'"
-    said = [*map(words.phase_line, answer.phases), *words.window_lines(answer)]
+    said = [*map(sentences.phase_line, answer.phases), *sentences.window_lines(answer)]
     limits = [f"{r.site or '(model)'} {r.op}: {r.sentence(answer.format)}" for r in answer.reductions]
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width"><title>headroom of {_text(run)} in {answer.format.name}</title>
 <style>{PAGE_STYLE}</style></head><body>
-<h1>{_text(words.headline(answer))}</h1>
+<h1>{_text(sentences.headline(answer))}</h1>
 {_list(said)}
 <div class="scroll">{_svg(answer, run, f"in {answer.format.name}")}</div>
 {"<p>Reductions near their limit:</p>" if limits else ""}{_list(limits)}
@@ -81,7 +81,7 @@ def _svg(answer: Answer, run: str, title: str) -> str:
     left_out = len(answer.lines) - len(drawn)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" '
-        f'role="img" aria-label="{_text(words.headline(answer))}">',
+        f'role="img" aria-label="{_text(sentences.headline(answer))}">',
         f"<style>{STYLE}</style>",
         f'<rect class="bg" width="{WIDTH}" height="{height}"/>',
         f'<text class="head" x="10" y="20">{_text(wording.cut_middle(title, 170))}</text>',
@@ -130,11 +130,10 @@ def _limits(axis: Axis, y: int, height: int) -> Iterator[str]:
 
 
 def _row(line: Line, axis: Axis, y: int) -> Iterator[str]:
-    name = words.place(line)
+    name = sentences.place(line)
     shown = name if len(name) <= 66 else "…" + name[-65:]
-    about = (
-        f"{name}, {line.dtype}, |max| {wording.number(line.absmax)} at step {line.step}, headroom {words.bits(line)}"
-    )
+    size = f"|max| {wording.number(line.absmax)} at step {line.step}"
+    about = f"{name}, {line.dtype}, {size}, headroom {sentences.bits(line)}"
     yield f"<g><title>{_text(about)}</title>"
     yield f'<text class="{"bad" if line.overflows else ""}" x="10" y="{y + 11}">{_text(shown)}</text>'
     width = CELLS / axis.n_cells
@@ -145,7 +144,7 @@ def _row(line: Line, axis: Axis, y: int) -> Iterator[str]:
                 f'<rect class="{axis.zones[i]}" x="{_x(axis, i):.1f}" y="{y + 1}" width="{width - 0.6:.1f}" '
                 f'height="{ROW - 2}" fill-opacity="{0.1 + 0.9 * opacity:.2f}"/>'
             )
-    cells = (words.bits(line), *map(words.percent, (line.overflow, line.flushed, line.subnormal)))
+    cells = (sentences.bits(line), *map(sentences.percent, (line.overflow, line.flushed, line.subnormal)))
     for x, cell in zip((955, 1020, 1090, 1165), cells, strict=True):
         yield f'<text class="end{" bad" if line.overflows else ""}" x="{x}" y="{y + 11}">{_text(cell)}</text>'
     yield f'<line class="grid" x1="10" x2="{WIDTH - 12}" y1="{y + ROW}" y2="{y + ROW}"/></g>'

@@ -10,9 +10,9 @@ from rich.text import Text
 from hypocenter.report import wording
 from hypocenter.report.columns import cut_rows
 from hypocenter.report.formats.terminal import to_text
-from hypocenter.report.headroom import words
+from hypocenter.report.headroom import sentences
 from hypocenter.report.headroom.answer import Answer, Line
-from hypocenter.report.headroom.cells import Axis, axis_of, level, shares
+from hypocenter.report.headroom.sentences import Axis, axis_of, level, shares
 from hypocenter.report.screen import Screen
 
 MOST_CELLS = 32
@@ -29,11 +29,11 @@ def render(answer: Answer, screen: Screen, *, rows: int, has_unicode: bool = Tru
 
 def _all(answer: Answer, width: int, rows: int, has_unicode: bool) -> Iterator[Text]:
     style = {"fits": "bold green", "overflows": "bold red", "cannot-tell": "bold yellow"}[answer.status]
-    yield from _wrapped(words.headline(answer), width, style)
+    yield from _wrapped(sentences.headline(answer), width, style)
     for total in answer.phases:
-        lines = words.worst_first([x for x in answer.lines if x.phase == total.phase])
+        lines = sentences.worst_first([x for x in answer.lines if x.phase == total.phase])
         yield Text()
-        yield from _wrapped(words.phase_line(total), width, "bold")
+        yield from _wrapped(sentences.phase_line(total), width, "bold")
         yield from _table(answer, lines[: rows or None], width, UNICODE if has_unicode else ASCII)
         for cut in cut_rows(
             min(rows or len(lines), len(lines)), len(lines), "site", "see them with --rows 0 or --json"
@@ -48,9 +48,9 @@ def _all(answer: Answer, width: int, rows: int, has_unicode: bool) -> Iterator[T
 def _table(answer: Answer, lines: Sequence[Line], width: int, shades: str) -> Iterator[Text]:
     if all(x.known == "norm" for x in lines):
         for x in lines:
-            yield Text(f"  {words.bits(x):>18}  norm {wording.number(x.absmax):<9}  ") + Text(words.place(x))
+            yield Text(f"  {sentences.bits(x):>18}  norm {wording.number(x.absmax):<9}  ") + Text(sentences.place(x))
         return
-    numbers = [(words.bits(x), *map(words.percent, (x.overflow, x.flushed, x.subnormal))) for x in lines]
+    numbers = [(sentences.bits(x), *map(sentences.percent, (x.overflow, x.flushed, x.subnormal))) for x in lines]
     heads = ("headroom", "overflow", "zero", "subnormal")
     widths = [max(len(head), *(len(row[i]) for row in numbers)) for i, head in enumerate(heads)]
     used = sum(w + 2 for w in widths)
@@ -67,7 +67,7 @@ def _table(answer: Answer, lines: Sequence[Line], width: int, shades: str) -> It
             "  ",
             _strip(x, axis, shades),
             "  ",
-            _shortened(words.place(x), room, "..." if shades.isascii() else "…"),
+            _shortened(sentences.place(x), room, "..." if shades.isascii() else "…"),
         )
 
 
@@ -97,7 +97,7 @@ def _legend(answer: Answer, shades: str, width: int) -> Iterator[Text]:
 
 
 def _rest(answer: Answer, width: int, rows: int) -> Iterator[Text]:
-    told = list(words.window_lines(answer))
+    told = list(sentences.window_lines(answer))
     if told:
         yield Text()
     for line in told:

@@ -15,7 +15,7 @@
   /** @typedef {{panel: number, row: number}} Pick */
 
   const DATA = JSON.parse(/** @type {HTMLElement} */ (document.getElementById("data")).textContent || "{}");
-  const MISSING = 0, ZERO = 1, HIGHEST = 254, NOT_FINITE = 255; // hypocenter.report.page.codes
+  const MISSING = 0, ZERO = 1, HIGHEST = 254, NOT_FINITE = 255; // hypocenter.report.page.payload
   const MOST_BITS = 16; // headroom at which the colour ramp ends
   const RAMP = [[253, 231, 37], [186, 222, 40], [121, 209, 81], [53, 183, 121], [31, 158, 137], [38, 130, 142], [49, 104, 142], [62, 73, 137], [72, 40, 120]]; // viridis, reversed
   const UNLIMITED = -MOST_BITS - 1; // score of a cell whose headroom is unknown: only a norm, or a format without a limit

@@ -1,4 +1,10 @@
-"""The data a page carries: packed grids, curves, and where each finding and table row lies in them."""
+"""The data a page carries: packed grids, curves, and where each finding and table row lies in them.
+
+A grid as bytes: log2 of the magnitude in quarter bits, one byte a cell, packed for a page.
+
+Per row a `top` (the largest log2 of the row, rounded up to a quarter) fixes the scale: a code c in 2..254 means
+log2 |max| = top + (c - 254) / 4, so a row spans 63 bits below its top, at a precision of an eighth of a bit (9 %).
+"""
 
 from __future__ import annotations
 
@@ -9,26 +15,31 @@ import bisect
 import gzip
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hypocenter.diagnose.evidence import Evidence
 from hypocenter.formats import LARGEST
 from hypocenter.nouns import Diagnosis, StepRecord
 from hypocenter.report import wording
-from hypocenter.report.page.budget import fit
-from hypocenter.report.page.carried import carried_of
-from hypocenter.report.page.codes import encode
-from hypocenter.report.page.curves import curves_of
+from hypocenter.report.headroom.scales import carried_scales
+from hypocenter.report.job_steps import of_job
 from hypocenter.report.page.diary import DiaryView
 from hypocenter.report.page.grid import COLUMNS, Grid, Row, grid_of
 from hypocenter.report.page.upstream import Upstream
 
 RUN_BYTES = 1_450_000  # packed grid of the run itself: the rest of 2 MB is scripts, cards and the replay
 REPLAY_BYTES = 250_000  # packed grid of replayed steps
+MISSING, ZERO, HIGHEST, NOT_FINITE = 0, 1, 254, 255
+PER_BIT = 4  # codes per doubling
+MOST_POINTS = 4000  # of one curve; a chart is about 600 pixels wide
+PHASES = ("backward", "grad", "scaler")
 
 
 def payload(
@@ -144,3 +155,173 @@ def _find_line(site: str, port: str, grids: list[Grid]) -> list[int] | None:
             if row.site == site and row.port == port:
                 return [panel, index]
     return None
+
+
+def encode(absmax: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.uint8], list[float]]:
+    """Codes of the same shape, and each row's top."""
+    usable = np.isfinite(absmax) & (absmax > 0)
+    log2 = np.log2(np.where(usable, absmax, 1.0))
+    highest = np.max(np.where(usable, log2, -np.inf), axis=1, initial=-np.inf)
+    top = np.where(np.isfinite(highest), np.ceil(highest * PER_BIT) / PER_BIT, 0.0)
+    codes = np.clip(np.rint(HIGHEST - (top[:, None] - log2) * PER_BIT), ZERO + 1, HIGHEST)
+    codes = np.where(absmax == 0, ZERO, codes)
+    codes = np.where(np.isposinf(absmax), NOT_FINITE, codes)
+    return np.where(np.isnan(absmax), MISSING, codes).astype(np.uint8), top.tolist()
+
+
+def decode(codes: npt.NDArray[np.uint8], top: list[float]) -> npt.NDArray[np.float64]:
+    """What the page shows for each cell (the page's own decoder is in app.js)."""
+    value = 2.0 ** (np.asarray(top)[:, None] + (codes.astype(np.float64) - HIGHEST) / PER_BIT)
+    value = np.where(codes == ZERO, 0.0, value)
+    return np.where(codes == MISSING, np.nan, np.where(codes == NOT_FINITE, np.inf, value))
+
+
+def pack(codes: npt.NDArray[np.uint8]) -> str:
+    """Differences along each row, gzip, base64. Differences compress better: neighbours in time are alike."""
+    delta = np.diff(codes, axis=1, prepend=np.zeros((len(codes), 1), np.uint8))
+    return base64.b64encode(gzip.compress(delta.tobytes(), compresslevel=6, mtime=0)).decode("ascii")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curves:
+    """Columns of equal length, one entry per step shown. A value is None where it is unknown or not finite."""
+
+    steps: tuple[int, ...]
+    loss: tuple[float | None, ...]
+    grad_norm: tuple[float | None, ...]
+    loss_scale: tuple[float | None, ...]
+    bad_steps: tuple[int, ...]  # loss or grad norm not finite, or gradients not finite
+    remark: str  # what was left out, or empty
+
+
+def curves_of(records: Sequence[tuple[int, StepRecord]]) -> Curves:
+    """One point per step of the job (job_steps), thinned evenly above MOST_POINTS; bad steps always stay."""
+    ordered = of_job(records)
+    stride = max(1, math.ceil(len(ordered) / MOST_POINTS))
+    shown = [record for index, record in enumerate(ordered) if index % stride == 0 or is_bad(record)][: 2 * MOST_POINTS]
+    return Curves(
+        steps=tuple(record.step for record in shown),
+        loss=tuple(_finite(record.loss) for record in shown),
+        grad_norm=tuple(_finite(record.grad_norm) for record in shown),
+        loss_scale=tuple(_finite(record.loss_scale) for record in shown),
+        bad_steps=tuple(record.step for record in shown if is_bad(record)),
+        remark=f"every {stride}th of {len(ordered):,} steps is drawn" if stride > 1 else "",
+    )
+
+
+def is_bad(record: StepRecord) -> bool:
+    """Whether something of this step was not finite."""
+    values = (record.loss, record.grad_norm)
+    return record.n_bad_grads > 0 or any(value is not None and not math.isfinite(value) for value in values)
+
+
+def _finite(value: float | None) -> float | None:
+    return float(f"{value:.6g}") if value is not None and math.isfinite(value) else None
+
+
+def fit(grid: Grid, flagged: frozenset[tuple[str, str]], limit_bytes: int) -> tuple[Grid, str, tuple[str, ...]]:
+    """The grid, merged until its packed form is at most `limit_bytes`.
+
+    Returns:
+        The grid to show, its packed codes, and a sentence for everything that was merged. Rows whose (site, port) is
+        flagged are never merged with others.
+    """
+    remarks: tuple[str, ...] = ()
+    shown, packed = grid, _packed(grid, limit_bytes)
+    for depth in range(_deepest(grid) - 1, 0, -1):
+        if packed is not None:
+            break
+        shown = by_block(grid, depth, flagged)
+        remarks = (
+            f"{len(grid.rows):,} sites are merged into {len(shown.rows):,} rows, one per block; flagged in full",
+        )
+        packed = _packed(shown, limit_bytes)
+    blocks = shown
+    span = 1
+    while packed is None and len(shown.steps) > 1:
+        span *= 2
+        shown = by_span(blocks, span)
+        packed = _packed(shown, limit_bytes)
+    if span > 1:
+        remarks = (*remarks, f"{len(grid.steps):,} steps are merged by {span:,}; each cell is the largest of its span")
+    return shown, packed or "", remarks
+
+
+def by_block(grid: Grid, depth: int, flagged: frozenset[tuple[str, str]]) -> Grid:
+    """Merge rows whose sites agree in their first `depth` name parts; the cell of a block is its largest magnitude."""
+    members: dict[tuple[str, ...], list[int]] = {}
+    for index, row in enumerate(grid.rows):
+        alone = (row.site, row.port) in flagged
+        block = (str(index),) if alone else ("", row.phase, row.dtype, *row.site.split(".")[:depth])
+        members.setdefault(block, []).append(index)
+    rows, cells = [], []
+    for indices in members.values():
+        first = grid.rows[indices[0]]
+        rows.append(first if len(indices) == 1 else _block_row(first, depth, len(indices)))
+        cells.append(np.fmax.reduce(grid.absmax[indices], axis=0))
+    return replace(grid, rows=tuple(rows), absmax=np.stack(cells))
+
+
+def by_span(grid: Grid, span: int) -> Grid:
+    """Merge `span` neighbouring steps into one, named for the first; the cell is the largest magnitude."""
+    starts = np.arange(0, len(grid.steps), span)
+    return replace(
+        grid, steps=tuple(grid.steps[s] for s in starts), absmax=np.fmax.reduceat(grid.absmax, starts, axis=1)
+    )
+
+
+def _block_row(first: Row, depth: int, n_sites: int) -> Row:
+    block = ".".join(first.site.split(".")[:depth])
+    return replace(first, site=f"{block}.*", port=f"{n_sites:,} rows", op="")
+
+
+def _deepest(grid: Grid) -> int:
+    return max((row.site.count(".") + 1 for row in grid.rows), default=1)
+
+
+def _packed(grid: Grid, limit_bytes: int) -> str | None:
+    n_names = sum(len(row.site.encode()) + len(row.port.encode()) + 40 for row in grid.rows)
+    if n_names + grid.absmax.size / 1000 > limit_bytes:  # gzip never packs better than about 1000 to 1
+        return None
+    packed = pack(encode(grid.absmax)[0])
+    return packed if len(packed) + n_names <= limit_bytes else None
+
+
+def replayed_scales(evidence: Iterable[Evidence]) -> dict[int, float]:
+    """By step, the loss scale at which a failed step was executed again, where that was not the step's own."""
+    return {e.step: e.replayed_scale for e in evidence if e.replayed_scale is not None}
+
+
+def carried_of(
+    table: pa.Table,
+    records: Sequence[tuple[int, StepRecord]],
+    steps: Sequence[int],
+    replayed: Mapping[int, float] | None = None,
+) -> dict[str, list[float]]:
+    """log2 of the loss scale in the values of each phase of PHASES, one per step of `steps`; 0 without a scaler.
+
+    Args:
+        replayed: of a grid of replayed steps: their scales (see `replayed_scales`).
+    """
+    by_step: dict[int, float] = {}
+    for _, record in sorted(records, key=lambda pair: -pair[0]):  # the lowest rank has the last word
+        scale = (replayed or {}).get(record.step, record.loss_scale)
+        if scale is not None and 0.0 < scale < math.inf:
+            by_step[record.step] = math.log2(scale)
+    in_backward = [by_step.get(step, by_step.get(step - 1, 0.0)) for step in steps]
+    in_grads = _of_grads(table, records) if by_step else {}
+    usual = next(iter(in_grads.values()), 0.0)
+    return {
+        "backward": in_backward,
+        "grad": [in_grads.get(step, usual) for step in steps],
+        "scaler": [by_step.get(step, 0.0) for step in steps],
+    }
+
+
+def _of_grads(table: pa.Table, records: Sequence[tuple[int, StepRecord]]) -> dict[int, float]:
+    """Of parameters' gradients in full: the program may have taken the scale out before they were read."""
+    grads = table.filter(pc.and_(pc.equal(table["phase"], "grad"), pc.greater(table["n_hist"], 0)))
+    if grads.num_rows == 0:
+        return {}
+    carried, _ = carried_scales(grads, records)
+    return {step: math.log2(scale) for step, scale in zip(grads["step"].to_pylist(), carried, strict=True)}

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from hypocenter.compare.updates.recorded import ParameterUpdate
+from hypocenter.compare.weights.checkpoint import Tensor as View
 from hypocenter.compare.weights.imposing import Wanted
-from hypocenter.compare.weights.tensor import Tensor as View
 from hypocenter.session.imposed.initial_weights import as_torch
 from hypocenter.session.imposed.laid_out import heads_of
 from hypocenter.session.imposed.recorded_gradients import OPTION, RecordedGradients, grad_scale, is_without

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hypocenter.compare.weights.checkpoint import Box
+from hypocenter.compare.weights.checkpoint import Tensor as Stored
 from hypocenter.compare.weights.imposing import Wanted
-from hypocenter.compare.weights.tensor import Box
-from hypocenter.compare.weights.tensor import Tensor as Stored
 from hypocenter.session.imposed.laid_out import Held, LaidOut, buffers_of, heads_of
 from hypocenter.session.imposed.master_copies import MasterCopies
 from hypocenter.session.imposed.weights_from import OPTION, WeightsFrom

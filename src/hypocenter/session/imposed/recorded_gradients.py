@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from hypocenter.compare.pairing.manual_map import ManualMap, read_map
 from hypocenter.compare.updates.recorded import ParameterUpdate, RecordedUpdates
 from hypocenter.compare.values.tensor_file import Stored
-from hypocenter.compare.weights.checkpoint import Checkpoint
+from hypocenter.compare.weights.checkpoint import Box, Checkpoint, Tensor
 from hypocenter.compare.weights.imposing import Wanted, given_to
-from hypocenter.compare.weights.tensor import Box, Tensor
 from hypocenter.record.reader import open_run
 from hypocenter.session.imposed.refuse import ImposeError
 

@@ -15,10 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hypocenter.checklist.checklist import Checklist, Row
-from hypocenter.checklist.data.files.data_file import DataFile, pieces
-from hypocenter.checklist.data.files.opening import open_data_file
+from hypocenter.checklist.data.files.data_file import DataFile, open_data_file, pieces
 from hypocenter.checklist.data.files.rows import of_files
-from hypocenter.checklist.items.loading import load
+from hypocenter.checklist.items.item import load
 from hypocenter.cli.commands.checklist import command
 from hypocenter.errors import ConfigError, HypocenterError
 from hypocenter.json_answer import plain, published

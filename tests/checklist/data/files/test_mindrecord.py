@@ -15,10 +15,9 @@ import write_mindrecord
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hypocenter.checklist.data.files.data_file import DataFile, digests
-from hypocenter.checklist.data.files.opening import open_data_file
+from hypocenter.checklist.data.files.data_file import DataFile, digests, open_data_file
 from hypocenter.checklist.data.files.rows import of_files
-from hypocenter.checklist.items.loading import load
+from hypocenter.checklist.items.item import load
 from hypocenter.errors import HypocenterError
 
 SAMPLE = Path(__file__).parent / "samples" / "tokens.mindrecord"

@@ -11,11 +11,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hypocenter.catalogue import Catalogue, having
 from hypocenter.errors import HypocenterError
+from hypocenter.recognising import recognised
 
 Values = npt.NDArray[np.int64]
 Lengths = npt.NDArray[np.int64]
 PIECE = 1 << 20  # values in memory at a time, 8 MiB of each side
+_KINDS: Catalogue[Any] = Catalogue("hypocenter.checklist.data.files", entry=having("accepts"))
 
 
 class DataFileError(HypocenterError):
@@ -69,3 +72,13 @@ def digests(file: DataFile) -> npt.NDArray[np.uint64]:
             hashed.update(piece.tobytes())
         found[sample] = int.from_bytes(hashed.digest(), "little")
     return found
+
+
+def open_data_file(path: Path) -> DataFile | None:
+    """The file as samples, or None if it is no data file of a known kind.
+
+    Raises:
+        DataFileError: it is one, and damaged.
+    """
+    found = recognised(_KINDS, path)
+    return found.open_file(path) if found is not None else None

@@ -6,15 +6,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hypocenter.checklist.checklist import Checklist, Row, Verdict
-from hypocenter.checklist.configuration import Value
-from hypocenter.checklist.data.files.cut import Cut, cut_otherwise, longer_by_label
-from hypocenter.checklist.data.files.data_file import DataFile
-from hypocenter.checklist.data.files.order import Parting, parting
+import numpy as np
+import numpy.typing as npt
+
+from hypocenter.checklist.checklist import Checklist, Row, Value, Verdict
+from hypocenter.checklist.data.files.data_file import DataFile, Values, digests, pieces
 from hypocenter.checklist.items.item import Items
 from hypocenter.checklist.verdict import conclude, ordered
 
 _SIDES = ("baseline", "candidate")
+_LEAST = 2  # tokens: fewer are equal by chance
+SHOWN = 6  # values from the first difference on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,3 +188,163 @@ def _lengths(file: DataFile) -> str:
 
 def _tokens(n: int) -> str:
     return "token" if n == 1 else f"{n:,} tokens"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """How the two sides cut one stream."""
+
+    n_tokens: int  # of the stream that both hold
+    overlap: tuple[bool, bool]  # whether each sample of a side begins with the last token of the one before
+    rest: tuple[int, int]  # tokens at the end that only this side has
+
+
+def cut_otherwise(one: DataFile, other: DataFile) -> Cut | None:
+    """Whether both hold one stream of tokens, in samples of other lengths.
+
+    A rest at the end that only one side has must be shorter than a sample of the other: what its cutting left over.
+    """
+    for overlap in ((False, False), (True, False), (False, True), (True, True)):
+        if any(
+            asked and (side.is_stream or len(side.lengths) < _LEAST)
+            for asked, side in zip(overlap, (one, other), strict=True)
+        ):
+            continue
+        found = _lockstep(_joined(one, overlapping=overlap[0]), _joined(other, overlapping=overlap[1]))
+        if found is None or found[0] < _LEAST:
+            continue
+        n_tokens, rest = found
+        longest = [int(side.lengths.max(initial=0)) for side in (one, other)]
+        if rest[0] <= longest[1] and rest[1] <= longest[0] and n_tokens > max(rest):
+            return Cut(n_tokens=n_tokens, overlap=overlap, rest=rest)
+    return None
+
+
+def longer_by_label(one: DataFile, other: DataFile) -> int | None:
+    """Which side (0, 1) has in every sample one token more at its end, all others being equal; None: neither."""
+    if len(one.lengths) != len(other.lengths) or not len(one.lengths):
+        return None
+    more = np.unique(np.asarray(one.lengths) - np.asarray(other.lengths))
+    if more.tolist() not in ([1], [-1]):
+        return None
+    shorter = other if more[0] == 1 else one
+    for sample in range(len(one.lengths)):
+        found = _lockstep(pieces(one, sample), pieces(other, sample))
+        if found is None or found[0] != shorter.lengths[sample]:
+            return None
+    return 0 if more[0] == 1 else 1
+
+
+def _joined(file: DataFile, *, overlapping: bool) -> Iterator[Values | None]:
+    """All samples as one stream; None where a sample does not begin with the last token of the one before."""
+    last: int | None = None
+    for sample in range(len(file.lengths)):
+        is_first = True
+        for piece in pieces(file, sample):
+            if overlapping and is_first and last is not None:
+                if int(piece[0]) != last:
+                    yield None
+                yield piece[1:]
+            else:
+                yield piece
+            is_first, last = False, int(piece[-1])
+
+
+def _lockstep(one: Iterator[Values | None], other: Iterator[Values | None]) -> tuple[int, tuple[int, int]] | None:
+    """How many values both have, and how many more each has; None at the first difference."""
+    left: list[Values] = [np.empty(0, dtype=np.int64)] * 2
+    sources, n_both = (one, other), 0
+    while True:
+        for i, source in enumerate(sources):
+            while not left[i].size:
+                following = next(source, _END)
+                if following is None:
+                    return None
+                if following is _END:
+                    rest = [_n_left(left[j], sources[j]) if j != i else 0 for j in range(2)]
+                    return None if None in rest else (n_both, (int(rest[0] or 0), int(rest[1] or 0)))
+                left[i] = following
+        n = min(len(values) for values in left)
+        if not np.array_equal(left[0][:n], left[1][:n]):
+            return None
+        left, n_both = [values[n:] for values in left], n_both + n
+
+
+_END: Values = np.empty(0, dtype=np.int64)  # told from a piece by identity
+
+
+def _n_left(values: Values, source: Iterator[Values | None]) -> int | None:
+    n = len(values)
+    for piece in source:
+        if piece is None:
+            return None
+        n += len(piece)
+    return n
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parting:
+    """What is known of two files that are not the same samples in the same order."""
+
+    sample: int  # the first that differs; of the longer file, where the shorter one ends
+    position: int  # in it
+    values: tuple[str, str]  # from there on
+    n_samples: tuple[int, int]  # of both sides
+    n_differ: int  # places whose samples differ
+    n_missing: int  # samples of the baseline that the candidate does not have
+    moved_to: int | None  # where the candidate has the baseline's `sample`
+    only_order: bool  # the same samples, all of them
+
+
+def parting(one: DataFile, other: DataFile) -> Parting | None:
+    """None: the same samples in the same order."""
+    n = min(len(one.lengths), len(other.lengths))
+    sample, position = next(
+        ((i, at) for i in range(n) if (at := first_difference(one, other, i)) is not None),
+        (n, 0) if len(one.lengths) != len(other.lengths) else (-1, 0),
+    )
+    if sample < 0:
+        return None
+    mine, theirs = digests(one), digests(other)
+    places = np.flatnonzero(theirs == mine[sample]) if sample < len(mine) else np.empty(0, dtype=np.int64)
+    return Parting(
+        sample=sample, position=position, values=(shown(one, sample, position), shown(other, sample, position)),
+        n_samples=(len(mine), len(theirs)),
+        n_differ=int((mine[:n] != theirs[:n]).sum()) + abs(len(mine) - len(theirs)), n_missing=_n_missing(mine, theirs),
+        moved_to=int(places[0]) if places.size else None,
+        only_order=len(mine) == len(theirs) and bool(np.array_equal(np.sort(mine), np.sort(theirs))),
+    )  # fmt: skip
+
+
+def first_difference(one: DataFile, other: DataFile, sample: int) -> int | None:
+    """The first position of a sample whose values differ, or where one of both ends; None: equal."""
+    at = 0
+    for mine, theirs in zip(pieces(one, sample), pieces(other, sample), strict=False):
+        n = min(len(mine), len(theirs))
+        differ = mine[:n] != theirs[:n]
+        if differ.any():
+            return at + int(differ.argmax())
+        at += n
+    return at if one.lengths[sample] != other.lengths[sample] else None
+
+
+def shown(file: DataFile, sample: int, position: int) -> str:
+    """A few values of a sample, from a position on."""
+    if sample >= len(file.lengths):
+        return "no such sample"
+    end = int(file.lengths[sample])
+    values = file.read(sample, position, min(position + SHOWN, end)).tolist()
+    return " ".join(map(str, values)) + (" ..." if position + SHOWN < end else "") if values else "ends here"
+
+
+def _n_missing(mine: npt.NDArray[np.uint64], theirs: npt.NDArray[np.uint64]) -> int:
+    """Samples of the one that the other lacks, as often as each stands in it."""
+    known, counts = np.unique(mine, return_counts=True)
+    found, there = np.unique(theirs, return_counts=True)
+    at = np.searchsorted(found, known)
+    has = np.zeros(len(known), dtype=np.int64)
+    inside = at < len(found)
+    hit = np.zeros(len(known), dtype=bool)
+    hit[inside] = found[at[inside]] == known[inside]
+    has[hit] = there[at[hit]]
+    return int(np.maximum(counts - has, 0).sum())

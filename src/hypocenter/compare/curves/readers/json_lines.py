@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hypocenter.compare.curves.catalogue import Head, reader
-from hypocenter.compare.curves.collector import Collector, number, whole
-from hypocenter.compare.curves.names import is_step
-from hypocenter.compare.curves.text_lines import lines
+from hypocenter.compare.curves.collector import Collector, is_step, lines, number, whole
 
 _DEEPEST = 3  # objects within objects
 

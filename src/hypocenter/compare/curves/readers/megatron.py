@@ -6,8 +6,7 @@ import re
 from pathlib import Path
 
 from hypocenter.compare.curves.catalogue import Head, reader
-from hypocenter.compare.curves.collector import Collector, number
-from hypocenter.compare.curves.text_lines import lines
+from hypocenter.compare.curves.collector import Collector, lines, number
 
 _LINE = re.compile(r"\biteration\s+(\d{1,15})\s*/\s*\d+\s*\|(.*)")
 _BYTES = re.compile(rb"\biteration\s+\d{1,15}\s*/\s*\d+\s*\|")

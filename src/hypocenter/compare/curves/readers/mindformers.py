@@ -6,8 +6,7 @@ import re
 from pathlib import Path
 
 from hypocenter.compare.curves.catalogue import Head, reader
-from hypocenter.compare.curves.collector import Collector, number
-from hypocenter.compare.curves.text_lines import lines
+from hypocenter.compare.curves.collector import Collector, lines, number
 
 _LINE = re.compile(r"Epoch:\s*\[\s*(\d{1,9})/\s*\d{1,9}\],\s*step:\s*\[\s*(\d{1,12})/\s*(\d{1,12})\],?\s*(.*)")
 _BYTES = re.compile(rb"Epoch:\s*\[\s*\d{1,9}/\s*\d{1,9}\],\s*step:\s*\[\s*\d{1,12}/")

@@ -8,9 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hypocenter.compare.curves.catalogue import Head, NotALogError, reader
-from hypocenter.compare.curves.collector import Collector, number, whole
-from hypocenter.compare.curves.names import canonical, is_step
-from hypocenter.compare.curves.text_lines import lines
+from hypocenter.compare.curves.collector import Collector, canonical, is_step, lines, number, whole
 
 _DELIMITERS = (",", "\t", ";")
 _BAND = re.compile(r"__(MIN|MAX)$")

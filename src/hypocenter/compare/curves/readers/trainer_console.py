@@ -6,8 +6,7 @@ import re
 from pathlib import Path
 
 from hypocenter.compare.curves.catalogue import Head, reader
-from hypocenter.compare.curves.collector import Collector, number
-from hypocenter.compare.curves.text_lines import lines
+from hypocenter.compare.curves.collector import Collector, lines, number
 
 _ENTRY = re.compile(r"\{'loss': [^{}]{1,2000}\}")
 _BYTES = re.compile(rb"\{'loss': '?[-\d.na][^{}]{0,2000}'epoch': ")

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from hypocenter.compare.curves import wire
 from hypocenter.compare.curves.catalogue import Head, NotALogError, reader
-from hypocenter.compare.curves.collector import Collector, number, whole
-from hypocenter.compare.curves.names import is_step
+from hypocenter.compare.curves.collector import Collector, is_step, number, whole
 
 _MAGIC = b":W&B"
 _BLOCK, _HEADER = 32 << 10, 7  # bytes; LevelDB's log format

@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 
 from hypocenter.compare.weights.archive import open_archive
 from hypocenter.compare.weights.catalogue import reader
-from hypocenter.compare.weights.checkpoint import Checkpoint, CheckpointError
+from hypocenter.compare.weights.checkpoint import Box, Checkpoint, CheckpointError, Tensor
 from hypocenter.compare.weights.elements import STORED
 from hypocenter.compare.weights.folder import settings_beside, settings_of
 from hypocenter.compare.weights.readers.torch_file import CONTAINERS
-from hypocenter.compare.weights.tensor import Box, Tensor
-from hypocenter.compare.weights.unpickler import AT_MOST_BYTES, Bag, DType, TensorRef, loads
+from hypocenter.compare.weights.unpickler import AT_MOST_BYTES, DType, PlainObject, TensorRef, loads
 from hypocenter.compare.weights.views import Patch, Tiled, one_of
 
 _NO_WEIGHTS = re.compile(
@@ -69,22 +68,22 @@ class _Shard(Tensor):
         return tensor.read(box)
 
 
-def _metadata(path: Path) -> Bag:
+def _metadata(path: Path) -> PlainObject:
     file = path / ".metadata"
     if file.stat().st_size > AT_MOST_BYTES:
         raise CheckpointError("the metadata is too large", where=str(file))
     found = loads(file.read_bytes(), str(file))
-    if not isinstance(found, Bag) or not found.kind.endswith(".Metadata"):
+    if not isinstance(found, PlainObject) or not found.kind.endswith(".Metadata"):
         raise CheckpointError("no metadata of torch.distributed.checkpoint", where=str(file))
     return found
 
 
-def _places(path: Path, metadata: Bag) -> dict[str, dict[tuple[int, ...], tuple[Path, int, int]]]:
+def _places(path: Path, metadata: PlainObject) -> dict[str, dict[tuple[int, ...], tuple[Path, int, int]]]:
     """Of each tensor, by offset, the file, first byte and bytes of its shards."""
     found: dict[str, dict[tuple[int, ...], tuple[Path, int, int]]] = defaultdict(dict)
     stored = metadata.get("storage_data")
     for index, info in stored.items() if isinstance(stored, dict) else ():  # type: ignore[union-attr]
-        if not isinstance(index, Bag) or not isinstance(info, Bag):
+        if not isinstance(index, PlainObject) or not isinstance(info, PlainObject):
             raise CheckpointError("the metadata is damaged", where=str(path / ".metadata"), why="of a shard's place")
         file, start, size = info.get("relative_path"), info.get("offset"), info.get("length")
         if (
@@ -106,7 +105,7 @@ def _places(path: Path, metadata: Bag) -> dict[str, dict[tuple[int, ...], tuple[
 
 def _names(known: dict[Any, Any], planned: Any) -> dict[str, str]:
     """Keys of the network's tensors, and their names: those under `model` or the like, else all but optimizers."""
-    tensors = [key for key, entry in known.items() if isinstance(entry, Bag) and entry.get("size") is not None]
+    tensors = [key for key, entry in known.items() if isinstance(entry, PlainObject) and entry.get("size") is not None]
     paths = {key: _path(key, planned) for key in tensors}
     inside: dict[str, str] = {}
     for key, parts in paths.items():
@@ -121,16 +120,16 @@ def _path(key: str, planned: Any) -> tuple[str, ...]:
     return tuple(str(part) for part in parts) if isinstance(parts, tuple) else (key,)  # type: ignore[union-attr]
 
 
-def _tensor(path: Path, key: str, entry: Bag, places: dict[tuple[int, ...], tuple[Path, int, int]]) -> Tensor:
+def _tensor(path: Path, key: str, entry: PlainObject, places: dict[tuple[int, ...], tuple[Path, int, int]]) -> Tensor:
     where = f"{path / '.metadata'}: {key}"
     properties, shape = entry.get("properties"), entry.get("size")
-    dtype = properties.items[0] if isinstance(properties, Bag) and properties.items else None
-    dtype = properties.get("dtype") if dtype is None and isinstance(properties, Bag) else dtype
+    dtype = properties.items[0] if isinstance(properties, PlainObject) and properties.items else None
+    dtype = properties.get("dtype") if dtype is None and isinstance(properties, PlainObject) else dtype
     if not isinstance(dtype, DType) or dtype.name not in STORED or not _is_shape(shape):
         raise CheckpointError("the metadata is damaged", where=where, why="of a tensor's format or shape")
     patches: list[Patch] = []
     for chunk in entry.get("chunks") or ():
-        found = (chunk.get("offsets"), chunk.get("sizes")) if isinstance(chunk, Bag) else (None, None)
+        found = (chunk.get("offsets"), chunk.get("sizes")) if isinstance(chunk, PlainObject) else (None, None)
         offset, size = (tuple(numbers) if _is_shape(numbers) else None for numbers in found)
         if offset is None or size is None or not len(offset) == len(size) == len(shape):
             raise CheckpointError("the metadata is damaged", where=where, why="of a shard's place")
@@ -173,4 +172,4 @@ def _settings(path: Path) -> dict[str, int]:
     except (CheckpointError, OSError):
         return {}
     arguments = content.get("args") if isinstance(content, dict) else None  # type: ignore[union-attr]
-    return settings_of(arguments.attributes) if isinstance(arguments, Bag) else {}
+    return settings_of(arguments.attributes) if isinstance(arguments, PlainObject) else {}

@@ -8,9 +8,8 @@ from pathlib import Path
 import msgspec
 
 from hypocenter.compare.weights.catalogue import reader
-from hypocenter.compare.weights.checkpoint import Checkpoint, CheckpointError
+from hypocenter.compare.weights.checkpoint import Checkpoint, CheckpointError, Tensor
 from hypocenter.compare.weights.readers.safetensors import read_file
-from hypocenter.compare.weights.tensor import Tensor
 from hypocenter.compare.weights.views import Patch, Tiled
 from hypocenter.record.layout import INITIAL_WEIGHTS_FILE, RUN_FILE, rank_directories
 from hypocenter.record.weights_file import About

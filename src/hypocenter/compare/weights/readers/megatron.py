@@ -7,21 +7,30 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hypocenter.compare.weights.archive import Archive
 from hypocenter.compare.weights.catalogue import reader
-from hypocenter.compare.weights.checkpoint import Checkpoint, CheckpointError
+from hypocenter.compare.weights.checkpoint import Checkpoint, CheckpointError, Tensor, boxes
 from hypocenter.compare.weights.folder import settings_of
-from hypocenter.compare.weights.partition import merged
 from hypocenter.compare.weights.readers import dcp
 from hypocenter.compare.weights.readers.torch_file import open_torch, tensors_of
-from hypocenter.compare.weights.tensor import Tensor
-from hypocenter.compare.weights.unpickler import Bag
+from hypocenter.compare.weights.unpickler import PlainObject
+from hypocenter.compare.weights.views import joined, shares
 
 _RANK = re.compile(r"mp_rank_(\d+)(?:_(\d+))?(?:_(\d+))?$")
 _FILES = ("model_optim_rng.pt", "model_rng.pt", "model_states.pt")
 _LATEST = "latest_checkpointed_iteration.txt"
 _LAYER = re.compile(r"(^|\.)layers\.(\d+)(?=\.)")
 _GROUPED = 2.0  # checkpoint_version from which fused QKV lies group by group
+_ROWS = re.compile(
+    r"(^|\.)(word_embeddings|word_embeddings_for_head|output_layer|lm_head)\.(weight|bias)$"
+    r"|\.(linear_qkv|linear_q|linear_kv|linear_k|linear_v|query_key_value|query|key_value|linear_fc1|dense_h_to_4h)\.(weight|bias)$"
+    r"|\.(linear_q_up_proj|linear_kv_up_proj|linear_q_proj)\.weight$|\.(q|k)_layernorm_cut\.weight$"
+)
+_COLUMNS = re.compile(r"\.(linear_proj|linear_fc2|dense|dense_4h_to_h)\.weight$")
+_FIRST = re.compile(r"\.(linear_fc1|dense_h_to_4h)\.(weight|bias)$")
+_SECOND = {"linear_fc1": "linear_fc2", "dense_h_to_4h": "dense_4h_to_h"}
 
 
 def accepts(path: Path) -> bool:
@@ -51,7 +60,7 @@ def read(path: Path) -> Checkpoint:
     first: Any = next(iter(archives.values())).content
     _require_order(first, folder)
     arguments = first.get("args")
-    settings = settings_of(arguments.attributes) if isinstance(arguments, Bag) else {}
+    settings = settings_of(arguments.attributes) if isinstance(arguments, PlainObject) else {}
     n_tp, n_pp = (len({key[i] for key in archives}) for i in (1, 0))
     notes.insert(0, f"merged of {n_tp} tensor-parallel times {n_pp} pipeline-parallel ranks")
     return Checkpoint(path=path, kind="megatron", tensors=tensors, settings=settings, notes=tuple(notes))
@@ -135,3 +144,49 @@ def _require_order(content: dict[str, Any], folder: Path) -> None:
             f"a checkpoint of version {version:g}", where=str(folder),
             why="before version 2 fused QKV lay in another order", fix="let Megatron-LM load and save it once",
         )  # fmt: skip
+
+
+def merged(name: str, parts: list[Tensor], others: dict[str, Tensor], notes: list[str]) -> Tensor:
+    """One tensor of those of all tensor-parallel ranks.
+
+    Args:
+        name: of the parameter.
+        parts: in the order of the ranks.
+        others: tensors of the first rank, by name: they tell whether an MLP has a gate.
+        notes: takes what is remarkable: copies that differ.
+
+    Raises:
+        CheckpointError: the shapes of the ranks do not go together.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    dim = 0 if _ROWS.search(name) else 1 if _COLUMNS.search(name) else None
+    if dim is None:
+        if any(part.shape != parts[0].shape for part in parts) or not _are_equal(parts):
+            notes.append(f"ranks hold different copies of {name}: the first rank's is read")
+        return parts[0]
+    rest = {(*part.shape[:dim], *part.shape[dim + 1 :]) for part in parts}
+    if len(rest) > 1 or any(len(part.shape) <= dim for part in parts):
+        shapes = ", ".join(str(list(part.shape)) for part in parts)
+        raise CheckpointError("shards do not fit together", where=name, why=shapes)
+    if not _FIRST.search(name) or not _has_gate(name, parts[0], others):
+        return joined(tuple(parts), dim)
+    halves = [shares(part, (part.shape[0] // 2,) * 2) for part in parts]  # each rank holds its gate, then its up
+    return joined(tuple(half[0] for half in halves) + tuple(half[1] for half in halves))
+
+
+def _has_gate(name: str, part: Tensor, others: dict[str, Tensor]) -> bool:
+    """Whether the first linear of an MLP has twice the rows that the second takes in."""
+    module = name.rpartition(".")[0]
+    stem, _, leaf = module.rpartition(".")
+    second = others.get(f"{stem}.{_SECOND[leaf]}.weight")
+    return second is not None and len(second.shape) == 2 and part.shape[0] == 2 * second.shape[1]
+
+
+def _are_equal(parts: list[Tensor]) -> bool:
+    return all(
+        np.array_equal(parts[0].read(box).view(np.uint8), part.read(box).view(np.uint8))
+        for part in parts[1:]
+        for box in boxes(part.shape)
+        if parts[0].shape
+    )

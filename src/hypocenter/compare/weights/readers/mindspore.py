@@ -7,12 +7,11 @@ from pathlib import Path
 
 from hypocenter.compare.weights.archive import is_archive
 from hypocenter.compare.weights.catalogue import reader
-from hypocenter.compare.weights.checkpoint import Checkpoint, CheckpointError
+from hypocenter.compare.weights.checkpoint import Checkpoint, CheckpointError, Tensor
 from hypocenter.compare.weights.ckpt_file import Held, looks_like_ckpt, read_ckpt
 from hypocenter.compare.weights.folder import indexed_files, settings_beside
 from hypocenter.compare.weights.readers import safetensors
 from hypocenter.compare.weights.strategy import Layout, Strategy, read_strategies
-from hypocenter.compare.weights.tensor import Tensor
 from hypocenter.compare.weights.views import Patch, Tiled
 from hypocenter.optimizers.rule import words_of
 

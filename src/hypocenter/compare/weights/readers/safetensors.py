@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from hypocenter.compare.weights.catalogue import reader
-from hypocenter.compare.weights.checkpoint import Checkpoint, CheckpointError
+from hypocenter.compare.weights.checkpoint import Checkpoint, CheckpointError, StoredTensor, Tensor, n_bytes, row_major
 from hypocenter.compare.weights.elements import SAFETENSORS
 from hypocenter.compare.weights.folder import indexed_files, settings_beside
-from hypocenter.compare.weights.stored import StoredTensor, n_bytes, row_major
-from hypocenter.compare.weights.tensor import Tensor
 
 _AT_MOST_HEADER = 100_000_000  # bytes: the limit of the safetensors library itself
 

@@ -7,9 +7,8 @@ from typing import Any
 
 from hypocenter.compare.weights.archive import Archive, is_archive, open_archive
 from hypocenter.compare.weights.catalogue import reader
-from hypocenter.compare.weights.checkpoint import Checkpoint, CheckpointError
+from hypocenter.compare.weights.checkpoint import Checkpoint, CheckpointError, Tensor
 from hypocenter.compare.weights.folder import indexed_files, settings_beside
-from hypocenter.compare.weights.tensor import Tensor
 from hypocenter.compare.weights.unpickler import TensorRef, walk
 
 SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")

@@ -10,11 +10,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from hypocenter.compare.comparison import Comparison, Pair, SiteCard, Spot
-from hypocenter.report.comparison.page.owners import owner
+from hypocenter.compare.comparison import Comparison, Pair, SiteCard, Spot, is_of_update
 
 _LATE = 1 << 40  # after all that ran forward: modules of which only parameters were seen
 _BETWEEN = 0.5  # a module of the candidate alone, after the line before it
+_OF_PARAMETERS = frozenset({"param", "grad", "optimizer", "scaler"})
+_OF_MODULES = frozenset({"forward", "backward"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,3 +187,18 @@ def _above(path: str, known: dict[str, int]) -> str:
         if path in known:
             return path
     return ""
+
+
+def owner(spot: Spot) -> str:
+    """Path of the module: of a parameter the one that holds it; the root for batches, losses and scalars."""
+    if spot.phase in _OF_MODULES:
+        return spot.site
+    if spot.phase in _OF_PARAMETERS and not is_of_update(spot.site):
+        return spot.site.rpartition(".")[0]
+    return ""
+
+
+def label(spot: Spot) -> str:
+    """What the spot is called within its module: `out[0]`, `weight grad`, `out[0] call 1`."""
+    name = "" if spot.phase in _OF_MODULES else spot.site.removeprefix(f"{owner(spot)}.") + " "
+    return f"{name}{spot.port}" + (f" call {spot.call}" if spot.call else "")

@@ -13,8 +13,8 @@ from typing import Any
 import mindspore as ms  # pyright: ignore[reportMissingImports]
 
 from hypocenter.compare.updates.recorded import ParameterUpdate
+from hypocenter.compare.weights.checkpoint import Tensor
 from hypocenter.compare.weights.imposing import Wanted
-from hypocenter.compare.weights.tensor import Tensor
 from hypocenter.session.imposed.recorded_gradients import OPTION, RecordedGradients, grad_scale, is_without
 from hypocenter.session.imposed.refuse import ImposeError
 from hypocenter.session.mindspore.imposed.held import heads_of

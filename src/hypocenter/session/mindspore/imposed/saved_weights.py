@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from hypocenter.compare.weights.tensor import Tensor
+from hypocenter.compare.weights.checkpoint import Tensor
 from hypocenter.compare.weights.writer import write_file
 from hypocenter.record.layout import INITIAL_WEIGHTS_FILE
 from hypocenter.record.weights_file import About

@@ -9,8 +9,8 @@ import mindspore as ms  # pyright: ignore[reportMissingImports]
 import numpy as np
 from numpy.typing import NDArray
 
+from hypocenter.compare.weights.checkpoint import Box, Tensor, whole
 from hypocenter.compare.weights.elements import cast, is_floating, values
-from hypocenter.compare.weights.tensor import Box, Tensor, whole
 from hypocenter.summary.reducers.mindspore_values import dtype_name, from_bfloat16
 
 

@@ -1,1 +1,0 @@
-"""In: hypocenter.compare.repeats.answer.Determinism. Out: the screen of `hypocenter determinism`."""

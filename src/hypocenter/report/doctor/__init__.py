@@ -1,1 +1,0 @@
-"""What `hypocenter doctor` says on a screen."""
