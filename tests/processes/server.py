@@ -11,12 +11,13 @@ on stdin, one JSON object a line (argv, env, cwd, stdout, stderr: the last two a
     torchrun --standalone --nproc-per-node N SCRIPT ... ranks by fork, the first that fails ends the others
 
 and any other command becomes what it names, by exec. Everything of a process but its imports is as it would be:
-arguments, environment, folder, streams, `__main__`, signals, the way of ending. MODULEs are imported beforehand too,
-also from FOLDERs.
+arguments, environment, folder, streams, `__main__`, signals, threads and `atexit` at the end. MODULEs are imported
+beforehand too, also from FOLDERs.
 """
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import json
@@ -26,6 +27,7 @@ import random
 import signal
 import socket
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -35,13 +37,14 @@ from typing import Any, NoReturn
 
 from reducers import keep_reducers
 
-SOON = (  # what nearly every program imports, or Hypocenter in it
-    "torch", "torch._dynamo", "torch.distributed.device_mesh", "torch.distributed.fsdp", "torch.distributed.tensor",
-    "torch.optim.swa_utils", "hypocenter.session", "hypocenter.cli", "hypocenter.cli.commands.run",
-    "hypocenter.cli.commands.check", "hypocenter.boot.post_import", "hypocenter.record.seal",
-    "hypocenter.summary.reductions", "pyarrow.parquet", "safetensors.torch",
+SOON = (  # what nearly every program imports, or Hypocenter in it; pyarrow looks for pandas at its first array
+    "torch", "torch._dynamo", "torch._subclasses.schema_check_mode", "torch.distributed.device_mesh",
+    "torch.distributed.fsdp", "torch.distributed.tensor", "torch.optim.swa_utils", "torch.profiler._cupti_monitor",
+    "hypocenter.cli", "hypocenter.cli.commands.run", "hypocenter.cli.commands.check", "hypocenter.boot.post_import",
+    "numpy.ctypeslib", "pyarrow.dataset", "pyarrow.parquet", "pyarrow.pandas_compat", "safetensors.torch",
 )  # fmt: skip
-CATALOGUES = ("hypocenter.detect.rules", "hypocenter.detect.group_rules", "hypocenter.diagnose.causes")
+ROOMS = ("session", "tap", "replay", "summary", "record", "optimizers", "detect", "diagnose")  # of them all modules
+NOT_SOON = ("mindspore", "__main__", "tap.frameworks.")  # but for what a program alone says that it is wanted
 PATIENCE_S = 10.0  # between SIGTERM and SIGKILL to the ranks that are left; torchrun waits 30
 POSIX_SPAWN = os.posix_spawn
 PORTS = range(20000, 32000)  # below those that Linux gives to whoever asks for any (ip_local_port_range: 32768...)
@@ -70,16 +73,18 @@ def main() -> None:
     else:
         return
     _take_over(request)
-    _be(request["argv"], request["env"])
+    _leave(_code_of(request["argv"], request["env"]))
 
 
 def _prepare(more: Sequence[str]) -> None:
     sys.path += [folder for folder in more if "/" in folder]
     for name in (*SOON, *(name for name in more if "/" not in name)):
         importlib.import_module(name)
-    for name in CATALOGUES:
-        for info in pkgutil.iter_modules(importlib.import_module(name).__path__):
-            importlib.import_module(f"{name}.{info.name}")
+    for room in ROOMS:
+        package = importlib.import_module(f"hypocenter.{room}")
+        for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not any(part in info.name for part in NOT_SOON):
+                importlib.import_module(info.name)
     sys.modules["torch"].set_num_threads(1)
     keep_reducers()
     gc.collect()
@@ -101,6 +106,32 @@ def _take_over(request: dict[str, Any]) -> None:
         os.dup2(opened, number)
         os.close(opened)
     os.posix_spawn = _spawn
+
+
+def _code_of(argv: Sequence[str], env: Mapping[str, str]) -> int:
+    """Be a command; what it ends with, said to stderr as Python says it."""
+    try:
+        _be(argv, env)
+    except SystemExit as left:
+        if left.code is None or isinstance(left.code, int):
+            return left.code or 0
+        sys.stderr.write(f"{left.code}\n")
+        return 1
+    except Exception:
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        return 1
+    return 0
+
+
+def _leave(code: int) -> NoReturn:
+    """End as Python ends, but for what it does last: it lets go of each object, a fork copies its page: 0.25 s."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    if (own := vars(sys.modules["__main__"])) is not globals():
+        own.clear()  # and its open files are written
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code & 0xFF)
 
 
 def _be(argv: Sequence[str], env: Mapping[str, str]) -> None:
