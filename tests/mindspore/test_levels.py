@@ -65,6 +65,7 @@ def find(run: RecordedRun | None, **where: Any) -> list[Reading]:
     return list(run.readings(**where))
 
 
+@pytest.mark.queues
 @pytest.mark.parametrize("level", ["modules", "tensors", "ops"])
 @pytest.mark.parametrize("how", [with_function, with_cell, accumulating])
 def test_parameters_come_out_the_same_to_the_bit(level: str, how: Callable[..., None], tmp_path: Path) -> None:
