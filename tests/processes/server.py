@@ -1,4 +1,4 @@
-"""A Python that has imported torch and Hypocenter already, and forks a child for each program that it is asked to run.
+"""A Python that has imported torch (or MindSpore) and Hypocenter, and forks a child for each program that is asked for.
 
     python tests/processes/server.py [FOLDER | MODULE ...]
 
@@ -18,8 +18,10 @@ beforehand too, also from FOLDERs.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import importlib
+import importlib.util
 import json
 import os
 import pkgutil
@@ -37,14 +39,20 @@ from typing import Any, NoReturn
 
 from reducers import keep_reducers
 
-SOON = (  # what nearly every program imports, or Hypocenter in it; pyarrow looks for pandas at its first array
-    "torch", "torch._dynamo", "torch._subclasses.schema_check_mode", "torch.distributed.device_mesh",
-    "torch.distributed.fsdp", "torch.distributed.tensor", "torch.optim.swa_utils", "torch.profiler._cupti_monitor",
+SOON = {  # by framework what nearly every program imports, or Hypocenter in it
+    "torch": (
+        "torch", "torch._dynamo", "torch._subclasses.schema_check_mode", "torch.distributed.device_mesh",
+        "torch.distributed.fsdp", "torch.distributed.tensor", "torch.optim.swa_utils", "torch.profiler._cupti_monitor",
+        "pyarrow.pandas_compat", "safetensors.torch",
+    ),
+    "mindspore": ("mindspore", "mindspore.amp", "mindspore.experimental.optim", "mindspore.mint"),
+}  # fmt: skip
+OURS = (
     "hypocenter.cli", "hypocenter.cli.commands.run", "hypocenter.cli.commands.check", "hypocenter.boot.post_import",
-    "numpy.ctypeslib", "pyarrow.dataset", "pyarrow.parquet", "pyarrow.pandas_compat", "safetensors.torch",
+    "numpy.ctypeslib", "pyarrow.dataset", "pyarrow.parquet",
 )  # fmt: skip
 ROOMS = ("session", "tap", "replay", "summary", "record", "optimizers", "detect", "diagnose")  # of them all modules
-NOT_SOON = ("mindspore", "__main__", "tap.frameworks.")  # but for what a program alone says that it is wanted
+NOT_SOON = ("__main__", "tap.frameworks.")  # but for what a program alone says that it is wanted
 PATIENCE_S = 10.0  # between SIGTERM and SIGKILL to the ranks that are left; torchrun waits 30
 POSIX_SPAWN = os.posix_spawn
 PORTS = range(20000, 32000)  # below those that Linux gives to whoever asks for any (ip_local_port_range: 32768...)
@@ -77,18 +85,26 @@ def main() -> None:
 
 
 def _prepare(more: Sequence[str]) -> None:
+    framework = "torch" if importlib.util.find_spec("torch") else "mindspore"
     sys.path += [folder for folder in more if "/" in folder]
-    for name in (*SOON, *(name for name in more if "/" not in name)):
+    for name in (*SOON[framework], *OURS, *(name for name in more if "/" not in name)):
         importlib.import_module(name)
-    for room in ROOMS:
-        package = importlib.import_module(f"hypocenter.{room}")
-        for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if not any(part in info.name for part in NOT_SOON):
-                importlib.import_module(info.name)
-    sys.modules["torch"].set_num_threads(1)
-    keep_reducers()
+    for name in (name for room in ROOMS for name in _modules_of(f"hypocenter.{room}")):
+        if not any(part in name for part in NOT_SOON):
+            with contextlib.suppress(ImportError):  # those of the other framework
+                importlib.import_module(name)
+    if framework == "torch":
+        sys.modules["torch"].set_num_threads(1)
+        keep_reducers()
+    else:
+        threads = [thread.read_text() for thread in Path("/proc/self/task").glob("*/comm")]
+        assert not any("queue" in thread for thread in threads), "MindSpore runs already: a fork of it would hang"
     gc.collect()
     gc.freeze()  # a collection in a child would copy every page
+
+
+def _modules_of(package: str) -> list[str]:
+    return [found.name for found in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}.")]
 
 
 def _answer(word: object) -> None:
