@@ -7,7 +7,7 @@ on stdin, one JSON object a line (argv, env, cwd, stdout, stderr: the last two a
 `ready`, then for each request its process id and its exit code (-N for signal N). Understood, and run here, are
 
     python SCRIPT ...                                   the script as `__main__`
-    python -m hypocenter run ... PROGRAM ...            our command, PROGRAM then in a fork too
+    python -m hypocenter ...                            our command; the program of `run` then in a fork too
     torchrun --standalone --nproc-per-node N SCRIPT ... ranks by fork, the first that fails ends the others
 
 and any other command becomes what it names, by exec. Everything of a process but its imports is as it would be:
@@ -176,7 +176,7 @@ def _run(argv: list[str], env: Mapping[str, str]) -> None:
 def is_understood(argv: Sequence[str]) -> bool:
     """Whether a command is one of the three of the module's text."""
     if argv[0] == sys.executable:
-        return argv[1:4] == ["-m", "hypocenter", "run"] or "".join(argv[1:2]).endswith(".py")
+        return argv[1:3] == ["-m", "hypocenter"] or "".join(argv[1:2]).endswith(".py")
     return Path(argv[0]).name == "torchrun" and argv[1:3] == ["--standalone", "--nproc-per-node"]
 
 
