@@ -11,6 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "processes"))
+
 from extensions import build_for_deepspeed
 
 from hypocenter.nouns import Place
