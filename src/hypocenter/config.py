@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import math
 import os
 import sys
@@ -160,10 +161,13 @@ def _checked(values: Mapping[str, Any], origin: str) -> dict[str, Any]:
     return out
 
 
+_hints = functools.cache(get_type_hints)  # 5 ms, for each option of each process
+
+
 def _convert(name: str, value: Any, origin: str) -> Any:
     if isinstance(value, str) and name in ("sites", "exclude", "trace_batches", "sinks", "plugins"):
         value = [part.strip() for part in value.split(",") if part.strip()]
-    hint = get_type_hints(Config)[name]
+    hint = _hints(Config)[name]
     try:
         return msgspec.convert(value, hint, strict=False)
     except msgspec.ValidationError as error:

@@ -61,11 +61,11 @@ def by_script(seed: Seed) -> str:
     return seed.script
 
 
-def python(*words: str, seconds: int = 400) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *words]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=seconds, env=casebook.environment(), check=False
-    )
+def hypocenter(*words: str, is_cold: bool = False) -> subprocess.CompletedProcess[str]:
+    command, env = [sys.executable, "-m", "hypocenter", *words], casebook.environment()
+    if is_cold:
+        return subprocess.run(command, capture_output=True, text=True, timeout=400, env=env, check=False)
+    return warm.run(command, timeout=400, env=env)
 
 
 def trained(seed: Seed, *flags: str) -> tuple[list[float], list[float]]:
@@ -82,7 +82,7 @@ def recorded(request, tmp_path_factory):
     """A seed model trained for a few steps under `hypocenter run`, and where it was recorded."""
     seed = request.param
     out = tmp_path_factory.mktemp(seed.script.removesuffix(".py")) / "run"
-    done = python("-m", "hypocenter", "run", "--out", str(out), str(FOLDER / seed.script), "--steps", "10")
+    done = hypocenter("run", "--out", str(out), str(FOLDER / seed.script), "--steps", "10", is_cold=seed is SEEDS[0])
     assert done.returncode == 0, done.stderr
     return seed, out
 
@@ -103,7 +103,7 @@ def test_the_finding_names_the_module_and_the_line(recorded):
 def test_cure_finds_the_module_itself_and_verifies_it(recorded):
     seed, out = recorded
 
-    done = python("-m", "hypocenter", "cure", str(out), "--json", "--no-rerun")
+    done = hypocenter("cure", str(out), "--json", "--no-rerun", is_cold=seed is SEEDS[0])
     answer = json.loads(done.stdout)
 
     jsonschema.Draft202012Validator(published(Answer)).validate(answer)

@@ -11,6 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "processes"))
+
 from extensions import build_for_deepspeed
 
 from hypocenter.nouns import Place
@@ -173,16 +176,15 @@ def test_plain_script_is_recorded(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("code", [0, 1])
-def test_torchrun_records_both_ranks(tmp_path: Path, code: int) -> None:
+def test_torchrun_records_both_ranks(tmp_path: Path) -> None:
     words = ["torchrun", "--standalone", "--nproc-per-node", "2", "train.py"]
 
-    done = run(tmp_path, TRAIN, *words, EXIT=str(code))
+    done = run(tmp_path, TRAIN, *words, EXIT="1")
 
-    assert done.returncode == code, done.stderr
+    assert done.returncode == 1, done.stderr
     assert n_steps(tmp_path) == {0: 3, 1: 3}
     run_json = json.loads((tmp_path / "r" / "run.json").read_text())
-    assert (run_json["command"], run_json["world_size"], run_json["exit_code"]) == (words, 2, code)
+    assert (run_json["command"], run_json["world_size"], run_json["exit_code"]) == (words, 2, 1)
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """Real DeepSpeed and Megatron-Core on two ranks: one bad value on one rank is named by rank, place, parameter and op.
 
-Most runs are forked (tests/ranks/forks.py), one of each framework is started by torchrun as users do.
+Runs are forked (tests/ranks/forks.py); test_deepspeed and test_megatron start one of each by torchrun, as users do.
 """
 
 import pytest
@@ -141,8 +141,8 @@ def test_deepspeed_a_healthy_twin_is_silent_and_no_bit_changes(job, stage):
         ("deepspeed_job.py", ("--stage", "2"), "blocks.1.weight"),
     ],
 )
-def test_the_same_is_named_under_torchrun(torchrun, script, args, param):
-    seen = torchrun(script, *args, "--precision", "bf16", "--plant", "gradient", "--at", "3")
+def test_the_same_is_named_under_hypocenter_run(launch, script, args, param):
+    seen = launch(script, *args, "--precision", "bf16", "--plant", "gradient", "--at", "3")
 
     (found,) = [f for f in seen.diagnosis.findings if f.severity in ("error", "warning")]
     assert (found.step, found.rank, found.param, found.op) == (3, 1, param, "aten.copy_.default")

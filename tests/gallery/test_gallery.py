@@ -52,16 +52,6 @@ def test_the_fault_is_real(case: casebook.Case) -> None:
 
 
 @pytest.mark.parametrize("case", FAULTS, ids=by_id)
-def test_the_twin_is_healthy(case: casebook.Case) -> None:
-    done = casebook.run_plain(case, "--healthy")
-
-    assert done.returncode == 0, done.stderr
-    losses, grads = printed(done.stdout, "loss"), printed(done.stdout, "grad")
-    assert len(losses) > case.answer["step"]
-    assert all(is_finite(v) for v in [*losses.values(), *grads.values()]), done.stdout
-
-
-@pytest.mark.parametrize("case", FAULTS, ids=by_id)
 def test_fault_is_named(case: casebook.Case, tmp_path: Path) -> None:
     outcome = casebook.run(case, tmp_path / "run", is_started=case.id in FIRST.values())
 
@@ -72,10 +62,13 @@ def test_fault_is_named(case: casebook.Case, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", FAULTS, ids=by_id)
-def test_twin_is_silent(case: casebook.Case, tmp_path: Path) -> None:
+def test_twin_is_healthy_and_silent(case: casebook.Case, tmp_path: Path) -> None:
     outcome = casebook.run(case, tmp_path / "run", "--healthy", audit="every=1")
 
     assert outcome.exit_code == 0, outcome.stderr
+    losses, grads = printed(outcome.stdout, "loss"), printed(outcome.stdout, "grad")
+    assert len(losses) > case.answer["step"]
+    assert all(is_finite(v) for v in [*losses.values(), *grads.values()]), outcome.stdout
     assert outcome.alarms == []
     assert outcome.status == "healthy", outcome.stderr
 

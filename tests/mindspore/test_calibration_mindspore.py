@@ -100,7 +100,9 @@ def distance(a: Any, b: Any) -> float:
 
 
 @pytest.mark.parametrize("kind", [nn.AdamWeightDecay, nn.Adam])
-@pytest.mark.parametrize("options", [{}, {"n_micro": 2, "clip": 0.1}, {"dropout": 0.1}])
+@pytest.mark.parametrize(
+    "options", [pytest.param({}, marks=pytest.mark.queues), {"n_micro": 2, "clip": 0.1}, {"dropout": 0.1}]
+)
 def test_training_is_the_same_to_the_bit(tmp_path: Path, options: dict[str, Any], kind: Any) -> None:
     plain = train(None, kind=kind, **options)
 

@@ -189,6 +189,7 @@ def dropping_out() -> nn.Cell:
     return model
 
 
+@pytest.mark.queues
 @pytest.mark.parametrize("name", sorted(VARIANTS))
 def test_training_is_the_same_to_the_bit(name: str) -> None:
     def trained(with_tap: bool) -> tuple[list[np.ndarray], list[list[Reading]]]:

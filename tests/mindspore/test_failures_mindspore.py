@@ -88,6 +88,7 @@ def test_under_a_scaler_the_model_is_accused_where_scale_1_does_not_help(tmp_pat
     assert errors[0].step == 3
 
 
+@pytest.mark.queues
 def test_training_with_a_replay_in_it_is_bit_identical(tmp_path):
     def run(watched):
         ms.set_seed(1)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-import hypocenter
+sys.path.insert(0, str(Path(__file__).parent))
+
+from started import started
+
 from hypocenter.compare.engine import compare_runs
 from hypocenter.diagnose.diagnosis import diagnose
 from hypocenter.importing.left_over import read_left_over
@@ -19,23 +20,16 @@ from hypocenter.record.layout import DUMP_FOLDER
 from hypocenter.record.reader import RecordedRun, open_run
 
 PROGRAM = Path(__file__).parent / "programs" / "graph_gpt.py"
-SOURCE = Path(hypocenter.__file__).parents[1]
 LOSS = re.compile(r"loss (\S+)")
 
 
-def started(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("HYPOCENTER", "MINDSPORE"))}
-    env |= {"PYTHONPATH": str(SOURCE), "GLOG_v": "3", "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, *words], cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False
-    )
-
-
-def recorded(folder: Path, *options: str, program: tuple[str, ...] = (), name: str = "run") -> tuple[RecordedRun, str]:
+def recorded(
+    folder: Path, *options: str, program: tuple[str, ...] = (), name: str = "run", is_cold: bool = False
+) -> tuple[RecordedRun, str]:
     """The run, and all that was said."""
     out = folder / name
     words = ("-m", "hypocenter", "run", "--out", str(out), *options, str(PROGRAM), *program)
-    done = started(*words, folder=folder)
+    done = started(*words, folder=folder, is_cold=is_cold)
     assert done.returncode in (0, 137), done.stderr[-2000:]
     assert not list(out.glob(f"rank-*/{DUMP_FOLDER}"))  # nothing is left of a dump
     return open_run(out), done.stdout + done.stderr
@@ -53,7 +47,7 @@ def first_of(run: RecordedRun) -> Finding:
 
 @pytest.fixture(scope="module")
 def cell(tmp_path_factory: pytest.TempPathFactory) -> tuple[RecordedRun, str]:
-    return recorded(tmp_path_factory.mktemp("cell"), "--level", "modules")
+    return recorded(tmp_path_factory.mktemp("cell"), "--level", "modules", is_cold=True)
 
 
 def test_a_recorded_program_computes_the_same_bits_and_healthy_masks_are_silent(

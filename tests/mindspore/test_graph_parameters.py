@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
-import hypocenter
+sys.path.insert(0, str(Path(__file__).parent))
+
+from started import started
+
 from hypocenter.diagnose.diagnosis import diagnose
 from hypocenter.nouns import Diagnosis
 from hypocenter.record.reader import open_run
 
 PROGRAM = Path(__file__).parent / "programs" / "graph_gate.py"
-SOURCE = Path(hypocenter.__file__).parents[1]
-
-
-def started(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("HYPOCENTER", "MINDSPORE"))}
-    env |= {"PYTHONPATH": str(SOURCE), "GLOG_v": "3", "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, *words], cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False
-    )
 
 
 def recorded(folder: Path, *words: str) -> tuple[Diagnosis, str, str]:

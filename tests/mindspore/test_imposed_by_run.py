@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from started import started
+
 from hypocenter.compare.updates.recorded import RecordedUpdates
 from hypocenter.record.reader import open_run
 
-ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import numpy as np
 import mindspore as ms
@@ -51,19 +52,17 @@ EXACT = ("--deterministic", "--seed", "3", "--no-dropout")
 VALUES = ("--level", "tensors", "--schedule", "0-1", "--param-schedule", "0-1", "--stop-after-step", "1")
 
 
-def run(tmp_path: Path, name: str, *options: str) -> dict[str, Any]:
+def run(tmp_path: Path, name: str, *options: str, is_cold: bool = False) -> dict[str, Any]:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    env = {k: v for k, v in os.environ.items() if not k.startswith("HYPOCENTER_")}
-    env |= {"PYTHONPATH": str(ROOT / "src"), "GLOG_v": "3", "NO_COLOR": "1"}
-    words = [sys.executable, "-m", "hypocenter", "run", *options, "--out", str(tmp_path / name), str(program)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300, env=env, cwd=tmp_path)
+    words = ("-m", "hypocenter", "run", *options, "--out", tmp_path / name, program)
+    done = started(*words, folder=tmp_path, is_cold=is_cold)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads((tmp_path / name / "run.json").read_text())["imposed"]
 
 
 def test_a_run_is_fed_with_weights_and_gradients_of_another(tmp_path: Path) -> None:
-    first = run(tmp_path, "updates", *VALUES, *EXACT, "--save-initial-weights", "--save-batches", "1")
+    first = run(tmp_path, "updates", *VALUES, *EXACT, "--save-initial-weights", "--save-batches", "1", is_cold=True)
     fed = run(
         tmp_path, "fed", *VALUES, "--deterministic", "--seed", "4", "--initial-weights", str(tmp_path / "updates"),
         "--gradients-from", str(tmp_path / "updates"),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from started import started
 
 PROGRAM = """
 import sys
@@ -59,7 +62,7 @@ print(Net("cell").cell)
 def run(tmp_path: Path, *args: str) -> list[str]:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    done = subprocess.run([sys.executable, program, *args], capture_output=True, text=True, timeout=300)
+    done = started(program, *args, folder=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     return [line.strip() for line in done.stdout.splitlines()]
 

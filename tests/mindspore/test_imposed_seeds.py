@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(Path(__file__).parent))
+
+from started import started
+
 DRAWS = """
 print(random.random(), np.random.rand(), ops.rand(1).asnumpy()[0], nn.Dense(2, 1).weight.asnumpy()[0, 0])
 print(ms.default_generator.initial_seed(), ms.dataset.config.get_seed())
@@ -28,12 +29,10 @@ print(begin(Config(**eval(os.environ["OPTIONS"])), print))
 """
 
 
-def run(tmp_path: Path, program: str, options: str = "{}", **variables: str) -> list[str]:
+def run(tmp_path: Path, program: str, options: str = "{}", *, is_cold: bool = False) -> list[str]:
     script = tmp_path / "program.py"
     script.write_text(program)
-    env = {k: v for k, v in os.environ.items() if not k.startswith("HYPOCENTER_")}
-    env |= {"PYTHONPATH": str(ROOT / "src"), "GLOG_v": "3", "OPTIONS": options, **variables}
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=300, env=env)
+    done = started(script, folder=tmp_path, is_cold=is_cold, OPTIONS=options)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout.splitlines()
 
@@ -91,7 +90,7 @@ def test_seed_all_in_a_mindspore_program(tmp_path: Path, order: str) -> None:
     program = (call + IMPORTS if order == "before" else IMPORTS + call) + DRAWS
     program += "print(ms.get_context('deterministic'), (nn.Dropout(p=0.5)(ops.ones(64)) == 1).all())"
 
-    first, again = (run(tmp_path, program) for _ in range(2))
+    first, again = (run(tmp_path, program, is_cold=order == "before") for _ in range(2))
 
     assert first == again
     assert first[1:] == ["5 5", "ON True"]

@@ -132,6 +132,7 @@ def test_of_a_graph_the_arguments_are_kept_and_that_is_said(
     assert "which tokens the loss asks for is not kept: it is not seen in a compiled graph" in capsys.readouterr().err
 
 
+@pytest.mark.queues
 def test_training_is_the_same_to_the_bit(tmp_path: Path) -> None:
     plain = train(None)
 

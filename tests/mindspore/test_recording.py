@@ -245,6 +245,7 @@ def test_every_kind_of_optimizer_is_seen(tmp_path: Path, name: str) -> None:
     assert sorted(named) == sorted(p.name for p in training.net.trainable_params())
 
 
+@pytest.mark.queues
 @pytest.mark.parametrize("style", [*STYLES, compiled_step], ids=lambda style: style.__name__)
 @pytest.mark.parametrize("mode", ["pynative", "graph"])
 def test_training_is_bit_identical(tmp_path: Path, style: Any, mode: str) -> None:

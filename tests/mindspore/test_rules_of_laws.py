@@ -322,6 +322,7 @@ DRAWS: dict[str, Callable[[], Callable[[Any], Any]]] = {
 }
 
 
+@pytest.mark.queues
 @pytest.mark.parametrize("draw", DRAWS)
 @pytest.mark.parametrize("audit", ["auto", "every=1"])
 def test_training_is_the_same_to_the_bit(draw: str, audit: str, tmp_path: Path) -> None:

@@ -44,3 +44,7 @@ def remove_if_left(lock: Path) -> None:
         except OSError:
             continue  # a process or a file that has ended meanwhile, or a lock that its holder has removed
     lock.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    build_for_deepspeed()

@@ -1,4 +1,4 @@
-"""A Python that has imported torch and Hypocenter already, and forks a child for each program that it is asked to run.
+"""A Python that has imported torch (or MindSpore) and Hypocenter, and forks a child for each program that is asked for.
 
     python tests/processes/server.py [FOLDER | MODULE ...]
 
@@ -7,18 +7,21 @@ on stdin, one JSON object a line (argv, env, cwd, stdout, stderr: the last two a
 `ready`, then for each request its process id and its exit code (-N for signal N). Understood, and run here, are
 
     python SCRIPT ...                                   the script as `__main__`
-    python -m hypocenter run ... PROGRAM ...            our command, PROGRAM then in a fork too
+    python -m hypocenter ...                            our command; the program of `run` then in a fork too
     torchrun --standalone --nproc-per-node N SCRIPT ... ranks by fork, the first that fails ends the others
 
 and any other command becomes what it names, by exec. Everything of a process but its imports is as it would be:
-arguments, environment, folder, streams, `__main__`, signals, the way of ending. MODULEs are imported beforehand too,
-also from FOLDERs.
+arguments, environment, folder, streams, `__main__`, signals, threads and `atexit` at the end. MODULEs are imported
+beforehand too, also from FOLDERs.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import gc
 import importlib
+import importlib.util
 import json
 import os
 import pkgutil
@@ -26,6 +29,7 @@ import random
 import signal
 import socket
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -35,13 +39,20 @@ from typing import Any, NoReturn
 
 from reducers import keep_reducers
 
-SOON = (  # what nearly every program imports, or Hypocenter in it
-    "torch", "torch._dynamo", "torch.distributed.device_mesh", "torch.distributed.fsdp", "torch.distributed.tensor",
-    "torch.optim.swa_utils", "hypocenter.session", "hypocenter.cli", "hypocenter.cli.commands.run",
-    "hypocenter.cli.commands.check", "hypocenter.boot.post_import", "hypocenter.record.seal",
-    "hypocenter.summary.reductions", "pyarrow.parquet", "safetensors.torch",
+SOON = {  # by framework what nearly every program imports, or Hypocenter in it
+    "torch": (
+        "torch", "torch._dynamo", "torch._subclasses.schema_check_mode", "torch.distributed.device_mesh",
+        "torch.distributed.fsdp", "torch.distributed.tensor", "torch.optim.swa_utils", "torch.profiler._cupti_monitor",
+        "pyarrow.pandas_compat", "safetensors.torch",
+    ),
+    "mindspore": ("mindspore", "mindspore.amp", "mindspore.experimental.optim", "mindspore.mint"),
+}  # fmt: skip
+OURS = (
+    "hypocenter.cli", "hypocenter.cli.commands.run", "hypocenter.cli.commands.check", "hypocenter.boot.post_import",
+    "numpy.ctypeslib", "pyarrow.dataset", "pyarrow.parquet",
 )  # fmt: skip
-CATALOGUES = ("hypocenter.detect.rules", "hypocenter.detect.group_rules", "hypocenter.diagnose.causes")
+ROOMS = ("session", "tap", "replay", "summary", "record", "optimizers", "detect", "diagnose")  # of them all modules
+NOT_SOON = ("__main__", "tap.frameworks.")  # but for what a program alone says that it is wanted
 PATIENCE_S = 10.0  # between SIGTERM and SIGKILL to the ranks that are left; torchrun waits 30
 POSIX_SPAWN = os.posix_spawn
 PORTS = range(20000, 32000)  # below those that Linux gives to whoever asks for any (ip_local_port_range: 32768...)
@@ -70,20 +81,30 @@ def main() -> None:
     else:
         return
     _take_over(request)
-    _be(request["argv"], request["env"])
+    _leave(_code_of(request["argv"], request["env"]))
 
 
 def _prepare(more: Sequence[str]) -> None:
+    framework = "torch" if importlib.util.find_spec("torch") else "mindspore"
     sys.path += [folder for folder in more if "/" in folder]
-    for name in (*SOON, *(name for name in more if "/" not in name)):
+    for name in (*SOON[framework], *OURS, *(name for name in more if "/" not in name)):
         importlib.import_module(name)
-    for name in CATALOGUES:
-        for info in pkgutil.iter_modules(importlib.import_module(name).__path__):
-            importlib.import_module(f"{name}.{info.name}")
-    sys.modules["torch"].set_num_threads(1)
-    keep_reducers()
+    for name in (name for room in ROOMS for name in _modules_of(f"hypocenter.{room}")):
+        if not any(part in name for part in NOT_SOON):
+            with contextlib.suppress(ImportError):  # those of the other framework
+                importlib.import_module(name)
+    if framework == "torch":
+        sys.modules["torch"].set_num_threads(1)
+        keep_reducers()
+    else:
+        threads = [thread.read_text() for thread in Path("/proc/self/task").glob("*/comm")]
+        assert not any("queue" in thread for thread in threads), "MindSpore runs already: a fork of it would hang"
     gc.collect()
     gc.freeze()  # a collection in a child would copy every page
+
+
+def _modules_of(package: str) -> list[str]:
+    return [found.name for found in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}.")]
 
 
 def _answer(word: object) -> None:
@@ -101,6 +122,32 @@ def _take_over(request: dict[str, Any]) -> None:
         os.dup2(opened, number)
         os.close(opened)
     os.posix_spawn = _spawn
+
+
+def _code_of(argv: Sequence[str], env: Mapping[str, str]) -> int:
+    """Be a command; what it ends with, said to stderr as Python says it."""
+    try:
+        _be(argv, env)
+    except SystemExit as left:
+        if left.code is None or isinstance(left.code, int):
+            return left.code or 0
+        sys.stderr.write(f"{left.code}\n")
+        return 1
+    except Exception:
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        return 1
+    return 0
+
+
+def _leave(code: int) -> NoReturn:
+    """End as Python ends, but for what it does last: it lets go of each object, a fork copies its page: 0.25 s."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    if (own := vars(sys.modules["__main__"])) is not globals():
+        own.clear()  # and its open files are written
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code & 0xFF)
 
 
 def _be(argv: Sequence[str], env: Mapping[str, str]) -> None:
@@ -129,7 +176,7 @@ def _run(argv: list[str], env: Mapping[str, str]) -> None:
 def is_understood(argv: Sequence[str]) -> bool:
     """Whether a command is one of the three of the module's text."""
     if argv[0] == sys.executable:
-        return argv[1:4] == ["-m", "hypocenter", "run"] or "".join(argv[1:2]).endswith(".py")
+        return argv[1:3] == ["-m", "hypocenter"] or "".join(argv[1:2]).endswith(".py")
     return Path(argv[0]).name == "torchrun" and argv[1:3] == ["--standalone", "--nproc-per-node"]
 
 

@@ -67,6 +67,52 @@ def test_an_error_and_a_signal_end_it_as_they_would(script, tmp_path: Path) -> N
     assert killed.returncode == -9
 
 
+def test_it_ends_as_a_process_of_its_own_does(script, tmp_path: Path) -> None:
+    text = """
+import atexit, sys, threading, time
+
+left_open = open("left open", "w")
+left_open.write("written")
+atexit.register(print, "at exit")
+threading.Thread(target=lambda: (time.sleep(0.2), print("a thread"))).start()
+sys.excepthook = lambda kind, value, trace: print("told", kind.__name__)
+raise {}
+"""
+    for error, code in (
+        ("SystemExit('a word')", 1),
+        ("SystemExit(300)", 300 & 0xFF),
+        ("OSError", 1),
+        ("SystemExit", 0),
+    ):
+        command = [sys.executable, script(text.format(error))]
+        ours = warm.run(command, env={}, cwd=tmp_path, timeout=60)
+        written = (tmp_path / "left open").read_text()
+        (tmp_path / "left open").unlink()
+        real = subprocess.run(command, env={}, cwd=tmp_path, capture_output=True, text=True)
+
+        assert (ours.returncode, ours.stdout, ours.stderr) == (real.returncode, real.stdout, real.stderr)
+        assert (ours.returncode, written) == (code, (tmp_path / "left open").read_text()) == (code, "written")
+
+
+def test_nothing_that_a_watched_program_always_needs_is_imported_after_the_fork(script, tmp_path: Path) -> None:
+    text = """
+import sys
+import torch
+before = set(sys.modules)
+model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout(), torch.nn.Linear(2, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+for step in range(3):
+    model(torch.full((1, 2), float("nan") if step == 2 else 1.0)).sum().backward()
+    optimizer.step()
+sys.stdout.write("\\n".join(sys.modules.keys() - before))
+"""
+    run = [sys.executable, "-m", "hypocenter", "run", "--out", "r", "--level", "tensors", "--audit", "every=1"]
+    done = warm.run([*run, script(text)], env={}, cwd=tmp_path, timeout=60)
+
+    assert json.loads((tmp_path / "r" / "diagnosis.json").read_text())["status"] == "findings", done.stderr
+    assert [name for name in done.stdout.split() if not name.startswith("hypocenter.tap.frameworks.")] == []
+
+
 def test_what_runs_too_long_is_ended_and_the_next_one_runs(script, tmp_path: Path) -> None:
     with pytest.raises(subprocess.TimeoutExpired):
         warm.run([sys.executable, script("while True: pass")], env={}, cwd=tmp_path, timeout=0.5)

@@ -1,4 +1,4 @@
-"""Run programs in forks of a Python that has imported torch already: the imports are paid once a test process.
+"""Run programs in forks of a Python that has imported torch (or MindSpore): imports are paid once a test process.
 
 `run(argv, ...)` is `subprocess.run(argv, capture_output=True, text=True, ...)` for the commands that
 `tests/processes/server.py` understands, and for all others too, only not faster. Each set of heavy packages that
@@ -23,8 +23,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from extensions import build_for_deepspeed
-
 SERVER = Path(__file__).with_name("server.py")
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 HEAVY = {name: (name,) for name in ("accelerate", "deepspeed", "lightning", "megatron_ready")}
@@ -48,6 +46,8 @@ def run(
     """
     preload = _imported(tuple(str(word) for word in argv))
     if "deepspeed" in preload:
+        from extensions import build_for_deepspeed  # MindSpore's Python lacks what it needs
+
         build_for_deepspeed()
     server = _server(preload)
     with tempfile.TemporaryDirectory(prefix="warm-") as name:

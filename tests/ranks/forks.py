@@ -39,7 +39,7 @@ def main() -> int:
     import torch._dynamo  # each rank would load it by itself, with the first step of its optimizer
 
     if args.out:
-        import hypocenter.session  # noqa: F401
+        import hypocenter.session.start  # noqa: F401
 
     torch.set_num_threads(1)
     keep_reducers()

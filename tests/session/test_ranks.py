@@ -1,11 +1,16 @@
 """Two DDP ranks: the rank whose batch was bad is named, its replay needs no collective, nobody hangs."""
 
 import json
-import subprocess
+import os
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "processes"))
+
+import warm
 
 SCRIPT = """
 import gc, torch, torch.distributed as dist
@@ -42,11 +47,9 @@ main()
 def test_the_rank_with_the_bad_batch_is_named(tmp_path):
     (tmp_path / "train.py").write_text(textwrap.dedent(SCRIPT))
 
-    done = subprocess.run(
-        [sys.executable, "-m", "hypocenter", "run", "--out", "run", "torchrun", "--nproc-per-node", "2",
-         "--master-port", "29741", "train.py"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=180, check=False,
-    )  # fmt: skip
+    ranks = ["torchrun", "--standalone", "--nproc-per-node", "2"]
+    command = [sys.executable, "-m", "hypocenter", "run", "--out", "run", *ranks, "train.py"]
+    done = warm.run(command, cwd=tmp_path, env=os.environ, timeout=180)
 
     assert done.returncode == 0, done.stderr
     (found,) = json.loads((tmp_path / "run" / "diagnosis.json").read_text())["findings"]

@@ -1,5 +1,6 @@
 """What torch.func has transformed: a call is noted as one operation, and done again to see into it. The whole way."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "processes"))
 
+import warm
 from program_text import diagnosed, line_of, ran
 
 BEGIN = """
@@ -104,8 +106,6 @@ def test_results_are_the_same_to_the_bit(tmp_path: Path) -> None:
 
     script = plain / "train.py"
     script.write_text(text, encoding="utf-8")
-    import subprocess
-
-    alone = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True, timeout=120)
-    assert watched == alone.stdout
+    alone = warm.run([sys.executable, str(script)], env=os.environ, timeout=120)
+    assert (watched, alone.returncode) == (alone.stdout, 0)
     assert len(alone.stdout.splitlines()) == 6

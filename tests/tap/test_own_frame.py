@@ -6,6 +6,7 @@ import inspect
 from types import SimpleNamespace
 from typing import Any
 
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,3 +34,18 @@ def test_it_is_told_what_python_binds(args: list[int], kwargs: dict[str, int]) -
     else:
         bound.apply_defaults()
         assert (told, called) == ([tuple(bound.arguments.values())], [(bound.args, bound.kwargs)])
+
+
+def test_a_function_of_torch_that_is_heard_again_is_not_compiled_again() -> None:
+    relu, told, codes = torch.nn.functional.relu, [], []
+    own = relu.__code__
+
+    for session in range(2):
+        undo = hear(torch.nn.functional, "relu", lambda *given, by=session: told.append((by, *given)))
+        codes.append(relu.__code__)
+        relu(torch.ones(1))
+        undo()
+        assert relu.__code__ is own
+
+    assert codes[0] is codes[1] is not own
+    assert [(by, inplace) for by, _, inplace in told] == [(0, False), (1, False)]

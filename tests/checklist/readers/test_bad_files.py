@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from pathlib import Path
 
 import pytest
@@ -124,6 +125,15 @@ def test_any_text(text: str, name: str, tmp_path_factory: pytest.TempPathFactory
 
     with contextlib.suppress(HypocenterError):
         read([path])
+
+
+@settings(max_examples=60, deadline=None)
+@given(text=st.text(max_size=60))
+def test_any_text_is_taken_as_the_value_of_a_good_file(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.getbasetemp() / "config.json"
+    path.write_text(json.dumps({"model_type": "llama", "hidden_size": 16, "_name_or_path": text}))
+
+    assert read([path]).settings["model.hidden_size"].value == 16
 
 
 def test_the_same_key_twice_in_json_is_told(tmp_path: Path) -> None:

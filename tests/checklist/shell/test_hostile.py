@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 
 import pytest
 from hypothesis import given, settings
@@ -16,18 +17,29 @@ OPENING = "$( ${ $(( )) ` ' \" \\ $A ${A[@]} <<EOF"
 PIECES = st.sampled_from([*WORDS.split(" "), *OPENING.split(" "), "\n", " "])
 
 
+def is_read_where_it_is_harmless(text: str) -> bool:
+    """Whether the same text, quoted and as a comment, is taken for what it is."""
+    comment = " ".join(text.splitlines())
+    (command,) = follow(f"show {shlex.quote(text)} # {comment}\n", "x.sh", "x.sh").commands
+    return [field.text for field in command] == ["show", text]
+
+
 @settings(max_examples=400, deadline=None)
 @given(st.lists(PIECES, max_size=25).map(" ".join))
 def test_any_pieces_of_a_script(text: str) -> None:
     with contextlib.suppress(ShellError):
         follow(text, "x.sh", "x.sh")
 
+    assert is_read_where_it_is_harmless(text)
+
 
 @settings(max_examples=200, deadline=None)
-@given(st.text(max_size=80))
+@given(st.text(st.characters(exclude_characters="\0\r", exclude_categories=["Cs"]), max_size=80))
 def test_any_text(text: str) -> None:
     with contextlib.suppress(ShellError):
         follow(text, "x.sh", "x.sh")
+
+    assert is_read_where_it_is_harmless(text)
 
 
 @pytest.mark.parametrize(
