@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import random
 import sys
 from collections.abc import Generator, Iterable
@@ -58,7 +57,7 @@ def capture_rng(own: Iterable[torch.Generator] = ()) -> RngState:
         device=module.get_rng_state() if module is not None and can_tell else None,
         device_type=device_type,
         python=random.getstate(),
-        numpy=_state_of_numpy(numpy) if numpy is not None else None,
+        numpy=numpy.get_state() if numpy is not None else None,
         devices=_of_all_devices(module) if module is not None and can_tell else (),
         trackers=() if is_capturing(device_type) else capture_trackers(),
         own=tuple((each, each.get_state()) for each in own),
@@ -68,27 +67,6 @@ def capture_rng(own: Iterable[torch.Generator] = ()) -> RngState:
 def _of_all_devices(module: Any) -> tuple[torch.Tensor, ...]:
     n = torch.accelerator.device_count()
     return tuple(module.get_rng_state(index) for index in range(n)) if n > 1 else ()
-
-
-_MT19937_BYTES = 624 * 4 + 4  # NumPy's struct: 624 words of 32 bits, and the place of the next one
-_last: dict[Any, tuple[bytes, Any]] = {}  # the generator of numpy.random -> the words that were found last, their state
-
-
-def _state_of_numpy(random: Any) -> Any:
-    """`numpy.random.get_state()`, which takes 70 µs; most programs draw nothing from it between two steps.
-
-    The words are compared in place, at the address that `BitGenerator.ctypes` tells. Equal words are the same state:
-    what alone can differ, the second of two normal numbers, is only made when words are drawn.
-    """
-    generator = random.get_bit_generator()
-    if type(generator) is not random.MT19937:
-        return random.get_state()
-    words = ctypes.string_at(generator.ctypes.state_address, _MT19937_BYTES)
-    known = _last.get(generator)
-    if known is None or known[0] != words or known[1][3]:  # [3]: such a number is waiting
-        _last.clear()
-        known = _last[generator] = words, random.get_state()
-    return known[1]
 
 
 def restore_rng(state: RngState) -> None:
