@@ -65,10 +65,14 @@ class Boundary:
     def clips(self, parameters: list[torch.Tensor]) -> None:
         """Gradients are about to be clipped, which spreads one NaN to all: note who had it."""
         held = [(p, p.grad) for p in parameters if p.grad is not None]
-        before = self._parts.sentinel.gradients(held, (), remember=False)
-        self._clip_bad = before.bad_params or self._clip_bad
-        self._unclipped_norm = before.total_norm
-        self._parts.observers.tell("before_clip", parameters, before)
+
+        def told(before: Check) -> None:
+            self._clip_bad = before.bad_params or self._clip_bad
+            self._unclipped_norm = before.total_norm
+            observers.tell("before_clip", parameters, before)
+
+        observers = self._parts.observers
+        self._parts.sentinel.look_before_change(held, told, is_urgent=observers.may_scale)
 
     @property
     def step(self) -> int:

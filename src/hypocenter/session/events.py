@@ -13,7 +13,7 @@ no such moment, or needs none.
       [end_microbatch(call, gradients)]  MindSpore: backward has run                              /
       before_unscale(unscaling) the program has a loss scale taken out before the step
       [after_unscale(unscaling)]  torch: it is taken out
-      before_clip(parameters, check)
+      before_clip(parameters, check)    on a device without a loss scaler: told when the norms arrive, with the check
       [before_check(scaled)]    torch: a loss scaler is about to step; its gradients are checked next
       before_update(update)     gradients are final, parameters still old
       after_update(update)      the optimizer has returned; update.skipped: a loss scaler has left the update out
@@ -204,7 +204,8 @@ class Observers:
         self._all: list[Observer[Any]] = []
         self._undos: dict[Observer[Any], Callable[[], None]] = {}
         self._rank: Callable[[], tuple[int, int]] = context.rank
-        self._may_scale, self._has_scaled = True, False  # until an update came without a loss scaler; whether one came
+        self.may_scale = True  # there may be a loss scaler: so until an update came without one
+        self._has_scaled = False
         for make in kinds:
             try:
                 if not isinstance(make, type) or make.is_wanted(context.config):
@@ -216,7 +217,7 @@ class Observers:
     def _who_hears(self, event: str) -> list[tuple[Observer[Any], Callable[..., Any]]]:
         """Who listens to this event as things stand: whether there are several ranks, and a loss scaler."""
         has_ranks = event not in OFTEN or self._rank()[1] > 1
-        has_scaler = event not in OFTEN or self._may_scale
+        has_scaler = event not in OFTEN or self.may_scale
         found = self._hearing.get((event, has_ranks, has_scaler))
         if found is None:
             lacks = {needs for needs, is_there in (("ranks", has_ranks), ("scaler", has_scaler)) if not is_there}
@@ -247,7 +248,7 @@ class Observers:
         Args:
             rows: what each of them has noted is added here before the next one is told.
         """
-        self._may_scale = self._may_scale or event == "before_unscale"
+        self.may_scale = self.may_scale or event == "before_unscale"
         for observer, hear in self._who_hears(event):
             try:
                 hear(*args)
@@ -263,14 +264,14 @@ class Observers:
     def before_update(self, update: Update) -> list[Reading]:
         """Tell all; their rows so far."""
         if update.scaled is not None:
-            self._has_scaled = self._may_scale = True
+            self._has_scaled = self.may_scale = True
         self.tell("before_update", update, rows=update.rows)
         return self.collected()
 
     def after_update(self, update: Update) -> list[Reading]:
         """Tell all; their rows since `before_update`."""
         self.tell("after_update", update)
-        self._may_scale = self._has_scaled
+        self.may_scale = self._has_scaled
         return self.collected()
 
     def at_end(self) -> list[Reading]:

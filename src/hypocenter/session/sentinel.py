@@ -125,6 +125,21 @@ class Sentinel:
             self._last = held[0]
         return check
 
+    def look_before_change(
+        self, gradients: Sequence[tuple[torch.Tensor, torch.Tensor]], then: Callable[[Check], None], *, is_urgent: bool
+    ) -> None:
+        """Norms of gradients that the program is about to change, for `then`: now, or with the next transfer.
+
+        Later only where nobody waits for it and they lie on one device. By then the gradients are changed: a norm that
+        is not finite was that of a bad gradient if the gradient is still not finite, for no clip makes it so.
+        """
+        known, values = held = self._held(gradients)
+        if is_urgent or known.reader.is_on_host or len({value.device for value in values}) != 1:
+            then(self.gradients(gradients, (), remember=False))
+        else:
+            read = lambda host: then(self._judged(held, list(host), scale=1.0, remember=False))  # noqa: E731
+            self.ride(torch.stack(norms(values)), read)
+
     def _held(self, gradients: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> _Held:
         """What of these gradients lies on this rank, by the user's parameters."""
         parameters, values = [p for p, _ in gradients], [g for _, g in gradients]
