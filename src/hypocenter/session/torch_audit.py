@@ -25,14 +25,13 @@ from hypocenter.session.observer import Context, Update
 from hypocenter.session.observers import audit
 from hypocenter.session.observers.audit import ELEMENTS, KEPT_AT_MOST, SPARE, Balance, Entry, tolerance_of
 from hypocenter.session.observers.calibration import must_repeat
-from hypocenter.session.observers.optimizer_rows import number_row
 from hypocenter.session.observers.sampled import sample
+from hypocenter.session.unwritten import unwritten_row
 from hypocenter.summary.reducers.torch_float64 import in_float64
 from hypocenter.tap.free_memory import free_bytes, peak_bytes
 from hypocenter.tap.gradients import local, norms, to_host
 from hypocenter.tap.op_context import OpContext
 from hypocenter.tap.poison import Poison, find_read
-from hypocenter.tap.source import source_of
 from hypocenter.tap.tape import Microbatch
 
 
@@ -101,12 +100,7 @@ class Audit(audit.Audit[Context]):
         if found is None:
             return None
         self._looks_at_memory = False  # it is known
-        place, order = found.place, self.context.clock.next_order()
-        row = number_row(place.site or law.SITE, law.UNWRITTEN, update.step, order, 1.0, module=found.maker)
-        code, made = place.code, found.made_at
-        source = source_of(code.co_filename, place.line, code.co_name) if code is not None else None
-        where = f"{made.code.co_filename}:{made.line}" if made.code is not None else ""
-        return replace(row, op=found.op, source=source, names=(where,) if where else ())
+        return unwritten_row(found, update.step, self.context.clock.next_order())
 
     def norm_after_clip(self, update: Update) -> float:
         """Of the gradients that were clipped, which need not be those of one optimizer."""

@@ -100,7 +100,7 @@ class Poison(TorchDispatchMode):
 def find_read(is_as_before: Callable[[Poison], bool], context: OpContext) -> UnwrittenRead | None:
     """Who reads fresh memory unwritten; None: nobody whose result matters.
 
-    The tensor that makes the difference is found by halves.
+    The step must be finite as it is. The tensor that makes the difference is found by halves.
 
     Args:
         is_as_before: does the step again within the mode; True: loss and gradients are as they were.

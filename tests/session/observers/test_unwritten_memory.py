@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 from pathlib import Path
 
 import pytest
@@ -81,7 +82,7 @@ def reads_what_it_has_written(x):
     return memory[: len(x)] + torch.empty(0, x.shape[1]).sum()
 
 
-def train(how, out: Path | None, n_steps: int = 6):
+def train(how, out: Path | None, n_steps: int = 6, audit: str = "auto"):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), Pool(how), nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -98,18 +99,23 @@ def train(how, out: Path | None, n_steps: int = 6):
     if out is None:
         steps()
         return losses
-    with hypocenter.watch(model, optimizer, out=out):
+    with hypocenter.watch(model, optimizer, out=out, audit=audit):
         steps()
     return losses
 
 
-def fill_memory_with_zeros(monkeypatch):
-    """What an allocator mostly gives; by no operator, and not where the law has filled it."""
+def fill_memory_with_zeros(monkeypatch, *, nan_at=None):
+    """What an allocator mostly gives; by no operator, and not where the law has filled it.
+
+    Args:
+        nan_at: one tensor of the size of `forgets_the_last_row`, by its number, that holds NaN instead.
+    """
+    n_made = itertools.count()
 
     def fresh(real, *args, **kwargs):
         made = real(*args, **kwargs)
         if not any(isinstance(mode, Poison) for mode in _get_current_dispatch_mode_stack()):
-            ctypes.memset(made.data_ptr(), 0, made.nbytes)
+            ctypes.memset(made.data_ptr(), 0xFF if made.shape == (6, 4) and next(n_made) == nan_at else 0, made.nbytes)
         return made
 
     for name in ("empty", "empty_like"):
@@ -138,6 +144,17 @@ def test_the_reader_and_the_maker_are_named(tmp_path, monkeypatch, how, op, text
     assert found.site == "1"
     assert text in found.source.text
     assert f"made at {__file__}:" in found.why[0]
+
+
+def test_a_nan_that_lay_in_memory_once_accuses_no_device(tmp_path, monkeypatch):
+    fill_memory_with_zeros(monkeypatch, nan_at=3)
+
+    losses = train(forgets_the_last_row, tmp_path / "run", audit="never")
+    found = {each.code: each for each in findings(tmp_path / "run")}
+
+    assert losses[2] == losses[2] != losses[3]  # a NaN at step 3
+    assert found["HC234"].step == 3
+    assert not {"HC341", "HC342", "HC343"} & found.keys()
 
 
 @pytest.mark.parametrize("how", [writes_all, leaves_it_out_by_beta, masks_it, reads_what_it_has_written])

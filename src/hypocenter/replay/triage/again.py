@@ -14,6 +14,7 @@ from hypocenter.replay.triage.ops import SECONDS, OpCheck, OpReport
 from hypocenter.replay.triage.own_state import changed, own_state
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.op_context import OpContext
+from hypocenter.tap.poison import Poison, UnwrittenRead, find_read
 from hypocenter.tap.tape import Microbatch
 
 INSISTING_S = 10.0
@@ -30,6 +31,7 @@ class Examined:
         default_factory=list
     )  # further replays: when one did not agree with the run, or nothing did
     unlike: str = ""  # why it need not have come to the bits of the run: then they are not compared
+    unwritten: UnwrittenRead | None = None  # who reads memory that nobody has written: then nothing need come again
     check: OpCheck | None = None  # each op against float64
     state: tuple[str, ...] = ()  # Python state of the program that replays have changed
     n_bad_inputs: int = 0  # elements of the batch that are not finite
@@ -103,7 +105,11 @@ class Again:
             found.run = None
         agrees = bool(found.from_run.relative) and not found.from_run.names
         if not agrees and not found.unlike:
-            self.measure(found, microbatch)
+            found.unwritten = self._unwritten(microbatch)
+            if found.unwritten is None:
+                self.measure(found, microbatch)
+            else:
+                found.unlike, found.run = "it reads memory that nobody has written", None
         if check_ops or not agrees:
             found.check = self.ops(microbatch, log=log)
         found.state = changed(before, after)
@@ -112,6 +118,15 @@ class Again:
         )
         found.seconds = time.perf_counter() - started
         return found
+
+    def _unwritten(self, microbatch: Microbatch) -> UnwrittenRead | None:
+        context = OpContext(self._names.module_name)
+        parameters = [p for _, p in self._names.parameters() if p.requires_grad]
+
+        def is_finite(mode: Poison | None = None) -> bool:
+            return self._replayer.run(microbatch, parameters, mode=mode, context=context).finite
+
+        return find_read(is_finite, context) if is_finite() else None
 
     def measure(self, found: Examined, microbatch: Microbatch, replayer: Replayer | None = None) -> None:
         """Do it `LEAST` times: by how much do replays differ? What comes closest to the run is the first of them."""

@@ -29,6 +29,7 @@ from hypocenter.replay.triage.ring import Ring
 from hypocenter.session.check import Check
 from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.sdc_rows import Rows
+from hypocenter.session.unwritten import unwritten_row
 from hypocenter.tap import digest
 from hypocenter.tap.gradients import local, norms, to_host
 from hypocenter.tap.tape import Microbatch
@@ -128,6 +129,8 @@ class SdcCheck(Observer):
             try:
                 found = self._again.examine(microbatch, run, check_ops=is_chosen, log=is_chosen and trade is not None)
                 rows.examined(found, why)
+                if found.unwritten is not None:
+                    self.rows.append(unwritten_row(found.unwritten, update.step, self.context.clock.next_order()))
             except ReplayImpossible as error:
                 rows.add("impossible", names=(why, str(error)))
             except Exception as error:  # the user's own code runs here: anything may come out of it
