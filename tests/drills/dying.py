@@ -111,7 +111,7 @@ def main() -> None:
     torch.manual_seed(0)
     if args.way == "full-disk":
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # as Python does when it starts
-        resource.setrlimit(resource.RLIMIT_FSIZE, (8 << 10, resource.RLIM_INFINITY))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (6 << 10, resource.RLIM_INFINITY))
     model = Model()
     optimizer = Picky(model.parameters(), lr=0.1)
     batches = torch.utils.data.DataLoader(Data(bad=4 * args.at + 2 if args.way == "data" else -1), batch_size=4)

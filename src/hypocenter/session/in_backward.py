@@ -20,6 +20,7 @@ from hypocenter.tap.gradients import local
 class Steps(Protocol):
     """Told where a step begins and ends (the boundary)."""
 
+    def evaluated(self, gradients: Any) -> None: ...
     def before(self, optimizer: Any, scaled: None, gradients: Any, *, has_gradients: bool) -> None: ...
     def act(self, optimizer: Any) -> None: ...
     def after(self, optimizer: Any) -> None: ...
@@ -35,7 +36,13 @@ class UpdatesInBackward:
         self._norms: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def note(self, optimizer: torch.optim.Optimizer) -> None:
-        """This one is about to step. No wait for the device."""
+        """This one is about to step.
+
+        The first in a backward waits for the loss and its own gradient: no parameter has moved yet, so that a step that
+        failed can be done again.
+        """
+        if not self._groups:
+            self._boundary.evaluated(gradients_of(optimizer))
         self._groups.update({id(group): group for group in optimizer.param_groups})
         for parameter, grad in gradients_of(optimizer):
             values = local(grad)

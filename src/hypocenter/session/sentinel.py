@@ -146,10 +146,9 @@ class Sentinel:
         known = self._known.get((id(parameters[0]), len(parameters))) if parameters else None
         if known is not None and known.are(parameters) and known.reader.fits(values):
             return known, values
-        if not are_plain(values):
-            here = [(p, g) for p, grad in gradients if (g := local(grad)) is not None]
-            pairs = [pair for p, g in here for pair in unfolded(p, g)]
-            parameters, values = [p for p, _ in pairs], [g for _, g in pairs]
+        here = [(p, g) for p, grad in gradients if (g := local(grad)) is not None]
+        pairs = [pair for p, g in here for pair in unfolded(p, g)]
+        parameters, values = [p for p, _ in pairs], [g for _, g in pairs]
         return self._of(parameters, values), values
 
     def _of(self, parameters: list[torch.Tensor], values: Sequence[torch.Tensor]) -> _Parameters:

@@ -198,10 +198,10 @@ def test_gradients_that_the_program_changes_accuse_no_device(tmp_path):
         assert found.status == "healthy", (name, found.findings)
 
 
-@pytest.mark.parametrize("seed", [0, 2, 10, 11])
+@pytest.mark.parametrize("seed", [0, 1, 2, 5])
 def test_a_kernel_of_two_minds_accuses_no_device(tmp_path, monkeypatch, seed):
     monkeypatch.setattr(Moody, "chance", random.Random(seed))
-    train(tmp_path / "run", make=OfTwoMinds, sdc_check="every=1")
+    train(tmp_path / "run", make=OfTwoMinds, sdc_check="every=1", audit="never")
 
     assert any(row["n_zero"] < row["n"] for row in rows(tmp_path / "run", "again[0]"))
     replays = rows(tmp_path / "run", "replays")

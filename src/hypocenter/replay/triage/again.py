@@ -105,10 +105,10 @@ class Again:
             found.run = None
         agrees = bool(found.from_run.relative) and not found.from_run.names
         if not agrees and not found.unlike:
-            found.unwritten = self._unwritten(microbatch)
-            if found.unwritten is None:
-                self.measure(found, microbatch)
-            else:
+            self.measure(found, microbatch)
+            if found.from_run.names and found.is_of_one_mind:
+                found.unwritten = self._unwritten(microbatch)
+            if found.unwritten is not None:
                 found.unlike, found.run = "it reads memory that nobody has written", None
         if check_ops or not agrees:
             found.check = self.ops(microbatch, log=log)
