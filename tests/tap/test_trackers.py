@@ -65,7 +65,7 @@ def package(monkeypatch):
 
 
 def test_a_tracker_that_is_made_after_the_import_draws_the_same_again(package):
-    assert capture_rng().trackers == ()
+    assert not any(isinstance(each.tracker, Tracker) for each in capture_rng().trackers)  # others may be imported
     tracker = package._TRACKER = Tracker("data", "model")
 
     def drawn():
