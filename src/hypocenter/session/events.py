@@ -185,7 +185,6 @@ class Observer(Generic[ContextT]):
 
 
 OFTEN = frozenset({"before_backward", "after_backward", "before_clip", "before_update", "after_update"})
-EVENTS = tuple(name for name in vars(Observer) if not name.startswith("_") and name not in ("needs", "is_wanted"))
 
 
 class Observers:

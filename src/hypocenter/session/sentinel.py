@@ -39,10 +39,6 @@ class _Parameters:
     ids: tuple[int, ...]
     templates: dict[tuple[Scalar, ...], NormTemplate] = field(default_factory=dict)  # of rows, by what goes with them
 
-    def are(self, parameters: Sequence[torch.Tensor]) -> bool:
-        """Whether they are these."""
-        return len(parameters) == len(self.tensors) and all(map(operator.is_, parameters, self.tensors))
-
 
 @dataclass(slots=True)
 class Turn:
@@ -51,10 +47,6 @@ class Turn:
     tensors: list[torch.Tensor]
     chosen: list[torch.Tensor]  # these, and all in half precision
     reader: NormReader
-
-    def are(self, parameters: Sequence[torch.Tensor]) -> bool:
-        """Whether they are these."""
-        return len(parameters) == len(self.tensors) and all(map(operator.is_, parameters, self.tensors))
 
 
 _Held = tuple[_Parameters, list[torch.Tensor]]
@@ -144,7 +136,7 @@ class Sentinel:
         """What of these gradients lies on this rank, by the user's parameters."""
         parameters, values = [p for p, _ in gradients], [g for _, g in gradients]
         known = self._known.get((id(parameters[0]), len(parameters))) if parameters else None
-        if known is not None and known.are(parameters) and known.reader.fits(values):
+        if known is not None and _are_same(known.tensors, parameters) and known.reader.fits(values):
             return known, values
         here = [(p, g) for p, grad in gradients if (g := local(grad)) is not None]
         pairs = [pair for p, g in here for pair in unfolded(p, g)]
@@ -155,7 +147,7 @@ class Sentinel:
         """What is known of parameters with such gradients."""
         key = (id(parameters[0]), len(parameters)) if parameters else (0, 0)
         known = self._known.get(key)
-        if known is not None and known.are(parameters) and known.reader.fits(values):
+        if known is not None and _are_same(known.tensors, parameters) and known.reader.fits(values):
             return known
         names = [self.label(parameter) for parameter in parameters]
         made = _Parameters(parameters, names, NormReader(values), tuple(map(id, parameters)))
@@ -254,6 +246,11 @@ class Sentinel:
         return NormRows(template, step=step, first_order=first_order, norms=[*norms, *values], bad=bad)
 
 
+def _are_same(known: Sequence[torch.Tensor], now: Sequence[torch.Tensor]) -> bool:
+    """Whether these are the very same tensors."""
+    return len(known) == len(now) and all(map(operator.is_, known, now))
+
+
 def _read(held: _Held) -> list[float] | None:
     """The norms of gradients on the CPU; None of those on other devices."""
     known, values = held
@@ -277,7 +274,7 @@ def _in_turn(parameters: Sequence[torch.Tensor], turn: int, known: dict[int, Tur
     """What is looked at in this turn; None: `local` must tell what of it lies here."""
     every = turns(len(parameters))
     mine, before = parameters[turn % every :: every], known.get(turn % every)
-    if before is not None and before.are(mine) and before.reader.fits(before.chosen):
+    if before is not None and _are_same(before.tensors, mine) and before.reader.fits(before.chosen):
         return before
     chosen = _chosen(parameters, turn)
     if not chosen or not are_plain(chosen):

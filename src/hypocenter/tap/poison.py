@@ -56,10 +56,13 @@ class Poison(TorchDispatchMode):
         self.read: UnwrittenRead | None = None
 
     def clean(self) -> None:
-        """Leave no NaN behind in memory that the program may get next. To be called when the results are not needed."""
+        """Leave none of our NaN behind in memory that the program may get next. To be called once results are judged.
+
+        What has been written there since stays: a cache of the program's may have kept it.
+        """
         with torch.no_grad():
             for _, _, tensor in self._made.values():
-                tensor.detach().zero_()
+                tensor.detach().masked_fill_(tensor.isnan(), 0.0)
         self._made.clear()
 
     @property

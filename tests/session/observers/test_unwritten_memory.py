@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 import hypocenter
 from hypocenter.diagnose.diagnosis import diagnose
 from hypocenter.record.reader import open_run
+from hypocenter.tap.op_context import OpContext
 from hypocenter.tap.poison import Poison
 
 
@@ -163,3 +164,14 @@ def test_who_writes_before_reading_is_not_accused_and_training_stays_the_same(tm
 
     assert train(how, tmp_path / "run") == plain
     assert findings(tmp_path / "run") == []
+
+
+def test_what_a_program_has_written_and_kept_is_left_as_it_is():
+    kept = []
+    mode = Poison(OpContext(lambda module: None))
+    with mode:
+        kept.append(torch.empty(6))
+        kept[0][:4] = torch.arange(4.0)
+    mode.clean()
+
+    assert kept[0].tolist() == [0.0, 1.0, 2.0, 3.0, 0.0, 0.0]
