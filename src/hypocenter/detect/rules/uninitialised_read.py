@@ -16,7 +16,8 @@ What to do
 
 When it is wrong
     Memory that is filled by a kernel which leaves out what it must not read, and is then multiplied by zero: 0 x NaN is
-    NaN. That is a fault as well, as soon as such memory holds one.
+    NaN. That is a fault as well, as soon as such memory holds one. Nothing is said where what lay in memory overflows
+    the step, and overflows it again when it is done again: that is told as an overflow.
 """
 
 from __future__ import annotations
