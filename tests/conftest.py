@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
+from collections.abc import Generator
 
+import pytest
 from hypothesis import settings
 
 # With it Python writes a printed line and its end one after the other, and lines of several ranks become mixed.
@@ -17,3 +20,18 @@ if capability := os.environ.get("ATEN_CPU_CAPABILITY"):
 # How long an example takes is the machine's load, not the code's doing.
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
+
+
+@pytest.fixture(autouse=True)
+def no_session_is_left() -> Generator[None]:
+    """Fail the test that leaves a session behind: it would listen to all tests after it in this process."""
+    before = _sessions()
+    yield
+    left = _sessions() - before
+    assert left <= 0, f"this test left {left} session(s) open"
+
+
+def _sessions() -> int:
+    start = sys.modules.get("hypocenter.session.start")
+    taps = sys.modules.get("hypocenter.tap.collectives")
+    return (len(start._current) if start else 0) + (taps._shared.n if taps else 0)
