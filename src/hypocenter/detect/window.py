@@ -11,6 +11,7 @@ from functools import cached_property
 from hypocenter.detect.diary import SCALED_GRAD, Entry, entry_of
 from hypocenter.detect.peaks import Peaks
 from hypocenter.detect.scale_track import ScaleTrack, Skip
+from hypocenter.detect.spikes import Series
 from hypocenter.nouns import Reading, StepRecord
 
 KEPT_RECORDS = 1024  # step records of the past that rules may look at
@@ -26,6 +27,8 @@ class History:
     healthy_nonfinite: set[tuple[str, str]] = field(default_factory=set)  # `healthy_key`s in steps where all was well
     scale: ScaleTrack = field(default_factory=ScaleTrack)  # what the loss scale has done
     peaks: Peaks = field(default_factory=Peaks)  # of sites near their format's limit
+    loss: Series = field(default_factory=Series)  # of finite steps; HC401 adds to both
+    norm: Series = field(default_factory=Series)  # of the gradient
     _rows: dict[tuple[str, str], deque[Reading]] = field(default_factory=dict)
 
     def rows(self, site: str, port: str) -> tuple[Reading, ...]:

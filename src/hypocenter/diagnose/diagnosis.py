@@ -28,6 +28,7 @@ from hypocenter.diagnose.panels import arrow, panels_of
 from hypocenter.diagnose.ranks import together, with_device
 from hypocenter.diagnose.rows import Recorded, extent, holds_values, scanned, steps_of
 from hypocenter.diagnose.rows_by_step import RowsByStep
+from hypocenter.diagnose.spikes import with_course
 from hypocenter.nouns import Diagnosis, Finding, Place, Reading, Status, StepRecord
 
 _NONFINITE = ("HC104",)  # values that are not finite, of which a dump does not show what became
@@ -68,7 +69,7 @@ def diagnose(recorded: Recorded, plugins: Sequence[str] = ()) -> Diagnosis:
     pieces = without_received(together(evidence), recorded.places)
     found = deaths.explained(found, dead)
     folded = with_device(fold(pieces.found, [f for f in found if f.code != deaths.CODE], records))
-    folded = with_laws(folded)
+    folded = with_course(with_laws(folded), records)
     folded = deaths.with_deaths(folded, [f for f in found if f.code == deaths.CODE])
     status, why = _status(folded, pieces, records, recorded, doubts(jobs[-1], looked_at(recorded, records, still)))
     n_sites, n_rows = extent(recorded)

@@ -18,7 +18,7 @@ FORMAT = 1
 
 Trigger = Literal[
     "nonfinite-loss", "nonfinite-grad", "nonfinite-param", "nonfinite-activation", "nonfinite-output", "unused-loss",
-    "dead-grad", "skipped-step", "grad-underflow", "crash",
+    "dead-grad", "skipped-step", "grad-underflow", "spike", "crash",
 ]  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from hypocenter.nouns import Finding, StepRecord
 _FIRST = ("HC104", "HC103", "HC102", "HC201", "HC101")
 BEFORE_REDUCTION = "HC313"
 OVERFLOWED = "HC312"  # finite shares, a sum that is not
+SPIKE = "HC401"
 LOCATES = (BEFORE_REDUCTION,)  # codes that say where a failure started although its cause is unknown
 _AFTER = ("HC101", "HC102", "HC106")  # gradient, loss, skipped step: what all ranks have
 
@@ -253,6 +254,8 @@ def _leader(finding: Finding, groups: Sequence[Group], spans: Sequence[Episode])
             return leader
     if finding.code == "HC214" and finding.severity == "note":
         return next((g for g in reversed(groups) if _is_same_schedule(g.finding, finding)), None)
+    if finding.code == SPIKE:  # of the norm beside the loss, and of other ranks
+        return next((g for g in groups if g.finding.code == SPIKE and g.finding.step == finding.step), None)
     if finding.code == FORECAST:
         return next((g for g in groups if _came_true(finding, g.finding)), None)
     episode = episode_of(finding.step, spans) if finding.kind == "nonfinite" else None

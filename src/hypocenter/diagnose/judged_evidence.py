@@ -21,7 +21,7 @@ AT_MOST_BYTES = 16 << 20  # an evidence file has a few tens of kilobytes
 _CODES = {
     "nonfinite-grad": "HC101", "nonfinite-loss": "HC102", "nonfinite-param": "HC103", "nonfinite-activation": "HC104",
     "nonfinite-output": "HC104", "unused-loss": "HC102", "dead-grad": "HC105", "skipped-step": "HC106",
-    "grad-underflow": "HC206", "crash": "HC324",
+    "grad-underflow": "HC206", "spike": "HC401", "crash": "HC324",
 }  # fmt: skip
 _KINDS = {
     "grad-underflow": "underflow",
@@ -29,7 +29,7 @@ _KINDS = {
     "index-out-of-range": "data",
     "dead-gradient": "vanishing",
 }
-_AT_THE_LEAF = frozenset({"bad-input", "bad-parameter"})
+_AT_THE_LEAF = frozenset({"bad-input", "bad-parameter", "data-shifted", "bad-sample", "state-changed"})
 _OVERFLOWS = frozenset({"format-overflow", "accumulation-overflow", "exploding-activation"})
 
 
@@ -113,7 +113,7 @@ def judged_piece(evidence: Evidence, *, rank: int, bundle: str | None = None) ->
     place = _place(evidence, verdict)
     finding = Finding(
         code=_code(evidence),
-        kind=_KINDS.get(verdict.cause, "nonfinite"),
+        kind="spike" if evidence.trigger == "spike" else _KINDS.get(verdict.cause, "nonfinite"),
         severity=_severity(evidence, verdict),
         title=verdict.title,
         step=evidence.step,
@@ -143,7 +143,9 @@ def _has_op(evidence: Evidence) -> bool:
     """Whether there may be an operator to replay alone: of the dump of a graph, and of MindSpore, nothing is kept."""
     is_of_dump = evidence.reproduced and not evidence.replayed and not evidence.traced_live
     is_mindspore = evidence.origin is not None and is_of_mindspore(evidence.origin.op)
-    return evidence.trigger not in ("grad-underflow", "crash") and not is_of_dump and not is_mindspore
+    is_elsewhere = evidence.trigger == "spike" and evidence.origin is None
+    is_elsewhere = is_elsewhere or evidence.trigger in ("grad-underflow", "crash")
+    return not is_elsewhere and not is_of_dump and not is_mindspore
 
 
 def _code(evidence: Evidence) -> str:
@@ -193,7 +195,7 @@ def _leaf_place(evidence: Evidence) -> dict[str, Any]:
 def _severity(evidence: Evidence, verdict: Verdict) -> Severity:
     if verdict.cause == "loss-scale-overflow" or evidence.trigger == "skipped-step":
         return "note"  # a rule that has seen the whole run makes more of it
-    if evidence.trigger in ("grad-underflow", "nonfinite-output", "unused-loss"):
+    if evidence.trigger in ("grad-underflow", "nonfinite-output", "unused-loss", "spike"):
         return "warning"
     if evidence.trigger in ("dead-grad", "nonfinite-activation"):
         if verdict.cause in _OVERFLOWS and verdict.confidence == "proven":

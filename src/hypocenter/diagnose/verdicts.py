@@ -32,6 +32,7 @@ class Cause:
     name: str
     order: int
     decide: Decide
+    of_spikes: bool = False  # asked about steps that jumped and stayed finite, and about no others
 
     @property
     def manual(self) -> Manual:
@@ -42,8 +43,13 @@ class Cause:
 CATALOGUE: Catalogue[Cause] = Catalogue("hypocenter.diagnose.causes", "hypocenter.causes")
 
 
-def cause(name: str, *, order: int) -> Callable[[Decide], Decide]:
+def cause(name: str, *, order: int, of_spikes: bool = False) -> Callable[[Decide], Decide]:
     """Register a function as the decider of a cause.
+
+    Args:
+        name: of the vocabulary.
+        order: among equally supported answers the lowest is the most specific.
+        of_spikes: it is asked about steps that jumped and stayed finite, and about no others.
 
     The vocabulary of causes is closed: a third party either decides one of its names, or uses a name with a dot in it,
     `acme.bad-firmware`, so that nobody mistakes it for one of ours.
@@ -60,7 +66,7 @@ def cause(name: str, *, order: int) -> Callable[[Decide], Decide]:
         )
 
     def register(decide: Decide) -> Decide:
-        CATALOGUE.register(name, Cause(name=name, order=order, decide=decide))
+        CATALOGUE.register(name, Cause(name=name, order=order, decide=decide, of_spikes=of_spikes))
         return decide
 
     return register
@@ -78,6 +84,8 @@ def judge(evidence: Evidence, plugins: Iterable[str] = ()) -> Verdict:
         return unknown(evidence)  # its cause is on the rank that sent it
     answers: list[tuple[int, int, Verdict]] = []
     for entry in causes(plugins).values():
+        if entry.of_spikes != (evidence.trigger == "spike"):
+            continue
         try:
             verdict = entry.decide(evidence)
             if verdict is not None:

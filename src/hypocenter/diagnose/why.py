@@ -173,7 +173,8 @@ def _samples(evidence: Evidence) -> tuple[str, ...]:
     n = len(evidence.samples)
     head = f"sample{'s' if n > 1 else ''} {listed(evidence.samples)} of {evidence.n_samples}{in_dataset(evidence)}"
     if evidence.samples_confirmed:
-        return (f"{head}: without {'them' if n > 1 else 'it'} the step is finite",)
+        rest = "as usual" if evidence.trigger == "spike" else "finite"
+        return (f"{head}: without {'them' if n > 1 else 'it'} the step is {rest}",)
     return (head,) if n < evidence.n_samples else ()
 
 

@@ -11,6 +11,7 @@ import torch
 from hypocenter.optrace import NEGINF
 from hypocenter.replay.engine import Replayed, Replayer
 from hypocenter.replay.unseen import Watching, number_of
+from hypocenter.tap.gains import Sized, SizeTracer, octave_of
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.nodes import Node, nonfinite_bits
 from hypocenter.tap.op_context import OpContext
@@ -19,6 +20,7 @@ from hypocenter.tap.tracer import OpTracer
 
 T = TypeVar("T", bound=OpTracer)
 Observer = Callable[[Node, Sequence[torch.Tensor]], None]
+Judge = Callable[[SizeTracer, Sized, Node], bool]
 
 
 class Tracing:
@@ -51,7 +53,26 @@ class Tracing:
         tracer = self._tracer(microbatch, observe)
         return tracer, self._replayer.run_modules(microbatch, mode=tracer, context=tracer.context)
 
-    def _tracer(self, microbatch: Microbatch, observe: Observer | None, made_as: type[T] = OpTracer) -> T:
+    def run_sized(
+        self, microbatch: Microbatch, *, scale: float, judge: Judge | None = None
+    ) -> tuple[SizeTracer, Replayed]:
+        """With the size of what each operator gives.
+
+        Args:
+            scale: loss scale that the gradients carry.
+            judge: see SizeTracer.
+        """
+        tracer = self._tracer(microbatch, None, SizeTracer, scale=scale, judge=judge)
+        parameters = [p for _, p in self._replayer.parameters(self._names)]
+        replayed = self._replayer.run(microbatch, parameters, mode=tracer, context=tracer.context)
+        tracer.settle()
+        for value in replayed.values:  # a loss is scaled by the program, in an operator that backward starts from
+            root = tracer.sized.get(tracer.edge_to(value).producer)
+            if root is not None:
+                root.octaves = [octave - octave_of(scale) for octave in root.octaves]
+        return tracer, replayed
+
+    def _tracer(self, microbatch: Microbatch, observe: Observer | None, made_as: type[T] = OpTracer, **how: Any) -> T:
         known: dict[int, tuple[str, str]] = {}
         computed: set[int] = set()  # inputs whose infinities an operation of the program made of finite numbers
         for kind, things in (
@@ -77,4 +98,4 @@ class Tracing:
             if observe is not None:
                 observe(node, outputs)
 
-        return made_as(OpContext(self._names.module_name), leaf, observe=observed, computed=computed)
+        return made_as(OpContext(self._names.module_name), leaf, observe=observed, computed=computed, **how)

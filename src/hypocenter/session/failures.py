@@ -30,6 +30,7 @@ from hypocenter.session.observers.culprit import last_in_model
 from hypocenter.session.replay_rows import ReplayRows
 from hypocenter.session.scale_memory import ScaleMemory
 from hypocenter.session.scale_watch import Judged, ScaleWatch
+from hypocenter.session.spike_probe import SpikeProbe
 from hypocenter.session.underflow_probe import UnderflowProbe
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.tape import Microbatch
@@ -83,6 +84,7 @@ class Failures:
         self._n_scale = self._n_unused = 0
         self._scale_watch = ScaleWatch(lambda bad: last_in_model(names, bad), AtScale1(config, names, replayer))
         self._underflow = UnderflowProbe(config, names, replayer)
+        self._spikes = SpikeProbe(config, names, replayer, preparation)
         self._scales = ScaleMemory()
         self._seen_finite: set[str] = set()
         self._history: dict[str, deque[tuple[int, float]]] = {}
@@ -150,6 +152,9 @@ class Failures:
             )
             if lost is not None:
                 return self._write(lost, None)
+            spike = replace(case, trigger="spike", id=f"step-{case.step:06d}-spike")
+            if (outcome := self._spikes.look(check, spike, self._investigator.base)) is not None:
+                return self._write(outcome.evidence, outcome)
         if decision.trigger is None:
             self.healthy_steps += decision.is_healthy
             return ""

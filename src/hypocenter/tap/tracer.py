@@ -204,13 +204,18 @@ class OpTracer(Mode):
             scalars=tuple(v for v in (*args, *kwargs.values()) if isinstance(v, (int, float))),
             is_gradient=self._flow.note(base, read, outputs) and place.phase == "backward",
         )
-        if func is not None and self._capture and is_transition(traced) and self._has_room():
+        is_kept = self.is_kept(node, read, outputs)
+        if is_kept and func is not None and self._capture and self._has_room():
             self._n_captures += 1
             self._keep(node, func, args, kwargs, captured, outputs)
         self.nodes.append(node)
         if self._observe is not None:
             self._observe(node, outputs)
         self.after_op(base, outputs)
+
+    def is_kept(self, node: Node, read: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> bool:
+        """Whether what is needed to execute an op again is kept, if there is room."""
+        return is_transition(node.traced)
 
     def after_op(self, base: str, outputs: Sequence[torch.Tensor]) -> None:
         """An op was traced, `base` is its name without namespace and overload: for others to follow."""

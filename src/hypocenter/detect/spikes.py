@@ -1,0 +1,78 @@
+"""When a loss or a norm jumps: one number of a run against its own past, in octaves.
+
+Nothing is tuned to a model: a value jumps when it lies above what was usual by much more than the usual spread, and by
+much more than any value before did. So a series with a heavy tail, in which large values are usual, jumps rarely; one
+that rises or falls slowly never does. A level that stays is a jump once, and is usual then.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+
+WINDOW = 32  # values that tell what is usual
+LEAST = 8  # of them are needed
+RECENT = 8  # of the last of them tell it where a series rises
+OCTAVES = 1.0  # a jump is at least this large: a factor of 2
+SPREADS = 6.0  # times the usual distance from the usual
+RECORDS = 1.5  # times the second largest distance so far: what happened twice is usual, what happened once is not
+_FADES = 0.9995  # of these distances, from one value to the next: half of it is forgotten in 1,400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Jump:
+    """A value far above what was usual."""
+
+    value: float
+    usual: float  # median of the values before it, as a magnitude
+    limit: float  # above it a value is a jump
+
+    @property
+    def octaves(self) -> float:
+        """How far above the usual: base-2 logarithm of the factor."""
+        return math.log2(abs(self.value) / self.usual)
+
+
+class Series:
+    """One number per step."""
+
+    __slots__ = ("_is_high", "_largest", "_past", "_second")
+
+    def __init__(self) -> None:
+        self._past: deque[float] = deque(maxlen=WINDOW)  # log2 of magnitudes
+        self._largest = self._second = 0.0  # octaves above the usual, faded; values in a row count once
+        self._is_high = False  # the value before was a jump, or belongs to one
+
+    def add(self, value: float | None) -> Jump | None:
+        """Take in the next value; a jump if it is the first of one.
+
+        Args:
+            value: of any sign; None, 0 and what is not finite are passed over.
+        """
+        magnitude = abs(value or 0.0)
+        if not 0.0 < magnitude < math.inf:
+            return None
+        height, past = math.log2(magnitude), self._past
+        jump = None
+        self._largest, self._second = self._largest * _FADES, self._second * _FADES
+        if len(past) >= LEAST:
+            usual = max(_median(past), _median(list(past)[-RECENT:]))
+            above = height - usual
+            is_high = above > OCTAVES / 2
+            if is_high and not self._is_high:
+                spread = _median([abs(each - usual) for each in past])
+                few = (WINDOW / len(past)) ** 0.5  # where little is known yet, more is asked
+                limit = max(OCTAVES * few, SPREADS * spread, RECORDS * self._second)
+                if above > limit:
+                    jump = Jump(value=value or 0.0, usual=2.0**usual, limit=2.0 ** (usual + limit))
+                self._second = max(self._second, min(self._largest, above))
+                self._largest = max(self._largest, above)
+            self._is_high = is_high
+        past.append(height)
+        return jump
+
+
+def _median(values: deque[float] | list[float]) -> float:
+    """The middle one, of an even number the upper of two: fast, and good enough for what is compared in octaves."""
+    return sorted(values)[len(values) // 2]

@@ -1,0 +1,49 @@
+"""A few samples of the batch make the loss or the gradient jump.
+
+What it means
+    Without them the step is as usual, with them alone it jumps: an outlier, a wrong label, a damaged record. One such
+    step can undo hours of training, and an optimizer with momentum goes on with it for many steps.
+
+How it is decided
+    The step is done again without the named rows of the batch, and with them alone. They are at most an eighth of it.
+
+What to do
+    Look at the samples in the data set: repair or leave them out. Clipping the gradient bounds what they can do.
+
+When it is wrong
+    When the samples are right, and only hard: then they are what the model has still to learn.
+"""
+
+from __future__ import annotations
+
+from hypocenter.diagnose import why
+from hypocenter.diagnose.evidence import Evidence, Verdict
+from hypocenter.diagnose.numbers import listed
+from hypocenter.diagnose.rulings import fact
+from hypocenter.diagnose.spike_words import jumped, sizes, times
+from hypocenter.diagnose.verdicts import cause
+
+
+@cause("bad-sample", order=22, of_spikes=True)
+def decide(evidence: Evidence) -> Verdict | None:
+    """Confirmed by replays, where no operation is to blame."""
+    is_of_batch = evidence.leaf is None or evidence.leaf_kind in ("batch", "external")
+    if not evidence.samples_confirmed or not evidence.samples or not is_of_batch:
+        return None
+    if evidence.origin is not None and evidence.leaf is None:
+        return None
+    n = len(evidence.samples)
+    who = f"samples {listed(evidence.samples)} of the batch make" if n > 1 else f"sample {evidence.samples[0]} makes"
+    size, usual = fact(evidence, "size"), fact(evidence, "usual_size")
+    held: tuple[str, ...] = ()
+    if size and usual and evidence.leaf is not None:
+        held = (f"{why.leaf_name(evidence)} holds values {times(size / usual)} larger than usual", *sizes(evidence))
+    return Verdict(
+        cause="bad-sample",
+        confidence="proven",
+        title=f"{who} {evidence.facts.get('of', 'the loss')} jump",
+        why=(jumped(evidence), *held),
+        limit=usual,
+        actual=size,
+        advice="look at these samples where batches are made; clip the gradient",
+    )

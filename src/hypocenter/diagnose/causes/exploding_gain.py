@@ -1,0 +1,68 @@
+"""An operation made its results far larger than it usually does.
+
+What it means
+    The loss or a gradient jumped and stayed finite. It began at one operation: what it read is as large as in any step,
+    and what it gave is not. A division by almost nothing, a temperature that goes to zero, the derivative of a root or
+    a norm near zero, a sum over many more terms, a factor that is set for this step only.
+
+How it is decided
+    The step is done again with the size of what every operation gives, and compared with the same operations in
+    healthy steps that were traced before. Walking back from the loss or the gradient, the first operation whose result
+    is larger than usual by more than its usual spread, though what it read is not, is named. One that only chooses or
+    averages what it reads is never named, and a sum only if it has more terms than usual.
+
+What to do
+    Look at the operands that are shown: a small divisor needs a floor, a root an epsilon inside, a temperature a bound.
+    Where samples are named, look at them: they are what is unusual.
+
+When it is wrong
+    When the program does this on purpose and rarely: a term of the loss that is switched on at a step.
+"""
+
+from __future__ import annotations
+
+from hypocenter.diagnose.evidence import Evidence, Verdict
+from hypocenter.diagnose.numbers import short
+from hypocenter.diagnose.operators import subject
+from hypocenter.diagnose.rulings import fact
+from hypocenter.diagnose.spike_words import jumped, sizes, times
+from hypocenter.diagnose.verdicts import cause
+
+
+@cause("exploding-gain", order=32, of_spikes=True)
+def decide(evidence: Evidence) -> Verdict | None:
+    """What it read is as usual, what it gave is not."""
+    origin = evidence.origin
+    if origin is None or evidence.leaf is not None:
+        return None
+    size, usual = fact(evidence, "size"), fact(evidence, "usual_size")
+    factor = size / usual if size and usual else fact(evidence, "gain")
+    over = "than usual" if usual else "than what it reads"
+    return Verdict(
+        cause="exploding-gain",
+        confidence="proven" if usual else "likely",
+        title=f"{subject(origin)} gives values {times(factor or 0.0)} larger {over}",
+        why=(jumped(evidence), *sizes(evidence), *_operands(evidence), *_terms(evidence)),
+        limit=usual,
+        actual=size,
+        advice="look at its operands: a divisor, a root or a temperature near zero needs a bound",
+    )
+
+
+def _operands(evidence: Evidence) -> tuple[str, ...]:
+    at = evidence.facts.get("at_largest")
+    if isinstance(at, str) and at:
+        return (f"at its largest result it read {at}",)
+    shown = (
+        [f"{t.name} |max| {short(t.summary.absmax)}" for t in evidence.origin.inputs if t.summary.n][:4]
+        if evidence.origin
+        else []
+    )
+    return (f"it read {', '.join(shown)}",) if shown else ()
+
+
+def _terms(evidence: Evidence) -> tuple[str, ...]:
+    n_read, usual = fact(evidence, "n_read"), fact(evidence, "usual_n_read")
+    if n_read is None or usual is None:
+        return ()
+    return (f"it read {n_read:,.0f} values, usually at most {usual:,.0f}",)

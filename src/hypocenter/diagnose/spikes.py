@@ -1,0 +1,72 @@
+"""What came before and after a jump of the loss or of the gradient's norm, from the steps' records."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from hypocenter.detect.spikes import Series
+from hypocenter.diagnose.fold import SPIKE
+from hypocenter.diagnose.group import Folded
+from hypocenter.diagnose.numbers import counted, short
+from hypocenter.nouns import Finding, StepRecord
+
+_BEFORE = 3  # updates in which a learning rate may have risen
+_RISE = 2.0  # times
+
+
+def with_course(folded: Sequence[Folded], records: Mapping[tuple[int, int], StepRecord]) -> tuple[Folded, ...]:
+    """The same findings; those of a jump tell of the learning rate before it, and whether it came back.
+
+    Args:
+        folded: findings.
+        records: step records by (rank, step).
+    """
+    found = [each for each in folded if each.finding.code == SPIKE]
+    of_rank = {
+        rank: [record for (r, _), record in sorted(records.items()) if r == rank]
+        for rank in {each.finding.rank for each in found}
+    }
+    return tuple(
+        replace(each, finding=_told(each.finding, of_rank[each.finding.rank])) if each in found else each
+        for each in folded
+    )
+
+
+def _told(finding: Finding, records: Sequence[StepRecord]) -> Finding:
+    at = next((i for i, record in enumerate(records) if record.step == finding.step), None)
+    if at is None:
+        return finding
+    return replace(
+        finding,
+        why=(*finding.why, *_raised(records[max(0, at - _BEFORE - 1) : at + 1])),
+        then=(*finding.then, *_came_back(records, at)),
+    )
+
+
+def _raised(records: Sequence[StepRecord]) -> tuple[str, ...]:
+    pairs = [(a, b) for a, b in itertools.pairwise(records) if a.lr and b.lr and b.lr >= _RISE * a.lr]
+    return tuple(
+        f"the learning rate rose from {short(a.lr or 0.0)} to {short(b.lr or 0.0)} at step {b.step}" for a, b in pairs
+    )
+
+
+def _came_back(records: Sequence[StepRecord], at: int) -> tuple[str, ...]:
+    """How many steps it took to come back below what counts as a jump."""
+    found: list[str] = []
+    for name, values in (
+        ("the loss", [record.loss for record in records]),
+        ("the gradient's norm", [record.grad_norm for record in records]),
+    ):
+        series = Series()
+        jump = [series.add(value) for value in values[: at + 1]][-1]
+        if jump is None:
+            continue
+        later = values[at + 1 :]
+        n = next((i for i, value in enumerate(later) if value is not None and abs(value) <= jump.limit), None)
+        if n is not None:
+            found.append(f"{name} was as before {counted(n + 1, 'step')} later")
+        elif later:
+            found.append(f"{name} has not come back in the {counted(len(later), 'step')} after it")
+    return tuple(found)

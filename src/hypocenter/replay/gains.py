@@ -1,0 +1,161 @@
+"""Blame by gain: where values first became larger than an operator usually makes them of what it reads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from hypocenter.tap.gains import Key, Sized
+
+LEAST = 2  # healthy traces that an operator must have been seen in
+MARGIN = 1.0  # octaves above the largest in any of them, and at least the distance between largest and smallest
+_WIDEST = 4.0  # octaves of that distance that count: an operator that is idle in some steps has no smallest
+_PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "convolution", "dot", "mv", "einsum"})
+
+
+@dataclass(slots=True)
+class _Range:
+    lowest: float
+    highest: float
+    gain: float  # octaves: of the largest so far, what it gave over what it read
+    n_read: int
+    n: int = 1
+
+    def add(self, octave: float, gain: float, n_read: int) -> None:
+        if octave > self.highest:
+            self.gain = gain
+        self.lowest, self.highest = min(self.lowest, octave), max(self.highest, octave)
+        self.n_read, self.n = max(self.n_read, n_read), self.n + 1
+
+
+class Usual:
+    """Sizes that healthy steps had, by operator."""
+
+    def __init__(self) -> None:
+        self._ranges: dict[Key, list[_Range]] = {}  # of each tensor that it gives
+        self._gains: dict[object, float] = {}  # the largest of an operator, wherever it is
+        self.n = 0  # healthy traces
+
+    def learn(self, sized: Mapping[int, Sized]) -> None:
+        """Take in the trace of a healthy step."""
+        self.n += 1
+        for each in sized.values():
+            read = largest_read(each, sized)
+            gain = each.octave - read
+            if math.isfinite(gain):
+                self._gains[each.key[0]] = max(gain, self._gains.get(each.key[0], -math.inf))
+            known = self._ranges.get(each.key)
+            if known is None or len(known) != len(each.octaves):
+                self._ranges[each.key] = [_Range(o, o, o - read, each.n_read) for o in each.octaves]
+            else:
+                for part, octave in zip(known, each.octaves, strict=True):
+                    part.add(octave, octave - read, each.n_read)
+
+    def of(self, each: Sized, place: int) -> _Range | None:
+        """What is usual of one of the tensors that it gives; None: it was not seen often enough."""
+        known = self._ranges.get(each.key, ())
+        return known[place] if place < len(known) and known[place].n >= LEAST else None
+
+    def above(self, each: Sized, sized: Mapping[int, Sized]) -> float:
+        """By how many octaves it is larger than usual; 0: it is not, by more than its usual spread."""
+        return self.largest(each, sized)[0]
+
+    def largest(self, each: Sized, sized: Mapping[int, Sized]) -> tuple[float, int]:
+        """The same, and which of the tensors that it gives is the farthest above.
+
+        What no healthy step had at this place is compared with what it read, as the same operator is elsewhere.
+        """
+        found = [(self.above_at(each, place, sized), -place) for place in range(len(each.octaves))]
+        above, place = max(found, default=(0.0, 0))
+        return above, -place
+
+    def above_at(self, each: Sized, place: int, sized: Mapping[int, Sized]) -> float:
+        """Of one of the tensors that it gives."""
+        octave = each.octaves[place]
+        if not math.isfinite(octave):
+            return 0.0
+        known = self.of(each, place)
+        if known is None:
+            read = largest_read(each, sized)
+            above = octave - read - max(self._gains.get(each.key[0], 0.0), 0.0)
+            return above if math.isfinite(read) and above > MARGIN else 0.0
+        above = octave - known.highest
+        return above if above > max(MARGIN, min(known.highest - known.lowest, _WIDEST)) else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspect:
+    """Where it began to be larger than usual."""
+
+    producer: int  # an operator's index, or -1 - that of a tensor from outside
+    above: float  # octaves
+
+
+def is_amplifying(each: Sized, op: str, sized: Mapping[int, Sized], usual: Usual, *, is_forward: bool) -> bool:
+    """Whether an operator itself makes values larger: more than choosing or adding up others can explain.
+
+    What an operator chooses from its inputs, or an average of them, is never larger than they are. A sum, a product of
+    matrices in backward, is as large as its terms agree: that says nothing about it, unless it has more terms.
+    """
+    place = usual.largest(each, sized)[1]
+    if each.octaves[place] <= largest_read(each, sized) + 0.5:
+        return False
+    name = op.split(".")[1].rstrip("_")
+    if name in _PRODUCTS or "convolution" in name or "attention" in name:
+        return is_forward
+    if each.n_given >= each.n_read:
+        return True
+    known = usual.of(each, place)
+    return known is None or each.n_read > 2 * known.n_read
+
+
+def large_inputs(each: Sized, sized: Mapping[int, Sized], usual: Usual) -> Sequence[int]:
+    """Producers of those tensors that it read that are larger than usual themselves."""
+    read = ((p, place) for p, place in each.inputs if p in sized and place < len(sized[p].octaves))
+    return [p for p, place in read if usual.above_at(sized[p], place, sized)]
+
+
+def suspects(
+    targets: Iterable[int], sized: Mapping[int, Sized], usual: Usual, amplifying: Mapping[int, bool]
+) -> Sequence[Suspect]:
+    """Walk back from values that are larger than usual to those that began it, the largest step first.
+
+    Args:
+        targets: producers of the loss, or of gradients.
+        sized: of the step, by producer.
+        usual: of healthy steps.
+        amplifying: whether an operator made values larger itself; tensors from outside are not among them.
+
+    Returns:
+        Operators that made large values of usual ones, and tensors that were too large from the start.
+    """
+    found: list[Suspect] = []
+    waiting, seen = list(targets), set[int]()
+    while waiting:
+        producer = waiting.pop()
+        each = sized.get(producer)
+        if producer in seen or each is None:
+            continue
+        seen.add(producer)
+        above = usual.above(each, sized)
+        if not above:
+            continue
+        large = large_inputs(each, sized, usual)
+        if large:
+            waiting += large
+        elif producer < 0 or amplifying.get(producer, False):
+            found.append(Suspect(producer=producer, above=above))
+    return sorted(found, key=lambda s: (-round(s.above), s.producer if s.producer >= 0 else -1))
+
+
+def largest_read(each: Sized, sized: Mapping[int, Sized]) -> float:
+    """Octave of the largest tensor that it read; -inf: none that has a size."""
+    found = [
+        sized[producer].octaves[place] for producer, place in each.inputs if _is_tensor(sized.get(producer), place)
+    ]
+    return max((octave for octave in found if octave < math.inf), default=-math.inf)
+
+
+def _is_tensor(made: Sized | None, place: int) -> bool:
+    return made is not None and not made.is_number and place < len(made.octaves)

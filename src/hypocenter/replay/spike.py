@@ -1,0 +1,201 @@
+"""A step whose loss or gradient jumped, done again: which operator made it, and which samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hypocenter.detect.spikes import Jump
+from hypocenter.diagnose.evidence import Evidence
+from hypocenter.replay import adjudicate, samples
+from hypocenter.replay.case import Outcome
+from hypocenter.replay.engine import Replayed, Replayer
+from hypocenter.replay.gains import Suspect, Usual, is_amplifying, large_inputs, largest_read, suspects
+from hypocenter.replay.impossible import ReplayImpossible
+from hypocenter.replay.preparation import Preparation
+from hypocenter.replay.tracing import Tracing
+from hypocenter.tap.gains import Sized, SizeTracer
+from hypocenter.tap.gradients import norms, to_host
+from hypocenter.tap.names import NameMap
+from hypocenter.tap.nodes import Node
+from hypocenter.tap.tape import Microbatch
+from hypocenter.tap.tree import tensors
+
+MOST_MICROBATCHES = 4  # that are done again
+LOSS, GRADIENT = "the loss", "the gradient"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spike:
+    """What jumped at a step."""
+
+    base: Evidence  # what is known of the step without a replay
+    of: str  # LOSS or GRADIENT
+    jump: Jump
+    scale: float  # loss scale of the step; 1.0 without one
+    microbatches: Sequence[Microbatch]
+
+
+class SpikeReplay:
+    """Learns from healthy steps what operators usually give, and looks for what is larger in one that is not."""
+
+    def __init__(self, replayer: Replayer, names: NameMap, preparation: Preparation | None = None) -> None:
+        self._replayer, self._names, self._preparation = replayer, names, preparation
+        self._tracing = Tracing(replayer, names)
+        self.usual = Usual()
+
+    def learn(self, microbatch: Microbatch, scale: float) -> None:
+        """Take in a micro-batch of a healthy step.
+
+        Raises:
+            ReplayImpossible: with the reason.
+        """
+        self.usual.learn(self._tracing.run_sized(microbatch, scale=scale)[0].sized)
+
+    def investigate(self, spike: Spike) -> Outcome | None:
+        """Where the jump began, and in which samples; None: neither is proven.
+
+        Raises:
+            ReplayImpossible: with the reason.
+        """
+        ordered = sorted(spike.microbatches, key=lambda m: -max((abs(float(v)) for v in m.values), default=0.0))
+        for microbatch in ordered[:MOST_MICROBATCHES]:
+            outcome = _Look(self, self._replayer, self._names, spike, microbatch).outcome()
+            if outcome is not None:
+                return replace_samples(outcome, self._preparation, self._replayer, microbatch)
+        return None
+
+
+def replace_samples(
+    outcome: Outcome, preparation: Preparation | None, replayer: Replayer, microbatch: Microbatch
+) -> Outcome:
+    """With the indices that a DataLoader drew for the samples."""
+    evidence = outcome.evidence
+    if preparation is None or not evidence.samples:
+        return outcome
+    indices = preparation.indices(replayer.batch_tensors(microbatch), evidence.n_samples)
+    found = tuple(indices[row] for row in evidence.samples) if indices else ()
+    return replace(outcome, evidence=replace(evidence, dataset_indices=found))
+
+
+class _Look:
+    """One micro-batch of a step that jumped."""
+
+    def __init__(
+        self, owner: SpikeReplay, replayer: Replayer, names: NameMap, spike: Spike, microbatch: Microbatch
+    ) -> None:
+        self._usual, self._tracing = owner.usual, owner._tracing
+        self._replayer, self._spike, self._microbatch = replayer, spike, microbatch
+        self._parameters = [p for _, p in replayer.parameters(names)]
+        self._amplifying: dict[int, bool] = {}
+
+    def outcome(self) -> Outcome | None:
+        """What is proven of it."""
+        spike = self._spike
+        tracer, replayed = self._tracing.run_sized(self._microbatch, scale=spike.scale, judge=self._judge)
+        now = self._size(replayed)
+        middle = math.sqrt(now * spike.jump.usual)  # between both: what is below it did not jump
+        if not now > spike.jump.limit and len(spike.microbatches) == 1:
+            raise ReplayImpossible(f"done again, {spike.of} is {now:.4g}: it depends on what is not part of the step")
+        if not spike.jump.usual < middle < now:
+            return None
+        evidence = replace(
+            spike.base, microbatch=self._microbatch.number, replayed=True, reproduced=True,
+            facts={"of": spike.of, "now": spike.jump.value, "usual": spike.jump.usual, "n_traces": self._usual.n},
+        )  # fmt: skip
+        suspect = next(iter(self._suspects(tracer, replayed)), None)
+        rows: tuple[int, ...] = ()
+        n_rows = samples.batch_size(self._replayer.batch_tensors(self._microbatch))
+        node = None
+        if suspect is not None:
+            evidence, mask = self._described(evidence, tracer, suspect)
+            rows = samples.rows_of(mask.cpu(), n_rows) if mask is not None else ()
+            node = tracer.nodes[suspect.producer] if suspect.producer >= 0 else None
+        del tracer, replayed
+
+        def is_sound(kept: Sequence[int]) -> bool:
+            chosen = (n_rows, torch.tensor(kept))
+            return self._size(self._replayer.run(self._microbatch, self._parameters, rows=chosen)) < middle
+
+        evidence = samples.named(evidence, rows, n_rows, is_sound)
+        few = len(evidence.samples) <= max(1, n_rows // samples.SMALL_PART)
+        if not (evidence.samples_confirmed and few):
+            evidence = replace(evidence, samples=(), samples_confirmed=None)
+        if evidence.origin is None and evidence.leaf is None and not evidence.samples:
+            return None
+        remedy = samples.remedy(evidence)
+        return Outcome(evidence=replace(evidence, remedies=(remedy,) if remedy else ()), node=node)
+
+    def _judge(self, tracer: SizeTracer, each: Sized, node: Node) -> bool:
+        """Whether an operator may have begun it: what it read is as usual, and what it gave is not."""
+        sized, usual = tracer.sized, self._usual
+        if not usual.above(each, sized) or large_inputs(each, sized, usual):
+            return False
+        is_forward = node.place.phase != "backward"
+        found = is_amplifying(each, node.traced.op, sized, usual, is_forward=is_forward)
+        self._amplifying[node.traced.index] = found
+        return found
+
+    def _suspects(self, tracer: SizeTracer, replayed: Replayed) -> Sequence[Suspect]:
+        """Of the loss, if that jumped, and of gradients."""
+        found: Sequence[Suspect] = ()
+        if self._spike.of == LOSS:
+            found = self._from(tracer, replayed.values)
+        return found or self._from(tracer, [grad for grad in replayed.grads if grad is not None])
+
+    def _from(self, tracer: SizeTracer, values: Sequence[Tensor]) -> Sequence[Suspect]:
+        targets = [tracer.edge_to(value).producer for value in values]
+        return suspects(targets, tracer.sized, self._usual, self._amplifying)
+
+    def _size(self, replayed: Replayed) -> float:
+        """Of what jumped, as this micro-batch alone has it, without the loss scale."""
+        if self._spike.of == LOSS:
+            values = [v for v in replayed.values if v.numel() == 1]
+            return abs(math.fsum(to_host(values))) / self._spike.scale if values else 0.0
+        grads = [grad for grad in replayed.grads if grad is not None]
+        return math.hypot(*to_host(norms(grads))) / self._spike.scale if grads else 0.0
+
+    def _described(self, evidence: Evidence, tracer: SizeTracer, suspect: Suspect) -> tuple[Evidence, Tensor | None]:
+        """Evidence with the place, and where the place's values are larger than usual."""
+        each = tracer.sized[suspect.producer]
+        place = self._usual.largest(each, tracer.sized)[1]
+        octave, read, known = each.octaves[place], largest_read(each, tracer.sized), self._usual.of(each, place)
+        facts: dict[str, float | str] = {**evidence.facts, "above": suspect.above, "size": 2.0**octave}
+        if math.isfinite(read):
+            facts["gain"] = 2.0 ** (octave - read)
+        if known is not None and math.isfinite(known.highest):
+            facts["usual_size"] = 2.0**known.highest
+            if each.n_read > 2 * known.n_read:
+                facts |= {"n_read": each.n_read, "usual_n_read": known.n_read}
+        level = 2.0 ** (octave - suspect.above / 2)
+        if suspect.producer < 0:
+            leaf, values = tracer.leaves[-1 - suspect.producer], tracer.held[suspect.producer]
+            kind: Any = leaf.kind if leaf.kind in ("batch", "param", "buffer") else "external"
+            facts_of = adjudicate.tensor_facts(values, leaf.name)
+            return replace(evidence, leaf=facts_of, leaf_kind=kind, facts=facts), values.abs() > level
+        node = tracer.nodes[suspect.producer]
+        evidence = replace(evidence, origin=adjudicate.op_facts(tracer, node))
+        output = next((t for t in node.outputs if t.is_floating_point() and bool((t.abs() > level).any())), None)
+        if output is None:
+            return replace(evidence, facts=facts), None
+        if text := _at_largest(node, output):
+            facts["at_largest"] = text
+        return replace(evidence, facts=facts), output.abs() > level
+
+
+def _at_largest(node: Node, output: Tensor) -> str:
+    """The operands at the largest element of an element-wise result: "3.1, 1.2e-09"."""
+    index = int(output.abs().argmax())
+    found: list[str] = []
+    for _, operand in tensors((node.args, node.kwargs)):
+        try:
+            found.append(f"{float(operand.expand(output.shape).reshape(-1)[index]):.4g}")
+        except RuntimeError:  # another shape: not element by element
+            return ""
+    found += [f"{value:.4g}" for value in node.scalars if type(value) is not bool]
+    return ", ".join(found)

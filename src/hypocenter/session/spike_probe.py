@@ -1,0 +1,114 @@
+"""Steps whose loss or gradient jumps, done again while their inputs are there; and healthy ones, to know what is usual.
+
+Healthy steps are traced rarely: a few of the first thousand, one in a thousand later, and more only while all that was
+spent on it is within FREE_S or SHARE of the time since the first step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from hypocenter.config import Config
+from hypocenter.detect.spikes import Jump, Series
+from hypocenter.diagnose.evidence import Evidence
+from hypocenter.replay.case import Case, Outcome
+from hypocenter.replay.engine import Replayer
+from hypocenter.replay.impossible import ReplayImpossible
+from hypocenter.replay.preparation import Preparation
+from hypocenter.replay.spike import GRADIENT, LOSS, Spike, SpikeReplay
+from hypocenter.session.check import Check
+from hypocenter.tap.names import NameMap
+from hypocenter.tap.out_of_memory import give_back, is_out_of_memory
+
+FREE_S, SHARE = 0.2, 0.002  # what traces of healthy steps may take beside the needed ones
+_NEEDED, _EVERY = frozenset({8, 64, 512}), 1000  # steps that are traced whatever it takes
+_AT_ONCE, _REGAINED = 8, 500  # jumps that are looked into, and one more after so many steps
+_PATIENCE = 3  # failures in a row, after which nothing is tried any more
+
+
+class SpikeProbe:
+    """Told of every step that is finite."""
+
+    def __init__(
+        self,
+        config: Config,
+        names: NameMap,
+        replayer: Replayer,
+        preparation: Preparation | None = None,
+        now: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._replays = SpikeReplay(replayer, names, preparation)
+        self._is_on, self._now = config.replay and config.audit != "never", now
+        self._series: dict[tuple[str, str], Series] = {}  # by optimizer and what it is of
+        self._began: float | None = None
+        self._spent_s = 0.0
+        self._n_left, self._since = _AT_ONCE, 0
+        self._n_failed = 0
+
+    def look(self, check: Check, case: Case, base: Callable[[Case], Evidence]) -> Outcome | None:
+        """Evidence of where a jump began; None of any other step.
+
+        Args:
+            check: of the step.
+            case: the step.
+            base: what is known of a step without a replay.
+        """
+        jump = self._jump(check, case.loss_scale)
+        if not self._is_on or not case.microbatches:
+            return None
+        try:
+            if jump is not None:
+                return self._into(jump, case, base)
+            self._learn(case)
+            self._n_failed = 0
+        except ReplayImpossible:
+            self._fail()
+        except Exception as error:  # the user's own code runs here: anything may come out of it
+            self._fail()
+            if is_out_of_memory(error):
+                self._is_on = False
+                give_back(error)
+        return None
+
+    def _jump(self, check: Check, scale: float | None) -> tuple[str, Jump] | None:
+        found: list[tuple[str, Jump]] = []
+        for of, value in ((LOSS, check.mean_loss(scale)), (GRADIENT, check.total_norm)):
+            if value is None:
+                continue
+            series = self._series.setdefault((check.key, of), Series())
+            if (jump := series.add(value)) is not None:
+                found.append((of, jump))
+        return found[0] if found else None
+
+    def _into(self, found: tuple[str, Jump], case: Case, base: Callable[[Case], Evidence]) -> Outcome | None:
+        if case.step - self._since >= _REGAINED:
+            self._n_left, self._since = min(_AT_ONCE, self._n_left + 1), case.step
+        if not self._n_left:
+            return None
+        self._n_left -= 1
+        of, jump = found
+        return self._replays.investigate(
+            Spike(base=base(case), of=of, jump=jump, scale=case.loss_scale or 1.0, microbatches=case.microbatches)
+        )
+
+    def _learn(self, case: Case) -> None:
+        if not self._is_due(case.step):
+            return
+        began = self._now()
+        try:
+            self._replays.learn(case.microbatches[-1], case.loss_scale or 1.0)
+        finally:
+            self._spent_s += self._now() - began
+
+    def _is_due(self, step: int) -> bool:
+        if self._began is None:
+            self._began = self._now()
+        if step in _NEEDED or (step and step % _EVERY == 0):
+            return True
+        is_rare = step > 1 and (step & (step - 1) == 0 or (step % 3 == 0 and (step // 3) & (step // 3 - 1) == 0))
+        return is_rare and self._spent_s < max(FREE_S, SHARE * (self._now() - self._began))
+
+    def _fail(self) -> None:
+        self._n_failed += 1
+        self._is_on = self._is_on and self._n_failed < _PATIENCE

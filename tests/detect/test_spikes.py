@@ -1,0 +1,86 @@
+"""A number of a run against its own past."""
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hypocenter.detect.spikes import LEAST, Series
+
+
+def jumps(values):
+    series = Series()
+    return [step for step, value in enumerate(values) if series.add(value) is not None]
+
+
+def around(center, spread, n, seed=0):
+    rng = random.Random(seed)
+    return [center * math.exp(spread * rng.gauss(0, 1)) for _ in range(n)]
+
+
+@pytest.mark.parametrize("factor", [4.0, 1e3, 1e12])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_value_far_above_the_others_is_a_jump_at_its_step(factor, sign):
+    values = [sign * value for value in around(2.3, 0.05, 100)]
+    values[60] *= factor
+
+    series = Series()
+    found = [(step, jump) for step, value in enumerate(values) if (jump := series.add(value)) is not None]
+
+    ((step, jump),) = found
+    assert step == 60
+    assert jump.value == values[60]
+    assert jump.usual == pytest.approx(2.3, rel=0.2)
+    assert jump.usual < jump.limit < abs(jump.value)
+    assert jump.octaves == pytest.approx(math.log2(factor), abs=0.5)
+
+
+def test_a_level_that_stays_is_one_jump():
+    assert jumps([*around(1.0, 0.05, 100), *around(30.0, 0.05, 400, 1)]) == [100]
+
+
+def test_two_jumps_are_two():
+    values = around(1.0, 0.05, 300)
+    values[100], values[250] = 50.0, 900.0
+
+    assert jumps(values) == [100, 250]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda i, r: 4 * math.exp(-i / 3000) + 1 + 0.1 * r.gauss(0, 1),
+        lambda i, r: math.exp(-i / 500) * math.exp(0.3 * r.gauss(0, 1)),
+        lambda i, r: 1 + (i % 500) / 50,  # a learning rate's restarts, seen in the norm
+        lambda i, r: r.gauss(0, 1),  # crosses zero
+        lambda i, r: r.random(),
+        lambda i, r: 1e-6 + math.exp(-i / 50) * (1 + 0.3 * r.gauss(0, 1)),  # learns its task
+        lambda i, r: min(1.0, i / 200) * (1 + 0.1 * r.gauss(0, 1)),  # warms up
+        lambda i, r: 0.0,
+    ],
+)
+def test_trends_and_noise_do_not_jump(make):
+    rng = random.Random(0)
+
+    assert len(jumps([make(i, rng) for i in range(1, 6000)])) <= 1
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.5, 3.0])
+def test_a_heavy_tail_jumps_rarely(alpha):
+    rng = random.Random(0)
+
+    assert len(jumps([rng.paretovariate(alpha) for _ in range(20_000)])) <= 20
+
+
+@given(st.lists(st.one_of(st.none(), st.floats()), max_size=200))
+def test_any_values_are_taken(values):
+    assert all(step >= LEAST for step in jumps(values))
+
+
+@given(st.lists(st.floats(1e-3, 1e3), min_size=30, max_size=60), st.floats(2**-20, 2**20))
+def test_it_knows_no_unit(values, unit):
+    exact = 2.0 ** round(math.log2(unit))
+
+    assert jumps(values) == jumps([exact * value for value in values])

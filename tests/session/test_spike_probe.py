@@ -1,0 +1,171 @@
+"""A step that jumps is done again at once: which operation, which tensor, which samples; and what stays silent."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import hypocenter
+from hypocenter.diagnose.diagnosis import diagnose
+from hypocenter.record.reader import open_run
+
+AT, N = 40, 60  # the step of the fault, all steps
+ROWS = 32
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(16, 32), nn.Linear(32, 10)
+        self.temperature, self.factor = 1.0, None
+
+    def forward(self, x):
+        h = torch.tanh(self.up(x))
+        if self.factor is not None:
+            h = h * self.factor
+        return self.down(h) / self.temperature
+
+
+def batch(generator):
+    return torch.randn(ROWS, 16, generator=generator), torch.randint(0, 10, (ROWS,), generator=generator)
+
+
+def train(folder, fault=None, *, n_micro=1, clip=False, scaler=None, watched=True):
+    torch.manual_seed(0)
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+    generator = torch.Generator().manual_seed(1)
+    watching = hypocenter.watch(out=folder) if watched else None
+    for step in range(N):
+        optimizer.zero_grad()
+        for micro in range(n_micro):
+            x, y = batch(generator)
+            net.temperature, net.factor = 1.0, None
+            if fault is not None and step == AT and micro == n_micro - 1:
+                x, y = fault(net, x, y) or (x, y)
+            loss = F.cross_entropy(net(x), y) / n_micro
+            (loss if scaler is None else scaler.scale(loss)).backward()
+        if scaler is not None:
+            scaler.unscale_(optimizer)
+        if clip:
+            nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        optimizer.step() if scaler is None else scaler.step(optimizer)
+        if scaler is not None:
+            scaler.update()
+    if watching is not None:
+        watching.close()
+    return [p.detach().clone() for p in net.parameters()]
+
+
+def findings(folder):
+    return [f for f in diagnose(open_run(folder)).findings if f.code == "HC401"]
+
+
+def cold(net, x, y):
+    net.temperature = 0.005
+
+
+def another_factor(net, x, y):
+    net.factor = 500.0
+
+
+def outlier(net, x, y):
+    x[5] *= 0
+    x[5, 3] = 4e4
+    return x, y
+
+
+def poisoned_weight(net, x, y):
+    with torch.no_grad():
+        net.down.weight *= 300
+
+
+@pytest.mark.parametrize("n_micro", [1, 3])
+@pytest.mark.parametrize("clip", [False, True])
+def test_an_operation_is_named_with_its_line(n_micro, clip, tmp_path):
+    train(tmp_path / "run", cold, n_micro=n_micro, clip=clip)
+
+    (finding,) = findings(tmp_path / "run")
+    assert (finding.step, finding.cause, finding.severity) == (AT, "exploding-gain", "warning")
+    assert finding.microbatch == n_micro - 1
+    assert finding.op == "aten.div.Tensor"
+    assert finding.source is not None
+    assert "self.temperature" in finding.source.text
+    assert finding.confidence == "proven"
+    assert any("0.005" in line for line in finding.why)
+
+
+def test_an_operation_that_no_step_had_before_is_likely(tmp_path):
+    train(tmp_path / "run", another_factor)
+
+    (finding,) = findings(tmp_path / "run")
+    assert (finding.step, finding.op, finding.confidence) == (AT, "aten.mul.Tensor", "likely")
+
+
+def regression(folder, fault):
+    """A linear model: what comes in goes through."""
+    torch.manual_seed(0)
+    model = nn.Linear(16, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    generator = torch.Generator().manual_seed(1)
+    with hypocenter.watch(out=folder):
+        for step in range(N):
+            x, _ = batch(generator)
+            if step == AT:
+                fault(x)
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+
+
+def test_a_batch_of_another_scale_is_named(tmp_path):
+    regression(tmp_path / "run", lambda x: x.mul_(255))
+
+    (finding,) = findings(tmp_path / "run")
+    assert (finding.step, finding.cause, finding.phase, finding.severity) == (AT, "data-shifted", "data", "warning")
+
+
+def test_a_sample_that_carries_it_is_named(tmp_path):
+    regression(tmp_path / "run", lambda x: x[7].mul_(1000))
+
+    (finding,) = findings(tmp_path / "run")
+    assert (finding.step, finding.cause, finding.samples, finding.severity) == (AT, "bad-sample", (7,), "warning")
+    assert finding.remedy is not None
+    assert finding.remedy.verified
+
+
+def test_parameters_that_grew_are_named(tmp_path):
+    train(tmp_path / "run", poisoned_weight)
+
+    (finding,) = findings(tmp_path / "run")
+    assert (finding.step, finding.cause, finding.param) == (AT, "state-changed", "down.weight")
+
+
+def test_under_a_loss_scaler_that_grows_the_scale_is_not_taken_for_a_gain(tmp_path):
+    scaler = torch.amp.GradScaler("cpu", init_scale=16.0, growth_interval=7)
+    train(tmp_path / "healthy", scaler=scaler)
+    train(tmp_path / "run", cold, scaler=torch.amp.GradScaler("cpu", init_scale=16.0, growth_interval=7))
+
+    assert findings(tmp_path / "healthy") == []
+    (finding,) = findings(tmp_path / "run")
+    assert (finding.step, finding.op) == (AT, "aten.div.Tensor")
+
+
+def hard(net, x, y):
+    """Every label is the least likely one: nothing is wrong but the batch is hard."""
+    with torch.no_grad():
+        return x, net(x).argmin(-1)
+
+
+@pytest.mark.parametrize("fault", [hard, None])
+def test_a_hard_batch_accuses_nobody(fault, tmp_path):
+    train(tmp_path / "run", fault)
+
+    assert [f for f in findings(tmp_path / "run") if f.severity != "note"] == []
+
+
+@pytest.mark.parametrize("fault", [None, cold, outlier], ids=["healthy", "cold", "outlier"])
+def test_training_is_the_same_to_the_bit(fault, tmp_path):
+    plain, watched = train(None, fault, watched=False), train(tmp_path / "run", fault)
+
+    assert all(torch.equal(a, b) for a, b in zip(plain, watched, strict=True))
