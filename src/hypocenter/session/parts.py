@@ -163,21 +163,28 @@ class Parts:
     def attach(self) -> list[Callable[[], None]]:
         """Start listening; what takes each part off again, in the order in which they came on."""
         self.last_words = self.where.attach()
-        return [
-            self.imposing.attach_first(),
-            self.last_words,
-            self.place.attach(),
-            self.roots.attach(),
-            self.loaded.attach(),
-            self.scalers.attach(),  # before updates: a hook may only take itself out while it is the last to run
-            self.updates.attach(),
-            self.levels.attach(),
-            self.frameworks.attach(),
-            self.observers.attach(),
-            self.communication.attach(),
-            self.imposing.attach_last(),
-            self.names.close,
-        ]
+        undos = [self.last_words]
+        attach = (
+            self.imposing.attach_first,
+            self.place.attach,
+            self.roots.attach,
+            self.loaded.attach,
+            self.scalers.attach,  # before updates: a hook may only take itself out while it is the last to run
+            self.updates.attach,
+            self.levels.attach,
+            self.frameworks.attach,
+            self.observers.attach,
+            self.communication.attach,
+            self.imposing.attach_last,
+        )
+        try:
+            for each in attach:
+                undos.append(each())
+        except BaseException:  # what was asked for is refused: the program may go on without us
+            for undo in undos:
+                undo()
+            raise
+        return [*undos, self.names.close]
 
     def _examine(self, error: BaseException, phase: WherePhase) -> None:
         """An exception ends the program: find out what there is to know."""
