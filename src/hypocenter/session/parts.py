@@ -179,7 +179,7 @@ class Parts:
         )
         try:
             for each in attach:
-                undos.append(each())
+                undos.append(each())  # noqa: PERF401  (what is on must be known when the next one fails)
         except BaseException:  # what was asked for is refused: the program may go on without us
             for undo in undos:
                 undo()
