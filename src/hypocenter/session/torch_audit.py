@@ -23,12 +23,12 @@ from hypocenter.replay.jointly import agree
 from hypocenter.session.check import Check
 from hypocenter.session.observer import Context, Update
 from hypocenter.session.observers import audit
-from hypocenter.session.observers.audit import ELEMENTS, KEPT_AT_MOST, SPARE, Balance, Entry, tolerance_of
+from hypocenter.session.observers.audit import ELEMENTS, KEPT_AT_MOST, Balance, Entry, tolerance_of
 from hypocenter.session.observers.calibration import must_repeat
 from hypocenter.session.observers.sampled import sample
 from hypocenter.session.unwritten import unwritten_row
 from hypocenter.summary.reducers.torch_float64 import in_float64
-from hypocenter.tap.free_memory import free_bytes, peak_bytes
+from hypocenter.tap.free_memory import why_no_room
 from hypocenter.tap.gradients import local, norms, to_host
 from hypocenter.tap.op_context import OpContext
 from hypocenter.tap.poison import Poison, find_read
@@ -86,7 +86,7 @@ class Audit(audit.Audit[Context]):
     def unwritten(self, update: Update) -> Reading | None:
         """The last micro-batch once more, with fresh memory full of NaN."""
         microbatch, parameters = update.microbatches[-1], [p for p in update.parameters if p.requires_grad]
-        if not self._looks_at_memory or not self._is_memory_due(update.step) or _why_not(parameters):
+        if not self._looks_at_memory or not self._is_memory_due(update.step) or why_no_room(parameters):
             return None
         context = OpContext(self.context.names.module_name)
 
@@ -130,7 +130,7 @@ class Audit(audit.Audit[Context]):
         """
         if any(microbatch.is_taken for microbatch in update.microbatches):
             raise ReplayImpossible("the program puts gradients into .grad itself, as it likes")
-        if why := _why_not(parameters):
+        if why := why_no_room(parameters):
             raise ReplayImpossible(why)
         sums: list[Tensor | None] = [None] * len(parameters)
         for microbatch in update.microbatches:
@@ -172,7 +172,7 @@ class Audit(audit.Audit[Context]):
                 why = why or ("its parameters are made whole only for a moment (FSDP1, ZeRO stage 3)" if whole else "")
                 why = why or next((why for m in update.microbatches if (why := replayer.why_not(m))), "")
                 parameters = self._trained_here(update)
-                why = why or _why_not(parameters)
+                why = why or why_no_room(parameters)
                 seats = replace(table, groups=lambda: groups)
                 agreement = agree(seats, whole, len(update.microbatches), len(parameters), why)
                 if agreement.why_not:
@@ -221,16 +221,6 @@ class Audit(audit.Audit[Context]):
             )
             for (p, port, _), found in zip(held, numbers, strict=True)
         ]  # fmt: skip
-
-
-def _why_not(parameters: Sequence[Tensor]) -> str:
-    """Why nothing should be done again that needs gradients of all these, or ''."""
-    for device in {p.device for p in parameters}:
-        # a gradient in the parameter's own format, and a sum in float64
-        needed = sum(p.numel() * (p.element_size() + 8) for p in parameters if p.device == device) + peak_bytes(device)
-        if SPARE * needed > (free := free_bytes(device)):
-            return f"it takes about {needed >> 20} MiB on {device}, of which {free >> 20} MiB are free"
-    return ""
 
 
 def _sketch(values: Tensor) -> Tensor:

@@ -522,7 +522,7 @@ def test_what_a_schedule_moves_is_not_told(tmp_path: Path) -> None:
 def test_where_memory_is_short_no_step_is_audited(
     audit: str, is_told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("hypocenter.session.torch_audit.free_bytes", lambda device: 1 << 10)
+    monkeypatch.setattr("hypocenter.tap.free_memory.free_bytes", lambda device: 1 << 10)
     job = Job()
     double(job)
 

@@ -31,7 +31,6 @@ from hypocenter.session.observers.optimizer_rows import count_row, number_row
 ELEMENTS = 4096  # of a gradient that is looked into
 STAYS = 2  # audited steps in which a parameter balanced, before one in which it does not
 KEPT_AT_MOST = 16  # micro-batches that are told apart
-SPARE = 1.25  # times what an audit needs must be free, by its own count
 TOLERANCE = 1e-3  # relative, of a norm; and at least _ROUNDINGS of the format
 _ROUNDINGS = 32  # units in the last place: sums of micro-batches in another order
 
