@@ -104,9 +104,8 @@ def test_training_is_the_same_to_the_bit(tmp_path):
 def test_a_program_that_never_updates_piles_nothing_up(tmp_path, monkeypatch):
     monkeypatch.setattr("hypocenter.session.observers.streams.MAX_SENT", 2)
     sent = []
-    monkeypatch.setattr(
-        "hypocenter.session.observers.streams.Streams._send", lambda self, given, **_: sent.append(given)
-    )
+    keep = lambda self, given, **_: sent.append(given)  # noqa: E731
+    monkeypatch.setattr("hypocenter.session.observers.streams.Streams._send", keep)
 
     with hypocenter.watch(out=tmp_path / "run"):
         model = Net()
