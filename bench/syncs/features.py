@@ -22,6 +22,7 @@ class Training:
     update: Callable[[], None]
     scale: Callable[[Tensor], Tensor] = field(default=lambda loss: loss)
     n_microbatches: int = 1
+    n_waits: int = 1  # that a step may cost: one before each time that parameters move
 
     def step(self, at_backward: Callable[[], None]) -> None:
         """Forward, backward, update."""
@@ -202,7 +203,7 @@ def two_optimizers(*, is_scaled: bool = False) -> Training:
         own.update()
         second.zero_grad()
 
-    made.update, made.scale = update, own.scale
+    made.update, made.scale, made.n_waits = update, own.scale, 2
     return made
 
 
@@ -211,7 +212,7 @@ def two_optimizers_scaled() -> Training:
 
 
 def in_backward() -> Training:
-    """Each parameter is updated as soon as its gradient is there."""
+    """Each parameter is updated as soon as its gradient is there: the first and the rest."""
     made = _training()
     own = {p: _adamw(iter([p])) for p in made.model.parameters()}
 
@@ -221,7 +222,7 @@ def in_backward() -> Training:
 
     for parameter in own:
         parameter.register_post_accumulate_grad_hook(step)
-    made.optimizer, made.update = next(iter(own.values())), lambda: None
+    made.optimizer, made.update, made.n_waits = next(iter(own.values())), lambda: None, 2
     return made
 
 
