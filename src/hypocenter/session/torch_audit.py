@@ -135,6 +135,8 @@ class Audit(audit.Audit[Context]):
         for microbatch in update.microbatches:
             with torch.enable_grad(), _without_hooks(parameters):
                 replayed = self._run(microbatch, parameters)
+            if why := self.context.replayer.unlike_the_run(microbatch):
+                raise ReplayImpossible(f"its gradients need not be those of a replay: {why}")
             must_repeat(microbatch, replayed)
             for index, grad in enumerate(replayed.grads):
                 values = None if grad is None else local(grad)
