@@ -64,15 +64,19 @@ class Boundary:
 
     def clips(self, parameters: list[torch.Tensor]) -> None:
         """Gradients are about to be clipped, which spreads one NaN to all: note who had it."""
+        parameters = list(parameters)  # one list for each clip: observers know it by that
         held = [(p, p.grad) for p in parameters if p.grad is not None]
 
         def told(before: Check) -> None:
             self._clip_bad = before.bad_params or self._clip_bad
             self._unclipped_norm = before.total_norm
-            observers.tell("before_clip", parameters, before)
+            observers.tell("seen_before_clip", parameters, before)
 
         observers = self._parts.observers
-        self._parts.sentinel.look_before_change(held, told, is_urgent=observers.may_scale)
+        observers.tell("before_clip", parameters)
+        self._parts.sentinel.look_before_change(
+            held, told, is_urgent=observers.are_urgent, with_peaks=observers.may_scale
+        )
 
     @property
     def step(self) -> int:

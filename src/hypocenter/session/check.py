@@ -20,6 +20,8 @@ class Check:
     grad_norms: dict[str, float] = field(default_factory=dict)  # local L2 norms by parameter, loss scale taken out
     bad_params: list[str] = field(default_factory=list)  # gradient not finite
     newly_dead: list[str] = field(default_factory=list)  # gradient exactly 0, and was not at the step before
+    peaks: dict[str, float] = field(default_factory=dict)
+    """By parameter the largest magnitude, of gradients that were changed before this arrived; inf or NaN if one was."""
     ahead: Check | None = None  # of gradients that other optimizers are going to use after this update
 
     @property
@@ -96,7 +98,11 @@ class Judge:
             remember: note which gradients are exactly 0, to see at the next step which have died.
         """
         for (parameter, gradient), name, norm in zip(held, names, norms, strict=True):
-            if not math.isfinite(norm):
+            if not math.isfinite(norm) and check.peaks:
+                if not math.isfinite(check.peaks[name]):
+                    check.bad_params.append(name)
+                norm = check.peaks[name]  # its squares overflowed: it was at least that
+            elif not math.isfinite(norm):
                 if not self._is_finite(gradient):
                     check.bad_params.append(name)
                 norm = self._exact_norm(gradient)

@@ -414,7 +414,7 @@ class Session(Listening):
 
     def _only_makes_state(self, optimizer: torch.optim.Optimizer) -> bool:
         """DeepSpeed and checkpoint loaders step once on zero gradients so that the optimizer makes its state."""
-        if self.tape.microbatches or self.clock.microbatch:
+        if self.tape.microbatches or self.clock.microbatch or optimizer.state:
             return False
         held = [g for _, grad in gradients_of(optimizer) if (g := local(grad)) is not None]
         return bool(held) and not any(to_host(norms(held)))

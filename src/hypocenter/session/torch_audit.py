@@ -20,7 +20,6 @@ from hypocenter.nouns import Reading, Summary, replace
 from hypocenter.replay.engine import Replayed
 from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.replay.jointly import agree
-from hypocenter.session.check import Check
 from hypocenter.session.observer import Context, Update
 from hypocenter.session.observers import audit
 from hypocenter.session.observers.audit import ELEMENTS, KEPT_AT_MOST, Balance, Entry, tolerance_of
@@ -44,9 +43,9 @@ class Audit(audit.Audit[Context]):
         self._looks_at_memory = True  # until some was found to be read unwritten
         self._is_memory_due = schedule.parse("doubling")
 
-    def before_clip(self, parameters: Sequence[Tensor], check: Check) -> None:
+    def before_clip(self, parameters: Sequence[Tensor]) -> None:
         """What comes may be brought to a norm."""
-        super().before_clip(parameters, check)
+        super().before_clip(parameters)
         self._clipped = parameters
 
     def look(self, update: Update, *, can_be: bool) -> None:
@@ -136,6 +135,8 @@ class Audit(audit.Audit[Context]):
         for microbatch in update.microbatches:
             with torch.enable_grad(), _without_hooks(parameters):
                 replayed = self._run(microbatch, parameters)
+            if why := self.context.replayer.unlike_the_run(microbatch):
+                raise ReplayImpossible(f"its gradients need not be those of a replay: {why}")
             must_repeat(microbatch, replayed)
             for index, grad in enumerate(replayed.grads):
                 values = None if grad is None else local(grad)

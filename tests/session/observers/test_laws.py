@@ -429,6 +429,46 @@ def test_what_a_program_always_does_is_no_fault(name: str, tmp_path: Path) -> No
     assert [each for each in found if each.severity in WARNS] == []
 
 
+class _RoundsOtherwise(torch.autograd.Function):
+    """The gradient of what a fused kernel computes, whose intermediate values have another format."""
+
+    by = 0.0
+
+    @staticmethod
+    def forward(ctx: Any, weight: torch.Tensor) -> torch.Tensor:
+        return weight.view_as(weight)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * (1.0 + _RoundsOtherwise.by)
+
+
+def _other_kernels(graph: Any, inputs: Any) -> Callable[..., Any]:
+    return lambda *args: graph(*(_RoundsOtherwise.apply(a) if isinstance(a, nn.Parameter) else a for a in args))
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_a_gradient_of_compiled_code_is_not_accused_for_what_its_operators_give(
+    is_compiled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = Job()
+    head = job.model.head
+    if is_compiled:
+        head.forward = torch.compile(head.forward, backend=_other_kernels)  # type: ignore[method-assign]
+    else:  # the same of the program's own making: then it is a fault
+        head.weight.register_hook(lambda gradient: gradient * (1.0 + _RoundsOtherwise.by))
+    monkeypatch.setattr(_RoundsOtherwise, "by", 0.0)
+    job.after_backward = at(AT, lambda: setattr(_RoundsOtherwise, "by", 0.02))
+
+    found = [each for each in job.train(tmp_path / "run", audit="every=1") if each.severity in WARNS]
+
+    if is_compiled:
+        assert found == []
+        assert "compiled code" in capsys.readouterr().err
+    else:
+        assert [(each.code, each.step, each.param) for each in found[:1]] == [("HC232", AT + 1, "head.weight")]
+
+
 @pytest.mark.parametrize("audit", ["never", "every=1"])
 def test_training_is_the_same_to_the_bit(audit: str, tmp_path: Path) -> None:
     watched, plain = Job(), Job()

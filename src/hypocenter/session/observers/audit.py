@@ -24,7 +24,6 @@ from hypocenter.detect import law_rows as law
 from hypocenter.formats import FORMATS
 from hypocenter.nouns import Reading, replace
 from hypocenter.replay.impossible import ReplayImpossible
-from hypocenter.session.check import Check
 from hypocenter.session.events import ContextT, Observer, Update
 from hypocenter.session.observers.optimizer_rows import count_row, number_row
 
@@ -149,7 +148,7 @@ class Audit(Observer[ContextT]):
 
     # what is the same for all
 
-    def before_clip(self, parameters: Sequence[Any], check: Check) -> None:
+    def before_clip(self, parameters: Sequence[Any]) -> None:
         """What comes may be brought to a norm."""
         self._is_clipped = True
 
