@@ -25,6 +25,7 @@ from hypocenter.session.in_backward import UpdatesInBackward
 from hypocenter.session.inference import Inference
 from hypocenter.session.learning_rate import ride_along
 from hypocenter.session.parts import Parts
+from hypocenter.tap.custom_functions import CustomFunctions
 from hypocenter.tap.grad_scaler import found_nothing, gradients_of
 from hypocenter.tap.gradients import local, norms, to_host
 from hypocenter.tap.idle import are_idle
@@ -68,7 +69,9 @@ class Session(Listening):
     def attach(self) -> None:
         """Start listening, and impose what was asked for."""
         transforms = Transforms(self.parts.roots.user_code, self._inference.look_at_result, self.warn)
-        self._undo = [*self.parts.attach(), transforms.attach(), self.parts.optimizers.attach(self._by_hand.switch_off)]
+        functions = CustomFunctions(self.parts.roots.user_code, self.warn)
+        self._undo = [*self.parts.attach(), transforms.attach(), functions.attach()]
+        self._undo += [self.parts.optimizers.attach(self._by_hand.switch_off)]
         self._stays = [self.parts.last_words]
         self.parts.roots.on_output = self._inference.look
         self.parts.updates.before_rule, self.parts.updates.after_rule = self.before_rule, self.after_rule
