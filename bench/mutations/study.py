@@ -108,5 +108,5 @@ def outcome(mutant: Mutant, audit: str) -> Outcome:
 
 def said(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """What counts: warnings, errors, and notes of laws."""
-    laws = ("HC231", "HC232", "HC233", "HC308", "HC309")
+    laws = ("HC231", "HC232", "HC233", "HC235", "HC308", "HC309")
     return tuple(f for f in findings if f.severity in ("warning", "error") or f.code in laws)
