@@ -45,6 +45,8 @@ Of jobs of several ranks, phase `grad`, on every rank:
     site `laws`, port `used_twice`        `module` "loss": two backward passes of this step began at the same loss, that
                                           of micro-batch `op`; "gradients": the update uses the gradients of the one
                                           before, with no backward pass between; `call`: updates before without that
+    site `laws`, port `thrown_away`       so many micro-batches before this update are not in it, although their losses
+                                          and gradients are no larger than those that were used; `call`: how many are
     site `laws`, port `not_used`          at the end: so many backward passes were made since the last update; `call`:
                                           how many there were for an update before
 
@@ -60,7 +62,7 @@ How a gradient is off:
 from __future__ import annotations
 
 SITE = "laws"
-USED_TWICE, NOT_USED = "used_twice", "not_used"
+USED_TWICE, NOT_USED, THROWN_AWAY = "used_twice", "not_used", "thrown_away"
 BALANCED, CHANGED, UNBALANCED = "balanced", "changed", "unbalanced"
 NOT_CONSUMED, NO_GRADIENT, NOT_STEPPED = "not_consumed", "no_gradient", "not_stepped"
 MADE, USED = "grad_made", "grad_used"
