@@ -17,6 +17,8 @@ no such moment, or needs none.
       seen_before_clip(parameters, check)  their norms as the clip saw them: at once, or as they arrive with the check
       [before_check(scaled)]    torch: a loss scaler is about to step; its gradients are checked next
       before_update(update)     gradients are final, parameters still old
+      [before_rule(optimizer, step)]  torch, at audited steps: one, also inside that of a scaler or framework, begins
+      [after_rule(optimizer)]   torch: and ends
       after_update(update)      the optimizer has returned; update.skipped: a loss scaler has left the update out
     [end_step(step)]            MindSpore: the step is over, also one that ran as a compiled graph: then alone
     [end_call(cell)]            MindSpore
@@ -179,6 +181,12 @@ class Observer(Generic[ContextT]):
 
     def before_update(self, update: Update) -> None:
         """Gradients are final, parameters still old."""
+
+    def before_rule(self, optimizer: Any, step: int) -> None:
+        """Told at audited steps: an optimizer of torch, or one in the step of a scaler or framework, begins."""
+
+    def after_rule(self, optimizer: Any) -> None:
+        """It has applied it."""
 
     def after_update(self, update: Update) -> None:
         """The optimizer has updated, or the scaler has skipped it."""

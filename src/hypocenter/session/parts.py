@@ -131,29 +131,27 @@ class Parts:
         self.resumption = Resumption(self.clock, self.warn)
         self.communication = Communication(self.names, lambda: self.roots.is_inside, self.warn)
         self.council = Council(is_wanted=config.agree, timeout_s=config.agree_timeout_s, warn=self.warn)
-        self.observers = Observers(
-            observers.OBSERVERS,
-            Context(
-                config=config,
-                names=self.names,
-                clock=self.clock,
-                tape=self.tape,
-                replayer=self.replayer,
-                label=self.sentinel.label,
-                rank=self.rank,
-                place=self.place.current,
-                warn=self.warn,
-                ride=self.sentinel.ride,
-                framework=TorchFramework(self.sentinel.ride),
-                council=self.council,
-                recomputed=self.roots.recomputed,
-                after_calls=self.roots.after_calls,
-                writer_of=self.roots.user_code.writer_of,
-                optimizers=self.optimizers.all,
-                directory=directory,
-            ),
-            self.warn,
+        context = Context(
+            config=config,
+            names=self.names,
+            clock=self.clock,
+            tape=self.tape,
+            replayer=self.replayer,
+            label=self.sentinel.label,
+            rank=self.rank,
+            place=self.place.current,
+            warn=self.warn,
+            ride=self.sentinel.ride,
+            framework=TorchFramework(self.sentinel.ride),
+            council=self.council,
+            recomputed=self.roots.recomputed,
+            after_calls=self.roots.after_calls,
+            writer_of=self.roots.user_code.writer_of,
+            optimizers=self.optimizers.all,
+            directory=directory,
         )
+        self.audits = context.audits
+        self.observers = Observers(observers.OBSERVERS, context, self.warn)
         self.parameter_check = ParameterCheck(self.sentinel, self.failures, self.rank, self.clock.forget)
         self.output = Output(
             config, directory, rank_and_world_size, self.warn, owns_run=owns_run, command=command,

@@ -372,14 +372,21 @@ class Session(Listening):
     @guarded
     def before_rule(self, optimizer: torch.optim.Optimizer) -> None:
         """A torch optimizer, also one inside a scaler's or framework's step, applies its rule: gradients are final."""
-        is_wanted = self.parts.imposing.looks_at_rules or self.parts.levels.looks_at_rules
+        step, is_audited = self._boundary.step, self.parts.audits.is_due(self._boundary.step)
+        is_wanted = is_audited or self.parts.imposing.looks_at_rules or self.parts.levels.looks_at_rules
         if is_wanted and not self._only_makes_state(optimizer):
-            self.parts.imposing.before_rule(optimizer, self._boundary.step)
-            self.parts.levels.before_rule(optimizer, self._boundary.step)
+            self.parts.imposing.before_rule(optimizer, step)
+            self.parts.levels.before_rule(optimizer, step)
+            if is_audited:
+                with self._boundary.timed():
+                    self.parts.observers.tell("before_rule", optimizer, step)
 
     @guarded
     def after_rule(self, optimizer: torch.optim.Optimizer) -> None:
         """It has been applied."""
+        if self.parts.audits.is_due(self._boundary.step):
+            with self._boundary.timed():
+                self.parts.observers.tell("after_rule", optimizer)
         self.parts.levels.after_rule(optimizer)
 
     def _stop_if_asked(self) -> None:

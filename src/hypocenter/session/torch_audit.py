@@ -52,12 +52,14 @@ class Audit(audit.Audit[Context]):
         """A model that computes over ranks is done again by all of them, at steps that all of them audit."""
         council = self.context.council
         is_together = council.waits and council.meets_at(update.step)
+        is_alone = self.context.rank()[1] == 1
+        can_be = can_be and (is_alone or not self._n_more)
         try:
             with torch.no_grad():
                 if is_together and self._audits.is_due_everywhere(update.step):
                     self._sketch_together(update, can_be=can_be)
                 elif not is_together and can_be and self._audits.is_due(update.step):
-                    if self.context.rank()[1] == 1:
+                    if is_alone:
                         self.audit(update)
                     else:
                         self._sketch(update)

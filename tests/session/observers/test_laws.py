@@ -570,3 +570,54 @@ def test_where_memory_is_short_no_step_is_audited(
 
     assert [f for f in found if f.code == "HC232"] == []
     assert ("step 0 could not be audited: it takes about" in capsys.readouterr().err) is is_told
+
+
+def _skipping(is_left_out: Callable[[int], bool], large: int = -1) -> Callable[[Job, int], None]:
+    """Leave out some updates and throw their gradients away; at step `large` the loss is a large one."""
+
+    def loop(job: Job, n_steps: int) -> None:
+        for step in range(n_steps):
+            job.optimizer.zero_grad()
+            for _ in range(N_MICRO):
+                tokens = torch.randint(0, 20, (16,))
+                loss = functional.cross_entropy(job.model(tokens), (tokens + 1) % 20) / N_MICRO
+                (loss * (50 if step == large else 1)).backward()
+            nn.utils.clip_grad_norm_(job.model.parameters(), 0.5)
+            if not is_left_out(step):
+                job.optimizer.step()
+
+    return loop
+
+
+def test_an_update_that_is_left_out_although_its_gradients_are_as_usual(tmp_path: Path) -> None:
+    job = Job()
+    with hypocenter.watch(out=str(tmp_path / "run"), audit="every=1"):
+        _skipping(lambda step: step == AT)(job, N_STEPS)
+
+    said = [(f.code, f.severity, f.step, f.title) for f in findings(tmp_path / "run")]
+    assert said == [
+        ("HC233", "note", AT, f"the gradients of {N_MICRO} micro-batches are thrown away before this update")
+    ]
+
+
+def test_an_update_that_is_left_out_because_it_is_large(tmp_path: Path) -> None:
+    job = Job()
+    with hypocenter.watch(out=str(tmp_path / "run"), audit="every=1"):
+        _skipping(lambda step: step == AT, large=AT)(job, N_STEPS)
+
+    assert findings(tmp_path / "run") == []
+
+
+def test_more_microbatches_that_all_count(tmp_path: Path) -> None:
+    job = Job()
+    with hypocenter.watch(out=str(tmp_path / "run"), audit="every=1"):
+        for step in range(N_STEPS):
+            job.optimizer.zero_grad()
+            for _ in range(N_MICRO if step < AT else 2 * N_MICRO):
+                tokens = torch.randint(0, 20, (16,))
+                functional.cross_entropy(job.model(tokens), (tokens + 1) % 20).div(N_MICRO).backward()
+            job.optimizer.step()
+
+    assert findings(tmp_path / "run") == []
+    looked = [r for r in open_run(tmp_path / "run").readings() if r.port == "balanced" and r.module == "gradient"]
+    assert len(looked) == N_STEPS - 1  # all but the one that learned that there are more
