@@ -7,6 +7,7 @@ spent on it is within FREE_S or SHARE of the time since the first step.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 
 from hypocenter.config import Config
@@ -38,7 +39,9 @@ class SpikeProbe:
         preparation: Preparation | None = None,
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._replays = SpikeReplay(replayer, names, preparation)
+        self._made = lambda: SpikeReplay(replayer, names, preparation)
+        self._replays: dict[str, SpikeReplay] = {}  # by optimizer: a model is used otherwise in the step of another
+        self._n_looks: Counter[str] = Counter()  # steps of each
         self._is_on, self._now = config.replay and config.audit != "never", now
         self._series: dict[tuple[str, str], Series] = {}  # by optimizer and what it is of
         self._began: float | None = None
@@ -59,8 +62,8 @@ class SpikeProbe:
             return None
         try:
             if jump is not None:
-                return self._into(jump, case, base)
-            self._learn(case)
+                return self._into(check.key, jump, case, base)
+            self._learn(check.key, case)
             self._n_failed = 0
         except ReplayImpossible:
             self._fail()
@@ -81,23 +84,30 @@ class SpikeProbe:
                 found.append((of, jump))
         return found[0] if found else None
 
-    def _into(self, found: tuple[str, Jump], case: Case, base: Callable[[Case], Evidence]) -> Outcome | None:
+    def _into(self, key: str, found: tuple[str, Jump], case: Case, base: Callable[[Case], Evidence]) -> Outcome | None:
         if case.step - self._since >= _REGAINED:
             self._n_left, self._since = min(_AT_ONCE, self._n_left + 1), case.step
         if not self._n_left:
             return None
         self._n_left -= 1
         of, jump = found
-        return self._replays.investigate(
+        return self._of(key).investigate(
             Spike(base=base(case), of=of, jump=jump, scale=case.loss_scale or 1.0, microbatches=case.microbatches)
         )
 
-    def _learn(self, case: Case) -> None:
-        if not self._is_due(case.step):
+    def _of(self, key: str) -> SpikeReplay:
+        if key not in self._replays:
+            self._replays[key] = self._made()
+        return self._replays[key]
+
+    def _learn(self, key: str, case: Case) -> None:
+        n = self._n_looks[key]
+        self._n_looks[key] += 1
+        if not self._is_due(n):
             return
         began = self._now()
         try:
-            self._replays.learn(case.microbatches[-1], case.loss_scale or 1.0)
+            self._of(key).learn(case.microbatches[-1], case.loss_scale or 1.0)
         finally:
             self._spent_s += self._now() - began
 
