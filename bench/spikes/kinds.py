@@ -102,7 +102,9 @@ def _marked(program: Program, where: Where, act: Act) -> None:
 @_kind(Right(line="division", is_of_row=True))
 def division_by_a_tiny_spread(program: Program, where: Where) -> None:
     def act(place: Place, x: Tensor) -> Tensor:
-        x = x * (1 - place.of_rows(x)) + x.detach().flatten(1)[:, :1].reshape(-1, *[1] * (x.dim() - 1)) * place.of_rows(x)
+        x = x * (1 - place.of_rows(x)) + x.detach().flatten(1)[:, :1].reshape(-1, *[1] * (x.dim() - 1)) * place.of_rows(
+            x
+        )
         spread = x.float().std(-1, keepdim=True, unbiased=False)
         return x / (spread + 1e-5 / place.strength)  # JUMP: division
 
@@ -120,7 +122,7 @@ def temperature_near_zero(program: Program, where: Where) -> None:
 def _twin(place: Place, x: Tensor) -> Tensor:
     """Another sample to compare with; of a marked row almost itself."""
     mark, own = place.of_rows(x), x.detach()
-    return (own * (1 - 2e-6 / place.strength) - 1e-9) * mark + (own.roll(1, -1) + 0.5) * (1 - mark)
+    return (own * (1 - max(2e-6 / place.strength, 2.5e-7)) - 1e-9) * mark + (own.roll(1, -1) + 0.5) * (1 - mark)
 
 
 @_kind(Right(line="root", is_of_row=True))
@@ -261,7 +263,11 @@ def embedding_row_blown_up(program: Program, where: Where) -> None:
 
 
 def _weight(program: Program, where: Where) -> str:
-    names = [n for n, p in program.parts[0].model.named_parameters() if p.dim() > 1 and n not in ("embed.weight", "time.weight")]
+    names = [
+        n
+        for n, p in program.parts[0].model.named_parameters()
+        if p.dim() > 1 and n not in ("embed.weight", "time.weight")
+    ]
     return names[where.row % len(names)]
 
 
@@ -290,8 +296,7 @@ def mode_switched(program: Program, where: Where) -> None:
     def act(place: Place, x: Tensor) -> Tensor:
         if place.norm is None:
             place.norm = nn.BatchNorm1d(x.shape[-1], affine=False, momentum=0.0)
-        x = place.norm(50 * where.strength * x.flatten(0, -2)).view_as(x)
-        return x
+        return place.norm(50 * where.strength * x.flatten(0, -2)).view_as(x)
 
     place.act = act
     _at_step(program, where, lambda is_now: _switch(part, is_training=not is_now))

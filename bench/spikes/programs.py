@@ -230,8 +230,8 @@ class Program:
 
     @property
     def places(self) -> dict[str, tuple[Part, Place]]:
-        """By the name of the module in its model."""
-        found = ((part, name, module) for part in self.parts for name, module in part.model.named_modules())
+        """By the name of the module in its model, the first part's."""
+        found = ((part, name, module) for part in reversed(self.parts) for name, module in part.model.named_modules())
         return {name: (part, module) for part, name, module in found if isinstance(module, Place)}
 
     def train(self, n_steps: int, seed: int) -> list[tuple[float, float]]:

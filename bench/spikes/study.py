@@ -6,7 +6,7 @@ import contextlib
 import io
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -41,12 +41,8 @@ class Mutant:
         program = PROGRAMS[self.program]()
         program.how = self.how
         plant = HARMLESS[self.kind] if self.kind in HARMLESS else KINDS[self.kind].plant
-        plant(
-            program, replace(self.where, step=10**9) if healthy else self.where
-        )
+        plant(program, replace(self.where, step=10**9) if healthy else self.where)
         return program
-
-
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +78,7 @@ class Outcome:
             return False
         if right.line:
             is_line = said.source is not None and said.source.text.strip().endswith(f"# JUMP: {right.line}")
-            return is_line and said.site in ("loss", "", self.mutant.where.place, None)
+            return is_line and (said.site in ("loss", "", None) or said.site.endswith(self.mutant.where.place))
         if right.leaf:
             named = (said.param or "", said.port or "", said.title)
             return said.cause in ("state-changed", "data-shifted", "bad-sample") and any(
@@ -138,7 +134,15 @@ def said_of(mutant: Mutant) -> tuple[Finding, ...]:
 
 
 def outcome(mutant: Mutant) -> Outcome | None:
-    """Plant it so strongly that it jumps and stays finite, and train it; None: it cannot be made to."""
+    """Plant it so strongly that it jumps and stays finite, and train it; None: it cannot be made to.
+
+    What leaves float16 as soon as it jumps is planted in float32.
+    """
+    done = _strong(mutant)
+    return done if done is not None or not mutant.how.amp else _strong(replace(mutant, how=replace(mutant.how, amp="")))
+
+
+def _strong(mutant: Mutant) -> Outcome | None:
     healthy, strength, tried = mutant.made(healthy=True).train(mutant.where.step + 2, mutant.seed), 1.0, set[float]()
     while _WEAKEST <= strength <= _STRONGEST and strength not in tried:
         tried.add(strength)

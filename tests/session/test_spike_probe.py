@@ -189,6 +189,28 @@ def test_the_turn_of_a_loop_in_which_it_began_is_told(tmp_path):
     assert any("10 times" in line and "in turn 6," in line for line in finding.why)
 
 
+def test_a_gradient_that_jumps_alone_is_looked_into(tmp_path):
+    """Of a parameter that is so small a part of the whole that neither loss nor norm show it."""
+
+    torch.manual_seed(0)
+    net = Net()
+    net.small = nn.Linear(16, 10)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+    generator = torch.Generator().manual_seed(1)
+    with hypocenter.watch(net, out=tmp_path / "run"):
+        for step in range(N):
+            x, y = batch(generator)
+            hidden = net.down(torch.tanh(net.up(x)))
+            side = torch.tanh(net.small(x)) * (1e-2 if step == AT else 1e-6)
+            optimizer.zero_grad()
+            F.cross_entropy(hidden + side, y).backward()
+            optimizer.step()
+
+    (finding,) = findings(tmp_path / "run")
+    assert (finding.step, finding.op) == (AT, "aten.mul.Tensor")
+    assert any("the norm of the gradient of small." in line for line in finding.why)
+
+
 def hard(net, x, y):
     """Every label is the least likely one: nothing is wrong but the batch is hard."""
     with torch.no_grad():

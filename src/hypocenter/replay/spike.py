@@ -37,7 +37,7 @@ class Spike:
     """What jumped at a step."""
 
     base: Evidence  # what is known of the step without a replay
-    of: str  # LOSS or GRADIENT
+    of: str  # LOSS, GRADIENT, or the name of the parameter whose gradient it is
     jump: Jump
     scale: float  # loss scale of the step; 1.0 without one
     microbatches: Sequence[Microbatch]
@@ -94,13 +94,17 @@ class _Look:
     ) -> None:
         self._usual, self._modes, self._tracing, self._names = owner.usual, owner.modes, owner._tracing, names
         self._replayer, self._spike, self._microbatch = replayer, spike, microbatch
-        self._parameters = [p for _, p in replayer.parameters(names)]
+        self._parameters = [p for name, p in replayer.parameters(names) if spike.of in (LOSS, GRADIENT, name)]
+        self._is_of_one = spike.of not in (LOSS, GRADIENT)
         self._amplifying: dict[int, bool] = {}
 
     def outcome(self) -> Outcome | None:
         """What is proven of it."""
         spike = self._spike
         tracer, replayed = self._tracing.run_sized(self._microbatch, scale=spike.scale, judge=self._judge)
+        if self._is_of_one:
+            named = zip(self._replayer.parameters(self._names), replayed.grads, strict=True)
+            replayed = replace(replayed, grads=[grad for (name, _), grad in named if name == spike.of])
         now = self._size(replayed)
         middle = math.sqrt(now * spike.jump.usual)  # between both: what is below it did not jump
         if not now > spike.jump.limit and len(spike.microbatches) == 1:
@@ -129,7 +133,7 @@ class _Look:
 
         evidence = samples.named(evidence, rows, n_rows, is_sound)
         few = len(evidence.samples) <= max(1, n_rows // samples.SMALL_PART)
-        if not (evidence.samples_confirmed and few):
+        if not (evidence.samples_confirmed and few) or (self._is_of_one and evidence.origin is None):
             evidence = replace(evidence, samples=(), samples_confirmed=None)
         if evidence.origin is None and evidence.leaf is None and not evidence.samples:
             return None

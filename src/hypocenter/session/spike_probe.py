@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from hypocenter.config import Config
+from hypocenter.detect.rises import Rises
 from hypocenter.detect.spikes import Jump, Series
 from hypocenter.diagnose.evidence import Evidence
 from hypocenter.replay.case import Case, Outcome
@@ -44,6 +45,7 @@ class SpikeProbe:
         self._n_looks: Counter[str] = Counter()  # steps of each
         self._is_on, self._now = config.replay and config.audit != "never", now
         self._series: dict[tuple[str, str], Series] = {}  # by optimizer and what it is of
+        self._rises: dict[str, Rises] = {}  # by optimizer
         self._began: float | None = None
         self._spent_s = 0.0
         self._n_left, self._since = _AT_ONCE, 0
@@ -75,6 +77,7 @@ class SpikeProbe:
         return None
 
     def _jump(self, check: Check, scale: float | None) -> tuple[str, Jump] | None:
+        """The jump of the loss, of the gradient's norm, or of the gradient of one parameter; and what it is of."""
         found: list[tuple[str, Jump]] = []
         for of, value in ((LOSS, check.mean_loss(scale)), (GRADIENT, check.total_norm)):
             if value is None:
@@ -82,7 +85,8 @@ class SpikeProbe:
             series = self._series.setdefault((check.key, of), Series())
             if (jump := series.add(value)) is not None:
                 found.append((of, jump))
-        return found[0] if found else None
+        rise = self._rises.setdefault(check.key, Rises()).add(check.grad_norms) if self._is_on else None
+        return found[0] if found else rise
 
     def _into(self, key: str, found: tuple[str, Jump], case: Case, base: Callable[[Case], Evidence]) -> Outcome | None:
         if case.step - self._since >= _REGAINED:

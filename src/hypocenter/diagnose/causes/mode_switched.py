@@ -20,7 +20,7 @@ from __future__ import annotations
 from hypocenter.diagnose.evidence import Evidence, Verdict
 from hypocenter.diagnose.numbers import counted, short
 from hypocenter.diagnose.rulings import fact
-from hypocenter.diagnose.spike_words import jumped
+from hypocenter.diagnose.spike_words import jumped, what_jumped
 from hypocenter.diagnose.verdicts import cause
 
 
@@ -37,6 +37,6 @@ def decide(evidence: Evidence) -> Verdict | None:
         cause="mode-switched",
         confidence="proven",
         title=f"{module}{more} ran in {mode} mode, in the steps before in {other} mode",
-        why=(jumped(evidence), f"done again in {other} mode, {evidence.facts.get('of', 'the loss')} is {short(without)}"),
+        why=(jumped(evidence), f"done again in {other} mode, {what_jumped(evidence)} is {short(without)}"),
         advice="call model.train() before the training step",
     )
