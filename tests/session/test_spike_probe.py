@@ -151,6 +151,66 @@ def test_under_a_loss_scaler_that_grows_the_scale_is_not_taken_for_a_gain(tmp_pa
     assert (finding.step, finding.op) == (AT, "aten.div.Tensor")
 
 
+def test_a_mode_that_was_switched_is_named(tmp_path):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(16, 8), nn.BatchNorm1d(8, momentum=0.0), nn.Linear(8, 1))
+    with torch.no_grad():
+        net[0].weight.mul_(100)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
+    generator = torch.Generator().manual_seed(1)
+    with hypocenter.watch(net, out=tmp_path / "run"):
+        for step in range(N):
+            net.train(step != AT)
+            optimizer.zero_grad()
+            (net(batch(generator)[0]) - 1).square().mean().backward()
+            optimizer.step()
+
+    (finding,) = findings(tmp_path / "run")
+    assert (finding.step, finding.cause, finding.severity) == (AT, "mode-switched", "warning")
+    assert "evaluation mode" in finding.title
+
+
+def test_the_turn_of_a_loop_in_which_it_began_is_told(tmp_path):
+    torch.manual_seed(0)
+    net = nn.Linear(16, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-6)
+    generator = torch.Generator().manual_seed(1)
+    with hypocenter.watch(net, out=tmp_path / "run"):
+        for step in range(N):
+            h = x = net(batch(generator)[0])
+            for turn in range(10):
+                h = h * (40.0 if step == AT and turn > 5 else 0.5) + x
+            optimizer.zero_grad()
+            h.square().mean().backward()
+            optimizer.step()
+
+    (finding,) = findings(tmp_path / "run")
+    assert (finding.step, finding.op) == (AT, "aten.mul.Tensor")
+    assert any("10 times" in line and "in turn 6," in line for line in finding.why)
+
+
+def test_a_gradient_that_jumps_alone_is_looked_into(tmp_path):
+    """Of a parameter that is so small a part of the whole that neither loss nor norm show it."""
+
+    torch.manual_seed(0)
+    net = Net()
+    net.small = nn.Linear(16, 10)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+    generator = torch.Generator().manual_seed(1)
+    with hypocenter.watch(net, out=tmp_path / "run"):
+        for step in range(N):
+            x, y = batch(generator)
+            hidden = net.down(torch.tanh(net.up(x)))
+            side = torch.tanh(net.small(x)) * (1e-2 if step == AT else 1e-6)
+            optimizer.zero_grad()
+            F.cross_entropy(hidden + side, y).backward()
+            optimizer.step()
+
+    (finding,) = findings(tmp_path / "run")
+    assert (finding.step, finding.op) == (AT, "aten.mul.Tensor")
+    assert any("the norm of the gradient of small." in line for line in finding.why)
+
+
 def hard(net, x, y):
     """Every label is the least likely one: nothing is wrong but the batch is hard."""
     with torch.no_grad():

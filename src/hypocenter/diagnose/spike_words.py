@@ -10,8 +10,16 @@ from hypocenter.diagnose.rulings import fact
 def jumped(evidence: Evidence) -> str:
     """ "the loss is 9.8, 4.7 times what was usual"."""
     now, usual = fact(evidence, "now") or 0.0, fact(evidence, "usual") or 1.0
-    of = "the gradient's norm" if evidence.facts.get("of") == "the gradient" else "the loss"
+    of = what_jumped(evidence)
     return f"{of} is {short(now)}, {times(abs(now) / usual)} what was usual"
+
+
+def what_jumped(evidence: Evidence) -> str:
+    """The loss, the gradient's norm, or that of one parameter."""
+    of = str(evidence.facts.get("of", "the loss"))
+    if of == "the loss":
+        return of
+    return "the gradient's norm" if of == "the gradient" else f"the norm of the gradient of {of}"
 
 
 def times(factor: float) -> str:

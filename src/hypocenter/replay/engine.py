@@ -180,6 +180,16 @@ class Replayer:
                     found.append((f"batch{name}" if event.module is not None else f"loss input{name}", tensor))
         return found
 
+    def modes(self, microbatch: Microbatch) -> dict[torch.nn.Module, bool]:
+        """Which modules of its calls a replay has in training mode."""
+        found: dict[torch.nn.Module, bool] = {}
+        for _, event in self._tape.slice(microbatch):
+            module = event.module
+            if module is not None:
+                is_other = event.training is not None and module.training != event.training
+                found.update((m, bool(event.training) if is_other else m.training) for m in module.modules())
+        return found
+
     def run(
         self,
         microbatch: Microbatch,

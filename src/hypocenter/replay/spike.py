@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from hypocenter.replay.case import Outcome
 from hypocenter.replay.engine import Replayed, Replayer
 from hypocenter.replay.gains import Suspect, Usual, is_amplifying, large_inputs, largest_read, suspects
 from hypocenter.replay.impossible import ReplayImpossible
+from hypocenter.replay.modes import Modes, turned
 from hypocenter.replay.preparation import Preparation
 from hypocenter.replay.tracing import Tracing
 from hypocenter.tap.gains import Sized, SizeTracer
@@ -35,7 +37,7 @@ class Spike:
     """What jumped at a step."""
 
     base: Evidence  # what is known of the step without a replay
-    of: str  # LOSS or GRADIENT
+    of: str  # LOSS, GRADIENT, or the name of the parameter whose gradient it is
     jump: Jump
     scale: float  # loss scale of the step; 1.0 without one
     microbatches: Sequence[Microbatch]
@@ -47,7 +49,7 @@ class SpikeReplay:
     def __init__(self, replayer: Replayer, names: NameMap, preparation: Preparation | None = None) -> None:
         self._replayer, self._names, self._preparation = replayer, names, preparation
         self._tracing = Tracing(replayer, names)
-        self.usual = Usual()
+        self.usual, self.modes = Usual(), Modes()
 
     def learn(self, microbatch: Microbatch, scale: float) -> None:
         """Take in a micro-batch of a healthy step.
@@ -56,6 +58,7 @@ class SpikeReplay:
             ReplayImpossible: with the reason.
         """
         self.usual.learn(self._tracing.run_sized(microbatch, scale=scale)[0].sized)
+        self.modes.learn(self._replayer.modes(microbatch))
 
     def investigate(self, spike: Spike) -> Outcome | None:
         """Where the jump began, and in which samples; None: neither is proven.
@@ -89,15 +92,19 @@ class _Look:
     def __init__(
         self, owner: SpikeReplay, replayer: Replayer, names: NameMap, spike: Spike, microbatch: Microbatch
     ) -> None:
-        self._usual, self._tracing = owner.usual, owner._tracing
+        self._usual, self._modes, self._tracing, self._names = owner.usual, owner.modes, owner._tracing, names
         self._replayer, self._spike, self._microbatch = replayer, spike, microbatch
-        self._parameters = [p for _, p in replayer.parameters(names)]
+        self._parameters = [p for name, p in replayer.parameters(names) if spike.of in (LOSS, GRADIENT, name)]
+        self._is_of_one = spike.of not in (LOSS, GRADIENT)
         self._amplifying: dict[int, bool] = {}
 
     def outcome(self) -> Outcome | None:
         """What is proven of it."""
         spike = self._spike
         tracer, replayed = self._tracing.run_sized(self._microbatch, scale=spike.scale, judge=self._judge)
+        if self._is_of_one:
+            named = zip(self._replayer.parameters(self._names), replayed.grads, strict=True)
+            replayed = replace(replayed, grads=[grad for (name, _), grad in named if name == spike.of])
         now = self._size(replayed)
         middle = math.sqrt(now * spike.jump.usual)  # between both: what is below it did not jump
         if not now > spike.jump.limit and len(spike.microbatches) == 1:
@@ -108,6 +115,8 @@ class _Look:
             spike.base, microbatch=self._microbatch.number, replayed=True, reproduced=True,
             facts={"of": spike.of, "now": spike.jump.value, "usual": spike.jump.usual, "n_traces": self._usual.n},
         )  # fmt: skip
+        if (switched := self._switched(evidence, middle)) is not None:
+            return Outcome(evidence=switched)
         suspect = next(iter(self._suspects(tracer, replayed)), None)
         rows: tuple[int, ...] = ()
         n_rows = samples.batch_size(self._replayer.batch_tensors(self._microbatch))
@@ -124,12 +133,26 @@ class _Look:
 
         evidence = samples.named(evidence, rows, n_rows, is_sound)
         few = len(evidence.samples) <= max(1, n_rows // samples.SMALL_PART)
-        if not (evidence.samples_confirmed and few):
+        if not (evidence.samples_confirmed and few) or (self._is_of_one and evidence.origin is None):
             evidence = replace(evidence, samples=(), samples_confirmed=None)
         if evidence.origin is None and evidence.leaf is None and not evidence.samples:
             return None
         remedy = samples.remedy(evidence)
         return Outcome(evidence=replace(evidence, remedies=(remedy,) if remedy else ()), node=node)
+
+    def _switched(self, evidence: Evidence, middle: float) -> Evidence | None:
+        """Evidence of modules in another mode than usual, without which it does not jump."""
+        modes = self._replayer.modes(self._microbatch)
+        switched = self._modes.switched(modes)
+        if not switched:
+            return None
+        with contextlib.suppress(RuntimeError):
+            without = self._size(self._replayer.run(self._microbatch, self._parameters, around=turned(switched)))
+            if without < middle:
+                facts = {"n_switched": len(switched), "switched": self._names.module_name(switched[0]) or "the model"}
+                mode = "training" if modes[switched[0]] else "evaluation"
+                return replace(evidence, facts={**evidence.facts, **facts, "mode": mode, "without": without})
+        return None
 
     def _judge(self, tracer: SizeTracer, each: Sized, node: Node) -> bool:
         """Whether an operator may have begun it: what it read is as usual, and what it gave is not."""
@@ -172,6 +195,9 @@ class _Look:
             facts["usual_size"] = 2.0**known.highest
             if each.n_read > 2 * known.n_read:
                 facts |= {"n_read": each.n_read, "usual_n_read": known.n_read}
+        n_times = tracer.n_times(each)
+        if n_times > 1 and suspect.producer >= 0:
+            facts |= {"nth": each.key[-1], "n_times": n_times}
         level = 2.0 ** (octave - suspect.above / 2)
         if suspect.producer < 0:
             leaf, values = tracer.leaves[-1 - suspect.producer], tracer.held[suspect.producer]

@@ -7,9 +7,11 @@ spent on it is within FREE_S or SHARE of the time since the first step.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 
 from hypocenter.config import Config
+from hypocenter.detect.rises import Rises
 from hypocenter.detect.spikes import Jump, Series
 from hypocenter.diagnose.evidence import Evidence
 from hypocenter.replay.case import Case, Outcome
@@ -38,9 +40,12 @@ class SpikeProbe:
         preparation: Preparation | None = None,
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._replays = SpikeReplay(replayer, names, preparation)
+        self._made = lambda: SpikeReplay(replayer, names, preparation)
+        self._replays: dict[str, SpikeReplay] = {}  # by optimizer: a model is used otherwise in the step of another
+        self._n_looks: Counter[str] = Counter()  # steps of each
         self._is_on, self._now = config.replay and config.audit != "never", now
         self._series: dict[tuple[str, str], Series] = {}  # by optimizer and what it is of
+        self._rises: dict[str, Rises] = {}  # by optimizer
         self._began: float | None = None
         self._spent_s = 0.0
         self._n_left, self._since = _AT_ONCE, 0
@@ -59,8 +64,8 @@ class SpikeProbe:
             return None
         try:
             if jump is not None:
-                return self._into(jump, case, base)
-            self._learn(case)
+                return self._into(check.key, jump, case, base)
+            self._learn(check.key, case)
             self._n_failed = 0
         except ReplayImpossible:
             self._fail()
@@ -72,6 +77,7 @@ class SpikeProbe:
         return None
 
     def _jump(self, check: Check, scale: float | None) -> tuple[str, Jump] | None:
+        """The jump of the loss, of the gradient's norm, or of the gradient of one parameter; and what it is of."""
         found: list[tuple[str, Jump]] = []
         for of, value in ((LOSS, check.mean_loss(scale)), (GRADIENT, check.total_norm)):
             if value is None:
@@ -79,25 +85,33 @@ class SpikeProbe:
             series = self._series.setdefault((check.key, of), Series())
             if (jump := series.add(value)) is not None:
                 found.append((of, jump))
-        return found[0] if found else None
+        rise = self._rises.setdefault(check.key, Rises()).add(check.grad_norms) if self._is_on else None
+        return found[0] if found else rise
 
-    def _into(self, found: tuple[str, Jump], case: Case, base: Callable[[Case], Evidence]) -> Outcome | None:
+    def _into(self, key: str, found: tuple[str, Jump], case: Case, base: Callable[[Case], Evidence]) -> Outcome | None:
         if case.step - self._since >= _REGAINED:
             self._n_left, self._since = min(_AT_ONCE, self._n_left + 1), case.step
         if not self._n_left:
             return None
         self._n_left -= 1
         of, jump = found
-        return self._replays.investigate(
+        return self._of(key).investigate(
             Spike(base=base(case), of=of, jump=jump, scale=case.loss_scale or 1.0, microbatches=case.microbatches)
         )
 
-    def _learn(self, case: Case) -> None:
-        if not self._is_due(case.step):
+    def _of(self, key: str) -> SpikeReplay:
+        if key not in self._replays:
+            self._replays[key] = self._made()
+        return self._replays[key]
+
+    def _learn(self, key: str, case: Case) -> None:
+        n = self._n_looks[key]
+        self._n_looks[key] += 1
+        if not self._is_due(n):
             return
         began = self._now()
         try:
-            self._replays.learn(case.microbatches[-1], case.loss_scale or 1.0)
+            self._of(key).learn(case.microbatches[-1], case.loss_scale or 1.0)
         finally:
             self._spent_s += self._now() - began
 

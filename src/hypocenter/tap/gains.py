@@ -78,6 +78,10 @@ class SizeTracer(OpTracer):
         self._counts.clear()
         self._places.clear()
 
+    def n_times(self, each: Sized) -> int:
+        """How often the same operator ran at the same place."""
+        return self._counts.get(each.key[:-1], -1) + 1
+
     def settle(self) -> None:
         """Bring all sizes to the host, in one transfer for each device."""
         for device in {size.device for *_, size, _ in self._sizes}:

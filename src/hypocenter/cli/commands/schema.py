@@ -25,6 +25,7 @@ ANSWERS = {
     "error": "hypocenter.cli.entry:ErrorAnswer",
     "headroom": "hypocenter.report.headroom.json:Headroom",
     "isolation": "hypocenter.compare.isolation.isolated:Isolation",
+    "spikes": "hypocenter.diagnose.spike_list:Answer",
     "values": "hypocenter.compare.values.measured:Values",
     "weights": "hypocenter.compare.weights.diff:WeightsComparison",
 }

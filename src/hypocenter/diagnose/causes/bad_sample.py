@@ -20,7 +20,7 @@ from hypocenter.diagnose import why
 from hypocenter.diagnose.evidence import Evidence, Verdict
 from hypocenter.diagnose.numbers import listed
 from hypocenter.diagnose.rulings import fact
-from hypocenter.diagnose.spike_words import jumped, sizes, times
+from hypocenter.diagnose.spike_words import jumped, sizes, times, what_jumped
 from hypocenter.diagnose.verdicts import cause
 
 
@@ -41,7 +41,7 @@ def decide(evidence: Evidence) -> Verdict | None:
     return Verdict(
         cause="bad-sample",
         confidence="proven",
-        title=f"{who} {evidence.facts.get('of', 'the loss')} jump",
+        title=f"{who} {what_jumped(evidence)} jump",
         why=(jumped(evidence), *held),
         limit=usual,
         actual=size,

@@ -42,7 +42,7 @@ def decide(evidence: Evidence) -> Verdict | None:
         cause="exploding-gain",
         confidence="proven" if usual else "likely",
         title=f"{subject(origin)} gives values {times(factor or 0.0)} larger {over}",
-        why=(jumped(evidence), *sizes(evidence), *_operands(evidence), *_terms(evidence)),
+        why=(jumped(evidence), *sizes(evidence), *_operands(evidence), *_terms(evidence), *_nth(evidence)),
         limit=usual,
         actual=size,
         advice="look at its operands: a divisor, a root or a temperature near zero needs a bound",
@@ -66,3 +66,11 @@ def _terms(evidence: Evidence) -> tuple[str, ...]:
     if n_read is None or usual is None:
         return ()
     return (f"it read {n_read:,.0f} values, usually at most {usual:,.0f}",)
+
+
+def _nth(evidence: Evidence) -> tuple[str, ...]:
+    """Of a line in a loop, such as a recurrence: in which turn."""
+    nth, n = fact(evidence, "nth"), fact(evidence, "n_times")
+    if nth is None or n is None:
+        return ()
+    return (f"the line ran {n:.0f} times in this micro-batch; it began in turn {nth:.0f}, counted from 0",)
