@@ -1,4 +1,4 @@
-"""FSDP2 after a replay: what one that broke off left behind is put back, and what a forward gathered without a backward.
+"""FSDP2 after a replay: what one that broke off left is put back, and what a forward gathered without a backward.
 
 A whole one leaves its state as it was, but for modules that its backward did not reach: they would compute on with the
 parameters of before the update.

@@ -22,6 +22,7 @@ class Check:
     newly_dead: list[str] = field(default_factory=list)  # gradient exactly 0, and was not at the step before
     peaks: dict[str, float] = field(default_factory=dict)
     """By parameter the largest magnitude, of gradients that were changed before this arrived; inf or NaN if one was."""
+    unclipped: Check | None = None  # of the same gradients before the program clipped them to a norm
     ahead: Check | None = None  # of gradients that other optimizers are going to use after this update
 
     @property

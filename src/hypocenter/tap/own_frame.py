@@ -244,7 +244,9 @@ class _Told:
     def update_hearers(self) -> None:
         """Who is to be asked at a call."""
         begins = [each.begin for each in self.hearers if not each.is_mute]
-        self._globals[self._name] = (begins[0] if len(begins) == 1 else _AllOf(begins, self._places)) if begins else None
+        self._globals[self._name] = (
+            (begins[0] if len(begins) == 1 else _AllOf(begins, self._places)) if begins else None
+        )
 
 
 _listening: list[_Told] = []

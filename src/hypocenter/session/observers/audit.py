@@ -25,6 +25,7 @@ from hypocenter.detect import law_rows as law
 from hypocenter.formats import FORMATS
 from hypocenter.nouns import Reading, replace
 from hypocenter.replay.impossible import ReplayImpossible
+from hypocenter.session.check import Check
 from hypocenter.session.events import ContextT, Observer, Update
 from hypocenter.session.framework import Framework
 from hypocenter.session.observers.optimizer_rows import count_row, number_row
@@ -155,7 +156,11 @@ class Audit(Observer[ContextT]):
 
     def before_clip(self, parameters: Sequence[Any]) -> None:
         """What comes may be brought to a norm."""
-        self._is_clipped, self._unclipped = True, check.total_norm
+        self._is_clipped = True
+
+    def seen_before_clip(self, parameters: Sequence[Any], check: Check) -> None:
+        """Its norm then."""
+        self._unclipped = check.total_norm
 
     def before_update(self, update: Update) -> None:
         """The step is complete, and the parameters are still those that it started from."""
