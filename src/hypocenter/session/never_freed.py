@@ -1,6 +1,6 @@
 """Keeps objects for good, also past the end of the interpreter, which empties all modules.
 
-A process group that is freed waits for its work: in gloo as long as a collective may take, and of a rank that is gone or
+A process group that is freed waits for its work, in gloo as long as a collective may take: where a rank is gone or
 stuck that is long.
 """
 

@@ -15,8 +15,8 @@ from hypocenter.session.check import Check, Judge, scalar_reading
 from hypocenter.session.scalars import Scalar
 from hypocenter.summary.reducers.torch_float64 import in_float64
 from hypocenter.tap.clock import Clock
-from hypocenter.tap.flat_parameters import is_flat, originals, unfolded
 from hypocenter.tap.extremes import largest
+from hypocenter.tap.flat_parameters import is_flat, originals, unfolded
 from hypocenter.tap.gradients import (
     NormReader,
     are_plain,

@@ -52,7 +52,7 @@ def _have_met(timeout_s: float) -> bool:
 
 
 def _close() -> None:
-    """What has the last reference to a group waits for its work: that is this thread, of which nobody waits for more."""
+    """What lets go of a group last waits for its work: that is this thread, for which nobody waits."""
     with contextlib.suppress(Exception):
         groups = _groups()
         torch.distributed.destroy_process_group()
