@@ -17,9 +17,8 @@ def count_on_ranks(feature: str, level: str, n_steps: int = N_STEPS) -> Count:
     """What rank 0 counts of one of `ON_RANKS`."""
     context = multiprocessing.get_context("spawn")
     with TemporaryDirectory() as folder, context.Pool(N_RANKS) as pool:
-        asked = [
-            pool.apply_async(_on_rank, (rank, feature, level, n_steps, f"{folder}/store")) for rank in range(N_RANKS)
-        ]
+        same = feature, level, n_steps, f"{folder}/store"
+        asked = [pool.apply_async(_on_rank, (rank, *same)) for rank in range(N_RANKS)]
         ranks = [each.get(600) for each in asked]
     return ranks[0]
 

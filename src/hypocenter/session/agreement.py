@@ -37,12 +37,12 @@ from hypocenter.replay.jointly import Table
 from hypocenter.replay.own_groups import OwnGroups
 from hypocenter.session.assembly import Assembled, Assembly, StepCount, named, start_most, who_is_silent
 from hypocenter.session.check import scalar_reading
+from hypocenter.session.never_freed import never_freed
 from hypocenter.session.side_thread import SideThread
 from hypocenter.session.tree import Tree
 from hypocenter.session.wire import receive, send
 
 UNHURRIED = timedelta(hours=12)  # nobody waits for it: a rank may evaluate or save for long
-_LEAKED: list[Any] = []  # groups that a thread may still be working for: ending them would wait for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,7 +230,7 @@ class Council:
     def forked(self) -> None:
         """In a forked child: its threads are not here, so nothing may be ended."""
         self._is_wanted = False
-        _LEAKED.append((self._groups, self._assembly, self._under_way))
+        never_freed((self._groups, self._assembly, self._under_way))
         self._groups = self._assembly = self._under_way = None
 
     def _is_there(self, communicates: Callable[[], bool]) -> bool:
@@ -292,7 +292,7 @@ class Council:
         self._groups = self._under_way = self._assembly = None
         is_idle = under_way is None or under_way[0].is_completed()
         if not is_idle or (assembly is not None and not assembly.over.is_set()):
-            _LEAKED.append((groups, under_way, assembly))
+            never_freed((groups, under_way, assembly))  # a thread may still be working for them
 
     # trouble
 
@@ -333,7 +333,7 @@ class Council:
         if self._is_wanted and (self._groups is not None or self._assembly is not None):
             self._say_none(why)
         self._is_wanted = False
-        _LEAKED.append(self._under_way)
+        never_freed(self._under_way)
         self._let_go()
 
     def _say_none(self, why: str) -> None:

@@ -244,9 +244,8 @@ class _Told:
     def update_hearers(self) -> None:
         """Who is to be asked at a call."""
         begins = [each.begin for each in self.hearers if not each.is_mute]
-        self._globals[self._name] = (
-            (begins[0] if len(begins) == 1 else _AllOf(begins, self._places)) if begins else None
-        )
+        several = _AllOf(begins, self._places) if len(begins) > 1 else None
+        self._globals[self._name] = several or next(iter(begins), None)
 
 
 _listening: list[_Told] = []

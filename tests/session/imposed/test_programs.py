@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,20 @@ def recorded(
 
 def rates(run: RecordedRun) -> list[float | None]:
     return [record.lr for rank, record in run.step_records() if rank == 0]
+
+
+@pytest.mark.parametrize("kind", ["alone", "pending"])
+def test_a_rank_that_stops_waits_for_no_rank_that_is_stuck(tmp_path: Path, kind: str) -> None:
+    options = ("--stop-after-step", "3", "--agree-timeout-s", "2")
+
+    done, folder = recorded(tmp_path, *TORCHRUN, str(HERE / "stuck.py"), kind, options=options)
+
+    step, left = (tmp_path / "rank-0").read_text().split()
+    assert (step, (tmp_path / "rank-1").read_text()[0]) == ("3", "1")
+    assert time.time() - float(left) < 60  # gloo itself would wait for half an hour
+    assert "stopped after step 3, as asked for" in done.stderr
+    assert "closing signal SIGTERM" not in done.stderr  # torchrun had to end none
+    assert [record.step for rank, record in open_run(folder).step_records() if rank == 0] == [0, 1, 2, 3]
 
 
 def test_a_transformers_trainer_with_workers_is_stopped_and_keeps_its_schedule(tmp_path: Path) -> None:
