@@ -87,8 +87,8 @@ def exact(tensors: list[Tensor]) -> None:
 
 CONTENDERS: dict[str, Callable[[list[Tensor]], None]] = {
     "vector_norm": norm, "fields": fields, "min": _sweep(torch.amin), "max": _sweep(torch.amax),
-    "sum": _sweep(torch.sum), "to float32": _sweep(Tensor.float),
-    "reducer": reducer, "isfinite": naive, "chain": chain, "exact": exact,
+    "sum": _sweep(torch.sum), "to float32": _sweep(Tensor.float), "reducer": reducer, "isfinite": naive,
+    "chain": chain, "exact": exact,
 }  # fmt: skip
 
 

@@ -215,6 +215,36 @@ print(json.dumps(torch_facts.switches()["npu.conv.allow_hf32"]))
     assert done.stdout.splitlines()[1] == "true"
 
 
+def test_a_sketch_takes_few_kernels_and_bounded_memory_whatever_the_tensor():
+    program = """
+import npu_backend; npu = npu_backend.begin()
+import torch
+from hypocenter.summary.reducers.torch_sketch import sketch_of
+from hypocenter.summary.reducers.torch_small_sketch import small_sketches
+torch.set_num_threads(1)
+n = (1 << 24) + 1000  # two blocks, and a third that is not full
+flat = torch.empty(n, dtype=torch.bfloat16, device="npu").fill_(1.0)
+square = flat[:1 << 24].view(4, 1024, 64, 64)
+for precision in ("highest", "medium"):
+    torch.set_float32_matmul_precision(precision)
+    for tensor in (flat, flat[1:], square.view(4096, 4096), square.transpose(1, 2), flat.view(torch.int16)):
+        for sketch in (sketch_of, lambda t: small_sketches([t])[0]):
+            before = npu.memory_allocated()
+            npu.reset_peak_memory_stats()
+            with npu_backend.Syncs() as counted:
+                made = sketch(tensor)
+            print(precision, counted.n, counted.n_kernels, (npu.max_memory_allocated() - before) >> 20)
+"""
+    done = python("-c", f"import sys; sys.path.insert(0, {str(HERE)!r}){program}")
+    told = [line.split() for line in done.stdout.splitlines()]
+
+    assert len(told) == 20
+    for precision, n_syncs, n_kernels, mib in told:
+        assert int(n_syncs) == 0
+        assert int(n_kernels) <= 3 * (55 if precision == "highest" else 75)  # a block
+        assert int(mib) <= (120 if precision == "highest" else 180)  # of a tensor of 32 MiB, and of one of 32 GiB
+
+
 def test_what_is_launched_on_a_device_has_an_npu_kernel():
     program = """
 import npu_backend; npu_backend.begin()

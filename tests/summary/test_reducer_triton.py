@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -47,6 +48,17 @@ def test_the_kernels_compile_for_devices_and_are_exact_there(tmp_path: Path) -> 
 
     assert [line for line in told if not line.endswith(" ok")] == []
     assert len(told) == 12
+
+
+@needs_triton
+@pytest.mark.slow
+def test_what_is_checked_on_a_gpu_is_as_expected_in_the_interpreter() -> None:
+    rows = [json.loads(line) for line in run("-m", "bench.gpu.summaries", "cpu", TRITON_INTERPRET="1").splitlines()]
+
+    assert {row["what"] for row in rows if row["is_ok"]} == {
+        "all fields, and the CPU's", "a sample's, and torch's operators'", "failures of Triton",
+    }  # fmt: skip
+    assert [row for row in rows if row["is_ok"] is False] == []
 
 
 class Broken:

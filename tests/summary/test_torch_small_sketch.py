@@ -1,16 +1,18 @@
 """The small sketch is a corner of the whole one, and linear."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hypocenter.summary.reducers import torch_small_sketch
+from hypocenter.summary.reducers import torch_signs
 from hypocenter.summary.reducers.torch_signs import block_elements
 from hypocenter.summary.reducers.torch_sketch import sketch_of
 from hypocenter.summary.reducers.torch_small_sketch import SMALL, small_sketches
-from hypocenter.summary.sketch import K
+from hypocenter.summary.sketch import K, Placement
+from hypocenter.summary.sketch import sketch as numpy_sketch
 
 
 @settings(max_examples=60, deadline=None)
@@ -96,7 +98,7 @@ def test_blocks_are_sized_for_devices(monkeypatch) -> None:
     counts = []
     for kind in ("cpu", "cuda"):
         n_elements = block_elements(torch.device(kind))
-        monkeypatch.setattr(torch_small_sketch, "block_elements", lambda _, n=n_elements: n)
+        monkeypatch.setattr(torch_signs, "block_elements", lambda _, n=n_elements: n)
         small_sketches([values])  # its signs are made once
         with Counting() as counting:
             small_sketches([values])
@@ -104,3 +106,31 @@ def test_blocks_are_sized_for_devices(monkeypatch) -> None:
 
     assert counts[0] > 32
     assert counts[1] <= 6
+
+
+VIEWS = {
+    "vector": lambda x: x[3:-5].reshape(-1),
+    "part of a vector": lambda x: x[5:],
+    "strided vector": lambda x: x[::3],
+    "transposed": lambda x: x[:6000].view(60, 100).T,
+    "three": lambda x: x[:6000].view(10, 20, 30),
+    "permuted": lambda x: x[:6000].view(10, 20, 30).permute(2, 0, 1),
+    "narrow": lambda x: x[:, None],
+    "a row each": lambda x: x[:6000].view(1, 1, -1),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_blocks_of_any_size_give_the_same(monkeypatch, view: str, dtype: torch.dtype) -> None:
+    values = VIEWS[view](torch.randint(-9, 9, (6400,), generator=torch.Generator().manual_seed(1)).to(dtype))
+    shape = (2 * values.shape[0] + 77, *values.shape[1:])
+    places = [None, Placement(shape=shape, offset=(values.shape[0] + 5, *[0] * (values.ndim - 1)))]
+    expected = [numpy_sketch(values.float().numpy(), place).tolist() for place in places]
+
+    for n in (64, 64 * 7, 1 << 20):
+        monkeypatch.setattr(torch_signs, "block_elements", lambda _, n=n: n)
+        assert [sketch_of(values, place).tolist() for place in places] == expected
+        (small,) = small_sketches([values])
+        assert small is not None
+        assert small.tolist() == np.reshape(expected[0], (K, K))[:SMALL, :SMALL].reshape(-1).tolist()

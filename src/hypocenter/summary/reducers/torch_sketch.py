@@ -7,15 +7,16 @@ import functools
 import torch
 from torch import Tensor
 
-from hypocenter.summary.reducers.torch_signs import block_elements, times_signs
+from hypocenter.summary.reducers.torch_signs import blocks_of, times_signs
 from hypocenter.summary.reducers.torch_values import local_values
 from hypocenter.summary.sketch import (
     COLUMN_SEED,
     LARGEST,
     ROW_SEED,
+    WIDTH,
     K,
+    MatrixPlace,
     Placement,
-    as_matrix,
     hashed,
     matrix_place,
     row_numbers,
@@ -38,20 +39,22 @@ def sketch_of(t: Tensor, place: Placement | None = None) -> Tensor:
     if place and len(place.shape) < values.ndim and t.is_complex():
         place = Placement(shape=(*place.shape, 2), offset=(*place.offset, 0))
     starts = matrix_place(tuple(values.shape), place)
-    matrix = as_matrix(values, starts)
     exact_in_float32 = values.dtype is torch.bool or values.dtype.itemsize < 4 or values.dtype is torch.float32
     wide = torch.float32 if exact_in_float32 else torch.float64
     with torch.no_grad(), torch.autocast(values.device.type, enabled=False):
-        return _product(matrix, row_numbers(starts, _arange(values.device)), starts.column, wide)
+        return _product(values, starts, wide)
 
 
-def _product(matrix: Tensor, rows: Tensor, column: int, wide: torch.dtype) -> Tensor:
-    columns = _signs(_arange(matrix.device)(matrix.shape[1]) + column, COLUMN_SEED).to(wide)
-    total = torch.zeros((K, K), dtype=wide, device=matrix.device)
-    step = max(1, block_elements(matrix.device) // max(1, matrix.shape[1]))
-    for first in range(0, matrix.shape[0], step):
-        block = matrix[first : first + step].to(wide).nan_to_num(0.0, 0.0, 0.0).clamp(-LARGEST, LARGEST)
-        total += times_signs(times_signs(block, columns).T, _signs(rows[first : first + step], ROW_SEED).to(wide)).T
+def _product(values: Tensor, starts: MatrixPlace, wide: torch.dtype) -> Tensor:
+    arange = _arange(values.device)
+    columns = _signs(arange(values.shape[-1] if values.ndim > 1 else WIDTH) + starts.column, COLUMN_SEED).to(wide)
+    rows = row_numbers(starts, arange) if len(starts.size) > 1 else None
+    total = torch.zeros((K, K), dtype=wide, device=values.device)
+    for first, block in blocks_of(values, starts):
+        last = first + block.shape[0]
+        numbers = arange(last - first) + (first + starts.offset[0]) if rows is None else rows[first:last]
+        finite = block.to(wide).nan_to_num(0.0, 0.0, 0.0).clamp(-LARGEST, LARGEST)
+        total += times_signs(times_signs(finite, columns).T, _signs(numbers, ROW_SEED).to(wide)).T
     return total.to(torch.float32).reshape(-1)
 
 
