@@ -226,7 +226,8 @@ class Tape:
         event.kwargs = replace_tensors(kwargs, keep) if kwargs else {}
         event.lent = [each if is_trainable_leaf(each.tensor) else each.of(keep) for each in event.lent]
         event.needs = tuple(needs)
-        self._kept_bytes += self._bytes_beside(event)
+        if event.handed or event.was is not None:
+            self._kept_bytes += self._bytes_beside(event)
         if written is not None:
             result = written.tensor
             self._writers[storage_of(result)] = self._n_slots
@@ -312,10 +313,9 @@ class Tape:
             self.leaves.setdefault(id(tensor), tensor)
             return tensor
         self._kept_bytes += _bytes_of(tensor)
-        with torch.enable_grad():
-            alias = tensor.detach()
-            if tensor.requires_grad:
-                alias.requires_grad_()
+        alias = tensor.detach()
+        if tensor.requires_grad:
+            alias.requires_grad_()
         self._aliases[id(tensor)] = (tensor, alias)
         return alias
 
@@ -370,7 +370,9 @@ class Tape:
 
         A pipeline empties what a stage has sent away, and the loss with it: then it holds one element of anything.
         """
-        if slot is not None and (slot in self._numbers or slot in self._of_emptied):
+        if slot is not None and slot in self._numbers:
+            return self._numbers[slot]
+        if slot is not None and slot in self._of_emptied:
             try:
                 return self._number_at(slot)
             except LookupError:
@@ -590,9 +592,15 @@ def storage_of(tensor: torch.Tensor) -> int:
 
 def _kept(args: Any, keep: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """`replace_tensors`, faster for what loss code mostly passes: a flat tuple of tensors and numbers."""
-    if type(args) is tuple and all(isinstance(a, torch.Tensor) or type(a) in _PLAIN for a in args):
-        return tuple(keep(a) if isinstance(a, torch.Tensor) else a for a in args)
-    return replace_tensors(args, keep)
+    if type(args) is not tuple:
+        return replace_tensors(args, keep)
+    for each in args:
+        if type(each) not in _PLAIN and not isinstance(each, torch.Tensor):
+            return replace_tensors(args, keep)
+    kept: list[Any] = []
+    for each in args:
+        kept.append(each if type(each) in _PLAIN else keep(each))  # noqa: PERF401 (a comprehension is a call)
+    return tuple(kept)
 
 
 def versions_of(tensors: Sequence[torch.Tensor]) -> list[int]:
