@@ -140,7 +140,7 @@ class NormReader:
     def _of_small(self, tensors: Sequence[torch.Tensor]) -> list[float]:
         wide = np.empty(ROW + SMALL)
         found: list[NDArray[np.float64]] = []
-        with torch.no_grad(), np.errstate(over="ignore", invalid="ignore"):
+        with _NoGrad(), np.errstate(over="ignore", invalid="ignore"):
             for begin, end, length, starts in self._rows:
                 row = torch._C._nn.flatten_dense_tensors(tensors[begin:end])  # type: ignore[reportAttributeAccessIssue]
                 values = (row.float() if row.dtype is torch.bfloat16 else row).numpy()
@@ -151,6 +151,19 @@ class NormReader:
                 np.multiply(squares, squares, out=squares)
                 found.append(np.add.reduceat(squares, starts))
         return np.sqrt(found[0] if len(found) == 1 else np.concatenate(found)).tolist()
+
+
+class _NoGrad:
+    """As `torch.no_grad()`, of which a step would notice how many functions it is made of."""
+
+    __slots__ = ("_was_on",)
+
+    def __enter__(self) -> None:
+        self._was_on = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(False)
+
+    def __exit__(self, *_: object) -> None:
+        torch._C._set_grad_enabled(self._was_on)
 
 
 def read_norms(tensors: Sequence[torch.Tensor]) -> list[float] | None:

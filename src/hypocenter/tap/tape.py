@@ -8,6 +8,7 @@ its batch and nothing else.
 
 from __future__ import annotations
 
+import operator
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -98,6 +99,9 @@ class Event:
     def module(self) -> torch.nn.Module | None:
         """The outermost module that was called, or None for an operation in loss code."""
         return self.function if isinstance(self.function, torch.nn.Module) else None
+
+
+_WHY_NOT = operator.attrgetter("why_not")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -330,7 +334,8 @@ class Tape:
     def add(self, microbatch: Microbatch) -> None:
         """Gradients of this one are added up."""
         self.microbatches.append(microbatch)
-        self._kept_bytes += sum(_bytes_of(seed) for seed in microbatch.seeds if seed is not None)
+        for seed in microbatch.seeds:
+            self._kept_bytes += 0 if seed is None else _bytes_of(seed)
         if self.is_full:
             microbatch.seeds = [None] * len(microbatch.seeds)
         self._fill_if_large()
@@ -468,7 +473,7 @@ class Tape:
 
     def why_not(self, roots: list[int | None]) -> str:
         """Why what these slots depend on cannot be done again, or ''."""
-        if self.broken or not any(event.why_not for event in self.events):
+        if self.broken or not any(map(_WHY_NOT, self.events)):
             return self.broken
         made = self.making(*(slot for slot in roots if slot is not None))
         return next((event.why_not for _, event in made if event.why_not), "")
@@ -513,7 +518,7 @@ class Tape:
             position = self._event_of[wanted.pop()]
             if position not in self._spent:
                 self._spent.add(position)
-                wanted.extend(slot for slot in self.events[position].needs if slot in self._with_graph)
+                wanted += self._with_graph.intersection(self.events[position].needs)
 
     def clear(self) -> None:
         """An update has been done: forget everything but what a later backward can still go through.
@@ -552,7 +557,7 @@ class Tape:
 
     def _unspent(self) -> list[Event]:
         """The events whose results somebody still holds with their graph, and what these were made from."""
-        if self.broken:
+        if self.broken or not self.events:
             return []
         alive = {number for ref, number in self._slot_of.values() if number in self._with_graph and ref() is not None}
         needed = self.making(*(n for n in alive if self._event_of[n] not in self._spent))
