@@ -21,19 +21,25 @@ def is_capturing(kind: str | None = None) -> bool:
     torch: Any = sys.modules.get("torch")
     if torch is None or kind in ("cpu", "meta"):
         return False
-    for module in _modules(torch) if kind is None else (vars(torch).get(kind),):
+    if kind is not None:
+        modules = (vars(torch).get(kind),)
+    else:
+        outside = getattr(torch._C, "_get_privateuse1_backend_name", str)()  # npu, once torch_npu is imported
+        modules = _able.get(outside)
+        if modules is None:
+            modules = _modules(torch, outside)
+    for module in modules:
         ask = getattr(module, "is_current_stream_capturing", None)
         if ask is not None and getattr(module, "is_initialized", bool)() and ask():
             return True
     return False
 
 
-def _modules(torch: Any) -> tuple[Any, ...]:
-    outside = getattr(torch._C, "_get_privateuse1_backend_name", str)()  # npu, once torch_npu is imported
-    found = _able.get(outside)
-    if found is None:
-        there = (vars(torch).get(name) for name in ("cuda", "xpu", outside))
-        found = tuple(module for module in there if hasattr(module, "is_current_stream_capturing"))
-        if outside == "privateuseone" or outside in vars(torch):  # else it is named, and to come
-            _able[outside] = found
+def _modules(torch: Any, outside: str) -> tuple[Any, ...]:
+    """Of devices that this build of torch can use and that can capture. `outside`: the backend from another package."""
+    built = (name for name in ("cuda", "xpu", outside) if getattr(torch._C, f"_has_{name}", True))
+    there = (vars(torch).get(name) for name in built)
+    found = tuple(module for module in there if hasattr(module, "is_current_stream_capturing"))
+    if outside == "privateuseone" or outside in vars(torch):  # else it is named, and to come
+        _able[outside] = found
     return found

@@ -33,13 +33,14 @@ class StillShown:
     __slots__ = ("_filters", "_forget")
 
     def __enter__(self) -> None:
-        self._filters = list(warnings.filters)
-        self._forget = [(name, getattr(warnings, name)) for name in _FORGET]
+        self._filters = [*warnings.filters]
+        self._forget: list[Any] = []
         for name in _FORGET:
+            self._forget.append(getattr(warnings, name))
             setattr(warnings, name, _nothing)
 
     def __exit__(self, *_: object) -> None:
-        for name, forget in self._forget:
+        for name, forget in zip(_FORGET, self._forget, strict=True):
             setattr(warnings, name, forget)
         if self._filters != warnings.filters:
             with warnings.catch_warnings():  # they have changed for good

@@ -210,7 +210,7 @@ class Session(Listening, Listener):
 
     def update(self, optimizer: mn.Optimizer) -> Hearing:
         """An optimizer steps."""
-        with self._times.ours():
+        with self._times:
             step, check = self.clock.begin_update(id(optimizer)), self._checked(optimizer)
             finding = self._investigated(check, step, optimizer)
             update = Update(
@@ -223,14 +223,14 @@ class Session(Listening, Listener):
             )
             self._rows += self._observers.before_update(update)
         yield
-        with self._times.ours():
+        with self._times:
             self._rows += self._observers.after_update(update)
             if not check.is_finite:  # then what fails from now on is a consequence
                 self._is_poisoned = not all(np.isfinite(p.data).all() for p in update.parameters)
         self._write(check, step, optimizer, finding)
 
     def _read(self, array: mn.Array, **where: Any) -> None:
-        with self._times.ours():
+        with self._times:
             summary = summarize(array, histogram=self.config.histogram, sketch=self.config.sketch)
             self._rows.append(
                 Reading(

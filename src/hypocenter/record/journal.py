@@ -139,11 +139,13 @@ class Journal:
         if id(template) in self._numbers:
             return []
         self._numbers[id(template)] = len(self._numbers)
-        try:
-            return [self._encode(Template(rows=list(map(reading_row, template.rows))))]
-        except Exception as error:
-            self._mended(error)
-            return [self._encode(Template(rows=mended_rows(template.rows)))]
+        if not template.entry:
+            try:
+                template.entry = self._encode(Template(rows=list(map(reading_row, template.rows))))
+            except Exception as error:
+                self._mended(error)
+                template.entry = self._encode(Template(rows=mended_rows(template.rows)))
+        return [template.entry]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,10 +32,13 @@ class NormTemplate:
     Args:
         rows: one for each number, in order. Of a parameter: its site, format, shape and number of elements. Rows with
             the port `value` are numbers of the run, and come last.
+
+    Attributes:
+        entry: what a journal keeps of it, once it has met it; it comes again in each block of steps.
     """
 
     def __init__(self, rows: Sequence[Reading]) -> None:
-        self.rows = tuple(rows)
+        self.rows, self.entry = tuple(rows), b""
         self._n_norms = next((i for i, row in enumerate(rows) if row.port == SCALAR_PORT), len(rows))
         self._columns: list[pa.Array] = []
         self._repeated: tuple[int, list[pa.Array]] = (0, [])  # the columns that never change, for so many updates

@@ -23,7 +23,8 @@ from hypocenter.session.parts import Parts
 from hypocenter.session.scalars import scalars_of
 from hypocenter.session.shared_backward import SharedBackward
 from hypocenter.session.step_times import StepTimes
-from hypocenter.tap.grad_scaler import gradients_of
+from hypocenter.tap.grad_scaler import parameters_of
+from hypocenter.tap.gradients import Gradients
 from hypocenter.tap.scaled import PlainUpdate, ScaledUpdate
 
 
@@ -60,7 +61,7 @@ class Boundary:
         self._is_ahead_held = False  # a finding about gradients that the optimizer that holds them has not used yet
         self._is_scaling = False
         self._times = StepTimes()
-        self.timed = self._times.ours
+        self.timed = self._times
 
     def clips(self, parameters: list[torch.Tensor]) -> None:
         """Gradients are about to be clipped, which spreads one NaN to all: note who had it."""
@@ -190,9 +191,10 @@ class Boundary:
             for microbatch in self._parts.tape.microbatches:
                 microbatch.why_not = "the parameters were moved after this backward and before the update"
         is_wrapper = not isinstance(optimizer, torch.optim.Optimizer)
+        parameters = [] if is_wrapper else parameters_of(optimizer)
         if not gradients:
-            gradients = gradients_of(optimizer) if scaled is None else scaled.gradients
-        parameters = [p for p, _ in gradients] if is_wrapper else _parameters(optimizer)
+            gradients = scaled.gradients if scaled is not None else Gradients.of(parameters or parameters_of(optimizer))
+        parameters = parameters or [p for p, _ in gradients]
         ahead = self._ahead_of(optimizer, scaled)
         unused = self._parts.tape.lost(self._parts.clock.microbatch, self._parts.clock.batch)
         check = self._parts.sentinel.gradients(
@@ -294,7 +296,7 @@ class Boundary:
                 for _, gradient in self._update.gradients:
                     gradient.zero_()  # which the program is about to use
             else:
-                for parameter in _parameters(optimizer):
+                for parameter in parameters_of(optimizer):
                     parameter.grad = None
             self.is_skipped = True
             self._parts.warn("skipped an update whose gradients were not finite, as asked for (--on-finding skip)")
@@ -311,7 +313,7 @@ class Boundary:
         Args:
             is_late: that has been seen only now, as the next step begins.
         """
-        with self.timed():
+        with self.timed:
             check, update = self._check, self._update
             if check is None or update is None:
                 return
@@ -362,7 +364,7 @@ class Boundary:
 
     def flush(self, record: StepRecord | None) -> None:
         """Write what there is."""
-        with self.timed():
+        with self.timed:
             rows, norms, self.rows, self._norms = self.rows, self._norms, [], None
             self._parts.place.keep()
             self._parts.output.write(rows, record, norms)
@@ -399,10 +401,6 @@ class Boundary:
 def _is_of_the_user(optimizer: Any) -> bool:
     """Torch's own move no parameter before their step: beside them a bad loss waits until the loss scale is known."""
     return not type(optimizer).__module__.startswith("torch.optim")
-
-
-def _parameters(optimizer: Any) -> list[torch.Tensor]:
-    return [p for group in optimizer.param_groups for p in group["params"]]
 
 
 def _scale_left_in(scaled: ScaledUpdate | None) -> Callable[[], float]:

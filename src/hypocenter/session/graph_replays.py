@@ -19,6 +19,7 @@ from hypocenter.session.boundary import Boundary
 from hypocenter.session.check import scalar_reading
 from hypocenter.session.learning_rate import learning_rate
 from hypocenter.session.parts import Parts
+from hypocenter.session.sentinel import Started
 from hypocenter.tap.gradients import local, norms, to_host
 from hypocenter.tap.own_frame import RAISED, hear
 
@@ -111,7 +112,8 @@ class GraphReplays:
             host = to_host([*(loss.reshape(()) for loss in self._losses), *norms(values)])
         losses = host[: len(self._losses)]
         bad = [p for p, norm in zip(held, host[len(losses) :], strict=True) if not math.isfinite(norm)]
-        finding = self._told_of(parts.sentinel.bad_parameters([(p, math.nan) for p in bad]), optimizer, step)
+        suspects = Started(bad, [math.nan] * len(bad), is_on_host=True)
+        finding = self._told_of(parts.sentinel.bad_parameters(suspects), optimizer, step)
         order = parts.clock.next_order
         self._boundary.rows += [scalar_reading("loss", "loss", v, step, order(), i) for i, v in enumerate(losses)]
         mean = sum(losses) / len(losses) if losses else None

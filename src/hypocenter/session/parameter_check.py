@@ -15,7 +15,7 @@ import torch
 
 from hypocenter.session.check import Check
 from hypocenter.session.failures import Failures
-from hypocenter.session.sentinel import Sentinel, Turn, turns
+from hypocenter.session.sentinel import Sentinel, Started, Turn, turns
 from hypocenter.tap.tape import version_of, versions_of
 
 
@@ -48,7 +48,7 @@ class ParameterCheck:
         self._last: Any = (
             None  # the optimizer that stepped last: looked at once more at the end, also if it is gone by then
         )
-        self._started: tuple[_Left, list[tuple[torch.Tensor, torch.Tensor | float]]] | None = None
+        self._started: tuple[_Left, Started] | None = None
         self._bad: list[weakref.ref[torch.Tensor]] = []  # found not finite, and reported
 
     def start(self, parameters: Sequence[torch.Tensor], optimizer: Any, step: int, *, is_suspect: bool) -> bool:
@@ -70,20 +70,20 @@ class ParameterCheck:
         )
         started = self._sentinel.start_parameters(parameters, left.n_updates, left.turns)
         self._started = (left, started)
-        for device in {norm.device for _, norm in started if isinstance(norm, torch.Tensor)}:
-            self._ride(started, device)
-        return not started or isinstance(started[0][1], float)
+        if not started.is_on_host:
+            for device in {norm.device for norm in started.norms}:
+                self._ride(started, device)
+        return started.is_on_host
 
-    def _ride(self, started: list[tuple[torch.Tensor, torch.Tensor | float]], device: torch.device) -> None:
+    def _ride(self, started: Started, device: torch.device) -> None:
         """Let norms on a device come to the host together with those of the next gradients."""
-        places = [i for i, (_, norm) in enumerate(started) if isinstance(norm, torch.Tensor) and norm.device == device]
+        places = [i for i, norm in enumerate(started.norms) if isinstance(norm, torch.Tensor) and norm.device == device]
 
         def arrived(host: Sequence[float]) -> None:
             for place, norm in zip(places, host, strict=True):
-                started[place] = started[place][0], norm
+                started.norms[place] = norm
 
-        waiting = [norm for i in places if isinstance(norm := started[i][1], torch.Tensor)]
-        self._sentinel.ride(torch.stack(waiting), arrived)
+        self._sentinel.ride(torch.stack([started.norms[i] for i in places]), arrived)
 
     def let_go(self, optimizer: Any) -> None:
         """Another optimizer than the last one is about to step: if the program has let go of that one, it is gone."""

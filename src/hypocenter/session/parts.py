@@ -73,6 +73,7 @@ class Parts:
     ) -> None:
         self.config = config
         self._launched: tuple[int, int] | None = None
+        self._rank: tuple[int, int] | None = None  # within one event, in which no process group comes or goes
         self.warn = Warnings()
         self.imposed: dict[str, str] = {}
         self.names = NameMap()
@@ -192,7 +193,12 @@ class Parts:
 
     def rank(self) -> tuple[int, int]:
         """This rank, and how many there are, as the launcher said in this step at the latest."""
-        return rank_of_group() or self._launched or self._look_up()
+        return self._rank or rank_of_group() or self._launched or self._look_up()
+
+    def begin_event(self) -> None:
+        """The program has done something: its process groups may be others than they were."""
+        self._rank = None
+        self._rank = self.rank()
 
     def _look_up(self) -> tuple[int, int]:
         self._launched = launched_rank()
@@ -207,6 +213,7 @@ class Parts:
 
         A program may set its rank there before it begins to train.
         """
+        self._rank = None
         self.replayer.deadline.renew()
         if self.clock.step < 2:
             self._launched = None

@@ -58,7 +58,7 @@ class PlaceKeeper:
     def keep(self) -> Place:
         """The current place, written to rank.json when it is not what was written last."""
         place = self.current()
-        if place != self._written and claims(self._directory, self._framework):
+        if place is not self._written and place != self._written and claims(self._directory, self._framework):
             self._written = place
             problem = write_place(self._directory, place, self._attempt)
             if problem:

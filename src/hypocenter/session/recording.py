@@ -186,7 +186,7 @@ class Session(Listening):
         self.parts.roots.user_code.has_trained = True
         self._by_hand.before_next()
         self._keeps_graph = retain_graph
-        with self._boundary.timed():
+        with self._boundary.timed:
             self.parts.roots.suspend()
             if self.tape.leaves:
                 self._leaves.look(self.tape.leaves.values(), self.clock.step, sys._getframe(1))
@@ -213,10 +213,11 @@ class Session(Listening):
         Args:
             is_last: an update comes: what is not there now is not used.
         """
+        self.parts.begin_event()
         for microbatch in self.parts.taken.settle():
             microbatch.number, microbatch.batch = self.clock.microbatch, self.clock.batch
             microbatch.is_taken = self.parts.roots.user_code.has_trained = True
-            with self._boundary.timed():
+            with self._boundary.timed:
                 self._go_back(microbatch, [])
                 if self.clock.recording:
                     self.parts.observers.tell("after_backward")
@@ -233,7 +234,7 @@ class Session(Listening):
         self._end_backward(None)
 
     def _end_backward(self, given: list[tuple[torch.Tensor, torch.Tensor]] | None) -> None:
-        with self._boundary.timed():
+        with self._boundary.timed:
             if self.clock.recording:
                 self.parts.observers.tell("after_backward")
             has_stepped = self._in_backward.has_stepped
@@ -244,7 +245,7 @@ class Session(Listening):
         batch = self.clock.batch
         self.clock.end_microbatch()
         self.clock.recording = False
-        with self._boundary.timed():
+        with self._boundary.timed:
             self._by_hand.after_backward(keeps_graph=self._keeps_graph, given=given)
             self._in_backward.after_backward()
         self.parts.where.note("outside")
@@ -272,7 +273,7 @@ class Session(Listening):
             self.before_backward(roots, seeds, retain_graph)
             return True
         if self.parts.optimizers.all() and not self._boundary.is_updating:
-            with self._boundary.timed():
+            with self._boundary.timed:
                 if all(isinstance(root, torch.Tensor) for root in roots):
                     self.parts.taken.note(self.tape.microbatch_of(0, 0, roots, seeds))
                 self.parts.taken.ask(inputs)
@@ -288,7 +289,7 @@ class Session(Listening):
         """Clipping spreads one NaN to all gradients: note who had it."""
         self._settle()
         self.parts.roots.suspend_between()
-        with self._boundary.timed():
+        with self._boundary.timed:
             self._boundary.clips(parameters)
 
     # updates
@@ -298,13 +299,13 @@ class Session(Listening):
         """The user takes the loss scale out of the gradients."""
         self._settle()
         self.parts.roots.suspend_between()
-        with self._boundary.timed():
+        with self._boundary.timed:
             self.parts.observers.tell("before_unscale", unscaling)
 
     @guarded
     def after_unscale(self, unscaling: Unscaling) -> None:
         """It is out."""
-        with self._boundary.timed():
+        with self._boundary.timed:
             self.parts.observers.tell("after_unscale", unscaling)
 
     @guarded
@@ -313,7 +314,7 @@ class Session(Listening):
         self._settle(is_last=True)
         self.parts.imposing.before_step(update.optimizer)
         self.parts.roots.suspend_between()
-        with self._boundary.timed():
+        with self._boundary.timed:
             ride_along(update.optimizer, self.parts.sentinel.ride)
             for numbers, arrive in update.on_device:
                 self.parts.sentinel.ride(numbers, arrive)
@@ -340,7 +341,7 @@ class Session(Listening):
         if self._only_makes_state(optimizer):
             return
         self._boundary.scale = None
-        with self._boundary.timed():
+        with self._boundary.timed:
             ride_along(optimizer, self.parts.sentinel.ride)
             self._boundary.before(optimizer, None)
         self._boundary.act(optimizer)
@@ -366,7 +367,7 @@ class Session(Listening):
     def after_evaluation(self, optimizer: torch.optim.Optimizer) -> None:
         """The closure is over, and the parameters are still those that it used."""
         self.parts.roots.reset()
-        with self._boundary.timed():
+        with self._boundary.timed:
             self._boundary.evaluated(gradients_of(optimizer))
 
     @guarded
@@ -378,14 +379,14 @@ class Session(Listening):
             self.parts.imposing.before_rule(optimizer, step)
             self.parts.levels.before_rule(optimizer, step)
             if is_audited:
-                with self._boundary.timed():
+                with self._boundary.timed:
                     self.parts.observers.tell("before_rule", optimizer, step)
 
     @guarded
     def after_rule(self, optimizer: torch.optim.Optimizer) -> None:
         """It has been applied."""
         if self.parts.audits.is_due(self._boundary.step):
-            with self._boundary.timed():
+            with self._boundary.timed:
                 self.parts.observers.tell("after_rule", optimizer)
         self.parts.levels.after_rule(optimizer)
 
@@ -405,7 +406,7 @@ class Session(Listening):
         self._settle(is_last=True)
         self.parts.imposing.before_step(update.optimizer)
         self._boundary.scale = None
-        with self._boundary.timed():
+        with self._boundary.timed:
             ride_along(update.optimizer, self.parts.sentinel.ride)
             self._boundary.before(update.optimizer, None, update.gradients)
         self._boundary.act(update.optimizer, update)

@@ -6,6 +6,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
@@ -18,6 +19,7 @@ from hypocenter.tap.clock import Clock
 from hypocenter.tap.extremes import largest
 from hypocenter.tap.flat_parameters import is_flat, originals, unfolded
 from hypocenter.tap.gradients import (
+    Gradients,
     NormReader,
     are_plain,
     is_finite,
@@ -60,7 +62,16 @@ class Turn:
     reader: NormReader
 
 
-_Held = tuple[_Parameters, list[torch.Tensor]]
+@dataclass(slots=True)
+class Started:
+    """Norms of parameters: numbers, or 0-d tensors on their devices until somebody has brought them."""
+
+    parameters: Sequence[torch.Tensor]
+    norms: list[Any]
+    is_on_host: bool
+
+
+_Held = tuple[_Parameters, Sequence[torch.Tensor]]
 """Parameters, and the values of their gradients that lie on this rank."""
 
 
@@ -101,11 +112,10 @@ class Sentinel:
             ahead: what other optimizers are going to use after this update: comes as a check of its own.
             unused: losses that nobody goes back from.
         """
-        held, held_ahead = self._held(gradients), self._held(ahead)
+        parts = [self._held(gradients)] + ([self._held(ahead)] if ahead else [])
         values = [value for microbatch in microbatches for value in microbatch.values]
         thrown_away = [microbatch.values[0] for microbatch in unused]
         riders, self._riders = self._riders, []
-        parts = [held, held_ahead] if ahead else [held]
         found = [_read(part) for part in parts]
         waiting = [norm for part, norms_ in zip(parts, found, strict=True) if norms_ is None for norm in norms(part[1])]
         host, told = to_host_with([*waiting, *values, *thrown_away], [numbers for numbers, _ in riders])
@@ -123,9 +133,9 @@ class Sentinel:
             at += n
         check = checks[0]
         check.losses, check.unused = host[at : at + len(values)], host[at + len(values) :]
-        check.ahead = checks[1] if len(checks) > 1 and held_ahead[1] else None
+        check.ahead = checks[1] if len(checks) > 1 and parts[1][1] else None
         if remember:
-            self._last = held[0]
+            self._last = parts[0][0]
         return check
 
     def look_before_change(
@@ -159,7 +169,10 @@ class Sentinel:
 
     def _held(self, gradients: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> _Held:
         """What of these gradients lies on this rank, by the user's parameters."""
-        parameters, values = [p for p, _ in gradients], [g for _, g in gradients]
+        if isinstance(gradients, Gradients):
+            parameters, values = gradients.parameters, gradients.values
+        else:
+            parameters, values = [p for p, _ in gradients], [g for _, g in gradients]
         known = self._known.get((id(parameters[0]), len(parameters))) if parameters else None
         if known is not None and _are_same(known.tensors, parameters) and known.reader.fits(values):
             return known, values
@@ -202,8 +215,8 @@ class Sentinel:
 
     def start_parameters(
         self, parameters: Sequence[torch.Tensor], turn: int | None = None, known: dict[int, Turn] | None = None
-    ) -> list[tuple[torch.Tensor, torch.Tensor | float]]:
-        """(parameter, norm) after an update; `bad_parameters` reads those on devices, now or at the next check.
+    ) -> Started:
+        """Norms after an update; `bad_parameters` reads those on devices, now or at the next check.
 
         Args:
             parameters: of the optimizer.
@@ -212,19 +225,23 @@ class Sentinel:
             known: of this optimizer, by turn; filled and used again.
         """
         if turn is not None and parameters and (now := _in_turn(parameters, turn, {} if known is None else known)):
-            found = (_norms_of(now, now.chosen) if now.reader.is_on_host else None) or norms(now.chosen)
-            return list(zip(now.chosen, found, strict=True))
+            found = _norms_of(now, now.chosen) if now.reader.is_on_host else None
+            return Started(now.chosen, norms(now.chosen) if found is None else found, found is not None)
         chosen = parameters if turn is None else _chosen(parameters, turn)
         here = [(p, v) for p in chosen if (v := local(p)) is not None]
         values = [v for _, v in here]
-        return list(zip([p for p, _ in here], read_norms(values) or norms(values), strict=True))
+        found = read_norms(values)
+        return Started([p for p, _ in here], norms(values) if found is None else found, found is not None)
 
-    def bad_parameters(self, started: Sequence[tuple[torch.Tensor, torch.Tensor | float]]) -> list[torch.Tensor]:
+    def bad_parameters(self, started: Started) -> list[torch.Tensor]:
         """Parameters that hold non-finite values."""
-        on_device = [(p, norm) for p, norm in started if isinstance(norm, torch.Tensor)]
-        read = to_host([norm for _, norm in on_device]) if on_device else []
-        suspects = [p for (p, _), norm in zip(on_device, read, strict=True) if not math.isfinite(norm)]
-        suspects += [p for p, norm in started if isinstance(norm, float) and not math.isfinite(norm)]
+        if not started.is_on_host:
+            places = [i for i, norm in enumerate(started.norms) if isinstance(norm, torch.Tensor)]
+            for place, norm in zip(places, to_host([started.norms[i] for i in places]) if places else [], strict=True):
+                started.norms[place] = norm
+        if math.isfinite(sum(started.norms)):  # a NaN makes the sum one
+            return []
+        suspects = [p for p, norm in zip(started.parameters, started.norms, strict=True) if not math.isfinite(norm)]
         return [p for p in suspects if (values := local(p)) is not None and not is_finite(values)]
 
     def label(self, parameter: torch.Tensor) -> str:

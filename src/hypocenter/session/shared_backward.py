@@ -44,8 +44,10 @@ class SharedBackward:
             if self._group is not None:
                 self._join(optimizer, self._group)
             return []
-        others = self._expected_after(optimizer)
         self._known = set()
+        if self._group is not None and len(self._group) == 1 and self._group_with(optimizer) is self._group:
+            return []  # it was alone the last time, and nobody has joined it since
+        others = self._expected_after(optimizer)
         self._group = weakref.WeakValueDictionary()
         self._join(optimizer, self._group)
         if not others:

@@ -4,34 +4,28 @@ from __future__ import annotations
 
 import time
 
-from hypocenter.tap.quiet import quietly
-
-
-class _Ours:
-    __slots__ = ("_started", "_times")
-
-    def __init__(self, times: StepTimes) -> None:
-        self._times = times
-
-    def __enter__(self) -> None:
-        self._started = time.perf_counter()
-        quietly().__enter__()
-
-    def __exit__(self, *_: object) -> None:
-        quietly().__exit__()
-        self._times.took(time.perf_counter() - self._started)
+from hypocenter.tap.quiet import depth
 
 
 class StepTimes:
-    """Of the step under way."""
+    """Of the step under way. What runs within it as a context is time that Hypocenter took, and its own."""
 
     def __init__(self) -> None:
-        self._started = time.perf_counter()
+        self._step_began = self._began = time.perf_counter()
         self._tap_s = 0.0
+        self._n_within = 0
 
-    def ours(self) -> _Ours:
-        """What runs within this context is time that Hypocenter took."""
-        return _Ours(self)
+    def __enter__(self) -> None:
+        depth.value += 1
+        self._n_within += 1
+        if self._n_within == 1:
+            self._began = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        depth.value -= 1
+        self._n_within -= 1
+        if not self._n_within:
+            self.took(time.perf_counter() - self._began)
 
     def took(self, seconds: float) -> None:
         """Hypocenter took time from this step."""
@@ -40,6 +34,9 @@ class StepTimes:
     def end_step(self) -> dict[str, float]:
         """The fields of its StepRecord: step_ms, tap_ms."""
         now = time.perf_counter()
-        found = {"step_ms": 1000.0 * (now - self._started), "tap_ms": 1000.0 * self._tap_s}
-        self._started, self._tap_s = now, 0.0
+        if self._n_within:  # asked within: what began before this step's end is this step's
+            self._tap_s += now - self._began
+            self._began = now
+        found = {"step_ms": 1000.0 * (now - self._step_began), "tap_ms": 1000.0 * self._tap_s}
+        self._step_began, self._tap_s = now, 0.0
         return found

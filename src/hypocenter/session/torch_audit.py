@@ -50,16 +50,17 @@ class Audit(audit.Audit[Context]):
 
     def look(self, update: Update, *, can_be: bool) -> None:
         """A model that computes over ranks is done again by all of them, at steps that all of them audit."""
-        council = self.context.council
+        council, audits = self.context.council, self._audits
         is_together = council.waits and council.meets_at(update.step)
         is_alone = self.context.rank()[1] == 1
         can_be = can_be and (is_alone or not self._n_more)
+        is_due = audits.is_due_everywhere(update.step) if is_together else can_be and audits.is_due(update.step)
         try:
-            with torch.no_grad():
-                if is_together and self._audits.is_due_everywhere(update.step):
-                    self._sketch_together(update, can_be=can_be)
-                elif not is_together and can_be and self._audits.is_due(update.step):
-                    if is_alone:
+            if is_due:
+                with torch.no_grad():
+                    if is_together:
+                        self._sketch_together(update, can_be=can_be)
+                    elif is_alone:
                         self.audit(update)
                     else:
                         self._sketch(update)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from numpy.typing import NDArray
@@ -47,7 +47,8 @@ class TorchFramework:
 
     def state_of(self, optimizer: torch.optim.Optimizer, parameter: Tensor) -> Mapping[str, Any]:
         """Asking with [] would make an entry in the user's optimizer."""
-        return cast("Mapping[str, Any]", optimizer.state.get(parameter) or {})
+        found: Any = optimizer.state.get(parameter)
+        return found or {}
 
     def family_of(self, optimizer: object) -> str:
         """Not of subclasses: they may do anything."""

@@ -7,6 +7,7 @@ write takes long, changes are written less often, so that they take about a hund
 
 from __future__ import annotations
 
+import _signal  # pyright: ignore[reportMissingImports]  (of C: it has no stub)
 import contextlib
 import multiprocessing
 import os
@@ -53,6 +54,7 @@ SLOW_NS = 50_000  # a write that takes longer is slow
 MANY_SLOW = 3  # slow writes in a row: it is the disk, not the scheduler of a busy machine
 SPARING = 100  # times the cost of a slow write: until the next one
 
+_handler_of: Callable[[int], Any] = _signal.getsignal  # that of `signal` makes an enum of each answer
 _INDEX = {phase: PHASES.index(phase) for phase in PHASES}
 _INSIDE, _LEFT, _FAILED = (1 + CALL_STATES.index(state) for state in ("inside", "left", "failed"))
 _TRAINS = ("backward", "check", "update")  # an evaluation does none of it
@@ -115,7 +117,7 @@ class WhereaboutsKeeper(Listener):
         if self._file is None and not (self._is_worth_a_file(phase) and self._opened()):
             return
         if phase == "outside":
-            own = signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+            own = _handler_of(signal.SIGTERM) != signal.SIG_DFL
             self._flags = (self._flags & ~OWN_SIGTERM) | (OWN_SIGTERM if own else 0)
         self._thread = threading.get_ident()
         clock = self._clock

@@ -23,25 +23,23 @@ class Clock:
         self._known: set[int] = set()
         self._stepped: set[int] = set()
         self._is_one_gone = False  # that has stepped in this round
+        self.step = 0  # the optimizer step under way
+        self.step_now = 0  # the same, and while an update runs the step that it belongs to
 
     @property
     def forward_microbatch(self) -> int:
         """The micro-batch that what a forward computes now belongs to."""
         return self.microbatch if self.chunk is None else self.chunk
 
-    @property
-    def step(self) -> int:
-        """The optimizer step under way."""
-        return self._round + (self._stepped == self._known and bool(self._known))
-
-    @property
-    def step_now(self) -> int:
-        """The same, and while an update runs the step that it belongs to."""
-        return self.step if self._updating is None else self._updating
+    def _count(self) -> None:
+        """What has changed tells which step it is."""
+        self.step = self._round + (bool(self._known) and self._stepped == self._known)
+        self.step_now = self.step if self._updating is None else self._updating
 
     def resume_at(self, step: int) -> None:
         """The step under way is this one. To be called before the first update of a process that was started again."""
         self._round = step
+        self._count()
 
     def next_order(self, n: int = 1) -> int:
         """Execution order within the step: the first of `n` numbers, which are taken."""
@@ -68,6 +66,7 @@ class Clock:
         self._known.add(optimizer_id)
         self._stepped.add(optimizer_id)
         self._updating = self._round
+        self._count()
         return self._round
 
     def forget(self, optimizer_id: int) -> None:
@@ -75,6 +74,7 @@ class Clock:
         self._is_one_gone = self._is_one_gone or optimizer_id in self._stepped
         self._known.discard(optimizer_id)
         self._stepped.discard(optimizer_id)
+        self._count()
 
     def begin_evaluation(self) -> None:
         """The closure of the update under way is called once more: micro-batches count from 0 again."""
@@ -83,9 +83,11 @@ class Clock:
     def reopen(self, optimizer_id: int) -> None:
         """The update that was expected of it has not been made: the step goes on."""
         self._stepped.discard(optimizer_id)
+        self._count()
 
     def end_update(self) -> None:
         """The update is done (or was skipped): what follows belongs to the next one."""
         self.begin_evaluation()
         self._updating = None
         self._order = 0
+        self._count()

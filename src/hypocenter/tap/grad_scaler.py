@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from hypocenter.tap.gradients import are_plain, local
+from hypocenter.tap.gradients import Gradients, are_plain, local
 from hypocenter.tap.scaled import ScaledUpdate, ScalerState
 
 Riders = list[tuple[torch.Tensor, Callable[[Sequence[float]], None]]]
@@ -99,9 +99,17 @@ def found_nothing(update: ScaledUpdate) -> dict[str, bool]:
     return dict.fromkeys(devices_of(update.gradients), False) if is_own else {}
 
 
-def gradients_of(optimizer: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def gradients_of(optimizer: Any) -> Gradients:
     """(parameter, its .grad) of every parameter of an optimizer that has one."""
-    return [(p, g) for group in optimizer.param_groups for p in group["params"] if (g := p.grad) is not None]
+    return Gradients.of(parameters_of(optimizer))
+
+
+def parameters_of(optimizer: Any) -> list[torch.Tensor]:
+    """All parameters of an optimizer."""
+    found: list[torch.Tensor] = []
+    for group in optimizer.param_groups:
+        found += group["params"]
+    return found
 
 
 def devices_of(gradients: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> set[str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import overload
 
 import numpy as np
 import torch
@@ -12,6 +14,7 @@ from numpy.typing import NDArray
 SMALL = 2048  # elements: of larger tensors a kernel for each is faster than a copy of all
 ROW = 8192  # elements that are copied together
 _DTYPE, _IS_CPU, _LAYOUT = map(operator.attrgetter, ("dtype", "is_cpu", "layout"))
+_GRAD = operator.attrgetter("grad")
 _STRIDED = {torch.strided}
 _HOST_DTYPES = frozenset((torch.float32, torch.bfloat16, torch.float16, torch.float64))
 PLAIN_TYPES = frozenset((torch.Tensor, torch.nn.Parameter))  # which have nothing to unwrap
@@ -47,6 +50,44 @@ def are_plain(tensors: Sequence[torch.Tensor]) -> bool:
         )
         and all(map(torch.Tensor.numel, tensors))
     )
+
+
+class Gradients(Sequence[tuple[torch.Tensor, torch.Tensor]]):
+    """Pairs of a parameter and its gradient. Who wants one of the two alone need not take thousands of pairs apart.
+
+    Args:
+        parameters: each with a gradient.
+        values: the gradients, in the same order.
+    """
+
+    __slots__ = ("parameters", "values")
+
+    def __init__(self, parameters: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
+        self.parameters, self.values = parameters, values
+
+    @classmethod
+    def of(cls, parameters: Sequence[torch.Tensor]) -> Gradients:
+        """What is in `.grad` of these parameters, of those that have one."""
+        found = list(map(_GRAD, parameters))
+        if any(map(operator.is_, found, itertools.repeat(None))):
+            parameters = [p for p, g in zip(parameters, found, strict=True) if g is not None]
+            found = [g for g in found if g is not None]
+        return cls(parameters, found)
+
+    def __len__(self) -> int:
+        return len(self.parameters)
+
+    @overload
+    def __getitem__(self, at: int) -> tuple[torch.Tensor, torch.Tensor]: ...
+    @overload
+    def __getitem__(self, at: slice) -> Gradients: ...
+    def __getitem__(self, at: int | slice) -> tuple[torch.Tensor, torch.Tensor] | Gradients:
+        if isinstance(at, slice):
+            return Gradients(self.parameters[at], self.values[at])
+        return self.parameters[at], self.values[at]
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        return zip(self.parameters, self.values, strict=True)
 
 
 class NormReader:
@@ -99,7 +140,7 @@ class NormReader:
     def _of_small(self, tensors: Sequence[torch.Tensor]) -> list[float]:
         wide = np.empty(ROW + SMALL)
         found: list[NDArray[np.float64]] = []
-        with torch.no_grad(), np.errstate(over="ignore", invalid="ignore"):
+        with _NoGrad(), np.errstate(over="ignore", invalid="ignore"):
             for begin, end, length, starts in self._rows:
                 row = torch._C._nn.flatten_dense_tensors(tensors[begin:end])  # type: ignore[reportAttributeAccessIssue]
                 values = (row.float() if row.dtype is torch.bfloat16 else row).numpy()
@@ -110,6 +151,19 @@ class NormReader:
                 np.multiply(squares, squares, out=squares)
                 found.append(np.add.reduceat(squares, starts))
         return np.sqrt(found[0] if len(found) == 1 else np.concatenate(found)).tolist()
+
+
+class _NoGrad:
+    """As `torch.no_grad()`, of which a step would notice how many functions it is made of."""
+
+    __slots__ = ("_was_on",)
+
+    def __enter__(self) -> None:
+        self._was_on = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(False)
+
+    def __exit__(self, *_: object) -> None:
+        torch._C._set_grad_enabled(self._was_on)
 
 
 def read_norms(tensors: Sequence[torch.Tensor]) -> list[float] | None:

@@ -42,7 +42,8 @@ def _switches() -> list[_Switch]:
     names += [(f"_get_{half}", f"_set_{half}"), ("_get_sdp_priority_order", "_set_sdp_priority_order")]
     pairs = ((getattr(core, get, None), getattr(core, put, None)) for get, put in names)
     found = [_Switch(get, put) for get, put in pairs if get is not None and put is not None]
-    found.append(_Switch(_deterministic, _set_deterministic))
+    found.append(_Switch(core._get_deterministic_algorithms, _set_deterministic))
+    found.append(_Switch(core._get_deterministic_algorithms_warn_only, _set_warn_only))
     if has_precisions:
         has_cuda = torch.version.cuda is not None or torch.version.hip is not None
         backends = ("mkldnn", "cuda") if has_cuda else ("mkldnn",)
@@ -52,12 +53,12 @@ def _switches() -> list[_Switch]:
     return found
 
 
-def _deterministic() -> int:
-    return torch.get_deterministic_debug_mode()
+def _set_deterministic(is_on: bool) -> None:
+    torch.use_deterministic_algorithms(is_on, warn_only=torch.is_deterministic_algorithms_warn_only_enabled())
 
 
-def _set_deterministic(mode: int) -> None:
-    torch.set_deterministic_debug_mode(mode)
+def _set_warn_only(is_on: bool) -> None:
+    torch.use_deterministic_algorithms(torch.are_deterministic_algorithms_enabled(), warn_only=is_on)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +71,7 @@ class Numerics:
 
 _SWITCHES = _switches()
 _GETTERS = tuple(switch.get for switch in _SWITCHES)
-_last: list[Numerics] = []
+_last = [Numerics(values=())]
 
 
 def capture_numerics() -> Numerics:
@@ -79,10 +80,10 @@ def capture_numerics() -> Numerics:
         values = tuple([get() for get in _GETTERS])  # for each operation of loss code: fast
     except RuntimeError:
         values = tuple([_read(switch) for switch in _SWITCHES])
-    is_fp8 = _is_fp8()
-    if not _last or _last[0].values != values or _last[0].is_fp8 != is_fp8:
-        _last[:] = [Numerics(values=values, is_fp8=is_fp8)]
-    return _last[0]
+    is_fp8, last = _is_fp8(), _last[0]
+    if last.values != values or last.is_fp8 != is_fp8:
+        last = _last[0] = Numerics(values=values, is_fp8=is_fp8)
+    return last
 
 
 @contextlib.contextmanager
@@ -114,6 +115,8 @@ def _read(switch: _Switch) -> Any:
 
 
 def _is_fp8() -> bool:
-    module = next((found for name in _FP8 if (found := sys.modules.get(name)) is not None), None)
-    manager = getattr(module, "FP8GlobalStateManager", None)
-    return manager is not None and bool(manager.is_fp8_enabled())
+    for name in _FP8:
+        if (module := sys.modules.get(name)) is not None:
+            manager = getattr(module, "FP8GlobalStateManager", None)
+            return manager is not None and bool(manager.is_fp8_enabled())
+    return False

@@ -90,19 +90,23 @@ def _wrap(
     owner: Any, name: str, begin: Begin, like: Callable[..., Any] | None, rebinds: Sequence[str]
 ) -> Callable[[], None]:
     original, own = getattr(owner, name), vars(owner).get(name)
-    bind = _binder(inspect.signature(like or _anything))
+    bind = _binder(inspect.signature(like)) if like is not None else None
 
     @passed_over
     def call(*args: Any, **kwargs: Any) -> Any:
-        try:
-            given = bind(args, kwargs)
-        except TypeError:
-            return original(*args, **kwargs)
-        end = begin(*given.arguments.values()) if like is not None else begin(*args, *kwargs.values())
-        given.arguments.update(zip(rebinds, getattr(end, "rebound", ()), strict=False))
+        if bind is None:
+            end = begin(*args, *kwargs.values())
+        else:
+            try:
+                given = bind(args, kwargs)
+            except TypeError:
+                return original(*args, **kwargs)
+            end = begin(*given.arguments.values())
+            given.arguments.update(zip(rebinds, getattr(end, "rebound", ()), strict=False))
+            args, kwargs = given.args, given.kwargs
         result = RAISED
         try:
-            result = original(*given.args, **given.kwargs)
+            result = original(*args, **kwargs)
         except BaseException as error:
             leave_out(error)
             raise
@@ -164,9 +168,6 @@ def _binder(
         return _Given(given) if is_plain and len(given) == len(names) else bind(args, kwargs)
 
     return bind_by_place
-
-
-def _anything(*args: Any, **kwargs: Any) -> None: ...
 
 
 class CannotListen(Exception):

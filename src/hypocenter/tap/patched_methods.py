@@ -13,11 +13,14 @@ from typing import Any
 
 import torch
 
+_OF_TORCH = frozenset({type(torch.Tensor.square), type(torch.square)})  # kinds of functions that are written in C
 _TORCH = str(Path(torch.__file__).parent)  # torch's own methods that are written in Python are what they seem
 
 
 def called(func: Any) -> Any:
     """The method of torch itself, for what a mode was given as `func`; `func` unless somebody has replaced one."""
+    if type(func) in _OF_TORCH:
+        return func
     getter = getattr(func, "__self__", None)
     is_getter = isinstance(getter, property)
     put_there: Any = getter if is_getter else func

@@ -32,15 +32,22 @@ class PythonOperators:
         self._answers = {original: _answer(original, mode) for _, _, original in self._places}
         for answer in self._answers.values():
             _let_torchscript_read(answer)
+        self._is_on = False
 
     def pass_by(self) -> None:
         """From here on the mode does not see them."""
+        if self._is_on:
+            return
+        self._is_on = True
         for place, name, original in self._places:
             if place[name] is original:  # nobody else has put something there
                 place[name] = self._answers[original]
 
     def put_back(self) -> None:
         """As it was."""
+        if not self._is_on:
+            return
+        self._is_on = False
         for place, name, original in self._places:
             if place[name] is self._answers[original]:
                 place[name] = original

@@ -50,7 +50,8 @@ def capture_rng(own: Iterable[torch.Generator] = ()) -> RngState:
     """
     device_type = accelerator_type()
     module = getattr(torch, device_type) if device_type else None
-    can_tell = getattr(module, "is_initialized", lambda: True)() and not is_capturing(device_type)
+    captures = is_capturing(device_type)
+    can_tell = not captures and getattr(module, "is_initialized", lambda: True)()
     numpy = sys.modules.get("numpy.random")
     return RngState(
         cpu=torch.get_rng_state(),
@@ -59,7 +60,7 @@ def capture_rng(own: Iterable[torch.Generator] = ()) -> RngState:
         python=random.getstate(),
         numpy=numpy.get_state() if numpy is not None else None,
         devices=_of_all_devices(module) if module is not None and can_tell else (),
-        trackers=() if is_capturing(device_type) else capture_trackers(),
+        trackers=() if captures else capture_trackers(),
         own=tuple((each, each.get_state()) for each in own),
     )
 

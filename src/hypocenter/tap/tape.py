@@ -8,6 +8,7 @@ its batch and nothing else.
 
 from __future__ import annotations
 
+import operator
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -99,6 +100,9 @@ class Event:
     def module(self) -> torch.nn.Module | None:
         """The outermost module that was called, or None for an operation in loss code."""
         return self.function if isinstance(self.function, torch.nn.Module) else None
+
+
+_WHY_NOT = operator.attrgetter("why_not")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -229,7 +233,8 @@ class Tape:
         event.kwargs = replace_tensors(kwargs, keep) if kwargs else {}
         event.lent = [each if is_trainable_leaf(each.tensor) else each.of(keep) for each in event.lent]
         event.needs = tuple(needs)
-        self._kept_bytes += self._bytes_beside(event)
+        if event.handed or event.was is not None:
+            self._kept_bytes += self._bytes_beside(event)
         if written is not None:
             result = written.tensor
             self._writers[storage_of(result)] = self._n_slots
@@ -315,10 +320,9 @@ class Tape:
             self.leaves.setdefault(id(tensor), tensor)
             return tensor
         self._kept_bytes += _bytes_of(tensor)
-        with torch.enable_grad():
-            alias = tensor.detach()
-            if tensor.requires_grad:
-                alias.requires_grad_()
+        alias = tensor.detach()
+        if tensor.requires_grad:
+            alias.requires_grad_()
         self._aliases[id(tensor)] = (tensor, alias)
         return alias
 
@@ -333,7 +337,8 @@ class Tape:
     def add(self, microbatch: Microbatch) -> None:
         """Gradients of this one are added up."""
         self.microbatches.append(microbatch)
-        self._kept_bytes += sum(_bytes_of(seed) for seed in microbatch.seeds if seed is not None)
+        for seed in microbatch.seeds:
+            self._kept_bytes += 0 if seed is None else _bytes_of(seed)
         if self.is_full:
             microbatch.seeds = [None] * len(microbatch.seeds)
         self._fill_if_large()
@@ -373,7 +378,9 @@ class Tape:
 
         A pipeline empties what a stage has sent away, and the loss with it: then it holds one element of anything.
         """
-        if slot is not None and (slot in self._numbers or slot in self._of_emptied):
+        if slot is not None and slot in self._numbers:
+            return self._numbers[slot]
+        if slot is not None and slot in self._of_emptied:
             try:
                 return self._number_at(slot)
             except LookupError:
@@ -469,7 +476,7 @@ class Tape:
 
     def why_not(self, roots: list[int | None]) -> str:
         """Why what these slots depend on cannot be done again, or ''."""
-        if self.broken or not any(event.why_not for event in self.events):
+        if self.broken or not any(map(_WHY_NOT, self.events)):
             return self.broken
         made = self.making(*(slot for slot in roots if slot is not None))
         return next((event.why_not for _, event in made if event.why_not), "")
@@ -514,7 +521,7 @@ class Tape:
             position = self._event_of[wanted.pop()]
             if position not in self._spent:
                 self._spent.add(position)
-                wanted.extend(slot for slot in self.events[position].needs if slot in self._with_graph)
+                wanted += self._with_graph.intersection(self.events[position].needs)
 
     def clear(self) -> None:
         """An update has been done: forget everything but what a later backward can still go through.
@@ -553,7 +560,7 @@ class Tape:
 
     def _unspent(self) -> list[Event]:
         """The events whose results somebody still holds with their graph, and what these were made from."""
-        if self.broken:
+        if self.broken or not self.events:
             return []
         alive = {number for ref, number in self._slot_of.values() if number in self._with_graph and ref() is not None}
         needed = self.making(*(n for n in alive if self._event_of[n] not in self._spent))
@@ -593,9 +600,15 @@ def storage_of(tensor: torch.Tensor) -> int:
 
 def _kept(args: Any, keep: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """`replace_tensors`, faster for what loss code mostly passes: a flat tuple of tensors and numbers."""
-    if type(args) is tuple and all(isinstance(a, torch.Tensor) or type(a) in _PLAIN for a in args):
-        return tuple(keep(a) if isinstance(a, torch.Tensor) else a for a in args)
-    return replace_tensors(args, keep)
+    if type(args) is not tuple:
+        return replace_tensors(args, keep)
+    for each in args:
+        if type(each) not in _PLAIN and not isinstance(each, torch.Tensor):
+            return replace_tensors(args, keep)
+    kept: list[Any] = []
+    for each in args:
+        kept.append(each if type(each) in _PLAIN else keep(each))  # noqa: PERF401 (a comprehension is a call)
+    return tuple(kept)
 
 
 def versions_of(tensors: Sequence[torch.Tensor]) -> list[int]:

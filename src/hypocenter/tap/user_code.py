@@ -19,8 +19,8 @@ from types import CodeType, FrameType
 from typing import Any
 
 import torch
-from torch._C import _len_torch_function_stack
-from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
+from torch._C import _len_torch_function_stack, _pop_torch_function_stack, _push_on_torch_function_stack
+from torch.overrides import TorchFunctionMode
 
 from hypocenter.capturing import is_capturing
 from hypocenter.tap.as_the_caller import standing_for, take_out
@@ -113,10 +113,11 @@ class UserCode(TorchFunctionMode):
             name = getattr(func, "__name__", "")
             if name in _READS and args:
                 self.tape.look_at(args[0])
-            if args and (_writes(name) or (name == "__set__" and getattr(func, "__self__", None) is _data)):
+            writes = _writes(name)
+            if args and (writes or (name == "__set__" and getattr(func, "__self__", None) is _data)):
                 self._note_writer(args[0], caller)
             is_noted = name not in _NO_VALUE and not self._is_traced(args)
-            before = self._before(name, args, kwargs) if is_noted else None
+            before = self._before(name, args, kwargs, writes=writes) if is_noted else None
         call = standing_for(caller)
         self._n_inside += 1
         try:
@@ -141,15 +142,15 @@ class UserCode(TorchFunctionMode):
             self._fail(f"loss code is not replayed: {error!r}")
         return result
 
-    def _before(self, name: str, args: Any, kwargs: Any) -> _Before | None:
+    def _before(self, name: str, args: Any, kwargs: Any, *, writes: bool) -> _Before | None:
         """What is to be kept before the operation runs; None when that failed."""
         try:
             is_of_graph = _requires_grad(args)
-            if not _writes(name) and name not in _RANDOM:
+            if not writes and name not in _RANDOM:
                 return _OF_GRAPH if is_of_graph else _BESIDE
             tape = self._tape_for(is_of_graph, None)
             rng = capture_rng(_generators(args, kwargs)) if name in _RANDOM and tape is self.tape else None
-            if not _writes(name):
+            if not writes:
                 return _Before(is_of_graph, rng, is_random=True)
             target = args[0] if args and isinstance(args[0], torch.Tensor) else None
             if tape is None or target is None or storage_of(target) in self._parameters:
@@ -258,13 +259,13 @@ class UserCode(TorchFunctionMode):
         self._python_operators.pass_by()
         if self._n_inside:
             return  # torch puts it back at the end of its call
-        others = _pop_all()
+        others = _pop_all() if _len_torch_function_stack() else []
         if others and others[0] is _default_device():
-            _push_mode(others.pop(0))
-        _push_mode(self)
+            _push_on_torch_function_stack(others.pop(0))
+        _push_on_torch_function_stack(self)
         for other in others:
             if other is not self:
-                _push_mode(other)
+                _push_on_torch_function_stack(other)
 
     @contextlib.contextmanager
     def quiet(self) -> Generator[None, None, None]:
@@ -298,7 +299,7 @@ class UserCode(TorchFunctionMode):
             return
         for other in _pop_all():
             if other is not self:
-                _push_mode(other)
+                _push_on_torch_function_stack(other)
 
 
 def _default_device() -> object:
@@ -307,7 +308,9 @@ def _default_device() -> object:
 
 
 def _pop_all() -> list[Any]:
-    popped = [_pop_mode() for _ in range(_len_torch_function_stack())]
+    popped: list[Any] = []
+    for _ in range(_len_torch_function_stack()):
+        popped.append(_pop_torch_function_stack())  # noqa: PERF401 (a comprehension is a call, before Python 3.12)
     return popped[::-1]
 
 

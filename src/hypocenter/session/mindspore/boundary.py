@@ -58,7 +58,7 @@ class Boundary:
         self._healthy_steps = 0
         self._rows: list[Reading] = []
         self._times = StepTimes()
-        self.timed = self._times.ours
+        self.timed = self._times
 
     def clips(self, gradients: Sequence[Any]) -> None:
         """Gradients are about to be clipped to a global norm: what it was."""
@@ -119,7 +119,7 @@ class Boundary:
         check, update = self._check, self._update
         if check is None or update is None:
             return
-        with self.timed():
+        with self.timed:
             self._seams.tell("after_update", update)
             self._parameters.after(optimizer, self._step, check, self._healthy_steps)
         self._end(check, skipped=False)
@@ -127,7 +127,7 @@ class Boundary:
     def skipped(self, optimizer: Any = None) -> None:
         """The gradients of the micro-batches so far are used by nobody: the step is skipped."""
         microbatches = tuple(self._context.tape.microbatches)
-        with self.timed():
+        with self.timed:
             self._finding = self._parameters.read() or self._finding
             weights = list(microbatches[0].weights) if microbatches else []
             self._step = self._context.clock.begin_update(_key(weights, optimizer))
@@ -149,12 +149,12 @@ class Boundary:
 
     def before_compiled(self, optimizer: Any) -> None:
         """A step is about to run that may be one compiled graph: afterwards a schedule shows the next one's rate."""
-        with self.timed():
+        with self.timed:
             self._lr = learning_rate(optimizer) if optimizer is not None else None
 
     def compiled(self, result: Outcome, optimizer: Any) -> None:
         """A step that ran as one compiled graph: only what it returned, and what its dump tells, is known."""
-        with self.timed():
+        with self.timed:
             self._step = self._context.clock.begin_update(_key([], optimizer))
             self.scale.value, self.scale.in_loss = result.scale, None
             self.scale.told = None if result.scale is None else (result.scale, result.scaler)
@@ -198,7 +198,7 @@ class Boundary:
 
     def flush(self, record: StepRecord | None) -> None:
         """Write what there is."""
-        with self.timed():
+        with self.timed:
             rows, self._rows = self._rows, []
             self._place.keep()
             self._output.write(rows, record)
@@ -261,7 +261,7 @@ class Boundary:
     def _end(self, check: Check, *, skipped: bool, n_microbatches: int = 0) -> None:
         self._seams.tell("end_step", self._step)
         self._rows += self._seams.observers.collected()
-        with self.timed():
+        with self.timed:
             graph = self._seams.graphs.collect(
                 self._step, scale=self.scale.value, skipped=skipped, healthy_steps=self._healthy_steps,
                 finding=self._finding,

@@ -149,7 +149,7 @@ class Session(Listening):
         """A differentiated function is about to call this cell from outside of any other."""
         if cell in self._called:
             return
-        with self.boundary.timed():
+        with self.boundary.timed:
             self._called.add(cell)
             self.names.add_root(cell)
             for root in self.names.roots():  # `watch` may have named it already
@@ -197,7 +197,7 @@ class Session(Listening):
     @guarded
     def begin_microbatch(self, call: GradCall) -> None:
         """A differentiated function is about to run forward."""
-        with self.boundary.timed():
+        with self.boundary.timed:
             if len(self.tape.microbatches) >= self.boundary.n_usual and not self.calls.is_training and self._is_skip():
                 self.boundary.skipped()
                 self._stop_if_asked()
@@ -223,7 +223,7 @@ class Session(Listening):
         """Backward has run."""
         if not call.weights:
             self.tape.drop(call)  # gradients of inputs alone: no training
-        with self.boundary.timed():
+        with self.boundary.timed:
             call.norms = Norms(gradients)
         self.seams.tell("end_microbatch", call, gradients)
         if call.weights:
@@ -264,7 +264,7 @@ class Session(Listening):
     @guarded
     def before_clip(self, gradients: Sequence[Any]) -> None:
         """Gradients are about to be clipped."""
-        with self.boundary.timed():
+        with self.boundary.timed:
             self.boundary.clips(gradients)
 
     # updates
@@ -277,7 +277,7 @@ class Session(Listening):
 
     @guarded
     def _before_update(self, optimizer: Any, gradients: Sequence[Any]) -> _Answer | None:
-        with self.boundary.timed():
+        with self.boundary.timed:
             used = self.boundary.before(optimizer, gradients)
         if used is None:
             self.boundary.refused()

@@ -1,0 +1,89 @@
+"""What a watched step costs, in calls: the same on every machine, which its time is not."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import hypocenter
+
+N_BEFORE, N_COUNTED = 72, 16  # steps: between them nothing is looked for anew, as it is in the 64th
+PYTHON, ALL = 900, 1800  # calls that a watched step of a small model adds: of Python functions, and with those of C
+PER_PARAMETER = 0.1  # calls more: what comes once in a block of steps
+
+
+class Scales(nn.Module):
+    """Parameters that one call uses together."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.scales = nn.ParameterList(nn.Parameter(torch.ones(8)) for _ in range(n))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.stack(list(self.scales)).mean(0)
+
+
+def calls(step: Callable[[], None]) -> tuple[float, float]:
+    """Calls of Python functions a step, and of all functions."""
+    counts = {"call": 0, "c_call": 0}
+
+    def count(_: FrameType, event: str, __: Any) -> None:
+        if event in counts:
+            counts[event] += 1
+
+    gc.collect()
+    gc.disable()
+    sys.setprofile(count)
+    try:
+        for _ in range(N_COUNTED):
+            step()
+    finally:
+        sys.setprofile(None)
+        gc.enable()
+    return counts["call"] / N_COUNTED, sum(counts.values()) / N_COUNTED
+
+
+def added(n_parameters: int, folder: Path) -> tuple[float, float]:
+    """Calls that watching adds to a step."""
+    model, x = Scales(n_parameters), torch.randn(4, 8)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    for _ in range(4):
+        step()
+    plain = calls(step)
+    with contextlib.redirect_stderr(None), hypocenter.watch(model, optimizer, audit="never", out=str(folder)):
+        for _ in range(N_BEFORE):
+            step()
+        watched = calls(step)
+    return watched[0] - plain[0], watched[1] - plain[1]
+
+
+@pytest.fixture(scope="module")
+def of_few(tmp_path_factory: pytest.TempPathFactory) -> tuple[float, float]:
+    return added(6, tmp_path_factory.mktemp("few"))
+
+
+def test_a_watched_step_adds_no_more_calls_than_this(of_few: tuple[float, float]) -> None:
+    assert of_few[0] <= PYTHON
+    assert of_few[1] <= ALL
+
+
+def test_a_parameter_more_is_no_call_more(of_few: tuple[float, float], tmp_path: Path) -> None:
+    of_many = added(600, tmp_path)
+
+    assert of_many[0] - of_few[0] <= PER_PARAMETER * 594
+    assert of_many[1] - of_few[1] <= PER_PARAMETER * 594
