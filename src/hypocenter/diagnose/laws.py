@@ -13,7 +13,7 @@ from dataclasses import replace
 from hypocenter.diagnose.group import Folded
 from hypocenter.nouns import Finding
 
-LAWS = ("HC232", "HC308", "HC309", "HC231", "HC233")  # the one that says most first
+LAWS = ("HC232", "HC308", "HC309", "HC235", "HC231", "HC233")  # the one that says most first
 _KINDS = frozenset({"comm", "desync", "hardware", "exploding", "spike", "nonfinite", "loss-scale-collapse", "config"})
 
 

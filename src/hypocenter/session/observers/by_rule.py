@@ -7,8 +7,8 @@ now must be what it gives.
 How far they may be off is not chosen. A running error analysis adds up what each operation of the rule rounds, in the
 format that it is computed in (hypocenter.optimizers.rounded); ALLOWED such errors obey, BROKEN do not, and what lies
 between says nothing. Two things come on top. Numbers below the smallest normal one of a format count as 0, for a
-device may flush them. An optimizer that counts its steps on a device (`capturable`) raises the betas to a power in
-float32: see `_of_powers`.
+device may flush them. And the betas are raised to a power outside of the rule's own operations, in float32 where an
+optimizer counts its steps on a device (`capturable`): see `_of_powers`.
 
 Nothing is said of optimizers that are not torch's own, or whose rule is not known; of gradients that are sparse or in
 another format than the weight; of parameters that had no gradient. Gradients and options that hooks of the optimizer
@@ -120,7 +120,7 @@ class ByRule(Observer):
         """It has been applied: weights, gradients and state are there."""
         before, self._before = self._before, ()
         if self._optimizer is optimizer and before and not _has_skipped(optimizer):
-            with self._audits.spending():
+            with self._audits.spending(), np.errstate(all="ignore"):
                 self._judge(optimizer, self._cases(optimizer, before))
         self._optimizer = None
 
@@ -280,20 +280,20 @@ def _compared_together(
         value=value, gradient=gradient, n_steps=cast("float", n_steps), state=was, dtype=dtype, state_dtype=state_dtype
     )
     predicted = predict(options, inputs)
-    with np.errstate(all="ignore"):
-        meant, done = predicted.after.exact - value, now[VALUE] - value
-        unit = predicted.after.unit + np.abs(meant) * _of_powers(options, cases[0].before.group, n_steps + 1)
-        units = {VALUE: _units(now[VALUE] - predicted.after.exact, unit, dtype)}
-        for name, made in predicted.state.items():
-            if name in now:
-                units[name] = _units(now[name] - made.exact, made.unit, state_dtype)
+    meant, done = predicted.after.exact - value, now[VALUE] - value
+    decay = options.lr * options.weight_decay * value if options.decoupled else 0.0
+    unit = predicted.after.unit + np.abs(meant + decay) * _of_powers(options, cases[0].before.group, n_steps + 1)
+    units = {VALUE: _units(now[VALUE] - predicted.after.exact, unit, dtype)}
+    for name, made in predicted.state.items():
+        if name in now:
+            units[name] = _units(now[name] - made.exact, made.unit, state_dtype)
     ends = np.cumsum(sizes)
     for case, end, size in zip(cases, ends, sizes, strict=True):
         here = slice(end - size, end)
         worst = {name: float(np.max(values[here])) for name, values in units.items()}
         if STEP in case.was and STEP in case.now and case.now[STEP][0] != case.was[STEP][0] + 1:
             worst[STEP] = math.inf
-        is_known = not any(math.isnan(each) for each in worst.values())
+        is_known = all(np.isfinite(values[here]).all() for values in [*now.values(), meant])
         yield _Off(units=worst, factor=_factor(meant[here], done[here])) if is_known else None
 
 
@@ -306,12 +306,15 @@ def _units(apart: Array, unit: Array, dtype: str) -> Array:
 def _of_powers(options: Any, group: Mapping[str, Any], n_steps: Array) -> Array | float:
     """How far off, relative, one rounding error of a beta puts the change that is corrected for the bias.
 
-    1 - beta^t is then off by (t + 1) * eps * beta^t: the error of beta, t times, and that of the power.
+    1 - beta^t is then off by (t + 1) * eps * beta^t: the error of beta, t times, and that of the power. Two roundings
+    follow: of the difference, and of its root or of the rate over it. All is computed in float64, or, where steps are
+    counted on a device, in float32.
     """
-    if not group.get("capturable") or not getattr(options, "bias_correction", False):
+    if not getattr(options, "bias_correction", False):
         return 0.0
-    eps = FORMATS["float32"].eps
-    return sum(eps * (n_steps + 1) * beta**n_steps / (1 - beta**n_steps) for beta in (options.beta1, options.beta2))
+    eps = FORMATS["float32" if group.get("capturable") else "float64"].eps
+    powers = [beta**n_steps for beta in (options.beta1, options.beta2)]
+    return eps * sum(2 + (n_steps + 1) * power / (1 - power) for power in powers)
 
 
 def _factor(meant: Array, done: Array) -> float:

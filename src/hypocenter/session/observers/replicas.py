@@ -89,7 +89,8 @@ class Replicas(Observer):
         held = self._held(fresh)
         all_held = [*held, *self._held(self._fresh(self._held_elsewhere()))]
         known = {id(h.parameter): h for h in held}
-        pairs = [(known[id(p)], g) for p, g in update.gradients if id(p) in known]
+        is_scheduled = self._is_scheduled(update.step)  # else gradients are looked at by laws, which know more of them
+        pairs = [(known[id(p)], g) for p, g in update.gradients if is_scheduled and id(p) in known]
         gradients, n_changed = [g for _, g in pairs], None if self._witness is None else self._witness.n_changed
         found, sketches = to_host_with(
             [*digests([h.parameter for h in all_held]), *digests(gradients), n_changed], small_sketches(gradients)
@@ -99,7 +100,7 @@ class Replicas(Observer):
         self.rows += self._facts(held, update, found[-1] or 0)
 
     def _is_due(self, step: int) -> bool:
-        """At audited steps too: what is healed in the next step is seen in this one alone."""
+        """At audited steps too: a parameter that is healed in the next step differs in this one alone."""
         return self._is_scheduled(step) or self._is_audited(step)
 
     def _fresh(self, parameters: Sequence[Tensor]) -> list[Tensor]:
