@@ -61,7 +61,8 @@ class FusedSGD(torch.optim.SGD):
 
 
 def _adamw(parameters: Iterator[nn.Parameter], **options: Any) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(parameters, **{"lr": 1e-3, "foreach": True, **options})
+    given: dict[str, Any] = {"lr": 1e-3, "foreach": True, **options}
+    return torch.optim.AdamW(parameters, **given)
 
 
 def _training(

@@ -21,6 +21,7 @@ def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("what", choices=["whole", "part", "functional"])
     options.add_argument("--nan-at", type=int, default=-1)
+    options.add_argument("--stuck", action="store_true", help="the device does nothing more after the last replay")
     given = options.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -64,6 +65,9 @@ def main() -> None:
     for each in losses:
         print(f"loss {each.hex()}")
     print("weights", sum(float(p.detach().double().cpu().abs().sum()) for p in model.parameters()).hex())
+    if given.stuck:
+        graph.replay()
+        torch.ops.hypocenter_test_npu.never_ready(True)
 
 
 if __name__ == "__main__":

@@ -65,6 +65,14 @@ def test_what_a_graph_leaves_behind_is_looked_at(tmp_path):
 
 
 @pytest.mark.usefixtures("_compiled")
+def test_the_end_of_the_program_waits_for_no_replay_that_is_never_done(tmp_path):
+    said = recorded(tmp_path / "run", "whole", "--stuck").stderr
+
+    assert "the device had not done its work when the program ended" in said
+    assert "what the last replays of a graph left is not known" not in said  # nobody has asked for it
+
+
+@pytest.mark.usefixtures("_compiled")
 def test_losses_of_replays_are_recorded_at_their_steps(tmp_path):
     printed = recorded(tmp_path / "run", "whole").stdout.splitlines()
 

@@ -64,14 +64,14 @@ class GraphReplays:
                 self._undo.append(hear(graph, "replay", self._begin))
 
     def at_end(self) -> None:
-        """The session is over."""
-        self._stop()
+        """The session is over, and the device has done its work."""
         try:
             self._read()
         except Exception as error:
             self._parts.warn(f"what the last replays of a graph left is not known: {error!r}")
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
+        """Hear of no more replays."""
         while self._undo:
             self._undo.pop()()
 
@@ -93,7 +93,7 @@ class GraphReplays:
             if self._n_replays & (self._n_replays - 1) == 0 or self._n_replays % LATER == 0:
                 self._read()
         except Exception as error:
-            self._stop()
+            self.stop()
             self._parts.warn(f"replays of graphs are not followed any more: {error!r}")
 
     def _read(self) -> None:

@@ -63,6 +63,7 @@ class Session(Listening):
         self._inference = Inference(self.names, self.clock, self.parts.failures, self.parts.rank)
         self._graphs = GraphReplays(self.parts, self._boundary)
         self._keeps_graph = False  # the backward under way
+        self._devices = set[torch.device]()  # that models lay on: at the end of a program they may be gone
 
     # life
 
@@ -91,7 +92,7 @@ class Session(Listening):
         if os.getpid() != self._pid or self._undo == []:
             return
         self.parts.where.end()
-        self._graphs.at_end()
+        self._graphs.stop()
         try:
             if not self.is_off and self._may_wait():
                 self._look_at_the_rest()
@@ -105,14 +106,15 @@ class Session(Listening):
 
     def _may_wait(self) -> bool:
         """Whether what is still to be read can be: the exit waits for no device that is stuck."""
-        devices = {parameter.device for _, parameter in self.names.parameters()}
-        if are_idle(devices, min(EXIT_S, self.config.agree_timeout_s)):
+        now = {parameter.device for _, parameter in self.names.parameters()}
+        if are_idle(self._devices | now, min(EXIT_S, self.config.agree_timeout_s)):
             return True
         self.warn("the device had not done its work when the program ended: the last parameters were not looked at")
         self._boundary.flush(None)
         return False
 
     def _look_at_the_rest(self) -> None:
+        self._graphs.at_end()
         self._by_hand.at_end()
         self._boundary.rows += self.parts.observers.at_end()
         self._boundary.at_end()
@@ -161,6 +163,7 @@ class Session(Listening):
         is_model = self.names.module_name(owner) is None and next(owner.parameters(), None) is not None
         variable = variable_name(owner, sys._getframe(1), self.names.variables()) if is_model else ""
         self.names.add_root(owner, variable=variable)
+        self._devices |= {parameter.device for parameter in owner.parameters()}
         self.parts.levels.on_root(module)
 
     def on_begin(self, training: bool) -> None:
