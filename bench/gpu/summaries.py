@@ -1,6 +1,7 @@
 """Compare what Triton's kernels, torch's operators and the CPU say of the same numbers.
 
-`python -m bench.gpu.summaries cuda` prints a line of JSON for each row of the table. On `cpu` with TRITON_INTERPRET=1 the same is done in Triton's interpreter.
+`python -m bench.gpu.summaries cuda` prints a line of JSON for each row of the table. On `cpu` with TRITON_INTERPRET=1
+the same is done in Triton's interpreter.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ FLOATS = (
 PATTERNS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 INTEGERS = ("int64", "int32", "int8", "uint8", "bool")
 CLOSE = 1e-12  # of sums in float64, relative to the sum of magnitudes that Cauchy and Schwarz allow
-SIZES = {"cuda": (1, 511, 513, 1023, 1025, 70_001, (1 << 20) + 3, 1 << 22), "cpu": (1, 513, 1025, 4097)}
-TIMED = {"cuda": 1 << 27, "cpu": 1 << 12}  # elements
+SIZES = {"cuda": (1, 511, 513, 1023, 1025, 70_001, (1 << 20) + 3, 1 << 22), "cpu": (1, 513, 1025)}
+TIMED = {"cuda": (1 << 27, 6), "cpu": (1 << 10, 1)}  # elements, and how often: the first time compiles
 
 
 def main() -> int:
@@ -158,7 +159,7 @@ def follow_streams(device: torch.device) -> None:
 
 def measure(device: torch.device) -> None:
     """Bytes a second, each way, of a tensor that fits in no cache."""
-    n = TIMED[device.type]
+    n = TIMED[device.type][0]
     for dtype in (torch.bfloat16, torch.float32):
         values = torch.randn(n, device=device).to(dtype)
         n_bytes = n * dtype.itemsize
@@ -172,10 +173,10 @@ def measure(device: torch.device) -> None:
         show(f"GB/s, {str(dtype)[6:]}", told, "measured", None)
 
 
-def seconds(device: torch.device, launch: Callable[[], object], rounds: int = 5) -> float:
-    """The least of some rounds, the first of which compiles."""
+def seconds(device: torch.device, launch: Callable[[], object]) -> float:
+    """The least of some rounds."""
     best = math.inf
-    for _ in range(rounds + 1):
+    for _ in range(TIMED[device.type][1]):
         _wait(device)
         began = time.perf_counter()
         launch()

@@ -7,7 +7,7 @@ from triton import compile as compiled
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from hypocenter.summary.reducers import triton_kernels
+from hypocenter.summary.reducers import torch_triton_kernels
 from hypocenter.summary.reducers.sampling import RUN_LENGTH, SIZE
 from hypocenter.summary.reducers.torch_triton import BLOCK, MOST_PROGRAMS, layout_of
 
@@ -21,7 +21,7 @@ SIGNATURES = {
 
 
 def assembly(name, target, loaded, constants):
-    kernel = getattr(triton_kernels, name)
+    kernel = getattr(torch_triton_kernels, name)
     typed = {key: f"*{loaded}" if of == "*" else of for key, of in SIGNATURES[name].items()}
     numbers = {key: i for i, key in enumerate(kernel.arg_names)}
     source = ASTSource(

@@ -1,4 +1,4 @@
-"""A row of numbers on a device that Triton serves: one pass over it (triton_kernels) instead of a kernel per question.
+"""A row of numbers on a device that Triton serves: one pass (torch_triton_kernels), not a kernel for each question.
 
 Torch's CUDA builds bring Triton; without it, or where it once fails (it wants a C compiler), the reducer made of
 torch's own operators (torch_deferred) does the same. Numbers that were counted are the same integers in both; sums are
@@ -45,7 +45,7 @@ _unsaid: list[str] = []
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """How the kernels take numbers of a dtype apart; see triton_kernels."""
+    """How the kernels take numbers of a dtype apart; see torch_triton_kernels."""
 
     is_float: bool
     is_wide: bool
@@ -113,10 +113,10 @@ def _kernels() -> Any:
     if importlib.util.find_spec("triton") is None:
         return None
     try:
-        from hypocenter.summary.reducers import triton_kernels
+        from hypocenter.summary.reducers import torch_triton_kernels
     except Exception:  # a Triton that does not fit
         return None
-    return triton_kernels
+    return torch_triton_kernels
 
 
 def reduced(row: Tensor, *, is_full: bool) -> Tensor | None:

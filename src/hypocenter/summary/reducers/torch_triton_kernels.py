@@ -63,6 +63,19 @@ def _is_nan(pattern, magnitude, INFINITY: tl.constexpr, LAST: tl.constexpr, MINU
         return (magnitude > LAST) & (magnitude != INFINITY)
 
 
+@triton.jit
+def _leave(out, n_nan, n_posinf, n_neginf, low, high, absmin, total, squares):
+    """Put together what the lanes of a program have found."""
+    tl.store(out, tl.sum(n_nan, 0).to(tl.int64))
+    tl.store(out + 1, tl.sum(n_posinf, 0).to(tl.int64))
+    tl.store(out + 2, tl.sum(n_neginf, 0).to(tl.int64))
+    tl.store(out + 3, tl.min(low, 0).to(tl.int64))
+    tl.store(out + 4, tl.max(high, 0).to(tl.int64))
+    tl.store(out + 5, tl.min(absmin, 0).to(tl.int64))
+    tl.store(out + 6, tl.sum(total, 0).to(tl.int64, bitcast=True))
+    tl.store(out + 7, tl.sum(squares, 0).to(tl.int64, bitcast=True))
+
+
 @triton.jit(do_not_specialize=["n", "programs"])  # else each divisor of theirs is compiled anew
 def look(
     values, partial, hist, n, programs,
@@ -114,14 +127,7 @@ def look(
             else:
                 tl.atomic_add(hist + place, tl.full([BLOCK], 1, tl.int64), mask=is_finite)
     out = partial + tl.program_id(0) * 8
-    tl.store(out, tl.sum(n_nan, 0).to(tl.int64))
-    tl.store(out + 1, tl.sum(n_posinf, 0).to(tl.int64))
-    tl.store(out + 2, tl.sum(n_neginf, 0).to(tl.int64))
-    tl.store(out + 3, tl.min(low, 0).to(tl.int64))
-    tl.store(out + 4, tl.max(high, 0).to(tl.int64))
-    tl.store(out + 5, tl.min(absmin, 0).to(tl.int64))
-    tl.store(out + 6, tl.sum(total, 0).to(tl.int64, bitcast=True))
-    tl.store(out + 7, tl.sum(squares, 0).to(tl.int64, bitcast=True))
+    _leave(out, n_nan, n_posinf, n_neginf, low, high, absmin, total, squares)
 
 
 @triton.jit(do_not_specialize=["programs", "stride"])
