@@ -53,11 +53,7 @@ class Decision:
     check: Check
     facts: dict[str, float | str]
     asks: bool  # this rank wants a replay
-
-    @property
-    def is_healthy(self) -> bool:
-        """Whether loss and gradients were finite here."""
-        return self.check.is_finite
+    is_healthy: bool  # loss and gradients were finite here
 
 
 class Failures:
@@ -106,8 +102,10 @@ class Failures:
         readings: Sequence[Reading],
     ) -> Decision:
         """Whether this step is to be investigated, and what is known of it."""
-        self._scales.note(scale, healthy=check.is_finite)
-        self._note_loss(check, step, scale)
+        is_healthy = check.is_finite
+        self._scales.note(scale, healthy=is_healthy)
+        if is_healthy:
+            self._note_loss(check, step, scale)
         suspicious = self._newly_nonfinite(readings)
         bad = check.bad_params if clip_bad is None else clip_bad
         trigger, facts = self._trigger(check, step, scale, microbatches, bad, suspicious)
@@ -132,7 +130,12 @@ class Failures:
             seed_scale=1.0 / scale if is_known and scale is not None else 1.0,
         )
         return Decision(
-            trigger=trigger, case=case, check=check, facts=facts, asks=trigger in FAILED and self._config.replay
+            trigger=trigger,
+            case=case,
+            check=check,
+            facts=facts,
+            asks=trigger in FAILED and self._config.replay,
+            is_healthy=is_healthy,
         )
 
     def follow(self, decision: Decision, table: Table | None) -> str:
@@ -176,7 +179,7 @@ class Failures:
         return self._write(outcome.evidence, outcome)
 
     def _note_loss(self, check: Check, step: int, scale: float | None) -> None:
-        if check.losses and check.is_finite:
+        if check.losses:
             past = self._losses.setdefault(check.key, deque(maxlen=HISTORY_STEPS))
             past.append((step, check.losses[0] / (scale or 1.0)))
 
