@@ -7,7 +7,7 @@ write takes long, changes are written less often, so that they take about a hund
 
 from __future__ import annotations
 
-import _signal
+import _signal  # type: ignore[reportMissingImports]
 import contextlib
 import multiprocessing
 import os
