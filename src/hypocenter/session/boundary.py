@@ -200,6 +200,7 @@ class Boundary:
         check = self._parts.sentinel.gradients(
             gradients, self._parts.tape.microbatches, scale=_scale_left_in(scaled), ahead=ahead, unused=unused
         )
+        is_finite = check.is_finite
         broken = self._parts.parameter_check.read()  # norms of parameters came with those of the gradients
         self._finding = self._finding or broken
         self.scale = None if scaled is None else scaled.state.scale
@@ -214,7 +215,7 @@ class Boundary:
         self._parts.council.begin(
             self._step,
             failed=decision.asks,
-            suspect=not check.is_finite,
+            suspect=not is_finite,
             poisoned=self._parts.failures.poisoned,
             communicates=lambda: self._parts.communication.seen() or self._parts.replayer.needs_all(),
         )
@@ -234,11 +235,11 @@ class Boundary:
                 self._meeting = self._parts.council.end()
         else:
             self._meeting = self._parts.council.end()
-        if check.is_finite and not decision.is_healthy:
+        if is_finite and not decision.is_healthy:
             self._follow_ahead(decision)
         else:
             self._finding = self._followed(decision) or self._finding
-        if check.is_finite:
+        if is_finite:
             rank, world_size = self._parts.rank()
             for microbatch, loss in zip(unused, check.unused, strict=True):
                 if not math.isfinite(loss):

@@ -54,12 +54,8 @@ class Decision:
     check: Check
     facts: dict[str, float | str]
     asks: bool  # this rank wants a replay
+    is_healthy: bool  # loss and gradients were finite here
     skip: Judged | None = None  # of which only all ranks together can tell whether the scale is its cause
-
-    @property
-    def is_healthy(self) -> bool:
-        """Whether loss and gradients were finite here."""
-        return self.check.is_finite
 
 
 class Failures:
@@ -109,8 +105,10 @@ class Failures:
         readings: Sequence[Reading],
     ) -> Decision:
         """Whether this step is to be investigated, and what is known of it."""
-        self._scales.note(scale, healthy=check.is_finite)
-        self._note_loss(check, step, scale)
+        is_healthy = check.is_finite
+        self._scales.note(scale, healthy=is_healthy)
+        if is_healthy:
+            self._note_loss(check, step, scale)
         suspicious = self._newly_nonfinite(readings)
         bad = check.bad_params if clip_bad is None else clip_bad
         judged = self._judged(check, step, scale, microbatches, bad)
@@ -137,7 +135,9 @@ class Failures:
             seed_scale=1.0 / scale if is_known and scale is not None else 1.0,
         )
         asks = (trigger in FAILED or skip is not None) and self._config.replay
-        return Decision(trigger=trigger, case=case, check=check, facts=facts, asks=asks, skip=skip)
+        return Decision(
+            trigger=trigger, case=case, check=check, facts=facts, asks=asks, skip=skip, is_healthy=is_healthy
+        )
 
     def follow(self, decision: Decision, table: Table | None) -> str:
         """Investigate what was decided on. Returns the evidence's id, or ''.
@@ -209,7 +209,7 @@ class Failures:
         return self._write(outcome.evidence, outcome)
 
     def _note_loss(self, check: Check, step: int, scale: float | None) -> None:
-        if check.losses and check.is_finite:
+        if check.losses:
             past = self._losses.setdefault(check.key, deque(maxlen=HISTORY_STEPS))
             past.append((step, check.losses[0] / (scale or 1.0)))
 

@@ -25,11 +25,7 @@ class StepTimes:
         depth.value -= 1
         self._n_within -= 1
         if not self._n_within:
-            self.took(time.perf_counter() - self._began)
-
-    def took(self, seconds: float) -> None:
-        """Hypocenter took time from this step."""
-        self._tap_s += seconds
+            self._tap_s += time.perf_counter() - self._began
 
     def end_step(self) -> dict[str, float]:
         """The fields of its StepRecord: step_ms, tap_ms."""

@@ -20,7 +20,11 @@ _QUESTIONS = ("has_torch_function", "has_torch_function_unary", "has_torch_funct
 
 
 class PythonOperators:
-    """Switched on while the mode is on the stack."""
+    """Switched on while the mode is on the stack.
+
+    Attributes:
+        is_on: whether it is.
+    """
 
     def __init__(self, mode: TorchFunctionMode) -> None:
         self._places = [
@@ -32,22 +36,18 @@ class PythonOperators:
         self._answers = {original: _answer(original, mode) for _, _, original in self._places}
         for answer in self._answers.values():
             _let_torchscript_read(answer)
-        self._is_on = False
+        self.is_on = False
 
     def pass_by(self) -> None:
         """From here on the mode does not see them."""
-        if self._is_on:
-            return
-        self._is_on = True
+        self.is_on = True
         for place, name, original in self._places:
             if place[name] is original:  # nobody else has put something there
                 place[name] = self._answers[original]
 
     def put_back(self) -> None:
         """As it was."""
-        if not self._is_on:
-            return
-        self._is_on = False
+        self.is_on = False
         for place, name, original in self._places:
             if place[name] is self._answers[original]:
                 place[name] = original

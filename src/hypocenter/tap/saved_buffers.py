@@ -16,6 +16,10 @@ from hypocenter.tap.tape import version_of
 SMALL_BUFFERS_BYTES = 64 << 20  # on the first call all buffers are copied if they are no larger than this together
 LOOKS = (1, 8, 64)  # calls at which modules, buffers and parameters of a root are looked for anew
 
+_IS_CONTIGUOUS = torch.Tensor.is_contiguous
+_Key = tuple[int, str]
+"""Id of a module, and the name of a buffer in it."""
+
 Saved = tuple[torch.nn.Module, str, torch.Tensor]
 """A module, the name of a buffer in it, and its values."""
 
@@ -32,11 +36,10 @@ class SavedBuffers(Sequence[Saved]):
         self._copies: list[tuple[list[int], torch.Tensor]] = []  # places among the buffers, their values in a row
         if not buffers:
             return
-        kinds: dict[tuple[torch.dtype, torch.device], list[int]] = {}
-        for place, (_, _, buffer) in enumerate(buffers):
-            kinds.setdefault((buffer.dtype, buffer.device), []).append(place)
+        kinds = [(buffer.dtype, buffer.device) for _, _, buffer in buffers]
         with torch.no_grad():
-            for places in kinds.values():
+            for each in dict.fromkeys(kinds):
+                places = [place for place, kind in enumerate(kinds) if kind == each]
                 self._copies += _copied([buffers[i][2] for i in places], places)
 
     def __len__(self) -> int:
@@ -59,7 +62,7 @@ class SavedBuffers(Sequence[Saved]):
 
 
 def _copied(buffers: list[torch.Tensor], places: list[int]) -> list[tuple[list[int], torch.Tensor]]:
-    if len(buffers) > 1 and PLAIN_TYPES.issuperset(map(type, buffers)) and all(b.is_contiguous() for b in buffers):
+    if len(buffers) > 1 and PLAIN_TYPES.issuperset(map(type, buffers)) and all(map(_IS_CONTIGUOUS, buffers)):
         return [(places, torch._C._nn.flatten_dense_tensors(buffers))]  # type: ignore[reportAttributeAccessIssue]
     return [([place], buffer.clone()) for place, buffer in zip(places, buffers, strict=True)]
 
@@ -71,18 +74,18 @@ class ChangingBuffers:
     """
 
     def __init__(self) -> None:
-        self._all: list[tuple[weakref.ref[torch.nn.Module], str]] | None = None
+        self._all: list[tuple[weakref.ref[torch.nn.Module], _Key]] | None = None
         self._parameters: list[weakref.ref[torch.nn.Parameter]] = []
-        self._changing: set[tuple[int, str]] = set()
+        self._changing: set[_Key] = set()
         self._unchanged: list[tuple[Saved, int]] = []  # not known to change, with their versions before the call
-        self._copies: dict[tuple[int, str], torch.Tensor] = {}
+        self._copies: dict[_Key, torch.Tensor] = {}
         self._n_calls = 0
 
     def before(self, root: torch.nn.Module) -> SavedBuffers:
         """Copies of the buffers that the coming call may change."""
         if self._all is None or self._n_calls in LOOKS:
             self._all = [
-                (weakref.ref(m), key) for m in root.modules() for key, b in m._buffers.items() if b is not None
+                (weakref.ref(m), (id(m), key)) for m in root.modules() for key, b in m._buffers.items() if b is not None
             ]
             self._parameters = [weakref.ref(p) for p in root.parameters()]
         is_first, changing = self._n_calls == 0, self._changing
@@ -90,13 +93,14 @@ class ChangingBuffers:
         if not self._all:
             return _NOTHING
         present = [
-            (m, key, b) for ref, key in self._all if (m := ref()) is not None and (b := _buffer(m, key)) is not None
-        ]
-        self._unchanged = [(each, version_of(each[2])) for each in present if (id(each[0]), each[1]) not in changing]
+            ((m, key[1], b), key) for ref, key in self._all
+            if (m := ref()) is not None and key[1] in m._buffers and (b := m._buffers[key[1]]) is not None
+        ]  # fmt: skip
+        self._unchanged = [(each, version_of(each[2])) for each, key in present if key not in changing]
         if not is_first:
-            return SavedBuffers([each for each in present if (id(each[0]), each[1]) in changing])
-        is_small = sum(b.numel() * b.element_size() for *_, b in present) <= SMALL_BUFFERS_BYTES
-        saved = SavedBuffers([each for each in present if is_small or isinstance(each[0], _NormBase)])
+            return SavedBuffers([each for each, key in present if key in changing])
+        is_small = sum(b.numel() * b.element_size() for (*_, b), _ in present) <= SMALL_BUFFERS_BYTES
+        saved = SavedBuffers([each for each, _ in present if is_small or isinstance(each[0], _NormBase)])
         self._copies = {(id(m), key): copy for m, key, copy in saved}
         return saved
 

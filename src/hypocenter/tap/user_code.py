@@ -256,7 +256,8 @@ class UserCode(TorchFunctionMode):
         """Note what comes; put the mode on the stack of this thread if it is not there."""
         self.is_active = True
         self._parameters.clear()
-        self._python_operators.pass_by()
+        if not self._python_operators.is_on:
+            self._python_operators.pass_by()
         if self._n_inside:
             return  # torch puts it back at the end of its call
         others = _pop_all() if _len_torch_function_stack() else []
@@ -294,10 +295,11 @@ class UserCode(TorchFunctionMode):
     def suspend(self) -> None:
         """Take the mode out of the stack. Inside one of its own calls it is not there: then it only goes quiet."""
         self.is_active = False
-        self._python_operators.put_back()
-        if self._n_inside or not _len_torch_function_stack():
+        if self._python_operators.is_on:
+            self._python_operators.put_back()
+        if self._n_inside or not (n_modes := _len_torch_function_stack()):
             return
-        for other in _pop_all():
+        for other in _pop_all() if n_modes > 1 else [_pop_torch_function_stack()]:
             if other is not self:
                 _push_on_torch_function_stack(other)
 

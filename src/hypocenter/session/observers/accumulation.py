@@ -75,7 +75,8 @@ class Accumulation(Observer):
 
     def before_update(self, update: Update) -> None:
         """The sums of this step are complete."""
-        self._deferred.read()
+        if self._deferred.waiting:
+            self._deferred.read()
         sums = self._sums
         if sums is None or sums.is_broken or sums.sums.n_added < MANY:
             return

@@ -134,7 +134,8 @@ class Arrivals(Observer):
 
     def before_update(self, update: Update) -> None:
         """What was on its way to the host has arrived."""
-        self._deferred.read()
+        if self._deferred.waiting:
+            self._deferred.read()
 
     def after_update(self, update: Update) -> None:
         """Count the steps that were looked at."""

@@ -62,7 +62,8 @@ class HeadGap(Observer):
 
     def before_update(self, update: Update) -> None:
         """The passes of this step are over."""
-        self._deferred.read()
+        if self._deferred.waiting:
+            self._deferred.read()
         gaps, self._gaps, self._passes = self._gaps, [], []
         for name, dtype, n_tokens, numbers in gaps:
             kind = "ratio" if has_ratio(self.context.tape) else ""

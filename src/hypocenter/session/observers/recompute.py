@@ -142,7 +142,8 @@ class Recompute(Observer):
 
     def before_update(self, update: Update) -> None:
         """What was on its way to the host has arrived."""
-        self._deferred.read()
+        if self._deferred.waiting:
+            self._deferred.read()
 
 
 def _sample_of(values: Any) -> Tensor | None:

@@ -33,32 +33,35 @@ class Deferred:
 
     Args:
         ride: takes a float32 vector along in a transfer that is made anyway.
+
+    Attributes:
+        waiting: what has not been handed out, and who wants it.
     """
 
     def __init__(self, ride: Callable[[Tensor, Then], None] = lambda *_: None) -> None:
-        self._waiting: list[tuple[Tensor, Then]] = []
+        self.waiting: list[tuple[Tensor, Then]] = []
         self._ride = ride
 
     def add(self, numbers: Tensor, then: Then) -> None:
         """Call `then` with these numbers (1-d) as soon as reading them makes nobody wait."""
         each = numbers, then
-        self._waiting.append(each)
+        self.waiting.append(each)
         if numbers.device.type == "cpu":
             self.read()
         else:
             self._ride(numbers.float(), lambda host: self._arrive(each, host))
 
     def _arrive(self, each: tuple[Tensor, Then], host: Sequence[float]) -> None:
-        n_before = len(self._waiting)
-        self._waiting = [other for other in self._waiting if other is not each]
-        if len(self._waiting) < n_before:  # else somebody could not wait for it
+        n_before = len(self.waiting)
+        self.waiting = [other for other in self.waiting if other is not each]
+        if len(self.waiting) < n_before:  # else somebody could not wait for it
             each[1](host)
 
     def read(self) -> None:
         """Transfer and hand out what is still waiting."""
-        if not self._waiting:
+        if not self.waiting:
             return
-        waiting, self._waiting = self._waiting, []
+        waiting, self.waiting = self.waiting, []
         by_device: dict[torch.device, list[tuple[Tensor, Then]]] = {}
         for numbers, then in waiting:
             by_device.setdefault(numbers.device, []).append((numbers, then))
