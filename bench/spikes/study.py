@@ -61,7 +61,9 @@ class Outcome:
     def at_step(self) -> Finding | None:
         """What is said of its step, a warning first."""
         right = self.mutant.where.step + self.right.later
-        found = sorted((f for f in self.findings if f.step == right), key=lambda f: f.severity == "note")
+        found = sorted(
+            (f for f in self.findings if f.step == right and f.code == "HC401"), key=lambda f: f.severity == "note"
+        )
         return found[0] if found else None
 
     @property

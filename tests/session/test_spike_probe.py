@@ -134,6 +134,24 @@ def test_a_sample_that_carries_it_is_named(tmp_path):
     assert finding.remedy.verified
 
 
+def test_a_sample_is_named_where_the_loss_lays_the_batch_flat(tmp_path):
+    torch.manual_seed(0)
+    model = nn.Linear(16, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    generator = torch.Generator().manual_seed(1)
+    with hypocenter.watch(model, out=tmp_path / "run"):
+        for step in range(N):
+            x, y = torch.randn(8, 5, 16, generator=generator), torch.randn(8, 5, 4, generator=generator)
+            x[6] *= 1000 if step == AT else 1
+            optimizer.zero_grad()
+            errors = F.mse_loss(model(x).view(-1, 4), y.view(-1, 4), reduction="none")
+            errors.view(8, -1).mean(1).mean().backward()
+            optimizer.step()
+
+    (finding,) = findings(tmp_path / "run")
+    assert (finding.step, finding.cause, finding.samples) == (AT, "bad-sample", (6,))
+
+
 def test_parameters_that_grew_are_named(tmp_path):
     train(tmp_path / "run", poisoned_weight)
 

@@ -43,6 +43,7 @@ class Boundary:
         self._parts, self._close = parts, close
         self._clip_bad: list[str] | None = None
         self._unclipped_norm: float | None = None
+        self._unclipped: dict[str, float] = {}  # norms by parameter, before the first clipping
         self._check: Check | None = None
         self._update: Update | None = None
         self._meeting: Meeting | None = None
@@ -69,6 +70,7 @@ class Boundary:
         def told(before: Check) -> None:
             self._clip_bad = before.bad_params or self._clip_bad
             self._unclipped_norm = before.total_norm
+            self._unclipped = {**before.grad_norms, **self._unclipped}
             observers.tell("before_clip", parameters, before)
 
         observers = self._parts.observers
@@ -201,6 +203,7 @@ class Boundary:
             self._take_evaluation()
         if self._unclipped_norm is None:
             self._unclipped_norm = check.total_norm
+        check.unclipped = self._unclipped
         self.rows += self._parts.levels.collect(self._step, [optimizer])
         self._n_collected = len(self.rows)
         decision = self._decided(check.with_ahead(), self._step, self.scale, self.rows)
@@ -320,6 +323,7 @@ class Boundary:
         self._parts.clock.end_update()
         self._evaluations.end_update()
         self._check, self._update, self._clip_bad, self._unclipped_norm = None, None, None, None
+        self._unclipped = {}
         self._bad_evaluation = None
         self.is_skipped, self.scale, self._finding = False, None, ""
         if not is_late:
@@ -340,6 +344,7 @@ class Boundary:
         self._norms = None
         self._parts.clock.reopen(id(optimizer))
         self._check, self._update, self._clip_bad, self._unclipped_norm = None, None, None, None
+        self._unclipped = {}
 
     def _record(self, optimizer: torch.optim.Optimizer, check: Check) -> StepRecord:
         return StepRecord(

@@ -18,6 +18,7 @@ class Check:
     losses: list[float] = field(default_factory=list)
     unused: list[float] = field(default_factory=list)  # losses that the program has thrown away
     grad_norms: dict[str, float] = field(default_factory=dict)  # local L2 norms by parameter, loss scale taken out
+    unclipped: dict[str, float] = field(default_factory=dict)  # the same before the program clipped, where it did
     bad_params: list[str] = field(default_factory=list)  # gradient not finite
     newly_dead: list[str] = field(default_factory=list)  # gradient exactly 0, and was not at the step before
     ahead: Check | None = None  # of gradients that other optimizers are going to use after this update
@@ -56,6 +57,11 @@ class Check:
     def key(self) -> str:
         """Tells optimizers apart: each has its own first parameter."""
         return next(iter(self.grad_norms), "")
+
+    @property
+    def norms_as_made(self) -> dict[str, float]:
+        """Norms by parameter, before clipping."""
+        return {name: self.unclipped.get(name, norm) for name, norm in self.grad_norms.items()}
 
     @property
     def total_norm(self) -> float:
