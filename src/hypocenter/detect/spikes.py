@@ -37,15 +37,16 @@ class Jump:
 class Series:
     """One number per step."""
 
-    __slots__ = ("_is_high", "_largest", "_past", "_second")
+    __slots__ = ("_high", "_largest", "_past", "_quiet", "_second", "_until")
 
     def __init__(self) -> None:
         self._past: deque[float] = deque(maxlen=WINDOW)  # log2 of magnitudes
         self._largest = self._second = 0.0  # octaves above the usual, faded; values in a row count once
-        self._is_high = False  # the value before was a jump, or belongs to one
+        self._high: float | None = None  # values are above the usual: where the last jump among them came to, or -inf
+        self._quiet, self._until = -math.inf, 0  # below it nothing is looked at, in so many more values
 
     def add(self, value: float | None) -> Jump | None:
-        """Take in the next value; a jump if it is the first of one.
+        """Take in the next value; a jump if it is the first of several in a row, or twice as far above.
 
         Args:
             value: of any sign; None, 0 and what is not finite are passed over.
@@ -54,22 +55,35 @@ class Series:
         if not 0.0 < magnitude < math.inf:
             return None
         height, past = math.log2(magnitude), self._past
+        self._until -= 1
         jump = None
-        self._largest, self._second = self._largest * _FADES, self._second * _FADES
-        if len(past) >= LEAST:
-            usual = max(_median(past), _median(list(past)[-RECENT:]))
-            above = height - usual
-            is_high = above > OCTAVES / 2
-            if is_high and not self._is_high:
-                spread = _median([abs(each - usual) for each in past])
-                few = (WINDOW / len(past)) ** 0.5  # where little is known yet, more is asked
-                limit = max(OCTAVES * few, SPREADS * spread, RECORDS * self._second)
-                if above > limit:
-                    jump = Jump(value=value or 0.0, usual=2.0**usual, limit=2.0 ** (usual + limit))
-                self._second = max(self._second, min(self._largest, above))
-                self._largest = max(self._largest, above)
-            self._is_high = is_high
+        if self._until < 0 or height > self._quiet:
+            if len(past) >= LEAST:
+                usual = max(_median(past), _median(list(past)[-RECENT:]))
+                jump = self._looked_at(value or 0.0, height, usual)
+                self._quiet = usual + OCTAVES / 2
+            fade = _FADES ** (RECENT - self._until)
+            self._largest, self._second, self._until = self._largest * fade, self._second * fade, RECENT
+        elif self._high is not None:
+            self._high = None
         past.append(height)
+        return jump
+
+    def _looked_at(self, value: float, height: float, usual: float) -> Jump | None:
+        above, jump = height - usual, None
+        if above <= OCTAVES / 2:
+            self._high = None
+            return None
+        past = self._past
+        spread = _median([abs(each - usual) for each in past])
+        few = (WINDOW / len(past)) ** 0.5  # where little is known yet, more is asked
+        limit = max(OCTAVES * few, SPREADS * spread, RECORDS * self._second)
+        if self._high is None:
+            self._second, self._high = max(self._second, min(self._largest, above)), -math.inf
+        if above > limit and above > 2.0 * (self._high - usual):
+            jump = Jump(value=value, usual=2.0**usual, limit=2.0 ** (usual + limit))
+            self._high = height
+        self._largest = max(self._largest, above)
         return jump
 
 
