@@ -42,7 +42,7 @@ class Right:
     line: str = ""  # what the shown line ends with
     leaf: tuple[str, ...] = ()  # or the names of a tensor, one of which is right
     is_of_row: bool = False
-    says: str = ""  # or what one of the finding's lines holds
+    says: str = ""  # or what the cause is, or one of the finding's lines holds
     later: int = 0  # steps after that at which it is planted
 
 

@@ -152,6 +152,24 @@ def test_a_sample_is_named_where_the_loss_lays_the_batch_flat(tmp_path):
     assert (finding.step, finding.cause, finding.samples) == (AT, "bad-sample", (6,))
 
 
+def test_a_sample_is_named_where_labels_number_the_rows(tmp_path):
+    torch.manual_seed(0)
+    model = nn.Linear(16, 8, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    generator = torch.Generator().manual_seed(1)
+    with hypocenter.watch(model, out=tmp_path / "run"):
+        for step in range(N):
+            x = torch.randn(ROWS, 16, generator=generator)
+            x[9] *= 300 if step == AT else 1
+            optimizer.zero_grad()
+            out = model(x)
+            F.cross_entropy(out @ out.detach().roll(1, 0).T, torch.arange(ROWS)).backward()
+            optimizer.step()
+
+    (finding,) = findings(tmp_path / "run")
+    assert (finding.step, finding.samples) == (AT, (9,))
+
+
 def test_parameters_that_grew_are_named(tmp_path):
     train(tmp_path / "run", poisoned_weight)
 
