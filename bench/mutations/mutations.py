@@ -278,6 +278,43 @@ def update_undone(program: Program, where: Where) -> None:
     program.stages.around_update = around
 
 
+def _in_step(act: Callable[[Program, Where], Any]) -> Plant:
+    """Inside the optimizer's step, after its rule: in a hook."""
+
+    def plant(program: Program, where: Where) -> None:
+        now = {"step": -1}
+
+        @contextlib.contextmanager
+        def around(step: int) -> Generator[None, None, None]:
+            now["step"] = step
+            yield
+
+        def hook(*_: Any) -> None:
+            if where.is_now(now["step"]):
+                with torch.no_grad():
+                    act(program, where)
+
+        program.stages.around_update = around
+        program.optimizer.register_step_post_hook(hook)
+
+    return plant
+
+
+_add("decayed in the step", _in_step(lambda p, w: _parameter(p, w.name).mul_(0.999)))
+_add("rows zeroed in the step", _in_step(lambda p, w: _parameter(p, w.name)[:1].zero_()))
+_add("state scaled in the step", _in_step(lambda p, w: [v.mul_(1.1) for v in _state(p, w) if v.dim()]))
+
+
+@mutation()
+def update_halved_in_the_step(program: Program, where: Where) -> None:
+    """What the rule adds to one parameter is halved."""
+    kept: list[Tensor] = []
+    program.optimizer.register_step_pre_hook(
+        lambda *_: kept.__setitem__(slice(None), [_parameter(program, where.name).detach().clone()])
+    )
+    _in_step(lambda p, w: _parameter(p, w.name).lerp_(kept[0], 0.5))(program, where)
+
+
 @mutation(of_all=True)
 def updated_twice(program: Program, where: Where) -> None:
     """With the same gradients."""

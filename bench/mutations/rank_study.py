@@ -1,10 +1,9 @@
-"""Draw mutants of programs of several ranks: `python -m bench.mutations.rank_study [--n N] [--seed S] [--healthy]`."""
+"""Draw mutants of programs of several ranks, train each on forked ranks, and see what is said."""
 
 from __future__ import annotations
 
-import argparse
+import importlib
 import random
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from shutil import rmtree
@@ -12,12 +11,11 @@ from tempfile import mkdtemp
 
 import torch
 
-from bench.mutations.__main__ import print_outcome, print_table
 from bench.mutations.forked import run_ranks
 from bench.mutations.mutations import MUTATIONS, NEEDS_MICRO, Where
 from bench.mutations.programs import Net
 from bench.mutations.ranks import RANK_MUTATIONS, RANK_PROGRAMS, REPLICATED_ONLY, SHARED, SIZE
-from bench.mutations.study import FIRST, LAST, N_STEPS, Mutant, Outcome, said
+from bench.mutations.study import FIRST, LAST, N_STEPS, Mutant
 from hypocenter.diagnose.diagnosis import diagnose
 from hypocenter.nouns import Finding
 from hypocenter.record.reader import open_run
@@ -60,51 +58,18 @@ def train(program: str, seed: int, mutant: Mutant | None) -> None:
     made.train(N_STEPS)
 
 
+def load() -> None:
+    """Before the first ranks are forked: each would load it by itself."""
+    for name in ("torch._dynamo", "hypocenter.session"):
+        importlib.import_module(name)
+    torch.set_num_threads(1)
+
+
 def found(program: str, seed: int, mutant: Mutant | None, audit: str) -> list[Finding]:
     """What is said."""
     folder = Path(mkdtemp())  # a TemporaryDirectory would go with the first child that ends
     try:
         run_ranks(SIZE, folder / "run", {"audit": audit}, lambda: train(program, seed, mutant))
-        if mutant is None:
-            print((folder / "said").read_text())
         return list(diagnose(open_run(folder / "run")).findings)
     finally:
         rmtree(folder)
-
-
-def main() -> int:
-    """Print a row for each mutant, then the shares."""
-    parser = argparse.ArgumentParser(prog="bench mutations of ranks", description=main.__doc__)
-    parser.add_argument("--n", type=int, default=52)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--audit", default="every=1")
-    parser.add_argument("--healthy", action="store_true", help="the programs without an error")
-    parser.add_argument("--only", default="", help="a program")
-    options = parser.parse_args()
-    import torch._dynamo  # each rank would load it by itself
-
-    import hypocenter.session  # noqa: F401
-
-    torch.set_num_threads(1)
-    if options.healthy:
-        for program in RANK_PROGRAMS:
-            if options.only in ("", program):
-                findings = found(program, options.seed, None, options.audit)
-                print(program, [(f.code, f.severity, f.step, f.title) for f in findings], flush=True)
-        return 0
-    outcomes: list[Outcome] = []
-    for mutant in draw(options.n, options.seed):
-        if options.only in ("", mutant.program):
-            try:
-                findings = found(mutant.program, mutant.seed, mutant, options.audit)
-            except RuntimeError as error:
-                print(mutant, error)
-                continue
-            outcomes.append(Outcome(mutant=mutant, findings=said(findings)))
-            print_outcome(outcomes[-1])
-    print_table(outcomes)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

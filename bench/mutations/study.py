@@ -51,7 +51,7 @@ class Outcome:
         """Whether the parameter is named, where the error is of one."""
         names = (self.mutant.where.name, self.mutant.where.other)
         is_of_all = self.mutant.mutation in OF_ALL | OF_NO_PARAMETER
-        return self.is_found and (is_of_all or any((f.param or f.site).endswith(names) for f in self.findings))
+        return self.is_found and (is_of_all or any((f.param or f.site or "").endswith(names) for f in self.findings))
 
     @property
     def is_timed(self) -> bool:
@@ -99,14 +99,13 @@ def train(program: str, seed: int, out: Path, mutant: Mutant | None, audit: str)
         return list(diagnose(open_run(out)).findings)
 
 
-def outcome(mutant: Mutant, audit: str) -> Outcome:
-    """Train it."""
+def found(program: str, seed: int, mutant: Mutant | None, audit: str) -> list[Finding]:
+    """What is said of it."""
     with TemporaryDirectory() as folder:
-        found = train(mutant.program, mutant.seed, Path(folder) / "run", mutant, audit)
-    return Outcome(mutant=mutant, findings=said(found))
+        return train(program, seed, Path(folder) / "run", mutant, audit)
 
 
 def said(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """What counts: warnings, errors, and notes of laws."""
-    laws = ("HC231", "HC232", "HC233", "HC308", "HC309")
+    laws = ("HC231", "HC232", "HC233", "HC235", "HC308", "HC309")
     return tuple(f for f in findings if f.severity in ("warning", "error") or f.code in laws)

@@ -21,6 +21,7 @@ class Count:
     """What watching adds to a step."""
 
     usual: int  # waits of the host, of the median step
+    allowed: int  # so many at level sentinel
     mean: float
     most: int
     before_update: int  # of these, between the last gradient and the first kernel of the optimizer: the median
@@ -45,7 +46,7 @@ def count(make: Callable[[], Training], level: str, n_steps: int = N_STEPS) -> C
     more = [b - a for a, b in zip(plain.waits, watched.waits, strict=True)]
     early = [b - a for a, b in zip(plain.early, watched.early, strict=True)]
     return Count(
-        usual=sorted(more)[len(more) // 2], mean=sum(more) / n_steps, most=max(more),
+        usual=sorted(more)[len(more) // 2], allowed=made.n_waits, mean=sum(more) / n_steps, most=max(more),
         before_update=sorted(early)[len(early) // 2],
         from_host=(watched.n_from_host - plain.n_from_host) / n_steps,
         kernels=(watched.n_kernels - plain.n_kernels) / n_steps,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ class Training:
     update: Callable[[], None]
     scale: Callable[[Tensor], Tensor] = field(default=lambda loss: loss)
     n_microbatches: int = 1
+    n_waits: int = 1  # that a step may cost: one before each time that parameters move
 
     def step(self, at_backward: Callable[[], None]) -> None:
         """Forward, backward, update."""
@@ -42,10 +43,33 @@ class _Block(nn.Module):
         return x + self.drop(self.down(nn.functional.gelu(self.up(self.norm(x)))))
 
 
-def _training(*, dtype: torch.dtype = torch.float32, lr: float | Tensor = 1e-3, **options: Any) -> Training:
+class FusedSGD(torch.optim.SGD):
+    """As torch's fused optimizers: the scaler gives it scale and verdict, and it skips without asking the host."""
+
+    _step_supports_amp_scaling = True
+
+    def step(self, closure: Any = None) -> None:
+        """One update, or none."""
+        scale, found = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+        for group in self.param_groups:
+            held = [p for p in group["params"] if p.grad is not None]
+            updates = [p.grad if scale is None else p.grad / scale for p in held]
+            if found is not None:
+                updates = [torch.where(found != 0, torch.zeros_like(update), update) for update in updates]
+            with torch.no_grad():
+                torch._foreach_add_(held, updates, alpha=-group["lr"])
+
+
+def _adamw(parameters: Iterator[nn.Parameter], **options: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, **{"lr": 1e-3, "foreach": True, **options})
+
+
+def _training(
+    make: Callable[..., torch.optim.Optimizer] = _adamw, *, dtype: torch.dtype = torch.float32, **options: Any
+) -> Training:
     torch.manual_seed(0)
     model = nn.Sequential(_Block(), _Block(), _Block(), nn.Linear(WIDTH, 4)).to("npu", dtype)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, foreach=True, **options)
+    optimizer = make(model.parameters(), **options)
 
     def loss() -> Tensor:
         x = torch.randn(8, WIDTH, device="npu", dtype=dtype)
@@ -77,8 +101,8 @@ def clipping() -> Training:
     return made
 
 
-def scaler(*, is_clipped: bool = False) -> Training:
-    made = _training()
+def scaler(made: Training | None = None, *, is_clipped: bool = False) -> Training:
+    made = made or _training()
     own = torch.amp.GradScaler("npu")
 
     def update() -> None:
@@ -94,6 +118,112 @@ def scaler(*, is_clipped: bool = False) -> Training:
 
 def scaler_and_clipping() -> Training:
     return scaler(is_clipped=True)
+
+
+def scaler_clipping_accumulation() -> Training:
+    return scaler(accumulation(), is_clipped=True)
+
+
+def fused() -> Training:
+    return scaler(_training(FusedSGD, lr=1e-3))
+
+
+def fused_and_clipping() -> Training:
+    return scaler(_training(FusedSGD, lr=1e-3), is_clipped=True)
+
+
+def clipping_values() -> Training:
+    made = scaler()
+    step = made.update
+
+    def update() -> None:
+        nn.utils.clip_grad_value_(made.model.parameters(), 1.0)
+        step()
+
+    made.update = update
+    return made
+
+
+def clipping_by_hand() -> Training:
+    made = _training()
+
+    def update() -> None:
+        held = [p.grad for p in made.model.parameters() if p.grad is not None]
+        total = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(held)))
+        torch._foreach_mul_(held, (1.0 / (total + 1e-6)).clamp(max=1.0))
+        made.optimizer.step()
+
+    made.update = update
+    return made
+
+
+def clipping_twice() -> Training:
+    """Each half of the model by itself, whose gradients one optimizer uses."""
+    made = _training()
+    own = torch.amp.GradScaler("npu")
+
+    def update() -> None:
+        own.unscale_(made.optimizer)
+        blocks = list(made.model.children())
+        for half in (blocks[:2], blocks[2:]):
+            nn.utils.clip_grad_norm_((p for block in half for p in block.parameters()), 1.0)
+        own.step(made.optimizer)
+        own.update()
+
+    made.update, made.scale = update, own.scale
+    return made
+
+
+def bfloat16_autocast() -> Training:
+    made = clipping()
+    loss = made.loss
+
+    def in_autocast() -> Tensor:
+        with torch.autocast("npu", torch.bfloat16):
+            return loss()
+
+    made.loss = in_autocast
+    return made
+
+
+def two_optimizers(*, is_scaled: bool = False) -> Training:
+    """Of two halves of the model, which are clipped one after the other."""
+    made = _training()
+    parameters = list(made.model.parameters())
+    made.optimizer = _adamw(iter(parameters[::2]))
+    second = _adamw(iter(parameters[1::2]))
+    own = torch.amp.GradScaler("npu", enabled=is_scaled)
+
+    def update() -> None:
+        for optimizer in (made.optimizer, second):
+            own.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], 1.0)
+        for optimizer in (made.optimizer, second):
+            own.step(optimizer)
+        own.update()
+        second.zero_grad()
+
+    made.update, made.scale, made.n_waits = update, own.scale, 2
+    return made
+
+
+def two_optimizers_scaled() -> Training:
+    return two_optimizers(is_scaled=True)
+
+
+def in_backward() -> Training:
+    """Each parameter is updated as soon as its gradient is there: the first and the rest."""
+    made = _training()
+    own = {p: _adamw(iter([p])) for p in made.model.parameters()}
+
+    def step(parameter: Tensor) -> None:
+        own[parameter].step()  # type: ignore[index]
+        own[parameter].zero_grad()  # type: ignore[index]
+
+    for parameter in own:
+        parameter.register_post_accumulate_grad_hook(step)
+    made.optimizer, made.update, made.n_waits = next(iter(own.values())), lambda: None, 2
+    return made
 
 
 def bfloat16_weights() -> Training:
@@ -126,6 +256,11 @@ def changing_shapes() -> Training:
 
 FEATURES: dict[str, Callable[[], Training]] = {
     "plain": plain, "accumulation": accumulation, "changing shapes": changing_shapes, "clipping": clipping,
-    "GradScaler": scaler, "GradScaler, clipping": scaler_and_clipping, "bfloat16 weights": bfloat16_weights,
-    "rate on device": rate_on_device,
+    "clipping by hand": clipping_by_hand, "clipping values": clipping_values,
+    "GradScaler": scaler, "GradScaler, clipping": scaler_and_clipping,
+    "both, accumulation": scaler_clipping_accumulation, "both, clipped twice": clipping_twice,
+    "GradScaler, fused": fused, "both, fused": fused_and_clipping,
+    "two optimizers": two_optimizers, "two optimizers, both": two_optimizers_scaled,
+    "in backward": in_backward,
+    "bfloat16 weights": bfloat16_weights, "bfloat16 autocast": bfloat16_autocast, "rate on device": rate_on_device,
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
     torchrun --nproc-per-node 2 deepspeed_job.py --stage 2 --blow 3
     torchrun --nproc-per-node 2 deepspeed_job.py --stage 2 --precision bf16 --plant gradient --at 3
+    torchrun --nproc-per-node 2 deepspeed_job.py --stage 2 --usual --plant activation gradient --at 3 5
 
 Prints a digest of the parameters' bits (of this rank's parts for stage 3, which scatters them).
 """
@@ -19,13 +20,17 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+PLANTS = ("gradient", "activation")
+BUCKET = 300  # elements: a block of the model, so that there are several buckets
+
 
 class Net(nn.Module):
     divisor = 1.0  # of what the second block gives
     calls_left = -1  # then it raises
 
-    def __init__(self):
+    def __init__(self, dropout):
         super().__init__()
+        self.dropout = nn.Dropout(dropout)
         self.embed = nn.Linear(8, 16)
         self.blocks = nn.ModuleList(nn.Linear(16, 16) for _ in range(2))
         self.head = nn.Linear(16, 1)
@@ -37,7 +42,7 @@ class Net(nn.Module):
             raise RuntimeError("this step has been computed already")
         hidden = torch.tanh(self.embed(x))
         first, second = self.blocks
-        hidden = hidden + torch.tanh(first(hidden))
+        hidden = hidden + self.dropout(torch.tanh(first(hidden)))
         hidden = hidden + torch.tanh(second(hidden)) / torch.full_like(hidden, self.divisor)
         return self.head(hidden).float().pow(2).mean() + (self.gain.float() * boost - boost).mean()
 
@@ -56,8 +61,9 @@ def arguments():
     parser.add_argument("--accumulate", type=int, default=1)
     parser.add_argument("--offload", action="store_true", help="optimizer state in host memory")
     parser.add_argument("--precision", choices=("fp16", "bf16"), default="fp16")
-    parser.add_argument("--plant", choices=("gradient", "activation"), help="what gets a NaN on one rank")
-    parser.add_argument("--at", type=int, default=-1, help="step of the plant")
+    parser.add_argument("--usual", action="store_true", help="overlap_comm, several buckets, clipping, dropout")
+    parser.add_argument("--plant", choices=PLANTS, nargs="*", default=(), help="what gets a NaN on one rank")
+    parser.add_argument("--at", type=int, nargs="*", default=(), help="the step of each plant")
     parser.add_argument("--on", type=int, default=1, help="rank of the plant")
     parser.add_argument("--refuse-again", action="store_true", help="rank 1 cannot compute a step twice")
     parser.add_argument("--local_rank", type=int)
@@ -71,11 +77,13 @@ def configuration(a):
     }  # fmt: skip
     offload = {"offload_optimizer": {"device": "cpu"}} if a.offload else {}
     whole = {"stage3_param_persistence_threshold": 0} if a.stage == 3 else {}  # else small ones are never scattered
+    usual = {"overlap_comm": True, "contiguous_gradients": True, "reduce_bucket_size": BUCKET} if a.usual else {}
     return {
         "train_micro_batch_size_per_gpu": 4,
         "gradient_accumulation_steps": a.accumulate,
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "torch_adam": True}},
-        "zero_optimization": {"stage": a.stage, **whole, **offload},
+        "zero_optimization": {"stage": a.stage, **whole, **offload, **usual},
+        "gradient_clipping": 1.0 if a.usual else 0.0,
         "zero_force_ds_cpu_optimizer": False,
         **({"fp16": fp16} if a.precision == "fp16" else {"bf16": {"enabled": True}}),
     }
@@ -85,7 +93,7 @@ def plant_gradient(model, step, a):
     """The second block's weight gets one NaN into its gradient, on one rank alone, at the planted step."""
 
     def spoil(grad):
-        if step[0] != a.at:
+        if not is_planted("gradient", step[0], a):
             return None
         factor = torch.ones_like(grad)
         factor.view(-1)[3] = float("nan")
@@ -93,6 +101,10 @@ def plant_gradient(model, step, a):
 
     if dist.get_rank() == a.on:
         model.blocks[1].weight.register_hook(spoil)
+
+
+def is_planted(what, step, a):
+    return dist.get_rank() == a.on and (what, step) in zip(a.plant, a.at, strict=True)
 
 
 def own_part(parameter):
@@ -110,18 +122,17 @@ def main():
     deepspeed.get_accelerator().is_fp16_supported = lambda: True
     deepspeed.init_distributed("gloo")
     torch.manual_seed(0)
-    model = Net()
+    model = Net(dropout=0.1 if a.usual else 0.0)
     engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=configuration(a))
     generator = torch.Generator().manual_seed(1 + dist.get_rank())
     dtype = torch.float16 if a.precision == "fp16" else torch.bfloat16
     victim = dist.get_world_size() - 1
     now = [0]
-    if a.plant == "gradient":
+    if "gradient" in a.plant:
         plant_gradient(model, now, a)
     for step in range(a.steps):
         now[0] = step
-        is_planted = a.plant == "activation" and step == a.at and dist.get_rank() == a.on
-        model.divisor = 0.0 if is_planted else 1.0
+        model.divisor = 0.0 if is_planted("activation", step, a) else 1.0
         model.calls_left = a.accumulate if a.refuse_again and dist.get_rank() == 1 else -1
         for _ in range(a.accumulate):
             boost = a.boost if step == a.blow and dist.get_rank() == victim else 0.0

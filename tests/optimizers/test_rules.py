@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hypocenter.compare.updates.recompute import given as exactly
 from hypocenter.formats import FORMATS
+from hypocenter.optimizers.rounded import given as exactly
 from hypocenter.optimizers.rule import RULES, Rule, rule_of, words_of
 
 RATES = st.sampled_from((1e-5, 1e-3, 0.0123, 0.5))

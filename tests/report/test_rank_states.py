@@ -67,6 +67,20 @@ def test_another_error_marks_its_rank() -> None:
     assert [s.first_bad_step for s in states] == [None, 4, None, None]
 
 
+def test_a_step_that_the_loss_scaler_skipped_is_bad_only_where_an_error_says_so() -> None:
+    recorded = FakeRanks()
+    recorded.records = [
+        (rank, StepRecord(step=step, loss=1.0, n_bad_grads=2, loss_scale=1024.0, skipped=True))
+        for rank in (0, 1) for step in (3, 9)
+    ]  # fmt: skip
+    error = Finding(code="HC101", kind="nonfinite", severity="error", title="x", step=9, rank=1)
+
+    told, untold = rank_states(recorded, Diagnosis(findings=(error,))), rank_states(recorded, Diagnosis())
+
+    assert [s.first_bad_step for s in told] == [9, 9, None, None]
+    assert [s.first_bad_step for s in untold] == [None] * 4
+
+
 def test_a_damaged_world_size_makes_no_ranks_up() -> None:
     recorded = FakeRanks(run=Run(format=1, name="job", world_size=10**15))
 

@@ -30,8 +30,11 @@ class Told(Observer):
     def after_backward(self):
         self.calls.append("after_backward")
 
-    def before_clip(self, parameters, check):
-        self.calls.append(f"before_clip {len(parameters)} {len(check.grad_norms)}")
+    def before_clip(self, parameters):
+        self.calls.append(f"before_clip {len(parameters)}")
+
+    def seen_before_clip(self, parameters, check):
+        self.calls.append(f"seen_before_clip {len(parameters)} {len(check.grad_norms)}")
 
     def before_unscale(self, unscaling):
         self.calls.append("before_unscale")
@@ -82,8 +85,8 @@ def test_told_of_everything_in_order(tmp_path, only):
 
     plain = ["before_backward", "after_backward", "before_update 0 False", "after_update 0 False"]
     scaled = [
-        "before_backward", "after_backward", "before_unscale", "after_unscale False", "before_clip 2 2",
-        "before_update 1 True", "after_update 1 False",
+        "before_backward", "after_backward", "before_unscale", "after_unscale False", "before_clip 2",
+        "seen_before_clip 2 2", "before_update 1 True", "after_update 1 False",
     ]  # fmt: skip
     assert Told.calls[: 1 + len(plain)] == ["attach", *plain]
     assert Told.calls[1 + len(plain) : -1] == scaled
@@ -110,7 +113,8 @@ def test_what_needs_a_scaler_hears_nothing_without_one_and_what_is_not_wanted_is
     scaled = [
         "before_unscale",
         "after_unscale False",
-        "before_clip 2 2",
+        "before_clip 2",
+        "seen_before_clip 2 2",
         "before_update 3 True",
         "after_update 3 False",
     ]
@@ -135,8 +139,8 @@ def test_rows_of_both_halves_of_an_update_are_recorded_at_its_step(tmp_path, onl
 
 
 @pytest.mark.parametrize(
-    "where", ["attach", "before_backward", "after_backward", "before_clip", "before_unscale", "after_unscale",
-              "before_update", "after_update"],
+    "where", ["attach", "before_backward", "after_backward", "before_clip", "seen_before_clip", "before_unscale",
+              "after_unscale", "before_update", "after_update"],
 )  # fmt: skip
 def test_one_that_fails_anywhere_is_taken_out_said_once_and_the_others_go_on(tmp_path, only, capsys, where):
     def fail(*_):

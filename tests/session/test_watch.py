@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pytest
@@ -252,21 +253,16 @@ def test_scaler_back_off_is_not_a_failure(tmp_path):
 
 
 def test_a_replay_that_is_not_possible_says_why_and_the_module_calls_are_still_blamed(tmp_path):
-    class Opaque(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * 1
-
-        @staticmethod
-        def backward(ctx, g):
-            return g
+    def elsewhere(x):
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(torch.mul, x, 1).result()
 
     torch.manual_seed(0)
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
     with hypocenter.watch(out=str(tmp_path / "run")):
         for step in range(3):
-            loss = Opaque.apply(model(torch.randn(8, 6), bad=step == 1)).sum()
+            loss = elsewhere(model(torch.randn(8, 6), bad=step == 1)).sum()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -275,6 +271,42 @@ def test_a_replay_that_is_not_possible_says_why_and_the_module_calls_are_still_b
     assert found.origin is not None
     assert found.origin.op == "aten.log.default"
     assert any("cannot repeat" in note for note in found.notes)
+
+
+class Handing(torch.autograd.Function):
+    """A loss whose gradient was made before, as of one that is computed in chunks."""
+
+    @staticmethod
+    def forward(ctx, hidden, gradient, loss):
+        ctx.save_for_backward(gradient)
+        return loss.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        (gradient,) = ctx.saved_tensors
+        return gradient * grad, None, None
+
+
+@pytest.mark.parametrize("is_bad_in", ["forward", "gradient"])
+def test_a_loss_that_a_function_of_the_program_hands_on_is_replayed(tmp_path, is_bad_in):
+    torch.manual_seed(0)
+    model, head = Net(), nn.Linear(1, 3)
+    optimizer = torch.optim.SGD([*model.parameters(), *head.parameters()], lr=1e-2)
+    with hypocenter.watch(out=str(tmp_path / "run")):
+        for step in range(3):
+            hidden = model(torch.randn(8, 6), bad=step == 1 and is_bad_in == "forward")
+            inner = hidden.detach().requires_grad_()
+            loss = head(inner).pow(2).mean()
+            loss.backward()
+            gradient = inner.grad / (0.0 if step == 1 and is_bad_in == "gradient" else 1.0)
+            Handing.apply(hidden, gradient, loss.detach()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    (found,) = evidence(tmp_path / "run")
+    assert (found.step, found.reproduced) == (1, True)
+    assert found.origin is not None
+    assert found.origin.op == {"forward": "aten.log.default", "gradient": "aten.div.Tensor"}[is_bad_in]
 
 
 def test_gradients_that_are_finite_alone_and_not_together(tmp_path):

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hypocenter.tap.digest import digests, to_host
-from hypocenter.tap.host_digest import host_digest
+from hypocenter.tap.host_digest import host_digest, host_moments
 
 DTYPES = [torch.bool, torch.uint8, torch.int16, torch.int32, torch.int64, torch.float32, torch.float64]
 
@@ -23,3 +23,14 @@ def test_it_is_the_number_that_the_tensor_code_gives(dtype, n, seed, skip):
 )
 def test_what_is_not_small_and_plain_is_left_to_the_tensor_code(tensor):
     assert host_digest(tensor) is None
+
+
+@given(dtype=st.sampled_from(DTYPES), n=st.integers(1, 5000), seed=st.integers(0, 1000))
+def test_moments_are_those_of_the_values(dtype, n, seed):
+    tensor = torch.randint(0, 100, (n,), generator=torch.Generator().manual_seed(seed)).to(dtype)
+    wide = tensor.double()
+
+    assert host_moments(tensor) == pytest.approx(
+        (wide.min().item(), wide.max().item(), wide.mean().item(), wide.std(correction=0).item()), rel=1e-5, abs=1e-6
+    )
+    assert host_moments(torch.zeros(0)) is None

@@ -6,11 +6,13 @@ import inspect
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hypocenter.tap.own_frame import hear
+from hypocenter.tap.read_again import Rebound, like_decorated, read_first
 
 NAMES = st.sampled_from(["first", "second", "third", "other"])
 
@@ -49,3 +51,36 @@ def test_a_function_of_torch_that_is_heard_again_is_not_compiled_again() -> None
 
     assert codes[0] is codes[1] is not own
     assert [(by, inplace) for by, _, inplace in told] == [(0, False), (1, False)]
+
+
+@pytest.mark.parametrize(
+    "clip",
+    [
+        lambda held: torch.nn.utils.clip_grad_norm_(held, 0.5),
+        lambda held: torch.nn.utils.clip_grad_norm_(parameters=held, max_norm=0.5),
+        lambda held: torch.nn.utils.clip_grad_value_(held, clip_value=0.5),
+    ],
+)
+def test_each_of_several_hearers_gets_what_an_iterator_holds_and_so_does_the_function(clip: Any) -> None:
+    heard: list[list[torch.Tensor]] = []
+    model = torch.nn.Linear(2, 2)
+    model(torch.ones(1, 2)).sum().backward()
+
+    def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Rebound | None:
+        parameters, rebound = read_first(args, kwargs)
+        heard.append(parameters)
+        return rebound
+
+    undos = [
+        hear(torch.nn.utils, name, begin, like=like_decorated, rebinds=("args", "kwargs"))
+        for name in ("clip_grad_norm_", "clip_grad_value_")
+        for _ in range(3)
+    ]
+    try:
+        clip(model.parameters())
+    finally:
+        for undo in undos:
+            undo()
+
+    assert [list(map(id, each)) for each in heard] == [[id(model.weight), id(model.bias)]] * 3
+    assert float(model.weight.grad.abs().max()) <= 0.5

@@ -130,6 +130,32 @@ class Inverse(torch.autograd.Function):
         return grad / (x - x)
 
 
+class InverseBackwardOnly(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad / (grad - grad)
+
+
+def test_the_backward_of_a_function_that_only_hands_on_is_where_it_was_called():
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc, self.dropout = nn.Linear(4, 4), nn.Dropout(0.5)
+
+        def forward(self, x):
+            return self.dropout(InverseBackwardOnly.apply(self.fc(x)))
+
+    tracer, _, grads = traced(Block(), torch.randn(2, 4), lambda y: y.sum())
+
+    node = tracer.nodes[origin(tracer, grads[0]).origin]
+    assert (node.traced.op, node.place.phase, node.place.site) == ("aten.div.Tensor", "backward", "")
+    assert node.place.module == "Block"
+
+
 class Scaled(nn.Module):
     def __init__(self, scale):
         super().__init__()

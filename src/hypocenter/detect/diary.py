@@ -10,6 +10,7 @@ Rows of phase `scaler` (written by hypocenter.session.observers.diary):
                                                 of NaN and infinities, `absmax` the largest finite magnitude. Written
                                                 for every bad parameter and the nearest others at a step that
                                                 overflowed, and for a part of the parameters in turn at the others.
+                                                Of one element, whatever its shape: that it was bad is all that is known
 
 When one scaler serves several optimizers in a step, each writes these rows, the scale and the facts being the same.
 """
@@ -17,10 +18,10 @@ When one scaler serves several optimizers in a step, each writes these rows, the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from hypocenter.nouns import Reading
+from hypocenter.nouns import Reading, Summary
 
 SCALE = "loss_scale"
 FOUND_INF = f"{SCALE}.found_inf."
@@ -31,6 +32,16 @@ FACTS = (
 )  # fmt: skip
 """`rebuilt` is 1 when the scale had been taken out of the gradients before they were looked at, and was multiplied back
 into `absmax`: exact for a scale that is a power of two, unless the gradients were changed in between."""
+
+
+def at_least_one(peak: float) -> Summary:
+    """Of a gradient of which is known only that its largest magnitude is this, inf or NaN."""
+    return Summary(n=1, n_nan=int(math.isnan(peak)), n_posinf=int(not math.isnan(peak)))
+
+
+def share_nonfinite(n: int, n_nonfinite: int, shape: Sequence[int]) -> float | None:
+    """Of a gradient's elements that were looked at, how many were not finite; None where that is not known."""
+    return None if n == 1 < math.prod(shape) and n_nonfinite else n_nonfinite / max(1, n)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,8 +21,18 @@ from hypocenter.nouns import KINDS, Finding, Reading, Severity, StepRecord
 
 Check = Callable[[Window], Iterator[Finding]]
 Reads = Literal[
-    "nonfinite", "scalar", "scaler", "optimizer", "large-half", "zero", "half-grad", "near-limit", "imported", "all"
-]
+    "nonfinite",
+    "scalar",
+    "scaler",
+    "optimizer",
+    "large-half",
+    "zero",
+    "half-grad",
+    "near-limit",
+    "imported",
+    "batch",
+    "all",
+]  # fmt: skip
 """Which readings a rule looks at; what no rule looks at need not be read from disk. A reader may read more.
 
 nonfinite    that hold a value that is not finite
@@ -33,6 +43,7 @@ large-half   in float16, with a value whose square does not fit
 zero         whose values are all zero
 half-grad    of backward or gradients, in float16, with their histogram
 near-limit   near their format's largest number (`peaks.is_near_limit`)
+batch        of phase data, with a digest
 imported     of another tool's dump, which lack something
 all          all of them
 """

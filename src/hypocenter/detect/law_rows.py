@@ -1,7 +1,7 @@
-"""Rows about laws that a correct training step obeys: the contract between observers and HC231 to HC234, and HC308.
+"""Rows about laws that a correct training step obeys: the contract between observers and HC231 to HC235, and HC308.
 
-Rows of phase `optimizer`, written by hypocenter.session.observers (between, audit). A step in which the books balance
-writes none but the first.
+Rows of phase `optimizer`, written by hypocenter.session.observers (between, audit, by_rule). A step in which the books
+balance writes none but the first.
 
     site `laws`, port `balanced`          n entries were looked at by the law named in `module`, sum of them balanced
     site <parameter>, port `changed`      between the update before and this one, n elements of a sample were looked
@@ -17,6 +17,10 @@ writes none but the first.
                                           `op`: for "a micro-batch" its number; `call`: steps before, in which it
                                           balanced
 
+    site <parameter>, port `not_by_rule`  what the step of the optimizer (`op`) has left is not what its rule makes:
+                                          `module`: "value", or the name of its state; the number: what was added to
+                                          the weight over what the rule adds, NaN where it is no multiple; `call` as
+                                          above. `source`: a hook of the program around that step, if there is one
     site `laws`, port `unbalanced`        the same factor for all gradients, where neither the loss scale nor a clip
                                           to a norm makes it; `call` as above
     site <module>, port `unwritten`       the operator `op` at `source` reads memory that `module` gave (`names`: the
@@ -41,6 +45,8 @@ Of jobs of several ranks, phase `grad`, on every rank:
     site `laws`, port `used_twice`        `module` "loss": two backward passes of this step began at the same loss, that
                                           of micro-batch `op`; "gradients": the update uses the gradients of the one
                                           before, with no backward pass between; `call`: updates before without that
+    site `laws`, port `thrown_away`       so many micro-batches before this update are not in it, although their losses
+                                          and gradients are no larger than those that were used; `call`: how many are
     site `laws`, port `not_used`          at the end: so many backward passes were made since the last update; `call`:
                                           how many there were for an update before
 
@@ -56,13 +62,14 @@ How a gradient is off:
 from __future__ import annotations
 
 SITE = "laws"
-USED_TWICE, NOT_USED = "used_twice", "not_used"
+USED_TWICE, NOT_USED, THROWN_AWAY = "used_twice", "not_used", "thrown_away"
 BALANCED, CHANGED, UNBALANCED = "balanced", "changed", "unbalanced"
 NOT_CONSUMED, NO_GRADIENT, NOT_STEPPED = "not_consumed", "no_gradient", "not_stepped"
 MADE, USED = "grad_made", "grad_used"
 UNWRITTEN = "unwritten"
+NOT_BY_RULE = "not_by_rule"
 SKETCH = 16  # numbers
-BETWEEN, GRADIENT = "between", "gradient"  # laws
+BETWEEN, GRADIENT, UPDATE = "between", "gradient", "update"  # laws
 MISSING, FACTOR, STEP_BEFORE, MICROBATCH, OTHER = "missing", "factor", "the step before", "a micro-batch", "other"
 OPTION = "option"
 GONE, FROZEN, NOT_CALLED = "gone", "frozen", "not called"

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from hypocenter.detect.batches import Field, Repeats
 from hypocenter.detect.diary import SCALED_GRAD, Entry, entry_of
 from hypocenter.detect.peaks import Peaks
 from hypocenter.detect.scale_track import ScaleTrack, Skip
@@ -29,6 +30,8 @@ class History:
     peaks: Peaks = field(default_factory=Peaks)  # of sites near their format's limit
     loss: Series = field(default_factory=Series)  # of finite steps; HC401 adds to both
     norm: Series = field(default_factory=Series)  # of the gradient
+    repeats: Repeats = field(default_factory=Repeats)  # of batches; HC411 adds to it
+    fields: dict[str, Field] = field(default_factory=dict)  # tensors of the batch by site; HC412 adds to it
     _rows: dict[tuple[str, str], deque[Reading]] = field(default_factory=dict)
 
     def rows(self, site: str, port: str) -> tuple[Reading, ...]:

@@ -17,6 +17,7 @@ import numpy as np
 from hypocenter.detect.engine import LARGE_HALF, Reads
 from hypocenter.detect.group_engine import GroupReads
 from hypocenter.detect.peaks import NEAR_LIMIT
+from hypocenter.detect.replica_rows import BATCH_PREFIX
 from hypocenter.diagnose.panels import arrow, of_ranks
 from hypocenter.diagnose.rows_by_step import RowsByStep
 from hypocenter.nouns import Place, Reading, Run, StepRecord
@@ -259,6 +260,7 @@ def _of_rank(table: Any, reads: Collection[Reads], whole: Any = None) -> Any:
         "near-limit": lambda: _near_limit(table),
         "imported": lambda: pc.not_equal(pc.fill_null(table["lacks"], ""), arrow("")),
         "zero": lambda: pc.and_(pc.greater(table["n_hist"], arrow(0)), pc.equal(table["n_zero"], table["n_hist"])),
+        "batch": lambda: pc.and_(pc.equal(table["phase"], arrow("data")), pc.starts_with(table["site"], BATCH_PREFIX)),
         "all": lambda: pc.is_valid(table["step"]),
     }
     mask: Any = None

@@ -83,6 +83,7 @@ class Outcome:
 
     evidence: Evidence
     node: Node | None = None
+    was_finite: bool = False  # the replay, on all ranks
 
 
 def is_finite(tensor: torch.Tensor) -> bool:

@@ -411,7 +411,7 @@ class Replayer:
                 return tensor.clone()  # what it does in place must not change what is kept
             number = PLACEHOLDERS.number(tensor)
             if number is not None:
-                return slots[number]
+                return slots[number].detach().requires_grad_() if number in event.cut else slots[number]
             if self._whole is not None:
                 tensor = self._whole.tensor(tensor)
             tensor = standing_for(tensor)

@@ -118,7 +118,7 @@ class Jointly:
             if outcome is not None:
                 return outcome
         why_not = "the replay on all ranks was finite: the failure depends on something that is not part of the step"
-        return Outcome(evidence=replace(base, replayed=True, why_not=why_not))
+        return Outcome(evidence=replace(base, replayed=True, why_not=why_not), was_finite=True)
 
     def _in_order(self, microbatches: Sequence[Microbatch], table: Table) -> list[Microbatch]:
         """Those whose loss was not finite on some rank first."""

@@ -10,7 +10,9 @@ import torch
 
 from hypocenter.optrace import NEGINF
 from hypocenter.replay.engine import Replayed, Replayer
+from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.replay.unseen import Watching, number_of
+from hypocenter.tap.free_memory import why_no_room
 from hypocenter.tap.gains import Sized, SizeTracer, octave_of
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.nodes import Node, nonfinite_bits
@@ -61,10 +63,17 @@ class Tracing:
         Args:
             scale: loss scale that the gradients carry.
             judge: see SizeTracer.
+
+        Raises:
+            ReplayImpossible: with the reason.
         """
         tracer = self._tracer(microbatch, None, SizeTracer, scale=scale, judge=judge)
         parameters = [p for _, p in self._replayer.parameters(self._names)]
-        replayed = self._replayer.run(microbatch, parameters, mode=tracer, context=tracer.context)
+        if why := why_no_room(parameters):
+            raise ReplayImpossible(why)
+        replayed = self._replayer.run(
+            microbatch, parameters, mode=tracer, context=tracer.context, must_leave_no_trace=True
+        )
         tracer.settle()
         for value in replayed.values:  # a loss is scaled by the program, in an operator that backward starts from
             root = tracer.sized.get(tracer.edge_to(value).producer)

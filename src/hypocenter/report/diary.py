@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hypocenter.detect.diary import SCALED_GRAD, Entry, entry_of
+from hypocenter.detect.diary import SCALED_GRAD, Entry, entry_of, share_nonfinite
 from hypocenter.nouns import Reading, StepRecord, replace
 from hypocenter.record.schema import READINGS, readings_from
 from hypocenter.report import wording
@@ -28,7 +28,7 @@ class Seen:
     """A parameter's gradient, the loss scale in it."""
 
     param: str
-    share_nonfinite: float  # of its elements
+    share_nonfinite: float | None  # of its elements; None: not known
     largest: float  # finite magnitude
 
 
@@ -109,7 +109,8 @@ def _whole(value: float | None) -> int | None:
 
 def _seen(row: Reading) -> Seen:
     values = row.summary
-    return Seen(param=row.site, share_nonfinite=values.n_nonfinite / max(1, values.n), largest=values.absmax)
+    share = share_nonfinite(values.n, values.n_nonfinite, row.shape)
+    return Seen(param=row.site, share_nonfinite=share, largest=values.absmax)
 
 
 def _goes_on(before: Stretch, step: Stretch) -> bool:
@@ -146,8 +147,10 @@ def scale(value: float) -> str:
     return f"2^{exponent:.0f}" if exponent.is_integer() and not -6 <= exponent <= 16 else wording.number(value)
 
 
-def percent(share: float) -> str:
-    """Of a gradient's elements, how many were not finite: `all`, `25 %`, `< 0.01 %`."""
+def percent(share: float | None) -> str:
+    """Of a gradient's elements, how many were not finite: `all`, `25 %`, `< 0.01 %`; `some` if that is not known."""
+    if share is None:
+        return "some"
     return "all" if share >= 1 else f"{100 * share:.2g} %" if share >= 1e-4 else "< 0.01 %"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -52,10 +52,10 @@ def rank_states(recorded: RecordedRanks, diagnosis: Diagnosis) -> tuple[RankStat
     world = recorded.run.world_size if recorded.run.world_size <= MOST_RANKS else 0
     left = set(recorded.ranks)
     ranks = sorted({*range(world), *left})
-    bad, last = _bad_and_last(recorded.step_records())
-    for finding in diagnosis.findings:
-        if finding.severity == "error" and finding.cause != RANK_LOST:
-            bad[finding.rank] = min(finding.step, bad.get(finding.rank, finding.step))
+    errors = [f for f in diagnosis.findings if f.severity == "error" and f.cause != RANK_LOST]
+    bad, last = _bad_and_last(recorded.step_records(), {finding.step for finding in errors})
+    for finding in errors:
+        bad[finding.rank] = min(finding.step, bad.get(finding.rank, finding.step))
     lost = {f.rank for f in diagnosis.findings if f.cause == RANK_LOST} | (set(ranks) - left)
     places = recorded.places
     told = _told_by_others(places.values()) if set(ranks) - set(places) else {}
@@ -74,12 +74,13 @@ def rank_states(recorded: RecordedRanks, diagnosis: Diagnosis) -> tuple[RankStat
     )
 
 
-def _bad_and_last(records: Iterable[tuple[int, StepRecord]]) -> tuple[dict[int, int], dict[int, int]]:
+def _bad_and_last(records: Iterable[tuple[int, StepRecord]], blamed: Set[int]) -> tuple[dict[int, int], dict[int, int]]:
+    """First bad and last step by rank. A skip of the loss scaler is bad only if it is among the steps with an error."""
     bad: dict[int, int] = {}
     last: dict[int, int] = {}
     for rank, record in records:
         last[rank] = max(record.step, last.get(rank, record.step))
-        if _is_bad(record):
+        if _is_bad(record) and (record.step in blamed or not _is_left_to_scaler(record)):
             bad[rank] = min(record.step, bad.get(rank, record.step))
     return bad, last
 
@@ -88,6 +89,11 @@ def _is_bad(record: StepRecord) -> bool:
     return record.n_bad_grads > 0 or any(
         value is not None and not math.isfinite(value) for value in (record.loss, record.grad_norm)
     )
+
+
+def _is_left_to_scaler(record: StepRecord) -> bool:
+    """Its scale was too high for the gradients, which is in order: it skips the step and takes a lower one."""
+    return record.skipped and record.loss_scale is not None and (record.loss is None or math.isfinite(record.loss))
 
 
 def _told_by_others(places: Iterable[Place]) -> dict[int, Coords]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from hypocenter.config import Config
+from hypocenter.replay import alone
 from hypocenter.replay.engine import Replayer, ReplayImpossible
 from hypocenter.session.scale_watch import Answer
 from hypocenter.tap.names import NameMap
@@ -38,7 +39,7 @@ class AtScale1:
                         g if s is None else s if g is None else s + g for s, g in zip(sums, replayed.grads, strict=True)
                     ]
         except ReplayImpossible:
-            return "cannot-tell"
+            return "needs-all" if alone.is_one_of_many() else "cannot-tell"
         except Exception:  # the user's own code runs here: anything may come out of it
             return "cannot-tell"
         return "finite" if all(bool(torch.isfinite(s).all()) for s in sums if s is not None) else "not-finite"

@@ -21,11 +21,15 @@ class Audits:
             FREE_S or SHARE of the time since the first step. Ranks may then decide differently; what is asked of all
             of them together is asked at the steps that all have audited.
         now: seconds.
+
+    Attributes:
+        is_planned: whether every rank audits a step, as long as none of them has to stop.
     """
 
     def __init__(self, text: str, now: Callable[[], float] = time.perf_counter) -> None:
         self._is_auto = text == AUTO
-        self._is_scheduled = schedule.parse("doubling" if self._is_auto else text)
+        self.is_planned = schedule.parse("doubling" if self._is_auto else text)
+        self._is_scheduled = self.is_planned
         self._now = now
         self._began: float | None = None
         self._spent_s = 0.0

@@ -11,6 +11,7 @@ from hypocenter.tap.tape import PLACEHOLDERS, Event, version_of
 from hypocenter.tap.tree import tensors
 
 WHOLE = 1 << 20  # elements of an input up to which all are read; of a larger one of floats this many at a stride
+BRIEF = 1 << 14  # the same at a step at which floats are only looked at
 AT_MOST = 16  # tensors of one batch
 
 
@@ -18,7 +19,7 @@ def given_to_model(event: Event, *, is_full: bool) -> Iterator[tuple[str, Tensor
     """(argument, tensor, values to digest) of what a module was called with; not what was changed in place meanwhile.
 
     Args:
-        is_full: also tensors of floats.
+        is_full: of tensors of floats up to WHOLE elements, else BRIEF.
     """
     versions = {id(e.tensor): e.version for e in event.externals}
     named = [(f"in[{i}]", arg) for i, arg in enumerate(event.args)] + list(event.kwargs.items())
@@ -27,9 +28,7 @@ def given_to_model(event: Event, *, is_full: bool) -> Iterator[tuple[str, Tensor
         is_input = PLACEHOLDERS.number(tensor) is None and not isinstance(tensor, torch.nn.Parameter)
         if not is_input or versions.get(id(tensor), version_of(tensor)) != version_of(tensor):
             continue
-        if not is_full and (tensor.is_floating_point() or tensor.is_complex()):
-            continue
-        values = _looked_at(tensor)
+        values = _looked_at(tensor, WHOLE if is_full else BRIEF)
         if values is not None:
             yield name, tensor, values
 
@@ -43,16 +42,16 @@ def given_to_loss_code(events: Sequence[Event], known: set[int]) -> list[tuple[s
             if id(tensor) in known or tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
                 continue
             known.add(id(tensor))
-            values = _looked_at(tensor) if external.version == version_of(tensor) else None
+            values = _looked_at(tensor, WHOLE) if external.version == version_of(tensor) else None
             if values is not None and tensor.numel() > 1 and len(found) < AT_MOST:
                 found.append((f"loss[{len(found)}]", tensor, values))
     return found
 
 
-def _looked_at(tensor: Tensor) -> Tensor | None:
+def _looked_at(tensor: Tensor, whole: int) -> Tensor | None:
     """A large tensor of floats at a stride; None for a shard (DTensor), which other ranks need not have."""
     if hasattr(tensor, "to_local") or tensor.layout != torch.strided:
         return None
-    if tensor.numel() <= WHOLE or not tensor.is_floating_point():
+    if tensor.numel() <= whole or not tensor.is_floating_point():
         return tensor
-    return tensor.reshape(-1)[:: -(-tensor.numel() // WHOLE)] if tensor.is_contiguous() else None
+    return tensor.reshape(-1)[:: -(-tensor.numel() // whole)].contiguous() if tensor.is_contiguous() else None

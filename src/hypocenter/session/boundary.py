@@ -42,8 +42,7 @@ class Boundary:
     def __init__(self, parts: Parts, close: Callable[[], None]) -> None:
         self._parts, self._close = parts, close
         self._clip_bad: list[str] | None = None
-        self._unclipped_norm: float | None = None
-        self._unclipped: dict[str, float] = {}  # norms by parameter, before the first clipping
+        self._unclipped: Check | None = None  # the first look of this update, or the one that the last clip gave
         self._check: Check | None = None
         self._update: Update | None = None
         self._meeting: Meeting | None = None
@@ -65,16 +64,19 @@ class Boundary:
 
     def clips(self, parameters: list[torch.Tensor]) -> None:
         """Gradients are about to be clipped, which spreads one NaN to all: note who had it."""
+        parameters = list(parameters)  # one list for each clip: observers know it by that
         held = [(p, p.grad) for p in parameters if p.grad is not None]
 
         def told(before: Check) -> None:
             self._clip_bad = before.bad_params or self._clip_bad
-            self._unclipped_norm = before.total_norm
-            self._unclipped = {**before.grad_norms, **self._unclipped}
-            observers.tell("before_clip", parameters, before)
+            self._unclipped = before
+            observers.tell("seen_before_clip", parameters, before)
 
         observers = self._parts.observers
-        self._parts.sentinel.look_before_change(held, told, is_urgent=observers.may_scale)
+        observers.tell("before_clip", parameters)
+        self._parts.sentinel.look_before_change(
+            held, told, is_urgent=observers.are_urgent, with_peaks=observers.may_scale
+        )
 
     @property
     def step(self) -> int:
@@ -143,6 +145,7 @@ class Boundary:
         self._finding = found or self._finding
         parts.failures.poisoned = parts.failures.poisoned or self._has_failed_before(check)
         rank, world_size = parts.rank()
+        check.unclipped = self._unclipped if self._unclipped is not check else None
         decision = parts.failures.decide(
             check, step, parts.tape.microbatches, rank=rank, world_size=world_size, scale=scale,
             clip_bad=self._clip_bad, readings=readings,
@@ -201,9 +204,8 @@ class Boundary:
         if self._is_ahead_held and self._is_known_ahead(check):
             self._is_ahead_held = False
             self._take_evaluation()
-        if self._unclipped_norm is None:
-            self._unclipped_norm = check.total_norm
-        check.unclipped = self._unclipped
+        if self._unclipped is None:
+            self._unclipped = check
         self.rows += self._parts.levels.collect(self._step, [optimizer])
         self._n_collected = len(self.rows)
         decision = self._decided(check.with_ahead(), self._step, self.scale, self.rows)
@@ -216,7 +218,7 @@ class Boundary:
         )
         state = None if scaled is None else scaled.state
         kinds, numbers = scalars_of(
-            check, scale=self.scale, norm=self._unclipped_norm, lr=learning_rate(optimizer),
+            check, scale=self.scale, norm=self._unclipped.total_norm, lr=learning_rate(optimizer),
             scaler=None if state is None else (state.scale, state.kind),
         )  # fmt: skip
         norms = self._parts.sentinel.rows(check, self._step, parameters, kinds, numbers)
@@ -322,8 +324,7 @@ class Boundary:
         self.flush(self._record(optimizer, check))
         self._parts.clock.end_update()
         self._evaluations.end_update()
-        self._check, self._update, self._clip_bad, self._unclipped_norm = None, None, None, None
-        self._unclipped = {}
+        self._check, self._update, self._clip_bad, self._unclipped = None, None, None, None
         self._bad_evaluation = None
         self.is_skipped, self.scale, self._finding = False, None, ""
         if not is_late:
@@ -343,15 +344,14 @@ class Boundary:
         del self.rows[self._n_collected :]
         self._norms = None
         self._parts.clock.reopen(id(optimizer))
-        self._check, self._update, self._clip_bad, self._unclipped_norm = None, None, None, None
-        self._unclipped = {}
+        self._check, self._update, self._clip_bad, self._unclipped = None, None, None, None
 
     def _record(self, optimizer: torch.optim.Optimizer, check: Check) -> StepRecord:
         return StepRecord(
             step=self._step,
             n_microbatches=max(len(self._parts.tape.microbatches), self._parts.clock.microbatch),
             loss=check.mean_loss(self.scale),
-            grad_norm=self._unclipped_norm,
+            grad_norm=None if self._unclipped is None else self._unclipped.total_norm,
             loss_scale=self.scale,
             lr=learning_rate(optimizer),
             skipped=self.is_skipped,

@@ -18,9 +18,11 @@ class Check:
     losses: list[float] = field(default_factory=list)
     unused: list[float] = field(default_factory=list)  # losses that the program has thrown away
     grad_norms: dict[str, float] = field(default_factory=dict)  # local L2 norms by parameter, loss scale taken out
-    unclipped: dict[str, float] = field(default_factory=dict)  # the same before the program clipped, where it did
     bad_params: list[str] = field(default_factory=list)  # gradient not finite
     newly_dead: list[str] = field(default_factory=list)  # gradient exactly 0, and was not at the step before
+    peaks: dict[str, float] = field(default_factory=dict)
+    """By parameter the largest magnitude, of gradients that were changed before this arrived; inf or NaN if one was."""
+    unclipped: Check | None = None  # of the same gradients before the program clipped them to a norm
     ahead: Check | None = None  # of gradients that other optimizers are going to use after this update
 
     @property
@@ -57,11 +59,6 @@ class Check:
     def key(self) -> str:
         """Tells optimizers apart: each has its own first parameter."""
         return next(iter(self.grad_norms), "")
-
-    @property
-    def norms_as_made(self) -> dict[str, float]:
-        """Norms by parameter, before clipping."""
-        return {name: self.unclipped.get(name, norm) for name, norm in self.grad_norms.items()}
 
     @property
     def total_norm(self) -> float:
@@ -102,7 +99,11 @@ class Judge:
             remember: note which gradients are exactly 0, to see at the next step which have died.
         """
         for (parameter, gradient), name, norm in zip(held, names, norms, strict=True):
-            if not math.isfinite(norm):
+            if not math.isfinite(norm) and check.peaks:
+                if not math.isfinite(check.peaks[name]):
+                    check.bad_params.append(name)
+                norm = check.peaks[name]  # its squares overflowed: it was at least that
+            elif not math.isfinite(norm):
                 if not self._is_finite(gradient):
                     check.bad_params.append(name)
                 norm = self._exact_norm(gradient)

@@ -13,9 +13,12 @@ no such moment, or needs none.
       [end_microbatch(call, gradients)]  MindSpore: backward has run                              /
       before_unscale(unscaling) the program has a loss scale taken out before the step
       [after_unscale(unscaling)]  torch: it is taken out
-      before_clip(parameters, check)    on a device without a loss scaler: told when the norms arrive, with the check
+      before_clip(parameters)   gradients are about to be clipped to a norm
+      seen_before_clip(parameters, check)  their norms as the clip saw them: at once, or as they arrive with the check
       [before_check(scaled)]    torch: a loss scaler is about to step; its gradients are checked next
       before_update(update)     gradients are final, parameters still old
+      [before_rule(optimizer, step)]  torch, at audited steps: one, also inside that of a scaler or framework, begins
+      [after_rule(optimizer)]   torch: and ends
       after_update(update)      the optimizer has returned; update.skipped: a loss scaler has left the update out
     [end_step(step)]            MindSpore: the step is over, also one that ran as a compiled graph: then alone
     [end_call(cell)]            MindSpore
@@ -118,9 +121,11 @@ class Observer(Generic[ContextT]):
 
     Attributes:
         needs: without several ranks, or without a loss scaler, it is not told of the events `OFTEN`.
+        is_urgent: it wants `seen_before_clip` while the gradients are as the clip found them. The host waits for it.
     """
 
     needs: Literal["", "ranks", "scaler"] = ""
+    is_urgent = False
 
     @classmethod
     def is_wanted(cls, config: Config) -> bool:
@@ -159,8 +164,11 @@ class Observer(Generic[ContextT]):
     def end_microbatch(self, call: Any, gradients: Sequence[Any]) -> None:
         """Backward has run, and returned these gradients of the micro-batch, in the order of `call.weights`."""
 
-    def before_clip(self, parameters: Sequence[Any], check: Check) -> None:
-        """Gradients are about to be clipped to a norm; `check` holds the norms as the clip will see them."""
+    def before_clip(self, parameters: Sequence[Any]) -> None:
+        """Gradients are about to be clipped to a norm."""
+
+    def seen_before_clip(self, parameters: Sequence[Any], check: Check) -> None:
+        """`check` holds the norms as that clip saw them; if it has peaks too, the gradients are clipped by now."""
 
     def before_unscale(self, unscaling: Unscaling) -> None:
         """The user calls `unscale_` before the step; the scale is still in the gradients."""
@@ -174,6 +182,12 @@ class Observer(Generic[ContextT]):
     def before_update(self, update: Update) -> None:
         """Gradients are final, parameters still old."""
 
+    def before_rule(self, optimizer: Any, step: int) -> None:
+        """Told at audited steps: an optimizer of torch, or one in the step of a scaler or framework, begins."""
+
+    def after_rule(self, optimizer: Any) -> None:
+        """It has applied it."""
+
     def after_update(self, update: Update) -> None:
         """The optimizer has updated, or the scaler has skipped it."""
 
@@ -184,7 +198,9 @@ class Observer(Generic[ContextT]):
         """The session closes: what is known of the whole run. Not called in one that is killed."""
 
 
-OFTEN = frozenset({"before_backward", "after_backward", "before_clip", "before_update", "after_update"})
+OFTEN = frozenset(
+    {"before_backward", "after_backward", "before_clip", "seen_before_clip", "before_update", "after_update"}
+)
 
 
 class Observers:
@@ -226,6 +242,11 @@ class Observers:
                 if getattr(type(each), event) is not getattr(Observer, event) and each.needs not in lacks
             ]
         return found
+
+    @property
+    def are_urgent(self) -> bool:
+        """Whether any wants to see gradients before they are clipped, although that makes the host wait."""
+        return any(observer.is_urgent for observer, _ in self._who_hears("seen_before_clip"))
 
     def attach(self) -> Callable[[], None]:
         """Attach them; returns the undo."""

@@ -54,6 +54,7 @@ class Decision:
     check: Check
     facts: dict[str, float | str]
     asks: bool  # this rank wants a replay
+    skip: Judged | None = None  # of which only all ranks together can tell whether the scale is its cause
 
     @property
     def is_healthy(self) -> bool:
@@ -112,9 +113,11 @@ class Failures:
         self._note_loss(check, step, scale)
         suspicious = self._newly_nonfinite(readings)
         bad = check.bad_params if clip_bad is None else clip_bad
-        trigger, facts = self._trigger(check, step, scale, microbatches, bad, suspicious)
-        if trigger in FAILED and (self.poisoned or self._n_replays >= self._config.max_replays):
-            trigger = None
+        judged = self._judged(check, step, scale, microbatches, bad)
+        trigger, facts = self._trigger(check, judged, suspicious)
+        skip = judged if judged is not None and judged.at_scale_1 == "needs-all" and check.loss_finite else None
+        if self.poisoned or self._n_replays >= self._config.max_replays:
+            trigger, skip = None if trigger in FAILED else trigger, None
         is_known = trigger == "nonfinite-grad" and "finite_at_scale_1" in facts
         case = Case(
             id=f"step-{step:06d}-{trigger or FAILED[1]}",
@@ -133,9 +136,8 @@ class Failures:
             clip="clip_grad_norm_" if clip_bad is not None and len(clip_bad) < len(check.bad_params) else "",
             seed_scale=1.0 / scale if is_known and scale is not None else 1.0,
         )
-        return Decision(
-            trigger=trigger, case=case, check=check, facts=facts, asks=trigger in FAILED and self._config.replay
-        )
+        asks = (trigger in FAILED or skip is not None) and self._config.replay
+        return Decision(trigger=trigger, case=case, check=check, facts=facts, asks=asks, skip=skip)
 
     def follow(self, decision: Decision, table: Table | None) -> str:
         """Investigate what was decided on. Returns the evidence's id, or ''.
@@ -166,10 +168,36 @@ class Failures:
 
     def _jointly(self, decision: Decision, table: Table) -> str:
         """All ranks replay. One whose own step was fine writes something only if the value started there."""
+        if table.most([int(decision.skip is not None), int(decision.asks and decision.skip is None)]) == [1, 0]:
+            return self._skipped_jointly(decision, table)
+        return self._written(decision, self._replayed_jointly(decision.case, table))
+
+    def _replayed_jointly(self, case: Case, table: Table) -> Outcome:
+        return self._joint.investigate(case, self._investigator.base(case), self._rows.observe, table)
+
+    def _skipped_jointly(self, decision: Decision, table: Table) -> str:
+        """No loss is bad: is the step finite without its loss scale? If so, do again what skips tell of."""
+        case, scale = decision.case, decision.case.loss_scale
+        outcome = self._replayed_jointly(replace(case, seed_scale=1.0 / scale if scale else 1.0), table)
+        if not outcome.was_finite:
+            if outcome.evidence.replayed:
+                self._scale_watch.explained(decision.check)
+                trigger = decision.trigger if decision.skip is None else FAILED[1]
+                decision = replace(decision, trigger=trigger, facts={"finite_at_scale_1": 0.0})
+            return self._written(decision, outcome)
+        is_new = decision.skip is not None and decision.skip.is_again and self._n_scale < MAX_SCALE_REPLAYS
+        wanted = is_new or (decision.skip is not None and decision.skip.is_collapse)
+        if table.most([int(wanted)]) != [1]:
+            return ""
+        self._n_scale += is_new
+        name = f"step-{case.step:06d}-skipped-step"
+        outcome = self._replayed_jointly(replace(case, trigger="skipped-step", id=name), table)
+        decision = replace(decision, trigger="skipped-step" if wanted else None, facts={"finite_at_scale_1": 1.0})
+        return self._written(decision, outcome) if outcome.evidence.reproduced else ""
+
+    def _written(self, decision: Decision, outcome: Outcome) -> str:
+        """Write what a replay of all ranks has found, if it concerns this one."""
         self._n_replays += decision.trigger is not None
-        case = decision.case
-        base = self._investigator.base(case)
-        outcome = self._joint.investigate(case, base, self._rows.observe, table)
         is_here = outcome.evidence.reproduced and not outcome.evidence.received
         if self.poisoned or (decision.trigger is None and not is_here):
             return ""
@@ -205,22 +233,22 @@ class Failures:
         before = tuple(point for point in past if point[0] < case.step)
         return self._write(replace(outcome.evidence, history=before, losses=losses), outcome)
 
+    def _judged(
+        self, check: Check, step: int, scale: float | None, microbatches: Sequence[Microbatch], bad: Sequence[str]
+    ) -> Judged | None:
+        """What is known of the loss scale's part in bad gradients; None where there is no scale, or they are good."""
+        if scale is None or not 0.0 < scale < math.inf:  # nothing can be divided by another
+            return None
+        if check.bad_params:
+            return self._scale_watch.skipped(check, bad, step, scale, microbatches)
+        if check.loss_finite:
+            self._scale_watch.went_through(check, step, scale)
+        return None
+
     def _trigger(
-        self,
-        check: Check,
-        step: int,
-        scale: float | None,
-        microbatches: Sequence[Microbatch],
-        bad: Sequence[str],
-        suspicious: bool,
+        self, check: Check, judged: Judged | None, suspicious: bool
     ) -> tuple[Trigger | None, dict[str, float | str]]:
         """What is to be investigated, and what is known already."""
-        judged = None
-        if scale is not None and 0.0 < scale < math.inf:  # nothing can be divided by another
-            if check.bad_params:
-                judged = self._scale_watch.skipped(check, bad, step, scale, microbatches)
-            elif check.loss_finite:
-                self._scale_watch.went_through(check, step, scale)
         if not check.loss_finite:
             return "nonfinite-loss", {}
         if check.bad_params:

@@ -39,8 +39,8 @@ TENSORS_BUDGET_BYTES = 4 << 30  # of files that level tensors may write per rank
 class UntracedReducer:
     """A reducer whose own kernels are not seen by the dispatch modes that are on."""
 
-    def __init__(self, config: Config) -> None:
-        self._reducer = TorchReducer(histogram=config.histogram, sketch=config.sketch)
+    def __init__(self, config: Config, warn: Callable[[str], None] | None = None) -> None:
+        self._reducer = TorchReducer(histogram=config.histogram, sketch=config.sketch, warn=warn)
 
     def add(self, tensor: torch.Tensor, where: Where | None = None, /) -> int | None:
         """Queue a tensor; a part of one is sketched as such, or not at all where its place in it is not known."""
@@ -79,7 +79,7 @@ class Levels:
         self._level = LEVELS.index(config.level)
         self._due = schedule.parse(config.schedule)
         self._params_due = schedule.parse(config.param_schedule)
-        self._probes = ProbeTap(names, UntracedReducer(config), clock, warn)
+        self._probes = ProbeTap(names, UntracedReducer(config, warn), clock, warn)
         self._modules: ModuleTap | None = None
         self._compiled: CompiledTap | None = None
         self._keeper: TensorKeeper | None = None
@@ -92,7 +92,9 @@ class Levels:
         """Set the hooks that the level needs; returns the undo."""
         self._undo.append(self._probes.attach())
         if self._level >= LEVELS.index("modules") or self._config.trace_batches:
-            self._modules = ModuleTap(self._names, UntracedReducer(self._config), self._clock, self._config, self._warn)
+            self._modules = ModuleTap(
+                self._names, UntracedReducer(self._config, self._warn), self._clock, self._config, self._warn
+            )
             self._modules.spread = self._of_activations
             self._undo += [self._wrappers.attach(), self._modules.attach()]
         if self._level >= LEVELS.index("modules"):
@@ -100,7 +102,7 @@ class Levels:
             self._undo.append(self._compiled.attach())
         if self._level >= LEVELS.index("ops"):
             context = OpContext(self._names.module_name)
-            self._ops = OpTap(context, UntracedReducer(self._config), self._clock)
+            self._ops = OpTap(context, UntracedReducer(self._config, self._warn), self._clock)
             self._ops.calls = OperatorCalls()
             self._undo.append(context.attach())
             self._live = LiveMode(self._ops, self._warn)

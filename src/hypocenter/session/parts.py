@@ -131,29 +131,27 @@ class Parts:
         self.resumption = Resumption(self.clock, self.warn)
         self.communication = Communication(self.names, lambda: self.roots.is_inside, self.warn)
         self.council = Council(is_wanted=config.agree, timeout_s=config.agree_timeout_s, warn=self.warn)
-        self.observers = Observers(
-            observers.OBSERVERS,
-            Context(
-                config=config,
-                names=self.names,
-                clock=self.clock,
-                tape=self.tape,
-                replayer=self.replayer,
-                label=self.sentinel.label,
-                rank=self.rank,
-                place=self.place.current,
-                warn=self.warn,
-                ride=self.sentinel.ride,
-                framework=TorchFramework(self.sentinel.ride),
-                council=self.council,
-                recomputed=self.roots.recomputed,
-                after_calls=self.roots.after_calls,
-                writer_of=self.roots.user_code.writer_of,
-                optimizers=self.optimizers.all,
-                directory=directory,
-            ),
-            self.warn,
+        context = Context(
+            config=config,
+            names=self.names,
+            clock=self.clock,
+            tape=self.tape,
+            replayer=self.replayer,
+            label=self.sentinel.label,
+            rank=self.rank,
+            place=self.place.current,
+            warn=self.warn,
+            ride=self.sentinel.ride,
+            framework=TorchFramework(self.sentinel.ride),
+            council=self.council,
+            recomputed=self.roots.recomputed,
+            after_calls=self.roots.after_calls,
+            writer_of=self.roots.user_code.writer_of,
+            optimizers=self.optimizers.all,
+            directory=directory,
         )
+        self.audits = context.audits
+        self.observers = Observers(observers.OBSERVERS, context, self.warn)
         self.parameter_check = ParameterCheck(self.sentinel, self.failures, self.rank, self.clock.forget)
         self.output = Output(
             config, directory, rank_and_world_size, self.warn, owns_run=owns_run, command=command,
@@ -163,21 +161,28 @@ class Parts:
     def attach(self) -> list[Callable[[], None]]:
         """Start listening; what takes each part off again, in the order in which they came on."""
         self.last_words = self.where.attach()
-        return [
-            self.imposing.attach_first(),
-            self.last_words,
-            self.place.attach(),
-            self.roots.attach(),
-            self.loaded.attach(),
-            self.scalers.attach(),  # before updates: a hook may only take itself out while it is the last to run
-            self.updates.attach(),
-            self.levels.attach(),
-            self.frameworks.attach(),
-            self.observers.attach(),
-            self.communication.attach(),
-            self.imposing.attach_last(),
-            self.names.close,
-        ]
+        undos = [self.last_words]
+        attach = (
+            self.imposing.attach_first,
+            self.place.attach,
+            self.roots.attach,
+            self.loaded.attach,
+            self.scalers.attach,  # before updates: a hook may only take itself out while it is the last to run
+            self.updates.attach,
+            self.levels.attach,
+            self.frameworks.attach,
+            self.observers.attach,
+            self.communication.attach,
+            self.imposing.attach_last,
+        )
+        try:
+            for each in attach:
+                undos.append(each())  # noqa: PERF401  (what is on must be known when the next one fails)
+        except BaseException:  # what was asked for is refused: the program may go on without us
+            for undo in undos:
+                undo()
+            raise
+        return [*undos, self.names.close]
 
     def _examine(self, error: BaseException, phase: WherePhase) -> None:
         """An exception ends the program: find out what there is to know."""

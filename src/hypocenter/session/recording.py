@@ -25,6 +25,7 @@ from hypocenter.session.in_backward import UpdatesInBackward
 from hypocenter.session.inference import Inference
 from hypocenter.session.learning_rate import ride_along
 from hypocenter.session.parts import Parts
+from hypocenter.tap.custom_functions import CustomFunctions
 from hypocenter.tap.grad_scaler import found_nothing, gradients_of
 from hypocenter.tap.gradients import local, norms, to_host
 from hypocenter.tap.idle import are_idle
@@ -68,7 +69,9 @@ class Session(Listening):
     def attach(self) -> None:
         """Start listening, and impose what was asked for."""
         transforms = Transforms(self.parts.roots.user_code, self._inference.look_at_result, self.warn)
-        self._undo = [*self.parts.attach(), transforms.attach(), self.parts.optimizers.attach(self._by_hand.switch_off)]
+        functions = CustomFunctions(self.parts.roots.user_code, self.warn)
+        self._undo = [*self.parts.attach(), transforms.attach(), functions.attach()]
+        self._undo += [self.parts.optimizers.attach(self._by_hand.switch_off)]
         self._stays = [self.parts.last_words]
         self.parts.roots.on_output = self._inference.look
         self.parts.updates.before_rule, self.parts.updates.after_rule = self.before_rule, self.after_rule
@@ -369,14 +372,21 @@ class Session(Listening):
     @guarded
     def before_rule(self, optimizer: torch.optim.Optimizer) -> None:
         """A torch optimizer, also one inside a scaler's or framework's step, applies its rule: gradients are final."""
-        is_wanted = self.parts.imposing.looks_at_rules or self.parts.levels.looks_at_rules
+        step, is_audited = self._boundary.step, self.parts.audits.is_due(self._boundary.step)
+        is_wanted = is_audited or self.parts.imposing.looks_at_rules or self.parts.levels.looks_at_rules
         if is_wanted and not self._only_makes_state(optimizer):
-            self.parts.imposing.before_rule(optimizer, self._boundary.step)
-            self.parts.levels.before_rule(optimizer, self._boundary.step)
+            self.parts.imposing.before_rule(optimizer, step)
+            self.parts.levels.before_rule(optimizer, step)
+            if is_audited:
+                with self._boundary.timed():
+                    self.parts.observers.tell("before_rule", optimizer, step)
 
     @guarded
     def after_rule(self, optimizer: torch.optim.Optimizer) -> None:
         """It has been applied."""
+        if self.parts.audits.is_due(self._boundary.step):
+            with self._boundary.timed():
+                self.parts.observers.tell("after_rule", optimizer)
         self.parts.levels.after_rule(optimizer)
 
     def _stop_if_asked(self) -> None:
@@ -414,7 +424,7 @@ class Session(Listening):
 
     def _only_makes_state(self, optimizer: torch.optim.Optimizer) -> bool:
         """DeepSpeed and checkpoint loaders step once on zero gradients so that the optimizer makes its state."""
-        if self.tape.microbatches or self.clock.microbatch:
+        if self.tape.microbatches or self.clock.microbatch or optimizer.state:
             return False
         held = [g for _, grad in gradients_of(optimizer) if (g := local(grad)) is not None]
         return bool(held) and not any(to_host(norms(held)))

@@ -11,7 +11,8 @@ from hypocenter.session.check import Check
 
 AGAIN = 3  # skips with the same culprit, neither warm-up nor probing, after which one is replayed as it was
 
-Answer = Literal["finite", "not-finite", "cannot-tell", "not-asked"]
+Answer = Literal["finite", "not-finite", "needs-all", "cannot-tell", "not-asked"]
+"""needs-all: only all ranks together can tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +20,7 @@ class Judged:
     """What is known of a step that the scaler is about to skip."""
 
     at_scale_1: Answer
-    is_again: bool = False  # one parameter goes bad again and again although the scale had fitted
+    is_again: bool = False  # one parameter goes bad again and again although the scale had fitted and it is the cause
     is_collapse: bool = False  # the scale keeps falling
 
 
@@ -77,7 +78,8 @@ class ScaleWatch:
             return Judged(at_scale_1="not-asked")
         is_due = n & (n - 1) == 0 or is_news or is_again or is_collapse
         answer = self._at_scale_1(scale, microbatches) if is_due else "not-asked"
-        return Judged(at_scale_1=answer, is_again=is_again and answer == "finite", is_collapse=is_collapse)
+        is_again = is_again and answer in ("finite", "needs-all")
+        return Judged(at_scale_1=answer, is_again=is_again, is_collapse=is_collapse)
 
     def _track(self, key: str) -> ScaleTrack:
         return self._tracks.setdefault(key, ScaleTrack())

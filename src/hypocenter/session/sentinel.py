@@ -15,8 +15,19 @@ from hypocenter.session.check import Check, Judge, scalar_reading
 from hypocenter.session.scalars import Scalar
 from hypocenter.summary.reducers.torch_float64 import in_float64
 from hypocenter.tap.clock import Clock
+from hypocenter.tap.extremes import largest
 from hypocenter.tap.flat_parameters import is_flat, originals, unfolded
-from hypocenter.tap.gradients import NormReader, are_plain, is_finite, local, norms, read_norms, to_host, to_host_with
+from hypocenter.tap.gradients import (
+    NormReader,
+    are_plain,
+    is_finite,
+    local,
+    norms,
+    read_norms,
+    to_host,
+    to_host_with,
+    to_vector,
+)
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.tape import Microbatch
 
@@ -118,19 +129,33 @@ class Sentinel:
         return check
 
     def look_before_change(
-        self, gradients: Sequence[tuple[torch.Tensor, torch.Tensor]], then: Callable[[Check], None], *, is_urgent: bool
+        self,
+        gradients: Sequence[tuple[torch.Tensor, torch.Tensor]],
+        then: Callable[[Check], None],
+        *,
+        is_urgent: bool,
+        with_peaks: bool,
     ) -> None:
         """Norms of gradients that the program is about to change, for `then`: now, or with the next transfer.
 
-        Later only where nobody waits for it and they lie on one device. By then the gradients are changed: a norm that
+        Later only where it is not urgent and they lie on one device. By then the gradients are changed: a norm that
         is not finite was that of a bad gradient if the gradient is still not finite, for no clip makes it so.
+
+        Args:
+            with_peaks: if it is later, take the largest magnitude of each too: whether it was finite, and how large it
+                was, is known then whatever has become of it.
         """
         known, values = held = self._held(gradients)
         if is_urgent or known.reader.is_on_host or len({value.device for value in values}) != 1:
             then(self.gradients(gradients, (), remember=False))
         else:
-            read = lambda host: then(self._judged(held, list(host), scale=1.0, remember=False))  # noqa: E731
-            self.ride(torch.stack(norms(values)), read)
+            numbers, n = norms(values), len(values)
+            if with_peaks:
+                numbers += largest(values)
+            self.ride(
+                to_vector(numbers),
+                lambda host: then(self._judged(held, list(host[:n]), scale=1.0, remember=False, peaks=host[n:])),
+            )
 
     def _held(self, gradients: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> _Held:
         """What of these gradients lies on this rank, by the user's parameters."""
@@ -157,10 +182,12 @@ class Sentinel:
             self._known[key] = made
         return made
 
-    def _judged(self, held: _Held, found: list[float], *, scale: float, remember: bool) -> Check:
+    def _judged(
+        self, held: _Held, found: list[float], *, scale: float, remember: bool, peaks: Sequence[float] = ()
+    ) -> Check:
         """What the norms of these gradients tell."""
         known, values = held
-        check = Check()
+        check = Check(peaks=dict(zip(known.names, peaks, strict=True)) if peaks else {})
         if found and min(found) > 0.0 and math.isfinite(sum(found)):  # a NaN makes the sum one
             norms = found if scale == 1.0 else [n / scale for n in found]
             check.grad_norms = dict(zip(known.names, norms, strict=True))

@@ -6,7 +6,6 @@ spent on it is within FREE_S or SHARE of the time since the first step.
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -80,14 +79,14 @@ class SpikeProbe:
     def _jump(self, check: Check, scale: float | None) -> tuple[str, Jump] | None:
         """The jump of the loss, of the gradient's norm, or of the gradient of one parameter; and what it is of."""
         found: list[tuple[str, Jump]] = []
-        norms = check.norms_as_made if check.unclipped else check.grad_norms
-        for of, value in ((LOSS, check.mean_loss(scale)), (GRADIENT, math.hypot(*norms.values()))):
+        gradients = check.unclipped or check
+        for of, value in ((LOSS, check.mean_loss(scale)), (GRADIENT, gradients.total_norm)):
             if value is None:
                 continue
             series = self._series.setdefault((check.key, of), Series())
             if (jump := series.add(value)) is not None:
                 found.append((of, jump))
-        rise = self._rises.setdefault(check.key, Rises()).add(norms) if self._is_on else None
+        rise = self._rises.setdefault(check.key, Rises()).add(gradients.grad_norms) if self._is_on else None
         return found[0] if found else rise
 
     def _into(self, key: str, found: tuple[str, Jump], case: Case, base: Callable[[Case], Evidence]) -> Outcome | None:

@@ -20,15 +20,14 @@ from hypocenter.nouns import Reading, Summary, replace
 from hypocenter.replay.engine import Replayed
 from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.replay.jointly import agree
-from hypocenter.session.check import Check
 from hypocenter.session.observer import Context, Update
 from hypocenter.session.observers import audit
-from hypocenter.session.observers.audit import ELEMENTS, KEPT_AT_MOST, SPARE, Balance, Entry, tolerance_of
+from hypocenter.session.observers.audit import ELEMENTS, KEPT_AT_MOST, Balance, Entry, tolerance_of
 from hypocenter.session.observers.calibration import must_repeat
 from hypocenter.session.observers.sampled import sample
 from hypocenter.session.unwritten import unwritten_row
 from hypocenter.summary.reducers.torch_float64 import in_float64
-from hypocenter.tap.free_memory import free_bytes, peak_bytes
+from hypocenter.tap.free_memory import why_no_room
 from hypocenter.tap.gradients import local, norms, to_host
 from hypocenter.tap.op_context import OpContext
 from hypocenter.tap.poison import Poison, find_read
@@ -44,21 +43,23 @@ class Audit(audit.Audit[Context]):
         self._looks_at_memory = True  # until some was found to be read unwritten
         self._is_memory_due = schedule.parse("doubling")
 
-    def before_clip(self, parameters: Sequence[Tensor], check: Check) -> None:
+    def before_clip(self, parameters: Sequence[Tensor]) -> None:
         """What comes may be brought to a norm."""
-        super().before_clip(parameters, check)
+        super().before_clip(parameters)
         self._clipped = parameters
 
     def look(self, update: Update, *, can_be: bool) -> None:
         """A model that computes over ranks is done again by all of them, at steps that all of them audit."""
         council = self.context.council
         is_together = council.waits and council.meets_at(update.step)
+        is_alone = self.context.rank()[1] == 1
+        can_be = can_be and (is_alone or not self._n_more)
         try:
             with torch.no_grad():
                 if is_together and self._audits.is_due_everywhere(update.step):
                     self._sketch_together(update, can_be=can_be)
                 elif not is_together and can_be and self._audits.is_due(update.step):
-                    if self.context.rank()[1] == 1:
+                    if is_alone:
                         self.audit(update)
                     else:
                         self._sketch(update)
@@ -86,7 +87,7 @@ class Audit(audit.Audit[Context]):
     def unwritten(self, update: Update) -> Reading | None:
         """The last micro-batch once more, with fresh memory full of NaN."""
         microbatch, parameters = update.microbatches[-1], [p for p in update.parameters if p.requires_grad]
-        if not self._looks_at_memory or not self._is_memory_due(update.step) or _why_not(parameters):
+        if not self._looks_at_memory or not self._is_memory_due(update.step) or why_no_room(parameters):
             return None
         context = OpContext(self.context.names.module_name)
 
@@ -130,12 +131,14 @@ class Audit(audit.Audit[Context]):
         """
         if any(microbatch.is_taken for microbatch in update.microbatches):
             raise ReplayImpossible("the program puts gradients into .grad itself, as it likes")
-        if why := _why_not(parameters):
+        if why := why_no_room(parameters):
             raise ReplayImpossible(why)
         sums: list[Tensor | None] = [None] * len(parameters)
         for microbatch in update.microbatches:
             with torch.enable_grad(), _without_hooks(parameters):
                 replayed = self._run(microbatch, parameters)
+            if why := self.context.replayer.unlike_the_run(microbatch):
+                raise ReplayImpossible(f"its gradients need not be those of a replay: {why}")
             must_repeat(microbatch, replayed)
             for index, grad in enumerate(replayed.grads):
                 values = None if grad is None else local(grad)
@@ -172,7 +175,7 @@ class Audit(audit.Audit[Context]):
                 why = why or ("its parameters are made whole only for a moment (FSDP1, ZeRO stage 3)" if whole else "")
                 why = why or next((why for m in update.microbatches if (why := replayer.why_not(m))), "")
                 parameters = self._trained_here(update)
-                why = why or _why_not(parameters)
+                why = why or why_no_room(parameters)
                 seats = replace(table, groups=lambda: groups)
                 agreement = agree(seats, whole, len(update.microbatches), len(parameters), why)
                 if agreement.why_not:
@@ -221,16 +224,6 @@ class Audit(audit.Audit[Context]):
             )
             for (p, port, _), found in zip(held, numbers, strict=True)
         ]  # fmt: skip
-
-
-def _why_not(parameters: Sequence[Tensor]) -> str:
-    """Why nothing should be done again that needs gradients of all these, or ''."""
-    for device in {p.device for p in parameters}:
-        # a gradient in the parameter's own format, and a sum in float64
-        needed = sum(p.numel() * (p.element_size() + 8) for p in parameters if p.device == device) + peak_bytes(device)
-        if SPARE * needed > (free := free_bytes(device)):
-            return f"it takes about {needed >> 20} MiB on {device}, of which {free >> 20} MiB are free"
-    return ""
 
 
 def _sketch(values: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from hypocenter.session.observers.arrivals import Arrivals
 from hypocenter.session.observers.autocast import Autocast
 from hypocenter.session.observers.averages import Averages
 from hypocenter.session.observers.between import Between
+from hypocenter.session.observers.by_rule import ByRule
 from hypocenter.session.observers.calibration import Calibration
 from hypocenter.session.observers.clipping import Clipping
 from hypocenter.session.observers.collectives import CollectiveValues
@@ -43,6 +44,7 @@ OBSERVERS: tuple[type[Observer[Any]], ...] = (
     *(LostUpdates, FrozenState, Averages, Accumulation, Hyperparameters, HeadGap),  # what low precision rounds away
     *(Arrivals, TokenWeights, Recompute),  # what becomes of the gradient of a micro-batch
     *(Between, Audit, Use),  # laws: what is there is what was left, what is used was computed, what is trained is used
+    ByRule,  # and what is left is what the optimizer's rule makes
     StillParameters,  # whether what was trained moved
     *(Replicas, Streams, Clipping),  # what should be equal over ranks
     Calibration,  # how far apart two good runs may be

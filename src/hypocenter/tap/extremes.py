@@ -13,6 +13,7 @@ from hypocenter.tap.gradients import to_host
 _CHUNK = 1 << 24  # elements counted at once: 64 MiB of float32, which bounds the extra memory
 
 
+@torch.no_grad()
 def largest(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Largest magnitude of each tensor (0-d, on its device): inf or NaN if it holds one; nothing is transferred.
 
@@ -25,7 +26,9 @@ def largest(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     out: list[torch.Tensor] = [torch.empty(0)] * len(tensors)
     for (device, _), indices in groups.items():
         group = [_real(tensors[i]) for i in indices]
-        tops = _by_extremes(group) if device.type == "cpu" else torch._foreach_norm(group, math.inf)
+        # in float32, of half precision too: a cast of each afterwards would be a kernel for each
+        wide = torch.float32 if group[0].dtype.itemsize < 4 else None
+        tops = _by_extremes(group) if device.type == "cpu" else torch._foreach_norm(group, math.inf, dtype=wide)
         for index, top in zip(indices, tops, strict=True):
             out[index] = top
     return out

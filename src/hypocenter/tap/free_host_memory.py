@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 UNKNOWN = 1 << 30  # bytes, where a device or a system does not tell
+SPARE = 1.25  # times what a replay needs must be free, by our own count
 
 
 def free_on_host() -> int:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from hypocenter.tap.free_host_memory import UNKNOWN, free_on_host
+from hypocenter.tap.free_host_memory import SPARE, UNKNOWN, free_on_host
 
 
 def free_bytes(device: torch.device) -> int:
@@ -28,3 +29,12 @@ def peak_bytes(device: torch.device) -> int:
         return int(backend.max_memory_allocated(device)) - int(backend.memory_allocated(device))
     except Exception:  # the host does not count
         return 0
+
+
+def why_no_room(parameters: Sequence[torch.Tensor]) -> str:
+    """Why nothing should be done again that needs gradients of all these, and their sums in float64; or ''."""
+    for device in {p.device for p in parameters}:
+        needed = sum(p.numel() * (p.element_size() + 8) for p in parameters if p.device == device) + peak_bytes(device)
+        if SPARE * needed > (free := free_bytes(device)):
+            return f"it takes about {needed >> 20} MiB on {device}, of which {free >> 20} MiB are free"
+    return ""

@@ -151,15 +151,20 @@ def _norms_of_one_kind(group: list[torch.Tensor], dtype: torch.dtype) -> list[to
 def to_host(scalars: Sequence[torch.Tensor]) -> list[float]:
     """0-d tensors of any device as floats: one transfer per device."""
     if len({scalar.device for scalar in scalars}) == 1:
-        return torch.stack(list(map(_as_scalar, scalars))).tolist()
+        return to_vector(scalars).tolist()
     by_device: dict[torch.device, list[int]] = {}
     for index, scalar in enumerate(scalars):
         by_device.setdefault(scalar.device, []).append(index)
     out = [0.0] * len(scalars)
     for indices in by_device.values():
-        for index, value in zip(indices, torch.stack([_as_scalar(scalars[i]) for i in indices]).tolist(), strict=True):
+        for index, value in zip(indices, to_vector([scalars[i] for i in indices]).tolist(), strict=True):
             out[index] = value
     return out
+
+
+def to_vector(scalars: Sequence[torch.Tensor]) -> torch.Tensor:
+    """0-d tensors of one device as one vector in float32, on that device."""
+    return torch.stack(list(map(_as_scalar, scalars)))
 
 
 def _as_scalar(scalar: torch.Tensor) -> torch.Tensor:
@@ -181,7 +186,7 @@ def to_host_with(
         by_device.setdefault(vector.device, ([], []))[1].append(index)
     out, told = [0.0] * len(scalars), [list[float]() for _ in vectors]
     for ones, many in by_device.values():
-        stacked = [torch.stack([_as_scalar(scalars[i]) for i in ones])] if ones else []
+        stacked = [to_vector([scalars[i] for i in ones])] if ones else []
         host: list[float] = torch.cat([*stacked, *(vectors[i] for i in many)]).tolist()
         for index, value in zip(ones, host, strict=False):
             out[index] = value

@@ -220,6 +220,8 @@ class _Told:
         self.function, self.hearers = function, list[OwnFrame]()
         self._globals = function.__globals__
         self._before = function.__code__
+        names = _names_of(self._before)
+        self._places = [names.index(name) for name in rebinds]
         self._name, self._code = _made_for(function, rebinds)
 
     def update(self) -> None:
@@ -242,31 +244,40 @@ class _Told:
     def update_hearers(self) -> None:
         """Who is to be asked at a call."""
         begins = [each.begin for each in self.hearers if not each.is_mute]
-        self._globals[self._name] = (begins[0] if len(begins) == 1 else _AllOf(begins)) if begins else None
+        self._globals[self._name] = (
+            (begins[0] if len(begins) == 1 else _AllOf(begins, self._places)) if begins else None
+        )
 
 
 _listening: list[_Told] = []
 
 
 class _AllOf:
-    """What is called when several hear of one function."""
+    """What is called when several hear of one function.
 
-    def __init__(self, begins: Sequence[Begin]) -> None:
-        self._begins = begins
+    Args:
+        places: of the arguments that get other values: who comes next is given those of who came before.
+    """
+
+    def __init__(self, begins: Sequence[Begin], places: Sequence[int]) -> None:
+        self._begins, self._places = begins, places
 
     def __call__(self, *given: Any) -> _Ends | None:
         ends: list[Any] = []
+        now, rebound = list(given), None
         for begin in self._begins:
-            end = begin(*given)
+            end = begin(*now)
             if end is not None:
                 ends.append(end)
-        return _Ends(ends) if ends else None
+                rebound = getattr(end, "rebound", None) or rebound
+                for place, value in zip(self._places, rebound or (), strict=False):
+                    now[place] = value
+        return _Ends(ends, rebound) if ends else None
 
 
 class _Ends:
-    def __init__(self, ends: Sequence[Any]) -> None:
-        self._ends = ends
-        self.rebound = next((end.rebound for end in ends if hasattr(end, "rebound")), None)
+    def __init__(self, ends: Sequence[Any], rebound: tuple[Any, ...] | None) -> None:
+        self._ends, self.rebound = ends, rebound
 
     def __call__(self, result: Any) -> None:
         for end in reversed(self._ends):

@@ -90,6 +90,7 @@ class Event:
     slots: list[int] = field(default_factory=list)  # numbers of the tensors it returned, in tree order, and of `left`
     left: list[Left] = field(default_factory=list)  # where it has left other tensors that the loss is made of
     needs: tuple[int, ...] = ()  # slots among its arguments
+    cut: list[int] = field(default_factory=list)  # of these, where a graph begins: leaves that ask for their gradient
     externals: list[External] = field(default_factory=list)
     was: torch.Tensor | None = None  # among its arguments: a copy of what it changes in place, which came from outside
     why_not: str = ""  # why gradients cannot be taken through it again
@@ -206,7 +207,9 @@ class Tape:
             if self._writers and (writer := self._writers.get(storage_of(tensor))) is not None:
                 needs.append(writer)
             number = self.slot(tensor)
-            if number is not None and not is_trainable_leaf(tensor):
+            if number is not None and (not (is_leaf := is_trainable_leaf(tensor)) or event.module is not None):
+                if is_leaf:  # a module's input: computed in this step, then cut off from what computed it
+                    event.cut.append(number)
                 needs.append(number)
                 is_of_emptied = is_of_emptied or self._is_emptied(tensor, number)
                 return PLACEHOLDERS.get(number)

@@ -144,6 +144,7 @@ class OpTracer(Mode):
         outputs = tuple(t for t in (out if isinstance(out, (tuple, list)) else (out,)) if isinstance(t, torch.Tensor))
         outputs = outputs or tuple(written)  # some that write in place return nothing
         if not written and _is_view(read, outputs):
+            self.context.place(name)  # of a Function that begins with it the backward belongs here
             return out
         self._add(func, name, args, kwargs, read, edges, outputs, captured)
         return out

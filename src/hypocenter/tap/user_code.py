@@ -209,6 +209,11 @@ class UserCode(TorchFunctionMode):
         )
         tape.record(event, args, kwargs, result, before.written)
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether one of its own calls is under way: what that calls is a part of it."""
+        return bool(self._n_inside)
+
     def make_room(self) -> None:
         """In a program that has only computed outputs so far, no step begins that would clear the prelude."""
         if self.prelude.is_full and not self.has_trained:

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hypocenter.compare.updates.effective import effective
-from hypocenter.compare.updates.recompute import LIMIT_UNITS, row_of
+from hypocenter.compare.updates.recompute import row_of
 from hypocenter.compare.updates.recorded import ParameterUpdate
+from hypocenter.optimizers.rounded import ALLOWED
 
 sys.path.insert(0, str(Path(__file__).parent))
 from stepped import stepped
@@ -132,7 +133,7 @@ def test_l2_in_the_gradient_is_told_from_decoupled_decay() -> None:
     found = effective(row_of(update))
 
     assert found.changes == {"decoupled": (True, False)}
-    assert found.error_units <= LIMIT_UNITS
+    assert found.error_units <= ALLOWED
 
 
 class Uncorrected(torch.optim.AdamW):

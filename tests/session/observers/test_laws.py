@@ -429,6 +429,46 @@ def test_what_a_program_always_does_is_no_fault(name: str, tmp_path: Path) -> No
     assert [each for each in found if each.severity in WARNS] == []
 
 
+class _RoundsOtherwise(torch.autograd.Function):
+    """The gradient of what a fused kernel computes, whose intermediate values have another format."""
+
+    by = 0.0
+
+    @staticmethod
+    def forward(ctx: Any, weight: torch.Tensor) -> torch.Tensor:
+        return weight.view_as(weight)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * (1.0 + _RoundsOtherwise.by)
+
+
+def _other_kernels(graph: Any, inputs: Any) -> Callable[..., Any]:
+    return lambda *args: graph(*(_RoundsOtherwise.apply(a) if isinstance(a, nn.Parameter) else a for a in args))
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_a_gradient_of_compiled_code_is_not_accused_for_what_its_operators_give(
+    is_compiled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = Job()
+    head = job.model.head
+    if is_compiled:
+        head.forward = torch.compile(head.forward, backend=_other_kernels)  # type: ignore[method-assign]
+    else:  # the same of the program's own making: then it is a fault
+        head.weight.register_hook(lambda gradient: gradient * (1.0 + _RoundsOtherwise.by))
+    monkeypatch.setattr(_RoundsOtherwise, "by", 0.0)
+    job.after_backward = at(AT, lambda: setattr(_RoundsOtherwise, "by", 0.02))
+
+    found = [each for each in job.train(tmp_path / "run", audit="every=1") if each.severity in WARNS]
+
+    if is_compiled:
+        assert found == []
+        assert "compiled code" in capsys.readouterr().err
+    else:
+        assert [(each.code, each.step, each.param) for each in found[:1]] == [("HC232", AT + 1, "head.weight")]
+
+
 @pytest.mark.parametrize("audit", ["never", "every=1"])
 def test_training_is_the_same_to_the_bit(audit: str, tmp_path: Path) -> None:
     watched, plain = Job(), Job()
@@ -522,7 +562,7 @@ def test_what_a_schedule_moves_is_not_told(tmp_path: Path) -> None:
 def test_where_memory_is_short_no_step_is_audited(
     audit: str, is_told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("hypocenter.session.torch_audit.free_bytes", lambda device: 1 << 10)
+    monkeypatch.setattr("hypocenter.tap.free_memory.free_bytes", lambda device: 1 << 10)
     job = Job()
     double(job)
 
@@ -530,3 +570,54 @@ def test_where_memory_is_short_no_step_is_audited(
 
     assert [f for f in found if f.code == "HC232"] == []
     assert ("step 0 could not be audited: it takes about" in capsys.readouterr().err) is is_told
+
+
+def _skipping(is_left_out: Callable[[int], bool], large: int = -1) -> Callable[[Job, int], None]:
+    """Leave out some updates and throw their gradients away; at step `large` the loss is a large one."""
+
+    def loop(job: Job, n_steps: int) -> None:
+        for step in range(n_steps):
+            job.optimizer.zero_grad()
+            for _ in range(N_MICRO):
+                tokens = torch.randint(0, 20, (16,))
+                loss = functional.cross_entropy(job.model(tokens), (tokens + 1) % 20) / N_MICRO
+                (loss * (50 if step == large else 1)).backward()
+            nn.utils.clip_grad_norm_(job.model.parameters(), 0.5)
+            if not is_left_out(step):
+                job.optimizer.step()
+
+    return loop
+
+
+def test_an_update_that_is_left_out_although_its_gradients_are_as_usual(tmp_path: Path) -> None:
+    job = Job()
+    with hypocenter.watch(out=str(tmp_path / "run"), audit="every=1"):
+        _skipping(lambda step: step == AT)(job, N_STEPS)
+
+    said = [(f.code, f.severity, f.step, f.title) for f in findings(tmp_path / "run")]
+    assert said == [
+        ("HC233", "note", AT, f"the gradients of {N_MICRO} micro-batches are thrown away before this update")
+    ]
+
+
+def test_an_update_that_is_left_out_because_it_is_large(tmp_path: Path) -> None:
+    job = Job()
+    with hypocenter.watch(out=str(tmp_path / "run"), audit="every=1"):
+        _skipping(lambda step: step == AT, large=AT)(job, N_STEPS)
+
+    assert findings(tmp_path / "run") == []
+
+
+def test_more_microbatches_that_all_count(tmp_path: Path) -> None:
+    job = Job()
+    with hypocenter.watch(out=str(tmp_path / "run"), audit="every=1"):
+        for step in range(N_STEPS):
+            job.optimizer.zero_grad()
+            for _ in range(N_MICRO if step < AT else 2 * N_MICRO):
+                tokens = torch.randint(0, 20, (16,))
+                functional.cross_entropy(job.model(tokens), (tokens + 1) % 20).div(N_MICRO).backward()
+            job.optimizer.step()
+
+    assert findings(tmp_path / "run") == []
+    looked = [r for r in open_run(tmp_path / "run").readings() if r.port == "balanced" and r.module == "gradient"]
+    assert len(looked) == N_STEPS - 1  # all but the one that learned that there are more

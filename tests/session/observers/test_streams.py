@@ -51,12 +51,12 @@ def test_integer_inputs_and_labels_have_a_digest_at_every_step_of_a_single_proce
 
     rows = [r for r in open_run(tmp_path / "run").readings() if r.site.startswith("batch.")]
 
-    at_all = {r.site for r in rows if r.step == 4}
-    assert at_all == {"batch.in[0]", "batch.loss[0]"}
+    at_all = {(r.site, r.port) for r in rows if r.step == 4}
+    assert at_all == {("batch.in[0]", "digest"), ("batch.loss[0]", "digest"), ("batch.weights", "field")}
     assert {r.step for r in rows if r.site == "batch.in[0]"} == set(range(5))
     tokens = next(r for r in rows if r.site == "batch.in[0]")
     assert (tokens.shape, tokens.dtype, tokens.summary.n, tokens.port) == ((2, 5), "int64", 10, "digest")
-    assert {r.step for r in rows if r.site == "batch.weights"} == {0, 1, 2}
+    assert {r.step for r in rows if (r.site, r.port) == ("batch.weights", "digest")} == {0, 1, 2}
 
 
 def test_each_micro_batch_has_its_own(tmp_path):
@@ -104,14 +104,17 @@ def test_training_is_the_same_to_the_bit(tmp_path):
 def test_a_program_that_never_updates_piles_nothing_up(tmp_path, monkeypatch):
     monkeypatch.setattr("hypocenter.session.observers.streams.MAX_SENT", 2)
     sent = []
-    monkeypatch.setattr("hypocenter.session.observers.streams.Streams._send", lambda self, given: sent.append(given))
+    keep = lambda self, given, **_: sent.append(given)  # noqa: E731
+    monkeypatch.setattr("hypocenter.session.observers.streams.Streams._send", keep)
 
     with hypocenter.watch(out=tmp_path / "run"):
         model = Net()
+        unused = torch.optim.SGD(model.parameters(), lr=0.1)  # without any, updates are the program's own work
         for _ in range(5):
             model(torch.zeros(1, 2, dtype=torch.int64)).mean().backward()
 
     assert len(sent) == 2
+    assert unused.param_groups
 
 
 def test_a_digest_that_rides_with_the_gradients_is_the_same(tmp_path, monkeypatch):

@@ -13,11 +13,11 @@ from hypocenter.align.rounding import unit
 from hypocenter.compare.comparison import Comparison
 from hypocenter.compare.updates.compare import compare_updates
 from hypocenter.compare.updates.comparison import UpdateComparison
-from hypocenter.compare.updates.recompute import LIMIT_UNITS
 from hypocenter.compare.updates.recorded import ParameterUpdate, RecordedUpdates
+from hypocenter.optimizers.rounded import ALLOWED
 
 _SHOWN = 4
-_MOST_UNITS = 2 * LIMIT_UNITS  # what rounding may make on either side
+_MOST_UNITS = 2 * ALLOWED  # what rounding may make on either side
 _ELEMENTS = 1 << 22  # of a parameter that are looked at
 
 

@@ -21,9 +21,10 @@ from hypocenter.compare.updates.comparison import (
     UpdateRow,
 )
 from hypocenter.compare.updates.effective import effective
-from hypocenter.compare.updates.recompute import Case, case_of, predict, row_of
+from hypocenter.compare.updates.recompute import Case, case_of, row_of
 from hypocenter.compare.updates.recorded import RecordedUpdates
 from hypocenter.optimizers.options import Options, called
+from hypocenter.optimizers.predicted import predict
 from hypocenter.optimizers.rule import RULES
 from hypocenter.record.reader import RecordedRun
 

@@ -22,7 +22,7 @@ class UpdateRow:
         options: what the optimizer says that it does; None: its rule is not known.
         verdict: "as-stated": the recorded result is the rule's, to within rounding.
         error_units: largest difference between recorded and predicted, in rounding errors of the parameter's format
-            (after, or in the new state where `worst_port` says so); the limit is `recompute.LIMIT_UNITS`.
+            (after, or in the new state where `worst_port` says so); the limit is `optimizers.rounded.ALLOWED`.
         relative_error: of the whole update: |recorded - predicted| / |recorded - before|.
         why: in words, where it cannot be told.
         update: the recorded values, for whoever wants to look deeper.

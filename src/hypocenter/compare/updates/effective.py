@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 
 from hypocenter.compare.updates.comparison import Effective, UpdateRow
-from hypocenter.compare.updates.recompute import LIMIT_UNITS, Case, case_of, error_of, predict
+from hypocenter.compare.updates.recompute import Case, case_of, error_of
 from hypocenter.compare.values.bits import Array
 from hypocenter.optimizers.options import Options, called
+from hypocenter.optimizers.predicted import predict
+from hypocenter.optimizers.rounded import ALLOWED
 
 _EPS = (1e-8, 1e-6, 1e-5, 1e-7, 1e-10, 1e-12, 1e-15, 1e-3, 0.0)  # of Adam in frameworks and papers
 _BETA1, _BETA2 = (0.9, 0.95, 0.8, 0.0), (0.999, 0.95, 0.99, 0.98, 0.9, 0.9999)
@@ -61,7 +63,7 @@ def _one_change(case: Case, stated: Options, others: list[Options]) -> _Found:
     found: _Found = []
     for rank, options in _alternatives(case, stated, others):
         units = error_of(case, options).units
-        if units <= LIMIT_UNITS:
+        if units <= ALLOWED:
             found.append(((1, rank, units), units, options))
     return found
 
@@ -78,7 +80,7 @@ def _two_changes(case: Case, stated: Options, others: list[Options]) -> _Found:
             if not changed < now:
                 continue
             units = error_of(case, options).units
-            if units <= LIMIT_UNITS:
+            if units <= ALLOWED:
                 found.append(((2, rank + other_rank, units), units, options))
         if found:
             break

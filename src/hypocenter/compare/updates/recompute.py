@@ -1,17 +1,10 @@
-"""A recorded optimizer step done again in float64: is the result what the optimizer says that it does?
-
-Numbers that know how far rounding may have moved them: a formula run on them says what it makes, and how exactly.
-
-Each operation adds one rounding error of its result in the format that is computed in, and hands on those of what it
-was given (Higham 2002, section 3.3, running error analysis). So terms that cancel do not count as a fault.
-"""
+"""A recorded optimizer step done again in float64: is the result what the optimizer says that it does?"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -19,17 +12,13 @@ from hypocenter.compare.updates.comparison import RowVerdict, UpdateRow
 from hypocenter.compare.updates.recorded import ParameterUpdate, RecordedUpdates
 from hypocenter.compare.values.bits import Array
 from hypocenter.compare.values.tensor_file import Stored
-from hypocenter.formats import FORMATS, Format
 from hypocenter.optimizers.options import Options
-from hypocenter.optimizers.rule import RULES, decayed, rule_of
+from hypocenter.optimizers.predicted import COMPUTED_IN, Inputs, in_units, predict
+from hypocenter.optimizers.rounded import ALLOWED
+from hypocenter.optimizers.rule import rule_of
 from hypocenter.record.reader import RecordedRun
 
-COMPUTED_IN = {name: FORMATS[name] for name in ("float64", "float32", "float16", "bfloat16")}
-ALLOWED = 4.0  # rounding errors that a result may have: see recompute.LIMIT_UNITS
-_TINY = FORMATS["float64"].smallest_normal
-LIMIT_UNITS = ALLOWED  # the most that rules of torch 2.13 made in 30 million elements is 3.1
 AT_MOST = 1 << 20  # elements of a parameter that are looked at, evenly spread
-_HALF = ("float16", "bfloat16")
 _MASTERS = ("master", "master_param", "fp32_param")  # words of fused optimizers for a copy that they keep themselves
 
 
@@ -74,7 +63,7 @@ def row_of(update: ParameterUpdate) -> UpdateRow:
         return replace(row, why="not all values are finite")
     if 2 * found.n_blind > case.after.size:
         return replace(row, why=f"{case.inputs.state_dtype} has no numbers for most of the state")
-    verdict: RowVerdict = "as-stated" if found.units <= LIMIT_UNITS else "differs"
+    verdict: RowVerdict = "as-stated" if found.units <= ALLOWED else "differs"
     return replace(
         row, verdict=verdict, error_units=found.units, relative_error=found.relative, worst_port=found.port,
         update_norm=float(np.linalg.norm(case.after - case.inputs.value)),
@@ -97,11 +86,11 @@ def error_of(case: Case, options: Options) -> Error:
     predicted = predict(options, case.inputs)
     with np.errstate(all="ignore"):
         apart = np.abs(case.after - predicted.after.exact)
-        units = {"value": _most(_in_units(apart, predicted.after.unit))}
+        units = {"value": _most(in_units(apart, predicted.after.unit))}
         for port, value in predicted.state.items():
             recorded = case.state_after.get(port)
             if recorded is not None:
-                units[port] = _most(_in_units(np.abs(recorded - value.exact), value.unit))
+                units[port] = _most(in_units(np.abs(recorded - value.exact), value.unit))
         moved = float(np.linalg.norm(case.after - case.inputs.value))
         off = float(np.linalg.norm(apart))
     worst = max(units, key=lambda port: units[port])
@@ -169,11 +158,6 @@ def _without_gradient(row: UpdateRow) -> UpdateRow:
     return replace(row, verdict="differs", error_units=math.inf, why="it changed although it had no gradient")
 
 
-def _in_units(apart: Array, unit: Array) -> Array:
-    """Where the unit is infinite anything is within it."""
-    return np.where(np.isinf(unit) & ~np.isnan(apart), 0.0, apart / unit)
-
-
 def _most(values: Array) -> float:
     if not values.size:
         return 0.0
@@ -181,140 +165,8 @@ def _most(values: Array) -> float:
     return largest if largest == largest else math.inf
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inputs:
-    """What the rule gets, in float64, flat. `n_steps`: taken before this one. `state` by torch's words."""
-
-    value: Array
-    gradient: Array
-    n_steps: float
-    state: Mapping[str, Array]
-    dtype: str
-    state_dtype: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Predicted:
-    """What the rule makes: the parameter, and the new state as far as it is predicted."""
-
-    after: Rounded
-    state: Mapping[str, Rounded]
-
-
 def options_of(update: ParameterUpdate) -> Options | None:
     """What an optimizer says that it does; None for one whose rule is not known here, or without numbers."""
     classes = [base.rpartition(".")[2] for base in update.bases] or [update.kind]
     rule = rule_of(classes, update.options)
     return rule.read(update.options, classes) if rule else None
-
-
-def predict(options: Options, inputs: Inputs) -> Predicted:
-    """One step. The state, and what is made of the gradient alone, in the state's format; the weight in its own."""
-    rule = RULES.entries()[options.family]
-    form, state_form = COMPUTED_IN[inputs.dtype], COMPUTED_IN[inputs.state_dtype]
-    with np.errstate(all="ignore"):  # what is not finite is looked at by the caller
-        weight = given(inputs.value, form)
-        gradient = decayed(weight, given(inputs.gradient, state_form).stored(state_form), options)
-        held = {word: given(values, state_form) for word, values in inputs.state.items()}
-        new = rule.remember(gradient, {**held, "step": inputs.n_steps}, options)
-        state = {word: value.stored(state_form) for word, value in new.items() if isinstance(value, Rounded)}
-        now = {word: value.into(form) for word, value in state.items()}
-        towards = rule.formula.direction(gradient, {**now, "step": new["step"]}, options)
-        return Predicted(after=weight + rule.change(weight, towards.into(form), options), state=state)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Rounded:
-    """Exact values, the size of one rounding error in each, and the format that they are computed in."""
-
-    exact: Array
-    unit: Array
-    form: Format
-
-    __array_ufunc__ = None  # a NumPy scalar on the left leaves the operation to this class
-
-    def stored(self, form: Format) -> Rounded:
-        """As it is after it was written in this format, if it was not yet."""
-        return replace(self, unit=np.maximum(self.unit, _one(self.exact, form)))
-
-    def into(self, form: Format) -> Rounded:
-        """To be computed with in this format."""
-        return replace(self, form=form)
-
-    def __neg__(self) -> Rounded:
-        return replace(self, exact=-self.exact)
-
-    def __add__(self, other: Any) -> Rounded:
-        value, unit, form = _parts(other, self)
-        return _made(self.exact + value, self.unit + unit, form)
-
-    def __sub__(self, other: Any) -> Rounded:
-        return self + -other
-
-    def __mul__(self, other: Any) -> Rounded:
-        value, unit, form = _parts(other, self)
-        size = np.abs(value)
-        off = np.where(size == 0, 0.0, self.unit * size) + np.where(
-            unit == 0, 0.0, (np.abs(self.exact) + self.unit) * unit
-        )
-        return _made(self.exact * value, off, form)
-
-    def __truediv__(self, other: Any) -> Rounded:
-        value, unit, form = _parts(other, self)
-        ratio = self.exact / value  # 0 / 0 is what rules make of an element that never had a gradient, where eps is 0
-        return _made(ratio, self.unit / np.abs(value) + np.abs(ratio) * _stretched(unit, np.abs(value)), form)
-
-    def __rtruediv__(self, other: float) -> Rounded:
-        return Rounded(np.full_like(self.exact, other), np.zeros_like(self.exact), self.form) / self
-
-    def __pow__(self, power: float) -> Rounded:
-        if power == 2:
-            return self * self
-        root = np.sqrt(self.exact)  # what else a formula asks for is refused below
-        if power != 0.5:
-            raise TypeError(f"a formula of an optimizer may square and take the root, not raise to {power}")
-        return _made(root, np.minimum(np.sqrt(self.unit), self.unit / np.maximum(root, _TINY)), self.form)
-
-    def __abs__(self) -> Rounded:
-        return replace(self, exact=np.abs(self.exact))
-
-    def __lt__(self, other: Any) -> Array:
-        return self.exact < _parts(other, self)[0]
-
-    def __ge__(self, other: Any) -> Array:
-        return self.exact >= _parts(other, self)[0]
-
-    __radd__, __rmul__ = __add__, __mul__
-
-    def __rsub__(self, other: float) -> Rounded:
-        return -self + other
-
-
-def given(values: Array, form: Format) -> Rounded:
-    """Values that are as they are."""
-    return Rounded(values, np.zeros_like(values), form)
-
-
-def _parts(other: Any, beside: Rounded) -> tuple[Any, Any, Format]:
-    """Values, their error, and the coarser format. A plain number has no error."""
-    if isinstance(other, Rounded):
-        return other.exact, other.unit, max(other.form, beside.form, key=lambda form: form.eps)
-    return other, 0.0, beside.form
-
-
-def _made(exact: Array, unit: Array, form: Format) -> Rounded:
-    return Rounded(exact, unit + _one(exact, form), form)
-
-
-def _one(exact: Array, form: Format) -> Array:
-    return form.eps * np.abs(exact) + form.least_kept
-
-
-def _stretched(off: Any, below: Any) -> Any:
-    """By how much of itself a quotient may be off when what divides is off by so much for each rounding error.
-
-    Where all errors that are allowed together could take most of the divisor away nothing can be said: infinite. That
-    is so for small second moments in float16, which has no numbers for them.
-    """
-    left = 1 - ALLOWED * off / below
-    return np.where(left > 0, off / below / np.maximum(left, _TINY), np.inf)

@@ -5,7 +5,7 @@ What it means
     by another), or one that has a gradient is in no optimizer: it was left out of the list, or its module was built
     anew after the optimizer was made. It stays as it is while everything else learns. Or a forward in training was
     never gone back from: its batch is computed and thrown away. Or something is used twice: two backward passes begin
-    at one loss, or two updates use the same gradients. Or the gradients of many micro-batches are in no update at all.
+    at one loss, or two updates use the same gradients. Or the gradients of some micro-batches are in no update at all.
 
 How it is decided
     A parameter with a gradient that is not zero at each of the first four updates of its optimizer, and none, or
@@ -14,7 +14,10 @@ How it is decided
     training that no backward went through, in a step of fewer micro-batches than the audited steps before, in which
     there was no such call. Two backward passes of one step from the same loss, or an update with the gradients of the
     one before and no backward pass between, after three updates without that. At the end: at least eight backward
-    passes since the last update, and four times as many as any update before had.
+    passes since the last update, and four times as many as any update before had. At steps of `--audit` with more
+    micro-batches than usual, of one rank: those that the gradient which is used is not made of, although their losses
+    and gradients are no larger than what was used at the updates before. Who leaves out an update on purpose, because
+    its loss or gradient is too large or not finite, is not spoken of.
 
 What to do
     Give the parameter to the optimizer, or tell the program that it is not trained: `requires_grad_(False)`. Make the
@@ -22,8 +25,8 @@ What to do
 
 When it is wrong
     A curriculum that stops to train a part on purpose without `requires_grad_(False)`, and goes on to call it. What was
-    frozen by `requires_grad_(False)`, what is not called any more, and what no optimizer holds without any parameter of
-    the same module that one holds, is a note.
+    frozen by `requires_grad_(False)`, what is not called any more, what no optimizer holds without any parameter of
+    the same module that one holds, and what is thrown away (at the end of an epoch, to measure something) is a note.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hypocenter.detect.engine import rule
-from hypocenter.detect.law_rows import NO_GRADIENT, NOT_CONSUMED, NOT_STEPPED, NOT_USED, USED_TWICE
+from hypocenter.detect.law_rows import NO_GRADIENT, NOT_CONSUMED, NOT_STEPPED, NOT_USED, THROWN_AWAY, USED_TWICE
 from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding, Reading, Severity
 
@@ -41,6 +44,7 @@ _THEN = {
     NOT_CONSUMED: "its batch is computed and thrown away",
     NOT_USED: "nothing is learned",
     USED_TWICE: "what is used twice counts double",
+    THROWN_AWAY: "nothing is learned of them",
 }
 
 
@@ -74,6 +78,13 @@ def check(window: Window) -> Iterator[Finding]:
             yield _finding(window, [row], "warning", title, window.step, why)
         elif row.port in (USED_TWICE, NOT_USED):
             yield _finding(window, [row], "warning", *_of_use(window.step, row))
+        elif row.port == THROWN_AWAY:
+            n = round(row.summary.sum)
+            title = f"the gradients of {n} micro-batches are thrown away before this update"
+            why = (
+                f"the update is made of the {row.call} after them; neither their losses nor their gradients are larger"
+            )
+            yield _finding(window, [row], "note", title, window.step, why)
 
 
 def _of_use(step: int, row: Reading) -> tuple[str, int, str]:

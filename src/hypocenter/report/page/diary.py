@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hypocenter.detect.diary import FOUND_INF, SCALE, SCALED_GRAD
+from hypocenter.detect.diary import FOUND_INF, SCALE, SCALED_GRAD, share_nonfinite
 from hypocenter.nouns import StepRecord
 from hypocenter.report import wording
 from hypocenter.report.diary import percent
@@ -52,7 +52,7 @@ class DiaryView:
 class _Culprit:
     step: int
     param: str
-    share: float
+    share: float | None  # None: not known
     largest: float
     scale: float
 
@@ -103,12 +103,15 @@ def _culprits(rows: pa.Table, scales: Mapping[int, float]) -> list[_Culprit]:
     n_bad = pc.add(pc.add(rows["n_nan"], rows["n_posinf"]), rows["n_neginf"])
     is_bad = pc.and_(pc.equal(rows["port"], SCALED_GRAD), pc.greater(n_bad, 0))
     bad = rows.filter(is_bad)
-    columns: list[Any] = [bad[name].to_pylist() for name in ("step", "site", "n", "absmax")]
+    columns: list[Any] = [bad[name].to_pylist() for name in ("step", "site", "n", "shape", "absmax")]
     counts = n_bad.filter(is_bad).to_pylist()
     return [
-        _Culprit(step=step, param=site, share=count / max(1, n), largest=largest, scale=scales.get(step, math.nan))
-        for step, site, n, largest, count in zip(*columns, counts, strict=True)
-    ]
+        _Culprit(
+            step=step, param=site, share=share_nonfinite(n, count, shape), largest=largest,
+            scale=scales.get(step, math.nan),
+        )
+        for step, site, n, shape, largest, count in zip(*columns, counts, strict=True)
+    ]  # fmt: skip
 
 
 def _lines(culprits: Sequence[_Culprit]) -> list[Line]:
@@ -116,7 +119,7 @@ def _lines(culprits: Sequence[_Culprit]) -> list[Line]:
     by_param: dict[str, list[_Culprit]] = defaultdict(list)
     for culprit in culprits:
         by_param[culprit.param].append(culprit)
-    often = sorted(by_param.items(), key=lambda item: (-len({c.step for c in item[1]}), -max(c.share for c in item[1])))
+    often = sorted(by_param.items(), key=lambda item: (-len({c.step for c in item[1]}), -(_worst(item[1]) or 0.0)))
     return [_line(param, seen) for param, seen in often]
 
 
@@ -129,10 +132,14 @@ def _line(param: str, seen: Sequence[_Culprit]) -> Line:
         n_overflows=len(steps),
         first_step=min(steps),
         last_step=max(steps),
-        share=percent(max(culprit.share for culprit in seen)),
-        largest=wording.number(worst.largest) if worst.largest else "none was finite",
+        share=percent(_worst(seen)),
+        largest=wording.number(worst.largest) if worst.largest else "" if _worst(seen) is None else "none was finite",
         unscaled=wording.number(worst.largest / worst.scale) if worst.largest and is_usable else "",
     )
+
+
+def _worst(seen: Sequence[_Culprit]) -> float | None:
+    return max((culprit.share for culprit in seen if culprit.share is not None), default=None)
 
 
 def _summary(whose: str, steps: Sequence[int], scales: Mapping[int, float], skipped: set[int]) -> str:
@@ -165,7 +172,7 @@ def _chart(
 
 
 def _at_step(culprits: Sequence[_Culprit]) -> dict[str, Any]:
-    worst = sorted(culprits, key=lambda culprit: (-culprit.share, culprit.param))[:MOST_CULPRITS]
+    worst = sorted(culprits, key=lambda culprit: (-(culprit.share or 0.0), culprit.param))[:MOST_CULPRITS]
     named = [
         [wording.clean(c.param, at_most=80), percent(c.share), wording.number(c.largest) if c.largest else ""]
         for c in worst

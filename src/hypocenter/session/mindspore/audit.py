@@ -20,7 +20,7 @@ from hypocenter.session.observers import audit
 from hypocenter.session.observers.audit import ELEMENTS, KEPT_AT_MOST, Balance, Entry, tolerance_of
 from hypocenter.session.observers.label_rows import Labels, even_factors, gap_row, is_uneven, label_rows
 from hypocenter.summary.reducers.mindspore_values import dtype_name, on_host
-from hypocenter.tap.free_host_memory import free_on_host
+from hypocenter.tap.free_host_memory import SPARE, free_on_host
 from hypocenter.tap.mindspore.tape import GradCall
 
 Array = NDArray[Any]
@@ -40,7 +40,7 @@ class Audit(audit.Audit[Context]):
     def balance(self, update: Update) -> Balance:
         """By replays; sums are held on the host."""
         needed = sum(8 * int(parameter.size) for parameter, _ in update.gradients) * 2
-        if audit.SPARE * needed > (free := free_on_host()):
+        if SPARE * needed > (free := free_on_host()):
             raise ReplayImpossible(f"it takes about {needed >> 20} MiB of the host, of which {free >> 20} MiB are free")
         parameters = [parameter for parameter, _ in update.gradients]
         places = {id(parameter): place for place, parameter in enumerate(parameters)}

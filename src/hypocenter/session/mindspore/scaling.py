@@ -60,7 +60,7 @@ class Scaling(ScaleUse[Context]):
         """A scaler divides gradients."""
         self._is_unscaled = True
 
-    def before_clip(self, parameters: Sequence[Any], check: Check) -> None:
+    def seen_before_clip(self, parameters: Sequence[Any], check: Check) -> None:
         """Keep what the clip is about to see."""
         is_scaled = any(call.scale is not None for call in self.context.tape.microbatches)
         self.clips.append((dict(check.grad_norms), is_scaled and not self._is_unscaled))

@@ -11,6 +11,7 @@ How micro-batches are done again is for each framework to say: hypocenter.sessio
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,12 +27,13 @@ from hypocenter.nouns import Reading, replace
 from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.session.check import Check
 from hypocenter.session.events import ContextT, Observer, Update
+from hypocenter.session.framework import Framework
 from hypocenter.session.observers.optimizer_rows import count_row, number_row
+from hypocenter.session.observers.thrown_away import ThrownAway, n_thrown, norm_of
 
 ELEMENTS = 4096  # of a gradient that is looked into
 STAYS = 2  # audited steps in which a parameter balanced, before one in which it does not
 KEPT_AT_MOST = 16  # micro-batches that are told apart
-SPARE = 1.25  # times what an audit needs must be free, by its own count
 TOLERANCE = 1e-3  # relative, of a norm; and at least _ROUNDINGS of the format
 _ROUNDINGS = 32  # units in the last place: sums of micro-batches in another order
 
@@ -113,7 +115,9 @@ class Audit(Observer[ContextT]):
         self._is_clipped = False  # in this step
         self._clipped_to = 0.0  # norm of their gradients after the last clip that was seen to act, scale taken out
         self._n_clips = 0  # in a row that gave this norm: a threshold may also follow the gradients
-        self._numbers: dict[int, int] = {}  # of micro-batches of the last update, by its first parameter
+        self._thrown_away = ThrownAway()
+        self._n_more = 0  # micro-batches of this step, than usual
+        self._unclipped: float | None = None  # norm in this step
         self._is_asked_for = context.config.audit != Config().audit
         self._n_given_up, self._has_warned = 0, False
 
@@ -150,18 +154,26 @@ class Audit(Observer[ContextT]):
 
     # what is the same for all
 
-    def before_clip(self, parameters: Sequence[Any], check: Check) -> None:
+    def before_clip(self, parameters: Sequence[Any]) -> None:
         """What comes may be brought to a norm."""
         self._is_clipped = True
 
+    def seen_before_clip(self, parameters: Sequence[Any], check: Check) -> None:
+        """Its norm then."""
+        self._unclipped = check.total_norm
+
     def before_update(self, update: Update) -> None:
         """The step is complete, and the parameters are still those that it started from."""
-        can_be = self._has_usual_number(update) and bool(update.microbatches) and update.check.is_finite
+        is_known = self._thrown_away.is_known(update)
+        self._n_more = self._thrown_away.n_more(update)
+        can_be = bool(update.microbatches) and update.check.is_finite and (is_known or not self._n_more)
         try:
             with self._audits.spending():
                 self.look(update, can_be=can_be and not update.skipped)
         except ReplayImpossible as why:
             self._give_up(update.step, str(why))
+        self._thrown_away.remember(update, self._norm_before_clip(update))
+        self._unclipped = None
         self._is_clipped = False
         self._before.clear()
         if self._audits.is_due(update.step + 1):
@@ -170,14 +182,8 @@ class Audit(Observer[ContextT]):
                 pairs = [(id(p), framework.sample(grad, ELEMENTS)) for p, grad in update.gradients]
                 self._before = {key: framework.copied(found) for key, found in pairs if found is not None}
 
-    def _has_usual_number(self, update: Update) -> bool:
-        """Whether there are as many micro-batches as at the update before: some programs leave out a bad update.
-
-        They throw its gradients away, and nothing but their number tells such micro-batches from those that count.
-        """
-        key, number = (id(update.parameters[0]) if update.parameters else 0), len(update.microbatches)
-        before, self._numbers[key] = self._numbers.get(key, number), number
-        return number <= before
+    def _norm_before_clip(self, update: Update) -> float:
+        return update.check.total_norm if self._unclipped is None else self._unclipped
 
     def _give_up(self, step: int, why: str) -> None:
         """By default an audit is a bonus: without one nothing is said."""
@@ -190,6 +196,9 @@ class Audit(Observer[ContextT]):
     def audit(self, update: Update) -> None:
         """Do the step again, and write down what does not balance."""
         balance = self.balance(update)
+        if self._n_more:
+            self._look_for_thrown_away(balance, update)
+            return
         entries = balance.entries
         usual = common_factor(list(entries.values()))
         order, n_balanced = self.context.clock.next_order, 0
@@ -219,6 +228,27 @@ class Audit(Observer[ContextT]):
             self.rows.append(row)
         looked = len(entries), n_balanced
         self.rows.append(count_row(law.SITE, law.BALANCED, update.step, order(), looked, module=law.GRADIENT))
+
+    def _look_for_thrown_away(self, balance: Balance, update: Update) -> None:
+        """There are more micro-batches than usual: some programs leave out an update, and throw its gradients away."""
+        framework, n = self.context.framework, len(update.microbatches)
+        pairs = [
+            ([framework.on_host(part) for part in parts], framework.on_host(target))
+            for used, parts in zip(balance.used, balance.parts, strict=True)
+            if len(parts) == n <= KEPT_AT_MOST and (target := _sampled(framework, used)) is not None
+        ]
+        if not pairs:
+            return
+        columns = [np.concatenate([parts[i] for parts, _ in pairs]) for i in range(n)]
+        thrown = n_thrown(columns, np.concatenate([target for _, target in pairs]), self._n_more)
+        if thrown == 0:
+            self._thrown_away.all_count(update)
+        elif thrown is not None:
+            norm = norm_of(columns, thrown, self._norm_before_clip(update))
+            is_of_samples = any(math.prod(parameter.shape) > ELEMENTS for parameter in balance.parameters)
+            if self._thrown_away.looks_usual(update, thrown, norm, is_of_samples=is_of_samples):
+                order = self.context.clock.next_order()
+                self.rows.append(number_row(law.SITE, law.THROWN_AWAY, update.step, order, thrown, call=n - thrown))
 
     def _explain(self, usual: float, update: Update, entries: Sequence[Entry]) -> None:
         """Where the factor of all comes from."""
@@ -269,6 +299,10 @@ class Audit(Observer[ContextT]):
             return law.STEP_BEFORE, ""
         off = [i for i, weight in enumerate(of_parts) if abs(weight - typical) > 0.01 * abs(typical)]
         return (law.MICROBATCH, str(off[0])) if len(off) == 1 else (law.OTHER, "")
+
+
+def _sampled(framework: Framework, gradient: Any | None) -> Any | None:
+    return None if gradient is None else framework.sample(gradient, ELEMENTS)
 
 
 def weights_of(columns: Sequence[NDArray[Any]], target: NDArray[Any], tolerance: float) -> list[float] | None:

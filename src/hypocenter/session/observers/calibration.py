@@ -61,7 +61,7 @@ class Calibration(Observer):
         self._can_follow = True
         self._has_calls = False
 
-    def before_clip(self, parameters: Sequence[Tensor], check: Check) -> None:
+    def seen_before_clip(self, parameters: Sequence[Tensor], check: Check) -> None:
         """The norm that is recorded is the one before clipping."""
         self._norm_before_clip = check.total_norm
 

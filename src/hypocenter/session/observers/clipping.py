@@ -56,7 +56,7 @@ class Clipping(Observer):
             self._arrived = (host := list[float]())
             self.context.ride(torch.stack(found), host.extend)
 
-    def before_clip(self, parameters: Sequence[Tensor], check: Check) -> None:
+    def seen_before_clip(self, parameters: Sequence[Tensor], check: Check) -> None:
         """Torch's own clipping: the norms before it."""
         if self._is_on():
             for name, norm in check.grad_norms.items():  # of several calls the first has seen a gradient unclipped

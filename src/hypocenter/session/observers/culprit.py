@@ -22,7 +22,7 @@ class Culprit(Observer[Observed]):
 
     _before_clip: tuple[str, ...] = ()
 
-    def before_clip(self, parameters: Sequence[Any], check: Check) -> None:
+    def seen_before_clip(self, parameters: Sequence[Any], check: Check) -> None:
         """Who was bad before clipping made all bad."""
         self._before_clip = self._before_clip or tuple(check.bad_params)
 

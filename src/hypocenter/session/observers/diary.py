@@ -3,6 +3,10 @@
 Gradients are looked at while the scale is still in them, or as soon after it was taken out as an overflow is known: a
 clip between `unscale_` and `step` spreads one NaN to all of them. A healthy step costs one kernel over an eighth of the
 parameters and one transfer.
+
+On a device the host must wait to know of an overflow before the clip. It does where one is likely: in the first step,
+after an overflow, and when the scale has just grown. In other steps largest magnitudes are taken on the device, and
+read with the check: they tell which gradients overflowed, but not how many elements did.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from dataclasses import dataclass
 
 import torch
 
-from hypocenter.detect.diary import FACTS, FOUND_INF, SCALE, SCALED_GRAD
+from hypocenter.detect.diary import FACTS, FOUND_INF, SCALE, SCALED_GRAD, at_least_one
 from hypocenter.nouns import Reading, Summary, replace
 from hypocenter.session.check import Check, scalar_reading
 from hypocenter.session.observer import Context, Observer, Update
@@ -39,6 +43,14 @@ class _Look:
     is_rebuilt: bool = False  # the scale was multiplied back
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Peak:
+    """The largest magnitude of a gradient as a clip saw it; inf or NaN of one that overflowed."""
+
+    value: float
+    is_unscaled: bool  # the scale was taken out of it before
+
+
 class Diary(Observer):
     """Writes the rows that hypocenter.detect.diary describes."""
 
@@ -49,6 +61,9 @@ class Diary(Observer):
         self._unscaled: dict[int, Unscaling] = {}  # by optimizer, until its step
         self._started: dict[int, _Turn] = {}  # by optimizer: taken while the scale was in
         self._seen: dict[int, _Look | None] = {}  # by parameter looked at in an overflow; None: not worth a row
+        self._clipping: dict[int, set[int]] = {}  # by id of the list that is clipped: its parameters unscaled by then
+        self._peaks: dict[int, _Peak] = {}  # by parameter, of clips whose overflow was not waited for
+        self.is_urgent = True  # this step is likely to overflow
         self._step, self._n_in_step = -1, 0
 
     def before_backward(self, roots: Sequence[torch.Tensor]) -> None:
@@ -56,6 +71,8 @@ class Diary(Observer):
         self._seen.clear()
         self._unscaled.clear()
         self._started.clear()
+        self._clipping.clear()
+        self._peaks.clear()
 
     def before_unscale(self, unscaling: Unscaling) -> None:
         """The last moment at which the scale is in: nothing is waited for."""
@@ -67,9 +84,19 @@ class Diary(Observer):
         if unscaling.has_overflowed:
             self._see(unscaling.gradients, torch_scaler_state(unscaling.scaler).scale)
 
-    def before_clip(self, parameters: Sequence[torch.Tensor], check: Check) -> None:
+    def before_clip(self, parameters: Sequence[torch.Tensor]) -> None:
+        """The program may unscale them before their norms arrive."""
+        self._clipping[id(parameters)] = {id(p) for each in self._unscaled.values() for p, _ in each.gradients}
+
+    def seen_before_clip(self, parameters: Sequence[torch.Tensor], check: Check) -> None:
         """Clipping makes one bad gradient many: the last moment to tell them apart."""
-        if not check.bad_params:
+        unscaled = self._clipping.pop(id(parameters), None)
+        if not check.bad_params or unscaled is None:
+            return
+        if check.peaks:
+            for parameter in parameters:  # of several clips the first has seen a gradient unclipped
+                if (value := check.peaks.get(self.context.label(parameter))) is not None:
+                    self._peaks.setdefault(id(parameter), _Peak(value=value, is_unscaled=id(parameter) in unscaled))
             return
         gradients = [(p, p.grad) for p in parameters if p.grad is not None and id(p) not in self._seen]
         wanted = {id(p) for p, _ in gradients}
@@ -93,6 +120,7 @@ class Diary(Observer):
         rebuild = scaled.state.scale if scaled.is_unscaled else 1.0
         mine = {id(p) for p, _ in update.gradients}
         if update.check.bad_params or any(scaled.found_inf.values()):
+            self._see_peaks(update.gradients, scaled.state.scale)
             self._see([(p, g) for p, g in update.gradients if id(p) not in self._seen], rebuild)
             looks = [look for key, look in self._seen.items() if key in mine and look is not None]
         else:
@@ -108,6 +136,8 @@ class Diary(Observer):
         if scaled is None:
             return
         self._n_in_step = self._n_in_step + 1 if update.step == self._step else 0
+        may_overflow = update.skipped or _has_grown(scaled.state)
+        self.is_urgent = may_overflow or (self.is_urgent and update.step == self._step)
         self._step = update.step
         found = scaled.found_inf or self._found_by_us(update)
         kind = type(update.optimizer).__name__
@@ -126,12 +156,26 @@ class Diary(Observer):
         for look in _overflow(gradients, rebuild):
             self._seen[id(look.parameter)] = look
 
+    def _see_peaks(self, gradients: Gradients, scale: float) -> None:
+        """What the clip saw of these, which are NaN or 0 by now."""
+        mine = [(p, g, peak) for p, g in gradients if (peak := self._peaks.get(id(p))) and id(p) not in self._seen]
+        self._seen |= {id(p): None for p, _, _ in mine}
+        tops = [peak.value * (_factor(scale) if peak.is_unscaled else 1.0) for _, _, peak in mine]
+        for i in _bad_and_nearest(tops):
+            parameter, gradient, peak = mine[i]
+            is_finite = math.isfinite(tops[i])
+            summary = _finite(gradient.numel(), tops[i]) if is_finite else at_least_one(peak.value)
+            self._seen[id(parameter)] = _Look(
+                parameter=parameter, gradient=gradient, summary=summary, is_rebuilt=peak.is_unscaled and scale != 1.0
+            )
+
     def _forget(self, update: Update) -> None:
         self._unscaled.pop(id(update.optimizer), None)
         self._started.pop(id(update.optimizer), None)
-        if self._seen:
+        if self._seen or self._peaks:
             for parameter in update.parameters:
                 self._seen.pop(id(parameter), None)
+                self._peaks.pop(id(parameter), None)
 
     def _facts(self, state: ScalerState, step: int, is_rebuilt: bool) -> Iterable[Reading]:
         for name in FACTS:
@@ -193,10 +237,10 @@ def _overflow(gradients: Gradients, rebuild: float) -> list[_Look]:
     factor = _factor(rebuild)
     held = _dense(gradients)
     tops = to_host(largest([values for _, _, values in held]))
-    bad = [i for i, top in enumerate(tops) if not math.isfinite(top)]
-    near = sorted((i for i, top in enumerate(tops) if math.isfinite(top)), key=lambda i: -tops[i])[:NEAREST]
-    summaries = dict(zip(bad, counted([held[i][2] for i in bad]), strict=True))
-    summaries |= {i: _finite(held[i][2].numel(), tops[i]) for i in near}
+    chosen = _bad_and_nearest(tops)
+    bad = [i for i in chosen if not math.isfinite(tops[i])]
+    summaries = {i: _finite(held[i][2].numel(), tops[i]) for i in chosen}
+    summaries |= zip(bad, counted([held[i][2] for i in bad]), strict=True)
     return [
         _Look(
             parameter=held[i][0],
@@ -206,6 +250,20 @@ def _overflow(gradients: Gradients, rebuild: float) -> list[_Look]:
         )
         for i, summary in summaries.items()
     ]
+
+
+def _bad_and_nearest(tops: Sequence[float]) -> list[int]:
+    """Places of the largest magnitudes that are not finite, then of the largest of the others."""
+    bad = [i for i, top in enumerate(tops) if not math.isfinite(top)]
+    near = sorted((i for i, top in enumerate(tops) if math.isfinite(top)), key=lambda i: -tops[i])
+    return [*bad, *near[:NEAREST]]
+
+
+def _has_grown(state: ScalerState) -> bool:
+    """Whether a step without an overflow makes the scale grow."""
+    if state.growth_tracker is None or state.growth_interval is None:
+        return False
+    return state.growth_tracker + 1 >= state.growth_interval
 
 
 _LARGEST = float(torch.finfo(torch.float64).max)

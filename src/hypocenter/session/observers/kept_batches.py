@@ -86,7 +86,10 @@ class KeptBatches(Observer):
         clock = self.context.clock
         if first is None or clock.microbatch >= MOST_MICROBATCHES:
             return
-        given = [(f"model|{name}", whole) for name, whole, _ in given_to_model(events[first], is_full=False)]
+        given = [
+            (f"model|{name}", whole) for name, whole, _ in given_to_model(events[first], is_full=False)
+            if not whole.is_floating_point() and not whole.is_complex()
+        ]  # fmt: skip
         known = {id(whole) for _, whole in given}
         given += [(f"loss|{name[4:]}", whole) for name, whole, _ in given_to_loss_code(events[first + 1 :], known)]
         with torch.no_grad(), _disable_current_modes():

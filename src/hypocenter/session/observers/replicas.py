@@ -62,7 +62,7 @@ class Replicas(Observer):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._is_due = parse(context.config.replicas)
+        self._is_scheduled, self._is_audited = parse(context.config.replicas), context.audits.is_planned
         self._wrappers = Wrappers()
         self._occasions: dict[int, int] = {}  # id(optimizer) -> occasions so far
         self._known: dict[int, list[_Remembered]] = {}  # id(optimizer) -> its parameters
@@ -98,6 +98,10 @@ class Replicas(Observer):
         self.rows += self._gradient_rows(pairs, found[len(all_held) : -1], sketches, update)
         self.rows += self._facts(held, update, found[-1] or 0)
 
+    def _is_due(self, step: int) -> bool:
+        """At audited steps too: what is healed in the next step is seen in this one alone."""
+        return self._is_scheduled(step) or self._is_audited(step)
+
     def _fresh(self, parameters: Sequence[Tensor]) -> list[Tensor]:
         """Those that were not digested in this step."""
         fresh = [p for p in parameters if id(p) not in self._done[1]]
@@ -123,7 +127,7 @@ class Replicas(Observer):
             late = gathered_late(self.context.names.roots())
             self._known[key] = [_Remembered(held) for held in self._held(all_of) if id(held.parameter) not in late]
         self._last_step[key] = update.step
-        if not self._is_due(update.step):
+        if not self._is_scheduled(update.step):
             return
         n_before = self._occasions.get(key, 0)
         self._occasions[key] = n_before + 1

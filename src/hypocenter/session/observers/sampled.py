@@ -14,8 +14,10 @@ from hypocenter.tap.gradients import local, to_host
 COPIED_AT_MOST = 1 << 20  # elements of a tensor that is not contiguous: a sample of it costs a copy of all
 
 
-def sample(tensor: Tensor, size: int = SAMPLE) -> Tensor | None:
+def sample(tensor: Tensor, size: int = SAMPLE, start: int = 0) -> Tensor | None:
     """At most `size` elements at an equal stride, the same for every tensor of this shape; a view where possible.
+
+    Another `start` takes others, where there are.
 
     None for what has no values on this rank, and for large tensors whose elements do not lie in order.
     """
@@ -23,7 +25,7 @@ def sample(tensor: Tensor, size: int = SAMPLE) -> Tensor | None:
     if values is None or (not values.is_contiguous() and values.numel() > COPIED_AT_MOST):
         return None
     stride = -(-values.numel() // size)
-    return values.reshape(-1)[::stride]
+    return values.reshape(-1)[start % stride if stride else 0 :: stride or 1]
 
 
 class Deferred:

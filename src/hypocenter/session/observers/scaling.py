@@ -40,6 +40,7 @@ class Scaling(ScaleUse[Context]):
         self._scaled_roots: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}  # id -> root, id of its scaler
         self._is_scaling = False  # a scaler is enabled and in use: otherwise nothing is measured
         self._in_step = False
+        self._clipping: dict[int, bool] = {}  # by id of their list: the scale is in what is clipped, not seen so far
         self._audit_until = AUDITED
         self._backward: tuple[list[str], list[torch.Tensor]] | None = None  # norms after backward, on their device
         self._is_used = False  # an optimizer has used these gradients: the next backward begins anew
@@ -113,10 +114,15 @@ class Scaling(ScaleUse[Context]):
                 pairs = [(name, g) for name, p in self.context.names.parameters() if (g := _gradient(p)) is not None]
                 self._backward = [name for name, _ in pairs], norms([g for _, g in pairs])
 
-    def before_clip(self, parameters: Sequence[torch.Tensor], check: Check) -> None:
-        """Keep what the clip is about to see."""
+    def before_clip(self, parameters: Sequence[torch.Tensor]) -> None:
+        """The program may unscale them before their norms arrive."""
         if self._is_scaling:
-            carries = not self._contributions.is_unscaled(parameters)
+            self._clipping[id(parameters)] = not self._contributions.is_unscaled(parameters)
+
+    def seen_before_clip(self, parameters: Sequence[torch.Tensor], check: Check) -> None:
+        """Keep what the clip saw."""
+        carries = self._clipping.pop(id(parameters), None)
+        if carries is not None:
             self.clips.append((dict(check.grad_norms), carries))
 
     def before_update(self, update: Update) -> None:
@@ -153,6 +159,7 @@ class Scaling(ScaleUse[Context]):
     def _begin(self) -> None:
         self.forget()
         self._backward, self._is_used = None, False
+        self._clipping.clear()
 
     @property
     def _is_audit(self) -> bool:

@@ -95,7 +95,7 @@ class SdcCheck(Observer):
             self._witness[self.context.clock.microbatch] = self._seen
             self._seen = []
 
-    def before_clip(self, parameters: Sequence[torch.Tensor], check: Check) -> None:
+    def seen_before_clip(self, parameters: Sequence[torch.Tensor], check: Check) -> None:
         """Clipping will hide how large the gradients are."""
         self._was_far_out = self._was_far_out or self._is_suspicious(check)
 

@@ -3,34 +3,37 @@
 Digests of the integer tensors that the model and the loss code were given are taken at every step, in any process: they
 say whether two runs saw the same data in the same order. Digests of everything else that the model was called with and
 of the random states before the step's first forward follow on the first few steps, and in a job of several ranks also
-on those of config.replicas. A digest of a batch reaches the host with the next check of gradients.
+on those of config.replicas. Extremes, mean and spread go with each digest, and at other steps a sample of the floats is
+looked at too: they say when data repeat or change. All of it reaches the host with the next check of gradients.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from hypocenter.detect.replica_rows import BATCH_PORT, BATCH_PREFIX, RNG_PORT, RNG_PREFIX
+from hypocenter.detect.replica_rows import BATCH_PORT, BATCH_PREFIX, FIELD_PORT, RNG_PORT, RNG_PREFIX
 from hypocenter.nouns import Reading, Summary
 from hypocenter.schedule import parse
-from hypocenter.session.batch import given_to_loss_code, given_to_model
+from hypocenter.session.batch import BRIEF, given_to_loss_code, given_to_model
 from hypocenter.session.check import scalar_reading
 from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.tap.digest import digests, to_host
-from hypocenter.tap.host_digest import host_digest
+from hypocenter.tap.host_digest import host_digest, host_moments
 from hypocenter.tap.state import RngState
 
 FIRST = 3  # steps from the start that are looked at in full: ranks that share data do so from there
 MAX_SENT = 1024  # micro-batches between two updates; a program that never updates must not pile digests up
+_N_MOMENTS = 4
 _SHIFTS = (0, 16, 32, 48)  # a digest travels as four numbers below 2**16, which float32 holds exactly
 
 
@@ -39,11 +42,16 @@ class _Asked:
     """A tensor whose digest is under way."""
 
     name: str
+    port: str
     microbatch: int
     order: int
     dtype: str
     shape: tuple[int, ...]
     n: int
+
+
+Moments: TypeAlias = "Sequence[float] | None"
+"""Smallest and largest value, mean, standard deviation."""
 
 
 class Streams(Observer):
@@ -55,7 +63,7 @@ class Streams(Observer):
         self._done_step = -1  # of this step the random states have been looked at
         self._n_events = 0  # of the tape, that belong to earlier micro-batches
         self._n_sent = 0
-        self._arrived: list[tuple[_Asked, int]] = []
+        self._arrived: list[tuple[_Asked, int, Moments]] = []
 
     def before_backward(self, roots: Sequence[Tensor]) -> None:
         """A micro-batch is complete: start on its digests."""
@@ -73,34 +81,37 @@ class Streams(Observer):
             self._n_sent += 1
             is_seen = torch._C._len_torch_dispatch_stack()  # by a mode that records every operation
             with _disable_current_modes() if is_seen else contextlib.nullcontext():
-                self._send(given)
+                self._send(given, is_full=is_full)
 
-    def _send(self, given: Sequence[tuple[str, Tensor, Tensor]]) -> None:
+    def _send(self, given: Sequence[tuple[str, Tensor, Tensor]], *, is_full: bool) -> None:
         elsewhere: list[tuple[_Asked, Tensor]] = []
         for name, whole, values in given:
-            asked = self._asked(name, whole)
+            asked = self._asked(name, whole, is_full=is_full)
             digest = host_digest(values)
             if digest is not None:
-                self._arrived.append((asked, digest))
+                self._arrived.append((asked, digest, host_moments(values)))
             else:
                 elsewhere.append((asked, values))
         if elsewhere:
             self._start(elsewhere)
 
     def _start(self, elsewhere: Sequence[tuple[_Asked, Tensor]]) -> None:
-        by_device: dict[torch.device, list[tuple[_Asked, Tensor]]] = {}
-        for (asked, _), digest in zip(elsewhere, digests([values for _, values in elsewhere]), strict=True):
+        by_device: dict[torch.device, list[tuple[_Asked, Tensor, Tensor]]] = {}
+        for (asked, values), digest in zip(elsewhere, digests([values for _, values in elsewhere]), strict=True):
             if digest is not None:
-                by_device.setdefault(digest.device, []).append((asked, digest))
+                by_device.setdefault(digest.device, []).append((asked, digest, _moments(values)))
         for device, found in by_device.items():
-            parts = (torch.stack([digest for _, digest in found])[:, None] >> _shifts_on(device)) & 0xFFFF
-            self.context.ride(parts.float().reshape(-1), _Reader([asked for asked, _ in found], self._arrived))
+            parts = (torch.stack([digest for _, digest, _ in found])[:, None] >> _shifts_on(device)) & 0xFFFF
+            numbers = torch.cat([parts.float(), torch.stack([moments for *_, moments in found])], dim=1)
+            self.context.ride(numbers.reshape(-1), _Reader([asked for asked, *_ in found], self._arrived))
 
-    def _asked(self, name: str, whole: Tensor) -> _Asked:
+    def _asked(self, name: str, whole: Tensor, *, is_full: bool) -> _Asked:
         clock = self.context.clock
+        is_sample = not is_full and (whole.is_floating_point() or whole.is_complex())
         return _Asked(
             name=name, microbatch=clock.microbatch, order=clock.next_order(), n=whole.numel(),
             dtype=str(whole.dtype).removeprefix("torch."), shape=tuple(whole.shape),
+            port=FIELD_PORT if is_sample else BATCH_PORT,
         )  # fmt: skip
 
     def before_update(self, update: Update) -> None:
@@ -108,8 +119,8 @@ class Streams(Observer):
         self._n_events = self._n_sent = 0
         arrived = self._arrived[:]
         self._arrived.clear()
-        for asked, digest in arrived:
-            self._add_batch(asked, digest, update.step)
+        for asked, digest, moments in arrived:
+            self._add_batch(asked, digest, moments, update.step)
         is_over_ranks = self._is_wanted_over_ranks(update.step)
         if is_over_ranks:
             self._rates(update)
@@ -138,26 +149,44 @@ class Streams(Observer):
                 order = self.context.clock.next_order()
                 self.rows.append(scalar_reading(f"lr.group[{index}]", "optimizer", float(rate), update.step, order))
 
-    def _add_batch(self, asked: _Asked, digest: int, step: int) -> None:
+    def _add_batch(self, asked: _Asked, digest: int, moments: Moments, step: int) -> None:
         self.rows.append(
             Reading(step=step, microbatch=asked.microbatch, phase="data", site=BATCH_PREFIX + asked.name,
-                    port=BATCH_PORT, order=asked.order, dtype=asked.dtype, shape=asked.shape,
-                    summary=Summary(n=asked.n), digest=digest)
+                    port=asked.port, order=asked.order, dtype=asked.dtype, shape=asked.shape,
+                    summary=_summary(asked.n, moments), digest=digest)
         )  # fmt: skip
+
+
+def _summary(n: int, moments: Moments) -> Summary:
+    """Of a sample as if it were all; only what it tells."""
+    if moments is None or not all(map(math.isfinite, moments)):
+        return Summary(n=n)
+    low, high, mean, spread = moments
+    return Summary(
+        n=n, min=low, max=high, absmax=max(abs(low), abs(high)), sum=mean * n, sumsq=(mean * mean + spread * spread) * n
+    )
+
+
+def _moments(values: Tensor) -> Tensor:
+    """As `host_moments`, on the device, of a sample: [4], float32."""
+    values = torch.view_as_real(values) if values.is_complex() else values
+    wide = values.detach().reshape(-1)[:: max(1, values.numel() // BRIEF)].float()
+    spread, mean = torch.std_mean(wide, correction=0)
+    return torch.stack([*torch.aminmax(wide), mean, spread])
 
 
 class _Reader:
     """Puts digests together again when they have arrived. Holds no tensor."""
 
-    def __init__(self, asked: Sequence[_Asked], arrived: list[tuple[_Asked, int]]) -> None:
+    def __init__(self, asked: Sequence[_Asked], arrived: list[tuple[_Asked, int, Moments]]) -> None:
         self._asked, self._arrived = asked, arrived
 
     def __call__(self, numbers: Sequence[float]) -> None:
-        n = len(_SHIFTS)
+        n = len(_SHIFTS) + _N_MOMENTS
         for index, asked in enumerate(self._asked):
-            parts = numbers[n * index : n * (index + 1)]
-            word = sum(int(part) << shift for part, shift in zip(parts, _SHIFTS, strict=True))
-            self._arrived.append((asked, word - (1 << 64) if word >> 63 else word))
+            found = numbers[n * index : n * (index + 1)]
+            word = sum(int(part) << shift for part, shift in zip(found, _SHIFTS, strict=False))
+            self._arrived.append((asked, word - (1 << 64) if word >> 63 else word, found[len(_SHIFTS) :]))
 
 
 def _random_states(rng: RngState) -> Iterator[tuple[str, Tensor]]:

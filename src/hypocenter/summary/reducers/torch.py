@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -10,6 +11,7 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 
 from hypocenter.capturing import is_capturing
 from hypocenter.nouns import Summary, replace
+from hypocenter.summary.reducers import torch_triton
 from hypocenter.summary.reducers.sampling import SMALL
 from hypocenter.summary.reducers.torch_deferred import Deferred
 from hypocenter.summary.reducers.torch_exact import exact
@@ -57,12 +59,23 @@ class TorchReducer:
     the histogram come from a fixed sample of SIZE elements (torch_samples), the same for the same shape, unless
     `histogram="full"`. On the CPU everything is exact for tensors of at most SMALL elements, integers, bool, float64.
 
-    `histogram="full"` waits for an accelerator in `add`; `sketch=True` multiplies matrices there: not for every step.
+    Where Triton serves the device (torch_triton) a tensor is read once, and all but the sample is exact.
+
+    `histogram="full"` waits for an accelerator in `add` without Triton; `sketch=True` multiplies matrices there: not
+    for every step. `warn` is told when Triton fails, which then is not used any more.
     """
 
-    def __init__(self, histogram: Histogram = "sample", sketch: bool = False, *, defer_cpu: bool = False) -> None:
+    def __init__(
+        self,
+        histogram: Histogram = "sample",
+        sketch: bool = False,
+        *,
+        defer_cpu: bool = False,
+        warn: Callable[[str], None] | None = None,
+    ) -> None:
         self._full = histogram == "full"
         self._sketch = sketch
+        self._warn = warn
         self._defer_cpu = defer_cpu  # treat the CPU as an accelerator: for tests
         self._samples = Samples()
         self._reset()
@@ -104,19 +117,23 @@ class TorchReducer:
     def _reduce_any(self, t: Tensor, ticket: int) -> Summary | None:
         if (values := local_values(t)) is None or is_capturing(values.device.type):
             return Summary(n=n_elements(t))
-        if self._full or (values.is_cpu and not (self._defer_cpu or values.dtype in _FAST)):
-            return exact(values)
         if values.is_cpu and not self._defer_cpu:
-            return self._reduce(values, ticket)
+            return exact(values) if self._full or values.dtype not in _FAST else self._reduce(values, ticket)
         if not values.numel():
             return Summary()
-        self._deferred.setdefault(values.device, Deferred()).add(ticket, in_a_row(values))
+        deferred = self._deferred.setdefault(values.device, Deferred())
+        if not self._full:
+            deferred.add(ticket, in_a_row(values))
+        elif not deferred.add_fused(ticket, in_a_row(values), is_full=True):
+            return exact(values)
         return None
 
     def drain(self) -> list[Summary]:
         """Return the Summary of every ticket in order, and start anew."""
         done, deferred, sketches = self._done, self._deferred, self._sketches
         self._reset()
+        if self._warn is not None:
+            torch_triton.tell(self._warn)
         for ticket, summary in self._samples.drain():
             done[ticket] = summary
         for promises in deferred.values():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,6 +18,7 @@ from torch import Tensor
 from hypocenter.formats import FORMATS
 from hypocenter.nouns import Summary
 from hypocenter.summary.exponents import BINARY32, tally
+from hypocenter.summary.reducers import torch_triton
 from hypocenter.summary.reducers.sampling import SIZE, Moments, assembled
 from hypocenter.summary.reducers.torch_exact import exact, smallest_normal_exponent
 from hypocenter.summary.reducers.torch_samples import spread
@@ -37,7 +38,7 @@ class _Promise:
     n: int
     dtype: torch.dtype
     payload: Tensor  # uint8, on the device
-    is_copy: bool
+    read: Callable[[Tensor, _Promise], Summary]  # the payload on the host
 
 
 @dataclass(slots=True)
@@ -49,13 +50,24 @@ class Deferred:
     def add(self, ticket: int, row: Tensor) -> None:
         """Launch the kernels for non-empty values along one axis.
 
-        Integers and float64 of more than 65,536 elements go through float32: their extremes are rounded to it.
+        Without Triton integers and float64 of more than 65,536 elements go through float32: their extremes are rounded.
         """
-        if row.dtype not in _FLOAT32 and row.dtype.itemsize > 1 and row.numel() <= _KEPT:
-            payload, is_copy = row.clone().view(torch.uint8), True
-        else:
-            payload, is_copy = _reduced(row), False
-        self._promises.append(_Promise(ticket, row.numel(), row.dtype, payload, is_copy))
+        is_kept = _is_wide(row.dtype) and row.numel() <= _KEPT
+        if self.add_fused(ticket, row, is_full=is_kept):
+            return
+        payload, read = (row.clone().view(torch.uint8), _read_copy) if is_kept else (_reduced(row), _read)
+        self._promises.append(_Promise(ticket, row.numel(), row.dtype, payload, read))
+
+    def add_fused(self, ticket: int, row: Tensor, *, is_full: bool) -> bool:
+        """The same with Triton, exactly in every format; `is_full`: with the histogram of all. False: it cannot."""
+        if not torch_triton.serves(row.device, row.dtype):
+            return False
+        result = torch_triton.reduced(row, is_full=is_full)
+        if result is None:
+            return False
+        read = _read_fused_whole if is_full else _read_fused
+        self._promises.append(_Promise(ticket, row.numel(), row.dtype, result.view(torch.uint8), read))
+        return True
 
     def summaries(self) -> Iterator[tuple[int, Summary]]:
         """Wait for the device and yield (ticket, Summary) of all that was added."""
@@ -66,7 +78,12 @@ class Deferred:
         for promise in self._promises:
             part = data[start : start + promise.payload.numel()].clone()  # aligned for a wider view
             start += promise.payload.numel()
-            yield promise.ticket, exact(part.view(promise.dtype)) if promise.is_copy else _read(part.numpy(), promise)
+            yield promise.ticket, promise.read(part, promise)
+
+
+def _is_wide(dtype: torch.dtype) -> bool:
+    """Whether float32 does not hold its numbers."""
+    return dtype not in _FLOAT32 and dtype.itemsize > 1
 
 
 def _reduced(row: Tensor) -> Tensor:
@@ -101,7 +118,20 @@ def _scaled_sums(chunk: Tensor, unit: Tensor) -> tuple[Tensor, Tensor]:
     return scaled.sum(dtype=torch.float32), torch.linalg.vector_norm(scaled, dtype=torch.float32)
 
 
-def _read(part: np.ndarray, promise: _Promise) -> Summary:
+def _read_copy(part: Tensor, promise: _Promise) -> Summary:
+    return exact(part.view(promise.dtype))
+
+
+def _read_fused(part: Tensor, promise: _Promise) -> Summary:
+    return torch_triton.read(part.numpy().view(np.int64), promise.n, promise.dtype, is_full=False)
+
+
+def _read_fused_whole(part: Tensor, promise: _Promise) -> Summary:
+    return torch_triton.read(part.numpy().view(np.int64), promise.n, promise.dtype, is_full=True)
+
+
+def _read(values: Tensor, promise: _Promise) -> Summary:
+    part = values.numpy()
     n_nan, n_posinf, n_neginf = part[:12].view(np.int32).tolist()
     low, high, total, norm = part[12:_ROW_BYTES].view(np.float32).tolist()
     size = min(promise.n, SIZE)

@@ -1,0 +1,88 @@
+"""An update is not what its optimizer's rule makes.
+
+What it means
+    Within the step of an optimizer a weight or its state has become something else than the optimizer's own rule makes
+    of the weight, its gradient, its state and its options: decay is applied twice, a hook or a patched step changes the
+    result, an average is written over the weights, the update is scaled or left out for some parameters, a counter of
+    steps runs wrong.
+
+How it is decided
+    At steps of `--audit`, for SGD, Adam, AdamW, Adagrad and RMSprop of torch, elements of every parameter are kept
+    before the step, and the rule is done again on them in float64. How far rounding may have moved each result follows
+    from the operations of the rule and the format that they are computed in: 16 such errors are a fault. Gradients and
+    options that a hook changes inside the step are those that count. A parameter counts when it has obeyed at two
+    audited steps before.
+
+What to do
+    Look at the hooks of the optimizer, at what patches its step, and at what else writes to the weights there.
+
+When it is wrong
+    The numbers are certain, the intention is not: a program may write to its weights from some step on. Where it has
+    hooks around the optimizer's step it is a note, which names the hook.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hypocenter.detect.engine import rule
+from hypocenter.detect.law_rows import NOT_BY_RULE
+from hypocenter.detect.window import Window
+from hypocenter.nouns import Finding, Reading
+
+STILL = 0.01  # of the change that was meant
+
+
+@rule(
+    "HC235",
+    "desync",
+    severity="warning",
+    reads=("optimizer",),
+    not_in={"mindspore": "nothing tells where the rule of an optimizer begins and ends; most run as one graph"},
+)
+def check(window: Window) -> Iterator[Finding]:
+    """Fire once a step, for all parameters that are off."""
+    off = [row for row in window.by_phase["optimizer"] if row.port == NOT_BY_RULE]
+    if not off:
+        return
+    first = off[0]
+    yield Finding(
+        code="HC235",
+        kind="desync",
+        severity="warning" if first.source is None else "note",
+        title=_title(first),
+        step=window.step,
+        rank=window.rank,
+        phase="optimizer",
+        site=first.site,
+        port=first.module,
+        param=first.site,
+        cause="program-error",
+        source=first.source,
+        limit=1.0,
+        actual=None if first.summary.n_nan else first.summary.sum,
+        why=tuple(_why(first, off)),
+        then=("training goes on from values that the optimizer's rule did not make",),
+        confidence="proven",
+    )
+
+
+def _title(row: Reading) -> str:
+    factor, kind = row.summary.sum, row.op
+    if row.module == "step":
+        return f"{kind} does not count this step of {row.site} once"
+    if row.module != "value":
+        return f"the state {row.module!r} of {row.site} is not what {kind} makes of its gradient"
+    if row.summary.n_nan:
+        return f"the update of {row.site} is not what {kind} makes of its gradient"
+    if abs(factor) < STILL:
+        return f"{row.site} is not updated, though {kind} makes an update of its gradient"
+    return f"the update of {row.site} is {factor:.3g} times what {kind} makes of its gradient"
+
+
+def _why(first: Reading, off: list[Reading]) -> Iterator[str]:
+    yield f"the step was done again in float64, from the weights, gradients, state and options that {first.op} had"
+    if len(off) > 1:
+        others = ", ".join(row.site for row in off[1:4])
+        yield f"the same for {len(off) - 1} more parameters: {others}{' ...' if len(off) > 4 else ''}"
+    yield f"at {first.call} audited steps before it was what the rule makes, to rounding"

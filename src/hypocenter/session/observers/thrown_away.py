@@ -1,0 +1,115 @@
+"""Micro-batches whose gradients are in no update, although they look like those that are. For HC233.
+
+When there are more micro-batches than usual before an update, the replays tell which of them are in the gradient that
+is used. Programs leave out an update on purpose where its gradient or loss is not finite or too large. Then it is
+larger than what they use; so only what is no larger than something that was used lately is spoken of.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hypocenter.session.events import Update
+
+LATELY = 32  # updates
+USUAL = 3  # updates in a row with as many micro-batches, before one with more
+NEAR = 0.01  # of the weight of a micro-batch
+SURE, SURE_OF_SAMPLES = 0.999, 0.8  # of the largest norm: what was thrown away is smaller, also where it is estimated
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Of one optimizer."""
+
+    number: int  # of micro-batches at an update
+    n_usual: int = 0  # updates with so many
+    more: int = 0  # than that, at the last update
+    n_with_more: int = 0  # updates in a row
+    norms: deque[float] = field(default_factory=lambda: deque(maxlen=LATELY))  # of gradients that were used
+    losses: deque[float] = field(default_factory=lambda: deque(maxlen=LATELY))
+
+
+class ThrownAway:
+    """Counts micro-batches, and remembers how large what was used has been."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, _Seen] = {}  # by id of the first parameter
+
+    def n_more(self, update: Update) -> int:
+        """How many micro-batches more than usual there are before this update."""
+        seen = self._of(update)
+        more = len(update.microbatches) - seen.number
+        seen.n_with_more = seen.n_with_more + 1 if more == seen.more > 0 else int(more > 0)
+        seen.more = more
+        if more < 0 or seen.n_with_more > USUAL:
+            self.all_count(update)
+            return 0
+        seen.n_usual += more == 0
+        return more
+
+    def all_count(self, update: Update) -> None:
+        """From here on there are as many as now."""
+        seen = self._of(update)
+        seen.number, seen.n_usual, seen.more, seen.n_with_more = len(update.microbatches), 0, 0, 0
+
+    def remember(self, update: Update, norm: float) -> None:
+        """What was used: the norm of its gradient before a clip, and its losses."""
+        seen = self._of(update)
+        if update.check.is_finite and math.isfinite(norm):
+            seen.norms.append(norm)
+            seen.losses += update.check.losses[-seen.number :]
+
+    def is_known(self, update: Update) -> bool:
+        """Whether there were enough updates to know what is usual. Asked before `n_more`."""
+        return self._of(update).n_usual >= USUAL
+
+    def looks_usual(self, update: Update, n_thrown: int, norm: float, *, is_of_samples: bool) -> bool:
+        """Whether what is thrown away is no larger than what was used lately."""
+        seen, losses = self._of(update), update.check.losses
+        if len(losses) != len(update.microbatches) or not seen.norms or not seen.losses:
+            return False
+        largest = max(*seen.losses, *losses[n_thrown:])
+        sure = SURE_OF_SAMPLES if is_of_samples else SURE
+        return norm <= sure * max(seen.norms) and max(losses[:n_thrown]) <= largest
+
+    def _of(self, update: Update) -> _Seen:
+        key = id(update.parameters[0]) if update.parameters else 0
+        return self._seen.setdefault(key, _Seen(len(update.microbatches)))
+
+
+def n_thrown(columns: Sequence[NDArray[Any]], target: NDArray[Any], n_more: int) -> int | None:
+    """How many of the first micro-batches are not in the gradient that is used: 0 or `n_more`; None: something else.
+
+    Args:
+        columns: gradients of each micro-batch.
+        target: what is used.
+    """
+    if target.size <= 2 * len(columns):
+        return None
+    matrix = np.stack(columns, axis=1)  # [n elements, n micro-batches]
+    if not np.isfinite(matrix).all() or not np.isfinite(target).all():
+        return None
+    weights, _, rank, _ = np.linalg.lstsq(matrix, target, rcond=None)
+    rest = float(np.linalg.norm(matrix @ weights - target))
+    usual = float(weights[-1])
+    if rank < len(columns) or usual <= 0 or rest > NEAR * float(np.linalg.norm(target)):
+        return None
+    for n in (0, n_more):
+        wanted = np.where(np.arange(len(columns)) < n, 0.0, usual)
+        if np.max(np.abs(weights - wanted)) <= NEAR * usual:
+            return n
+    return None
+
+
+def norm_of(columns: Sequence[NDArray[Any]], n: int, norm: float) -> float:
+    """L2 norm of what the first `n` give, by that of the others, on the samples."""
+    kept = float(np.linalg.norm(np.sum(columns[n:], axis=0)))
+    thrown = float(np.linalg.norm(np.sum(columns[:n], axis=0)))
+    return norm * thrown / kept if kept > 0 else math.inf
