@@ -17,8 +17,8 @@ class Rows:
     """Which rows are kept of each tensor whose first dimension is the batch.
 
     Loss code often lays the batch flat: labels as (batch * tokens), sizes as numbers. Where a replay fails, it is done
-    again with `is_flat`: multiples of the batch count as it, batch first, also among sizes in loss code. What numbers the
-    rows (the labels of a contrastive loss, an index of rows) numbers those that are left.
+    again with `is_flat`: multiples of the batch count as it, batch first, also among sizes in loss code. What numbers
+    the rows (the labels of a contrastive loss, an index of rows) numbers those that are left.
     """
 
     n: int  # in the whole batch
