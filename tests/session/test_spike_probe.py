@@ -8,6 +8,8 @@ from torch.nn import functional as F
 import hypocenter
 from hypocenter.diagnose.diagnosis import diagnose
 from hypocenter.record.reader import open_run
+from hypocenter.replay.engine import Replayer
+from hypocenter.replay.spike import SpikeReplay
 
 AT, N = 40, 60  # the step of the fault, all steps
 ROWS = 32
@@ -170,6 +172,28 @@ def test_a_sample_is_named_where_labels_number_the_rows(tmp_path):
     assert (finding.step, finding.samples) == (AT, (9,))
 
 
+def test_a_jump_costs_few_replays(tmp_path, monkeypatch):
+    """A traced one, one without the row and one with it alone."""
+    done, looked = [], []
+    run, investigate = Replayer.run, SpikeReplay.investigate
+
+    def counted(self, *args, **how):
+        done.append(how.get("rows"))
+        return run(self, *args, **how)
+
+    def looks(self, spike):
+        before = len(done)
+        outcome = investigate(self, spike)
+        looked.append(len(done) - before)
+        return outcome
+
+    monkeypatch.setattr(Replayer, "run", counted)
+    monkeypatch.setattr(SpikeReplay, "investigate", looks)
+    regression(tmp_path / "run", lambda x: x[7].mul_(1000))
+
+    assert looked == [3]
+
+
 def test_parameters_that_grew_are_named(tmp_path):
     train(tmp_path / "run", poisoned_weight)
 
@@ -222,7 +246,7 @@ def test_the_turn_of_a_loop_in_which_it_began_is_told(tmp_path):
 
     (finding,) = findings(tmp_path / "run")
     assert (finding.step, finding.op) == (AT, "aten.mul.Tensor")
-    assert any("10 times" in line and "in turn 6," in line for line in finding.why)
+    assert any("this 10 times" in line and "in turn 6," in line for line in finding.why)
 
 
 def test_a_gradient_that_jumps_alone_is_looked_into(tmp_path):

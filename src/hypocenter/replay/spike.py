@@ -196,7 +196,7 @@ class _Look:
             if each.n_read > 2 * known.n_read:
                 facts |= {"n_read": each.n_read, "usual_n_read": known.n_read}
         n_times = tracer.n_times(each)
-        if n_times > 1 and suspect.producer >= 0:
+        if n_times > 1 and suspect.producer >= 0 and tracer.nodes[suspect.producer].place.phase != "backward":
             facts |= {"nth": each.key[-1], "n_times": n_times}
         level = 2.0 ** (octave - suspect.above / 2)
         if suspect.producer < 0:
