@@ -79,6 +79,13 @@ class SizeTracer(OpTracer):
         self._counts.clear()
         self._places.clear()
 
+    @staticmethod
+    def nth(each: Sized) -> int:
+        """Which of the times it is that the same operator ran at the same place, counted from 0."""
+        nth = each.key[-1]
+        assert isinstance(nth, int)
+        return nth
+
     def n_times(self, each: Sized) -> int:
         """How often the same operator ran at the same place."""
         return self._counts.get(each.key[:-1], -1) + 1
