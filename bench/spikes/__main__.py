@@ -1,4 +1,4 @@
-"""Run the study: `python -m bench.spikes [--n N] [--seed S] [--harmless] [--kind WORD]`."""
+"""Run the study: `python -m bench.spikes [--n N] [--seed S] [--harmless | --healthy STEPS] [--kind WORD]`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections import defaultdict
 
-from bench.spikes.study import Outcome, draw, draw_harmless, outcome, said_of
+from bench.spikes.study import Outcome, draw, draw_harmless, each_healthy, outcome, said_of
 
 
 def main() -> int:
@@ -15,9 +15,12 @@ def main() -> int:
     parser.add_argument("--n", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--harmless", action="store_true", help="changes that are to accuse nobody")
+    parser.add_argument("--healthy", type=int, default=0, metavar="STEPS", help="each program as it is, so many steps")
     parser.add_argument("--kind", default="", help="only kinds whose name holds this")
     parser.add_argument("-v", action="store_true", help="all that was said of what is wrong")
     options = parser.parse_args()
+    if options.healthy:
+        return _healthy(options.healthy, options.seed)
     if options.harmless:
         return _harmless(options.n, options.seed)
     outcomes: list[Outcome] = []
@@ -66,6 +69,17 @@ def print_table(outcomes: list[Outcome]) -> None:
 def _share(rights: list[bool | None]) -> str:
     asked = [right for right in rights if right is not None]
     return f"{sum(asked)} of {len(asked)}" if asked else ""
+
+
+def _healthy(n_steps: int, seed: int) -> int:
+    n_bad = n_notes = n_all = 0
+    for mutant in each_healthy(seed):
+        found = said_of(mutant, n_steps)
+        bad = [f for f in found if f.severity in ("warning", "error")]
+        n_bad, n_notes, n_all = n_bad + len(bad), n_notes + len(found) - len(bad), n_all + n_steps
+        print(mutant.program, mutant.how, [(f.code, f.severity, f.step, f.cause, f.title) for f in found], flush=True)
+    print(f"\n{n_all:,} steps: {n_bad} warnings, {n_notes} notes")
+    return int(n_bad > 0)
 
 
 def _harmless(n: int, seed: int) -> int:

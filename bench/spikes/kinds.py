@@ -42,7 +42,7 @@ class Right:
     line: str = ""  # what the shown line ends with
     leaf: tuple[str, ...] = ()  # or the names of a tensor, one of which is right
     is_of_row: bool = False
-    says: str = ""  # or what one of the finding's lines holds
+    says: str = ""  # or what the cause is, or one of the finding's lines holds
     later: int = 0  # steps after that at which it is planted
 
 
@@ -219,7 +219,7 @@ def sum_in_place_of_mean(program: Program, where: Where) -> None:
 _FLOATS = ("vit", "graph", "recurrent", "contrastive", "diffusion", "adversarial", "policy")
 
 
-@_kind(Right(leaf=("x",), is_of_row=True), _FLOATS)
+@_kind(Right(leaf=("batch[0]",), is_of_row=True), _FLOATS)
 def outlier_in_one_sample(program: Program, where: Where) -> None:
     _rows(program, where, lambda batch: batch["x"][where.row].mul_(300 * where.strength))
 
@@ -241,7 +241,7 @@ def one_sample_of_huge_length(program: Program, where: Where) -> None:
     _marked(program, where, act)
 
 
-@_kind(Right(leaf=("x",)), _FLOATS)
+@_kind(Right(leaf=("batch[0]",)), _FLOATS)
 def batch_without_normalisation(program: Program, where: Where) -> None:
     _rows(program, where, lambda batch: batch["x"].mul_(255 * where.strength))
 

@@ -40,6 +40,8 @@ class Mutant:
         torch.manual_seed(self.seed)
         program = PROGRAMS[self.program]()
         program.how = self.how
+        if not self.kind:
+            return program
         plant = HARMLESS[self.kind] if self.kind in HARMLESS else KINDS[self.kind].plant
         plant(program, replace(self.where, step=10**9) if healthy else self.where)
         return program
@@ -61,7 +63,9 @@ class Outcome:
     def at_step(self) -> Finding | None:
         """What is said of its step, a warning first."""
         right = self.mutant.where.step + self.right.later
-        found = sorted((f for f in self.findings if f.step == right), key=lambda f: f.severity == "note")
+        found = sorted(
+            (f for f in self.findings if f.step == right and f.code == "HC401"), key=lambda f: f.severity == "note"
+        )
         return found[0] if found else None
 
     @property
@@ -122,14 +126,21 @@ def _drawn(rng: random.Random, program: str, kind: str) -> Mutant:
     return Mutant(program=program, kind=kind, where=where, how=how, seed=rng.randrange(1 << 30))
 
 
-def said_of(mutant: Mutant) -> tuple[Finding, ...]:
-    """Train it under Hypocenter."""
+def each_healthy(seed: int) -> Iterator[Mutant]:
+    """Each program once, without any change."""
+    rng = random.Random(seed)
+    for program in PROGRAMS:
+        yield replace(_drawn(rng, program, ""), kind="")
+
+
+def said_of(mutant: Mutant, n_steps: int | None = None) -> tuple[Finding, ...]:
+    """Train it under Hypocenter, until some steps after its jump."""
     with TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
             program = mutant.made()
             with hypocenter.watch(out=str(out), force=True):
-                program.train(mutant.where.step + AFTER, mutant.seed)
+                program.train(n_steps or mutant.where.step + AFTER, mutant.seed)
             return tuple(f for f in diagnose(open_run(out)).findings if f.code != "HC214")
 
 

@@ -8,6 +8,8 @@ from torch.nn import functional as F
 import hypocenter
 from hypocenter.diagnose.diagnosis import diagnose
 from hypocenter.record.reader import open_run
+from hypocenter.replay.engine import Replayer
+from hypocenter.replay.spike import SpikeReplay
 
 AT, N = 40, 60  # the step of the fault, all steps
 ROWS = 32
@@ -134,6 +136,64 @@ def test_a_sample_that_carries_it_is_named(tmp_path):
     assert finding.remedy.verified
 
 
+def test_a_sample_is_named_where_the_loss_lays_the_batch_flat(tmp_path):
+    torch.manual_seed(0)
+    model = nn.Linear(16, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    generator = torch.Generator().manual_seed(1)
+    with hypocenter.watch(model, out=tmp_path / "run"):
+        for step in range(N):
+            x, y = torch.randn(8, 5, 16, generator=generator), torch.randn(8, 5, 4, generator=generator)
+            x[6] *= 1000 if step == AT else 1
+            optimizer.zero_grad()
+            errors = F.mse_loss(model(x).view(-1, 4), y.view(-1, 4), reduction="none")
+            errors.view(8, -1).mean(1).mean().backward()
+            optimizer.step()
+
+    (finding,) = findings(tmp_path / "run")
+    assert (finding.step, finding.cause, finding.samples) == (AT, "bad-sample", (6,))
+
+
+def test_a_sample_is_named_where_labels_number_the_rows(tmp_path):
+    torch.manual_seed(0)
+    model = nn.Linear(16, 8, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    generator = torch.Generator().manual_seed(1)
+    with hypocenter.watch(model, out=tmp_path / "run"):
+        for step in range(N):
+            x = torch.randn(ROWS, 16, generator=generator)
+            x[9] *= 300 if step == AT else 1
+            optimizer.zero_grad()
+            out = model(x)
+            F.cross_entropy(out @ out.detach().roll(1, 0).T, torch.arange(ROWS)).backward()
+            optimizer.step()
+
+    (finding,) = findings(tmp_path / "run")
+    assert (finding.step, finding.samples) == (AT, (9,))
+
+
+def test_a_jump_costs_few_replays(tmp_path, monkeypatch):
+    """A traced one, one without the row and one with it alone."""
+    done, looked = [], []
+    run, investigate = Replayer.run, SpikeReplay.investigate
+
+    def counted(self, *args, **how):
+        done.append(how.get("rows"))
+        return run(self, *args, **how)
+
+    def looks(self, spike):
+        before = len(done)
+        outcome = investigate(self, spike)
+        looked.append(len(done) - before)
+        return outcome
+
+    monkeypatch.setattr(Replayer, "run", counted)
+    monkeypatch.setattr(SpikeReplay, "investigate", looks)
+    regression(tmp_path / "run", lambda x: x[7].mul_(1000))
+
+    assert looked == [3]
+
+
 def test_parameters_that_grew_are_named(tmp_path):
     train(tmp_path / "run", poisoned_weight)
 
@@ -186,7 +246,7 @@ def test_the_turn_of_a_loop_in_which_it_began_is_told(tmp_path):
 
     (finding,) = findings(tmp_path / "run")
     assert (finding.step, finding.op) == (AT, "aten.mul.Tensor")
-    assert any("10 times" in line and "in turn 6," in line for line in finding.why)
+    assert any("this 10 times" in line and "in turn 6," in line for line in finding.why)
 
 
 def test_a_gradient_that_jumps_alone_is_looked_into(tmp_path):

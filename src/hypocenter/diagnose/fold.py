@@ -256,6 +256,9 @@ def _leader(finding: Finding, groups: Sequence[Group], spans: Sequence[Episode])
         return next((g for g in reversed(groups) if _is_same_schedule(g.finding, finding)), None)
     if finding.code == SPIKE:  # of the norm beside the loss, and of other ranks
         return next((g for g in groups if g.finding.code == SPIKE and g.finding.step == finding.step), None)
+    if finding.code == BEFORE_REDUCTION and finding.kind == "spike":  # its origin may have been proven on that rank
+        jumps = (g for g in groups if g.finding.code == SPIKE and g.is_located)
+        return next((g for g in jumps if (g.finding.step, g.finding.rank) == (finding.step, finding.rank)), None)
     if finding.code == FORECAST:
         return next((g for g in groups if _came_true(finding, g.finding)), None)
     episode = episode_of(finding.step, spans) if finding.kind == "nonfinite" else None

@@ -18,6 +18,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from hypocenter.replay import alone, own_gradients, sharded, torch_state
+from hypocenter.replay.batch_rows import Rows
 from hypocenter.replay.deadline import Deadline
 from hypocenter.replay.eagerly import Eagerly
 from hypocenter.replay.impossible import ReplayImpossible
@@ -223,14 +224,17 @@ class Replayer:
         modules = _modules_of(event for _, event in self._tape.slice(microbatch))
         if must_leave_no_trace and (why := torch_state.why_not(modules)):
             raise ReplayImpossible(why)
+        chosen = None if rows is None else Rows(n=rows[0], kept=rows[1])
         while True:
             if must_leave_no_trace and self._accumulate and (why := self._why_heard(modules, parameters)):
                 raise ReplayImpossible(why)
             try:
                 with self.deadline.one("plain" if mode is None else type(mode).__name__):
-                    return self._run(microbatch, parameters, mode, context, around, rows, seed_scale, float32_at)
-            except (RuntimeError, AttributeError) as error:
-                if not self._does_otherwise_after(error):
+                    return self._run(microbatch, parameters, mode, context, around, chosen, seed_scale, float32_at)
+            except (RuntimeError, AttributeError, ValueError) as error:
+                if chosen is not None and not chosen.is_flat and not isinstance(error, AttributeError):
+                    chosen = replace(chosen, is_flat=True)
+                elif not self._does_otherwise_after(error):
                     raise
                 if mode is not None and hasattr(mode, "restart"):
                     mode.restart()  # type: ignore[attr-defined]
@@ -260,7 +264,7 @@ class Replayer:
         mode: contextlib.AbstractContextManager[Any] | None,
         context: OpContext | None,
         around: contextlib.AbstractContextManager[Any] | None,
-        rows: tuple[int, torch.Tensor] | None,
+        rows: Rows | None,
         seed_scale: float,
         float32_at: tuple[str, int] | None,
     ) -> Replayed:
@@ -397,7 +401,7 @@ class Replayer:
         event: Event,
         slots: dict[int, torch.Tensor],
         context: OpContext | None,
-        rows: tuple[int, torch.Tensor] | None,
+        rows: Rows | None,
         float32_at: tuple[str, int] | None,
         outside: Callable[[Event], Outside] = in_loss_code,
         standing_for: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor,
@@ -411,11 +415,11 @@ class Replayer:
             if self._whole is not None:
                 tensor = self._whole.tensor(tensor)
             tensor = standing_for(tensor)
-            if rows is not None and _has_rows(tensor, rows[0]) and not self._is_parameter(tensor):
-                return tensor.detach().index_select(0, rows[1].to(tensor.device)).requires_grad_(tensor.requires_grad)
-            return tensor
+            return tensor if rows is None or self._is_parameter(tensor) else rows.of(tensor)
 
         args, kwargs = replace_tensors(event.args, resolve), replace_tensors(event.kwargs, resolve)
+        if rows is not None and event.module is None:
+            args = rows.sizes(event.function, args)
         if event.rng is not None:
             restore_rng(event.rng)
         if context is not None:
@@ -482,10 +486,6 @@ def _in_shape(seed: torch.Tensor | None, root: torch.Tensor) -> torch.Tensor | N
 
 def _widened(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
-
-
-def _has_rows(tensor: torch.Tensor, n_rows: int) -> bool:
-    return tensor.dim() > 0 and tensor.shape[0] == n_rows
 
 
 def _modules_of(events: Iterable[Event]) -> list[torch.nn.Module]:

@@ -95,18 +95,22 @@ class Suspect:
 def is_amplifying(each: Sized, op: str, sized: Mapping[int, Sized], usual: Usual, *, is_forward: bool) -> bool:
     """Whether an operator itself makes values larger: more than choosing or adding up others can explain.
 
+    One that scales a tensor by a number chooses nothing: there a larger factor than usual is enough.
+
     What an operator chooses from its inputs, or an average of them, is never larger than they are. A sum, a product of
     matrices in backward, is as large as its terms agree: that says nothing about it, unless it has more terms.
     """
     place = usual.largest(each, sized)[1]
-    if each.octaves[place] <= largest_read(each, sized) + 0.5:
-        return False
+    gain, known = each.octaves[place] - largest_read(each, sized), usual.of(each, place)
     name = op.split(".")[1].rstrip("_")
+    if name in ("mul", "div") and each.is_scaling and known is not None and gain > known.gain + MARGIN:
+        return True
+    if gain <= 0.5:
+        return False
     if name in _PRODUCTS or "convolution" in name or "attention" in name:
         return is_forward
     if each.n_given >= each.n_read:
         return True
-    known = usual.of(each, place)
     return known is None or each.n_read > 2 * known.n_read
 
 

@@ -196,8 +196,8 @@ class _Look:
             if each.n_read > 2 * known.n_read:
                 facts |= {"n_read": each.n_read, "usual_n_read": known.n_read}
         n_times = tracer.n_times(each)
-        if n_times > 1 and suspect.producer >= 0:
-            facts |= {"nth": each.key[-1], "n_times": n_times}
+        if n_times > 1 and suspect.producer >= 0 and tracer.nodes[suspect.producer].place.phase != "backward":
+            facts |= {"nth": tracer.nth(each), "n_times": n_times}
         level = 2.0 ** (octave - suspect.above / 2)
         if suspect.producer < 0:
             leaf, values = tracer.leaves[-1 - suspect.producer], tracer.held[suspect.producer]

@@ -33,6 +33,7 @@ class Sized:
     n_read: int = 0  # elements of the largest tensor that it read
     n_given: int = 0  # of the largest that it gave
     octaves: list[float] = field(default_factory=list[float])  # of each tensor; -inf: all zero, or without a size
+    is_scaling: bool = False  # it read one tensor, and beside it numbers only
     is_number: bool = False  # a number of the program, as a tensor from outside
 
     @property
@@ -78,6 +79,13 @@ class SizeTracer(OpTracer):
         self._counts.clear()
         self._places.clear()
 
+    @staticmethod
+    def nth(each: Sized) -> int:
+        """Which of the times it is that the same operator ran at the same place, counted from 0."""
+        nth = each.key[-1]
+        assert isinstance(nth, int)
+        return nth
+
     def n_times(self, each: Sized) -> int:
         """How often the same operator ran at the same place."""
         return self._counts.get(each.key[:-1], -1) + 1
@@ -102,6 +110,7 @@ class SizeTracer(OpTracer):
             ),
             n_read=max((tensor.numel() for tensor in read), default=0),
             n_given=max((tensor.numel() for tensor in outputs), default=0),
+            is_scaling=sum(tensor.numel() > 1 for tensor in read) == 1 or len(read) == 1,
         )
         self.sized[node.traced.index] = sized
         self._places.update((storage_key(tensor), place) for place, tensor in enumerate(outputs))

@@ -36,7 +36,8 @@ def command(run: Path, format_name: str, export: Path | None, force: bool) -> in
     refuse_existing(export, "list", flag="--export", force=force)
     recording = open_run(run)
     pieces = load(recording.evidence_files(), recording.directory).found
-    found = answer(recording.run.name, recording.step_records(), pieces)
+    records = {(rank, record.step): record for rank, record in recording.step_records()}
+    found = answer(recording.run.name, records, pieces)
     if format_name == "terminal":
         write(sys.stdout, render(found, screen_of(sys.stdout)))
     else:

@@ -5,7 +5,8 @@ What it means
     step can undo hours of training, and an optimizer with momentum goes on with it for many steps.
 
 How it is decided
-    The step is done again without the named rows of the batch, and with them alone. They are at most an eighth of it.
+    The step is done again without the named rows of the batch, and with them alone; where that shows nothing, because
+    the loss compares rows with each other, with them and half of the others. They are at most an eighth of the batch.
 
 What to do
     Look at the samples in the data set: repair or leave them out. Clipping the gradient bounds what they can do.

@@ -73,4 +73,4 @@ def _nth(evidence: Evidence) -> tuple[str, ...]:
     nth, n = fact(evidence, "nth"), fact(evidence, "n_times")
     if nth is None or n is None:
         return ()
-    return (f"the line ran {n:.0f} times in this micro-batch; it began in turn {nth:.0f}, counted from 0",)
+    return (f"the line does this {n:.0f} times in a micro-batch; it began in turn {nth:.0f}, counted from 0",)
