@@ -20,6 +20,7 @@ def test_healthy_steps_that_are_done_again_are_silent_and_change_no_bit(job, set
 
     assert seen.digests == plain.digests
     assert (seen.diagnosis["status"], seen.alarms) == ("healthy", [])
+    assert "could not be checked by doing it again (sdc_check): the parameters are sharded" in seen.said
     for rank in range(RANKS[setup]):
         assert "grad_made" in {row.port for row in seen.run.readings(rank=rank, phase="grad")}
 
@@ -33,6 +34,12 @@ def test_what_is_planted_on_one_rank_is_named(job, setup, what):
     assert (found["site"], found["source"]["text"]) == ("blocks.1", DIVISION if what == "activation" else SPOILING)
     assert found["op"] == ("aten.div.Tensor" if what == "activation" else "aten.mul.Tensor")
     assert (found["cause"] == "division-by-zero") == (what == "activation")
+
+
+def test_without_a_replay_the_gradient_nearest_to_the_loss_is_named(job):
+    (found,) = job(JOB, "--setup", "accumulated", "--plant", "gradient", "--at", "3", "--steps", "4", agree=False).alarms
+
+    assert (found["code"], found["step"], found["rank"], found["param"]) == ("HC313", 3, 1, "blocks.1.up.bias")
 
 
 def test_a_scaler_that_skips_one_overflow_does_not_hide_what_no_scale_causes(job):
