@@ -20,7 +20,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-
 PLANTS = ("gradient", "activation")
 BUCKET = 300  # elements: a block of the model, so that there are several buckets
 

@@ -109,7 +109,7 @@ def sharded(a):
 
 
 def backward(model, x, scale):
-    """Of the loss; where the model is cut, of its head alone and then, with the gradient of that, of what comes before."""
+    """Of the loss; where the model is cut, of its head alone, and with the gradient of that of what comes before."""
     hidden = model(x)
     begun = hidden.detach().requires_grad_() if model.is_cut else hidden
     output = model.head(begun) if model.is_cut else begun

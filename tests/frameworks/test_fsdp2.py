@@ -1,4 +1,4 @@
-"""FSDP2 as users set it up: bf16 with checkpointing and accumulation, CPU offload, resharding to nodes, a loss scaler."""
+"""FSDP2 as users set it up: bf16, checkpointing, accumulation, CPU offload, resharding to nodes, a loss scaler."""
 
 import pytest
 
@@ -37,7 +37,8 @@ def test_what_is_planted_on_one_rank_is_named(job, setup, what):
 
 
 def test_without_a_replay_the_gradient_nearest_to_the_loss_is_named(job):
-    (found,) = job(JOB, "--setup", "accumulated", "--plant", "gradient", "--at", "3", "--steps", "4", agree=False).alarms
+    args = ("--setup", "accumulated", "--plant", "gradient", "--at", "3", "--steps", "4")
+    (found,) = job(JOB, *args, agree=False).alarms
 
     assert (found["code"], found["step"], found["rank"], found["param"]) == ("HC313", 3, 1, "blocks.1.up.bias")
 

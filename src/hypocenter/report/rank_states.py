@@ -74,9 +74,7 @@ def rank_states(recorded: RecordedRanks, diagnosis: Diagnosis) -> tuple[RankStat
     )
 
 
-def _bad_and_last(
-    records: Iterable[tuple[int, StepRecord]], blamed: Set[int]
-) -> tuple[dict[int, int], dict[int, int]]:
+def _bad_and_last(records: Iterable[tuple[int, StepRecord]], blamed: Set[int]) -> tuple[dict[int, int], dict[int, int]]:
     """First bad and last step by rank. A skip of the loss scaler is bad only if it is among the steps with an error."""
     bad: dict[int, int] = {}
     last: dict[int, int] = {}
