@@ -90,16 +90,16 @@ class Ran:
 
 @pytest.fixture
 def job(tmp_path, monkeypatch):
-    """Run a job of this folder on two forked ranks, recorded or plain."""
+    """Run a job of this folder on two forked ranks or more, recorded or plain."""
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
     monkeypatch.setenv("PYTHONWARNINGS", "ignore")
 
-    def run(script: str, *args: str, record: bool = True, **options: str) -> Ran:
+    def run(script: str, *args: str, record: bool = True, n: int = 2, dies: bool = False, **options: str) -> Ran:
         out = tmp_path / "run" if record else None
-        ended = fork(HERE / script, *args, n=2, out=out, config=options, timeout=SECONDS)
-        assert ended.code == 0, ended.stdout + ended.stderr
+        ended = fork(HERE / script, *args, n=n, out=out, config=options, timeout=SECONDS)
+        assert (ended.code != 0) == dies, ended.stdout + ended.stderr
         digests = sorted(re.findall(r"rank \d+ digest [0-9a-f]{64}", ended.stdout))
-        assert len(digests) == 2
+        assert len(digests) == (0 if dies else n)
         return Ran(
             digests=digests,
             diagnosis=ended.diagnosis,

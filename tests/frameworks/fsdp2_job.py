@@ -65,17 +65,18 @@ class Net(nn.Module):
         super().__init__()
         self.blocks = nn.ModuleList(Block() for _ in range(3))
         self.head = nn.Linear(WIDTH, 1)
-        self.checkpointed = checkpointed
+        self.checkpointed, self.is_cut = checkpointed, False
 
     def forward(self, x):
         for block in self.blocks:
             x = checkpoint(block, x, use_reentrant=False) if self.checkpointed else block(x)
-        return self.head(x)
+        return x if self.is_cut else self.head(x)
 
 
 def arguments():
     parser = argparse.ArgumentParser()
     parser.add_argument("--setup", choices=SETUPS, required=True)
+    parser.add_argument("--cut", action="store_true", help="the head's backward comes first, then that of the rest")
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--blow", type=int, default=-1, help="step at which rank 1's gradient overflows in float16")
     parser.add_argument("--plant", choices=PLANTS, nargs="*", default=(), help="what is not finite on rank 1")
@@ -102,7 +103,19 @@ def sharded(a):
     mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("dp",))
     for block in net.blocks:
         fully_shard(block, mesh=mesh, **SETUPS[a.setup])
+    if a.cut:
+        fully_shard(net.head, mesh=mesh, **SETUPS[a.setup])
     return fully_shard(net, mesh=mesh, **SETUPS[a.setup])
+
+
+def backward(model, x, scale):
+    """Of the loss; where the model is cut, of its head alone, and with the gradient of that of what comes before."""
+    hidden = model(x)
+    begun = hidden.detach().requires_grad_() if model.is_cut else hidden
+    output = model.head(begun) if model.is_cut else begun
+    scale((output.float() - x.mean(1, keepdim=True)).pow(2).mean()).backward()
+    if model.is_cut:
+        hidden.backward(begun.grad)
 
 
 def main():
@@ -111,6 +124,7 @@ def main():
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     model = sharded(a)
+    model.is_cut = a.cut
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=4, enabled=a.setup == "scaled")
     n = 2 if a.setup == "accumulated" else 1
@@ -121,8 +135,7 @@ def main():
         for microbatch in range(n):
             model.set_requires_gradient_sync(microbatch == n - 1)
             x = torch.randn(BATCH, WIDTH, generator=generator)
-            loss = (model(x).float() - x.mean(1, keepdim=True)).pow(2).mean() / n
-            scaler.scale(loss).backward()
+            backward(model, x, lambda loss: scaler.scale(loss / n))
         scaler.unscale_(optimizer)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         scaler.step(optimizer)

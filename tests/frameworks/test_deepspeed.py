@@ -74,6 +74,39 @@ def test_without_zero_a_scale_that_the_engine_never_applied_is_not_blamed(launch
     assert {entry.scale for entry in seen.entries.values()} == ({1.0} if said else {128.0})
 
 
+@pytest.mark.parametrize("stage", ["1", "2", "3"])
+def test_as_it_is_usually_set_up_a_skip_does_not_hide_what_no_scale_causes(job, stage):
+    args = (JOB, "--stage", stage, "--usual", "--accumulate", "2", "--steps", "12", "--blow", "3")
+    args = (*args, "--plant", "activation", "gradient", "--at", "9", "11")
+
+    plain, seen = job(*args, record=False), job(*args)
+
+    assert seen.digests == plain.digests
+    skipped = {(rank, record.step) for rank, record in seen.run.step_records() if record.skipped}
+    assert skipped == {(rank, step) for rank in (0, 1) for step in (3, 9, 11)}
+    first, second = seen.alarms
+    assert (first["step"], first["rank"], first["cause"]) == (9, 1, "division-by-zero")
+    assert (second["step"], second["rank"], second["param"]) == (11, 1, "blocks.1.weight")
+    assert second["source"]["text"] == 'factor.view(-1)[3] = float("nan")'
+    assert any("the scale is not the cause" in line for line in second["why"])
+
+
+@pytest.mark.parametrize("stage", ["1", "2", "3"])
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_as_it_is_usually_set_up_healthy_steps_that_are_done_again_are_silent(job, stage, precision):
+    args = (JOB, "--stage", stage, "--usual", "--accumulate", "2", "--precision", precision)
+    args = (*args, *(("--blow", "3") if precision == "fp16" else ()))
+
+    plain, seen = job(*args, record=False), job(*args, sdc_check="every=1", audit="every=1")
+
+    assert seen.digests == plain.digests
+    assert (seen.diagnosis["status"], seen.alarms) == ("healthy", [])
+    assert ("again[0]" in {row.port for row in seen.run.readings(rank=1, site="sdc")}) == (stage != "3")
+    assert ("grad_made" in {row.port for row in seen.run.readings(rank=1, phase="grad")}) == (stage != "3")
+    for refused in ("could not be checked by doing it again (sdc_check)", "could not be audited"):
+        assert (refused in seen.said) == (stage == "3")
+
+
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_a_healthy_run_has_nothing_to_report(launch, precision):
     seen = launch(JOB, "--stage", "2", "--precision", precision, "--steps", "8", n_ranks=1)

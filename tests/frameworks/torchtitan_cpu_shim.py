@@ -1,15 +1,16 @@
-"""What the real torchtitan 0.3.0 needs to train on the CPU, with gloo, and on a stable torch instead of a nightly.
+"""What the real torchtitan 0.3.0 needs to train on the CPU, with gloo, and on torch 2.13 instead of a nightly one.
 
 Call `install()` before torchtitan's trainer is imported, `after_building(model)` once it has built the model. Replaced:
 
-    minimal_async_ep.kernels   Triton kernels of an expert-parallel dispatch that the dense model never calls: Triton
-                               is not there to compile them
+    minimal_async_ep.kernels   Triton kernels of an expert-parallel dispatch that the dense model never calls (there is
+                               no Triton to compile them)
     tools.utils                the device is the CPU; memory statistics are empty
-    flex_attention             run as it is, and block masks too (compiled, it has no backward on CPUs)
+    flex_attention             as it is, and its block masks, instead of compiled: that has no backward on CPUs
     dist.barrier               takes no device_ids on gloo
     dist.set_timeout           torch 2.13 has it under a private name
     reductions                 sums: gloo has no PREMUL_SUM; torchtitan's factor is 1
-    spmd_backend               "partial_dtensor", by one line of the config: the default needs a nightly FSDP2
+
+And the job's configuration asks for spmd_backend "partial_dtensor": "spmd_types", the default, needs a nightly FSDP2.
 
 Trainer, loss, optimizer, schedule, FSDP2 with bf16, activation checkpointing and clipping are torchtitan's own.
 """

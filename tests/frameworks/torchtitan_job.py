@@ -83,6 +83,7 @@ def configuration(a, folder):
     training = config.training
     training.disable_cuda_graphs, training.seq_len, training.local_batch_size = True, 16, 1
     training.global_batch_size, training.steps = 2 * a.accumulate, a.steps
+    config.loss.num_chunks = 2  # instead of 8: each is a backward of its own, which is done again
     config.validator.enable = False
     config.debug.seed = 7
     config.tokenizer, config.dataloader = Words.Config(), Tokens.Config()

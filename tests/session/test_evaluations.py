@@ -9,6 +9,7 @@ from torch import nn
 import hypocenter
 from hypocenter.diagnose.diagnosis import diagnose
 from hypocenter.record.reader import open_run
+from hypocenter.session.evaluations import _Parameters
 
 X, Y = torch.linspace(-1, 1, 64).reshape(16, 4), torch.linspace(0, 1, 16).reshape(16, 1)
 
@@ -238,3 +239,12 @@ def test_a_micro_batch_whose_parameters_were_written_since_accuses_nobody(tmp_pa
 
     found = [f for f in diagnose(open_run(tmp_path / "run")).findings if f.severity != "note"]
     assert [(f.step, f.cause, f.confidence) for f in found] == [(4, "unknown", "possible")]
+
+
+def test_a_gathered_parameter_that_is_let_go_has_not_moved():
+    parameter = nn.Parameter(torch.randn(64))
+    before = _Parameters.now([parameter])
+
+    parameter.untyped_storage().resize_(0)  # as FSDP2 does when it shards again
+
+    assert not before.have_moved()

@@ -243,3 +243,41 @@ def test_a_scaler_that_cannot_be_read_steps_as_it_would_alone():
         "before_update",
         "after_update",
     ]
+
+
+class Container(torch.optim.Optimizer):
+    """Steps with optimizers of its own, as a container of several does."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {})
+        self.inner = [torch.optim.SGD(group["params"], lr=0.1) for group in self.param_groups]
+
+    def step(self, closure=None):
+        for each in self.inner:
+            each.step()
+
+
+def test_what_steps_inside_the_step_of_one_that_holds_its_parameters_is_a_part_of_it():
+    model, _, x = parts()
+    container = Container(model.parameters())
+
+    def train():
+        for _ in range(2):
+            model(x).sum().backward()
+            container.step()
+
+    assert watched(train) == ["before_backward", "after_backward", "before_update", "after_update"] * 2
+
+
+def test_a_container_whose_step_raised_does_not_swallow_the_next_ones():
+    model, optimizer, x = parts()
+    container = Container(model.parameters())
+    container.inner.append(None)
+
+    def train():
+        with contextlib.suppress(AttributeError):
+            container.step()
+        model(x).sum().backward()
+        optimizer.step()
+
+    assert watched(train)[-4:] == ["before_backward", "after_backward", "before_update", "after_update"]

@@ -1,8 +1,4 @@
-"""FSDP2 after a replay: what one that broke off left is put back, and what a forward gathered without a backward.
-
-A whole one leaves its state as it was, but for modules that its backward did not reach: they would compute on with the
-parameters of before the update.
-"""
+"""FSDP2 after a replay: a whole one leaves its state as it was; what one that broke off left behind is put back."""
 
 from __future__ import annotations
 
@@ -15,22 +11,15 @@ from hypocenter.replay import alone
 
 @contextlib.contextmanager
 def put_back(functions: Iterable[Callable[..., Any]]) -> Generator[None, None, None]:
-    """Around the replay of these modules: every parameter is sharded again, and if it raises, every state idle."""
-    states = list({id(s): s for f in functions if alone.is_gathered(f) for s in _states(f)}.values())
-    sharded = {id(group) for state in states for group in _parameter_groups(state) if _is_sharded(group)}
+    """Around the replay of these modules: if it raises, every parameter is sharded and every state idle again."""
+    roots = [f for f in functions if alone.is_gathered(f)]
     try:
         yield
     except BaseException:
-        for state in states:
-            _reset(state)
+        for root in roots:
+            for state in _states(root):
+                _reset(state)
         raise
-    for state in states:
-        if any(id(group) in sharded and not _is_sharded(group) for group in _parameter_groups(state)):
-            _reset(state)
-
-
-def _is_sharded(group: Any) -> bool:
-    return str(getattr(group, "_sharded_state", "")).endswith(".SHARDED")
 
 
 def _states(root: Any) -> list[Any]:

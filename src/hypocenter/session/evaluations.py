@@ -13,6 +13,7 @@ import torch
 
 from hypocenter.tap import digest
 from hypocenter.tap.clock import Clock
+from hypocenter.tap.gradients import local
 from hypocenter.tap.names import NameMap
 
 LEARNED = 2  # steps after which it is known whether a program moves its parameters between backwards
@@ -22,21 +23,29 @@ LEARNED = 2  # steps after which it is known whether a program moves its paramet
 class _Parameters:
     """All parameters when a backward was over.
 
-    What is sharded (ZeRO-3, FSDP) has another shape while it is gathered: it is compared only in the same one.
+    What is sharded (ZeRO-3, FSDP) has another shape while it is gathered, and no memory once it is let go: it is
+    compared only in the same shape.
     """
 
     held: list[torch.Tensor]
-    shapes: list[torch.Size]
+    shapes: list[torch.Size | None]  # None: it has no memory now
     bits: list[int | None]
 
     @classmethod
     def now(cls, held: list[torch.Tensor]) -> _Parameters:
-        return cls(held, [p.shape for p in held], digest.to_host(digest.digests(held)))
+        shapes = [None if _is_let_go(p) else p.shape for p in held]
+        there = iter(digest.to_host(digest.digests([p for p, s in zip(held, shapes, strict=True) if s is not None])))
+        return cls(held, shapes, [None if shape is None else next(there) for shape in shapes])
 
     def have_moved(self) -> bool:
         now = _Parameters.now(self.held)
         compared = zip(self.shapes, now.shapes, self.bits, now.bits, strict=True)
         return any(before != after for shape, shape_now, before, after in compared if shape == shape_now)
+
+
+def _is_let_go(parameter: torch.Tensor) -> bool:
+    values = local(parameter)
+    return values is not None and values.numel() > 0 and values.untyped_storage().nbytes() == 0
 
 
 class Evaluations:

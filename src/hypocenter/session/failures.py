@@ -176,7 +176,7 @@ class Failures:
         return self._joint.investigate(case, self._investigator.base(case), self._rows.observe, table)
 
     def _skipped_jointly(self, decision: Decision, table: Table) -> str:
-        """No loss is bad: is the step finite without its loss scale? If so, do again what skips tell of."""
+        """No loss is bad: is the step finite without its loss scale? If so, a skip that tells is done as it was."""
         case, scale = decision.case, decision.case.loss_scale
         outcome = self._replayed_jointly(replace(case, seed_scale=1.0 / scale if scale else 1.0), table)
         if not outcome.was_finite:

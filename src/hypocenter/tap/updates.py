@@ -64,6 +64,7 @@ class UpdateTap:
         self._found_inf: dict[str, bool] = {}  # of the scaled step under way
         self._is_found = False  # it was known before the step
         self._depth = 0
+        self._outer: torch.optim.Optimizer | None = None  # whose step is under way, if others' steps are parts of it
         self._unscales: list[Any] = []  # heard of already
         self.is_in_closure = False  # that an optimizer was given: what it computes is checked when it is over
         self.before_rule: Callable[[torch.optim.Optimizer], None] = lambda _: None
@@ -100,6 +101,7 @@ class UpdateTap:
     def _backward(self, tensors: Any, grad_tensors: Any, retain_graph: Any, *_: Any) -> Rebound | None:
         if self._is_nested:
             return None
+        self._outer = None
         self._watch_unscale()
         try:
             roots, again = read(tensors)
@@ -265,11 +267,12 @@ class UpdateTap:
         if _is_in_backward():  # from a hook on a gradient: the backward as a whole is the update
             self._listener.in_backward(optimizer)
             return None
-        if self._in_scaled_step:
+        if self._in_scaled_step or self._is_part(optimizer):
             self.before_rule(optimizer)
             return None
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)  # args[0] is the optimizer itself
         if closure is None or not callable(closure):
+            self._outer = optimizer
             self._listener.before_update(optimizer)
             self.before_rule(optimizer)
             return None
@@ -315,8 +318,20 @@ class UpdateTap:
         if self._listener.paused or torch.compiler.is_compiling() or _is_in_backward():
             return
         self.after_rule(optimizer)
-        if not self._in_scaled_step:
+        if not self._in_scaled_step and not self._is_part(optimizer):
+            self._outer = None
             self._listener.after_update(optimizer)
+
+    def _is_part(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether it steps inside the step of one that holds all its parameters: they are one update."""
+        if self._outer is None or self._outer is optimizer:
+            return False
+        held = {id(parameter) for parameter in _parameters_of(self._outer)}
+        return all(id(parameter) in held for parameter in _parameters_of(optimizer))
+
+
+def _parameters_of(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])
 
 
 def _leaf_at(wanted: Any) -> Any:

@@ -121,6 +121,9 @@ class LocalGradients(Observer):
             return
         scale = update.scaled.state.scale if update.scaled is not None else 1.0
         facts, is_due = self._exact.drain(), self._replicas(update.step)
+        if not all(math.isfinite(each.norm) for each in seen):  # in the order of the model, not of buckets: it is read
+            places = {name: at for at, (name, _) in enumerate(self.context.names.parameters())}
+            seen.sort(key=lambda each: places.get(each.what.name, -1))
         for each in seen:
             self._note(each, update.step, scale or 1.0, facts, is_due=is_due)
 

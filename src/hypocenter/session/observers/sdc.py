@@ -59,6 +59,7 @@ class SdcCheck(Observer):
         self._confirm = False  # a suspicious step came before: does a healthy one come out the same again?
         self._was_far_out = False  # the gradients, before they were clipped
         self._done_step = -1
+        self._has_warned = False
 
     # what the run computes
 
@@ -133,6 +134,9 @@ class SdcCheck(Observer):
                     self.rows.append(unwritten_row(found.unwritten, update.step, self.context.clock.next_order()))
             except ReplayImpossible as error:
                 rows.add("impossible", names=(why, str(error)))
+                if ask and not self._has_warned:
+                    self._has_warned = True
+                    self.context.warn(f"step {update.step} could not be checked by doing it again (sdc_check): {error}")
             except Exception as error:  # the user's own code runs here: anything may come out of it
                 rows.add("impossible", names=(why, f"the replay raised {type(error).__name__}"))
             if is_chosen and trade is not None:
