@@ -3,14 +3,29 @@
 It has no loss scaler, and the model no dropout.
 """
 
+import os
+from importlib.util import find_spec
+from pathlib import Path
+
 import pytest
 
-pytest.importorskip("torchtitan")
-pytestmark = pytest.mark.slow
+PYTHON = os.environ.get("TITAN_PYTHON", "")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not PYTHON and find_spec("torchtitan") is None, reason="TITAN_PYTHON names no Python with it"),
+]
 
 JOB = "torchtitan_job.py"
 LATE = ("--steps", "11", "--at", "9")  # by then the ranks meet at each step
 AGAIN = {"sdc_check": "every=1", "audit": "every=1"}
+
+
+@pytest.fixture(autouse=True)
+def packages(monkeypatch):
+    """Where the job finds torchtitan."""
+    if PYTHON:
+        (site,) = Path(PYTHON).parents[1].glob("lib/python*/site-packages")
+        monkeypatch.setenv("TITAN_SITE", str(site))
 
 
 def test_healthy_steps_that_are_done_again_are_silent_and_change_no_bit(job):

@@ -15,6 +15,7 @@ And the job's configuration asks for spmd_backend "partial_dtensor": "spmd_types
 Trainer, loss, optimizer, schedule, FSDP2 with bf16, activation checkpointing and clipping are torchtitan's own.
 """
 
+import os
 import sys
 import types
 
@@ -55,6 +56,8 @@ class _Cpu(types.ModuleType):
 
 
 def install():
+    if site := os.environ.get("TITAN_SITE"):  # of an environment of its own: behind all else
+        sys.path.append(site)
     sys.modules[KERNELS] = _Absent(KERNELS)
     _device()
     _collectives()
