@@ -81,8 +81,9 @@ class Diary(Observer):
 
     def after_unscale(self, unscaling: Unscaling) -> None:
         """Look at an overflow at once, where it is known without waiting."""
-        if unscaling.has_overflowed:
-            self._see(unscaling.gradients, torch_scaler_state(unscaling.scaler).scale)
+        if unscaling.has_overflowed:  # what a clip before this has seen was not clipped then
+            unseen = [(p, g) for p, g in unscaling.gradients if id(p) not in self._seen]
+            self._see(unseen, torch_scaler_state(unscaling.scaler).scale)
 
     def before_clip(self, parameters: Sequence[torch.Tensor]) -> None:
         """The program may unscale them before their norms arrive."""
