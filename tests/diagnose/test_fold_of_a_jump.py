@@ -5,7 +5,7 @@ import pytest
 from hypocenter.diagnose.evidence import Evidence, TensorFacts
 from hypocenter.diagnose.fold import fold
 from hypocenter.diagnose.judged_evidence import judged_piece
-from hypocenter.nouns import Finding, Summary
+from hypocenter.nouns import Finding, Summary, replace
 
 PROVEN = judged_piece(
     Evidence(
@@ -46,3 +46,11 @@ def test_without_a_proof_it_stays():
     codes = {each.finding.code for each in fold([], [noted(1), far_out(1)], {})}
 
     assert codes == {"HC401", "HC313"}
+
+
+def test_what_is_noted_of_a_step_that_was_proven_like_an_earlier_one_belongs_to_it():
+    again = judged_piece(replace(PROVEN.evidence, step=50), rank=1)
+
+    (only,) = fold([PROVEN, again], [noted(1), replace(noted(1), step=50)], {})
+
+    assert (only.finding.step, only.finding.severity) == (40, "warning")

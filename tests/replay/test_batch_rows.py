@@ -31,5 +31,6 @@ def test_sizes_in_loss_code_are_those_of_what_is_left():
 
     assert FLAT.sizes(Tensor.view, (x, 4, -1)) == (x, 2, -1)
     assert FLAT.sizes(Tensor.reshape, (x, (8, 3))) == (x, (4, 3))
+    assert FLAT.sizes(torch.arange, (0, 4)) == (0, 2)
     assert PLAIN.sizes(Tensor.view, (x, 4, -1)) == (x, 4, -1)
     assert FLAT.sizes(Tensor.sum, (x, 4)) == (x, 4)

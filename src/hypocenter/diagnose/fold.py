@@ -255,10 +255,11 @@ def _leader(finding: Finding, groups: Sequence[Group], spans: Sequence[Episode])
     if finding.code == "HC214" and finding.severity == "note":
         return next((g for g in reversed(groups) if _is_same_schedule(g.finding, finding)), None)
     if finding.code == SPIKE:  # of the norm beside the loss, and of other ranks
-        return next((g for g in groups if g.finding.code == SPIKE and g.finding.step == finding.step), None)
+        jumps = (g for g in groups if g.finding.code == SPIKE)
+        return next((g for g in jumps if finding.step in {f.step for f in (g.finding, *g.same)}), None)
     if finding.code == BEFORE_REDUCTION and finding.kind == "spike":  # its origin may have been proven on that rank
-        jumps = (g for g in groups if g.finding.code == SPIKE and g.is_located)
-        return next((g for g in jumps if (g.finding.step, g.finding.rank) == (finding.step, finding.rank)), None)
+        proven = (g for g in groups if g.finding.code == SPIKE and g.is_located)
+        return next((g for g in proven if (g.finding.step, g.finding.rank) == (finding.step, finding.rank)), None)
     if finding.code == FORECAST:
         return next((g for g in groups if _came_true(finding, g.finding)), None)
     episode = episode_of(finding.step, spans) if finding.kind == "nonfinite" else None

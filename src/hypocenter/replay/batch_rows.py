@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_SHAPED = frozenset({"view", "reshape", "expand"})  # methods that are told sizes
+_SHAPED = frozenset({"view", "reshape", "expand", "arange", "eye", "zeros", "ones", "new_zeros", "new_ones"})
+"""Functions that are told sizes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
