@@ -135,6 +135,24 @@ class Replayer:
             return "the run computed in FP8, with scales that have moved on since"
         return "what ran as compiled code is done again operator by operator" if self._was_compiled else ""
 
+    def why_other_bits(self, microbatch: Microbatch) -> str:
+        """The same, and what makes another rounding only.
+
+        Autocast casts a weight once for all calls in its region, and adds up their gradients in the lower format. Here
+        each call has a region of its own.
+        """
+        if why := self.unlike_the_run(microbatch):
+            return why
+        cast: set[int] = set()
+        for _, event in self._tape.slice(microbatch) if not microbatch.why_not else ():
+            if any(enabled for _, enabled, _ in event.ambient.autocast):
+                own = {id(p) for p in event.parameters}
+                own |= {id(each.tensor) for each in event.externals if self._is_parameter(each.tensor)}
+                if own & cast:
+                    return "autocast cast weights once for several calls in the run, and casts them for each again"
+                cast |= own
+        return ""
+
     def computes_in(self, microbatch: Microbatch, dtype: torch.dtype) -> bool:
         """Whether it ran under autocast to a format, or through a module with parameters in it.
 

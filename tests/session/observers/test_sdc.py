@@ -275,3 +275,21 @@ def test_bits_of_fp8_are_not_compared_with_those_of_other_scales(tmp_path, fp8):
 
     assert "FP8" in rows(tmp_path / "run", "unlike")[0]["names"][0]
     assert findings(tmp_path / "run") == []
+
+
+@pytest.mark.parametrize("n_calls", [1, 2])
+def test_weights_that_autocast_casts_once_for_several_calls_accuse_nobody(n_calls, tmp_path):
+    """Their gradient is added up in bfloat16 in the run, and in float32 where each call casts them anew."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Tanh(), torch.nn.Linear(16, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with hypocenter.watch(out=tmp_path / "run", sdc_check="every=1"):
+        for _ in range(6):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16):
+                outs = [model(torch.randn(8, 16)) for _ in range(n_calls)]
+                loss = sum(out.float().square().mean() for out in outs)
+            loss.backward()
+            optimizer.step()
+
+    assert [f.title for f in diagnose(open_run(tmp_path / "run")).findings if f.code.startswith("HC34")] == []

@@ -100,7 +100,7 @@ class Again:
         finally:
             self._replayer.on_leaving = lambda: None
         found = Examined(microbatch=microbatch.number, again=again, run=run)
-        found.unlike = self._replayer.unlike_the_run(microbatch)
+        found.unlike = self._replayer.why_other_bits(microbatch)
         if found.unlike:
             found.run = None
         agrees = bool(found.from_run.relative) and not found.from_run.names
