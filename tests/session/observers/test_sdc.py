@@ -195,7 +195,8 @@ def test_gradients_that_the_program_changes_accuse_no_device(tmp_path):
     for name, (change, hook) in cases.items():
         found = train_with(change, hook, tmp_path / name)
 
-        assert found.status == "healthy", (name, found.findings)
+        said = {f.code for f in found.findings if f.severity != "note"}
+        assert said == {"HC401"}, (name, found.findings)  # the target is 10,000 times too large, and no device is
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 5])
