@@ -110,6 +110,17 @@ def test_healthy_reductions_and_elements_pass(rows, n, seed, dtype, scale):
     assert found(aten.mse_loss_backward.default, g.sum(), x, y, 1) == []
 
 
+@pytest.mark.parametrize("n_rows", [16, 300, 3000])
+def test_rows_that_a_kernel_adds_up_in_the_weights_format_pass(n_rows):
+    x = values(n_rows, 8, seed=0, dtype=torch.bfloat16, scale=600.0)
+    weight, bias = torch.ones(8, dtype=torch.bfloat16), torch.zeros(8, dtype=torch.bfloat16)
+    _, mean, rstd = aten.native_layer_norm.default(x, [8], weight, bias, 1e-5)
+    g = ((x.float() - mean.float()) * rstd.float()).to(torch.bfloat16)  # all terms of one sign
+
+    backward = aten.native_layer_norm_backward.default
+    assert found(backward, g, x, [8], mean, rstd, weight, bias, [True, True, True]) == []
+
+
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 999), channels=st.integers(1, 6), dtype=st.sampled_from([torch.float32, torch.bfloat16]))
 def test_healthy_convolutions_pass(seed, channels, dtype):
