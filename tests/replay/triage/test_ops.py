@@ -119,6 +119,8 @@ def test_rows_that_a_kernel_adds_up_in_the_weights_format_pass(n_rows):
 
     backward = aten.native_layer_norm_backward.default
     assert found(backward, g, x, [8], mean, rstd, weight, bias, [True, True, True]) == []
+    tokens = torch.zeros(n_rows, dtype=torch.int64)
+    assert found(aten.embedding_dense_backward.default, g.abs(), tokens, 4, -1, False) == []
 
 
 @settings(max_examples=30, deadline=None)

@@ -17,10 +17,11 @@ def total(call: Call) -> list[Expected | None]:
     """sum, mean, nansum, cumsum, pooling, embedding's gradient: n additions of magnitudes."""
     value, mass = call()[0], call(magnitudes=True)[0]
     n = max(a.numel() for a in call.args if isinstance(a, torch.Tensor))
-    n = max(1, n // max(1, value.numel())) if call.func.__name__.partition(".")[0] in ("sum", "mean", "nansum") else n
-    error = (
-        (n + 8) * call.u * mass + call.u_out() * mass + call.underflow(n)
-    )  # a mean may be stored as a sum before it is divided
+    name = call.func.__name__.partition(".")[0]
+    n = max(1, n // max(1, value.numel())) if name in ("sum", "mean", "nansum") else n
+    u = call.u_out() if name == "embedding_dense_backward" else call.u  # rows are added in the format of the weight
+    # a mean may be stored as a sum before it is divided
+    error = (n + 8) * u * mass + call.u_out() * mass + call.underflow(n)
     return [finished(call, value, error, mass * n)]
 
 
