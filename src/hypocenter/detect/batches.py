@@ -7,7 +7,7 @@ from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hypocenter.detect.replica_rows import BATCH_PREFIX
+from hypocenter.detect.replica_rows import BATCH_PREFIX, FIELD_PORT
 from hypocenter.detect.spikes import Series
 from hypocenter.nouns import Reading
 
@@ -111,10 +111,11 @@ class Field:
 
 
 def batches_of(rows: Sequence[Reading]) -> dict[int, list[Reading]]:
-    """Rows of the batch by micro-batch."""
+    """Rows of the batch by micro-batch: those that each step has, one for each tensor."""
     found: dict[int, list[Reading]] = {}
     for row in rows:
-        if row.site.startswith(BATCH_PREFIX) and row.digest is not None:
+        is_at_all_steps = row.port == FIELD_PORT or row.dtype.startswith(("int", "uint", "bool"))
+        if is_at_all_steps and row.site.startswith(BATCH_PREFIX) and row.digest is not None:
             found.setdefault(row.microbatch, []).append(row)
     return found
 

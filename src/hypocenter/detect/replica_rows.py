@@ -10,7 +10,7 @@
 | optimizer | clip_coef | value | what gradients were multiplied by between backward and the update |
 | data | rng.STREAM | state | digest of a random state before the step's first forward |
 | data | batch.ARGUMENT | digest | digest and shape of a tensor that the model was called with, for each micro-batch |
-| data | batch.ARGUMENT | field | the same of floats at other steps, of a sample; moments in both |
+| data | batch.ARGUMENT | field | of floats the same of a sample, at every step, and moments (whole numbers: above) |
 | data | batch.loss[N] | digest | of the N-th integer tensor that only code after the model used (labels) |
 | optimizer | lr.group[N] | value | learning rate of a parameter group after the first |
 """

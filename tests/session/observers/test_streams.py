@@ -56,7 +56,10 @@ def test_integer_inputs_and_labels_have_a_digest_at_every_step_of_a_single_proce
     assert {r.step for r in rows if r.site == "batch.in[0]"} == set(range(5))
     tokens = next(r for r in rows if r.site == "batch.in[0]")
     assert (tokens.shape, tokens.dtype, tokens.summary.n, tokens.port) == ((2, 5), "int64", 10, "digest")
-    assert {r.step for r in rows if (r.site, r.port) == ("batch.weights", "digest")} == {0, 1, 2}
+    of_floats = {
+        port: {r.step for r in rows if (r.site, r.port) == ("batch.weights", port)} for port in ("digest", "field")
+    }
+    assert of_floats == {"digest": {0, 1, 2}, "field": set(range(5))}
 
 
 def test_each_micro_batch_has_its_own(tmp_path):

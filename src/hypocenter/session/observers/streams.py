@@ -85,13 +85,14 @@ class Streams(Observer):
 
     def _send(self, given: Sequence[tuple[str, Tensor, Tensor]], *, is_full: bool) -> None:
         elsewhere: list[tuple[_Asked, Tensor]] = []
-        for name, whole, values in given:
-            asked = self._asked(name, whole, is_full=is_full)
-            digest = host_digest(values)
-            if digest is not None:
-                self._arrived.append((asked, digest, host_moments(values)))
-            else:
-                elsewhere.append((asked, values))
+        for name, whole, seen in given:
+            for port, values in _ports(seen, is_full=is_full):
+                asked = self._asked(name, whole, port)
+                digest = host_digest(values)
+                if digest is not None:
+                    self._arrived.append((asked, digest, host_moments(values)))
+                else:
+                    elsewhere.append((asked, values))
         if elsewhere:
             self._start(elsewhere)
 
@@ -105,13 +106,11 @@ class Streams(Observer):
             numbers = torch.cat([parts.float(), torch.stack([moments for *_, moments in found])], dim=1)
             self.context.ride(numbers.reshape(-1), _Reader([asked for asked, *_ in found], self._arrived))
 
-    def _asked(self, name: str, whole: Tensor, *, is_full: bool) -> _Asked:
+    def _asked(self, name: str, whole: Tensor, port: str) -> _Asked:
         clock = self.context.clock
-        is_sample = not is_full and (whole.is_floating_point() or whole.is_complex())
         return _Asked(
-            name=name, microbatch=clock.microbatch, order=clock.next_order(), n=whole.numel(),
+            name=name, port=port, microbatch=clock.microbatch, order=clock.next_order(), n=whole.numel(),
             dtype=str(whole.dtype).removeprefix("torch."), shape=tuple(whole.shape),
-            port=FIELD_PORT if is_sample else BATCH_PORT,
         )  # fmt: skip
 
     def before_update(self, update: Update) -> None:
@@ -153,13 +152,22 @@ class Streams(Observer):
         self.rows.append(
             Reading(step=step, microbatch=asked.microbatch, phase="data", site=BATCH_PREFIX + asked.name,
                     port=asked.port, order=asked.order, dtype=asked.dtype, shape=asked.shape,
-                    summary=_summary(asked.n, moments), digest=digest)
+                    summary=_summary(asked, moments), digest=digest)
         )  # fmt: skip
 
 
-def _summary(n: int, moments: Moments) -> Summary:
-    """Of a sample as if it were all; only what it tells."""
-    if moments is None or not all(map(math.isfinite, moments)):
+def _ports(values: Tensor, *, is_full: bool) -> list[tuple[str, Tensor]]:
+    """What is digested of a tensor: whole numbers at every step, of floats a sample, and at full steps all as well."""
+    if not (values.is_floating_point() or values.is_complex()):
+        return [(BATCH_PORT, values)]
+    brief = values if values.numel() <= BRIEF else values.reshape(-1)[:: -(-values.numel() // BRIEF)].contiguous()
+    return [(FIELD_PORT, brief), *([(BATCH_PORT, values)] if is_full else [])]
+
+
+def _summary(asked: _Asked, moments: Moments) -> Summary:
+    """Of a sample as if it were all; only what it tells. Of floats the port `field` has it, at every step."""
+    n, is_twice = asked.n, asked.port == BATCH_PORT and asked.dtype.startswith(("float", "bfloat", "complex"))
+    if moments is None or is_twice or not all(map(math.isfinite, moments)):
         return Summary(n=n)
     low, high, mean, spread = moments
     return Summary(
