@@ -215,3 +215,13 @@ def test_hc206_gradients_underflow_without_a_scale(tmp_path):
 
     assert "HC206" in train(tmp_path / "low", tiny, net=two_layers(), **how)
     assert "HC206" not in train(tmp_path / "large", mean, net=two_layers(), **how)
+
+
+@pytest.mark.parametrize("fault", [True, False], ids=["jump", "twin"])
+def test_hc401_the_loss_jumps(fault, tmp_path):
+    def given(step):
+        return normal(4, 8, seed=step, scale=300.0 if fault and step == 20 else 1.0)
+
+    found = train(tmp_path / "run", mean, n_steps=24, given=given, lr=1e-9)
+
+    assert found["HC401"].step == 20 if fault else "HC401" not in found
