@@ -42,6 +42,8 @@ class Repeats:
 
     def add(self, batch: Sequence[Reading], step: int) -> Again | None:
         """Take in the next batch; what it repeats, if none did before and it is not a new pass over all."""
+        if any(row.summary.min is None for row in batch):  # not finite: what is broken is alike
+            return None
         key = tuple(row.digest for row in batch)
         known, n = self._seen.get(key), self._n
         self._n += 1

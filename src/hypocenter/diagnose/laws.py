@@ -14,6 +14,7 @@ from hypocenter.diagnose.group import Folded
 from hypocenter.nouns import Finding
 
 LAWS = ("HC232", "HC308", "HC309", "HC235", "HC231", "HC233")  # the one that says most first
+REPLICAS = "HC301"  # they go apart after what a collective gave back
 _KINDS = frozenset({"comm", "desync", "hardware", "exploding", "spike", "nonfinite", "loss-scale-collapse", "config"})
 
 
@@ -27,7 +28,7 @@ def with_laws(folded: Sequence[Folded]) -> tuple[Folded, ...]:
     under: dict[int, list[Finding]] = {}
     kept: list[Folded] = []
     for each in folded:
-        leader = _leader(each.finding, folded) if each.finding.code in LAWS else None
+        leader = _leader(each.finding, folded) if each.finding.code in (*LAWS, REPLICAS) else None
         if leader is None:
             kept.append(each)
         else:
@@ -42,6 +43,8 @@ def _leader(law: Finding, folded: Sequence[Folded]) -> Folded | None:
 def _explains(other: Finding, law: Finding) -> bool:
     if other.severity == "note":
         return False
+    if law.code == REPLICAS:
+        return other.cause == "collective-fault" and other.step <= law.step
     if other.code in LAWS:
         is_first = LAWS.index(other.code) < LAWS.index(law.code)
         return is_first and other.step == law.step and (other.param == law.param or law.severity == "note")

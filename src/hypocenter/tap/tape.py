@@ -188,6 +188,11 @@ class Tape:
         if (number := self.slot(tensor)) is not None:
             self._looked_at.add(number)
 
+    def _is_computed(self, slot: int) -> bool:
+        """Whether it was made of something: room for what another rank sends is not."""
+        position = self._event_of.get(slot)
+        return position is not None and bool(self.events[position].needs or self.events[position].externals)
+
     def forget(self, tensor: torch.Tensor) -> None:
         """It was changed by something that no replay does again: from here on it comes from outside."""
         self._slot_of.pop(id(tensor), None)
@@ -211,7 +216,8 @@ class Tape:
             if self._writers and (writer := self._writers.get(storage_of(tensor))) is not None:
                 needs.append(writer)
             number = self.slot(tensor)
-            if number is not None and (not (is_leaf := is_trainable_leaf(tensor)) or event.module is not None):
+            is_leaf = number is not None and is_trainable_leaf(tensor)
+            if number is not None and (not is_leaf or (event.module is not None and self._is_computed(number))):
                 if is_leaf:  # a module's input: computed in this step, then cut off from what computed it
                     event.cut.append(number)
                 needs.append(number)

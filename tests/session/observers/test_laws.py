@@ -605,7 +605,7 @@ def test_an_update_that_is_left_out_because_it_is_large(tmp_path: Path) -> None:
     with hypocenter.watch(out=str(tmp_path / "run"), audit="every=1"):
         _skipping(lambda step: step == AT, large=AT)(job, N_STEPS)
 
-    assert findings(tmp_path / "run") == []
+    assert [each.code for each in findings(tmp_path / "run")] == ["HC401"]  # a note: the loss did jump
 
 
 def test_more_microbatches_that_all_count(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from hypocenter.diagnose.spike_words import jumped, what_jumped
 from hypocenter.diagnose.verdicts import cause
 
 
-@cause("mode-switched", order=20, of_spikes=True)
+@cause("mode-switched", order=24, of_spikes=True)
 def decide(evidence: Evidence) -> Verdict | None:
     """In the other mode the step is as usual."""
     n, without = fact(evidence, "n_switched"), fact(evidence, "without")
