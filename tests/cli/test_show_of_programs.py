@@ -73,7 +73,8 @@ def test_sites_are_those_of_the_program_phase_by_phase(recording: Path) -> None:
     _, *lines = said.out.splitlines()
     shown = [line for line in lines if not line.endswith((":", "--site '*'"))]
     sites = {"" if line.split()[1] == "(model)" else line.split()[1] for line in shown}
-    assert {site for site in sites if not site.startswith("loss_scale.")} <= MODULES | PARAMETERS | NUMBERS | {"batch.in[0]"}
+    known = MODULES | PARAMETERS | NUMBERS | {"batch.in[0]"}
+    assert {site for site in sites if not site.startswith("loss_scale.")} <= known
     assert "digest" not in said.out.replace("rows of digests", "")
     assert "norm 0 " not in said.out
     replayed = lines.index("in replays of steps that failed:") if "in replays of steps that failed:" in lines else None

@@ -129,11 +129,13 @@ class Replayer:
 
     def unlike_the_run(self, microbatch: Microbatch) -> str:
         """Why this micro-batch, which was just done again, need not have come to the bits of the run; or ''."""
-        if microbatch.why_not:
-            return ""
-        if any(event.numerics.is_fp8 for _, event in self._tape.slice(microbatch)):
+        if self.is_in_fp8(microbatch):
             return "the run computed in FP8, with scales that have moved on since"
         return "what ran as compiled code is done again operator by operator" if self._was_compiled else ""
+
+    def is_in_fp8(self, microbatch: Microbatch) -> bool:
+        """Whether something of it was computed in FP8."""
+        return not microbatch.why_not and any(e.numerics.is_fp8 for _, e in self._tape.slice(microbatch))
 
     def why_other_bits(self, microbatch: Microbatch) -> str:
         """The same, and what makes another rounding only.
@@ -429,7 +431,10 @@ class Replayer:
                 return tensor.clone()  # what it does in place must not change what is kept
             number = PLACEHOLDERS.number(tensor)
             if number is not None:
-                return slots[number].detach().requires_grad_() if number in event.cut else slots[number]
+                made = slots[number]
+                if number in event.cut and not is_trainable_leaf(made):
+                    slots[number] = made = made.detach().requires_grad_()
+                return made
             if self._whole is not None:
                 tensor = self._whole.tensor(tensor)
             tensor = standing_for(tensor)

@@ -33,6 +33,8 @@ from hypocenter.tap.op_context import OpContext
 from hypocenter.tap.poison import Poison, find_read
 from hypocenter.tap.tape import Microbatch
 
+ROUGH = 0.05  # relative, of norms: what ran as compiled code and is done again by operators need not be nearer
+
 
 class Audit(audit.Audit[Context]):
     """Also of several ranks, each by itself or all of them together."""
@@ -40,6 +42,7 @@ class Audit(audit.Audit[Context]):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._clipped: Sequence[Tensor] = ()  # in this step
+        self._is_rough = False  # something that was done again was compiled in the run
         self._looks_at_memory = True  # until some was found to be read unwritten
         self._is_memory_due = schedule.parse("doubling")
 
@@ -80,10 +83,12 @@ class Audit(audit.Audit[Context]):
             if len(samples[index]) <= KEPT_AT_MOST and (part := sample(values, ELEMENTS)) is not None:
                 samples[index].append(part.clone())
 
+        self._is_rough = False
         sums = self._replayed(update, named, keep)
         given = {id(p): local(grad) for p, grad in update.gradients}
         used = [given.get(id(p)) for p in named]
-        return Balance(parameters=named, entries=_entries(list(zip(used, sums, strict=True))), used=used, parts=samples)
+        entries = _entries(list(zip(used, sums, strict=True)), ROUGH if self._is_rough else 0.0)
+        return Balance(parameters=named, entries=entries, used=used, parts=samples)
 
     def unwritten(self, update: Update) -> Reading | None:
         """The last micro-batch once more, with fresh memory full of NaN."""
@@ -138,8 +143,10 @@ class Audit(audit.Audit[Context]):
         for microbatch in update.microbatches:
             with torch.enable_grad(), _without_hooks(parameters):
                 replayed = self._run(microbatch, parameters)
-            if why := self.context.replayer.unlike_the_run(microbatch):
+            why = self.context.replayer.unlike_the_run(microbatch)
+            if why and self.context.replayer.is_in_fp8(microbatch):
                 raise ReplayImpossible(f"its gradients need not be those of a replay: {why}")
+            self._is_rough = self._is_rough or bool(why)
             must_repeat(microbatch, replayed)
             for index, grad in enumerate(replayed.grads):
                 values = None if grad is None else local(grad)
@@ -259,8 +266,11 @@ def _without_hooks(parameters: Sequence[Tensor]) -> Generator[None, None, None]:
             hooks.update(before)
 
 
-def _entries(pairs: Sequence[tuple[Tensor | None, Tensor | None]]) -> dict[int, Entry]:
-    """By position, of (used, made); one transfer for all. What nothing was made for is left out."""
+def _entries(pairs: Sequence[tuple[Tensor | None, Tensor | None]], least: float) -> dict[int, Entry]:
+    """By position, of (used, made), with this tolerance at least; one transfer for all.
+
+    What nothing was made for is left out.
+    """
     numbers: list[Tensor] = []
     where: list[tuple[int, float]] = []
     for index, (used, made) in enumerate(pairs):
@@ -268,7 +278,8 @@ def _entries(pairs: Sequence[tuple[Tensor | None, Tensor | None]]) -> dict[int, 
             continue
         given = torch.zeros_like(made) if used is None else in_float64(used)
         numbers.append(torch.stack([(given * given).sum(), (made * made).sum(), (given * made).sum()]))
-        where.append((index, tolerance_of("" if used is None else str(used.dtype).removeprefix("torch."))))
+        tolerance = tolerance_of("" if used is None else str(used.dtype).removeprefix("torch."))
+        where.append((index, max(tolerance, least)))
     found = _to_host(numbers)
     return {
         index: Entry(used=used, made=made, dot=dot, tolerance=tolerance)

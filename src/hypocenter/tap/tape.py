@@ -150,6 +150,7 @@ class Tape:
         self._spent: set[int] = set()  # positions of events whose graph a backward has used up
         self._numbers: dict[int, torch.Tensor] = {}  # slot -> value, of the first with one element since each backward
         self._of_emptied: set[int] = set()  # slots of what was computed from such a one after its data was taken away
+        self._cuts: set[int] = set()  # slots that are leaves for a module, and for all that reads them from then on
         self._writers: dict[int, int] = {}  # storage -> slot of what was last changed in place there
 
     def slot(self, tensor: torch.Tensor) -> int | None:
@@ -216,10 +217,11 @@ class Tape:
             if self._writers and (writer := self._writers.get(storage_of(tensor))) is not None:
                 needs.append(writer)
             number = self.slot(tensor)
-            is_leaf = number is not None and is_trainable_leaf(tensor)
-            if number is not None and (not is_leaf or (event.module is not None and self._is_computed(number))):
-                if is_leaf:  # a module's input: computed in this step, then cut off from what computed it
-                    event.cut.append(number)
+            is_leaf = is_trainable_leaf(tensor)
+            if number is not None and is_leaf and event.module is not None and self._is_computed(number):
+                self._cuts.add(number)  # a module's input: computed in this step, then cut off from what computed it
+            if number is not None and (not is_leaf or number in self._cuts):
+                event.cut += [number] * is_leaf
                 needs.append(number)
                 is_of_emptied = is_of_emptied or self._is_emptied(tensor, number)
                 return PLACEHOLDERS.get(number)
@@ -307,6 +309,7 @@ class Tape:
         for kept in (self._writers, self._numbers, self._of_emptied, self._looked_at):
             kept.clear()
         self._with_graph.clear()
+        self._cuts.clear()
         for microbatch in self.microbatches:
             microbatch.why_not = microbatch.why_not or why
             microbatch.seeds = [None] * len(microbatch.seeds)
@@ -559,6 +562,7 @@ class Tape:
                         self._with_graph.add(self._n_slots)
                 self._n_slots += 1
             event.slots = [numbers[number] for number in event.slots]
+            event.cut = [numbers[number] for number in event.cut if number in numbers]
             self.events.append(event)
         self._aliases = {key: pair for key, pair in aliases.items() if id(pair[1]) in used}
         self._kept_bytes = sum(_bytes_of(alias) for _, alias in self._aliases.values())

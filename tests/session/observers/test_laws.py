@@ -449,7 +449,7 @@ def _other_kernels(graph: Any, inputs: Any) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("is_compiled", [True, False])
 def test_a_gradient_of_compiled_code_is_not_accused_for_what_its_operators_give(
-    is_compiled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    is_compiled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = Job()
     head = job.model.head
@@ -464,7 +464,6 @@ def test_a_gradient_of_compiled_code_is_not_accused_for_what_its_operators_give(
 
     if is_compiled:
         assert found == []
-        assert "compiled code" in capsys.readouterr().err
     else:
         assert [(each.code, each.step, each.param) for each in found[:1]] == [("HC232", AT + 1, "head.weight")]
 
