@@ -50,6 +50,8 @@ class CustomFunctions:
         is_heard = code.is_active and not code.is_inside and bool(_len_torch_function_stack())  # also: in this thread
         if self._is_off or not is_heard or not torch.is_grad_enabled() or _level() is not None:
             return None
+        if function.__module__.startswith("torch."):  # compiled code among others: not the program's own
+            return None
         try:
             return self._noted(function, args, kwargs)
         except Exception as error:

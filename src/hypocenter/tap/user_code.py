@@ -229,7 +229,8 @@ class UserCode(TorchFunctionMode):
         if tape is self.tape and not self.follows_module:
             self.on_begin()
         try:
-            tape.record(event, args, kwargs, result)
+            with torch._C.DisableTorchFunction():  # what is computed to note it is no operation of the program
+                tape.record(event, args, kwargs, result)
         except Exception as error:
             tape.broken = f"noting a call of torch.func failed: {error!r}"
             self._fail(tape.broken)
