@@ -34,4 +34,6 @@ def no_session_is_left() -> Generator[None]:
 def _sessions() -> int:
     start = sys.modules.get("hypocenter.session.start")
     taps = sys.modules.get("hypocenter.tap.collectives")
-    return (len(start._current) if start else 0) + (taps._shared.n if taps else 0)
+    frames = sys.modules.get("hypocenter.tap.own_frame")
+    n_hearers = sum(len(told.hearers) for told in frames._listening) if frames else 0
+    return (len(start._current) if start else 0) + (taps._shared.n if taps else 0) + n_hearers

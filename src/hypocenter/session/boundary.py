@@ -102,8 +102,14 @@ class Boundary:
             return
         if self._evaluations.moves:
             self.evaluated([(p, p.grad) for _, p in self._parts.names.parameters() if p.grad is not None])
-        elif self._evaluations.is_learning and any(_is_of_the_user(o) for o in self._parts.optimizers.all()):
+        elif self._evaluations.is_learning and self._has_optimizer_of_the_user():
             self.evaluated([])
+
+    def _has_optimizer_of_the_user(self) -> bool:
+        """Of these models: the process may have others."""
+        own = {id(p) for _, p in self._parts.names.parameters()}
+        others = [o for o in self._parts.optimizers.all() if _is_of_the_user(o)]
+        return any(id(p) in own for o in others for group in o.param_groups for p in group["params"])
 
     def evaluated(self, gradients: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
         """Loss and gradients are there, beside those that the update begins with: investigate them if they are bad.

@@ -91,10 +91,21 @@ def test_gradients_that_overflow_in_backward_only(culprits, tmp_path):
 
 
 def test_every_micro_batch_of_the_step_is_replayed(tmp_path):
+    class Another(torch.optim.Optimizer):
+        """Of another model: one of the program's own may move parameters before its update, and is looked at early."""
+
+        def __init__(self):
+            super().__init__([nn.Parameter(torch.ones(1))], {})
+
+        def step(self, closure=None):
+            """Nothing."""
+
+    other = Another()
     cure = cure_of(planted((9,)), tmp_path / "run", n_microbatches=3)
 
     assert cure.targets == ("9.inner",)
     assert cure.n_microbatches == 3
+    assert other.param_groups
 
 
 def test_what_float32_does_not_mend_is_no_cure(tmp_path):
