@@ -1,3 +1,7 @@
+import math
+import warnings
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -34,3 +38,11 @@ def test_moments_are_those_of_the_values(dtype, n, seed):
         (wide.min().item(), wide.max().item(), wide.mean().item(), wide.std(correction=0).item()), rel=1e-5, abs=1e-6
     )
     assert host_moments(torch.zeros(0)) is None
+
+
+@pytest.mark.parametrize("bad", [float("inf"), float("nan"), 3e38])
+def test_moments_of_what_is_not_finite_raise_no_warning_of_numpys(bad):
+    with warnings.catch_warnings(), np.errstate(all="raise"):  # a program may have set it so
+        warnings.simplefilter("error")
+
+        assert not math.isfinite(host_moments(torch.tensor([1.0, bad, -bad]))[3])

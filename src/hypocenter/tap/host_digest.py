@@ -41,10 +41,11 @@ def host_moments(tensor: Tensor) -> tuple[float, float, float, float] | None:
     if raw is None:
         return None
     values = raw.view(_IN_NUMPY[tensor.dtype])
-    low, high = float(values.min()), float(values.max())
-    mean = float(values.mean(dtype=np.float64))
-    away: np.ndarray[tuple[int], np.dtype[np.floating[Any]]] = np.subtract(values, mean)
-    return low, high, mean, math.sqrt(float(np.dot(away, away)) / len(values))
+    with np.errstate(all="ignore"):  # of what is not finite nothing is said: that is the program's to see
+        low, high = float(values.min()), float(values.max())
+        mean = float(values.mean(dtype=np.float64))
+        away: np.ndarray[tuple[int], np.dtype[np.floating[Any]]] = np.subtract(values, mean)
+        return low, high, mean, math.sqrt(float(np.dot(away, away)) / len(values))
 
 
 def _bytes(tensor: Tensor) -> np.ndarray[tuple[int], np.dtype[np.uint8]] | None:
