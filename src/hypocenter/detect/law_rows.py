@@ -31,9 +31,10 @@ balance writes none but the first.
                                           `module`: "frozen" where it does not ask for one any more, "not called"
                                           where its module is not called any more
     site <parameter>, port `not_stepped`  it has a gradient, no optimizer has held it for so many steps, and it has not
-                                          moved; `module`: a parameter of the
-                                          same module that one does hold, its own name where one holds another
-                                          tensor of this name, or empty; `call`: how many are like it
+                                          moved; `module`: a parameter of the same module that one does hold, its own
+                                          name where one holds another tensor of this name, "another tensor" where one
+                                          holds one of its shape that has no gradient and is in no model, or empty;
+                                          `call`: how many are like it
 
 Of jobs of several ranks, phase `grad`, on every rank:
 
@@ -72,4 +73,5 @@ SKETCH = 16  # numbers
 BETWEEN, GRADIENT, UPDATE = "between", "gradient", "update"  # laws
 MISSING, FACTOR, STEP_BEFORE, MICROBATCH, OTHER = "missing", "factor", "the step before", "a micro-batch", "other"
 OPTION = "option"
+STRANGER = "another tensor"
 GONE, FROZEN, NOT_CALLED = "gone", "frozen", "not called"

@@ -61,6 +61,10 @@ class Names(Protocol):
         """All that are known, in the order of the model."""
         ...
 
+    def param_names(self, param: Any) -> Sequence[str]:
+        """All names of a parameter, which several modules may share."""
+        ...
+
     def roots(self) -> Sequence[Any]:
         """The models."""
         ...

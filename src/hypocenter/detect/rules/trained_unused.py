@@ -34,7 +34,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hypocenter.detect.engine import rule
-from hypocenter.detect.law_rows import NO_GRADIENT, NOT_CONSUMED, NOT_STEPPED, NOT_USED, THROWN_AWAY, USED_TWICE
+from hypocenter.detect.law_rows import (
+    NO_GRADIENT,
+    NOT_CONSUMED,
+    NOT_STEPPED,
+    NOT_USED,
+    STRANGER,
+    THROWN_AWAY,
+    USED_TWICE,
+)
 from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding, Reading, Severity
 
@@ -67,6 +75,8 @@ def check(window: Window) -> Iterator[Finding]:
         beside = f"{first.site} gets a gradient, and no optimizer holds it"
         if first.module == first.site:
             beside = f"the optimizer holds another tensor, which the model had under the name {first.site} before"
+        elif first.module == STRANGER:
+            beside = "the optimizer holds a tensor of this shape that is in no model and has no gradient"
         elif first.module:
             beside = f"{first.module} is in an optimizer, {first.site} is in none"
         severity = "warning" if first.module else "note"

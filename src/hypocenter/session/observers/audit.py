@@ -119,6 +119,7 @@ class Audit(Observer[ContextT]):
         self._n_more = 0  # micro-batches of this step, than usual
         self._unclipped: float | None = None  # norm in this step
         self._is_asked_for = context.config.audit != Config().audit
+        self._n_nothing: dict[int, int] = {}  # by id of an optimizer's first parameter: audited steps that used nothing
         self._n_given_up, self._has_warned = 0, False
 
     # for a framework to say
@@ -201,6 +202,7 @@ class Audit(Observer[ContextT]):
             return
         entries = balance.entries
         usual = common_factor(list(entries.values()))
+        self._look_for_nothing(list(entries.values()), update)
         order, n_balanced = self.context.clock.next_order, 0
         for index, parameter in enumerate(balance.parameters):
             entry = entries.get(index)
@@ -228,6 +230,15 @@ class Audit(Observer[ContextT]):
             self.rows.append(row)
         looked = len(entries), n_balanced
         self.rows.append(count_row(law.SITE, law.BALANCED, update.step, order(), looked, module=law.GRADIENT))
+
+    def _look_for_nothing(self, entries: Sequence[Entry], update: Update) -> None:
+        """No gradient is used at all, although there are some: nobody does that on purpose, also not from the start."""
+        is_nothing = any(entry.made > 0 for entry in entries) and not any(entry.used for entry in entries)
+        key = id(update.parameters[0]) if update.parameters else 0
+        self._n_nothing[key] = self._n_nothing.get(key, 0) + 1 if is_nothing else 0
+        if self._n_nothing[key] == STAYS and self.context.framework.optimizer(update.optimizer) is not None:
+            order = self.context.clock.next_order()
+            self.rows.append(number_row(law.SITE, law.UNBALANCED, update.step, order, 0.0, module=law.MISSING))
 
     def _look_for_thrown_away(self, balance: Balance, update: Update) -> None:
         """There are more micro-batches than usual: some programs leave out an update, and throw its gradients away."""

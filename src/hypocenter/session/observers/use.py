@@ -6,12 +6,22 @@ parameters the optimizers hold.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from hypocenter import schedule
-from hypocenter.detect.law_rows import FROZEN, NO_GRADIENT, NOT_CALLED, NOT_STEPPED, NOT_USED, SITE, USED_TWICE
+from hypocenter.detect.law_rows import (
+    FROZEN,
+    NO_GRADIENT,
+    NOT_CALLED,
+    NOT_STEPPED,
+    NOT_USED,
+    SITE,
+    STRANGER,
+    USED_TWICE,
+)  # fmt: skip
 from hypocenter.nouns import replace
 from hypocenter.session.events import Observed, Observer, Update
 from hypocenter.session.observers.optimizer_rows import number_row
@@ -56,18 +66,21 @@ class Use(Observer[Observed]):
         self._n_backward = 0  # for an update, at most
         self._n_backwards = 0  # of all updates
         self._n_updates = 0
+        self._names: set[str] = set()  # of parameters that an optimizer held, all that each has
         self._called: dict[str, bool] = {}  # parameters that miss gradients -> their module was called meanwhile
 
     def before_update(self, update: Update) -> None:
         """Gradients are final."""
         norms = update.check.grad_norms
-        if not norms or not update.parameters or not update.check.is_finite:
+        if not update.parameters or not update.check.is_finite:
+            return
+        if self._is_due(update.step) or self.context.audits.is_due(update.step):
+            self._look_for_left_out(update)
+        if not norms:
             return
         trained = self._trained.setdefault(id(update.parameters[0]), _Trained())
         self._look_for_twice(trained, update)
         self._follow(trained, norms, update)
-        if self._is_due(update.step) or self.context.audits.is_due(update.step):
-            self._look_for_left_out(update)
 
     def _look_for_twice(self, trained: _Trained, update: Update) -> None:
         self._n_backward, self._n_updates = max(self._n_backward, len(update.microbatches)), self._n_updates + 1
@@ -150,26 +163,37 @@ class Use(Observer[Observed]):
             return
         trainable = [(name, p) for name, p in self.context.names.parameters() if p.requires_grad]
         having = set(map(id, framework.with_gradients(update, [p for _, p in trainable])))
-        if having <= set(map(id, update.parameters)):
+        own = set(map(id, update.parameters))
+        self._names.update(
+            name for n, p in trainable if id(p) in own for name in self.context.names.param_names(p) or (n,)
+        )
+        if having <= own:
             return
         named = [(name, p) for name, p in trainable if id(p) in having]
         held = {id(p): p for each in self.context.optimizers() for group in each.param_groups for p in group["params"]}
         inside = [name for name, p in named if id(p) in held]
         outside = [(name, p) for name, p in named if id(p) not in held and " " not in name]  # in it: of no module
-        if not outside or len(inside) < len(outside) or framework.has_copies(list(held.values())):
-            return  # the optimizer holds copies of its own, or trains a small part on purpose
-        names_held = {self.context.label(p) for p in held.values()}
+        if not outside or framework.has_copies(list(held.values())):
+            return  # the optimizer holds copies of its own
         siblings = {name.rpartition(".")[0]: name for name in inside if "." in name}
+        strangers = self._strangers(update, held, {id(p) for _, p in trainable})
+        is_part = len(inside) < len(outside)  # a small part is trained on purpose
         for name, parameter in outside:
-            step = self._since(parameter, update.step)
+            form = _form(parameter)
+            beside = name if name in self._names else STRANGER if strangers[form] > 0 else ""
+            strangers[form] -= 1
+            step = None if is_part and not beside else self._since(parameter, update.step)
             if step is not None:
-                beside = name if name in names_held else siblings.get(name.rpartition(".")[0], "")
-                order = self.context.clock.next_order()
-                self.rows.append(
-                    number_row(
-                        name, NOT_STEPPED, update.step, order, update.step - step, module=beside, call=len(outside)
-                    )
-                )
+                beside = beside or siblings.get(name.rpartition(".")[0], "")
+                order, n_steps = self.context.clock.next_order(), update.step - step
+                row = number_row(name, NOT_STEPPED, update.step, order, n_steps, module=beside, call=len(outside))
+                self.rows.append(row)
+
+    def _strangers(self, update: Update, held: dict[int, Any], known: set[int]) -> Counter[tuple[Any, ...]]:
+        """Tensors without a gradient that an optimizer holds and no model has, by shape and format."""
+        others = [p for key, p in held.items() if key not in known]
+        having = set(map(id, self.context.framework.with_gradients(update, others)))
+        return Counter(_form(p) for p in others if id(p) not in having)
 
     def _since(self, parameter: Any, step: int) -> int | None:
         """The step at which it was first seen outside, once it is seen there again and has not moved."""
@@ -180,3 +204,7 @@ class Use(Observer[Observed]):
             return None
         self._outside[id(parameter)] = _Outside(step, framework.copied(values)) if before is None else None
         return before.step if before is not None and bool((before.values == values).all()) else None
+
+
+def _form(parameter: Any) -> tuple[Any, ...]:
+    return tuple(parameter.shape), parameter.dtype
