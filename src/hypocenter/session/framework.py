@@ -108,6 +108,14 @@ class Framework(Protocol):
         """The same in float64 where the device has it; float32 carries decisions on bfloat16 and float16 as well."""
         ...
 
+    def is_on_host(self, tensor: Any) -> bool:
+        """Whether its values can be read without waiting for anything."""
+        ...
+
+    def are_same(self, one: Any, other: Any) -> bool:
+        """Whether two arrays of the host hold the same values. NaN is not itself."""
+        ...
+
     def on_host(self, array: Any) -> NDArray[Any]:
         """In float64, as NumPy's."""
         ...

@@ -67,6 +67,14 @@ class TorchFramework:
         found = sample(tensor, size)
         return found if found is None else found.detach()
 
+    def is_on_host(self, tensor: Tensor) -> bool:
+        """Of a CPU."""
+        return tensor.device.type == "cpu"
+
+    def are_same(self, one: Tensor, other: Tensor) -> bool:
+        """In one operation."""
+        return torch.equal(one, other)
+
     def copied(self, array: Tensor) -> Tensor:
         """A clone."""
         return array.clone()

@@ -539,6 +539,16 @@ def test_a_model_that_counts_its_calls_trains_as_without_us(numbers: Callable[[]
         assert torch.equal(ours, theirs)
 
 
+def test_an_average_that_is_swapped_in_and_not_back_is_told_at_any_step(tmp_path: Path) -> None:
+    job = Job()
+    average = {name: values.clone() for name, values in job.model.state_dict().items()}
+    job.after_step = at(AT, lambda: job.model.load_state_dict(average))
+
+    found = job.train(tmp_path / "run", audit="never")
+
+    assert [(f.code, f.severity, f.step) for f in found] == [("HC231", "note", AT + 1)]
+
+
 def test_an_option_that_changes_and_stays_is_a_note(tmp_path: Path) -> None:
     job = Job()
     job.after_step = at(AT - 1, lambda: job.optimizer.param_groups[0].update(lr=0.0))

@@ -2,7 +2,7 @@
 
 After an update a sample of parameters and of the optimizer's state is kept, and compared with what is there before the
 next update of that optimizer. Some parameters in turn are looked at, at updates that lie further and further apart, and
-all of them at steps of `--audit`.
+all of them at steps of `--audit`; where nobody waits for a device, the values of one in turn at every other update.
 
 A program may write to its parameters on purpose, and then it mostly has the habit: it clips them after each update, or
 averages them every few. So a change counts only where there was none between at least STAYS pairs of updates before, or
@@ -58,6 +58,7 @@ class _Kept:
 
     optimizer: weakref.ref[Any]
     values: dict[_Key, _Value] = field(default_factory=dict)
+    is_one: bool = False  # the value of one parameter
     n_updates: int = 0
     options: list[dict[str, float]] = field(default_factory=list)  # of its first groups
     track: _Track = field(default_factory=_Track)  # of the options
@@ -84,9 +85,10 @@ class Between(Observer[Observed]):
         kept = self._of(optimizer)
         kept.n_updates += 1
         kept.options = self.context.framework.settings(optimizer)
-        kept.values = {}
+        kept.values, kept.is_one = {}, False
         chosen = self._chosen(optimizer, kept.n_updates, update.step + 1)
         if not chosen:
+            self._keep_one(kept, update.parameters)
             return
         with self._audits.spending():
             held = [((id(p), name), p, *found) for p in chosen for name, *found in self._held(optimizer, p)]
@@ -95,6 +97,25 @@ class Between(Observer[Observed]):
                 key: _Value(weakref.ref(p), values, slack)
                 for (key, p, _, slack), values in zip(held, copies, strict=True)
             }
+
+    def _keep_one(self, kept: _Kept, parameters: Sequence[Any]) -> None:
+        """What writes to all parameters at once is then seen at any step."""
+        framework, parameter = self.context.framework, parameters[kept.n_updates % len(parameters)]
+        values = framework.sample(parameter, ELEMENTS) if framework.is_on_host(parameter) else None
+        kept.is_one = values is not None
+        if values is not None:
+            slack = _slack(framework, parameter)
+            kept.values = {(id(parameter), "value"): _Value(weakref.ref(parameter), framework.copied(values), slack)}
+
+    def _has_stayed(self, values: Mapping[_Key, _Value]) -> bool:
+        """Of one value alone: to the bit."""
+        [(key, before)] = values.items()
+        parameter = before.parameter()
+        now = None if parameter is None else self.context.framework.sample(parameter, ELEMENTS)
+        has_stayed = now is not None and self.context.framework.are_same(before.values, now)
+        if has_stayed and (track := self._tracks.get(key)) is not None:
+            track.n_stayed += 1
+        return has_stayed
 
     def _of(self, optimizer: Any) -> _Kept:
         kept = self._kept.get(id(optimizer))
@@ -124,6 +145,9 @@ class Between(Observer[Observed]):
         if kept.options:
             self._look_at_options(kept, self.context.framework.settings(optimizer), update.step)
         if not kept.values or not update.check.is_finite:
+            return
+        if kept.is_one and self._has_stayed(kept.values):
+            kept.values = {}
             return
         before, kept.values = kept.values, {}
         alive = {key: p for key, each in before.items() if (p := each.parameter()) is not None}
