@@ -18,6 +18,7 @@ HAND_FACTOR = "misuse.hand_factor"  # what the program multiplied gradients by b
 HAND_NORM = "misuse.hand_norm"  # their total norm as backward left it
 ASKED_SCALE = "misuse.asked_scale"  # times that the program read the scale in this step
 APPLIED = "misuse.applied_scale"  # what the loss was multiplied by before backward: 1 means never
+LEFT_IN = "misuse.scale_left_in"  # the scale that is in gradients which an optimizer uses without its scaler
 OTHER_SCALE = "misuse.other_scale"  # a scale, not that of the step, under which a part of the gradients was made
 LATE = "misuse.late_backwards"  # backwards of a scaled loss that added to gradients already unscaled
 FRESH = "misuse.fresh_scaler"  # updates that the optimizer has behind it, while the scaler is as new; module: how known

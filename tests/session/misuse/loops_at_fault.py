@@ -122,3 +122,18 @@ class NeverScales(Program):
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.scaler.step(self.opt)
         self.scaler.update()
+
+
+class NeverTakesTheScaleOut(Program):
+    """The optimizer steps by itself."""
+
+    def step(self):
+        self.scaler.scale(self.loss()).backward()
+        self.opt.step()
+
+
+class ClipsAndNeverTakesTheScaleOut(Program):
+    def step(self):
+        self.scaler.scale(self.loss()).backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.opt.step()

@@ -229,3 +229,39 @@ class BacksOff(Program):
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.scaler.step(self.opt)
         self.scaler.update()
+
+
+class TakesTheScaleOutByHand(Program):
+    """Its scale is only asked for once."""
+
+    def step(self):
+        self.scaler.scale(self.loss()).backward()
+        for p in self.model.parameters():
+            p.grad /= self.init_scale
+        self.opt.step()
+
+
+class UnscalesAndSteps(Program):
+    """What `scaler.step` does, but for the check."""
+
+    def step(self):
+        self.scaler.scale(self.loss()).backward()
+        self.scaler.unscale_(self.opt)
+        self.opt.step()
+        self.scaler.update()
+
+
+class TakesTheScaleOutInItsStep(Program):
+    """An optimizer that is told the scale."""
+
+    def step(self):
+        self.scaler.scale(self.loss()).backward()
+        scale = self.scaler.get_scale()
+
+        def unscale(*_):
+            for p in self.model.parameters():
+                p.grad /= scale
+
+        hook = self.opt.register_step_pre_hook(unscale)
+        self.opt.step()
+        hook.remove()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 from loops_at_fault import (
+    ClipsAndNeverTakesTheScaleOut,
     ClipsByHandTooEarly,
     ClipsThenUnscales,
     ClipsTooEarly,
     ClipsValuesTooEarly,
     DividesByHand,
     NeverScales,
+    NeverTakesTheScaleOut,
     SecondOfTwoClipsTooEarly,
     TwoScalers,
     UnscalesTooEarly,
@@ -32,7 +34,10 @@ from loops_in_order import (
     ScalesByHand,
     ScalesInAFunction,
     SkippedByUs,
+    TakesTheScaleOutByHand,
+    TakesTheScaleOutInItsStep,
     TwoOptimizersOneScaler,
+    UnscalesAndSteps,
 )
 from loops_with_facts import (
     AverageRunsAhead,
@@ -76,6 +81,8 @@ WHOLE = ("HC214", "note", 15)  # the counts of the whole run, at its last step
         (UnscalesTooEarly, ("HC212", "error", 0)),
         (UpdatesBetweenTwoOptimizers, ("HC212", "warning", 1)),
         (NeverScales, ("HC213", "error", 0)),
+        (NeverTakesTheScaleOut, ("HC213", "error", 0)),
+        (ClipsAndNeverTakesTheScaleOut, ("HC213", "error", 0)),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else value[0],
 )
@@ -125,7 +132,8 @@ HEALTHY = [
     ClipsRightly, ClipsToAScaledNorm, OnlyMeasures, LeavesOutAnUpdate, Accumulates,
     AccumulatesAndDividesGradients, TwoOptimizersOneScaler,
     Adversarial, AdversarialZeroed, OnlyOneLossScaled, Disabled, ScalesByHand, MultipliesByTheScaleByHand,
-    ScalesInAFunction, SkippedByUs, BacksOff, Program,
+    ScalesInAFunction, SkippedByUs, BacksOff, Program, TakesTheScaleOutByHand, UnscalesAndSteps,
+    TakesTheScaleOutInItsStep,
 ]  # fmt: skip
 
 

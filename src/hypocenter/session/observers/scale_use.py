@@ -48,12 +48,12 @@ class ScaleUse(Observer[ContextT]):
         """
         carried = {name: norm * scale for name, norm in update.check.grad_norms.items()}  # had nobody unscaled them
         seen, carries = next((clip for clip in self.clips if carried.keys() & clip[0].keys()), ({}, False))
-        if carries and (factor := _ratio(carried, seen)) is not None and factor < 0.999:
+        if carries and (factor := ratio(carried, seen)) is not None and factor < 0.999:
             self.note(update, misuse.CLIP_FACTOR, [factor], "clip_grad_norm_")
             self.note(update, misuse.CLIP_NORM, [_total(seen)])
         if before_hand:
             after_hand = carried if not seen else seen if carries else {n: v * scale for n, v in seen.items()}
-            factor = _ratio(after_hand, before_hand)
+            factor = ratio(after_hand, before_hand)
             if factor is not None and not 0.5 < factor < 2.0:
                 is_clip = self.value_clip and not seen
                 self.note(update, misuse.CLIP_FACTOR if is_clip else misuse.HAND_FACTOR, [factor], self.value_clip)
@@ -71,7 +71,7 @@ class ScaleUse(Observer[ContextT]):
             self.rows.append(replace(row, module=module))
 
 
-def _ratio(after: Mapping[str, float], before: Mapping[str, float]) -> float | None:
+def ratio(after: Mapping[str, float], before: Mapping[str, float]) -> float | None:
     """Median of after / before over the names in both."""
     ratios = [norm / before[name] for name, norm in after.items() if before.get(name, 0.0) > 0.0]
     finite = [ratio for ratio in ratios if math.isfinite(ratio)]

@@ -18,12 +18,14 @@ from hypocenter.detect import misuse
 from hypocenter.session.check import Check
 from hypocenter.session.observer import Context, Update
 from hypocenter.session.observers.contributions import Contributions
-from hypocenter.session.observers.scale_use import ScaleUse
+from hypocenter.session.observers.scale_use import ScaleUse, ratio
 from hypocenter.tap import scaler_calls
+from hypocenter.tap.grad_scaler import torch_scaler_state
 from hypocenter.tap.gradients import local, norms, to_host
 from hypocenter.tap.loss_graph import multiplier
 from hypocenter.tap.scaled import ScaledUpdate
 
+SAME = 1e-3  # relative: norms are float32 sums over many elements
 AUDITED = 4  # first steps in which the gradients are also measured right after backward
 AUDIT_EVERY = 256  # later steps; a pass over all gradients costs 0.3 to 0.5 % of a small model's step
 AUDITED_AFTER = 2  # steps after a skipped update, or after the norm has fallen by SUDDEN
@@ -38,6 +40,8 @@ class Scaling(ScaleUse[Context]):
         super().__init__(context)
         self._contributions = Contributions()
         self._scaled_roots: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}  # id -> root, id of its scaler
+        self._scalers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # by id
+        self._last_owner = 0  # id of the scaler of the last backward
         self._is_scaling = False  # a scaler is enabled and in use: otherwise nothing is measured
         self._in_step = False
         self._clipping: dict[int, bool] = {}  # by id of their list: the scale is in what is clipped, not seen so far
@@ -77,6 +81,7 @@ class Scaling(ScaleUse[Context]):
             self._scaled_roots.clear()
         for output in _tensors(outputs):
             self._scaled_roots[id(output)] = weakref.ref(output), id(scaler)
+        self._scalers[id(scaler)] = scaler
 
     def unscaled(self, scaler: Any, optimizer: Any) -> None:
         """The scale was taken out of an optimizer's gradients, by the program or by the scaler's own step."""
@@ -101,6 +106,7 @@ class Scaling(ScaleUse[Context]):
         if self._is_used:
             self._begin()
         owner = self._owner(roots)
+        self._last_owner = owner or 0
         self.multipliers.append(math.inf if owner is not None else self._multiplier(roots))
         self._contributions.before_backward(owner)
 
@@ -129,6 +135,8 @@ class Scaling(ScaleUse[Context]):
         """Compare the norms of now with those of before."""
         scaled = update.scaled
         if scaled is None:
+            if self._is_scaling and self._backward is not None:
+                self._look_for_scale(update)
             return
         self._is_scaling = self._in_step = True
         self._look_at_state(update, scaled)
@@ -179,6 +187,16 @@ class Scaling(ScaleUse[Context]):
             return None
         with _disable_current_modes():
             return multiplier(roots[0])
+
+    def _look_for_scale(self, update: Update) -> None:
+        """The optimizer steps by itself: is what it uses what backward of a scaled loss has left?"""
+        scaler = self._scalers.get(self._last_owner)
+        is_of_scaler = bool(self.multipliers) and all(m == math.inf for m in self.multipliers)
+        if scaler is None or not is_of_scaler or self.n_asked or self._contributions.is_unscaled(update.parameters):
+            return
+        factor = ratio(next((seen for seen, _ in self.clips), update.check.grad_norms), self._after_backward_norms())
+        if factor is not None and abs(factor - 1.0) < SAME and update.check.is_finite:
+            self.note(update, misuse.LEFT_IN, [torch_scaler_state(scaler).scale])
 
     def _factors(self, update: Update, scaled: ScaledUpdate) -> None:
         if self._backward is None and not any(carries for _, carries in self.clips):
