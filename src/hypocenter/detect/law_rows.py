@@ -35,6 +35,9 @@ balance writes none but the first.
                                           name where one holds another tensor of this name, "another tensor" where one
                                           holds one of its shape that has no gradient and is in no model, or empty;
                                           `call`: how many are like it
+    site <module>, port `in_evaluation`   it has made the losses of so many updates in a row in the mode of evaluation;
+                                          `module`: "returned" where it was in that of training before; `call`: how
+                                          many modules in it do something else then
 
 Of jobs of several ranks, phase `grad`, on every rank:
 
@@ -73,5 +76,6 @@ SKETCH = 16  # numbers
 BETWEEN, GRADIENT, UPDATE = "between", "gradient", "update"  # laws
 MISSING, FACTOR, STEP_BEFORE, MICROBATCH, OTHER = "missing", "factor", "the step before", "a micro-batch", "other"
 OPTION = "option"
+IN_EVALUATION, RETURNED = "in_evaluation", "returned"
 STRANGER = "another tensor"
 GONE, FROZEN, NOT_CALLED = "gone", "frozen", "not called"

@@ -23,6 +23,7 @@ from hypocenter.session.observers.hyperparameters import Hyperparameters
 from hypocenter.session.observers.kept_batches import KeptBatches
 from hypocenter.session.observers.local_gradients import LocalGradients
 from hypocenter.session.observers.loggers import Loggers
+from hypocenter.session.observers.modes import Modes
 from hypocenter.session.observers.op_bits import OpBits
 from hypocenter.session.observers.recompute import Recompute
 from hypocenter.session.observers.replicas import Replicas
@@ -45,6 +46,7 @@ OBSERVERS: tuple[type[Observer[Any]], ...] = (
     *(Arrivals, TokenWeights, Recompute),  # what becomes of the gradient of a micro-batch
     *(Between, Audit, Use),  # laws: what is there is what was left, what is used was computed, what is trained is used
     ByRule,  # and what is left is what the optimizer's rule makes
+    Modes,  # in the mode of training
     StillParameters,  # whether what was trained moved
     *(Replicas, Streams, Clipping),  # what should be equal over ranks
     Calibration,  # how far apart two good runs may be
