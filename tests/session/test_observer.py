@@ -30,7 +30,7 @@ class Told(Observer):
     def after_backward(self):
         self.calls.append("after_backward")
 
-    def before_clip(self, parameters):
+    def before_clip(self, parameters, max_norm):
         self.calls.append(f"before_clip {len(parameters)}")
 
     def seen_before_clip(self, parameters, check):

@@ -38,6 +38,10 @@ balance writes none but the first.
     site <module>, port `in_evaluation`   it has made the losses of so many updates in a row in the mode of evaluation;
                                           `module`: "returned" where it was in that of training before; `call`: how
                                           many modules in it do something else then
+    site `laws`, port `clipped_in_vain`   at the first updates that saw clips, all of these came when nothing was there
+                                          to be used; `call`: how many gradients were used
+    site <parameter>, port `clipped_in_part`  so many gradients, this one among them, were used at each of them and not
+                                          clipped, others were; `call`: how many were used
 
 Of jobs of several ranks, phase `grad`, on every rank:
 
@@ -76,6 +80,7 @@ SKETCH = 16  # numbers
 BETWEEN, GRADIENT, UPDATE = "between", "gradient", "update"  # laws
 MISSING, FACTOR, STEP_BEFORE, MICROBATCH, OTHER = "missing", "factor", "the step before", "a micro-batch", "other"
 OPTION = "option"
+CLIPPED_IN_VAIN, CLIPPED_IN_PART = "clipped_in_vain", "clipped_in_part"
 IN_EVALUATION, RETURNED = "in_evaluation", "returned"
 STRANGER = "another tensor"
 GONE, FROZEN, NOT_CALLED = "gone", "frozen", "not called"

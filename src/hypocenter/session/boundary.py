@@ -63,7 +63,7 @@ class Boundary:
         self._times = StepTimes()
         self.timed = self._times
 
-    def clips(self, parameters: list[torch.Tensor]) -> None:
+    def clips(self, parameters: list[torch.Tensor], max_norm: float) -> None:
         """Gradients are about to be clipped, which spreads one NaN to all: note who had it."""
         parameters = list(parameters)  # one list for each clip: observers know it by that
         held = [(p, p.grad) for p in parameters if p.grad is not None]
@@ -74,7 +74,7 @@ class Boundary:
             observers.tell("seen_before_clip", parameters, before)
 
         observers = self._parts.observers
-        observers.tell("before_clip", parameters)
+        observers.tell("before_clip", parameters, max_norm)
         self._parts.sentinel.look_before_change(
             held, told, is_urgent=observers.are_urgent, with_peaks=observers.may_scale
         )

@@ -13,7 +13,7 @@ no such moment, or needs none.
       [end_microbatch(call, gradients)]  MindSpore: backward has run                              /
       before_unscale(unscaling) the program has a loss scale taken out before the step
       [after_unscale(unscaling)]  torch: it is taken out
-      before_clip(parameters)   gradients are about to be clipped to a norm
+      before_clip(parameters, max_norm)  gradients are about to be clipped to a norm
       seen_before_clip(parameters, check)  their norms as the clip saw them: at once, or as they arrive with the check
       [before_check(scaled)]    torch: a loss scaler is about to step; its gradients are checked next
       before_update(update)     gradients are final, parameters still old
@@ -168,8 +168,8 @@ class Observer(Generic[ContextT]):
     def end_microbatch(self, call: Any, gradients: Sequence[Any]) -> None:
         """Backward has run, and returned these gradients of the micro-batch, in the order of `call.weights`."""
 
-    def before_clip(self, parameters: Sequence[Any]) -> None:
-        """Gradients are about to be clipped to a norm."""
+    def before_clip(self, parameters: Sequence[Any], max_norm: float) -> None:
+        """Gradients are about to be clipped to a norm; NaN where it is not known."""
 
     def seen_before_clip(self, parameters: Sequence[Any], check: Check) -> None:
         """`check` holds the norms as that clip saw them; if it has peaks too, the gradients are clipped by now."""

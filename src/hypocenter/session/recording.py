@@ -288,12 +288,12 @@ class Session(Listening):
         self._end_backward(gradients)
 
     @guarded
-    def before_clip(self, parameters: list[torch.Tensor]) -> None:
+    def before_clip(self, parameters: list[torch.Tensor], max_norm: float) -> None:
         """Clipping spreads one NaN to all gradients: note who had it."""
         self._settle()
         self.parts.roots.suspend_between()
         with self._boundary.timed:
-            self._boundary.clips(parameters)
+            self._boundary.clips(parameters, max_norm)
 
     # updates
 

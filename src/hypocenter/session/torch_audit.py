@@ -46,9 +46,9 @@ class Audit(audit.Audit[Context]):
         self._looks_at_memory = True  # until some was found to be read unwritten
         self._is_memory_due = schedule.parse("doubling")
 
-    def before_clip(self, parameters: Sequence[Tensor]) -> None:
+    def before_clip(self, parameters: Sequence[Tensor], max_norm: float) -> None:
         """What comes may be brought to a norm."""
-        super().before_clip(parameters)
+        super().before_clip(parameters, max_norm)
         self._clipped = parameters
 
     def look(self, update: Update, *, can_be: bool) -> None:

@@ -12,6 +12,7 @@ from hypocenter.session.observers.averages import Averages
 from hypocenter.session.observers.between import Between
 from hypocenter.session.observers.by_rule import ByRule
 from hypocenter.session.observers.calibration import Calibration
+from hypocenter.session.observers.clip_calls import ClipCalls
 from hypocenter.session.observers.clipping import Clipping
 from hypocenter.session.observers.collectives import CollectiveValues
 from hypocenter.session.observers.culprit import Culprit
@@ -46,7 +47,7 @@ OBSERVERS: tuple[type[Observer[Any]], ...] = (
     *(Arrivals, TokenWeights, Recompute),  # what becomes of the gradient of a micro-batch
     *(Between, Audit, Use),  # laws: what is there is what was left, what is used was computed, what is trained is used
     ByRule,  # and what is left is what the optimizer's rule makes
-    Modes,  # in the mode of training
+    *(Modes, ClipCalls),  # in the mode of training, and clipped where it acts
     StillParameters,  # whether what was trained moved
     *(Replicas, Streams, Clipping),  # what should be equal over ranks
     Calibration,  # how far apart two good runs may be

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import sys
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, Protocol
@@ -39,7 +40,7 @@ class UpdateListener(Protocol):
         self, roots: list[torch.Tensor | GradientEdge], inputs: list[Any], seeds: list[Any], retain_graph: bool
     ) -> bool: ...
     def after_gradients(self, gradients: list[tuple[torch.Tensor, torch.Tensor]]) -> None: ...
-    def before_clip(self, parameters: list[torch.Tensor]) -> None: ...
+    def before_clip(self, parameters: list[torch.Tensor], max_norm: float) -> None: ...
     def before_update(self, optimizer: torch.optim.Optimizer) -> None: ...
     def in_backward(self, optimizer: torch.optim.Optimizer) -> None: ...
     def before_evaluation(self) -> None: ...
@@ -164,7 +165,8 @@ class UpdateTap:
             return None
         parameters, rebound = read_first(args, kwargs)
         if rebound is not None:
-            self._listener.before_clip(parameters)
+            limit = args[1] if len(args) > 1 else kwargs.get("max_norm")
+            self._listener.before_clip(parameters, limit if isinstance(limit, (int, float)) else math.nan)
         return rebound
 
     @contextlib.contextmanager

@@ -68,7 +68,7 @@ class Boundary:
         if len(weights) == len(norms):
             labels = map(self._context.label, weights)
             check = Check(grad_norms=dict(zip(labels, norms, strict=True)))
-            self._seams.tell("before_clip", weights)
+            self._seams.tell("before_clip", weights, math.nan)
             self._seams.tell("seen_before_clip", weights, check)
 
     def before(self, optimizer: Any, gradients: Sequence[Any]) -> Sequence[Any] | None:

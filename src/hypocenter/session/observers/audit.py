@@ -155,7 +155,7 @@ class Audit(Observer[ContextT]):
 
     # what is the same for all
 
-    def before_clip(self, parameters: Sequence[Any]) -> None:
+    def before_clip(self, parameters: Sequence[Any], max_norm: float) -> None:
         """What comes may be brought to a norm."""
         self._is_clipped = True
 

@@ -85,7 +85,7 @@ class Diary(Observer):
             unseen = [(p, g) for p, g in unscaling.gradients if id(p) not in self._seen]
             self._see(unseen, torch_scaler_state(unscaling.scaler).scale)
 
-    def before_clip(self, parameters: Sequence[torch.Tensor]) -> None:
+    def before_clip(self, parameters: Sequence[torch.Tensor], max_norm: float) -> None:
         """The program may unscale them before their norms arrive."""
         self._clipping[id(parameters)] = {id(p) for each in self._unscaled.values() for p, _ in each.gradients}
 

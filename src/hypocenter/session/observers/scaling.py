@@ -120,7 +120,7 @@ class Scaling(ScaleUse[Context]):
                 pairs = [(name, g) for name, p in self.context.names.parameters() if (g := _gradient(p)) is not None]
                 self._backward = [name for name, _ in pairs], norms([g for _, g in pairs])
 
-    def before_clip(self, parameters: Sequence[torch.Tensor]) -> None:
+    def before_clip(self, parameters: Sequence[torch.Tensor], max_norm: float) -> None:
         """The program may unscale them before their norms arrive."""
         if self._is_scaling:
             self._clipping[id(parameters)] = not self._contributions.is_unscaled(parameters)

@@ -1,0 +1,60 @@
+"""A clip of the gradients does not act on what the optimizer uses, or on a part of it alone.
+
+What it means
+    In vain: gradients are clipped after the optimizer has used them, or before backward has made them. Training runs
+    as if nobody clipped. In part: the clip is given other parameters than the optimizer, for instance those of the head
+    alone; its norm is not that of the step, and a large gradient elsewhere goes through.
+
+How it is decided
+    At the first four updates of an optimizer that see a clip to a finite norm: whether any of its gradients was clipped
+    between the first backward of the step and the update, and whether all were, by all clips together.
+
+What to do
+    Call `clip_grad_norm_` after the last `backward` and before `optimizer.step`, on the parameters of the optimizer.
+
+When it is wrong
+    Who clips a part on purpose: it is a note.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hypocenter.detect.engine import rule
+from hypocenter.detect.law_rows import CLIPPED_IN_PART, CLIPPED_IN_VAIN
+from hypocenter.detect.window import Window
+from hypocenter.nouns import Finding, Reading, Remedy
+
+
+@rule(
+    "HC238", "config", severity="warning", reads=("optimizer",),
+    not_in={"mindspore": "gradients are values there: what is clipped is what is given on"},
+)  # fmt: skip
+def check(window: Window) -> Iterator[Finding]:
+    """Fire once for each optimizer."""
+    for row in window.by_phase["optimizer"]:
+        if row.port == CLIPPED_IN_VAIN:
+            title = "gradients are clipped when it has no effect"
+            why = (
+                "at each of the first updates that saw a clip, it came after the update before and before any backward",
+                f"none of the {row.call} gradients that were used was clipped",
+            )
+            yield _finding(window, row, title, why)
+        elif row.port == CLIPPED_IN_PART:
+            n = round(row.summary.sum)
+            title = f"{n} of {row.call} gradients are not clipped"
+            why = (f"{row.site} is used by the optimizer, and no clip was given it; others were clipped",)
+            yield _finding(window, row, title, why)
+
+
+def _finding(window: Window, row: Reading, title: str, why: tuple[str, ...]) -> Finding:
+    is_part = row.port == CLIPPED_IN_PART
+    return Finding(
+        code="HC238", kind="config", severity="note" if is_part else "warning", title=title, step=window.step,
+        rank=window.rank, phase="optimizer", site=row.site if is_part else "", param=row.site if is_part else None,
+        cause="program-error", confidence="proven", why=why,
+        then=("a large gradient goes through as it is",),
+        remedy=Remedy(
+            action="clip-between", text="clip the optimizer's parameters between the last backward and its step"
+        ),
+    )  # fmt: skip

@@ -1,0 +1,100 @@
+"""A clip that does not act on what is used is named; who measures, or clips group by group, is not."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import hypocenter
+from tests.session.observers.test_laws import findings
+
+Loop = Callable[[nn.Sequential, torch.optim.Optimizer], None]
+N_STEPS = 10
+
+
+def clip(model: nn.Module, max_norm: float = 0.1) -> None:
+    nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+
+
+def backward(model: nn.Module) -> None:
+    model(torch.randn(8, 6)).square().mean().backward()
+
+
+def after_the_update(model: nn.Sequential, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    backward(model)
+    optimizer.step()
+    clip(model)
+
+
+def before_backward(model: nn.Sequential, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad(set_to_none=False)
+    clip(model)
+    backward(model)
+    optimizer.step()
+
+
+def the_head_alone(model: nn.Sequential, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    backward(model)
+    clip(model[2])
+    optimizer.step()
+
+
+def as_it_should_be(model: nn.Sequential, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    for _ in range(2):
+        backward(model)
+    clip(model)
+    optimizer.step()
+
+
+def part_by_part(model: nn.Sequential, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    backward(model)
+    clip(model[0])
+    clip(model[2])
+    optimizer.step()
+
+
+def measured_afterwards(model: nn.Sequential, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    backward(model)
+    optimizer.step()
+    clip(model, math.inf)
+
+
+def each_microbatch(model: nn.Sequential, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    for _ in range(2):
+        backward(model)
+        clip(model)
+    optimizer.step()
+
+
+def told(loop: Loop, out: Path) -> list[tuple[str, str]]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with contextlib.redirect_stderr(None), hypocenter.watch(out=str(out)):
+        for _ in range(N_STEPS):
+            loop(model, optimizer)
+    return [(each.code, each.severity) for each in findings(out)]
+
+
+@pytest.mark.parametrize(
+    ("loop", "severity"), [(after_the_update, "warning"), (before_backward, "warning"), (the_head_alone, "note")]
+)
+def test_a_clip_that_does_not_act_is_named(loop: Loop, severity: str, tmp_path: Path) -> None:
+    assert told(loop, tmp_path) == [("HC238", severity)]
+
+
+@pytest.mark.parametrize("loop", [as_it_should_be, part_by_part, measured_afterwards, each_microbatch])
+def test_one_that_acts_or_measures_is_not(loop: Loop, tmp_path: Path) -> None:
+    assert told(loop, tmp_path) == []
