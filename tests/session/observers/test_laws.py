@@ -630,3 +630,20 @@ def test_more_microbatches_that_all_count(tmp_path: Path) -> None:
     assert findings(tmp_path / "run") == []
     looked = [r for r in open_run(tmp_path / "run").readings() if r.port == "balanced" and r.module == "gradient"]
     assert len(looked) == N_STEPS - 1  # all but the one that learned that there are more
+
+
+def test_the_end_of_each_epoch_is_thrown_away(tmp_path: Path) -> None:
+    job, n_batches = Job(), 2 * N_MICRO - 1
+    with hypocenter.watch(out=str(tmp_path / "run")):
+        for _ in range(N_STEPS):
+            for number in range(1, n_batches + 1):
+                tokens = torch.randint(0, 20, (16,))
+                functional.cross_entropy(job.model(tokens), (tokens + 1) % 20).div(N_MICRO).backward()
+                if number % N_MICRO == 0:
+                    job.optimizer.step()
+                    job.optimizer.zero_grad()
+            job.optimizer.zero_grad()
+
+    said = [(f.code, f.severity, f.title) for f in findings(tmp_path / "run")]
+    n_thrown = n_batches - N_MICRO
+    assert said == [("HC233", "note", f"the gradients of {n_thrown} micro-batches are thrown away before this update")]

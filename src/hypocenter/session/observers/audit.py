@@ -116,6 +116,7 @@ class Audit(Observer[ContextT]):
         self._clipped_to = 0.0  # norm of their gradients after the last clip that was seen to act, scale taken out
         self._n_clips = 0  # in a row that gave this norm: a threshold may also follow the gradients
         self._thrown_away = ThrownAway()
+        self._is_throwing = False  # always: that has been told
         self._n_more = 0  # micro-batches of this step, than usual
         self._unclipped: float | None = None  # norm in this step
         self._is_asked_for = context.config.audit != Config().audit
@@ -197,11 +198,12 @@ class Audit(Observer[ContextT]):
     def audit(self, update: Update) -> None:
         """Do the step again, and write down what does not balance."""
         balance = self.balance(update)
-        if self._n_more:
-            self._look_for_thrown_away(balance, update)
-            return
         entries = balance.entries
         usual = common_factor(list(entries.values()))
+        if self._n_more or (usual is None and not self._is_throwing):
+            self._look_for_thrown_away(balance, update)
+        if self._n_more:
+            return
         self._look_for_nothing(list(entries.values()), update)
         order, n_balanced = self.context.clock.next_order, 0
         for index, parameter in enumerate(balance.parameters):
@@ -241,7 +243,7 @@ class Audit(Observer[ContextT]):
             self.rows.append(number_row(law.SITE, law.UNBALANCED, update.step, order, 0.0, module=law.MISSING))
 
     def _look_for_thrown_away(self, balance: Balance, update: Update) -> None:
-        """There are more micro-batches than usual: some programs leave out an update, and throw its gradients away."""
+        """Some programs leave out an update, or the end of an epoch, and throw its gradients away."""
         framework, n = self.context.framework, len(update.microbatches)
         pairs = [
             ([framework.on_host(part) for part in parts], framework.on_host(target))
@@ -251,10 +253,11 @@ class Audit(Observer[ContextT]):
         if not pairs:
             return
         columns = [np.concatenate([parts[i] for parts, _ in pairs]) for i in range(n)]
-        thrown = n_thrown(columns, np.concatenate([target for _, target in pairs]), self._n_more)
+        thrown = n_thrown(columns, np.concatenate([target for _, target in pairs]))
         if thrown == 0:
             self._thrown_away.all_count(update)
-        elif thrown is not None:
+        elif thrown == self._n_more or (thrown and not self._n_more):  # always so many, if they are no more than usual
+            self._is_throwing = self._is_throwing or not self._n_more
             norm = norm_of(columns, thrown, self._norm_before_clip(update))
             is_of_samples = any(math.prod(parameter.shape) > ELEMENTS for parameter in balance.parameters)
             if self._thrown_away.looks_usual(update, thrown, norm, is_of_samples=is_of_samples):

@@ -1,7 +1,7 @@
 """Micro-batches whose gradients are in no update, although they look like those that are. For HC233.
 
-When there are more micro-batches than usual before an update, the replays tell which of them are in the gradient that
-is used. Programs leave out an update on purpose where its gradient or loss is not finite or too large. Then it is
+When there are more micro-batches than usual before an update, or the gradient that is used is not their sum, the
+replays tell which of them are in it. Programs leave out an update on purpose where its gradient or loss is not finite or too large. Then it is
 larger than what they use; so only what is no larger than something that was used lately is spoken of.
 """
 
@@ -84,8 +84,8 @@ class ThrownAway:
         return self._seen.setdefault(key, _Seen(len(update.microbatches)))
 
 
-def n_thrown(columns: Sequence[NDArray[Any]], target: NDArray[Any], n_more: int) -> int | None:
-    """How many of the first micro-batches are not in the gradient that is used: 0 or `n_more`; None: something else.
+def n_thrown(columns: Sequence[NDArray[Any]], target: NDArray[Any]) -> int | None:
+    """How many of the first micro-batches are not in the gradient that is used; None: it is made otherwise.
 
     Args:
         columns: gradients of each micro-batch.
@@ -101,11 +101,9 @@ def n_thrown(columns: Sequence[NDArray[Any]], target: NDArray[Any], n_more: int)
     usual = float(weights[-1])
     if rank < len(columns) or usual <= 0 or rest > NEAR * float(np.linalg.norm(target)):
         return None
-    for n in (0, n_more):
-        wanted = np.where(np.arange(len(columns)) < n, 0.0, usual)
-        if np.max(np.abs(weights - wanted)) <= NEAR * usual:
-            return n
-    return None
+    n = int(np.argmax(weights > usual / 2))
+    wanted = np.where(np.arange(len(columns)) < n, 0.0, usual)
+    return n if np.max(np.abs(weights - wanted)) <= NEAR * usual else None
 
 
 def norm_of(columns: Sequence[NDArray[Any]], n: int, norm: float) -> float:
