@@ -29,6 +29,7 @@ ON_SKIPPED = "misuse.schedule_on_skipped"  # of these, after a skipped update
 SKIPPED = "misuse.schedule_skipped"  # skipped updates so far
 UPDATES = "misuse.schedule_updates"  # updates so far that were not skipped
 DRIFT = "misuse.schedule_drift"  # learning rate moved after skipped updates, as a share of its full height
+PER_MICROBATCH = "misuse.schedule_per_microbatch"  # times that it steps for each update, once a micro-batch
 SCHEDULE_END = "misuse.schedule_end"  # the counts above are those of the whole run
 
 BACKWARD = "misuse.autocast_backward"  # backward ran inside autocast; module: the dtype

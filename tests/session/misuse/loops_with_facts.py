@@ -149,3 +149,31 @@ class LeavesAutocastEachStep(NeverLeavesAutocast):
                 self.loss().backward()
                 self.opt.step()
         return [p.detach().clone() for p in self.model.parameters()]
+
+
+class _Accumulates(Program):
+    """Two micro-batches each update, with a schedule and without a scaler."""
+
+    is_each = False
+
+    def __init__(self):
+        super().__init__()
+        self.scheduler = torch.optim.lr_scheduler.LinearLR(self.opt, total_iters=20)
+
+    def step(self):
+        for _ in range(2):
+            self.loss().backward()
+            if self.is_each:
+                self.scheduler.step()
+        self.opt.step()
+        if not self.is_each:
+            self.scheduler.step()
+            self.scheduler.step()  # as accelerate does for two processes
+
+
+class SchedulePerMicrobatch(_Accumulates):
+    is_each = True
+
+
+class ScheduleTwiceAnUpdate(_Accumulates):
+    pass

@@ -53,7 +53,9 @@ from loops_with_facts import (
     ScalerWithBfloat16,
     ScheduleByEpoch,
     ScheduleHeldBack,
+    SchedulePerMicrobatch,
     ScheduleRunsAhead,
+    ScheduleTwiceAnUpdate,
 )
 from scaled_loop import Program, found, trained
 from torch import nn
@@ -106,6 +108,8 @@ def test_a_fault_is_named_once_at_its_first_step(program, expected, tmp_path):
         (LeavesAutocastEachStep, [("HC216", "note", 0)]),
         (ScheduleHeldBack, []),
         (ScheduleByEpoch, []),
+        (SchedulePerMicrobatch, [("HC214", "note", 3)]),
+        (ScheduleTwiceAnUpdate, []),
         (ResumesWell, []),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",

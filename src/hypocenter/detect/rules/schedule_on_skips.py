@@ -1,16 +1,17 @@
-"""A learning-rate schedule or an average of weights advances on skipped updates.
+"""A learning-rate schedule or an average of weights advances without an update.
 
 What it means
     The loss scaler skipped updates, and the scheduler stepped (or the averaged model was updated) all the same. The
     learning rate runs ahead of the updates: a warm-up that is over before the weights have moved. An average counts
     the same weights twice. Judging by whether `optimizer.step` was called does not help: a fused optimizer is called
-    for a skipped update too, and skips inside.
+    for a skipped update too, and skips inside. Or it steps once for each micro-batch of an accumulated update: it is
+    over as many times earlier, if its length is in updates.
 
 How it is decided
     Calls of schedulers are counted between updates. Fires when one that steps after most updates also stepped after
     skipped ones, once four updates were applied. It is a warning when the learning rate moved, over all those steps,
     by more than 5 % of its full height; else a note, as for an average: after the usual few skips at the start, a
-    long schedule has lost nothing.
+    long schedule has lost nothing. A note too: at four updates in a row one step for each of several micro-batches.
 
 What to do
     Step the scheduler only when the scale has not fallen: `before = scaler.get_scale()`, `scaler.update()`,
@@ -25,12 +26,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hypocenter.detect.engine import rule
-from hypocenter.detect.misuse import DRIFT, ON_SKIPPED, SCHEDULE, SCHEDULE_END, SKIPPED, UPDATES
+from hypocenter.detect.misuse import DRIFT, ON_SKIPPED, PER_MICROBATCH, SCHEDULE, SCHEDULE_END, SKIPPED, UPDATES
 from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding, Reading, Remedy, Severity
 
 HARMFUL_DRIFT = 0.05  # of the schedule's full height: less is hidden by the choice of the schedule itself
 MOST_SKIPS = 0.5  # share of skipped updates that it stepped after: one that is held back does so after none
+ENOUGH = 4  # updates in a row
 SHOWN = 12  # steps that a sentence lists
 
 
@@ -38,6 +40,8 @@ SHOWN = 12  # steps that a sentence lists
 def check(window: Window) -> Iterator[Finding]:
     """Fire when a schedule has first advanced on skipped updates, and again if it turns from a note to a warning."""
     for row in window.by_phase["optimizer"]:
+        if row.site == PER_MICROBATCH:
+            yield _each_microbatch(window, row)
         if row.site != ON_SKIPPED:
             continue
         facts = _facts(window.readings, row.module)
@@ -46,6 +50,17 @@ def check(window: Window) -> Iterator[Finding]:
             yield _finding(window, row.module, facts, severity)
         elif said and any(r.site == SCHEDULE_END and r.module == row.module for r in window.readings):
             yield _in_all(window, row.module, facts)
+
+
+def _each_microbatch(window: Window, row: Reading) -> Finding:
+    """Its length may have been chosen so."""
+    n = round(row.summary.sum)
+    return Finding(
+        code="HC214", kind="config", severity="note", step=window.step, rank=window.rank, phase="optimizer", site="",
+        title=f"{row.module} steps {n} times for each update", cause="config-mismatch", confidence="likely",
+        why=(f"at {ENOUGH} updates in a row it stepped once for each of their {n} micro-batches",),
+        then=(f"it is over {n} times earlier, if its length is in updates",), limit=1.0, actual=float(n),
+    )  # fmt: skip
 
 
 def _in_all(window: Window, name: str, facts: dict[str, float]) -> Finding:

@@ -1,10 +1,13 @@
-"""Whether learning-rate schedules and weight averages advance although the update was skipped. For HC214."""
+"""Whether learning-rate schedules and weight averages advance although there was no update, or it was skipped.
+
+For HC214.
+"""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hypocenter.detect import misuse
@@ -30,6 +33,8 @@ class _Count:
     is_due: bool = False  # it has advanced on a skipped update since the last rows
     is_reported: bool = False  # rows were written
     stepped: bool = False  # since the last update
+    after: list[int] = field(default_factory=list)  # of its steps since then: micro-batches before it
+    n_each_time: int = 0  # updates in a row for each of whose micro-batches it stepped
     last_skipped: bool | None = None  # whether the last update was; None: none yet
     last_lr: float | None = None
 
@@ -58,6 +63,8 @@ class Schedules(Observer[Observed]):
             self._counts[id(scheduler)] = count
         count.n_steps += 1
         count.stepped = True
+        if count.n_each_time < ENOUGH:
+            count.after.append(len(self.context.tape.microbatches))
 
     def before_update(self, update: Update) -> None:
         """The time since the update before is over: what has advanced in it?"""
@@ -77,6 +84,12 @@ class Schedules(Observer[Observed]):
             count.n_updates += 1
             count.n_updates_followed += count.stepped
         count.stepped, count.last_lr = False, lr
+        if count.n_each_time < ENOUGH:
+            n = len(update.microbatches)
+            is_each = n > 1 and len(count.after) == len(set(count.after)) == n
+            count.after, count.n_each_time = [], count.n_each_time + 1 if is_each else 0
+            if count.n_each_time == ENOUGH:
+                self._row(count, misuse.PER_MICROBATCH, float(n), update.step)
         steps_each_time = count.n_updates_followed > count.n_updates / 2
         if count.is_due and not count.last_skipped and count.n_updates >= ENOUGH and steps_each_time:
             count.is_due, count.is_reported = False, True

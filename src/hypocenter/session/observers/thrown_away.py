@@ -1,8 +1,9 @@
 """Micro-batches whose gradients are in no update, although they look like those that are. For HC233.
 
 When there are more micro-batches than usual before an update, or the gradient that is used is not their sum, the
-replays tell which of them are in it. Programs leave out an update on purpose where its gradient or loss is not finite or too large. Then it is
-larger than what they use; so only what is no larger than something that was used lately is spoken of.
+replays tell which of them are in it. Programs leave out an update on purpose where its gradient or loss is not finite
+or too large. Then it is larger than what they use; so only what is no larger than something that was used lately is
+spoken of.
 """
 
 from __future__ import annotations
