@@ -42,6 +42,12 @@ balance writes none but the first.
                                           to be used; `call`: how many gradients were used
     site <parameter>, port `clipped_in_part`  so many gradients, this one among them, were used at each of them and not
                                           clipped, others were; `call`: how many were used
+    site <module>, port `inexact`         the result of the operator `op` at `source` is that far from what exact
+                                          arithmetic gives (L2 norm of the difference over that of the result);
+                                          `module`: the operator where that began, `names`: how far its operands are,
+                                          the format of that operator's result, and its line where that is another
+    site <module>, port `wrapped`         so many of `call` whole numbers that the operator `op` gives have wrapped
+                                          around in their format
 
 Of jobs of several ranks, phase `grad`, on every rank:
 
@@ -80,6 +86,7 @@ SKETCH = 16  # numbers
 BETWEEN, GRADIENT, UPDATE = "between", "gradient", "update"  # laws
 MISSING, FACTOR, STEP_BEFORE, MICROBATCH, OTHER = "missing", "factor", "the step before", "a micro-batch", "other"
 OPTION = "option"
+INEXACT, WRAPPED = "inexact", "wrapped"
 CLIPPED_IN_VAIN, CLIPPED_IN_PART = "clipped_in_vain", "clipped_in_part"
 IN_EVALUATION, RETURNED = "in_evaluation", "returned"
 STRANGER = "another tensor"

@@ -6,9 +6,8 @@ is used; whether they add up is asked where the recordings of all ranks are read
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -26,6 +25,7 @@ from hypocenter.session.observers.audit import ELEMENTS, KEPT_AT_MOST, Balance, 
 from hypocenter.session.observers.calibration import must_repeat
 from hypocenter.session.observers.sampled import sample
 from hypocenter.session.unwritten import unwritten_row
+from hypocenter.session.without_hooks import without_hooks
 from hypocenter.summary.reducers.torch_float64 import in_float64
 from hypocenter.tap.free_memory import why_no_room
 from hypocenter.tap.gradients import local, norms, to_host
@@ -98,7 +98,7 @@ class Audit(audit.Audit[Context]):
         context = OpContext(self.context.names.module_name)
 
         def is_as_before(mode: Poison) -> bool:
-            with torch.enable_grad(), _without_hooks(parameters):
+            with torch.enable_grad(), without_hooks(parameters):
                 replayed = self._run(microbatch, parameters, mode=mode, context=context)
             held = [values for g in replayed.grads if g is not None and (values := local(g)) is not None]
             return all(map(math.isfinite, to_host(norms([*held, *replayed.values])))) or replayed.finite
@@ -141,7 +141,7 @@ class Audit(audit.Audit[Context]):
             raise ReplayImpossible(why)
         sums: list[Tensor | None] = [None] * len(parameters)
         for microbatch in update.microbatches:
-            with torch.enable_grad(), _without_hooks(parameters):
+            with torch.enable_grad(), without_hooks(parameters):
                 replayed = self._run(microbatch, parameters)
             why = self.context.replayer.unlike_the_run(microbatch)
             if why and self.context.replayer.is_in_fp8(microbatch):
@@ -251,19 +251,6 @@ def _print(parameter: Tensor) -> Tensor:
     """One number that tells the values of a parameter from those of another: [1], float64."""
     values = sample(parameter.detach(), ELEMENTS)
     return torch.zeros(1, dtype=torch.float64) if values is None else in_float64(values).sum().reshape(1)
-
-
-@contextlib.contextmanager
-def _without_hooks(parameters: Sequence[Tensor]) -> Generator[None, None, None]:
-    """Hooks of the program on its parameters do not change the gradients in here: what they do is to be found."""
-    own = [(hooks, dict(hooks)) for p in parameters if (hooks := getattr(p, "_backward_hooks", None))]
-    for hooks, _ in own:
-        hooks.clear()
-    try:
-        yield
-    finally:
-        for hooks, before in own:
-            hooks.update(before)
 
 
 def _entries(pairs: Sequence[tuple[Tensor | None, Tensor | None]], least: float) -> dict[int, Entry]:

@@ -26,6 +26,7 @@ from hypocenter.session.observers.local_gradients import LocalGradients
 from hypocenter.session.observers.loggers import Loggers
 from hypocenter.session.observers.modes import Modes
 from hypocenter.session.observers.op_bits import OpBits
+from hypocenter.session.observers.precision import Precision
 from hypocenter.session.observers.recompute import Recompute
 from hypocenter.session.observers.replicas import Replicas
 from hypocenter.session.observers.scaling import Scaling
@@ -46,6 +47,7 @@ OBSERVERS: tuple[type[Observer[Any]], ...] = (
     *(LostUpdates, FrozenState, Averages, Accumulation, Hyperparameters, HeadGap),  # what low precision rounds away
     *(Arrivals, TokenWeights, Recompute),  # what becomes of the gradient of a micro-batch
     *(Between, Audit, Use),  # laws: what is there is what was left, what is used was computed, what is trained is used
+    Precision,  # what forward computes is what exact arithmetic gives
     ByRule,  # and what is left is what the optimizer's rule makes
     *(Modes, ClipCalls),  # in the mode of training, and clipped where it acts
     StillParameters,  # whether what was trained moved

@@ -1,0 +1,280 @@
+"""A step done again with a shadow in float64 behind every value: how much of each result is rounding.
+
+Each operator runs twice, on the values as they are and on their shadows. The shadow of what the program gives (weights,
+inputs) is the value itself; from there on it is what exact arithmetic would have made, but for the rounding of float64.
+Where the two go far apart, the digits that the program computes with mean nothing: positions in bfloat16, a sum too
+long for its format, a difference of large numbers. This is shadow execution, as FpDebug (Benz, Hildebrandt and Hack,
+PLDI 2012) does it for single instructions.
+
+A decision stays the program's: whole numbers, indices, truth values, random draws, and what is rounded to whole numbers
+on purpose are taken as they are. Integers are computed once more in int64: one that differs has wrapped around.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from hypocenter.tap.dispatch import Mode, is_random, is_view
+from hypocenter.tap.gradients import to_host
+from hypocenter.tap.op_context import OpContext, OpPlace
+from hypocenter.tap.op_tensors import storage_key, tensors_among
+from hypocenter.tap.storages import UNDEFINED
+
+MASKED = 1e30  # what is larger in magnitude stands for infinity in a mask; it takes no part in a comparison
+_SHORT = (torch.float16, torch.bfloat16, torch.float32)
+_STEPS = frozenset({"round", "floor", "ceil", "trunc", "sign", "sgn", "fix", "frac"})
+_WHOLE = frozenset({"add", "sub", "rsub", "mul", "sum", "cumsum", "prod", "cumprod", "neg", "pow", "square", "abs"})
+_HALF_TO_FLOAT = frozenset({"_softmax", "_log_softmax"})  # their last argument asks for float32 out of float16
+_NARROW = (torch.uint8, torch.int8, torch.int16, torch.int32)
+
+
+@dataclass(slots=True)
+class Step:
+    """One operator: how far its result is from its shadow, and which steps made its operands.
+
+    Attributes:
+        error: L2 norm of the difference over that of the shadow. A tensor until the end.
+        made_by: numbers of the steps that made its operands.
+        before: their errors.
+        n: elements of the result.
+        has_parameter: a parameter is among its operands.
+    """
+
+    op: str
+    place: OpPlace
+    dtype: str
+    error: Any
+    made_by: list[int]
+    before: list[Any]
+    n: int
+    has_parameter: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class Wrapped:
+    """An operator on integers whose result is not what whole numbers give."""
+
+    op: str
+    place: OpPlace
+    dtype: str
+    n: int  # elements
+    n_wrong: int
+
+
+@dataclass(slots=True)
+class _Shade:
+    """Of one storage: all of its elements in float64, flat."""
+
+    alive: StorageWeakRef
+    flat: Tensor
+    error: Any = 0.0
+    made_by: int = -1
+
+
+class TooDear(Exception):
+    """The time or the memory is used up."""
+
+
+class Shadow(Mode):
+    """Keeps a shadow of each storage while it lives.
+
+    Args:
+        context: where operators run.
+        limit_s: seconds after which no shadow is followed any more.
+        limit_bytes: that shadows may take.
+
+    Attributes:
+        steps: in the order in which they ran.
+        wrapped: integers that did.
+        is_whole: no limit was reached.
+    """
+
+    def __init__(self, context: OpContext, *, limit_s: float, limit_bytes: int) -> None:
+        super().__init__()
+        self._context = context
+        self._until, self._limit_bytes = time.perf_counter() + limit_s, limit_bytes
+        self._shades: dict[int, _Shade] = {}
+        self._n_bytes = 0
+        self.steps: list[Step] = []
+        self.wrapped: list[Wrapped] = []
+        self.is_whole = True
+
+    def restart(self) -> None:
+        """The replay begins anew."""
+        self._shades.clear()
+        self.steps, self.wrapped, self._n_bytes = [], [], 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not self.is_whole or not isinstance(func, torch._ops.OpOverload) or is_view(func):
+            return func(*args, **kwargs)
+        given = tensors_among(args, kwargs)
+        try:
+            out, twin = self._twice(func, args, kwargs, given)
+        except TooDear:
+            self.is_whole = False
+            self._shades.clear()
+            return func(*args, **kwargs)
+        if twin is not None:
+            self._compare(func, given, out, twin)
+        return out
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """Its shadow: float64, of the same shape."""
+        return self._shade(tensor).flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+
+    def _twice(self, func: Any, args: Any, kwargs: Any, given: Sequence[Tensor]) -> tuple[Any, Any]:
+        """What the operator gives, and what it gives for the shadows; None where nobody can tell."""
+        if time.perf_counter() > self._until:
+            raise TooDear
+        name = func.overloadpacket.__name__
+        is_plain = func.namespace == "aten" and all(type(t) in (Tensor, torch.nn.Parameter) for t in given)
+        is_taken = name in UNDEFINED or name.rstrip("_") in _STEPS or is_random(func)
+        if not is_plain or is_taken or any(t.is_complex() for t in given):
+            return self._alone(func, args, kwargs, given)
+        if any(t.dtype in _SHORT for t in given):
+            again = _replaced(args, self.of), {key: _replaced(each, self.of) for key, each in kwargs.items()}
+            if name in _HALF_TO_FLOAT:
+                again = (*again[0][:-1], False), again[1]
+        elif (
+            name in _WHOLE and any(t.dtype in _NARROW for t in given) and not any(t.is_floating_point() for t in given)
+        ):
+            out = func(*args, **kwargs)
+            self._look_for_wrap(func, args, kwargs, out)
+            return out, None
+        else:
+            return self._alone(func, args, kwargs, given)
+        writes = [t for t in given if t.dtype in _SHORT] if func._schema.is_mutable else []
+        out = func(*args, **kwargs)
+        if not any(t.dtype in _SHORT for t in tensors_among(out)):
+            return out, None
+        try:
+            return out, func(*again[0], **again[1])
+        except (RuntimeError, NotImplementedError, TypeError, IndexError):  # no kernel for float64
+            for tensor in (*tensors_among(out), *writes):
+                self._forget(tensor)
+            return out, None
+
+    def _alone(self, func: Any, args: Any, kwargs: Any, given: Sequence[Tensor]) -> tuple[Any, Any]:
+        """Not done again: what it writes counts as given."""
+        out = func(*args, **kwargs)
+        for tensor in tensors_among(out) + (list(given) if func._schema.is_mutable else []):
+            self._forget(tensor)
+        return out, None
+
+    def _look_for_wrap(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        if not isinstance(out, Tensor) or out.dtype not in _NARROW or func._schema.is_mutable:
+            return
+        wide = func(*_replaced(args, Tensor.long, _NARROW), **kwargs)
+        n_wrong = int((wide != out).sum())
+        if n_wrong:
+            self.wrapped.append(
+                Wrapped(
+                    op=str(func), place=self._context.place(str(func)), dtype=_name(out), n=out.numel(), n_wrong=n_wrong
+                )
+            )
+
+    def _compare(self, func: Any, given: Sequence[Tensor], out: Any, twin: Any) -> None:
+        before = [(shade.made_by, shade.error) for t in given if (shade := self._known(t)) is not None]
+        number = len(self.steps)
+        for one, other in zip(tensors_among(out), tensors_among(twin), strict=False):
+            if one.dtype not in _SHORT or one.shape != other.shape or not other.is_floating_point():
+                if one.is_floating_point():
+                    self._forget(one)
+                continue
+            shade = self._written(one, other)
+            shade.error, shade.made_by = _error(one, self.of(one)), number
+            if len(self.steps) == number:
+                place = self._context.place(str(func))
+                has_parameter = any(isinstance(t, torch.nn.Parameter) for t in given)
+                made_by, errors = [by for by, _ in before], [each for _, each in before]
+                step = Step(str(func), place, _name(one), shade.error, made_by, errors, one.numel(), has_parameter)
+                self.steps.append(step)
+
+    def _written(self, tensor: Tensor, twin: Tensor) -> _Shade:
+        """The shadow of a result, in its place in the shadow of its storage."""
+        shade = self._known(tensor) or self._new(tensor)
+        if twin.untyped_storage()._cdata != shade.flat.untyped_storage()._cdata:
+            shade.flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset()).copy_(twin)
+        return shade
+
+    def _known(self, tensor: Tensor) -> _Shade | None:
+        key = storage_key(tensor)
+        shade = self._shades.get(key)
+        if shade is not None and (shade.alive.expired() or _elements(tensor) != shade.flat.numel()):
+            self._drop(key)
+            return None
+        return shade
+
+    def _shade(self, tensor: Tensor) -> _Shade:
+        return self._known(tensor) or self._new(tensor)
+
+    def _new(self, tensor: Tensor) -> _Shade:
+        """Of a storage that nobody has written since we look: as it is."""
+        n = _elements(tensor)
+        self._n_bytes += 8 * n
+        if self._n_bytes > self._limit_bytes:
+            self._prune()
+        flat = tensor.detach().as_strided((n,), (1,), 0).to(torch.float64)
+        shade = self._shades[storage_key(tensor)] = _Shade(StorageWeakRef(tensor.untyped_storage()), flat)
+        return shade
+
+    def _prune(self) -> None:
+        for key in [key for key, shade in self._shades.items() if shade.alive.expired()]:
+            self._drop(key)
+        if self._n_bytes > self._limit_bytes:
+            raise TooDear
+
+    def _drop(self, key: int) -> None:
+        self._n_bytes -= 8 * self._shades.pop(key).flat.numel()
+
+    def _forget(self, tensor: Tensor) -> None:
+        if (key := storage_key(tensor)) in self._shades:
+            self._drop(key)
+
+    def finish(self) -> None:
+        """Bring all errors to the host: one transfer."""
+        numbers = [each for step in self.steps for each in (step.error, *step.before)]
+        held = [each for each in numbers if isinstance(each, Tensor)]
+        arrived = iter(to_host(held))
+        known = [next(arrived) if isinstance(each, Tensor) else float(each) for each in numbers]
+        place = 0
+        for step in self.steps:
+            n = len(step.before)
+            step.error, step.before = known[place], known[place + 1 : place + 1 + n]
+            place += 1 + n
+
+
+def _error(tensor: Tensor, shadow: Tensor) -> Tensor:
+    """L2 norm of the difference over that of the shadow, of what is in range: float32, a scalar."""
+    is_in = shadow.abs() < MASKED
+    zero = torch.zeros((), dtype=torch.float64, device=shadow.device)
+    apart = torch.where(is_in, tensor.detach().double() - shadow, zero).norm()
+    size = torch.where(is_in, shadow, zero).norm()
+    return (apart / (size + (apart == 0))).float()
+
+
+def _replaced(value: Any, fn: Any, dtypes: Sequence[torch.dtype] = _SHORT) -> Any:
+    """The same arguments with `fn` of each tensor of these formats; short formats asked for become float64."""
+    if isinstance(value, Tensor):
+        return fn(value) if value.dtype in dtypes else value
+    if isinstance(value, (list, tuple)):
+        return type(value)(_replaced(each, fn, dtypes) for each in value)
+    if isinstance(value, torch.dtype) and value in _SHORT:
+        return torch.float64
+    return value
+
+
+def _elements(tensor: Tensor) -> int:
+    return tensor.untyped_storage().nbytes() // tensor.element_size()
+
+
+def _name(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

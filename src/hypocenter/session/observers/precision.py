@@ -1,0 +1,126 @@
+"""The law of precision: what forward computes is what exact arithmetic gives, but for some rounding. For HC236.
+
+Rarely, the last micro-batch of a step is done again with a shadow in float64 behind every value
+(hypocenter.replay.shadow). Measured on 19 families of models of Transformers, in bfloat16 and float16, as weights or by
+autocast, fresh and trained: no result of more than a few elements is farther from its shadow than 0.034 of its norm.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import torch
+
+from hypocenter import schedule
+from hypocenter.config import Config
+from hypocenter.detect.law_rows import INEXACT, SITE, WRAPPED
+from hypocenter.nouns import Reading, replace
+from hypocenter.replay.impossible import ReplayImpossible
+from hypocenter.replay.shadow import Shadow, Step, Wrapped
+from hypocenter.session.observer import Context, Observer, Update
+from hypocenter.session.observers.optimizer_rows import number_row
+from hypocenter.session.without_hooks import without_hooks
+from hypocenter.tap.free_memory import free_bytes
+from hypocenter.tap.op_context import OpContext
+
+DUE = "8,64,512,4096,every=32768"
+FREE_S, SHARE = 1.0, 0.002  # that it may take: so much, or of the time since the first step
+MEMORY = 0.25  # of what is free
+ELEMENTS = 16  # of a result, at least: a loss of 0.01 is a difference of larger numbers
+TOLD = 0.05  # of the norm
+BEGAN = 0.02  # of that: what an operand is off, to be where it began
+_PICKS = frozenset(
+    {"gather", "index", "index_select", "masked_select", "nll_loss_forward", "nll_loss2d_forward", "take"}
+)
+
+
+class Precision(Observer):
+    """Writes a row for the operator from which on a result is far from what exact arithmetic gives."""
+
+    @classmethod
+    def is_wanted(cls, config: Config) -> bool:
+        """Not where nothing is to be done again."""
+        return config.audit != "never"
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._is_due = schedule.parse(DUE)
+        self._began = time.perf_counter()
+        self._told: set[str] = set()
+
+    def before_update(self, update: Update) -> None:
+        """The parameters are still those that the step started from."""
+        if not self._is_due(update.step) or not update.microbatches or not update.check.is_finite:
+            return
+        if self.context.rank()[0] != 0:
+            return  # the others run the same code
+        microbatch, parameters = update.microbatches[-1], [p for p in update.parameters if p.requires_grad]
+        limit_s = max(FREE_S, SHARE * (time.perf_counter() - self._began))
+        limit_bytes = int(MEMORY * free_bytes(parameters[0].device)) if parameters else 0
+        context = OpContext(self.context.names.module_name)
+        shadow = Shadow(context, limit_s=limit_s, limit_bytes=limit_bytes)
+        try:
+            with torch.enable_grad(), without_hooks(parameters):
+                self.context.replayer.run(
+                    microbatch, parameters, mode=shadow, context=context, must_leave_no_trace=True
+                )
+        except (ReplayImpossible, torch.OutOfMemoryError):
+            return
+        with torch.no_grad():
+            shadow.finish()
+        self._tell(shadow, update.step)
+
+    def _tell(self, shadow: Shadow, step: int) -> None:
+        found = first_inexact(shadow.steps)
+        if found is not None:
+            self._add(_inexact(shadow.steps, found), step)
+        for wrapped in shadow.wrapped[:1]:
+            self._add(_wrapped(wrapped), step)
+
+    def _add(self, row: Reading, step: int) -> None:
+        key = f"{row.port} {row.site} {row.op} {row.source}"
+        if key not in self._told:
+            self._told.add(key)
+            self.rows.append(replace(row, step=step, order=self.context.clock.next_order()))
+
+
+def first_inexact(steps: Sequence[Step]) -> int | None:
+    """The number of the first operator of forward whose result is far off, of operands that are not.
+
+    What comes after the last use of a parameter is left out: a loss may be a small difference of large numbers. So is
+    what only picks elements.
+    """
+    end = max((i for i, s in enumerate(steps) if s.has_parameter and s.place.phase == "forward"), default=0)
+    for number, each in enumerate(steps[:end]):
+        is_far = each.error >= TOLD and max(each.before, default=0.0) < TOLD
+        is_of_forward = each.place.phase == "forward" and not each.place.recompute
+        if is_far and is_of_forward and each.n >= ELEMENTS and each.op.split(".")[1] not in _PICKS:
+            return number
+    return None
+
+
+def origin_of(steps: Sequence[Step], number: int) -> int:
+    """Where its error began: each time the operand that is off most, while that explains it."""
+    while True:
+        each = steps[number]
+        pairs = [(error, made) for error, made in zip(each.before, each.made_by, strict=True) if made >= 0]
+        error, made = max(pairs, default=(0.0, -1))
+        if made < 0 or made >= number or error < BEGAN * min(each.error, TOLD):
+            return number
+        number = made
+
+
+def _inexact(steps: Sequence[Step], number: int) -> Reading:
+    """What HC236 reads: see hypocenter.detect.law_rows."""
+    each, origin = steps[number], steps[origin_of(steps, number)]
+    row = number_row(each.place.site or SITE, INEXACT, 0, 0, each.error, dtype=each.dtype, module=origin.op)
+    source = origin.place.source() if origin is not each else None
+    where = (f"{source.file}:{source.line}",) if source is not None else ()
+    names = (f"{max(each.before, default=0.0):.3g}", origin.dtype, *where)
+    return replace(row, op=each.op, source=each.place.source(), names=names)
+
+
+def _wrapped(wrapped: Wrapped) -> Reading:
+    row = number_row(wrapped.place.site or SITE, WRAPPED, 0, 0, wrapped.n_wrong, dtype=wrapped.dtype, call=wrapped.n)
+    return replace(row, op=wrapped.op, source=wrapped.place.source())
