@@ -150,6 +150,24 @@ def test_unmarked_replicas_that_began_equal() -> None:
     assert (finding.code, finding.site, finding.step) == ("HC302", "embed.weight", 10)
 
 
+def test_unmarked_parameters_that_share_their_gradients_are_replicas_whatever_they_began_with() -> None:
+    names = NAMES[:3]
+    steps = {s: changed(healthy(s, 2, ""), 1, PARAM, other, names) for s in (0, 10)}
+
+    (finding,) = run(steps, {})
+
+    assert (finding.code, finding.cause, finding.step) == ("HC301", "init-mismatch", 0)
+
+
+def test_unmarked_shards_have_gradients_of_their_own() -> None:
+    steps = {}
+    for step in (0, 10):
+        rows = changed(healthy(step, 2, ""), 1, PARAM, other)
+        steps[step] = changed(rows, 1, GRAD, lambda r: gradient(r.step, r.site, vector(r.site, 100 + r.step), ""))
+
+    assert run(steps, {}) == []
+
+
 def test_unmarked_vectors_alone_are_no_evidence_of_replicas() -> None:
     """Norms and biases begin as ones and zeros on every rank, whatever they are."""
     steps = {0: healthy(0, 2, ""), 10: changed(healthy(10, 2, ""), 1, PARAM, other)}

@@ -72,6 +72,9 @@ class ReplicaTrack:
     occasions: dict[str, list[Occasion]] = field(default_factory=dict[str, list[Occasion]])
     typed: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
     began: dict[str, int] | None = None  # where no wrapper tells the groups: digests that all ranks began with
+    shared: set[str] = field(default_factory=set[str])  # there: parameters with the same gradient on all ranks so far
+    apart: list[Occasion] | None = None  # there: what differed at the first comparison
+    is_apart: bool = False  # there: what shares its gradient began with other values
     clips: dict[str, list[Spread]] = field(default_factory=dict[str, list[Spread]])
     n_rewritten: dict[int, int] = field(default_factory=dict[int, int])  # by rank, where it is not 0
     ruined_from: int | None = None  # first step whose gradients were not finite and that was not skipped
@@ -133,11 +136,16 @@ def _feed(known: ReplicaTrack, panel: Panel) -> None:
 
 
 def _learn(known: ReplicaTrack, panel: Panel, rows: pa.Table) -> None:
-    """Of a job that averages by hand nothing tells what is a replica but this: it began equal, moved, and is equal."""
+    """Of a job that averages by hand nothing tells what is a replica but this: it began equal, moved, and is equal.
+
+    Or it began otherwise on each rank, and is given one and the same gradient on all.
+    """
     import pyarrow.compute as pc
 
     _note_facts(known, panel)
     everybody = [panel.ranks]
+    if _began_apart(known, panel, rows):
+        return
     values = rows.filter(pc.and_(pc.equal(rows["port"], PARAM), pc.equal(rows["call"], 0)))
     if "dp" not in known.typed:
         if not values.num_rows:
@@ -154,6 +162,31 @@ def _learn(known: ReplicaTrack, panel: Panel, rows: pa.Table) -> None:
         known.typed["dp"] = moved
     compared = compare(rows, everybody, expected_equal(rows, "dp", known.typed["dp"]))
     known.occasions.setdefault("dp", []).extend(_occasions(panel, compared))
+
+
+def _began_apart(known: ReplicaTrack, panel: Panel, rows: pa.Table) -> bool:
+    """Whether most parameters share their gradient over all ranks, and began with other values all the same."""
+    import pyarrow.compute as pc
+
+    everybody = [panel.ranks]
+    grads = rows.filter(pc.and_(pc.equal(rows["port"], GRAD), pc.greater(rows["sumsq"], 0.0)))
+    if known.is_apart or len(panel.ranks) < 2 or not grads.num_rows:
+        return False
+    compared = compare(grads, everybody)
+    shared = {compared.sites[compared.site[e]] for e in np.flatnonzero(~compared.differs)}
+    of_all = {compared.sites[i] for i in compared.site}
+    values = rows.filter(pc.and_(pc.equal(rows["port"], PARAM), pc.equal(rows["call"], 0)))
+    if known.apart is None:
+        known.shared, known.apart = shared, _occasions(panel, compare(values, everybody))
+        return False
+    known.shared &= shared
+    apart = [o for o in known.apart if 2 * o.n_differ > o.n and o.n > 1]
+    if not apart or 2 * len(known.shared) <= len(of_all):
+        return False
+    known.is_apart = True
+    known.typed["dp"] = frozenset(known.shared)
+    known.occasions["dp"] = apart
+    return True
 
 
 def _may_type(rows: pa.Table, axis: str) -> bool:

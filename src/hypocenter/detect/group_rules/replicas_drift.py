@@ -91,7 +91,12 @@ def _why(verdict: Verdict) -> Iterator[str]:
     first = verdict.differences[0]
     yield f"{who(first.ranks, first.odd)} ({when_words(verdict.since, verdict.first.step)})"
     if verdict.is_learned:
-        yield "no wrapper tells what is a replica: they began equal, moved, and were equal again"
+        had = (
+            "all ranks use the same gradients"
+            if verdict.reason == "start"
+            else "they began equal, moved, and were equal again"
+        )
+        yield f"no wrapper tells what is a replica: {had}"
     if first.largest is not None and not first.odd:
         yield f"the norm on rank {first.largest} is more than ten times that of the others"
     if first.change is not None:
