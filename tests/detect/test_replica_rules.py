@@ -168,6 +168,30 @@ def test_unmarked_shards_have_gradients_of_their_own() -> None:
     assert run(steps, {}) == []
 
 
+def left_out(names: list[str], least: float) -> dict[int, Rows]:
+    """All begin alike, with values from `least` to 0; then these go apart."""
+    first = healthy(0, 2, "")
+    for rank in first:
+        first = changed(first, rank, PARAM, lambda r: replace(r, summary=Summary(n=r.summary.n, min=least, max=0.0)))
+    return {0: first, **{s: changed(healthy(s, 2, ""), 1, PARAM, other, names) for s in (10, 20)}}
+
+
+def test_an_unmarked_parameter_that_is_left_out_beside_another_of_its_module() -> None:
+    (finding,) = run(left_out(["norm.bias"], -1.0), {})
+
+    assert (finding.code, finding.cause, finding.site) == ("HC301", "missing-gradient-sync", "norm.bias")
+
+
+def test_an_unmarked_parameter_that_began_as_zeros_everywhere() -> None:
+    """A part of one that is cut over the ranks, as of LoRA."""
+    assert run(left_out(["norm.bias"], 0.0), {}) == []
+
+
+def test_an_unmarked_module_of_each_rank_is_meant_so() -> None:
+    """An expert, which began alike everywhere."""
+    assert run(left_out(["norm.bias", "norm.weight"], -1.0), {}) == []
+
+
 def test_unmarked_vectors_alone_are_no_evidence_of_replicas() -> None:
     """Norms and biases begin as ones and zeros on every rank, whatever they are."""
     steps = {0: healthy(0, 2, ""), 10: changed(healthy(10, 2, ""), 1, PARAM, other)}

@@ -74,6 +74,9 @@ class ReplicaTrack:
     began: dict[str, int] | None = None  # where no wrapper tells the groups: digests that all ranks began with
     shared: set[str] = field(default_factory=set[str])  # there: parameters with the same gradient on all ranks so far
     apart: list[Occasion] | None = None  # there: what differed at the first comparison
+    varied: frozenset[str] = frozenset()  # there: parameters that began as more than a constant
+    parted: list[tuple[int, str, str]] = field(default_factory=list[tuple[int, str, str]])  # there: step at which one
+    # that began equal is so no longer, its name, and that of a parameter of the same module that is a replica
     is_apart: bool = False  # there: what shares its gradient began with other values
     clips: dict[str, list[Spread]] = field(default_factory=dict[str, list[Spread]])
     n_rewritten: dict[int, int] = field(default_factory=dict[int, int])  # by rank, where it is not 0
@@ -155,11 +158,18 @@ def _learn(known: ReplicaTrack, panel: Panel, rows: pa.Table) -> None:
         now = {compared.sites[compared.site[e]]: compared.members(int(e))[0].digest for e in equal}
         if known.began is None:
             known.began = now
+            varied = values.filter(pc.fill_null(pc.less(values["min"], values["max"]), fill_value=False))
+            known.varied = frozenset(varied["site"].to_pylist())
             return
         moved = frozenset(name for name, d in now.items() if known.began.get(name, d) != d)
         if not moved:
             return
         known.typed["dp"] = moved
+        siblings = {name.rpartition(".")[0]: name for name in sorted(moved) if "." in name}
+        differing = {compared.sites[compared.site[e]] for e in np.flatnonzero(compared.differs)}
+        for name in sorted(differing & known.began.keys() & known.varied):
+            if (beside := siblings.get(name.rpartition(".")[0])) is not None:
+                known.parted.append((panel.step, name, beside))
     compared = compare(rows, everybody, expected_equal(rows, "dp", known.typed["dp"]))
     known.occasions.setdefault("dp", []).extend(_occasions(panel, compared))
 

@@ -26,11 +26,12 @@ When it is wrong
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from hypocenter.detect.group_engine import group_rule
 from hypocenter.detect.panel import Panel
 from hypocenter.detect.rank_words import ranks_text, when_words, who
+from hypocenter.detect.replica_track import is_last, track
 from hypocenter.detect.replica_verdicts import Verdict, verdicts
 from hypocenter.nouns import Finding, Remedy, Severity
 
@@ -41,6 +42,25 @@ def check(panel: Panel) -> Iterator[Finding]:
     for verdict in verdicts(panel):
         if verdict.reason in ("start", "flip", "split", "rounding") and verdict.differences:
             yield _finding(verdict)
+    known = track(panel)
+    if is_last(panel) and known.parted and not known.is_averaged(panel.ranks):
+        yield _parted(panel, known.parted)
+
+
+def _parted(panel: Panel, parted: Sequence[tuple[int, str, str]]) -> Finding:
+    """No wrapper tells that they are replicas; but the rest of their modules is."""
+    step, name, beside = parted[0]
+    others = [each for _, each, _ in parted[1:]]
+    why = [f"{beside} is equal on all ranks after its updates, {name} was so before the first and is not any more"]
+    if others:
+        why.append(f"the same for {len(others)} more: {', '.join(others[:3])}{' ...' if len(others) > 3 else ''}")
+    return Finding(
+        code="HC301", kind="desync", severity="warning", title=f"{name} is not shared by the ranks, as its module is",
+        step=max(0, step - 1), rank=panel.ranks[0], phase="param", site=name, port="replica", param=name,
+        cause="missing-gradient-sync", confidence="likely", why=tuple(why),
+        then=("each rank trains its own",),
+        remedy=Remedy(action="reduce-gradient", targets=(name,), text="add its gradient up over the ranks as well"),
+    )  # fmt: skip
 
 
 def _finding(verdict: Verdict) -> Finding:

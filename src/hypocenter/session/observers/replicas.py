@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from hypocenter.detect.replica_rows import AFTER, BEFORE, GRAD, PARAM, REWRITTEN, STATE_PREFIX, UNWRAPPED
-from hypocenter.nouns import Phase, Reading, Summary
+from hypocenter.nouns import Phase, Reading, Summary, replace
 from hypocenter.schedule import parse
 from hypocenter.session.check import scalar_reading
 from hypocenter.session.observer import Context, Observer, Update
+from hypocenter.session.observers.sampled import sample
 from hypocenter.summary.reducers.torch_small_sketch import small_sketches
 from hypocenter.tap.digest import digests, to_host, to_host_with
 from hypocenter.tap.gradients import local
@@ -92,11 +93,15 @@ class Replicas(Observer):
         is_scheduled = self._is_scheduled(update.step)  # else gradients are looked at by laws, which know more of them
         pairs = [(known[id(p)], g) for p, g in update.gradients if is_scheduled and id(p) in known]
         gradients, n_changed = [g for _, g in pairs], None if self._witness is None else self._witness.n_changed
-        found, sketches = to_host_with(
-            [*digests([h.parameter for h in all_held]), *digests(gradients), n_changed], small_sketches(gradients)
+        at_first = [] if self._known else [_extremes(h.parameter) for h in all_held]
+        found, vectors = to_host_with(
+            [*digests([h.parameter for h in all_held]), *digests(gradients), n_changed],
+            [*small_sketches(gradients), *at_first],
         )
-        self.rows += self._parameter_rows(all_held, found[: len(all_held)], update.step, BEFORE)
-        self.rows += self._gradient_rows(pairs, found[len(all_held) : -1], sketches, update)
+        rows = self._parameter_rows(all_held, found[: len(all_held)], update.step, BEFORE)
+        extremes = {h.name: pair for h, pair in zip(all_held, vectors[len(gradients) :], strict=bool(at_first))}
+        self.rows += [_with_extremes(row, extremes.get(row.site)) for row in rows]
+        self.rows += self._gradient_rows(pairs, found[len(all_held) : -1], vectors[: len(gradients)], update)
         self.rows += self._facts(held, update, found[-1] or 0)
 
     def _is_due(self, step: int) -> bool:
@@ -235,6 +240,20 @@ class Replicas(Observer):
             n_outside = sum(id(h.parameter) not in synchronised for h in held)
             rows.append(scalar_reading(UNWRAPPED, "param", float(n_outside), step, order()))
         return rows
+
+
+def _extremes(parameter: Tensor) -> Tensor | None:
+    """Smallest and largest of a sample, float32: whether what ranks have in common is more than a constant."""
+    values = sample(parameter.detach())
+    if values is None or not values.numel() or not values.is_floating_point() or values.device.type == "meta":
+        return None
+    return torch.stack(torch.aminmax(values)).float()
+
+
+def _with_extremes(row: Reading, pair: tuple[float, ...] | None) -> Reading:
+    if pair is None:
+        return row
+    return replace(row, summary=replace(row.summary, min=pair[0], max=pair[1]))
 
 
 class _Witness:
