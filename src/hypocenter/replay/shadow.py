@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils.flop_counter import flop_registry
 
 from hypocenter.tap.dispatch import Mode, is_random, is_view
 from hypocenter.tap.gradients import to_host
@@ -28,6 +29,8 @@ from hypocenter.tap.op_tensors import storage_key, tensors_among
 from hypocenter.tap.storages import UNDEFINED
 
 MASKED = 1e30  # what is larger in magnitude stands for infinity in a mask; it takes no part in a comparison
+FLOPS = 5e9  # of one operator: the result of a larger one counts as given. Many devices are slow in float64
+_NOT_YET = object()
 _SHORT = (torch.float16, torch.bfloat16, torch.float32)
 _STEPS = frozenset({"round", "floor", "ceil", "trunc", "sign", "sgn", "fix", "frac"})
 _WHOLE = frozenset({"add", "sub", "rsub", "mul", "sum", "cumsum", "prod", "cumprod", "neg", "pow", "square", "abs"})
@@ -44,7 +47,6 @@ class Step:
         made_by: numbers of the steps that made its operands.
         before: their errors.
         n: elements of the result.
-        has_parameter: a parameter is among its operands.
     """
 
     op: str
@@ -54,10 +56,9 @@ class Step:
     made_by: list[int]
     before: list[Any]
     n: int
-    has_parameter: bool
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Wrapped:
     """An operator on integers whose result is not what whole numbers give."""
 
@@ -93,6 +94,7 @@ class Shadow(Mode):
     Attributes:
         steps: in the order in which they ran.
         wrapped: integers that did.
+        n_of_model: how many steps came before the last use of a parameter in forward.
         is_whole: no limit was reached.
     """
 
@@ -104,12 +106,13 @@ class Shadow(Mode):
         self._n_bytes = 0
         self.steps: list[Step] = []
         self.wrapped: list[Wrapped] = []
+        self.n_of_model = 0
         self.is_whole = True
 
     def restart(self) -> None:
         """The replay begins anew."""
         self._shades.clear()
-        self.steps, self.wrapped, self._n_bytes = [], [], 0
+        self.steps, self.wrapped, self._n_bytes, self.n_of_model = [], [], 0, 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -124,6 +127,8 @@ class Shadow(Mode):
             return func(*args, **kwargs)
         if twin is not None:
             self._compare(func, given, out, twin)
+        if any(isinstance(t, torch.nn.Parameter) for t in given) and self._context.place(str(func)).phase == "forward":
+            self.n_of_model = len(self.steps)
         return out
 
     def of(self, tensor: Tensor) -> Tensor:
@@ -139,6 +144,14 @@ class Shadow(Mode):
         is_taken = name in UNDEFINED or name.rstrip("_") in _STEPS or is_random(func)
         if not is_plain or is_taken or any(t.is_complex() for t in given):
             return self._alone(func, args, kwargs, given)
+        if func.overloadpacket in flop_registry:
+            out = func(*args, **kwargs)
+            if not flop_registry[func.overloadpacket](*args, **kwargs, out_val=out) <= FLOPS:
+                for tensor in tensors_among(out):
+                    self._forget(tensor)
+                return out, None
+        else:
+            out = _NOT_YET
         if any(t.dtype in _SHORT for t in given):
             again = _replaced(args, self.of), {key: _replaced(each, self.of) for key, each in kwargs.items()}
             if name in _HALF_TO_FLOAT:
@@ -152,7 +165,7 @@ class Shadow(Mode):
         else:
             return self._alone(func, args, kwargs, given)
         writes = [t for t in given if t.dtype in _SHORT] if func._schema.is_mutable else []
-        out = func(*args, **kwargs)
+        out = func(*args, **kwargs) if out is _NOT_YET else out
         if not any(t.dtype in _SHORT for t in tensors_among(out)):
             return out, None
         try:
@@ -175,11 +188,8 @@ class Shadow(Mode):
         wide = func(*_replaced(args, Tensor.long, _NARROW), **kwargs)
         n_wrong = int((wide != out).sum())
         if n_wrong:
-            self.wrapped.append(
-                Wrapped(
-                    op=str(func), place=self._context.place(str(func)), dtype=_name(out), n=out.numel(), n_wrong=n_wrong
-                )
-            )
+            place = self._context.place(str(func))
+            self.wrapped.append(Wrapped(str(func), place, _name(out), n=out.numel(), n_wrong=n_wrong))
 
     def _compare(self, func: Any, given: Sequence[Tensor], out: Any, twin: Any) -> None:
         before = [(shade.made_by, shade.error) for t in given if (shade := self._known(t)) is not None]
@@ -193,10 +203,8 @@ class Shadow(Mode):
             shade.error, shade.made_by = _error(one, self.of(one)), number
             if len(self.steps) == number:
                 place = self._context.place(str(func))
-                has_parameter = any(isinstance(t, torch.nn.Parameter) for t in given)
                 made_by, errors = [by for by, _ in before], [each for _, each in before]
-                step = Step(str(func), place, _name(one), shade.error, made_by, errors, one.numel(), has_parameter)
-                self.steps.append(step)
+                self.steps.append(Step(str(func), place, _name(one), shade.error, made_by, errors, one.numel()))
 
     def _written(self, tensor: Tensor, twin: Tensor) -> _Shade:
         """The shadow of a result, in its place in the shadow of its storage."""

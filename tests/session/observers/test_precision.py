@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -30,8 +31,8 @@ class Turned(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         query, key, value = self.qkv(self.embed(tokens)).chunk(3, -1)
-        turned = [self.turn(each)[:, None] for each in (query, key)]
-        mixed = functional.scaled_dot_product_attention(*turned, value[:, None], is_causal=True)
+        query, key = self.turn(query)[:, None], self.turn(key)[:, None]
+        mixed = functional.scaled_dot_product_attention(query, key, value[:, None], is_causal=True)
         return self.out(mixed[:, 0])
 
     def turn(self, x: Tensor) -> Tensor:
@@ -169,15 +170,29 @@ def test_a_norm_is_rounding_of_what_bfloat16_gives_it_far_from_zero(tmp_path: Pa
     assert [each.code for each in found] == ["HC236"]
 
 
-SMALL = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
-T5 = {"vocab_size": 50, "d_model": 32, "d_ff": 64, "num_layers": 2, "num_heads": 2, "d_kv": 16}
-REAL = {
+SMALL: dict[str, Any] = {
+    "vocab_size": 50,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+}
+T5: dict[str, Any] = {
+    "vocab_size": 50,
+    "d_model": 32,
+    "d_ff": 64,
+    "num_layers": 2,
+    "num_heads": 2,
+    "d_kv": 16,
+    "decoder_start_token_id": 0,
+}
+REAL: dict[str, Callable[[], Any]] = {
     "llama": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL)),
     "mixtral": lambda: transformers.MixtralForCausalLM(
         transformers.MixtralConfig(**SMALL, num_key_value_heads=2, num_local_experts=4)
     ),
     "bert": lambda: transformers.BertForMaskedLM(transformers.BertConfig(**SMALL)),
-    "t5": lambda: transformers.T5ForConditionalGeneration(transformers.T5Config(**T5, decoder_start_token_id=0)),
+    "t5": lambda: transformers.T5ForConditionalGeneration(transformers.T5Config(**T5)),
 }
 
 

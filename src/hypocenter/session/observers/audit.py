@@ -256,7 +256,9 @@ class Audit(Observer[ContextT]):
         thrown = n_thrown(columns, np.concatenate([target for _, target in pairs]))
         if thrown == 0:
             self._thrown_away.all_count(update)
-        elif thrown == self._n_more or (thrown and not self._n_more):  # always so many, if they are no more than usual
+        elif thrown is not None and (
+            not self._n_more or thrown == self._n_more
+        ):  # always so many, if they are no more than usual
             self._is_throwing = self._is_throwing or not self._n_more
             norm = norm_of(columns, thrown, self._norm_before_clip(update))
             is_of_samples = any(math.prod(parameter.shape) > ELEMENTS for parameter in balance.parameters)

@@ -72,7 +72,7 @@ class Precision(Observer):
         self._tell(shadow, update.step)
 
     def _tell(self, shadow: Shadow, step: int) -> None:
-        found = first_inexact(shadow.steps)
+        found = first_inexact(shadow.steps[: shadow.n_of_model])
         if found is not None:
             self._add(_inexact(shadow.steps, found), step)
         for wrapped in shadow.wrapped[:1]:
@@ -88,11 +88,12 @@ class Precision(Observer):
 def first_inexact(steps: Sequence[Step]) -> int | None:
     """The number of the first operator of forward whose result is far off, of operands that are not.
 
-    What comes after the last use of a parameter is left out: a loss may be a small difference of large numbers. So is
-    what only picks elements.
+    What only picks elements is left out.
+
+    Args:
+        steps: up to the last use of a parameter: a loss may be a small difference of large numbers.
     """
-    end = max((i for i, s in enumerate(steps) if s.has_parameter and s.place.phase == "forward"), default=0)
-    for number, each in enumerate(steps[:end]):
+    for number, each in enumerate(steps):
         is_far = each.error >= TOLD and max(each.before, default=0.0) < TOLD
         is_of_forward = each.place.phase == "forward" and not each.place.recompute
         if is_far and is_of_forward and each.n >= ELEMENTS and each.op.split(".")[1] not in _PICKS:

@@ -176,10 +176,12 @@ class Use(Observer[Observed]):
         if not outside or framework.has_copies(list(held.values())):
             return  # the optimizer holds copies of its own
         siblings = {name.rpartition(".")[0]: name for name in inside if "." in name}
-        strangers = self._strangers(update, held, {id(p) for _, p in trainable})
+        strangers, masters = self._strangers(update, held, {id(p) for _, p in trainable})
         is_part = len(inside) < len(outside)  # a small part is trained on purpose
         for name, parameter in outside:
             form = _form(parameter)
+            if form[0] in masters:
+                continue
             beside = name if name in self._names else STRANGER if strangers[form] > 0 else ""
             strangers[form] -= 1
             step = None if is_part and not beside else self._since(parameter, update.step)
@@ -189,11 +191,17 @@ class Use(Observer[Observed]):
                 row = number_row(name, NOT_STEPPED, update.step, order, n_steps, module=beside, call=len(outside))
                 self.rows.append(row)
 
-    def _strangers(self, update: Update, held: dict[int, Any], known: set[int]) -> Counter[tuple[Any, ...]]:
-        """Tensors without a gradient that an optimizer holds and no model has, by shape and format."""
+    def _strangers(
+        self, update: Update, held: dict[int, Any], known: set[int]
+    ) -> tuple[Counter[tuple[Any, ...]], set[tuple[int, ...]]]:
+        """Tensors without a gradient that an optimizer holds and no model has, by shape and format.
+
+        And the shapes of those that have one: copies that are updated in the place of a parameter.
+        """
         others = [p for key, p in held.items() if key not in known]
         having = set(map(id, self.context.framework.with_gradients(update, others)))
-        return Counter(_form(p) for p in others if id(p) not in having)
+        masters = {tuple(p.shape) for p in others if id(p) in having}
+        return Counter(_form(p) for p in others if id(p) not in having), masters
 
     def _since(self, parameter: Any, step: int) -> int | None:
         """The step at which it was first seen outside, once it is seen there again and has not moved."""
