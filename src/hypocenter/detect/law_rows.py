@@ -10,6 +10,8 @@ balance writes none but the first.
                                           steps ago that was. `source`: the line that wrote to it, where one was seen
     site `group[N].<option>`, port `changed`, module `option`: an option of an optimizer's group, as it is now; `op`: as
                                           the update before had it; `call` as above
+    site <parameter>, port `changed`, module `state`: the first parameter of an optimizer that begins without state,
+                                          although another one with state has updated it for long; n: its parameters
     site `laws`, port `changed`           of all tensors of that kind (`module`) that were looked at: n, sum of them
                                           changed
     site <parameter>, port `unbalanced`   what the optimizer is about to use, by what the micro-batches give when they
@@ -85,7 +87,7 @@ NOT_BY_RULE = "not_by_rule"
 SKETCH = 16  # numbers
 BETWEEN, GRADIENT, UPDATE = "between", "gradient", "update"  # laws
 MISSING, FACTOR, STEP_BEFORE, MICROBATCH, OTHER = "missing", "factor", "the step before", "a micro-batch", "other"
-OPTION = "option"
+OPTION, STATE = "option", "state"
 INEXACT, WRAPPED = "inexact", "wrapped"
 CLIPPED_IN_VAIN, CLIPPED_IN_PART = "clipped_in_vain", "clipped_in_part"
 IN_EVALUATION, RETURNED = "in_evaluation", "returned"

@@ -160,3 +160,20 @@ def test_what_is_wrong_from_the_start_is_named(name: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("name", HEALTHY)
 def test_what_is_meant_so_is_not(name: str, tmp_path: Path) -> None:
     assert warnings(HEALTHY[name], tmp_path) == []
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_a_new_optimizer_without_the_state_of_the_old_one_is_a_note(is_loaded: bool, tmp_path: Path) -> None:
+    def job() -> None:
+        model = Net()
+        first, second = adam(model), adam(model)
+        trained(model, first)
+        if is_loaded:
+            second.load_state_dict(first.state_dict())
+        trained(model, second)
+
+    warned = warnings(job, tmp_path)
+
+    assert warned == []
+    noted = {(each.code, each.title) for each in findings(tmp_path)}
+    assert noted == (set() if is_loaded else {("HC231", "the optimizer's state begins anew")})

@@ -18,7 +18,8 @@ What to do
 When it is wrong
     The bits are certain, the intention is not. When a line of the program was seen that writes to the parameter, when
     all parameters change at once (a checkpoint is loaded, averages are swapped in), or the same state of all, it is a
-    note; so is an option that changes and then stays.
+    note; so is an option that changes and then stays, and a new optimizer without state for parameters that another one
+    with state has updated for eight updates or more: a resume that loads weights alone, or a new stage of training.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hypocenter.detect.engine import rule
-from hypocenter.detect.law_rows import CHANGED, GONE, OPTION, SITE
+from hypocenter.detect.law_rows import CHANGED, GONE, OPTION, SITE, STATE
 from hypocenter.detect.update_rows import share
 from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding, Reading
@@ -39,7 +40,8 @@ def check(window: Window) -> Iterator[Finding]:
     """Fire once a step, for all that has changed."""
     rows = [row for row in window.by_phase["optimizer"] if row.port == CHANGED]
     yield from (_of_option(window, row) for row in rows if row.module == OPTION)
-    changed = [row for row in rows if row.site != SITE and row.module != OPTION]
+    yield from (_of_state(window, row) for row in rows if row.module == STATE)
+    changed = [row for row in rows if row.site != SITE and row.module not in (OPTION, STATE)]
     if not changed:
         return
     first = changed[0]
@@ -66,6 +68,17 @@ def check(window: Window) -> Iterator[Finding]:
         then=("training goes on from values that no update made",),
         confidence="proven",
     )
+
+
+def _of_state(window: Window, row: Reading) -> Finding:
+    """A stage of training may begin so on purpose."""
+    return Finding(
+        code="HC231", kind="desync", severity="note", step=row.step, rank=window.rank, phase="optimizer",
+        title="the optimizer's state begins anew", site=row.site, port=STATE, param=row.site, cause="program-error",
+        confidence="proven",
+        why=(f"this optimizer has no state for its {row.summary.n} parameters, which another one had updated before",),
+        then=("averages of gradients and bias corrections begin at zero",),
+    )  # fmt: skip
 
 
 def _of_option(window: Window, row: Reading) -> Finding:

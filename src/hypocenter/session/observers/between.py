@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hypocenter import schedule
-from hypocenter.detect.law_rows import BALANCED, BETWEEN, CHANGED, GONE, OPTION, SITE
+from hypocenter.detect.law_rows import BALANCED, BETWEEN, CHANGED, GONE, OPTION, SITE, STATE
 from hypocenter.formats import FORMATS
 from hypocenter.nouns import Reading, replace
 from hypocenter.session.events import Observed, Observer, Update
@@ -29,6 +29,7 @@ from hypocenter.tap.source import source_of
 ELEMENTS = 256  # of a tensor
 PARAMETERS = 32  # in one step that is not audited
 STAYS, FOLLOWED = 2, 4  # pairs of updates
+LONG = 8  # updates
 ROUNDINGS, FEW_ROUNDINGS = 32, 2  # of the largest of a tensor, in its format, or in a format of 16 bits: no write
 
 _Key = tuple[int, str]  # id of a parameter, and "value" or the name of its state
@@ -73,6 +74,7 @@ class Between(Observer[Observed]):
         self._audits = context.audits
         self._kept: dict[int, _Kept] = {}  # by id of the optimizer: not every one has a hash
         self._tracks: dict[_Key, _Track] = {}
+        self._long_held: set[int] = set()  # ids of the first parameters of optimizers with state, after LONG updates
 
     def after_update(self, update: Update) -> None:
         """Keep what it left."""
@@ -84,6 +86,8 @@ class Between(Observer[Observed]):
             return
         kept = self._of(optimizer)
         kept.n_updates += 1
+        if kept.n_updates == LONG and self._has_state(optimizer, update):
+            self._long_held.add(id(update.parameters[0]))
         kept.options = self.context.framework.settings(optimizer)
         kept.values, kept.is_one = {}, False
         chosen = self._chosen(optimizer, kept.n_updates, update.step + 1)
@@ -142,6 +146,8 @@ class Between(Observer[Observed]):
         if optimizer is None:
             return
         kept = self._of(optimizer)
+        if kept.n_updates == 0:
+            self._look_for_new_state(optimizer, update)
         if kept.options:
             self._look_at_options(kept, self.context.framework.settings(optimizer), update.step)
         if not kept.values or not update.check.is_finite:
@@ -167,6 +173,17 @@ class Between(Observer[Observed]):
         if self._audits.is_due(update.step):
             balanced = len(alive), len(alive) - changed
             self.rows.append(count_row(SITE, BALANCED, update.step, order(), balanced, module=BETWEEN))
+
+    def _has_state(self, optimizer: Any, update: Update) -> bool:
+        return bool(update.parameters) and bool(self.context.framework.state_of(optimizer, update.parameters[0]))
+
+    def _look_for_new_state(self, optimizer: Any, update: Update) -> None:
+        """An optimizer that begins with nothing, although another one has updated its parameters for long."""
+        first = update.parameters[0] if update.parameters else None
+        if id(first) in self._long_held and not self._has_state(optimizer, update):
+            order, n = self.context.clock.next_order(), len(update.parameters)
+            row = count_row(self.context.label(first), CHANGED, update.step, order, (n, n), module=STATE)
+            self.rows.append(replace(row, op=GONE))
 
     def _look_at_options(self, kept: _Kept, now: list[dict[str, float]], step: int) -> None:
         row: Reading | None = None
