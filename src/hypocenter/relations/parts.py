@@ -1,0 +1,126 @@
+"""Which parts of a tensor belong to which sample and place, and how far the parts that must stay have moved.
+
+Nothing tells how a tensor is laid out. Each layout that its shape allows is tried: a part has moved only where it has
+in all of them. A tensor whose shape allows none is not judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Parts(Protocol):
+    """Which parts must stay."""
+
+    def moved(self, before: Tensor, now: Tensor) -> float | None:
+        """How far the part that moved most has moved, relative to the usual size of one; None: cannot tell."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Samples.
+
+    Attributes:
+        stays: of each sample, whether it must stay: [n], bool.
+    """
+
+    stays: Tensor
+
+    def moved(self, before: Tensor, now: Tensor) -> float | None:
+        """Over all layouts in which a dimension, or one part of one, is that of samples."""
+        n = len(self.stays)
+        found: list[float] = []
+        for dim, size in enumerate(before.shape):
+            if n == 0 or size % n or size == 0:
+                continue
+            moved, usual = _over(before, now, (dim,))
+            each = torch.arange(size)
+            found.append(_worst(moved, usual, self.stays[each // (size // n)]))
+            if size > n:
+                found.append(_worst(moved, usual, self.stays[each % n]))
+        return min(found) if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Places of sequences.
+
+    Attributes:
+        stays: whether it must stay: [n samples, length], bool.
+    """
+
+    stays: Tensor
+
+    def moved(self, before: Tensor, now: Tensor) -> float | None:
+        """Over all layouts with a dimension of samples and one of places, or one of both."""
+        found = [_worst(*each) for each in self._layouts(before, now)]
+        return min(found) if found else None
+
+    def _layouts(self, before: Tensor, now: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        n, length = self.stays.shape
+        shape = before.shape
+        for dim, size in enumerate(shape):
+            if size == n * length and n * length > 1:
+                moved, usual = _over(before, now, (dim,))
+                yield moved, usual, self.stays.reshape(-1)
+                yield moved, usual, self.stays.t().reshape(-1)
+            if size != length:
+                continue
+            if n == 1:
+                moved, usual = _over(before, now, (dim,))
+                yield moved, usual, self.stays[0]
+                continue
+            for other, of_samples in enumerate(shape):
+                if other == dim or of_samples % n or of_samples == 0:
+                    continue
+                moved, usual = _over(before, now, (other, dim))
+                stays = self.stays.repeat_interleave(of_samples // n, dim=0)
+                yield moved, usual, stays
+                if of_samples > n:
+                    yield moved, usual, self.stays.repeat(of_samples // n, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """All of it."""
+
+    def moved(self, before: Tensor, now: Tensor) -> float | None:
+        """Relative, in L2."""
+        moved, usual = _over(before, now, ())
+        return _worst(moved, usual, torch.ones((), dtype=torch.bool))
+
+
+def _over(before: Tensor, now: Tensor, dims: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Sums of squares of what changed, and of what is there, for each index of these dimensions: on the host."""
+    before, now = before.detach(), now.detach()
+    others = tuple(d for d in range(before.dim()) if d not in dims)
+    same = before == now
+    old = torch.nan_to_num(before.to(torch.float32), posinf=0.0, neginf=0.0).to(torch.float64)
+    new = torch.nan_to_num(now.to(torch.float32), posinf=0.0, neginf=0.0).to(torch.float64)
+    both_nan = before.isnan() & now.isnan() if before.is_floating_point() else torch.zeros_like(same)
+    change = torch.where(same | both_nan, 0.0, new - old)
+    # one finite, the other not: as large as anything
+    change = torch.where((before.isfinite() != now.isfinite()), 1.0 + old.abs() + new.abs(), change)
+    moved, usual = change.square(), torch.maximum(old.square(), new.square())
+    if others:
+        moved, usual = moved.sum(others), usual.sum(others)
+    if len(dims) == 2 and dims[0] > dims[1]:
+        moved, usual = moved.t(), usual.t()
+    return moved.cpu(), usual.cpu()
+
+
+def _worst(moved: Tensor, usual: Tensor, stays: Tensor) -> float:
+    """The largest change of a part that must stay, over the root of the mean square of all parts."""
+    if not bool(stays.any()):
+        return 0.0
+    scale = usual.mean()
+    worst = moved[stays].max()
+    if worst == 0:
+        return 0.0
+    return float((worst / scale).sqrt()) if scale > 0 else 1.0
