@@ -10,6 +10,7 @@ import torch
 from hypocenter.nouns import Source
 from hypocenter.relations.facts import CannotTell, Facts, facts_of
 from hypocenter.relations.heard import Call
+from hypocenter.relations.parts import Places
 from hypocenter.relations.relation import RELATIONS, Relation, Trial, moved
 from hypocenter.relations.subject import Ran, Subject
 from hypocenter.replay.impossible import OutOfTime, ReplayImpossible
@@ -65,6 +66,10 @@ class Looked:
     n_forwards: int = 0
 
 
+class Excused(Exception):
+    """It holds in the form in which it can be asked of this model; the form in words."""
+
+
 def look(subject: Subject, relations: Iterable[Relation] | None = None) -> Looked:
     """Ask them, in their order."""
     looked = Looked()
@@ -82,6 +87,9 @@ def look(subject: Subject, relations: Iterable[Relation] | None = None) -> Looke
                 broken = _ask(each, subject, facts)
         except OutOfTime:
             raise
+        except Excused as form:
+            looked.held.append(each.name)
+            looked.notes.append(str(form))
         except (CannotTell, ReplayImpossible) as why:
             looked.not_asked[each.name] = str(why)
         except Exception as error:  # of the user's model: it refuses these inputs
@@ -98,7 +106,7 @@ def look(subject: Subject, relations: Iterable[Relation] | None = None) -> Looke
 def _ask(relation: Relation, subject: Subject, facts: Facts) -> Broken | None:
     is_judged = False
     for trial in relation.asks(subject, facts):
-        size = _moved(trial, facts.ran, subject.run(trial.changed))
+        size = _moved(trial, facts.ran, _with(subject, trial))
         if size is None:
             continue
         is_judged = True
@@ -107,6 +115,10 @@ def _ask(relation: Relation, subject: Subject, facts: Facts) -> Broken | None:
     if not is_judged:
         raise CannotTell("no output shows its samples and places")
     return None
+
+
+def _with(subject: Subject, trial: Trial, *, keeps: bool = False, is_evaluated: bool = False) -> Ran:
+    return subject.run(trial.changed, keeps=keeps, is_evaluated=is_evaluated, is_embedded=trial.is_embedded)
 
 
 def _moved(trial: Trial, before: Ran, now: Ran) -> float | None:
@@ -130,21 +142,25 @@ def _confirmed(relation: Relation, trial: Trial, size: float, subject: Subject, 
     if again is None or again > facts.tolerance or 10 * again > size:
         raise CannotTell("the same inputs give other outputs each time")
     for other in trial.otherwise:
-        instead = _moved(other, facts.ran, subject.run(other.changed))
+        instead = _moved(other, facts.ran, _with(subject, other))
         if instead is not None and instead <= facts.tolerance:
+            if other.excuse:
+                raise Excused(other.excuse)
             raise CannotTell(f"its inputs may be laid out otherwise: {other.what} leaves {other.whom} as they are")
     draws = _moved(replace(trial, puts_in_order=None), facts.ran, subject.run(seed=_SEED))
     is_evaluated = draws is None or draws > facts.tolerance
     if is_evaluated:
         before = subject.run(is_evaluated=True)
-        evaluated = _moved(trial, before, subject.run(trial.changed, is_evaluated=True))
+        evaluated = _moved(trial, before, _with(subject, trial, is_evaluated=True))
         if evaluated is None or evaluated <= facts.tolerance:
             raise CannotTell("the model draws random numbers that could not be held")
     before = subject.run(keeps=True, is_evaluated=is_evaluated).calls
-    after = subject.run(trial.changed, keeps=True, is_evaluated=is_evaluated).calls
-    call, source = _first(before, after, trial, facts.tolerance)
+    after = _with(subject, trial, keeps=True, is_evaluated=is_evaluated).calls
+    call, source, is_near = _first(before, after, trial, facts.tolerance)
     name, kind = ("", "") if call is None else call.module if call.is_end else call.around
     exception = next((each for each in relation.exceptions if each in kind), "")
+    if is_near and "Conv" in relation.exceptions:
+        exception = exception or "only places next to the padding move: a window that reaches over its edge"
     if "BatchNorm" in relation.exceptions and subject.held.has_own_statistics:
         exception = exception or "BatchNorm"
     return Broken(
@@ -155,11 +171,11 @@ def _confirmed(relation: Relation, trial: Trial, size: float, subject: Subject, 
 
 def _first(
     before: list[Call], after: list[Call], trial: Trial, tolerance: float
-) -> tuple[Call | None, Source | None]:
-    """The first call that shows it, and the line of the code around it."""
+) -> tuple[Call | None, Source | None, bool]:
+    """The first call that shows it, the line of the code around it, and whether only what is near has moved."""
     for old, new in zip(before, after, strict=False):
         if (old.is_end, old.module) != (new.is_end, new.module):
-            return old, None if old.is_end else old.source
+            return old, None if old.is_end else old.source, False
         for port, value in old.values.items():
             now = new.values.get(port)
             if now is None or now.shape != value.shape:
@@ -167,5 +183,6 @@ def _first(
             now = now if trial.puts_in_order is None else trial.puts_in_order(now)
             size = trial.parts.moved(value, now)
             if size is not None and size > tolerance:
-                return old, None if old.is_end else old.source
-    return None, None
+                is_near = isinstance(trial.parts, Places) and trial.parts.is_near(value, now, tolerance)
+                return old, None if old.is_end else old.source, is_near
+    return None, None, False

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 _RATES = {
@@ -18,15 +19,19 @@ _TRAINING = 5  # place of `training` among the arguments of `batch_norm`
 
 
 class Held(TorchFunctionMode):
-    """Drops no value, and normalises with the averages of a BatchNorm in place of the statistics of the batch.
+    """Drops no value, embeds other tokens where it is told to, and normalises with the averages of a BatchNorm.
+
+    Args:
+        embedded: (tokens, those to look up in their place).
 
     Attributes:
         has_batch_norm: one was met in training that has averages: its statistics mix samples by definition.
         has_own_statistics: one that has none was met, and left as it is.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, embedded: Sequence[tuple[Tensor, Tensor]] = ()) -> None:
         super().__init__()
+        self._embedded = embedded
         self.has_batch_norm = self.has_own_statistics = False
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -42,7 +47,16 @@ class Held(TorchFunctionMode):
             else:
                 self.has_batch_norm = True
                 args = _with(args, kwargs, _TRAINING, "training", False)
+        elif name == "embedding" and self._embedded:
+            args = self._other_tokens(args)
         return func(*args, **kwargs)
+
+    def _other_tokens(self, args: Any) -> Any:
+        tokens = args[0] if args else None
+        for old, new in self._embedded:
+            if isinstance(tokens, Tensor) and tokens.shape == old.shape and torch.equal(tokens, old):
+                return (new, *args[1:])
+        return args
 
 
 def _given(args: Any, kwargs: dict[str, Any], at: int, name: str) -> Any:

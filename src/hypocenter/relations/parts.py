@@ -14,6 +14,9 @@ import torch
 from torch import Tensor
 
 
+NEAR = 4  # places: a convolution over the edge of a sample reaches no farther
+
+
 class Parts(Protocol):
     """Which parts must stay."""
 
@@ -44,6 +47,10 @@ class Rows:
             found.append(_worst(moved, usual, self.stays[each // (size // n)]))
             if size > n:
                 found.append(_worst(moved, usual, self.stays[each % n]))
+            for other in range(dim + 1, before.dim()):  # of samples with samples
+                if size == n == before.shape[other]:
+                    pairs = self.stays.unsqueeze(1) & self.stays
+                    found.append(_worst(*_over(before, now, (dim, other)), pairs))
         return min(found) if found else None
 
 
@@ -62,15 +69,26 @@ class Places:
         found = [_worst(*each) for each in self._layouts(before, now)]
         return min(found) if found else None
 
+    def is_near(self, before: Tensor, now: Tensor, tolerance: float) -> bool:
+        """Whether only places next to those that may move have moved, and others have not."""
+        n, length = self.stays.shape
+        for moved, usual, stays in self._layouts(before, now):
+            if stays.dim() != 2 or stays.shape[1] != length or len(stays) % n:
+                continue
+            far = stays & ~_widened(~stays)
+            if bool(far.any()) and _worst(moved, usual, far) <= tolerance:
+                return True
+        return False
+
     def _layouts(self, before: Tensor, now: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         n, length = self.stays.shape
         shape = before.shape
         for dim, size in enumerate(shape):
-            if size == n * length and n * length > 1:
+            if dim == 0 and size == n * length > 1:
                 moved, usual = _over(before, now, (dim,))
                 yield moved, usual, self.stays.reshape(-1)
                 yield moved, usual, self.stays.t().reshape(-1)
-            if size != length:
+            if size != length or (dim > 2 and shape[dim - 1] != length):  # only keys that others attend to
                 continue
             if n == 1:
                 moved, usual = _over(before, now, (dim,))
@@ -87,6 +105,19 @@ class Places:
 
 
 @dataclass(frozen=True, slots=True)
+class PlacesOrRows(Places):
+    """Places of sequences; of what has none, whole samples."""
+
+    def moved(self, before: Tensor, now: Tensor) -> float | None:
+        """By places where there are some, else only of what has one value or vector for each sample."""
+        found = Places.moved(self, before, now)
+        n = len(self.stays)
+        if found is not None or before.dim() > 2 or before.shape[:1] != (n,):
+            return found
+        return Rows(torch.ones(n, dtype=torch.bool)).moved(before, now)
+
+
+@dataclass(frozen=True, slots=True)
 class Whole:
     """All of it."""
 
@@ -94,6 +125,12 @@ class Whole:
         """Relative, in L2."""
         moved, usual = _over(before, now, ())
         return _worst(moved, usual, torch.ones((), dtype=torch.bool))
+
+
+def _widened(mask: Tensor) -> Tensor:
+    """With NEAR places more on both sides."""
+    wide = torch.nn.functional.max_pool1d(mask.float().unsqueeze(1), 2 * NEAR + 1, stride=1, padding=NEAR)
+    return wide.squeeze(1) > 0
 
 
 def _over(before: Tensor, now: Tensor, dims: tuple[int, ...]) -> tuple[Tensor, Tensor]:

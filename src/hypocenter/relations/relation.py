@@ -28,7 +28,9 @@ class Trial:
             another way, and nobody is accused.
         puts_in_order: makes outputs comparable with the unchanged ones, where their order was changed.
         counts: asks the losses too.
-        ports: only of these outputs; empty: of all.
+        keys: only of these outputs; empty: of all.
+        is_embedded: only what embeddings look up is changed: a model may tell padding from the tokens themselves.
+        excuse: of one in `otherwise`: what it means if this one holds; "": another layout.
     """
 
     changed: Mapping[Place, Tensor]
@@ -39,6 +41,8 @@ class Trial:
     puts_in_order: Callable[[Tensor], Tensor] | None = None
     counts: bool = False
     keys: frozenset[Any] = frozenset()
+    is_embedded: bool = False
+    excuse: str = ""
 
 
 Asked = Callable[[Subject, Facts], Iterator[Trial]]

@@ -121,7 +121,7 @@ class Subject:
 
     def run(
         self, changed: Mapping[Place, Tensor] | None = None, *, keeps: bool = False, seed: int | None = None,
-        is_evaluated: bool = False,
+        is_evaluated: bool = False, is_embedded: bool = False,
     ) -> Ran:  # fmt: skip
         """Forward and loss.
 
@@ -130,8 +130,10 @@ class Subject:
             keeps: what all modules are given and give.
             seed: other random numbers than those of the run.
             is_evaluated: modules are in evaluation mode.
+            is_embedded: the changed inputs stay, and only embeddings look up the others.
         """
-        swap = {id(each.tensor): changed[each.place] for each in self.given if changed and each.place in changed}
+        pairs = [(each.tensor, changed[each.place]) for each in self.given if changed and each.place in changed]
+        swap = {} if is_embedded else {id(old): new for old, new in pairs}
 
         def made_of(position: int, _: Event) -> Event:
             event = self._events[position]
@@ -141,7 +143,7 @@ class Subject:
                 event = replace(event, args=args, kwargs=kwargs)
             return event if seed is None else replace(event, rng=None)
 
-        self.held, heard = Held(), Heard(self._name, keeps=keeps)
+        self.held, heard = Held(pairs if is_embedded else ()), Heard(self._name, keeps=keeps)
         self.n_forwards += 1
         with heard.listening():
             around = _Around(seed, self.held, self.modules if is_evaluated else ())

@@ -25,6 +25,7 @@ from hypocenter.session.observers.local_gradients import LocalGradients
 from hypocenter.session.observers.loggers import Loggers
 from hypocenter.session.observers.op_bits import OpBits
 from hypocenter.session.observers.recompute import Recompute
+from hypocenter.session.observers.relations import Relations
 from hypocenter.session.observers.replicas import Replicas
 from hypocenter.session.observers.scaling import Scaling
 from hypocenter.session.observers.schedules import Schedules
@@ -45,6 +46,7 @@ OBSERVERS: tuple[type[Observer[Any]], ...] = (
     *(Arrivals, TokenWeights, Recompute),  # what becomes of the gradient of a micro-batch
     *(Between, Audit, Use),  # laws: what is there is what was left, what is used was computed, what is trained is used
     ByRule,  # and what is left is what the optimizer's rule makes
+    Relations,  # what must not matter, changed
     StillParameters,  # whether what was trained moved
     *(Replicas, Streams, Clipping),  # what should be equal over ranks
     Calibration,  # how far apart two good runs may be

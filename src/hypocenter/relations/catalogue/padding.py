@@ -6,7 +6,8 @@ What it means
 
 How it is decided
     A mask is an input of zeros and ones, named so or with the same content everywhere that it covers, which covers the
-    beginnings or ends of samples. The content under it is replaced by other content of the batch.
+    beginnings or ends of samples. The content under it is replaced by other content of the batch; of tokens
+    only what embeddings look up, for a model may tell padding from the tokens themselves.
 
 What to do
     Hand the mask on to the named module; give padding the label that the loss ignores.
@@ -23,7 +24,7 @@ import torch
 from torch import Tensor
 
 from hypocenter.relations.facts import CannotTell, Facts
-from hypocenter.relations.parts import Places, Rows
+from hypocenter.relations.parts import PlacesOrRows
 from hypocenter.relations.relation import Trial, relation
 from hypocenter.relations.subject import Given, Subject
 
@@ -47,21 +48,11 @@ def ask(subject: Subject, facts: Facts) -> Iterator[Trial]:
         if torch.equal(new, content.tensor):
             continue
         is_asked = True
-        real = ~padded.cpu()
-        outputs = {key: t for key, t in facts.ran.outputs.items()}
-        flat = frozenset(key for key, t in outputs.items() if t.dim() == 2 and t.shape[0] == n)
-        of_places = frozenset(key for key in outputs if key not in flat)
-        what = f"content of {content.name} under {mask.name} replaced"
-        if of_places:
-            yield Trial(
-                changed={content.place: new}, parts=Places(real), what=what, whom="outputs that are no padding",
-                keys=of_places,
-            )  # fmt: skip
-        if flat and real.shape[1] != next(outputs[key].shape[1] for key in flat):
-            yield Trial(
-                changed={content.place: new}, parts=Rows(torch.ones(n, dtype=torch.bool)), what=what,
-                whom="outputs of whole samples", keys=flat,
-            )  # fmt: skip
+        real, is_text = ~padded.cpu(), not content.tensor.is_floating_point()
+        yield Trial(
+            changed={content.place: new}, parts=PlacesOrRows(real), is_embedded=is_text,
+            what=f"content of {content.name} under {mask.name} replaced", whom="outputs that are no padding",
+        )  # fmt: skip
     if not is_asked:
         raise CannotTell("there is no padding under a mask")
 
