@@ -106,6 +106,10 @@ def look(subject: Subject, relations: Iterable[Relation] | None = None) -> Looke
 def _ask(relation: Relation, subject: Subject, facts: Facts) -> Broken | None:
     is_judged = False
     for trial in relation.asks(subject, facts):
+        if trial.only_if is not None:
+            first = _moved(trial.only_if, facts.ran, _with(subject, trial.only_if))
+            if first is None or first > facts.tolerance:
+                continue
         size = _moved(trial, facts.ran, _with(subject, trial))
         if size is None:
             continue

@@ -30,6 +30,7 @@ class Trial:
         counts: asks the losses too.
         keys: only of these outputs; empty: of all.
         is_embedded: only what embeddings look up is changed: a model may tell padding from the tokens themselves.
+        only_if: a change that must leave its own parts alone; otherwise this one is not tried.
         excuse: of one in `otherwise`: what it means if this one holds; "": another layout.
     """
 
@@ -43,6 +44,7 @@ class Trial:
     keys: frozenset[Any] = frozenset()
     is_embedded: bool = False
     excuse: str = ""
+    only_if: Trial | None = None
 
 
 Asked = Callable[[Subject, Facts], Iterator[Trial]]

@@ -24,10 +24,11 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from hypocenter.relations.facts import CannotTell, Facts
+from hypocenter.relations.facts import CannotTell, Facts, shift_of
 from hypocenter.relations.parts import Places, Whole
 from hypocenter.relations.relation import Trial, relation
-from hypocenter.relations.subject import Place, Subject
+from hypocenter.relations.subject import Given, Place, Subject
+from hypocenter.relations.tokens import later_replaced, targets_of
 
 _LEAST_ROWS = 8  # samples with a column that equals the label, before it is one
 
@@ -56,8 +57,27 @@ def ask(subject: Subject, facts: Facts) -> Iterator[Trial]:
     for changed, name in _columns(subject, facts):
         is_asked = True
         yield Trial(changed=changed, parts=Whole(), what=f"the label in {name} replaced", whom="the outputs")
+    for each in subject.of_model:
+        if each.place not in {label.place for label in labels} and (trial := _at_its_place(each, facts)) is not None:
+            is_asked = True
+            yield trial
     if not is_asked:
         raise CannotTell("the model is given no labels")
+
+
+def _at_its_place(given: Given, facts: Facts) -> Trial | None:
+    """Tokens that the loss asks for where they stand; of a model that sees no later ones."""
+    targets = targets_of(given, facts)
+    if targets is None or facts.logits is None or shift_of(given.tensor, targets) != 0:
+        return None
+    new = given.tensor.roll(1, dims=1)
+    later = later_replaced(given, targets, facts)
+    if later is None or torch.equal(new, given.tensor):
+        return None
+    return Trial(
+        changed={given.place: new}, parts=Whole(), what=f"the token in {given.name} that is asked for replaced",
+        whom="the output at its place", keys=frozenset({facts.logits}), only_if=later,
+    )  # fmt: skip
 
 
 def _fed_to_a_decoder(place: Place, labels: Tensor) -> Iterator[Trial]:
