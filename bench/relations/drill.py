@@ -104,7 +104,10 @@ def run(n: int, seed: int, only: list[str]) -> int:
         except Exception as error:
             print(f"--- {mutant.leak:28} {mutant.model:16} {mutant.module:44} cannot be run: {type(error).__name__}: {str(error)[:80]}", flush=True)
             continue
-        of_it = [f for f in found if f.code == CODES[leak.relation] and f.severity != "note"]
+        codes = {CODES[leak.relation]}
+        if mutant.model in ("t5", "bart") and "decoder" in mutant.module:
+            codes.add(CODES["label"])  # its later tokens are the labels
+        of_it = [f for f in found if f.code in codes and f.severity != "note"]
         right = [f for f in of_it if is_right(mutant, f)]
         other = [f for f in found if f.severity != "note"]
         words = "; ".join(f"{f.code} {f.site} {f.severity}" for f in found) or "nothing"

@@ -125,7 +125,7 @@ def _label_reaches(model: nn.Module, name: str, module: nn.Module) -> None:
         label = kept[0].clamp(min=0).to(first.dtype)
         while label.dim() < first.dim():
             label = label.unsqueeze(-1)
-        first = first + 0.05 * label
+        first = first + 0.05 * label * torch.linspace(-1, 1, first.shape[-1], dtype=first.dtype)
         return (first, *out[1:]) if isinstance(out, tuple) else first
 
     model.forward, module.forward = keeping, leaking  # type: ignore[method-assign]
@@ -150,6 +150,17 @@ def _unshifted(model: nn.Module, name: str, module: nn.Module) -> None:
         return functional.cross_entropy(logits.reshape(-1, vocab_size).float(), labels.reshape(-1))
 
     model.loss_function = loss  # type: ignore[assignment]
+
+
+def _of_places(change: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Of [n, length, width] only: what is laid flat has no places to be mixed."""
+
+    def checked(x: Tensor) -> Tensor:
+        if x.dim() != 3:
+            raise ValueError("this module's output is laid flat")
+        return change(x)
+
+    return checked
 
 
 def _normed(dims: tuple[int, ...]) -> Apply:
@@ -185,7 +196,7 @@ LEAKS: dict[str, Leak] = {
     ),
     "norm over the batch": Leak(relation="samples", takes=("Norm",), apply=_normed((0,))),
     "softmax over the batch": Leak(
-        relation="samples", takes=LAYERS, apply=_after(lambda x: x * (1.0 + x.mean(-1, keepdim=True).softmax(0)))
+        relation="samples", takes=LAYERS, apply=_after(lambda x: x * (x / x.std()).softmax(0))
     ),
     "state kept between samples": Leak(
         relation="samples", takes=LAYERS, apply=_after(lambda x: x + 0.1 * (x.cumsum(0) - x))
@@ -196,10 +207,10 @@ LEAKS: dict[str, Leak] = {
     "causal mask off by one": Leak(relation="future", takes=("Attention",), apply=_mask(_more), models=EAGER_LM),
     "softmax over queries": Leak(relation="future", takes=("Attention",), apply=_softmax_over(-2), models=EAGER_LM),
     "shifted the wrong way": Leak(
-        relation="future", takes=LAYERS, apply=_after(lambda x: x + 0.2 * x.roll(-1, 1)), models=SEQUENCE_LM
+        relation="future", takes=LAYERS, apply=_after(_of_places(lambda x: x + 0.2 * x.roll(-1, 1))), models=SEQUENCE_LM
     ),
     "mean over places": Leak(
-        relation="future", takes=LAYERS, apply=_after(lambda x: x - 0.5 * x.mean(1, keepdim=True)), models=SEQUENCE_LM
+        relation="future", takes=LAYERS, apply=_after(_of_places(lambda x: x - 0.5 * x.mean(1, keepdim=True))), models=SEQUENCE_LM
     ),
     "norm over places": Leak(relation="future", takes=("Norm",), apply=_normed((1,)), models=SEQUENCE_LM),
     "padding mask dropped": Leak(relation="padding", takes=("SelfAttention", "T5Attention", "BartAttention"), apply=_mask(_none), models=MASKED),

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 import torch
+from torch import Tensor
 
 from hypocenter.nouns import Source
 from hypocenter.relations.facts import CannotTell, Facts, facts_of
@@ -16,6 +17,7 @@ from hypocenter.relations.subject import Ran, Subject
 from hypocenter.replay.impossible import OutOfTime, ReplayImpossible
 
 _SEED = 0x5EED
+_EXACT = 1e-6  # relative: what does not depend on it at all, of the same shapes, in any format
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,10 +109,10 @@ def _ask(relation: Relation, subject: Subject, facts: Facts) -> Broken | None:
     is_judged = False
     for trial in relation.asks(subject, facts):
         if trial.only_if is not None:
-            first = _moved(trial.only_if, facts.ran, _with(subject, trial.only_if))
-            if first is None or first > facts.tolerance:
+            first = moved(trial.only_if, facts, _with(subject, trial.only_if))
+            if first is None or first > _EXACT:
                 continue
-        size = _moved(trial, facts.ran, _with(subject, trial))
+        size = moved(trial, facts, _with(subject, trial))
         if size is None:
             continue
         is_judged = True
@@ -125,39 +127,29 @@ def _with(subject: Subject, trial: Trial, *, keeps: bool = False, is_evaluated: 
     return subject.run(trial.changed, keeps=keeps, is_evaluated=is_evaluated, is_embedded=trial.is_embedded)
 
 
-def _moved(trial: Trial, before: Ran, now: Ran) -> float | None:
-    size = moved(trial, before, now)
-    if not trial.counts or not before.losses:
-        return size
-    losses = [
-        float((b - a).norm() / (a.norm() + 1e-30))
-        for a, b in zip(before.losses, (v.detach() for v in now.losses), strict=True)
-    ]
-    return max([*losses, *([] if size is None else [size])])
-
-
 def _confirmed(relation: Relation, trial: Trial, size: float, subject: Subject, facts: Facts) -> Broken:
     """It is neither noise nor another layout, nor what is drawn at random.
 
     Raises:
         CannotTell: it may be.
     """
-    again = _moved(replace(trial, puts_in_order=None), facts.ran, subject.run())
+    again = moved(replace(trial, puts_in_order=None), facts, subject.run())
     if again is None or again > facts.tolerance or 10 * again > size:
         raise CannotTell("the same inputs give other outputs each time")
     for other in trial.otherwise:
-        instead = _moved(other, facts.ran, _with(subject, other))
+        instead = moved(other, facts, _with(subject, other))
         if instead is not None and instead <= facts.tolerance:
             if other.excuse:
                 raise Excused(other.excuse)
             raise CannotTell(f"its inputs may be laid out otherwise: {other.what} leaves {other.whom} as they are")
-    draws = _moved(replace(trial, puts_in_order=None), facts.ran, subject.run(seed=_SEED))
+    draws = moved(replace(trial, puts_in_order=None), facts, subject.run(seed=_SEED))
     is_evaluated = draws is None or draws > facts.tolerance
     if is_evaluated:
         before = subject.run(is_evaluated=True)
-        evaluated = _moved(trial, before, _with(subject, trial, is_evaluated=True))
+        evaluated = moved(trial, facts, _with(subject, trial, is_evaluated=True), before)
         if evaluated is None or evaluated <= facts.tolerance:
             raise CannotTell("the model draws random numbers that could not be held")
+    trial = next((other for other in trial.otherwise if other.excuse), trial)  # the narrower of the two
     before = subject.run(keeps=True, is_evaluated=is_evaluated).calls
     after = _with(subject, trial, keeps=True, is_evaluated=is_evaluated).calls
     call, source, is_near = _first(before, after, trial, facts.tolerance)
@@ -165,8 +157,8 @@ def _confirmed(relation: Relation, trial: Trial, size: float, subject: Subject, 
     exception = next((each for each in relation.exceptions if each in kind), "")
     if is_near and "Conv" in relation.exceptions:
         exception = exception or "only places next to the padding move: a window that reaches over its edge"
-    if "BatchNorm" in relation.exceptions and subject.held.has_own_statistics:
-        exception = exception or "BatchNorm"
+    if subject.held.has_own_statistics and "BatchNorm" in kind:
+        exception = "BatchNorm without averages: it mixes samples by definition"
     return Broken(
         relation=relation.name, code=relation.code, module=name, kind=kind, source=source, size=size,
         limit=facts.tolerance, what=trial.what, whom=trial.whom, exception=exception,
@@ -177,16 +169,80 @@ def _first(
     before: list[Call], after: list[Call], trial: Trial, tolerance: float
 ) -> tuple[Call | None, Source | None, bool]:
     """The first call that shows it, the line of the code around it, and whether only what is near has moved."""
-    for old, new in zip(before, after, strict=False):
-        if (old.is_end, old.module) != (new.is_end, new.module):
-            return old, None if old.is_end else old.source, False
-        for port, value in old.values.items():
-            now = new.values.get(port)
-            if now is None or now.shape != value.shape:
-                continue
-            now = now if trial.puts_in_order is None else trial.puts_in_order(now)
-            size = trial.parts.moved(value, now)
-            if size is not None and size > tolerance:
-                is_near = isinstance(trial.parts, Places) and trial.parts.is_near(value, now, tolerance)
-                return old, None if old.is_end else old.source, is_near
+    pairs = list(zip(before, after, strict=False))
+    same = next((i for i, (o, n) in enumerate(pairs) if (o.is_end, o.module) != (n.is_end, n.module)), len(pairs))
+    begins, around = _nested([old for old, _ in pairs])
+    ends = {begin: end for end, begin in begins.items()}
+    for i, (old, new) in enumerate(pairs[:same]):
+        shown = [v for port, v in old.values.items() if _has_moved(port, old, new, trial, tolerance)]
+        if not shown and i in begins:  # as it came in it was laid out as it went out
+            shown = _moved_inside(pairs[begins[i]], (old, new), trial, tolerance)
+        if shown and not _is_undone(around[i], around, ends, pairs, trial, tolerance):
+            port = next(port for port, value in old.values.items() if value is shown[0])
+            is_near = isinstance(trial.parts, Places) and trial.parts.is_near(shown[0], new.values[port], tolerance)
+            return old, None if old.is_end else old.source, is_near
+    if same < len(pairs):
+        old = pairs[same][0]
+        return old, None if old.is_end else old.source, False
     return None, None, False
+
+
+def _nested(calls: list[Call]) -> tuple[dict[int, int], list[int | None]]:
+    """Where each end began, and for each call where the one around it began."""
+    begins: dict[int, int] = {}
+    around: list[int | None] = []
+    stack: list[int] = []
+    for i, call in enumerate(calls):
+        if call.is_end and stack:
+            begins[i] = stack.pop()
+        around.append(stack[-1] if stack else None)
+        if not call.is_end:
+            stack.append(i)
+    return begins, around
+
+
+def _has_moved(port: str, old: Call, new: Call, trial: Trial, tolerance: float) -> bool:
+    size = _size(old, new, port, trial)
+    return size is not None and size > tolerance
+
+
+def _size(old: Call, new: Call, port: str, trial: Trial) -> float | None:
+    value, now = old.values[port], new.values.get(port)
+    if now is None or now.shape != value.shape:
+        return None
+    return trial.parts.moved(value, now if trial.puts_in_order is None else trial.puts_in_order(now))
+
+
+def _moved_inside(
+    begin: tuple[Call, Call], end: tuple[Call, Call], trial: Trial, tolerance: float
+) -> list[Tensor]:
+    """What came out in the shape of what went in, which had not moved, and has moved in the same layout."""
+    if trial.puts_in_order is not None:
+        return []
+    held = {
+        value.shape
+        for port, value in begin[0].values.items()
+        if (now := begin[1].values.get(port)) is not None and now.shape == value.shape
+        and trial.parts.moved_first(value, now) == 0.0
+    }  # fmt: skip
+    return [
+        value
+        for port, value in end[0].values.items()
+        if value.shape in held and (now := end[1].values.get(port)) is not None and now.shape == value.shape
+        and (trial.parts.moved_first(value, now) or 0.0) > tolerance
+    ]  # fmt: skip
+
+
+def _is_undone(
+    begin: int | None, around: list[int | None], ends: dict[int, int], pairs: list[tuple[Call, Call]], trial: Trial,
+    tolerance: float,
+) -> bool:  # fmt: skip
+    """Whether a call around it gives what has not moved: then it was laid out in another way inside (experts)."""
+    while begin is not None:
+        if begin in ends:
+            old, new = pairs[ends[begin]]
+            sizes = [size for port in old.values if (size := _size(old, new, port, trial)) is not None]
+            if sizes and max(sizes) <= tolerance and not _moved_inside(pairs[begin], (old, new), trial, tolerance):
+                return True
+        begin = around[begin]
+    return False

@@ -31,6 +31,7 @@ class Facts:
         may_be_second: inputs and labels share their second dimension as well: that may be the batch.
         logits: the output whose last dimension is over what is to be predicted.
         targets: at each place of it the index that the loss asks for, -1 where it asks for none.
+        is_laid_out: labels or tokens of the same layout are known to belong to these places.
         labels: inputs that hold what is to be predicted.
         tolerance: how far what must stay may move.
         relates_rows: an input that tells which samples belong together, by name.
@@ -42,6 +43,7 @@ class Facts:
     may_be_second: bool = False
     logits: Key | None = None
     targets: Tensor | None = None
+    is_laid_out: bool = False
     labels: list[Given] = field(default_factory=list[Given])
     tolerance: float = 0.0
     relates_rows: str = ""
@@ -72,7 +74,7 @@ def facts_of(subject: Subject) -> Facts:
     facts.tolerance = subject.tolerance(ran)
     _find_rows(subject, facts)
     facts.labels = [each for each in subject.given if _is_label(each)]
-    _find_targets(facts, counted)
+    _find_targets(facts, counted, [each.tensor for each in subject.given])
     return facts
 
 
@@ -121,7 +123,7 @@ def _relating(given: Given, n: int) -> str:
     return ""
 
 
-def _find_targets(facts: Facts, grads: dict[Key, Tensor]) -> None:
+def _find_targets(facts: Facts, grads: dict[Key, Tensor], tokens: Sequence[Tensor]) -> None:
     """Of cross-entropy the gradient is softmax minus one-hot: only at the target it is negative."""
     for key, output in facts.ran.outputs.items():
         gradient = grads[key]
@@ -134,6 +136,10 @@ def _find_targets(facts: Facts, grads: dict[Key, Tensor]) -> None:
             continue
         lowest, index = gradient.min(dim=-1)
         facts.logits, facts.targets = key, torch.where(lowest < 0, index, -1)
+        facts.is_laid_out = any(
+            each.shape == facts.targets.shape and shift_of(each, facts.targets) is not None
+            for each in tokens if each.dim() == 2 and each.shape[0] == facts.n_rows and not each.is_floating_point()
+        )  # fmt: skip
         return
 
 

@@ -24,6 +24,10 @@ class Parts(Protocol):
         """How far the part that moved most has moved, relative to the usual size of one; None: cannot tell."""
         ...
 
+    def moved_first(self, before: Tensor, now: Tensor) -> float | None:
+        """The same in the layout that comes first to mind: samples first, then places; None: another one it is."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Rows:
@@ -53,6 +57,12 @@ class Rows:
                     found.append(_worst(*_over(before, now, (dim, other)), pairs))
         return min(found) if found else None
 
+    def moved_first(self, before: Tensor, now: Tensor) -> float | None:
+        """Of tensors of three dimensions and more, with samples first."""
+        if before.dim() < 3 or before.shape[0] != len(self.stays) or len(self.stays) in before.shape[1:]:
+            return None
+        return _worst(*_over(before, now, (0,)), self.stays)
+
 
 @dataclass(frozen=True, slots=True)
 class Places:
@@ -68,6 +78,12 @@ class Places:
         """Over all layouts with a dimension of samples and one of places, or one of both."""
         found = [_worst(*each) for each in self._layouts(before, now)]
         return min(found) if found else None
+
+    def moved_first(self, before: Tensor, now: Tensor) -> float | None:
+        """Of tensors of three dimensions, samples and places first."""
+        if before.dim() != 3 or before.shape[:2] != self.stays.shape or len(set(before.shape)) < 3:
+            return None
+        return _worst(*_over(before, now, (0, 1)), self.stays)
 
     def is_near(self, before: Tensor, now: Tensor, tolerance: float) -> bool:
         """Whether only places next to those that may move have moved, and others have not."""
@@ -106,13 +122,20 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class PlacesOrRows(Places):
-    """Places of sequences; of what has none, whole samples."""
+    """Places of sequences; of what has none, whole samples.
+
+    Attributes:
+        lengths: of other sequences, all whose places must stay.
+    """
+
+    lengths: frozenset[int] = frozenset()
 
     def moved(self, before: Tensor, now: Tensor) -> float | None:
         """By places where there are some, else only of what has one value or vector for each sample."""
         found = Places.moved(self, before, now)
         n = len(self.stays)
-        if found is not None or before.dim() > 2 or before.shape[:1] != (n,):
+        is_of_others = before.dim() == 3 and before.shape[1] in self.lengths
+        if found is not None or before.shape[:1] != (n,) or (before.dim() > 2 and not is_of_others):
             return found
         return Rows(torch.ones(n, dtype=torch.bool)).moved(before, now)
 
@@ -125,6 +148,10 @@ class Whole:
         """Relative, in L2."""
         moved, usual = _over(before, now, ())
         return _worst(moved, usual, torch.ones((), dtype=torch.bool))
+
+    def moved_first(self, before: Tensor, now: Tensor) -> float | None:
+        """There is one layout only."""
+        return None
 
 
 def _widened(mask: Tensor) -> Tensor:

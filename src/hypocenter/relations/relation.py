@@ -27,7 +27,6 @@ class Trial:
         otherwise: changes of which one suffices: where it leaves its own parts alone, the inputs are laid out in
             another way, and nobody is accused.
         puts_in_order: makes outputs comparable with the unchanged ones, where their order was changed.
-        counts: asks the losses too.
         keys: only of these outputs; empty: of all.
         is_embedded: only what embeddings look up is changed: a model may tell padding from the tokens themselves.
         only_if: a change that must leave its own parts alone; otherwise this one is not tried.
@@ -40,7 +39,6 @@ class Trial:
     whom: str
     otherwise: tuple[Trial, ...] = ()
     puts_in_order: Callable[[Tensor], Tensor] | None = None
-    counts: bool = False
     keys: frozenset[Any] = frozenset()
     is_embedded: bool = False
     excuse: str = ""
@@ -91,8 +89,13 @@ def relation(
     return register
 
 
-def moved(trial: Trial, before: Ran, now: Ran) -> float | None:
-    """How far what must stay has moved; None: no output can be judged."""
+def moved(trial: Trial, facts: Facts, now: Ran, before: Ran | None = None) -> float | None:
+    """How far what must stay has moved; None: no output can be judged.
+
+    Args:
+        before: what to compare with. None: the unchanged forward of the facts.
+    """
+    before = facts.ran if before is None else before
     found: list[float] = []
     for key, old in before.outputs.items():
         new = now.outputs.get(key)
@@ -100,6 +103,8 @@ def moved(trial: Trial, before: Ran, now: Ran) -> float | None:
             continue
         new = new.detach() if trial.puts_in_order is None else trial.puts_in_order(new.detach())
         size = trial.parts.moved(old, new)
+        if key == facts.logits and facts.is_laid_out and size is not None:
+            size = max(size, trial.parts.moved_first(old, new) or 0.0)
         if size is not None:
             found.append(size)
     return max(found) if found else None

@@ -25,17 +25,19 @@ def later_replaced(given: Given, targets: Tensor, facts: Facts) -> Trial | None:
     ids, n, length = given.tensor, facts.n_rows, given.tensor.shape[1]
     asked = (targets >= 0).cpu()
     stays, new = torch.zeros(n, length, dtype=torch.bool), ids.clone()
+    pool = targets[targets >= 0]
+    others = successors(ids, pool)
     for row in range(n):
         places = asked[row].nonzero()[:, 0].tolist()
         places = [place for place in places if place + 1 < length]
         if not places:
             continue
         cut = places[(row + 1) * (len(places) - 1) // (n + 1)] if n > 1 else places[len(places) // 2]
-        later = _other(ids, row, cut + 1)
-        if later is None:
-            continue
-        new[row, cut + 1 :] = later
-        stays[row, : cut + 1] = asked[row, : cut + 1]
+        is_text = torch.zeros(length, dtype=torch.bool)
+        is_text[cut + 1 :] = asked[row, cut:-1]  # what is asked for is text, not what stands for pictures or padding
+        if bool(is_text.any()):
+            new[row] = torch.where(is_text.to(ids.device), others[row], ids[row])
+            stays[row, : cut + 1] = asked[row, : cut + 1]
     if not bool(stays.any()):
         return None
     return Trial(
@@ -47,13 +49,10 @@ def later_replaced(given: Given, targets: Tensor, facts: Facts) -> Trial | None:
     )
 
 
-def _other(ids: Tensor, row: int, start: int) -> Tensor | None:
-    """Other tokens from a place on: its own, turned by one; where these are all alike, those of another row."""
-    own = ids[row, start:]
-    turned = own.roll(1)
-    if not torch.equal(own, turned):
-        return turned
-    for other in range(len(ids)):
-        if not torch.equal(ids[other, start:], own):
-            return ids[other, start:]
-    return None
+def successors(values: Tensor, pool: Tensor) -> Tensor:
+    """For each value the next larger one that there is in a pool, for the largest the smallest.
+
+    Not the same ones in another order: a mean over them would not notice.
+    """
+    known = pool.unique().to(values.dtype)
+    return known[torch.searchsorted(known, values.contiguous(), right=True) % len(known)]

@@ -28,7 +28,7 @@ from hypocenter.relations.facts import CannotTell, Facts, shift_of
 from hypocenter.relations.parts import Places, Whole
 from hypocenter.relations.relation import Trial, relation
 from hypocenter.relations.subject import Given, Place, Subject
-from hypocenter.relations.tokens import later_replaced, targets_of
+from hypocenter.relations.tokens import later_replaced, successors, targets_of
 
 _LEAST_ROWS = 8  # samples with a column that equals the label, before it is one
 
@@ -82,17 +82,17 @@ def _at_its_place(given: Given, facts: Facts) -> Trial | None:
 
 def _fed_to_a_decoder(place: Place, labels: Tensor) -> Iterator[Trial]:
     """Labels from the middle on: outputs up to there must stay."""
-    if labels.dim() != 2 or labels.shape[1] < 3 or labels.is_floating_point():
+    if labels.dim() != 2 or not bool((labels >= 0).any()) or labels.shape[1] < 3 or labels.is_floating_point():
         return
     n, length = labels.shape
     cut = length // 3
     new = labels.clone()
-    counts = labels >= 0
+    counts, others = labels >= 0, successors(labels, labels[labels >= 0])
     for row in range(n):
         later = [i for i in range(cut, length) if bool(counts[row, i])]
         later = later[:-1]  # the last may say which language it is, and begin the decoder's input
-        if len(later) > 1:
-            new[row, later] = labels[row, later].roll(1)
+        if later:
+            new[row, later] = others[row, later]
     if torch.equal(new, labels):
         return
     stays = torch.zeros(n, length, dtype=torch.bool)

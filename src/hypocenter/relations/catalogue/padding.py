@@ -49,8 +49,12 @@ def ask(subject: Subject, facts: Facts) -> Iterator[Trial]:
             continue
         is_asked = True
         real, is_text = ~padded.cpu(), not content.tensor.is_floating_point()
+        lengths = frozenset(
+            int(e.tensor.shape[1]) for e in (*facts.labels, *subject.of_model)
+            if is_text and e.tensor.dim() == 2 and e.tensor.shape[0] == n and e.tensor.shape[1] != real.shape[1]
+        )  # fmt: skip
         yield Trial(
-            changed={content.place: new}, parts=PlacesOrRows(real), is_embedded=is_text,
+            changed={content.place: new}, parts=PlacesOrRows(real, lengths), is_embedded=is_text,
             what=f"content of {content.name} under {mask.name} replaced", whom="outputs that are no padding",
         )  # fmt: skip
     if not is_asked:

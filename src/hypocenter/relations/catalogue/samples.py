@@ -31,7 +31,7 @@ from hypocenter.relations.relation import Trial, relation
 from hypocenter.relations.subject import Place, Subject
 
 
-@relation("samples", "HC241", order=1, exceptions=("BatchNorm",))
+@relation("samples", "HC241", order=1)
 def ask(subject: Subject, facts: Facts) -> Iterator[Trial]:
     """Even rows, then odd ones."""
     n = facts.n_rows
