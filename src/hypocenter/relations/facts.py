@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hypocenter.relations.subject import Given, Key, Ran, Subject
 
 _LABEL_NAMES = ("label", "target", "tgt", "answer")
+_MEETING = ("Attention", "Transformer", "RNN", "GRU", "LSTM", "Graph", "GCN", "GAT", "Message")
 _LEAST_MATCHES = 4  # places at which a target is compared with an input, before anything is concluded
 _AGREE = 0.99
 
@@ -87,21 +87,40 @@ def _find_rows(subject: Subject, facts: Facts) -> None:
     of_model = [each for each in shaped if each.is_of_model and not _is_label(each)]
     if subject.n_rows:
         facts.n_rows, facts.is_certain = subject.n_rows, True
-    elif of_model:
-        main = of_model[0].tensor
-        labels = [each.tensor for each in shaped if _is_label(each)]
-        firsts = Counter(int(each.tensor.shape[0]) for each in shaped)
-        n = int(main.shape[0])
-        outputs = [t for t in facts.ran.outputs.values() if t.dim() > 0]
-        is_shared = any(t.shape[0] == n or (t.dim() == 1 and t.numel() == main.shape[:2].numel()) for t in labels)
-        is_shared = is_shared or (not labels and firsts[n] > 1)
-        is_given_back = any(t.shape[0] == n for t in outputs)
-        facts.n_rows = n if is_shared and (is_given_back or not outputs) else 0
-        second = int(main.shape[1]) if main.dim() > 1 else 0
-        facts.may_be_second = bool(second) and any(
-            (t.dim() > 1 and t.shape[1] == second) or (t.dim() == 1 and t.numel() == n * second) for t in labels
-        )
+    elif of_model and of_model[0].tensor.dim() > 1:
+        _guess_rows(facts, of_model, [each.tensor for each in shaped if _is_label(each)])
     facts.relates_rows = next((name for each in of_model if (name := _relating(each, facts.n_rows))), "")
+    if facts.n_rows and not facts.is_certain and not facts.relates_rows:
+        main = of_model[0].tensor
+        facts.relates_rows = next((name for m in subject.modules if (name := _rows_meet(m, main))), "")
+
+
+def _guess_rows(facts: Facts, of_model: Sequence[Given], labels: Sequence[Tensor]) -> None:
+    """The first dimension, where labels or other inputs of the same call share it, and an output has it."""
+    main, call = of_model[0].tensor, of_model[0].place[0]
+    n, second = int(main.shape[0]), int(main.shape[1])
+    is_shared = any(t.shape[0] == n or (t.dim() == 1 and t.numel() == n * second) for t in labels)
+    others = [each.tensor for each in of_model[1:] if each.place[0] == call]
+    is_shared = is_shared or any(t.dim() > 1 and t.shape[0] == n for t in others)
+    is_given_back = any(t.dim() > 0 and t.shape[0] == n for t in facts.ran.outputs.values())
+    facts.n_rows = n if is_shared and is_given_back else 0
+    facts.may_be_second = any(
+        (t.dim() > 1 and t.shape[1] == second) or (t.dim() == 1 and t.numel() == n * second) for t in labels
+    )
+
+
+def _rows_meet(module: nn.Module, main: Tensor) -> str:
+    """A part that lets the rows of a table of numbers meet: without a dimension of samples they may be one sample's."""
+    n = len(main)
+    if main.dim() != 2 or not main.is_floating_point():
+        return ""
+    for name, part in module.named_modules():
+        if any(word in type(part).__name__ for word in _MEETING):
+            return name or type(part).__name__
+    for name, value in module.named_buffers():
+        if value.layout != torch.strided or value.shape == (n, n):
+            return name
+    return ""
 
 
 def _relating(given: Given, n: int) -> str:
