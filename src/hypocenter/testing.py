@@ -19,7 +19,7 @@ from hypocenter.relations.subject import Subject
 from hypocenter.relations.words import sentence
 from hypocenter.replay.engine import Replayer
 from hypocenter.tap.names import NameMap
-from hypocenter.tap.state import capture_ambient, capture_rng
+from hypocenter.tap.state import capture_ambient, capture_rng, restore_rng
 from hypocenter.tap.tape import Event, Tape, versions_of
 from hypocenter.tap.tree import tensors
 
@@ -60,9 +60,11 @@ def check_relations(
     """
     tape, names = Tape(1 << 60), NameMap()
     names.add_root(model)
+    rng = capture_rng()
     try:
         looked = look(_subject(model, batch, loss, labels, tape, names), _chosen(only))
     finally:
+        restore_rng(rng)
         names.close()
     if any(not each.exception for each in looked.broken):
         raise RelationBroken(looked)
@@ -94,11 +96,10 @@ def _subject(
         ],
     )  # fmt: skip
     with torch.enable_grad():
-        before = {id(owner): (owner, key, value) for owner, key, value in event.buffers}
         output = model(*args, **kwargs)
-        for owner, key, value in before.values():
-            with torch.no_grad():
-                owner._buffers[key].copy_(value)  # type: ignore[union-attr]
+    with torch.no_grad():
+        for owner, key, value in event.buffers:
+            owner._buffers[key].copy_(value)  # type: ignore[union-attr]
     tape.record(event, args, kwargs, output)
     root = _loss_of(output) if loss is None else None
     if loss is not None:

@@ -233,6 +233,14 @@ def _moved_inside(
     ]  # fmt: skip
 
 
+def _has_moved_first(old: Call, new: Call, trial: Trial, tolerance: float) -> bool:
+    if trial.puts_in_order is not None:
+        return False
+    pairs = [(value, new.values[port]) for port, value in old.values.items() if port in new.values]
+    sizes = [trial.parts.moved_first(value, now) for value, now in pairs if value.shape == now.shape]
+    return any(size is not None and size > tolerance for size in sizes)
+
+
 def _is_undone(
     begin: int | None, around: list[int | None], ends: dict[int, int], pairs: list[tuple[Call, Call]], trial: Trial,
     tolerance: float,
@@ -242,7 +250,7 @@ def _is_undone(
         if begin in ends:
             old, new = pairs[ends[begin]]
             sizes = [size for port in old.values if (size := _size(old, new, port, trial)) is not None]
-            if sizes and max(sizes) <= tolerance and not _moved_inside(pairs[begin], (old, new), trial, tolerance):
+            if sizes and max(sizes) <= tolerance and not _has_moved_first(old, new, trial, tolerance):
                 return True
         begin = around[begin]
     return False

@@ -59,6 +59,8 @@ def facts_of(subject: Subject) -> Facts:
     if not all(bool(torch.isfinite(v).all()) for v in ran.losses):
         raise CannotTell("its loss is not finite")
     candidates = {k: v for k, v in ran.outputs.items() if v.requires_grad and v.dim() > 0 and v is not loss}
+    if not candidates:
+        raise CannotTell("no output of a module leads to its loss")
     grads: Sequence[Tensor | None] = torch.autograd.grad(
         [v.sum() for v in ran.losses if v.requires_grad], list(candidates.values()), allow_unused=True
     )
