@@ -21,8 +21,20 @@ from hypocenter.nouns import Finding
 from hypocenter.record.reader import open_run
 
 MODELS = (
-    "gpt2", "llama", "mixtral", "opt", "mamba", "bert", "bert-classifier", "t5", "bart", "vit", "resnet", "swin", *OWN,
-)  # fmt: skip
+    "gpt2",
+    "llama",
+    "mixtral",
+    "opt",
+    "mamba",
+    "bert",
+    "bert-classifier",
+    "t5",
+    "bart",
+    "vit",
+    "resnet",
+    "swin",
+    *OWN,
+)
 CODES = {"samples": "HC241", "future": "HC242", "padding": "HC243", "label": "HC244"}
 
 
@@ -100,9 +112,14 @@ def run(n: int, seed: int, only: list[str]) -> int:
             continue
         leak = LEAKS[mutant.leak]
         try:
-            found = trained(mutant.model, mutant.seed, lambda m, at=mutant, leak=leak: leak.apply(m, at.module, m.get_submodule(at.module)))
+            found = trained(
+                mutant.model,
+                mutant.seed,
+                lambda m, at=mutant, leak=leak: leak.apply(m, at.module, m.get_submodule(at.module)),
+            )
         except Exception as error:
-            print(f"--- {mutant.leak:28} {mutant.model:16} {mutant.module:44} cannot be run: {type(error).__name__}: {str(error)[:80]}", flush=True)
+            why = f"{type(error).__name__}: {str(error)[:80]}"
+            print(f"--- {mutant.leak:28} {mutant.model:16} {mutant.module:44} cannot be run: {why}", flush=True)
             continue
         codes = {CODES[leak.relation]}
         if mutant.model in ("t5", "bart") and "decoder" in mutant.module:

@@ -172,7 +172,9 @@ def _more(mask: Tensor) -> Tensor:
     """One place more is seen: of numbers or of booleans."""
     allowed = (mask == 0) if mask.is_floating_point() else mask
     wider = allowed | torch.cat([allowed[..., :1], allowed[..., :-1]], -1)
-    return torch.zeros_like(mask).masked_fill(~wider, torch.finfo(mask.dtype).min) if mask.is_floating_point() else wider
+    return (
+        torch.zeros_like(mask).masked_fill(~wider, torch.finfo(mask.dtype).min) if mask.is_floating_point() else wider
+    )
 
 
 def _none(mask: Tensor) -> Tensor:
@@ -190,7 +192,9 @@ SEQUENCE_LM = ("gpt2", "llama", "mixtral", "opt", "mamba")
 EAGER_LM = ("gpt2", "llama", "mixtral", "opt")
 MASKED = ("bert", "bert-classifier", "t5", "bart")
 LEAKS: dict[str, Leak] = {
-    "mean over the batch": Leak(relation="samples", takes=LAYERS, apply=_after(lambda x: x - 0.5 * x.mean(0, keepdim=True))),
+    "mean over the batch": Leak(
+        relation="samples", takes=LAYERS, apply=_after(lambda x: x - 0.5 * x.mean(0, keepdim=True))
+    ),
     "view over two dimensions": Leak(
         relation="samples", takes=LAYERS, apply=_after(lambda x: x.transpose(0, 1).reshape(x.shape))
     ),
@@ -210,46 +214,77 @@ LEAKS: dict[str, Leak] = {
         relation="future", takes=LAYERS, apply=_after(_of_places(lambda x: x + 0.2 * x.roll(-1, 1))), models=SEQUENCE_LM
     ),
     "mean over places": Leak(
-        relation="future", takes=LAYERS, apply=_after(_of_places(lambda x: x - 0.5 * x.mean(1, keepdim=True))), models=SEQUENCE_LM
+        relation="future",
+        takes=LAYERS,
+        apply=_after(_of_places(lambda x: x - 0.5 * x.mean(1, keepdim=True))),
+        models=SEQUENCE_LM,
     ),
     "norm over places": Leak(relation="future", takes=("Norm",), apply=_normed((1,)), models=SEQUENCE_LM),
-    "padding mask dropped": Leak(relation="padding", takes=("SelfAttention", "T5Attention", "BartAttention"), apply=_mask(_none), models=MASKED),
-    "padding mask inverted": Leak(relation="padding", takes=("SelfAttention", "T5Attention", "BartAttention"), apply=_mask(_inverted), models=MASKED),
+    "padding mask dropped": Leak(
+        relation="padding", takes=("SelfAttention", "T5Attention", "BartAttention"), apply=_mask(_none), models=MASKED
+    ),
+    "padding mask inverted": Leak(
+        relation="padding",
+        takes=("SelfAttention", "T5Attention", "BartAttention"),
+        apply=_mask(_inverted),
+        models=MASKED,
+    ),
     "mean over padding": Leak(
-        relation="padding", takes=("BertLayer", "BertOutput"), apply=_after(lambda x: x - 0.5 * x.mean(1, keepdim=True)),
+        relation="padding",
+        takes=("BertLayer", "BertOutput"),
+        apply=_after(lambda x: x - 0.5 * x.mean(1, keepdim=True)),
         models=("bert", "bert-classifier"),
     ),
     "label reaches a layer": Leak(
-        relation="label", takes=LAYERS, apply=_label_reaches, models=("bert-classifier", "vit", "resnet", "swin", "bert")
+        relation="label",
+        takes=LAYERS,
+        apply=_label_reaches,
+        models=("bert-classifier", "vit", "resnet", "swin", "bert"),
     ),
-    "decoder is fed its label": Leak(relation="label", takes=("",), apply=_decoder_is_fed_the_label, models=("t5", "bart")),
+    "decoder is fed its label": Leak(
+        relation="label", takes=("",), apply=_decoder_is_fed_the_label, models=("t5", "bart")
+    ),
     "labels not shifted": Leak(relation="label", takes=("",), apply=_unshifted, models=EAGER_LM),
     "own: no causal mask": Leak(
-        relation="future", takes=("Attention",), models=("own-gpt",),
+        relation="future",
+        takes=("Attention",),
+        models=("own-gpt",),
         apply=_method("hidden", lambda self, length: torch.zeros(length, length, dtype=torch.bool)),
     ),
     "own: mask off by one": Leak(
-        relation="future", takes=("Attention",), models=("own-gpt",),
+        relation="future",
+        takes=("Attention",),
+        models=("own-gpt",),
         apply=_method("hidden", lambda self, length: torch.ones(length, length, dtype=torch.bool).triu(2)),
     ),
     "own: mask transposed": Leak(
-        relation="future", takes=("Attention",), models=("own-gpt",),
+        relation="future",
+        takes=("Attention",),
+        models=("own-gpt",),
         apply=_method("hidden", lambda self, length: torch.ones(length, length, dtype=torch.bool).tril(-1)),
     ),
     "own: softmax over queries": Leak(
-        relation="future", takes=("Attention",), models=("own-gpt",),
+        relation="future",
+        takes=("Attention",),
+        models=("own-gpt",),
         apply=_method("weights", lambda self, scores: scores.softmax(-2)),
     ),
     "own: softmax over samples": Leak(
-        relation="samples", takes=("Mixture", "Attention"), models=("own-experts", "own-encoder"),
+        relation="samples",
+        takes=("Mixture", "Attention"),
+        models=("own-experts", "own-encoder"),
         apply=_method("weights", lambda self, scores: scores.softmax(0)),
     ),
     "own: recurrent over samples": Leak(
-        relation="samples", takes=("GRU",), models=("own-recurrent",),
+        relation="samples",
+        takes=("GRU",),
+        models=("own-recurrent",),
         apply=lambda model, name, module: setattr(module, "batch_first", False),
     ),
     "own: both directions": Leak(
-        relation="future", takes=("GRU",), models=("own-recurrent",),
+        relation="future",
+        takes=("GRU",),
+        models=("own-recurrent",),
         apply=_after(lambda x: x + x.flip(1).cumsum(1).flip(1) * 0.1),
     ),
     "own: padding mask dropped": Leak(
@@ -259,7 +294,9 @@ LEAKS: dict[str, Leak] = {
         relation="padding", takes=("Attention",), models=("own-encoder",), apply=_mask(lambda mask: ~mask)
     ),
     "own: mean with padding": Leak(
-        relation="padding", takes=("Encoder",), models=("own-encoder",),
+        relation="padding",
+        takes=("Encoder",),
+        models=("own-encoder",),
         apply=_method("pool", lambda self, x, real: x.mean(1)),
     ),
-}  # fmt: skip
+}

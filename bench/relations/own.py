@@ -199,7 +199,9 @@ def _of_tokens(logits: Tensor, labels: Tensor) -> Tensor:
     return functional.cross_entropy(logits.reshape(-1, VOCAB), labels.reshape(-1))
 
 
-OWN: dict[str, tuple[Callable[[], nn.Module], Callable[..., tuple[tuple[Tensor, ...], Tensor]], Callable[..., Tensor]]] = {
+OWN: dict[
+    str, tuple[Callable[[], nn.Module], Callable[..., tuple[tuple[Tensor, ...], Tensor]], Callable[..., Tensor]]
+] = {
     "own-gpt": (SmallGPT, _tokens, _of_tokens),
     "own-encoder": (Encoder, _texts, functional.cross_entropy),
     "own-perceptron": (Perceptron, _numbers, functional.cross_entropy),

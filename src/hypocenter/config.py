@@ -188,7 +188,16 @@ def _allowed(hint: Any, value: Any) -> str:
 
 def _build(values: Mapping[str, Any], origin: str) -> Config:
     config = Config(**{name: _convert(name, value, origin) for name, value in values.items()})
-    for name in ("schedule", "param_schedule", "replicas", "collectives", "sdc_check", "calibrate", "audit", "relations"):
+    for name in (
+        "schedule",
+        "param_schedule",
+        "replicas",
+        "collectives",
+        "sdc_check",
+        "calibrate",
+        "audit",
+        "relations",
+    ):
         if (name, getattr(config, name)) != ("audit", "auto"):
             parse(getattr(config, name))  # a typo is found before training starts
     for name in ("frames", "save_batches", "keep_mb", "bundle_mb", "max_replays", "agree_timeout_s"):

@@ -40,7 +40,7 @@ HELP: dict[str, str] = {
     "sdc_check": "Steps at which each rank repeats its neighbour's micro-batch, to find wrong hardware.",
     "calibrate": "Steps at which perturbed replays measure the noise floor for `diff`; without a value: step 0.",
     "audit": "Steps that are done again to see whether each gradient is that of its micro-batches; alone: all.",
-    "relations": "Steps at which what must not matter (other samples, later tokens, padding, labels) is changed; alone: doubling.",
+    "relations": "Steps at which samples, later tokens, padding and labels are changed in replays; alone: doubling.",
     "agree": "Ranks tell each other over a side group that a step has failed.",
     "agree_timeout_s": "Longest wait, in seconds, of one rank for the others in that.",
     "save_batches": "Keep the integer inputs of this many first steps whole, and which tokens the loss asks for.",

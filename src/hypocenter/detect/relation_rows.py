@@ -7,8 +7,8 @@ Rows of phase `optimizer`, written at steps at which relations are looked at.
                                        relative to its usual size; `source`: the line before which it happened; `names`:
                                        what was changed, who noticed, and what it is by definition ("": no exception);
                                        `dtype`: the limit, as text
-    site `relations`, port `looked`    n relations were asked, sum of them held; `names`: those that were not asked, with
-                                       reasons, and what was held still
+    site `relations`, port `looked`    n relations were asked, sum of them held; `names`: those that were not asked,
+                                       with reasons, and what was held still
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ask all relations of one micro-batch; what does not hold is confirmed, and the first module that shows it is named."""
+"""Ask all relations of one micro-batch; confirm what does not hold, and name the first module that shows it."""
 
 from __future__ import annotations
 
@@ -95,7 +95,8 @@ def look(subject: Subject, relations: Iterable[Relation] | None = None) -> Looke
         except (CannotTell, ReplayImpossible) as why:
             looked.not_asked[each.name] = str(why)
         except Exception as error:  # of the user's model: it refuses these inputs
-            looked.not_asked[each.name] = f"the model refuses changed inputs ({type(error).__name__}: {str(error)[:120]})"
+            what = f"{type(error).__name__}: {str(error)[:120]}"
+            looked.not_asked[each.name] = f"the model refuses changed inputs ({what})"
         else:
             if broken is None:
                 looked.held.append(each.name)
@@ -213,9 +214,7 @@ def _size(old: Call, new: Call, port: str, trial: Trial) -> float | None:
     return trial.parts.moved(value, now if trial.puts_in_order is None else trial.puts_in_order(now))
 
 
-def _moved_inside(
-    begin: tuple[Call, Call], end: tuple[Call, Call], trial: Trial, tolerance: float
-) -> list[Tensor]:
+def _moved_inside(begin: tuple[Call, Call], end: tuple[Call, Call], trial: Trial, tolerance: float) -> list[Tensor]:
     """What came out in the shape of what went in, which had not moved, and has moved in the same layout."""
     if trial.puts_in_order is not None:
         return []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -61,7 +62,7 @@ def facts_of(subject: Subject) -> Facts:
     candidates = {k: v for k, v in ran.outputs.items() if v.requires_grad and v.dim() > 0 and v is not loss}
     if not candidates:
         raise CannotTell("no output of a module leads to its loss")
-    grads: Sequence[Tensor | None] = torch.autograd.grad(
+    grads: Sequence[Any] = torch.autograd.grad(
         [v.sum() for v in ran.losses if v.requires_grad], list(candidates.values()), allow_unused=True
     )
     counted = {key: g for key, g in zip(candidates, grads, strict=True) if g is not None}
@@ -134,10 +135,11 @@ def _relating(given: Given, n: int) -> str:
         return given.name
     if tensor.shape == (n, n) and n > 2 and tensor.is_floating_point():
         return given.name
-    if tensor.dtype in (torch.int64, torch.int32) and n not in tensor.shape and tensor.dim() == 2 and tensor.numel() > 1:
+    is_whole = tensor.dtype in (torch.int64, torch.int32)
+    if is_whole and n not in tensor.shape and tensor.dim() == 2 and len(tensor) == 2:
         is_index = bool((tensor >= 0).all()) and bool((tensor < n).all())
-        return given.name if is_index and len(tensor.unique()) > 2 and tensor.shape[0] == 2 else ""
-    if tensor.dtype in (torch.int64, torch.int32) and tensor.shape == (n,) and n > 2:
+        return given.name if is_index and len(tensor.unique()) > 2 else ""
+    if is_whole and tensor.shape == (n,) and n > 2:
         steps = tensor[1:] - tensor[:-1]
         is_group = bool((steps >= 0).all()) and bool((steps <= 1).all()) and int(tensor[0]) == 0
         return given.name if is_group and bool((steps == 0).any()) and bool((steps == 1).any()) else ""

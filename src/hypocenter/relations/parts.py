@@ -13,7 +13,6 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-
 NEAR = 4  # places: a convolution over the edge of a sample reaches no farther
 
 

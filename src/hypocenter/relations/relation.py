@@ -69,9 +69,7 @@ class Relation:
 RELATIONS: Catalogue[Relation] = Catalogue("hypocenter.relations.catalogue", "hypocenter.relations")
 
 
-def relation(
-    name: str, code: str, *, order: int = 100, exceptions: tuple[str, ...] = ()
-) -> Callable[[Asked], Asked]:
+def relation(name: str, code: str, *, order: int = 100, exceptions: tuple[str, ...] = ()) -> Callable[[Asked], Asked]:
     """Register a relation.
 
     Args:

@@ -93,7 +93,8 @@ class Subject:
         for key, value in (*enumerate(args), *kwargs.items()):
             for path, tensor in flatten(value):
                 is_plain = tensor.layout == torch.strided and not hasattr(tensor, "to_local")
-                if PLACEHOLDERS.number(tensor) is None and not tensor.requires_grad and tensor is not event.was and is_plain:
+                is_own = PLACEHOLDERS.number(tensor) is None and tensor is not event.was
+                if is_own and is_plain and not tensor.requires_grad:
                     name = f"{key}{path}" if isinstance(key, str) else f"in[{key}]{path}"
                     place = (position, f"{key}{path}")
                     self.given.append(Given(place=place, name=name, tensor=tensor, is_of_model=is_of_model))

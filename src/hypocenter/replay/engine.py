@@ -376,7 +376,10 @@ class Replayer:
         return slots[slot]
 
     def forward(
-        self, microbatch: Microbatch, made_of: Callable[[int, Event], Event], around: contextlib.AbstractContextManager[Any]
+        self,
+        microbatch: Microbatch,
+        made_of: Callable[[int, Event], Event],
+        around: contextlib.AbstractContextManager[Any],
     ) -> dict[int, torch.Tensor]:
         """Forward and loss of a micro-batch with other inputs, and no backward; what its calls gave, by slot.
 

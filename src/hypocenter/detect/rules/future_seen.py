@@ -37,4 +37,6 @@ from hypocenter.nouns import Finding, Remedy
 def check(window: Window) -> Iterator[Finding]:
     """Fire at the step at which it is seen."""
     remedy = Remedy(action="mask-the-future", text="look at the causal mask of the named module")
-    yield from broken(window, "HC242", title="the model sees the tokens that it is to predict", cause="future-leak", remedy=remedy)
+    yield from broken(
+        window, "HC242", title="the model sees the tokens that it is to predict", cause="future-leak", remedy=remedy
+    )

@@ -38,5 +38,10 @@ from hypocenter.nouns import Finding, Remedy
 )
 def check(window: Window) -> Iterator[Finding]:
     """Fire at the step at which it is seen."""
-    remedy = Remedy(action="separate-samples", text="look at views, transposes, normalisation and softmax of the named module: which dimension do they take for the batch?")
-    yield from broken(window, "HC241", title="samples of a batch depend on each other", cause="sample-leak", remedy=remedy)
+    remedy = Remedy(
+        action="separate-samples",
+        text="look at views, norms and softmax of the named module: over which dimension do they go?",
+    )
+    yield from broken(
+        window, "HC241", title="samples of a batch depend on each other", cause="sample-leak", remedy=remedy
+    )
