@@ -53,10 +53,10 @@ def sweep(names: Iterable[str], formats: Iterable[str] = FORMATS) -> int:
                 n_done += 1
                 words = [sentence(each) for each in looked.broken]
                 mode = "train" if is_training else "eval"
-                not_asked = ",".join(looked.not_asked)
+                held, not_asked = ",".join(looked.held), ",".join(looked.not_asked)
                 print(
-                    f"{'FALSE' if false else 'ok':5}{name:20} {numbers:18} {mode:6} "
-                    f"{looked.n_forwards:3} forwards, held {','.join(looked.held)}; not asked {not_asked} {looked.notes or ''} {words or ''}",
+                    f"{'FALSE' if false else 'ok':5}{name:20} {numbers:18} {mode:6} {looked.n_forwards:3} forwards, "
+                    f"held {held}; not asked {not_asked} {looked.notes or ''} {words or ''}",
                     flush=True,
                 )
     print(f"\n{n_done} looked at, {n_false} false relations, {n_failed} could not be run")

@@ -142,6 +142,17 @@ def test_a_mean_over_places_is_seen_although_it_does_not_know_their_order():
         check_relations(Language(Mean()), (ids,), of_tokens, labels=labels)
 
 
+def test_places_that_are_counted_along_the_batch():
+    class Counting(nn.Module):
+        def forward(self, x):
+            return x + torch.arange(len(x))[:, None, None] * torch.linspace(-1, 1, WIDTH)
+
+    ids, labels = text()
+
+    with pytest.raises(RelationBroken, match=r"order.*layers\.1"):
+        check_relations(Language(Counting()), (ids,), of_tokens, labels=labels)
+
+
 def test_labels_that_are_not_shifted():
     ids, _ = text()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -62,9 +62,8 @@ def facts_of(subject: Subject) -> Facts:
     candidates = {k: v for k, v in ran.outputs.items() if v.requires_grad and v.dim() > 0 and v is not loss}
     if not candidates:
         raise CannotTell("no output of a module leads to its loss")
-    grads: Sequence[Any] = torch.autograd.grad(
-        [v.sum() for v in ran.losses if v.requires_grad], list(candidates.values()), allow_unused=True
-    )
+    roots = [v.sum() for v in ran.losses if v.requires_grad]
+    grads = cast("Sequence[Tensor | None]", torch.autograd.grad(roots, [*candidates.values()], allow_unused=True))
     counted = {key: g for key, g in zip(candidates, grads, strict=True) if g is not None}
     outer = {key for key in counted if key[0].startswith("out") and candidates[key].dim() > 1}
     if not outer:  # a model that gives its loss only: what it computed last

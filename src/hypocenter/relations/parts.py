@@ -153,6 +153,27 @@ class Whole:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class WholeOf:
+    """All of what has samples first, and in no other dimension.
+
+    Attributes:
+        n: samples.
+    """
+
+    n: int
+
+    def moved(self, before: Tensor, now: Tensor) -> float | None:
+        """The sample that moved most."""
+        if before.dim() < 2 or before.shape[0] != self.n or self.n in before.shape[1:]:
+            return None
+        return _worst(*_over(before, now, (0,)), torch.ones(self.n, dtype=torch.bool))
+
+    def moved_first(self, before: Tensor, now: Tensor) -> float | None:
+        """There is one layout only."""
+        return None
+
+
 def _widened(mask: Tensor) -> Tensor:
     """With NEAR places more on both sides."""
     wide = torch.nn.functional.max_pool1d(mask.float().unsqueeze(1), 2 * NEAR + 1, stride=1, padding=NEAR)
