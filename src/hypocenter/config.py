@@ -67,6 +67,7 @@ class Config:
     sdc_check: str = "never"  # steps at which each rank does its neighbour's micro-batch again and compares the bits
     calibrate: str = "never"  # steps at which the noise floor is measured by perturbed replays (4 times the step)
     audit: str = "auto"  # steps that are done again to see whether the gradients are those of their micro-batches
+    relations: str = "never"  # steps at which what must not matter is changed in replays of a micro-batch
     agree: bool = True  # ranks tell each other that a step failed, over a side group of their own
     agree_timeout_s: float = 10.0  # longest that one rank waits for the others in that; then it goes on alone
     save_batches: int = 0  # of this many first steps the integer inputs are kept whole, for the checklist
@@ -187,7 +188,16 @@ def _allowed(hint: Any, value: Any) -> str:
 
 def _build(values: Mapping[str, Any], origin: str) -> Config:
     config = Config(**{name: _convert(name, value, origin) for name, value in values.items()})
-    for name in ("schedule", "param_schedule", "replicas", "collectives", "sdc_check", "calibrate", "audit"):
+    for name in (
+        "schedule",
+        "param_schedule",
+        "replicas",
+        "collectives",
+        "sdc_check",
+        "calibrate",
+        "audit",
+        "relations",
+    ):
         if (name, getattr(config, name)) != ("audit", "auto"):
             parse(getattr(config, name))  # a typo is found before training starts
     for name in ("frames", "save_batches", "keep_mb", "bundle_mb", "max_replays", "agree_timeout_s"):

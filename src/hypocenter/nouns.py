@@ -38,7 +38,8 @@ CAUSES: tuple[str, ...] = (
     "dead-gradient", "hardware-fault", "kernel-bug", "replica-drift", "missing-gradient-sync", "rng-desync",
     "config-mismatch", "init-mismatch", "precision-mismatch", "data-mismatch", "implementation-mismatch", "noise",
     "rank-lost", "collective-fault", "program-error", "uninitialised-read", "out-of-memory", "exploding-gain",
-    "mode-switched", "bad-sample", "data-repeats", "data-shifted", "state-changed", "unknown",
+    "mode-switched", "bad-sample", "data-repeats", "data-shifted", "state-changed", "sample-leak", "future-leak",
+    "padding-leak", "label-leak", "unknown",
 )  # fmt: skip
 """The closed vocabulary of causes. One that fits none is `unknown`, never a guess dressed up."""
 

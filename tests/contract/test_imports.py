@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "hypocenter"
-RECORDING_HALF = {"tap", "session", "replay", "boot", "callbacks", "examine"}
+RECORDING_HALF = {"tap", "testing", "session", "relations", "replay", "boot", "callbacks", "examine"}
 NEEDS_A_FRAMEWORK = (  # and what begins so
     "hypocenter.summary.reducers.torch", "hypocenter.summary.reducers.mindspore", "hypocenter.session.mindspore.",
     "hypocenter.tap.mindspore.", "hypocenter.replay.mindspore.",

@@ -375,9 +375,42 @@ class Replayer:
                 self._do(event, slots, context, None, None, outside)
         return slots[slot]
 
+    def forward(
+        self,
+        microbatch: Microbatch,
+        made_of: Callable[[int, Event], Event],
+        around: contextlib.AbstractContextManager[Any],
+    ) -> dict[int, torch.Tensor]:
+        """Forward and loss of a micro-batch with other inputs, and no backward; what its calls gave, by slot.
+
+        Args:
+            made_of: gives the call to do in place of the one at this position of the tape.
+            around: entered around all of it.
+
+        Raises:
+            ReplayImpossible: with the reason.
+        """
+        events = self._tape.slice(microbatch)
+        why = self.why_not(microbatch) or torch_state.why_not(_modules_of(event for _, event in events))
+        if why:
+            raise ReplayImpossible(why)
+        slots: dict[int, torch.Tensor] = {}
+        with self.deadline.one("forward"), self._in_place([event for _, event in events], around):
+            for position, event in events:
+                self.deadline.check()
+                self._do(made_of(position, event), slots, None, None, None)
+        return slots
+
+    def events(self, microbatch: Microbatch) -> list[tuple[int, Event]]:
+        """What led to the loss of a micro-batch, with positions on the tape."""
+        return self._tape.slice(microbatch)
+
     @contextlib.contextmanager
     def _in_place(
-        self, events: list[Event], mode: contextlib.AbstractContextManager[Any], context: OpContext
+        self,
+        events: list[Event],
+        mode: contextlib.AbstractContextManager[Any],
+        context: OpContext | None = None,
     ) -> Generator[None, None, None]:
         """Around events that are done again on this rank alone; afterwards all is as it was."""
         rng = _rng_now(events)
@@ -388,7 +421,8 @@ class Replayer:
             stack.enter_context(_modules_as_they_were(iter(events)))
             stack.enter_context(alone.without_wrappers_hooks(event.function for event in events))
             stack.enter_context(Eagerly())
-            stack.callback(context.attach())
+            if context is not None:
+                stack.callback(context.attach())
             if alone.is_one_of_many():
                 stack.enter_context(alone.NoCollectives())
             stack.enter_context(mode)

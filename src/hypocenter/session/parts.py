@@ -138,6 +138,7 @@ class Parts:
             clock=self.clock,
             tape=self.tape,
             replayer=self.replayer,
+            loaded=self.loaded.of,
             label=self.sentinel.label,
             rank=self.rank,
             place=self.place.current,

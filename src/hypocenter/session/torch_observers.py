@@ -28,6 +28,7 @@ from hypocenter.session.observers.modes import Modes
 from hypocenter.session.observers.op_bits import OpBits
 from hypocenter.session.observers.precision import Precision
 from hypocenter.session.observers.recompute import Recompute
+from hypocenter.session.observers.relations import Relations
 from hypocenter.session.observers.replicas import Replicas
 from hypocenter.session.observers.scaling import Scaling
 from hypocenter.session.observers.schedules import Schedules
@@ -50,6 +51,7 @@ OBSERVERS: tuple[type[Observer[Any]], ...] = (
     Precision,  # what forward computes is what exact arithmetic gives
     ByRule,  # and what is left is what the optimizer's rule makes
     *(Modes, ClipCalls),  # in the mode of training, and clipped where it acts
+    Relations,  # what must not matter, changed
     StillParameters,  # whether what was trained moved
     *(Replicas, Streams, Clipping),  # what should be equal over ranks
     Calibration,  # how far apart two good runs may be

@@ -1,0 +1,1 @@
+"""How many leaks the relations find, and whether they accuse healthy models."""

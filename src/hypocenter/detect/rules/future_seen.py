@@ -1,0 +1,42 @@
+"""The model sees the tokens that it is to predict.
+
+What it means
+    The loss asks for the next token of an input at each place, and the output there changes when later tokens are
+    replaced. The loss falls by copying, and generation is useless: a causal mask is missing, off by one, or applied to
+    the wrong axis; a convolution pads on both sides; a mean or a norm runs over the places.
+
+How it is decided
+    With `--relations` the gradient of the loss by the logits tells which token is asked for at each place, whoever
+    shifts. If it is the next one of an input, later tokens are replaced in a replay, from another place on in each
+    sample. The first module whose output before that place moves is named. Other models are not asked.
+
+What to do
+    Look at the mask of the named module.
+
+When it is wrong
+    Where a model that sees all of a text is trained to repeat it, on purpose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hypocenter.detect.engine import rule
+from hypocenter.detect.relation_rows import broken
+from hypocenter.detect.window import Window
+from hypocenter.nouns import Finding, Remedy
+
+
+@rule(
+    "HC242",
+    "data",
+    severity="warning",
+    reads=("optimizer",),
+    not_in={"mindspore": "relations are looked at in replays of torch only, so far"},
+)
+def check(window: Window) -> Iterator[Finding]:
+    """Fire at the step at which it is seen."""
+    remedy = Remedy(action="mask-the-future", text="look at the causal mask of the named module")
+    yield from broken(
+        window, "HC242", title="the model sees the tokens that it is to predict", cause="future-leak", remedy=remedy
+    )

@@ -1,0 +1,42 @@
+"""What stands under a padding mask matters.
+
+What it means
+    Outputs at places that are no padding, or of whole samples, change with the content under the padding mask. So the
+    result for a sample depends on how long the others of its batch happen to be: a mask is dropped, turned round, or
+    a mean is taken over padding.
+
+How it is decided
+    With `--relations` the content under a mask of zeros and ones that covers beginnings or ends of samples is replaced
+    in a replay; of tokens only what embeddings look up, for a model may tell padding from the tokens themselves. The
+    first module that shows it is named. A convolution or a window that reaches over the edge of a sample is a note.
+
+What to do
+    Hand the mask on to the named module.
+
+When it is wrong
+    Where the model was trained without a mask, and padding is a part of its input (SigLIP).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hypocenter.detect.engine import rule
+from hypocenter.detect.relation_rows import broken
+from hypocenter.detect.window import Window
+from hypocenter.nouns import Finding, Remedy
+
+
+@rule(
+    "HC243",
+    "data",
+    severity="warning",
+    reads=("optimizer",),
+    not_in={"mindspore": "relations are looked at in replays of torch only, so far"},
+)
+def check(window: Window) -> Iterator[Finding]:
+    """Fire at the step at which it is seen."""
+    remedy = Remedy(action="hand-on-the-mask", text="hand the padding mask on to the named module")
+    yield from broken(
+        window, "HC243", title="what stands under a padding mask matters", cause="padding-leak", remedy=remedy
+    )

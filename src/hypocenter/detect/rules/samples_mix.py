@@ -1,0 +1,47 @@
+"""Samples of a batch depend on each other.
+
+What it means
+    The output for a sample changes when other samples of its batch are replaced. Something mixes them: a view or a
+    transpose over the wrong dimensions, statistics or a softmax over the axis of the batch, a state that one sample
+    leaves for the next. The loss falls, and the model gives other answers alone than in a batch.
+
+How it is decided
+    With `--relations` the last micro-batch of a healthy step is done again: every second row takes the values of its
+    neighbour. Shapes and random numbers are the same, dropout is held, so what is independent stays to the bit. The
+    first module whose output for an untouched row moves is named. Inputs whose second dimension may be the batch, that
+    say which rows belong together, or that come alone accuse nobody.
+
+What to do
+    Look at the named module: which of its dimensions does it take for the batch?
+
+When it is wrong
+    Where samples are meant to meet: experts with a capacity over the batch, contrastive parts, graphs without a list of
+    edges. BatchNorm with averages is held at these; without averages it is told as a note.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hypocenter.detect.engine import rule
+from hypocenter.detect.relation_rows import broken
+from hypocenter.detect.window import Window
+from hypocenter.nouns import Finding, Remedy
+
+
+@rule(
+    "HC241",
+    "data",
+    severity="warning",
+    reads=("optimizer",),
+    not_in={"mindspore": "relations are looked at in replays of torch only, so far"},
+)
+def check(window: Window) -> Iterator[Finding]:
+    """Fire at the step at which it is seen."""
+    remedy = Remedy(
+        action="separate-samples",
+        text="look at views, norms and softmax of the named module: over which dimension do they go?",
+    )
+    yield from broken(
+        window, "HC241", title="samples of a batch depend on each other", cause="sample-leak", remedy=remedy
+    )

@@ -1,0 +1,46 @@
+"""A model that predicts the next token does not see it.
+
+What it means
+    What the loss asks for at a place is the input of the next one. So nothing that comes later may reach the output
+    there. If it does, the loss falls by copying, and the model cannot generate: a causal mask that is missing, off by
+    one, or applied to the wrong axis, a convolution that pads on both sides, positions that are turned round.
+
+How it is decided
+    From the gradient of the loss by its logits it is read which token is asked for at each place, whoever shifts, masks
+    or skips. Where it is the next token of an input, the later tokens of that input are replaced in each sample, from
+    another place on in each, and the outputs before must stay. The first module that shows it is named. Models of
+    which the loss asks something else are not asked.
+
+What to do
+    Look at the mask of the named module.
+
+When it is wrong
+    Where a model that sees everything is trained to copy, on purpose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from hypocenter.relations.facts import CannotTell, Facts, shift_of
+from hypocenter.relations.relation import Trial, relation
+from hypocenter.relations.subject import Subject
+from hypocenter.relations.tokens import later_replaced, targets_of
+
+
+@relation("future", "HC242", order=2)
+def ask(subject: Subject, facts: Facts) -> Iterator[Trial]:
+    """Tokens after another place in each sample."""
+    if facts.targets is None or facts.logits is None:
+        raise CannotTell("which tokens the loss asks for is not seen")
+    inputs = [(each, targets) for each in subject.of_model if (targets := targets_of(each, facts)) is not None]
+    shifted = [(each, targets) for each, targets in inputs if shift_of(each.tensor, targets) == 1]
+    shifted = [(each, t) for each, t in shifted if not any(each.place == label.place for label in facts.labels)]
+    if not shifted:
+        raise CannotTell("the loss does not ask for the next token of an input")
+    trials = [later_replaced(each, targets, facts) for each, targets in shifted]
+    for number, trial in enumerate(trials):
+        if trial is not None:
+            others = tuple(t for i, t in enumerate(trials) if i != number and t is not None)
+            yield replace(trial, otherwise=others)

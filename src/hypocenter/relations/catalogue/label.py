@@ -1,0 +1,137 @@
+"""The output does not depend on the label.
+
+What it means
+    Labels are there to be compared with the output. If the output moves when labels are replaced, or the label is a
+    part of an input, the model is shown the answer: the loss falls, and without the label it cannot do anything.
+
+How it is decided
+    Labels that the model is called with are replaced, and the outputs must stay. A decoder that is fed the labels is
+    asked less: the output at a place may depend on earlier labels, not on its own or later ones. An input with columns
+    that equal the label is replaced there, and the outputs must stay. A model that predicts from tokens up to each
+    place and is asked for that very token, not for the next, is told as well.
+
+What to do
+    Take the label out of the input; shift labels by one place.
+
+When it is wrong
+    Where a model is meant to reproduce a part of its input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from hypocenter.relations.facts import CannotTell, Facts, shift_of
+from hypocenter.relations.parts import Places, Whole
+from hypocenter.relations.relation import Trial, relation
+from hypocenter.relations.subject import Given, Place, Subject
+from hypocenter.relations.tokens import later_replaced, successors, targets_of
+
+_LEAST_ROWS = 8  # samples with a column that equals the label, before it is one
+
+
+@relation("label", "HC244", order=3)
+def ask(subject: Subject, facts: Facts) -> Iterator[Trial]:
+    """Labels that the model gets, and inputs that hold them."""
+    labels = [each for each in facts.labels if each.is_of_model]
+    if not facts.labels:
+        raise CannotTell("which input is the label is not known")
+    is_asked = False
+    for each in labels:
+        new = each.tensor.flip(0) if each.tensor.dim() == 1 else each.tensor.roll(1, dims=1)
+        if torch.equal(new, each.tensor) and each.tensor.dim() > 0:
+            new = each.tensor.roll(1, dims=0)
+        if torch.equal(new, each.tensor) or each.tensor.dim() == 0:
+            continue
+        is_asked = True
+        yield Trial(
+            changed={each.place: new},
+            parts=Whole(),
+            what=f"{each.name} replaced",
+            whom="the outputs",
+            otherwise=tuple(_fed_to_a_decoder(each.place, each.tensor)),
+        )
+    for changed, name in _columns(subject, facts):
+        is_asked = True
+        yield Trial(changed=changed, parts=Whole(), what=f"the label in {name} replaced", whom="the outputs")
+    for each in subject.of_model:
+        if each.place not in {label.place for label in labels} and (trial := _at_its_place(each, facts)) is not None:
+            is_asked = True
+            yield trial
+    if not is_asked:
+        raise CannotTell("the model is given no labels")
+
+
+def _at_its_place(given: Given, facts: Facts) -> Trial | None:
+    """Tokens that the loss asks for where they stand; of a model that sees no later ones."""
+    targets = targets_of(given, facts)
+    if targets is None or facts.logits is None or shift_of(given.tensor, targets) != 0:
+        return None
+    new = given.tensor.roll(1, dims=1)
+    later = later_replaced(given, targets, facts)
+    if later is None or torch.equal(new, given.tensor):
+        return None
+    return Trial(
+        changed={given.place: new}, parts=Whole(), what=f"the token in {given.name} that is asked for replaced",
+        whom="the output at its place", keys=frozenset({facts.logits}), only_if=later,
+    )  # fmt: skip
+
+
+def _fed_to_a_decoder(place: Place, labels: Tensor) -> Iterator[Trial]:
+    """Labels from the middle on: outputs up to there must stay."""
+    if labels.dim() != 2 or not bool((labels >= 0).any()) or labels.shape[1] < 3 or labels.is_floating_point():
+        return
+    n, length = labels.shape
+    cut = length // 3
+    new = labels.clone()
+    counts, others = labels >= 0, successors(labels, labels[labels >= 0])
+    for row in range(n):
+        later = [i for i in range(cut, length) if bool(counts[row, i])]
+        later = later[:-1]  # the last may say which language it is, and begin the decoder's input
+        if later:
+            new[row, later] = others[row, later]
+    if torch.equal(new, labels):
+        return
+    stays = torch.zeros(n, length, dtype=torch.bool)
+    stays[:, : cut + 1] = True
+    yield Trial(
+        changed={place: new}, parts=Places(stays), what="later labels replaced", whom="the outputs before",
+        excuse="labels are fed to a decoder: each of its outputs depends on earlier labels only",
+    )  # fmt: skip
+
+
+def _columns(subject: Subject, facts: Facts) -> Iterator[tuple[dict[Place, Tensor], str]]:
+    """Inputs of numbers in which columns are the label, or tell it one-hot."""
+    labels = [e.tensor for e in facts.labels if e.tensor.dim() == 1 and len(e.tensor) >= _LEAST_ROWS]
+    for each in subject.of_model:
+        tensor = each.tensor
+        if tensor.dim() != 2 or not tensor.is_floating_point():
+            continue
+        for label in labels:
+            if len(label) != len(tensor) or len(label.unique()) < 2:
+                continue
+            found = _equal(tensor, label)
+            if found:
+                new = tensor.clone()
+                rolled = tensor.roll(1, dims=0)
+                new[:, found] = rolled[:, found]
+                if not torch.equal(new, tensor):
+                    yield {each.place: new}, each.name
+
+
+def _equal(tensor: Tensor, label: Tensor) -> list[int]:
+    if label.is_floating_point():
+        return (tensor == label.to(tensor.dtype).unsqueeze(1)).all(0).nonzero()[:, 0].tolist()
+    found = (tensor == label.to(tensor.dtype).unsqueeze(1)).all(0).nonzero()[:, 0].tolist()
+    if found:
+        return found
+    columns: list[int] = []
+    for value in label.unique():
+        same = (tensor == (label == value).to(tensor.dtype).unsqueeze(1)).all(0).nonzero()[:, 0].tolist()
+        if not same:
+            return []
+        columns += same
+    return columns

@@ -1,0 +1,48 @@
+"""The place of a sample in its batch does not matter.
+
+What it means
+    The batch is turned by one row; outputs, turned back, must stay. If they do not, something counts the rows of the
+    batch as if they were places: a positional encoding that is added along the axis of the batch, for one.
+
+How it is decided
+    One replay with all inputs turned alike, dropout off. Asked only where the first dimension is the batch beyond
+    doubt, and of outputs that have it first.
+
+What to do
+    Look at what the named module adds to its input, and along which dimension.
+
+When it is wrong
+    Where a model is meant to treat the rows of a batch differently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from hypocenter.relations.facts import CannotTell, Facts
+from hypocenter.relations.parts import WholeOf
+from hypocenter.relations.relation import Trial, relation
+from hypocenter.relations.subject import Subject
+
+
+@relation("order", "HC241", order=5)
+def ask(subject: Subject, facts: Facts) -> Iterator[Trial]:
+    """All rows one further."""
+    n = facts.n_rows
+    if n < 2 or facts.relates_rows or (facts.may_be_second and not facts.is_certain):
+        raise CannotTell("which dimension is the batch is not known for certain")
+    inputs = [each for each in subject.of_model if each.tensor.dim() > 0 and each.tensor.shape[0] == n]
+    changed = {each.place: each.tensor.roll(1, 0) for each in inputs}
+    if all(torch.equal(changed[each.place], each.tensor) for each in inputs):
+        raise CannotTell("all samples are the same")
+
+    def turned_back(output: Tensor) -> Tensor:
+        return output.roll(-1, 0) if output.dim() > 0 and output.shape[0] == n else output
+
+    yield Trial(
+        changed=changed, parts=WholeOf(n), puts_in_order=turned_back, what="the batch turned by one row",
+        whom="the outputs, turned back,",
+    )  # fmt: skip

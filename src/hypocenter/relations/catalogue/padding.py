@@ -1,0 +1,108 @@
+"""What stands where there is only padding does not matter.
+
+What it means
+    The content under a padding mask is replaced. Outputs at real places, outputs of whole samples and the loss must
+    stay. If they do not, a result depends on how long the other samples of its batch happen to be.
+
+How it is decided
+    A mask is an input of zeros and ones, named so or with the same content everywhere that it covers, which covers the
+    beginnings or ends of samples. The content under it is replaced by other content of the batch; of tokens
+    only what embeddings look up, for a model may tell padding from the tokens themselves.
+
+What to do
+    Hand the mask on to the named module; give padding the label that the loss ignores.
+
+When it is wrong
+    Where a convolution, a pooling or statistics over places reach over the edge of a sample on purpose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from hypocenter.relations.facts import CannotTell, Facts
+from hypocenter.relations.parts import PlacesOrRows
+from hypocenter.relations.relation import Trial, relation
+from hypocenter.relations.subject import Given, Subject
+
+
+@relation("padding", "HC243", order=4, exceptions=("Conv", "GroupNorm", "InstanceNorm", "BatchNorm", "Pool"))
+def ask(subject: Subject, facts: Facts) -> Iterator[Trial]:
+    """Content under each mask."""
+    n = facts.n_rows
+    contents = [e for e in subject.of_model if e.tensor.dim() > 1 and e.tensor.shape[0] == n and not _is_mask(e)]
+    labels = {label.place for label in facts.labels}
+    contents = [e for e in contents if e.place not in labels and "position" not in e.name and "type" not in e.name]
+    is_asked = False
+    for mask in (e for e in subject.of_model if n and _is_mask(e) and e.tensor.shape[0] == n):
+        content = _covered(mask, contents)
+        if content is None:
+            continue
+        padded = _padded(mask, content.tensor)
+        if padded is None:
+            continue
+        new = _other(content.tensor, padded)
+        if torch.equal(new, content.tensor):
+            continue
+        is_asked = True
+        real, is_text = ~padded.cpu(), not content.tensor.is_floating_point()
+        lengths = frozenset(
+            int(e.tensor.shape[1]) for e in (*facts.labels, *subject.of_model)
+            if is_text and e.tensor.dim() == 2 and e.tensor.shape[0] == n and e.tensor.shape[1] != real.shape[1]
+        )  # fmt: skip
+        yield Trial(
+            changed={content.place: new}, parts=PlacesOrRows(real, lengths), is_embedded=is_text,
+            what=f"content of {content.name} under {mask.name} replaced", whom="outputs that are no padding",
+        )  # fmt: skip
+    if not is_asked:
+        raise CannotTell("there is no padding under a mask")
+
+
+def _is_mask(given: Given) -> bool:
+    tensor = given.tensor
+    if tensor.dim() != 2 or "type" in given.name:
+        return False
+    return bool(((tensor == 0) | (tensor == 1)).all()) and bool((tensor == 0).any()) and bool((tensor == 1).any())
+
+
+def _covered(mask: Given, contents: list[Given]) -> Given | None:
+    """The first input of the same places, of the same model or its decoder."""
+    of_decoder = mask.name.startswith("decoder_")
+    fitting = [c for c in contents if c.tensor.shape[:2] == mask.tensor.shape]
+    fitting = [c for c in fitting if c.name.startswith("decoder_") == of_decoder and c.place[0] == mask.place[0]]
+    return fitting[0] if fitting else None
+
+
+def _padded(mask: Given, content: Tensor) -> Tensor | None:
+    """Where there is padding: [n, length]; None: it is no mask of padding."""
+    zero = mask.tensor == 0
+    for padded in (zero, ~zero):
+        if not _is_at_an_edge(padded):
+            continue
+        is_named = ("attention_mask" in mask.name and padded is zero) or "padding_mask" in mask.name
+        below = content[padded]
+        is_constant = bool((below == below[:1]).all())
+        if is_constant or (is_named and "padding_mask" not in mask.name):
+            return padded
+    return None
+
+
+def _is_at_an_edge(padded: Tensor) -> bool:
+    """In each sample one run at its end, or one at its beginning, and not all of it."""
+    steps = padded[:, 1:].int() - padded[:, :-1].int()
+    at_end = not bool((steps < 0).any())
+    at_beginning = not bool((steps > 0).any())
+    return (at_end or at_beginning) and not bool(padded.all(1).any())
+
+
+def _other(content: Tensor, padded: Tensor) -> Tensor:
+    """Real content of the batch in place of padding, as it comes."""
+    real = content[~padded]
+    new = content.clone()
+    n = int(padded.sum())
+    if len(real):
+        new[padded] = real[(torch.arange(n, device=real.device) * 7 + 3) % len(real)]
+    return new

@@ -1,0 +1,84 @@
+"""A sample of the batch does not depend on the others.
+
+What it means
+    Some samples of the micro-batch are replaced by their neighbours. The outputs for the others must stay. If they do
+    not, something mixes samples: a view or transpose over the wrong dimensions, statistics or a softmax over the axis
+    of the batch, a state that one sample leaves for the next.
+
+How it is decided
+    Two replays: every second row takes the values of its neighbour, once the even and once the odd ones. Shapes and
+    random numbers are the same, so what is independent stays to the bit. The first module whose output for an
+    untouched row moves is named.
+
+What to do
+    Look at the named module: at its dimensions, its views and its normalisation.
+
+When it is wrong
+    Where samples are meant to be compared: contrastive losses inside the model, experts with a capacity, graphs. What
+    is recognised as such is a note. BatchNorm in training is held at its averages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from hypocenter.relations.facts import CannotTell, Facts
+from hypocenter.relations.parts import Rows
+from hypocenter.relations.relation import Trial, relation
+from hypocenter.relations.subject import Place, Subject
+
+
+@relation("samples", "HC241", order=1)
+def ask(subject: Subject, facts: Facts) -> Iterator[Trial]:
+    """Even rows, then odd ones."""
+    n = facts.n_rows
+    if n == 0:
+        raise CannotTell("which dimension is the batch is not known")
+    if n < 2:
+        raise CannotTell("there is one sample only")
+    if facts.relates_rows:
+        raise CannotTell(f"{facts.relates_rows} may say which rows belong together")
+    for first in (0, 1):
+        stays = torch.arange(n) % 2 != first
+        changed = _replaced(subject, n, first, dim=0)
+        if not changed:
+            raise CannotTell("all samples are the same")
+        yield Trial(
+            changed=changed,
+            parts=Rows(stays),
+            what="other samples replaced",
+            whom="the samples that were not touched",
+            otherwise=() if facts.is_certain else tuple(_along_second(subject, facts)),
+        )
+
+
+def _along_second(subject: Subject, facts: Facts) -> Iterator[Trial]:
+    """The second dimension may be the batch."""
+    if not facts.may_be_second:
+        return
+    n = next(e.tensor.shape[1] for e in subject.of_model if e.tensor.dim() > 1)
+    for first in (0, 1):
+        changed = _replaced(subject, n, first, dim=1)
+        if n > 1 and changed:
+            stays = torch.arange(n) % 2 != first
+            yield Trial(changed=changed, parts=Rows(stays), what="its second dimension replaced", whom="the others")
+
+
+def _replaced(subject: Subject, n: int, first: int, dim: int) -> dict[Place, Tensor]:
+    """Every second row takes the values of a neighbour; empty: nothing changes by it."""
+    rows = torch.arange(n)
+    rows[first::2] += 1 if first == 0 else -1
+    if n % 2 and first == 0:
+        rows[-1] = n - 2
+    changed: dict[Place, Tensor] = {}
+    is_other = False
+    for each in subject.of_model:
+        tensor = each.tensor
+        if tensor.dim() > dim and tensor.shape[dim] == n:
+            new = tensor.index_select(dim, rows.to(tensor.device))
+            changed[each.place] = new
+            is_other = is_other or not torch.equal(new, tensor)
+    return changed if is_other else {}

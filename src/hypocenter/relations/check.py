@@ -1,0 +1,255 @@
+"""Ask all relations of one micro-batch; confirm what does not hold, and name the first module that shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from hypocenter.nouns import Source
+from hypocenter.relations.facts import CannotTell, Facts, facts_of
+from hypocenter.relations.heard import Call
+from hypocenter.relations.parts import Places
+from hypocenter.relations.relation import RELATIONS, Relation, Trial, moved
+from hypocenter.relations.subject import Ran, Subject
+from hypocenter.replay.impossible import OutOfTime, ReplayImpossible
+
+_SEED = 0x5EED
+_EXACT = 1e-6  # relative: what does not depend on it at all, of the same shapes, in any format
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broken:
+    """A relation that does not hold.
+
+    Attributes:
+        relation: its name.
+        code: of its rule.
+        module: path of the first module that shows it, "" for the model itself.
+        kind: its class.
+        source: the line in it before which it happened, if it is in its own code.
+        size: how far what had to stay moved, relative to its usual size.
+        limit: how far it may.
+        what: was changed.
+        whom: noticed it.
+        exception: what it is by definition, in words; "": none.
+    """
+
+    relation: str
+    code: str
+    module: str = ""
+    kind: str = ""
+    source: Source | None = None
+    size: float
+    limit: float
+    what: str
+    whom: str
+    exception: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class Looked:
+    """What came of it.
+
+    Attributes:
+        broken: relations that do not hold.
+        held: those that were asked and hold.
+        not_asked: the others, with the reason.
+        notes: what was held still while inputs were changed.
+        n_forwards: how many forwards it took.
+    """
+
+    broken: list[Broken] = field(default_factory=list[Broken])
+    held: list[str] = field(default_factory=list[str])
+    not_asked: dict[str, str] = field(default_factory=dict[str, str])
+    notes: list[str] = field(default_factory=list[str])
+    n_forwards: int = 0
+
+
+class Excused(Exception):
+    """It holds in the form in which it can be asked of this model; the form in words."""
+
+
+def look(subject: Subject, relations: Iterable[Relation] | None = None) -> Looked:
+    """Ask them, in their order."""
+    looked = Looked()
+    chosen = RELATIONS.in_order() if relations is None else list(relations)
+    try:
+        facts = facts_of(subject)
+    except (CannotTell, ReplayImpossible) as why:
+        looked.not_asked = {each.name: str(why) for each in chosen}
+        return looked
+    if subject.held.has_batch_norm:
+        looked.notes.append("BatchNorm normalised with its averages: in training it mixes samples by definition")
+    for each in chosen:
+        try:
+            with torch.enable_grad():
+                broken = _ask(each, subject, facts)
+        except OutOfTime:
+            raise
+        except Excused as form:
+            looked.held.append(each.name)
+            looked.notes.append(str(form))
+        except (CannotTell, ReplayImpossible) as why:
+            looked.not_asked[each.name] = str(why)
+        except Exception as error:  # of the user's model: it refuses these inputs
+            what = f"{type(error).__name__}: {str(error)[:120]}"
+            looked.not_asked[each.name] = f"the model refuses changed inputs ({what})"
+        else:
+            if broken is None:
+                looked.held.append(each.name)
+            else:
+                looked.broken.append(broken)
+    looked.n_forwards = subject.n_forwards
+    return looked
+
+
+def _ask(relation: Relation, subject: Subject, facts: Facts) -> Broken | None:
+    is_judged = False
+    for trial in relation.asks(subject, facts):
+        if trial.only_if is not None:
+            first = moved(trial.only_if, facts, _with(subject, trial.only_if))
+            if first is None or first > _EXACT:
+                continue
+        size = moved(trial, facts, _with(subject, trial))
+        if size is None:
+            continue
+        is_judged = True
+        if size > facts.tolerance:
+            return _confirmed(relation, trial, size, subject, facts)
+    if not is_judged:
+        raise CannotTell("no output shows its samples and places")
+    return None
+
+
+def _with(subject: Subject, trial: Trial, *, keeps: bool = False, is_evaluated: bool = False) -> Ran:
+    return subject.run(trial.changed, keeps=keeps, is_evaluated=is_evaluated, is_embedded=trial.is_embedded)
+
+
+def _confirmed(relation: Relation, trial: Trial, size: float, subject: Subject, facts: Facts) -> Broken:
+    """It is neither noise nor another layout, nor what is drawn at random.
+
+    Raises:
+        CannotTell: it may be.
+    """
+    again = moved(replace(trial, puts_in_order=None), facts, subject.run())
+    if again is None or again > facts.tolerance or 10 * again > size:
+        raise CannotTell("the same inputs give other outputs each time")
+    for other in trial.otherwise:
+        instead = moved(other, facts, _with(subject, other))
+        if instead is not None and instead <= facts.tolerance:
+            if other.excuse:
+                raise Excused(other.excuse)
+            raise CannotTell(f"its inputs may be laid out otherwise: {other.what} leaves {other.whom} as they are")
+    draws = moved(replace(trial, puts_in_order=None), facts, subject.run(seed=_SEED))
+    is_evaluated = draws is None or draws > facts.tolerance
+    if is_evaluated:
+        before = subject.run(is_evaluated=True)
+        evaluated = moved(trial, facts, _with(subject, trial, is_evaluated=True), before)
+        if evaluated is None or evaluated <= facts.tolerance:
+            raise CannotTell("the model draws random numbers that could not be held")
+    trial = next((other for other in trial.otherwise if other.excuse), trial)  # the narrower of the two
+    before = subject.run(keeps=True, is_evaluated=is_evaluated).calls
+    after = _with(subject, trial, keeps=True, is_evaluated=is_evaluated).calls
+    call, source, is_near = _first(before, after, trial, facts.tolerance)
+    name, kind = ("", "") if call is None else call.module if call.is_end else call.around
+    exception = next((each for each in relation.exceptions if each in kind), "")
+    if is_near and "Conv" in relation.exceptions:
+        exception = exception or "only places next to the padding move: a window that reaches over its edge"
+    if subject.held.has_own_statistics and "BatchNorm" in kind:
+        exception = "BatchNorm without averages: it mixes samples by definition"
+    return Broken(
+        relation=relation.name, code=relation.code, module=name, kind=kind, source=source, size=size,
+        limit=facts.tolerance, what=trial.what, whom=trial.whom, exception=exception,
+    )  # fmt: skip
+
+
+def _first(
+    before: list[Call], after: list[Call], trial: Trial, tolerance: float
+) -> tuple[Call | None, Source | None, bool]:
+    """The first call that shows it, the line of the code around it, and whether only what is near has moved."""
+    pairs = list(zip(before, after, strict=False))
+    same = next((i for i, (o, n) in enumerate(pairs) if (o.is_end, o.module) != (n.is_end, n.module)), len(pairs))
+    begins, around = _nested([old for old, _ in pairs])
+    ends = {begin: end for end, begin in begins.items()}
+    for i, (old, new) in enumerate(pairs[:same]):
+        shown = [v for port, v in old.values.items() if _has_moved(port, old, new, trial, tolerance)]
+        if not shown and i in begins:  # as it came in it was laid out as it went out
+            shown = _moved_inside(pairs[begins[i]], (old, new), trial, tolerance)
+        if shown and not _is_undone(around[i], around, ends, pairs, trial, tolerance):
+            port = next(port for port, value in old.values.items() if value is shown[0])
+            is_near = isinstance(trial.parts, Places) and trial.parts.is_near(shown[0], new.values[port], tolerance)
+            return old, None if old.is_end else old.source, is_near
+    if same < len(pairs):
+        old = pairs[same][0]
+        return old, None if old.is_end else old.source, False
+    return None, None, False
+
+
+def _nested(calls: list[Call]) -> tuple[dict[int, int], list[int | None]]:
+    """Where each end began, and for each call where the one around it began."""
+    begins: dict[int, int] = {}
+    around: list[int | None] = []
+    stack: list[int] = []
+    for i, call in enumerate(calls):
+        if call.is_end and stack:
+            begins[i] = stack.pop()
+        around.append(stack[-1] if stack else None)
+        if not call.is_end:
+            stack.append(i)
+    return begins, around
+
+
+def _has_moved(port: str, old: Call, new: Call, trial: Trial, tolerance: float) -> bool:
+    size = _size(old, new, port, trial)
+    return size is not None and size > tolerance
+
+
+def _size(old: Call, new: Call, port: str, trial: Trial) -> float | None:
+    value, now = old.values[port], new.values.get(port)
+    if now is None or now.shape != value.shape:
+        return None
+    return trial.parts.moved(value, now if trial.puts_in_order is None else trial.puts_in_order(now))
+
+
+def _moved_inside(begin: tuple[Call, Call], end: tuple[Call, Call], trial: Trial, tolerance: float) -> list[Tensor]:
+    """What came out in the shape of what went in, which had not moved, and has moved in the same layout."""
+    if trial.puts_in_order is not None:
+        return []
+    held = {
+        value.shape
+        for port, value in begin[0].values.items()
+        if (now := begin[1].values.get(port)) is not None and now.shape == value.shape
+        and trial.parts.moved_first(value, now) == 0.0
+    }  # fmt: skip
+    return [
+        value
+        for port, value in end[0].values.items()
+        if value.shape in held and (now := end[1].values.get(port)) is not None and now.shape == value.shape
+        and (trial.parts.moved_first(value, now) or 0.0) > tolerance
+    ]  # fmt: skip
+
+
+def _has_moved_first(old: Call, new: Call, trial: Trial, tolerance: float) -> bool:
+    if trial.puts_in_order is not None:
+        return False
+    pairs = [(value, new.values[port]) for port, value in old.values.items() if port in new.values]
+    sizes = [trial.parts.moved_first(value, now) for value, now in pairs if value.shape == now.shape]
+    return any(size is not None and size > tolerance for size in sizes)
+
+
+def _is_undone(
+    begin: int | None, around: list[int | None], ends: dict[int, int], pairs: list[tuple[Call, Call]], trial: Trial,
+    tolerance: float,
+) -> bool:  # fmt: skip
+    """Whether a call around it gives what has not moved: then it was laid out in another way inside (experts)."""
+    while begin is not None:
+        if begin in ends:
+            old, new = pairs[ends[begin]]
+            sizes = [size for port in old.values if (size := _size(old, new, port, trial)) is not None]
+            if sizes and max(sizes) <= tolerance and not _has_moved_first(old, new, trial, tolerance):
+                return True
+        begin = around[begin]
+    return False

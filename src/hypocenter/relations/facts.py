@@ -1,0 +1,186 @@
+"""What the unchanged micro-batch tells: which dimension is the batch, which outputs count, what the loss asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from hypocenter.relations.subject import Given, Key, Ran, Subject
+
+_LABEL_NAMES = ("label", "target", "tgt", "answer")
+_MEETING = ("Attention", "Transformer", "RNN", "GRU", "LSTM", "Graph", "GCN", "GAT", "Message")
+_LEAST_MATCHES = 4  # places at which a target is compared with an input, before anything is concluded
+_AGREE = 0.99
+
+
+class CannotTell(Exception):
+    """A relation cannot be asked of this micro-batch, or its answer means nothing; the reason in words."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Facts:
+    """What is known of a micro-batch before anything is changed.
+
+    Attributes:
+        ran: the unchanged forward; outputs without graph, those that the loss is made of only.
+        n_rows: samples; 0: not known.
+        is_certain: somebody has said so.
+        may_be_second: inputs and labels share their second dimension as well: that may be the batch.
+        logits: the output whose last dimension is over what is to be predicted.
+        targets: at each place of it the index that the loss asks for, -1 where it asks for none.
+        is_laid_out: labels or tokens of the same layout are known to belong to these places.
+        labels: inputs that hold what is to be predicted.
+        tolerance: how far what must stay may move.
+        relates_rows: an input that tells which samples belong together, by name.
+    """
+
+    ran: Ran
+    n_rows: int = 0
+    is_certain: bool = False
+    may_be_second: bool = False
+    logits: Key | None = None
+    targets: Tensor | None = None
+    is_laid_out: bool = False
+    labels: list[Given] = field(default_factory=list[Given])
+    tolerance: float = 0.0
+    relates_rows: str = ""
+
+
+def facts_of(subject: Subject) -> Facts:
+    """From one forward and the backward of what the loss does with its outputs."""
+    with torch.enable_grad():
+        ran = subject.run()
+    loss = next((v for v in ran.losses if v.requires_grad), None)
+    if loss is None:
+        raise CannotTell("its loss has no gradient")
+    if not all(bool(torch.isfinite(v).all()) for v in ran.losses):
+        raise CannotTell("its loss is not finite")
+    candidates = {k: v for k, v in ran.outputs.items() if v.requires_grad and v.dim() > 0 and v is not loss}
+    if not candidates:
+        raise CannotTell("no output of a module leads to its loss")
+    roots = [v.sum() for v in ran.losses if v.requires_grad]
+    grads = cast("Sequence[Tensor | None]", torch.autograd.grad(roots, [*candidates.values()], allow_unused=True))
+    counted = {key: g for key, g in zip(candidates, grads, strict=True) if g is not None}
+    outer = {key for key in counted if key[0].startswith("out") and candidates[key].dim() > 1}
+    if not outer:  # a model that gives its loss only: what it computed last
+        inner = [key for key in counted if candidates[key].dim() > 1]
+        outer = {*inner[-1:]} or set(counted)
+    facts = Facts(ran=Ran(losses=[v.detach() for v in ran.losses]))
+    facts.ran.outputs = {key: candidates[key].detach() for key in counted if key in outer}
+    if not facts.ran.outputs:
+        raise CannotTell("no output of a module leads to its loss")
+    facts.tolerance = subject.tolerance(ran)
+    _find_rows(subject, facts)
+    facts.labels = [each for each in subject.given if _is_label(each)]
+    _find_targets(facts, counted, [each.tensor for each in subject.given])
+    return facts
+
+
+def _is_label(given: Given) -> bool:
+    return not given.is_of_model or any(word in given.name.lower() for word in _LABEL_NAMES)
+
+
+def _find_rows(subject: Subject, facts: Facts) -> None:
+    shaped = [each for each in subject.given if each.tensor.dim() > 0]
+    of_model = [each for each in shaped if each.is_of_model and not _is_label(each)]
+    if subject.n_rows:
+        facts.n_rows, facts.is_certain = subject.n_rows, True
+    elif of_model and of_model[0].tensor.dim() > 1:
+        _guess_rows(facts, of_model, [each.tensor for each in shaped if _is_label(each)])
+    facts.relates_rows = next((name for each in of_model if (name := _relating(each, facts.n_rows))), "")
+    if facts.n_rows and not facts.is_certain and not facts.relates_rows:
+        main = of_model[0].tensor
+        facts.relates_rows = next((name for m in subject.modules if (name := _rows_meet(m, main))), "")
+
+
+def _guess_rows(facts: Facts, of_model: Sequence[Given], labels: Sequence[Tensor]) -> None:
+    """The first dimension, where labels or other inputs of the same call share it, and an output has it."""
+    main, call = of_model[0].tensor, of_model[0].place[0]
+    n, second = int(main.shape[0]), int(main.shape[1])
+    is_shared = any(t.shape[0] == n or (t.dim() == 1 and t.numel() == n * second) for t in labels)
+    others = [each.tensor for each in of_model[1:] if each.place[0] == call]
+    is_shared = is_shared or any(t.dim() > 1 and t.shape[0] == n for t in others)
+    is_given_back = any(t.dim() > 0 and t.shape[0] == n for t in facts.ran.outputs.values())
+    facts.n_rows = n if is_shared and is_given_back else 0
+    facts.may_be_second = any(
+        (t.dim() > 1 and t.shape[1] == second) or (t.dim() == 1 and t.numel() == n * second) for t in labels
+    )
+
+
+def _rows_meet(module: nn.Module, main: Tensor) -> str:
+    """A part that lets the rows of a table of numbers meet: without a dimension of samples they may be one sample's."""
+    n = len(main)
+    if main.dim() != 2 or not main.is_floating_point():
+        return ""
+    for name, part in module.named_modules():
+        if any(word in type(part).__name__ for word in _MEETING):
+            return name or type(part).__name__
+    for name, value in module.named_buffers():
+        if value.layout != torch.strided or value.shape == (n, n):
+            return name
+    return ""
+
+
+def _relating(given: Given, n: int) -> str:
+    """Its name, if it may tell which rows of the others belong together: a list of edges, a matrix, groups."""
+    tensor = given.tensor
+    if not n or tensor.is_complex():
+        return ""
+    if "cu_seqlens" in given.name or "edge" in given.name:
+        return given.name
+    if tensor.shape == (n, n) and n > 2 and tensor.is_floating_point():
+        return given.name
+    is_whole = tensor.dtype in (torch.int64, torch.int32)
+    if is_whole and n not in tensor.shape and tensor.dim() == 2 and len(tensor) == 2:
+        is_index = bool((tensor >= 0).all()) and bool((tensor < n).all())
+        return given.name if is_index and len(tensor.unique()) > 2 else ""
+    if is_whole and tensor.shape == (n,) and n > 2:
+        steps = tensor[1:] - tensor[:-1]
+        is_group = bool((steps >= 0).all()) and bool((steps <= 1).all()) and int(tensor[0]) == 0
+        return given.name if is_group and bool((steps == 0).any()) and bool((steps == 1).any()) else ""
+    return ""
+
+
+def _find_targets(facts: Facts, grads: dict[Key, Tensor], tokens: Sequence[Tensor]) -> None:
+    """Of cross-entropy the gradient is softmax minus one-hot: only at the target it is negative."""
+    for key, output in facts.ran.outputs.items():
+        gradient = grads[key]
+        if output.dim() < 2 or output.shape[-1] < 3 or facts.n_rows == 0:
+            continue
+        if output.shape[0] not in (facts.n_rows, output[..., 0].numel()):
+            continue
+        n_negative = (gradient < 0).sum(-1)
+        if bool((n_negative > 1).any()) or not bool((n_negative == 1).any()):
+            continue
+        lowest, index = gradient.min(dim=-1)
+        facts.logits, facts.targets = key, torch.where(lowest < 0, index, -1)
+        facts.is_laid_out = any(
+            each.shape == facts.targets.shape and shift_of(each, facts.targets) is not None
+            for each in tokens if each.dim() == 2 and each.shape[0] == facts.n_rows and not each.is_floating_point()
+        )  # fmt: skip
+        return
+
+
+def shift_of(inputs: Tensor, targets: Tensor) -> int | None:
+    """How many places later in the input what is asked for stands: 0 or 1; None: neither, or both.
+
+    Args:
+        inputs: [n, length] of integers.
+        targets: [n, length], -1: nothing is asked for.
+    """
+    found = [shift for shift in (0, 1) if _matches(inputs, targets, shift)]
+    return found[0] if len(found) == 1 else None
+
+
+def _matches(inputs: Tensor, targets: Tensor, shift: int) -> bool:
+    length = inputs.shape[1]
+    asked, there = targets[:, : length - shift], inputs[:, shift:]
+    counts = asked >= 0
+    n = int(counts.sum())
+    if n < _LEAST_MATCHES or len(asked[counts].unique()) < 3:
+        return False
+    return float((asked[counts] == there[counts]).sum()) >= _AGREE * n

@@ -1,0 +1,210 @@
+"""Which parts of a tensor belong to which sample and place, and how far the parts that must stay have moved.
+
+Nothing tells how a tensor is laid out. Each layout that its shape allows is tried: a part has moved only where it has
+in all of them. A tensor whose shape allows none is not judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+NEAR = 4  # places: a convolution over the edge of a sample reaches no farther
+
+
+class Parts(Protocol):
+    """Which parts must stay."""
+
+    def moved(self, before: Tensor, now: Tensor) -> float | None:
+        """How far the part that moved most has moved, relative to the usual size of one; None: cannot tell."""
+        ...
+
+    def moved_first(self, before: Tensor, now: Tensor) -> float | None:
+        """The same in the layout that comes first to mind: samples first, then places; None: another one it is."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Samples.
+
+    Attributes:
+        stays: of each sample, whether it must stay: [n], bool.
+    """
+
+    stays: Tensor
+
+    def moved(self, before: Tensor, now: Tensor) -> float | None:
+        """Over all layouts in which a dimension, or one part of one, is that of samples."""
+        n = len(self.stays)
+        found: list[float] = []
+        for dim, size in enumerate(before.shape):
+            if n == 0 or size % n or size == 0:
+                continue
+            moved, usual = _over(before, now, (dim,))
+            each = torch.arange(size)
+            found.append(_worst(moved, usual, self.stays[each // (size // n)]))
+            if size > n:
+                found.append(_worst(moved, usual, self.stays[each % n]))
+            for other in range(dim + 1, before.dim()):  # of samples with samples
+                if size == n == before.shape[other]:
+                    pairs = self.stays.unsqueeze(1) & self.stays
+                    found.append(_worst(*_over(before, now, (dim, other)), pairs))
+        return min(found) if found else None
+
+    def moved_first(self, before: Tensor, now: Tensor) -> float | None:
+        """Of tensors of three dimensions and more, with samples first."""
+        if before.dim() < 3 or before.shape[0] != len(self.stays) or len(self.stays) in before.shape[1:]:
+            return None
+        return _worst(*_over(before, now, (0,)), self.stays)
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Places of sequences.
+
+    Attributes:
+        stays: whether it must stay: [n samples, length], bool.
+    """
+
+    stays: Tensor
+
+    def moved(self, before: Tensor, now: Tensor) -> float | None:
+        """Over all layouts with a dimension of samples and one of places, or one of both."""
+        found = [_worst(*each) for each in self._layouts(before, now)]
+        return min(found) if found else None
+
+    def moved_first(self, before: Tensor, now: Tensor) -> float | None:
+        """Of tensors of three dimensions, samples and places first."""
+        if before.dim() != 3 or before.shape[:2] != self.stays.shape or len(set(before.shape)) < 3:
+            return None
+        return _worst(*_over(before, now, (0, 1)), self.stays)
+
+    def is_near(self, before: Tensor, now: Tensor, tolerance: float) -> bool:
+        """Whether only places next to those that may move have moved, and others have not."""
+        n, length = self.stays.shape
+        for moved, usual, stays in self._layouts(before, now):
+            if stays.dim() != 2 or stays.shape[1] != length or len(stays) % n:
+                continue
+            far = stays & ~_widened(~stays)
+            if bool(far.any()) and _worst(moved, usual, far) <= tolerance:
+                return True
+        return False
+
+    def _layouts(self, before: Tensor, now: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        n, length = self.stays.shape
+        shape = before.shape
+        for dim, size in enumerate(shape):
+            if dim == 0 and size == n * length > 1:
+                moved, usual = _over(before, now, (dim,))
+                yield moved, usual, self.stays.reshape(-1)
+                yield moved, usual, self.stays.t().reshape(-1)
+            if size != length or (dim > 2 and shape[dim - 1] != length):  # only keys that others attend to
+                continue
+            if n == 1:
+                moved, usual = _over(before, now, (dim,))
+                yield moved, usual, self.stays[0]
+                continue
+            for other, of_samples in enumerate(shape):
+                if other == dim or of_samples % n or of_samples == 0:
+                    continue
+                moved, usual = _over(before, now, (other, dim))
+                stays = self.stays.repeat_interleave(of_samples // n, dim=0)
+                yield moved, usual, stays
+                if of_samples > n:
+                    yield moved, usual, self.stays.repeat(of_samples // n, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacesOrRows(Places):
+    """Places of sequences; of what has none, whole samples.
+
+    Attributes:
+        lengths: of other sequences, all whose places must stay.
+    """
+
+    lengths: frozenset[int] = frozenset()
+
+    def moved(self, before: Tensor, now: Tensor) -> float | None:
+        """By places where there are some, else only of what has one value or vector for each sample."""
+        found = Places.moved(self, before, now)
+        n = len(self.stays)
+        is_of_others = before.dim() == 3 and before.shape[1] in self.lengths
+        if found is not None or before.shape[:1] != (n,) or (before.dim() > 2 and not is_of_others):
+            return found
+        return Rows(torch.ones(n, dtype=torch.bool)).moved(before, now)
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """All of it."""
+
+    def moved(self, before: Tensor, now: Tensor) -> float | None:
+        """Relative, in L2."""
+        moved, usual = _over(before, now, ())
+        return _worst(moved, usual, torch.ones((), dtype=torch.bool))
+
+    def moved_first(self, before: Tensor, now: Tensor) -> float | None:
+        """There is one layout only."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class WholeOf:
+    """All of what has samples first, and in no other dimension.
+
+    Attributes:
+        n: samples.
+    """
+
+    n: int
+
+    def moved(self, before: Tensor, now: Tensor) -> float | None:
+        """The sample that moved most."""
+        if before.dim() < 2 or before.shape[0] != self.n or self.n in before.shape[1:]:
+            return None
+        return _worst(*_over(before, now, (0,)), torch.ones(self.n, dtype=torch.bool))
+
+    def moved_first(self, before: Tensor, now: Tensor) -> float | None:
+        """There is one layout only."""
+        return None
+
+
+def _widened(mask: Tensor) -> Tensor:
+    """With NEAR places more on both sides."""
+    wide = torch.nn.functional.max_pool1d(mask.float().unsqueeze(1), 2 * NEAR + 1, stride=1, padding=NEAR)
+    return wide.squeeze(1) > 0
+
+
+def _over(before: Tensor, now: Tensor, dims: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Sums of squares of what changed, and of what is there, for each index of these dimensions: on the host."""
+    before, now = before.detach(), now.detach()
+    others = tuple(d for d in range(before.dim()) if d not in dims)
+    same = before == now
+    old = torch.nan_to_num(before.to(torch.float32), posinf=0.0, neginf=0.0).to(torch.float64)
+    new = torch.nan_to_num(now.to(torch.float32), posinf=0.0, neginf=0.0).to(torch.float64)
+    both_nan = before.isnan() & now.isnan() if before.is_floating_point() else torch.zeros_like(same)
+    change = torch.where(same | both_nan, 0.0, new - old)
+    # one finite, the other not: as large as anything
+    change = torch.where((before.isfinite() != now.isfinite()), 1.0 + old.abs() + new.abs(), change)
+    moved, usual = change.square(), torch.maximum(old.square(), new.square())
+    if others:
+        moved, usual = moved.sum(others), usual.sum(others)
+    if len(dims) == 2 and dims[0] > dims[1]:
+        moved, usual = moved.t(), usual.t()
+    return moved.cpu(), usual.cpu()
+
+
+def _worst(moved: Tensor, usual: Tensor, stays: Tensor) -> float:
+    """The largest change of a part that must stay, over the root of the mean square of all parts."""
+    if not bool(stays.any()):
+        return 0.0
+    scale = usual.mean()
+    worst = moved[stays].max()
+    if worst == 0:
+        return 0.0
+    return float((worst / scale).sqrt()) if scale > 0 else 1.0

@@ -1,0 +1,176 @@
+"""A micro-batch that can be done again with other inputs: forward and loss only, all else as it was."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor, nn
+
+from hypocenter.relations.heard import Call, Heard
+from hypocenter.relations.held import Held, seeded
+from hypocenter.replay.engine import Replayer
+from hypocenter.tap.tape import PLACEHOLDERS, Event, Microbatch
+from hypocenter.tap.tree import flatten, replace_tensors
+
+TOLERANCE = 1e-4  # relative, L2: batch-size dependent kernels make up to 1e-6, a dependence 1e-3 and more
+_ROUNDINGS = 4  # of the lowest format in use
+Place = tuple[int, str]
+"""Of an input: position of the call, and path among its arguments."""
+Key = tuple[str, int]
+"""Of an output."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """A tensor from outside.
+
+    Attributes:
+        place: where it is given.
+        name: of the argument.
+        tensor: itself, or an alias of it.
+        is_of_model: a module is called with it; otherwise code outside of modules uses it.
+    """
+
+    place: Place
+    name: str
+    tensor: Tensor
+    is_of_model: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class Ran:
+    """What one forward came to.
+
+    Attributes:
+        outputs: what the outermost modules gave, and what inner ones gave last.
+        losses: what backward began with.
+        calls: of modules, if they were to be kept.
+    """
+
+    outputs: dict[Key, Tensor] = field(default_factory=dict[Key, Tensor])
+    losses: list[Tensor] = field(default_factory=list[Tensor])
+    calls: list[Call] = field(default_factory=list[Call])
+
+
+class Subject:
+    """One micro-batch.
+
+    Args:
+        replayer: that can do it again.
+        microbatch: of its tape.
+        name: of a module; None: it has none.
+        n_rows: samples in it, where that is known for certain; else 0.
+
+    Attributes:
+        held: what was held still in the last forward.
+        n_forwards: how many were done.
+    """
+
+    def __init__(
+        self, replayer: Replayer, microbatch: Microbatch, name: Callable[[nn.Module], str | None], n_rows: int = 0
+    ) -> None:
+        self._replayer, self._microbatch, self._name = replayer, microbatch, name
+        self.n_rows, self.n_forwards, self.held = n_rows, 0, Held()
+        self._events: dict[int, Event] = {}
+        self.given: list[Given] = []
+        for position, event in replayer.events(microbatch):
+            self._events[position] = self._own(position, event)
+
+    def _own(self, position: int, event: Event) -> Event:
+        """The call with a tensor of its own for each argument, so that each can be changed by itself."""
+
+        def own(tensor: Tensor) -> Tensor:
+            is_input = PLACEHOLDERS.number(tensor) is None and tensor is not event.was
+            is_input = is_input and not tensor.requires_grad and not isinstance(tensor, nn.Parameter)
+            return tensor.detach() if is_input else tensor
+
+        args = tuple(replace_tensors(arg, own) for arg in event.args)
+        kwargs = {key: replace_tensors(value, own) for key, value in event.kwargs.items()}
+        is_of_model = event.module is not None
+        for key, value in (*enumerate(args), *kwargs.items()):
+            for path, tensor in flatten(value):
+                is_plain = tensor.layout == torch.strided and not hasattr(tensor, "to_local")
+                is_own = PLACEHOLDERS.number(tensor) is None and tensor is not event.was
+                if is_own and is_plain and not tensor.requires_grad:
+                    name = f"{key}{path}" if isinstance(key, str) else f"in[{key}]{path}"
+                    place = (position, f"{key}{path}")
+                    self.given.append(Given(place=place, name=name, tensor=tensor, is_of_model=is_of_model))
+        return replace(event, args=args, kwargs=kwargs)
+
+    @property
+    def modules(self) -> list[nn.Module]:
+        """That are called from outside of any."""
+        return [event.module for event in self._events.values() if event.module is not None]
+
+    @property
+    def of_model(self) -> list[Given]:
+        """What modules are called with."""
+        return [each for each in self.given if each.is_of_model]
+
+    def tolerance(self, ran: Ran) -> float:
+        """How far what must stay may move: by the lowest format of autocast, parameters and outputs."""
+        formats = {t.dtype for t in ran.outputs.values()}
+        for event in self._events.values():
+            formats |= {dtype for _, enabled, dtype in event.ambient.autocast if enabled}
+            if event.module is not None:
+                formats |= {p.dtype for p in event.module.parameters()}
+        eps = [torch.finfo(dtype).eps for dtype in formats if dtype.is_floating_point]
+        return max(TOLERANCE, _ROUNDINGS * max(eps, default=0.0))
+
+    def run(
+        self, changed: Mapping[Place, Tensor] | None = None, *, keeps: bool = False, seed: int | None = None,
+        is_evaluated: bool = False, is_embedded: bool = False,
+    ) -> Ran:  # fmt: skip
+        """Forward and loss.
+
+        Args:
+            changed: other tensors for these inputs.
+            keeps: what all modules are given and give.
+            seed: other random numbers than those of the run.
+            is_evaluated: modules are in evaluation mode.
+            is_embedded: the changed inputs stay, and only embeddings look up the others.
+        """
+        pairs = [(each.tensor, changed[each.place]) for each in self.given if changed and each.place in changed]
+        swap = {} if is_embedded else {id(old): new for old, new in pairs}
+
+        def made_of(position: int, _: Event) -> Event:
+            event = self._events[position]
+            if swap:
+                args = replace_tensors(event.args, lambda t: swap.get(id(t), t))
+                kwargs = replace_tensors(event.kwargs, lambda t: swap.get(id(t), t))
+                event = replace(event, args=args, kwargs=kwargs)
+            return event if seed is None else replace(event, rng=None)
+
+        self.held, heard = Held(pairs if is_embedded else ()), Heard(self._name, keeps=keeps)
+        self.n_forwards += 1
+        with heard.listening():
+            around = _Around(seed, self.held, self.modules if is_evaluated else ())
+            slots = self._replayer.forward(self._microbatch, made_of, around)
+        ran = Ran(calls=heard.calls)
+        for position, event in self._events.items():
+            if event.module is not None:
+                ran.outputs.update({(f"out{position}", slot): slots[slot] for slot in event.slots if slot in slots})
+        ran.outputs.update(heard.last)
+        ran.losses = [slots[slot] for slot in self._microbatch.roots if slot is not None]
+        return ran
+
+
+class _Around(contextlib.ExitStack):
+    """What a forward runs in."""
+
+    def __init__(self, seed: int | None, held: Held, evaluated: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self._seed, self._held, self._evaluated = seed, held, evaluated
+
+    def __enter__(self) -> _Around:
+        super().__enter__()
+        if self._seed is not None:
+            seeded(self._seed)
+        for module in (each for root in self._evaluated for each in root.modules()):
+            self.callback(setattr, module, "training", module.training)
+            module.training = False
+        self.enter_context(self._held)
+        return self

@@ -1,0 +1,58 @@
+"""Tokens of an input, and what the loss asks for at their places."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hypocenter.relations.facts import Facts
+from hypocenter.relations.parts import Places
+from hypocenter.relations.relation import Trial
+from hypocenter.relations.subject import Given
+
+
+def targets_of(given: Given, facts: Facts) -> Tensor | None:
+    """What is asked for, laid out as this input is."""
+    tensor, targets = given.tensor, facts.targets
+    is_text = tensor.dim() == 2 and tensor.dtype in (torch.int64, torch.int32)
+    if targets is None or not is_text or tensor.shape[0] != facts.n_rows or targets.numel() != tensor.numel():
+        return None
+    return targets.reshape(tensor.shape)
+
+
+def later_replaced(given: Given, targets: Tensor, facts: Facts) -> Trial | None:
+    """From another place on in each sample; None: nothing can be replaced."""
+    ids, n, length = given.tensor, facts.n_rows, given.tensor.shape[1]
+    asked = (targets >= 0).cpu()
+    stays, new = torch.zeros(n, length, dtype=torch.bool), ids.clone()
+    pool = targets[targets >= 0]
+    others = successors(ids, pool)
+    for row in range(n):
+        places = asked[row].nonzero()[:, 0].tolist()
+        places = [place for place in places if place + 1 < length]
+        if not places:
+            continue
+        cut = places[(row + 1) * (len(places) - 1) // (n + 1)] if n > 1 else places[len(places) // 2]
+        is_text = torch.zeros(length, dtype=torch.bool)
+        is_text[cut + 1 :] = asked[row, cut:-1]  # what is asked for is text, not what stands for pictures or padding
+        if bool(is_text.any()):
+            new[row] = torch.where(is_text.to(ids.device), others[row], ids[row])
+            stays[row, : cut + 1] = asked[row, : cut + 1]
+    if not bool(stays.any()):
+        return None
+    return Trial(
+        changed={given.place: new},
+        parts=Places(stays),
+        what="later tokens replaced",
+        whom="the outputs before them",
+        keys=frozenset({facts.logits}),
+    )
+
+
+def successors(values: Tensor, pool: Tensor) -> Tensor:
+    """For each value the next larger one that there is in a pool, for the largest the smallest.
+
+    Not the same ones in another order: a mean over them would not notice.
+    """
+    known = pool.unique().to(values.dtype)
+    return known[torch.searchsorted(known, values.contiguous(), right=True) % len(known)]

@@ -1,0 +1,157 @@
+"""Programs in which rows, places or labels meet on purpose, or may do so: nobody is accused of it."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.nn.utils import rnn
+
+import hypocenter
+from hypocenter.diagnose.diagnosis import diagnose
+from hypocenter.record.reader import open_run
+
+N, LENGTH, WIDTH = 4, 6, 8
+
+
+def found(tmp_path, model, step):
+    """What two steps under `relations` leave."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with hypocenter.watch(model, optimizer, out=str(tmp_path / "run"), relations="0-1", audit="never"):
+        for _ in range(2):
+            step(model).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    findings = diagnose(open_run(tmp_path / "run")).findings
+    return [f for f in findings if f.code in ("HC241", "HC242", "HC243", "HC244") and f.severity != "note"]
+
+
+class SequenceFirst(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.head = nn.GRU(WIDTH, WIDTH), nn.Linear(WIDTH, 3)
+
+    def forward(self, x):
+        return self.head(self.rnn(x)[0])
+
+
+def test_places_first_of_a_recurrent_net(tmp_path):
+    x, y = torch.randn(LENGTH, N, WIDTH), torch.randint(0, 3, (LENGTH, N))
+
+    assert found(tmp_path, SequenceFirst(), lambda m: functional.cross_entropy(m(x).flatten(0, 1), y.flatten())) == []
+
+
+def test_a_square_batch_with_places_first(tmp_path):
+    x, y = torch.randn(N, N, WIDTH), torch.randint(0, 3, (N, N))
+
+    assert found(tmp_path, SequenceFirst(), lambda m: functional.cross_entropy(m(x).flatten(0, 1), y.flatten())) == []
+
+
+def test_one_sequence_without_a_batch(tmp_path):
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(WIDTH, 2, 16), 1, enable_nested_tensor=False)
+    x, y = torch.randn(LENGTH, WIDTH), torch.randint(0, WIDTH, (LENGTH,))
+
+    assert found(tmp_path, model, lambda m: functional.cross_entropy(m(x), y)) == []
+
+
+def test_a_graph(tmp_path):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lin, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 3)
+
+        def forward(self, x, edge_index):
+            h = self.lin(x)
+            return self.head(h.index_add(0, edge_index[1], h[edge_index[0]]).relu())
+
+    x, y = torch.randn(12, WIDTH), torch.randint(0, 3, (12,))
+    edges = torch.randint(0, 12, (2, 30))
+
+    assert found(tmp_path, Net(), lambda m: functional.cross_entropy(m(x, edges), y)) == []
+
+
+def test_vectors_one_by_one(tmp_path):
+    model = nn.Linear(4, 2)
+    states = torch.randn(5, 4)
+
+    assert found(tmp_path, model, lambda m: torch.stack([m(s).log_softmax(0)[0] for s in states]).sum()) == []
+
+
+def test_batch_norm_in_training(tmp_path):
+    model = nn.Sequential(nn.Linear(WIDTH, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))
+    x, y = torch.randn(N, WIDTH), torch.randint(0, 3, (N,))
+
+    assert found(tmp_path, model, lambda m: functional.cross_entropy(m(x), y)) == []
+
+
+def test_a_contrastive_loss_inside_the_model(tmp_path):
+    class Towers(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(WIDTH, 8), nn.Linear(WIDTH, 8)
+
+        def forward(self, x, y):
+            scores = functional.normalize(self.a(x)) @ functional.normalize(self.b(y)).t()
+            return scores, functional.cross_entropy(scores * 5, torch.arange(len(x)))
+
+    x, y = torch.randn(N, WIDTH), torch.randn(N, WIDTH)
+
+    assert found(tmp_path, Towers(), lambda m: m(x, y)[1]) == []
+
+
+def test_lengths_in_falling_order(tmp_path):
+    class Padded(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tokens, self.rnn = nn.Embedding(20, WIDTH), nn.LSTM(WIDTH, WIDTH, batch_first=True)
+            self.head = nn.Linear(WIDTH, 3)
+
+        def forward(self, ids, lengths):
+            packed = rnn.pack_padded_sequence(self.tokens(ids), lengths, batch_first=True)
+            return self.head(self.rnn(packed)[1][0][-1])
+
+    lengths = torch.tensor([6, 5, 3, 2])
+    ids = torch.randint(1, 20, (N, LENGTH)).masked_fill(torch.arange(LENGTH) >= lengths.unsqueeze(1), 0)
+    y = torch.tensor([0, 1, 2, 1])
+
+    assert found(tmp_path, Padded(), lambda m: functional.cross_entropy(m(ids, lengths), y)) == []
+
+
+def test_a_prefix_that_sees_itself(tmp_path):
+    class Prefix(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tokens, self.qkv, self.head = nn.Embedding(20, WIDTH), nn.Linear(WIDTH, 24), nn.Linear(WIDTH, 20)
+
+        def forward(self, ids):
+            x = self.tokens(ids)
+            q, k, v = self.qkv(x).chunk(3, -1)
+            hidden = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
+            hidden[:3, :3] = False
+            return self.head(x + (q @ k.mT).masked_fill(hidden, -1e9).softmax(-1) @ v)
+
+    ids = torch.randint(0, 20, (N, LENGTH))
+    labels = ids.roll(-1, 1).clone()
+    labels[:, :2] = -100  # the prefix is given
+    labels[:, -1] = -100
+
+    def step(model):
+        return functional.cross_entropy(model(ids).flatten(0, 1), labels.flatten())
+
+    assert found(tmp_path, Prefix(), step) == []
+
+
+def test_an_encoder_that_fills_in_hidden_tokens(tmp_path):
+    layer = nn.TransformerEncoderLayer(WIDTH, 2, 16, batch_first=True)
+    model = nn.Sequential(nn.Embedding(20, WIDTH), nn.TransformerEncoder(layer, 1), nn.Linear(WIDTH, 20))
+    labels = torch.randint(1, 20, (N, LENGTH))
+    ids = labels.masked_fill(torch.rand(N, LENGTH) < 0.5, 0)
+
+    assert found(tmp_path, model, lambda m: functional.cross_entropy(m(ids).flatten(0, 1), labels.flatten())) == []
+
+
+def test_an_autoencoder(tmp_path):
+    model = nn.Sequential(nn.Linear(WIDTH, 3), nn.Tanh(), nn.Linear(3, WIDTH))
+    x = torch.randn(16, WIDTH)
+
+    assert found(tmp_path, model, lambda m: functional.mse_loss(m(x), x)) == []

@@ -1,0 +1,84 @@
+"""`run --relations`: what does not hold is a finding with its module; training is the same to the bit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import hypocenter
+from hypocenter.diagnose.diagnosis import diagnose
+from hypocenter.record.reader import open_run
+
+CODES = ("HC241", "HC242", "HC243", "HC244")
+
+
+class Net(nn.Module):
+    """A norm that takes its statistics over the batch, if it is wrong; dropout, BatchNorm and a counter."""
+
+    def __init__(self, *, is_wrong):
+        super().__init__()
+        self.first, self.norm, self.head = nn.Linear(6, 8), Norm(0 if is_wrong else -1), nn.Linear(8, 3)
+        self.batch_norm, self.dropout, self.n_calls = nn.BatchNorm1d(8), nn.Dropout(0.3), 0
+
+    def forward(self, x):
+        self.n_calls += 1
+        return self.head(self.dropout(self.norm(self.batch_norm(self.first(x)).relu())))
+
+
+class Norm(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.dim = dim
+
+    def forward(self, x):
+        return (x - x.mean(self.dim, keepdim=True)) / (x.std(self.dim, keepdim=True) + 1e-3)
+
+
+def trained(out, *, is_wrong=False, **options):
+    torch.manual_seed(0)
+    model = Net(is_wrong=is_wrong)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    losses = []
+    handle = hypocenter.watch(model, optimizer, out=str(out), audit="never", **options) if out else None
+    for _ in range(4):
+        x, y = torch.randn(8, 6), torch.randint(0, 3, (8,))
+        loss = functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    if handle is not None:
+        handle.close()
+    return losses, model, torch.get_rng_state()
+
+
+def test_a_norm_over_the_batch_is_named_once(tmp_path):
+    trained(tmp_path / "run", is_wrong=True, relations="0-3")
+
+    run = open_run(tmp_path / "run")
+    found = [f for f in diagnose(run).findings if f.code in CODES]
+    assert [(f.code, f.severity, f.step, f.site, f.cause) for f in found] == [
+        ("HC241", "warning", 0, "norm", "sample-leak")
+    ]
+    assert found[0].actual > found[0].limit
+
+
+@pytest.mark.parametrize("is_wrong", [False, True])
+def test_training_is_the_same_to_the_bit(tmp_path, is_wrong):
+    plain, of_plain, rng_of_plain = trained(None, is_wrong=is_wrong)
+
+    watched, of_watched, rng_of_watched = trained(tmp_path / "run", is_wrong=is_wrong, relations="0-3")
+
+    assert plain == watched
+    assert torch.equal(rng_of_plain, rng_of_watched)
+    assert of_plain.n_calls == of_watched.n_calls
+    states = zip(of_plain.state_dict().values(), of_watched.state_dict().values(), strict=True)
+    assert all(torch.equal(a, b) for a, b in states)
+
+
+def test_without_being_asked_nothing_is_looked_at(tmp_path):
+    trained(tmp_path / "run", is_wrong=True)
+
+    assert not [f for f in diagnose(open_run(tmp_path / "run")).findings if f.code in CODES]
