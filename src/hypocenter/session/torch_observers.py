@@ -19,6 +19,7 @@ from hypocenter.session.observers.diary import Diary
 from hypocenter.session.observers.facts import FactsKeeper
 from hypocenter.session.observers.frozen_state import FrozenState
 from hypocenter.session.observers.head import HeadGap
+from hypocenter.session.observers.health import Health
 from hypocenter.session.observers.hyperparameters import Hyperparameters
 from hypocenter.session.observers.kept_batches import KeptBatches
 from hypocenter.session.observers.local_gradients import LocalGradients
@@ -47,6 +48,7 @@ OBSERVERS: tuple[type[Observer[Any]], ...] = (
     ByRule,  # and what is left is what the optimizer's rule makes
     StillParameters,  # whether what was trained moved
     *(Replicas, Streams, Clipping),  # what should be equal over ranks
+    Health,  # how the model is doing
     Calibration,  # how far apart two good runs may be
     SdcCheck,  # whether the device is to blame: the last, for it looks at what the others have found
 )

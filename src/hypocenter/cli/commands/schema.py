@@ -23,6 +23,7 @@ ANSWERS = {
     "diagnosis": "hypocenter.nouns:Diagnosis",
     "doctor": "hypocenter.doctor.answer:Answer",
     "error": "hypocenter.cli.entry:ErrorAnswer",
+    "health": "hypocenter.diagnose.health:Answer",
     "headroom": "hypocenter.report.headroom.json:Headroom",
     "isolation": "hypocenter.compare.isolation.isolated:Isolation",
     "spikes": "hypocenter.diagnose.spike_list:Answer",
