@@ -138,7 +138,7 @@ def answer(run: str, recorded: Recorded, plugins: Iterable[str] = ()) -> Answer:
     missing: list[Missing] = []
     for entry in measures(plugins):
         try:
-            values = [value for value in entry.take(recorded) if math.isfinite(value.value)]
+            values = [value for value in entry.take(recorded) if not math.isnan(value.value)]
         except Exception as error:  # a stranger's file must not take the others with it
             CATALOGUE.report(entry.name, error)
             missing.append(Missing(measure=entry.name, why=f"the measure failed: {type(error).__name__}: {error}"))

@@ -21,6 +21,7 @@ When it is wrong
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -85,11 +86,12 @@ def _value(found: Sequence[Norms], part: str, n_samples: float) -> Iterator[Valu
         return
     noise, signal = noise_scale(found)
     parts = "micro-batches" if part == "micro-batch" else "batches of a rank"
-    if signal <= 0 or noise <= 0:
-        return
-    scale = noise / signal
-    says = f"noise is as large as the gradient at {short(round(scale, 2))} {parts}"
-    says += f", {short(round(scale * n_samples))} samples" if n_samples else ""
+    scale = max(noise, 0.0) / signal if signal > 0 else math.inf
+    if signal > 0:
+        says = f"noise is as large as the gradient at {short(round(scale, 2))} {parts}"
+        says += f", {short(round(scale * n_samples))} samples" if n_samples else ""
+    else:
+        says = f"no gradient is seen above the noise of {found[0].n:.0f} {parts}"
     yield Value(
         site="", value=scale * (n_samples or 1.0), says=f"{says} ({len(found)} steps)", is_out=False, how_far=scale,
         step=found[-1].step,
