@@ -161,7 +161,9 @@ def test_logits_that_grow_are_forecast(tmp_path):
         model.qkv.weight[:D] *= 1.05
         model.qkv.bias[:D] *= 1.05
 
-    found = train(tmp_path / "run", lambda model: set_(model.qkv.bias, 1.0, slice(2 * D)), each=grow, lr=0.0, n_steps=60)
+    found = train(
+        tmp_path / "run", lambda model: set_(model.qkv.bias, 1.0, slice(2 * D)), each=grow, lr=0.0, n_steps=60
+    )
 
     (value,) = [value for value in found.values if value.measure == "attention-logits"]
     assert value.status == "out-of-range"
@@ -251,7 +253,9 @@ def test_noise_of_ranks(tmp_path, lacks):
     for rank in range(2):
         writer = Writer(tmp_path / "run", rank=rank, warn=lambda text: print(text, file=sys.stderr))
         rows = [
-            Reading(step=0, microbatch=0, phase="grad", site=site, port=LOCAL, order=i, summary=Summary(n=1, sumsq=sumsq))
+            Reading(
+                step=0, microbatch=0, phase="grad", site=site, port=LOCAL, order=i, summary=Summary(n=1, sumsq=sumsq)
+            )
             for i, (site, sumsq) in enumerate((("a", 4.0), ("b", 7.0)))
             if not (lacks and rank == 1 and site == "b")
         ]
@@ -307,5 +311,3 @@ def test_a_measure_of_a_third_party_that_fails(tmp_path, monkeypatch):
 )
 def test_layers(site, layer):
     assert layer_of(site) == layer
-
-

@@ -10,11 +10,23 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 import hypocenter
 from hypocenter.detect.health_rows import (
-    CHOICES, ENTROPY, GATES, HEALTH, LOAD, LOGITS, MOVED, NOISE, RANK, ROUTER, UNITS, UPDATE,
-)  # fmt: skip
+    CHOICES,
+    ENTROPY,
+    GATES,
+    HEALTH,
+    LOAD,
+    LOGITS,
+    MOVED,
+    NOISE,
+    RANK,
+    ROUTER,
+    UNITS,
+    UPDATE,
+)
 from hypocenter.record.reader import open_run
 
 B, T, D, H = 3, 6, 16, 4
@@ -201,10 +213,15 @@ class WrittenOut(nn.Module):
 
 
 ACTIVATIONS = {
-    "relu": (nn.ReLU(), 0.0), "relu in place": (nn.ReLU(inplace=True), 0.0), "relu6": (nn.ReLU6(), 0.0),
-    "gelu": (nn.GELU(), -3.0), "silu": (nn.SiLU(), -6.0), "silu in place": (nn.SiLU(inplace=True), -6.0),
-    "gelu written out": (WrittenOut("gelu"), -3.0), "silu written out": (WrittenOut("silu"), -6.0),
-}  # fmt: skip
+    "relu": (nn.ReLU(), 0.0),
+    "relu in place": (nn.ReLU(inplace=True), 0.0),
+    "relu6": (nn.ReLU6(), 0.0),
+    "gelu": (nn.GELU(), -3.0),
+    "silu": (nn.SiLU(), -6.0),
+    "silu in place": (nn.SiLU(inplace=True), -6.0),
+    "gelu written out": (WrittenOut("gelu"), -3.0),
+    "silu written out": (WrittenOut("silu"), -6.0),
+}
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
@@ -291,8 +308,10 @@ def test_noise_of_micro_batches(tmp_path):
     train(tmp_path / "run", model, inputs, n_micro=3)
 
     (row,) = looks(tmp_path / "run", NOISE)
-    parts = [torch.cat([g.flatten() for g in torch.autograd.grad(model(x).square().mean() / 3, model.parameters())])
-             for x in inputs]  # fmt: skip
+    parts = [
+        torch.cat([g.flatten() for g in torch.autograd.grad(model(x).square().mean() / 3, model.parameters())])
+        for x in inputs
+    ]
     small = sum(float(g.square().sum()) for g in parts) / 3
     big = float(sum(parts).div(3).square().sum())
     assert row.summary.sketch == pytest.approx((small, big, 3, 8), rel=1e-5)
@@ -353,3 +372,67 @@ def test_a_program_that_cannot_be_done_again_is_told_once(tmp_path, capsys):
     assert len(looks(tmp_path / "run", UPDATE, "linear.weight")) == 6
     (warning,) = [text for text in open_run(tmp_path / "run").run.warnings if "health" in text]
     assert "could not be looked at" in warning
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.cell, self.out = kind(D, D, batch_first=True), nn.Linear(D, 2)
+
+    def forward(self, x):
+        return self.out(self.cell(x)[0])
+
+
+class Checkpointed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(D, D), nn.GELU(), Attention("eager causal"))
+
+    def forward(self, x):
+        return checkpoint(self.inner, x, use_reentrant=False)
+
+
+class Spectral(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(T // 2 + 1, D, dtype=torch.complex64))
+
+    def forward(self, x):
+        return torch.fft.irfft(torch.fft.rfft(x, dim=1) * self.weight, n=T, dim=1)
+
+
+class Halved(nn.Module):
+    """Under autocast, where products read copies of parameters."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(Attention("fused causal"), Experts("early"), nn.Linear(D, D), nn.ReLU())
+
+    def forward(self, x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.inner(x).float()
+
+
+KINDS = {
+    "lstm": (lambda: Recurrent(nn.LSTM), {RANK}),  # one operator on this processor
+    "gru": (lambda: Recurrent(nn.GRU), {GATES, RANK}),
+    "checkpoint": (Checkpointed, {UNITS, LOGITS, ENTROPY, RANK}),
+    "complex": (Spectral, set()),
+    "autocast": (Halved, {LOGITS, ENTROPY, LOAD, ROUTER, UNITS, RANK}),
+    "float64": (lambda: nn.Sequential(nn.Linear(D, D), nn.SiLU()).double(), {UNITS, RANK}),
+    "one dimension": (lambda: nn.Sequential(nn.Flatten(0), nn.ReLU(), nn.Linear(B * T * D, 1)), set()),
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kind", KINDS)
+def test_programs_of_all_kinds(tmp_path, kind):
+    torch.manual_seed(0)
+    make, ports = KINDS[kind]
+    x = torch.randn(B, T, D, dtype=torch.float64 if kind == "float64" else torch.float32)
+    train(tmp_path / "run", make(), x, n_steps=2)
+
+    assert open_run(tmp_path / "run").run.warnings == ()
+    assert {row.port for row in open_run(tmp_path / "run").readings() if row.op == HEALTH} >= ports
+    for row in looks(tmp_path / "run", LOGITS):
+        assert row.dtype == ("bfloat16" if kind == "autocast" else "float32")

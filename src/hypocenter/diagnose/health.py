@@ -1,4 +1,4 @@
-"""What `hypocenter health` answers: `hypocenter.health/1`, measures of a recording by layer, what is out of range first.
+"""What `hypocenter health` answers: `hypocenter.health/1`, measures of a run by layer, what is out of range first.
 
 A measure is one file in `measures/` whose module docstring is its manual page:
 
@@ -150,15 +150,25 @@ def answer(run: str, recorded: Recorded, plugins: Iterable[str] = ()) -> Answer:
     out = [value for _, value in found if value.is_out]
     status = "out-of-range" if out else "in-range" if found else "cannot-tell"
     return Answer(
-        status=status, run=run, steps=recorded.n_steps, sentence=_sentence(out, found, recorded), missing=tuple(missing),
+        status=status,
+        run=run,
+        steps=recorded.n_steps,
+        sentence=_sentence(out, found, recorded),
+        missing=tuple(missing),
         values=tuple(
             Measured(
-                status="out-of-range" if value.is_out else "in-range", layer=layer_of(value.site), measure=entry.name,
-                site=value.site, value=value.value, says=value.says, step=value.step, rank=value.rank,
+                status="out-of-range" if value.is_out else "in-range",
+                layer=layer_of(value.site),
+                measure=entry.name,
+                site=value.site,
+                value=value.value,
+                says=value.says,
+                step=value.step,
+                rank=value.rank,
             )
             for entry, value in ordered
         ),
-    )  # fmt: skip
+    )
 
 
 def _missing(entry: Measure, recorded: Recorded) -> Missing:

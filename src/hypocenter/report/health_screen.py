@@ -93,4 +93,6 @@ def _cell(value: Measured | None) -> str:
 
 def _numbered(layer: str) -> tuple[tuple[int, str], ...]:
     """The model itself, then layers; layer 2 before layer 10."""
-    return () if layer == WHOLE else tuple((int(word), "") if word.isdigit() else (-1, word) for word in layer.split("."))
+    if layer == WHOLE:
+        return ()
+    return tuple((int(word), "") if word.isdigit() else (-1, word) for word in layer.split("."))

@@ -1,23 +1,24 @@
 """The largest attention logit of each head, and when it leaves the resolution of bfloat16.
 
 What it means
-    Queries and keys that grow make logits that grow with the product of both. Then attention is all on one place, and
-    gradients of the softmax vanish or jump; large models diverged of it (Dehghani et al. 2023, arXiv 2302.05442; Wortsman
-    et al. 2023, arXiv 2309.14322). bfloat16 has 8 bits: from 128 on, neighbouring numbers are 1 apart, which is a factor
-    of e in the softmax.
+    Queries and keys that grow make logits that grow with the product of both. Then attention is all on one place,
+    and gradients of the softmax vanish or jump; large models diverged of it (Dehghani et al. 2023, arXiv
+    2302.05442; Wortsman et al. 2023, arXiv 2309.14322). bfloat16 has 8 bits: from 128 on, neighbouring numbers are
+    1 apart, which is a factor of e in the softmax.
 
 How it is decided
-    `run --health` does a micro-batch of its steps again and takes the largest logit of each head that is not masked;
-    of fused attention the logits are computed again, in float32. Out of range: 128 or more, or a steady rise that
-    reaches it within as many steps as the rise was watched (the forecast needs 24 looks; it is that of HC205).
+    `run --health` does a micro-batch of its steps again and takes the largest logit of each head that is not
+    masked; of fused attention the logits are computed again, in float32. Out of range: 128 or more, or a steady
+    rise that reaches it within as many steps as the rise was watched (the forecast needs 24 looks; it is that of
+    HC205).
 
 What to do
     Normalise queries and keys (qk-norm), cap or clip logits, lower the learning rate or raise weight decay of these
     projections; compute the scores in float32.
 
 When it is wrong
-    Logits that have no bound by design, or are capped after where they are read. Where scores are computed in float32
-    the resolution is no matter, the growth still is.
+    Logits that have no bound by design, or are capped after where they are read. Where scores are computed in
+    float32 the resolution is no matter, the growth still is.
 """
 
 from __future__ import annotations
@@ -57,9 +58,14 @@ def take(recorded: Recorded) -> Iterator[Value]:
                 f"{found.step + found.far_steps:.0f}) if it goes on"
             )
         yield Value(
-            site=series.place.site, value=now, says=says, is_out=is_out, how_far=now, step=series.last.step,
+            site=series.place.site,
+            value=now,
+            says=says,
+            is_out=is_out,
+            how_far=now,
+            step=series.last.step,
             rank=series.place.rank,
-        )  # fmt: skip
+        )
 
 
 def _due(series: Series, heads: Sequence[int]) -> tuple[int, Forecast] | None:

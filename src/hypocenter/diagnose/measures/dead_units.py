@@ -6,15 +6,15 @@ What it means
     1903.06733; Voita et al. 2023, arXiv 2309.04827). A layer that is mostly dead has lost its width.
 
 How it is decided
-    `run --health` does a micro-batch of its steps again and sees which units are on for any row: above 0 for ReLU, -3
-    for GELU, -6 for SiLU, beyond which less than 1.3 % of a gradient passes; also where models write these functions
-    out. A unit counts when it was off in each of the last 4 looks, and these had 256 rows or more. Out of range: 10 %
-    of the units. Of several ranks the one with the fewest is told.
+    `run --health` does a micro-batch of its steps again and sees which units are on for any row: above 0 for ReLU,
+    -3 for GELU, -6 for SiLU, beyond which less than 1.3 % of a gradient passes; also where models write these
+    functions out. A unit counts when it was off in each of the last 4 looks, and these had 256 rows or more. Out of
+    range: 10 % of the units. Of several ranks the one with the fewest is told.
 
 What to do
-    Look at the step at which it began: a large update, mostly of biases, pushes units over the edge. A lower learning
-    rate or a warm-up, normalisation before the activation, or an activation with a slope on both sides helps. Units
-    that are dead stay so.
+    Look at the step at which it began: a large update, mostly of biases, pushes units over the edge. A lower
+    learning rate or a warm-up, normalisation before the activation, or an activation with a slope on both sides
+    helps. Units that are dead stay so.
 
 When it is wrong
     Units for rare inputs are off for a long time; more looks tell. A network that is meant to be sparse has many.
@@ -55,6 +55,11 @@ def take(recorded: Recorded) -> Iterator[Value]:
 
 def _value(series: Series, share: float, says: str, *, is_out: bool) -> Value:
     return Value(
-        site=series.place.site, value=share, says=says, is_out=is_out, how_far=share, step=series.last.step,
+        site=series.place.site,
+        value=share,
+        says=says,
+        is_out=is_out,
+        how_far=share,
+        step=series.last.step,
         rank=series.place.rank,
-    )  # fmt: skip
+    )

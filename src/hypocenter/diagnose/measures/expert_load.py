@@ -1,22 +1,23 @@
 """How evenly a router spreads its choices over experts, and which get nothing.
 
 What it means
-    An expert that gets few rows learns little, so it gets fewer still; one that gets nothing is dead weight. One that
-    gets too many is the pace of all the others, or drops rows (Shazeer et al. 2017, arXiv 1701.06538; Fedus et al. 2021,
-    arXiv 2101.03961).
+    An expert that gets few rows learns little, so it gets fewer still; one that gets nothing is dead weight. One
+    that gets too many is the pace of all the others, or drops rows (Shazeer et al. 2017, arXiv 1701.06538; Fedus et
+    al. 2021, arXiv 2101.03961).
 
 How it is decided
-    `run --health` does a micro-batch of its steps again. A router is a choice of the largest of E scores that a parameter
-    with E outputs makes, on which the loss depends. Told is the load of the busiest expert over the mean. Out of range:
-    an expert with nothing in each of the last 4 looks, or a load of 4 times the mean or more.
+    `run --health` does a micro-batch of its steps again. A router is a choice of the largest of E scores that a
+    parameter with E outputs makes, on which the loss depends. Told is the load of the busiest expert over the mean.
+    Out of range: an expert with nothing in each of the last 4 looks, or a load of 4 times the mean or more.
 
 What to do
-    Look at router-certainty and balance-loss: a balancing loss that is too weak or not added at all, a learning rate of
-    the router that is too high, scores that overflow. Noise on the scores, or a bias that follows the load, spreads them.
+    Look at router-certainty and balance-loss: a balancing loss that is too weak or not added at all, a learning
+    rate of the router that is too high, scores that overflow. Noise on the scores, or a bias that follows the load,
+    spreads them.
 
 When it is wrong
-    A small micro-batch of one kind of text has few experts. A vector quantiser is a router in this sense: there this
-    tells of codes that are not used.
+    A small micro-batch of one kind of text has few experts. A vector quantiser is a router in this sense: there
+    this tells of codes that are not used.
 """
 
 from __future__ import annotations
@@ -46,6 +47,11 @@ def take(recorded: Recorded) -> Iterator[Value]:
         elif idle:
             says += f"; nothing in the last look: {listed(idle, at_most=8)}"
         yield Value(
-            site=series.place.site, value=times, says=says, is_out=nothing > 0 or times >= MOST,
-            how_far=times + n * (nothing > 0), step=series.last.step, rank=series.place.rank,
-        )  # fmt: skip
+            site=series.place.site,
+            value=times,
+            says=says,
+            is_out=nothing > 0 or times >= MOST,
+            how_far=times + n * (nothing > 0),
+            step=series.last.step,
+            rank=series.place.rank,
+        )

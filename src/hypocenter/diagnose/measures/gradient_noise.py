@@ -1,22 +1,22 @@
 """How noisy the gradient is: the batch size at which noise and signal are equal.
 
 What it means
-    The simple noise scale: the trace of the covariance of one sample's gradient over the square norm of the true gradient
-    (McCandlish et al. 2018, arXiv 1812.06162). Batches far below it are mostly noise, and a larger one needs nearly as
-    many times fewer steps; batches far above it waste samples. It grows as training goes on.
+    The simple noise scale: the trace of the covariance of one sample's gradient over the square norm of the true
+    gradient (McCandlish et al. 2018, arXiv 1812.06162). Batches far below it are mostly noise, and a larger one
+    needs nearly as many times fewer steps; batches far above it waste samples. It grows as training goes on.
 
 How it is decided
-    From square norms of gradients of a small and a large batch of the same step (there, appendix A.1): of micro-batches,
-    up to 4 of which `run --health` does again, or of ranks before their reduction, which is recorded with several ranks.
-    Both estimates are averaged over the run, then divided. Where the signal is not above the noise, that is said. There is
-    no range: it is out of none.
+    From square norms of gradients of a small and a large batch of the same step (there, appendix A.1): of
+    micro-batches, up to 4 of which `run --health` does again, or of ranks before their reduction, which is recorded
+    with several ranks. Both estimates are averaged over the run, then divided. Where the signal is not above the
+    noise, that is said. There is no range: it is out of none.
 
 What to do
     Compare it with your batch size when you choose one, or a learning rate for it.
 
 When it is wrong
-    Dropout and samples that are not independent (packed, sorted, one document in a micro-batch) count as noise or hide it.
-    Of few looks it is rough.
+    Dropout and samples that are not independent (packed, sorted, one document in a micro-batch) count as noise or
+    hide it. Of few looks it is rough.
 """
 
 from __future__ import annotations
@@ -93,6 +93,10 @@ def _value(found: Sequence[Norms], part: str, n_samples: float) -> Iterator[Valu
     else:
         says = f"no gradient is seen above the noise of {found[0].n:.0f} {parts}"
     yield Value(
-        site="", value=scale * (n_samples or 1.0), says=f"{says} ({len(found)} steps)", is_out=False, how_far=scale,
+        site="",
+        value=scale * (n_samples or 1.0),
+        says=f"{says} ({len(found)} steps)",
+        is_out=False,
+        how_far=scale,
         step=found[-1].step,
-    )  # fmt: skip
+    )

@@ -1,17 +1,17 @@
 """A few values of an output are far larger than all others.
 
 What it means
-    Large transformers put very large values into few fixed channels, often of the first token, and use them as a bias of
-    attention (Sun et al. 2024, arXiv 2402.17762). They are no error, but they set the range of a format: fp8 and int8
-    with one scale for a tensor lose the others.
+    Large transformers put very large values into few fixed channels, often of the first token, and use them as a
+    bias of attention (Sun et al. 2024, arXiv 2402.17762). They are no error, but they set the range of a format:
+    fp8 and int8 with one scale for a tensor lose the others.
 
 How it is decided
-    Of each module's output at the latest recorded step: the largest magnitude over the median one, which is told from
-    the histogram of exponents. Out of range, as there defined: above 100 and at least 1,000 times the median.
+    Of each module's output at the latest recorded step: the largest magnitude over the median one, which is told
+    from the histogram of exponents. Out of range, as there defined: above 100 and at least 1,000 times the median.
 
 What to do
-    Nothing, in bfloat16 or float32. Before you go to a smaller format: `hypocenter headroom`, and scales for blocks in
-    place of one for a tensor.
+    Nothing, in bfloat16 or float32. Before you go to a smaller format: `hypocenter headroom`, and scales for blocks
+    in place of one for a tensor.
 
 When it is wrong
     The median is known to half an octave, and by default from a sample of 512 elements (`--histogram full`).
@@ -39,10 +39,14 @@ def take(recorded: Recorded) -> Iterator[Value]:
             continue
         times = row.summary.absmax / median
         yield Value(
-            site=series.place.site, value=times, is_out=row.summary.absmax > LARGE and times >= TIMES, how_far=times,
+            site=series.place.site,
+            value=times,
+            is_out=row.summary.absmax > LARGE and times >= TIMES,
+            how_far=times,
             says=f"{row.port}: the largest, {short(row.summary.absmax)}, is {short(round(times, 1))} times the median",
-            step=row.step, rank=series.place.rank,
-        )  # fmt: skip
+            step=row.step,
+            rank=series.place.rank,
+        )
 
 
 def median_magnitude(summary: Summary) -> float:

@@ -1,13 +1,13 @@
 """A parameter that asks for no gradient, and moves.
 
 What it means
-    What is frozen should stay as it is. If it moves, something writes to it: an optimizer that still holds it and decays
-    its weight, or goes on with its momentum; weights that are tied or loaded again; code of the program. A teacher that
-    follows the model as a moving average moves on purpose.
+    What is frozen should stay as it is. If it moves, something writes to it: an optimizer that still holds it and
+    decays its weight, or goes on with its momentum; weights that are tied or loaded again; code of the program. A
+    teacher that follows the model as a moving average moves on purpose.
 
 How it is decided
-    `run --health` keeps a sample of up to 65,536 elements of each parameter that asks for no gradient, after the updates
-    of its steps, and compares it with that of the look before, bit for bit. Out of range: any change.
+    `run --health` keeps a sample of up to 65,536 elements of each parameter that asks for no gradient, after the
+    updates of its steps, and compares it with that of the look before, bit for bit. Out of range: any change.
 
 What to do
     Take frozen parameters out of the optimizer's groups, or freeze them before it is made.
@@ -32,10 +32,16 @@ def take(recorded: Recorded) -> Iterator[Value]:
     moved = recorded.looks(MOVED)
     for series in moved:
         relative, since = series.numbers
+        says = f"it is frozen and changed by {short(relative)} of its norm since step {since:.0f}"
         yield Value(
-            site=series.place.site, value=relative, says=f"it is frozen and changed by {short(relative)} of its norm since "
-            f"step {since:.0f}", is_out=True, how_far=relative, step=series.last.step, rank=series.place.rank,
-        )  # fmt: skip
+            site=series.place.site,
+            value=relative,
+            says=says,
+            is_out=True,
+            how_far=relative,
+            step=series.last.step,
+            rank=series.place.rank,
+        )
     for series in recorded.looks(LOOKED)[:1]:
         n_still = int(series.numbers[1]) - len({one.place.site for one in moved})
         if n_still > 0:

@@ -1,12 +1,14 @@
 """A parameter that asks for a gradient and never got one, or only zeros.
 
 What it means
-    It is initialised, kept, sent around, perhaps decayed, and learns nothing: its module is not called, what it gives is
-    not used, or every gradient on the way to it is zero. Usual of a pooling head that the loss does not use.
+    It is initialised, kept, sent around, perhaps decayed, and learns nothing: its module is not called, what it
+    gives is not used, or every gradient on the way to it is zero. Usual of a pooling head that the loss does not
+    use.
 
 How it is decided
-    Of each parameter that an optimizer holds and that asks for a gradient: norms of its gradient are recorded at every
-    step. Out of range: it was exactly zero in all of at least 8 steps, or there was none while others had theirs.
+    Of each parameter that an optimizer holds and that asks for a gradient: norms of its gradient are recorded at
+    every step. Out of range: it was exactly zero in all of at least 8 steps, or there was none while others had
+    theirs.
 
 What to do
     If it is to learn, look for a module that is made and not called, for a `detach` or `no_grad` on the way, for an
@@ -45,8 +47,14 @@ def take(recorded: Recorded) -> Iterator[Value]:
             n = n_with.get(name, 0)
             says = f"its gradient was 0 in all of {n:,} steps" if n else f"it had no gradient in {n_steps:,} steps"
             yield Value(
-                site=name, value=float(n or n_steps), says=says, is_out=n == 0 or n >= LEAST, how_far=float(n_steps),
+                site=name,
+                value=float(n or n_steps),
+                says=says,
+                is_out=n == 0 or n >= LEAST,
+                how_far=float(n_steps),
                 step=last,
-            )  # fmt: skip
+            )
     if n_alive := sum(n > 0 for n in n_live.values()):
-        yield Value(site="", value=0.0, says=f"{n_alive:,} parameters had gradients", is_out=False, how_far=0.0, step=last)
+        yield Value(
+            site="", value=0.0, says=f"{n_alive:,} parameters had gradients", is_out=False, how_far=0.0, step=last
+        )

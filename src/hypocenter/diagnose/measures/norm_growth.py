@@ -1,22 +1,22 @@
 """How outputs of modules and weights have grown.
 
 What it means
-    Outputs that keep growing end in overflow, in saturated softmaxes, or in a norm that hides everything else; a residual
-    stream grows with depth, it should not with steps. Weights grow under a constant learning rate without decay; then the
-    same update changes less and less (Kosson et al. 2023, arXiv 2305.17212).
+    Outputs that keep growing end in overflow, in saturated softmaxes, or in a norm that hides everything else; a
+    residual stream grows with depth, it should not with steps. Weights grow under a constant learning rate without
+    decay; then the same update changes less and less (Kosson et al. 2023, arXiv 2305.17212).
 
 How it is decided
-    Root mean square of a module's output (level modules) and norm of a parameter of two dimensions or more (`--health`):
-    median of the latest quarter of the steps over that of the first quarter, of at least 8. Out of range: 10 times or
-    more.
+    Root mean square of a module's output (level modules) and norm of a parameter of two dimensions or more
+    (`--health`): median of the latest quarter of the steps over that of the first quarter, of at least 8. Out of
+    range: 10 times or more.
 
 What to do
-    Find the first layer in which it grows: those behind it follow. Weight decay, a lower learning rate, normalisation of
-    what comes in. For a format's limit see HC205.
+    Find the first layer in which it grows: those behind it follow. Weight decay, a lower learning rate,
+    normalisation of what comes in. For a format's limit see HC205.
 
 When it is wrong
-    Early in training values go from their initial size to that of the data; weights that begin at zero grow from nothing
-    and are left out.
+    Early in training values go from their initial size to that of the data; weights that begin at zero grow from
+    nothing and are left out.
 """
 
 from __future__ import annotations
@@ -52,6 +52,11 @@ def _value(series: Series, sizes: Sequence[float], what: str) -> Iterator[Value]
         return
     times = median(sizes[-n:]) / first
     yield Value(
-        site=series.place.site, value=times, says=f"{what} from {short(first)} to {short(median(sizes[-n:]))}",
-        is_out=times >= MOST, how_far=times, step=series.last.step, rank=series.place.rank,
-    )  # fmt: skip
+        site=series.place.site,
+        value=times,
+        says=f"{what} from {short(first)} to {short(median(sizes[-n:]))}",
+        is_out=times >= MOST,
+        how_far=times,
+        step=series.last.step,
+        rank=series.place.rank,
+    )

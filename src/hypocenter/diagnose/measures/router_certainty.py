@@ -1,14 +1,14 @@
 """How sure a router is: entropy of its probabilities, and the margin by which the last chosen wins.
 
 What it means
-    A router whose probabilities are uniform has not learned to tell rows apart, and a tiny change makes other choices:
-    a margin near zero is why two good runs differ. One that is quite sure (entropy 0) gets no gradient, and does not
-    change its mind any more (Zoph et al. 2022, arXiv 2202.08906).
+    A router whose probabilities are uniform has not learned to tell rows apart, and a tiny change makes other
+    choices: a margin near zero is why two good runs differ. One that is quite sure (entropy 0) gets no gradient,
+    and does not change its mind any more (Zoph et al. 2022, arXiv 2202.08906).
 
 How it is decided
-    `run --health` does a micro-batch of its steps again. Mean entropy of the probabilities of each row over that of a
-    uniform choice; margin: mean probability of the last expert that is chosen less that of the first that is not. Out
-    of range: an entropy below 0.05.
+    `run --health` does a micro-batch of its steps again. Mean entropy of the probabilities of each row over that of
+    a uniform choice; margin: mean probability of the last expert that is chosen less that of the first that is not.
+    Out of range: an entropy below 0.05.
 
 What to do
     Add a loss on the router's logits (z-loss), compute the router in float32, lower its learning rate.
@@ -35,6 +35,11 @@ def take(recorded: Recorded) -> Iterator[Value]:
         n, k, _, entropy, margin, *_ = series.numbers
         says = f"entropy {entropy:.3f} of a uniform choice; margin {margin:.3g} at the best {k:.0f} of {n:.0f}"
         yield Value(
-            site=series.place.site, value=entropy, says=says, is_out=entropy < LEAST, how_far=1.0 - entropy,
-            step=series.last.step, rank=series.place.rank,
-        )  # fmt: skip
+            site=series.place.site,
+            value=entropy,
+            says=says,
+            is_out=entropy < LEAST,
+            how_far=1.0 - entropy,
+            step=series.last.step,
+            rank=series.place.rank,
+        )

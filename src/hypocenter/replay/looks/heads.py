@@ -55,8 +55,12 @@ def _found(call: Call, maximum: Tensor, entropy: Tensor, is_meant: _Used | None)
     dtype = str(call.given["self" if is_meant else "query"].dtype).removeprefix("torch.")
     for port, values in ((LOGITS, maximum), (ENTROPY, entropy)):
         yield Found(
-            step=call.step, port=port, values=values, dtype=dtype, is_meant=is_meant or (lambda: True),
-        )  # fmt: skip
+            step=call.step,
+            port=port,
+            values=values,
+            dtype=dtype,
+            is_meant=is_meant or (lambda: True),
+        )
 
 
 def _of_heads(x: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,7 @@
 """The effective rank of what products with parameters read, by a sketch of its columns.
 
-exp of the entropy of the singular values over their sum (Roy and Vetterli 2007), of the rows as they are. Rows with more
-than SKETCH columns are multiplied by a random matrix first, which keeps ranks well below SKETCH.
+exp of the entropy of the singular values over their sum (Roy and Vetterli 2007), of the rows as they are. Rows with
+more than SKETCH columns are multiplied by a random matrix first, which keeps ranks well below SKETCH.
 """
 
 from __future__ import annotations
@@ -60,4 +60,4 @@ def _rank(gram: Sequence[float]) -> float:
     squares = np.linalg.eigvalsh(matrix.reshape(size, size))
     values = np.sqrt(squares[squares > _NOISE * squares[-1]])
     shares = values / values.sum()
-    return float(np.exp(-(shares * np.log(shares)).sum()))
+    return float(np.exp(-(shares * np.log(shares)).sum())) if len(shares) else 0.0

@@ -32,9 +32,13 @@ def find(call: Call) -> Iterator[Found]:
     order = torch.sort(dead.float(), descending=True, stable=True).indices[:NAMED].float()
     named = torch.where(torch.arange(len(order), device=on.device) < dead.sum(), order, -torch.ones_like(order))
     numbers = [
-        torch.full((), float(on.shape[0]), device=on.device), (silent > 0).sum(), dead.sum(), n_looks,
-        torch.full((), float(on.shape[1]), device=on.device), on.float().mean(),
-    ]  # fmt: skip
+        torch.full((), float(on.shape[0]), device=on.device),
+        (silent > 0).sum(),
+        dead.sum(),
+        n_looks,
+        torch.full((), float(on.shape[1]), device=on.device),
+        on.float().mean(),
+    ]
     vector = torch.cat([torch.stack([n.float() for n in numbers]), named])
     yield Found(step=call.step, port=UNITS, values=vector, then=_without_padding)
 

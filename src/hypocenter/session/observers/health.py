@@ -103,18 +103,23 @@ class Health(Observer):
         self.rows.append(self._row(update.step, HEALTH, LOOKED, (len(tracer.steps), n_frozen)))
         if has_several:
             others = update.microbatches[-_MOST_MICROBATCHES:-1]
-            self._tell_noise(update, trained, [replayed.grads], others)
+            self._tell_noise(update, trained, replayed.grads, others)
 
     def _tell_noise(
-        self, update: Update, trained: Sequence[Tensor], known: list[Sequence[Tensor | None]], others: Sequence[Microbatch]
+        self, update: Update, trained: Sequence[Tensor], last: Sequence[Tensor | None], others: Sequence[Microbatch]
     ) -> None:
-        """Norms of the gradients of some micro-batches, and of their mean, the loss scale taken out."""
+        """Norms of the gradients of some micro-batches, and of their mean, the loss scale taken out.
+
+        Args:
+            last: gradients of the last one.
+            others: to do again.
+        """
         squares: list[Tensor] = []
         sums: list[Tensor | None] = [None] * len(trained)
         replayer = self.context.replayer
-        for i in range(len(others) + 1):
-            grads = known.pop() if i == 0 else replayer.run(others[i - 1], trained, must_leave_no_trace=True).grads
-            held = [None if g is None else local(g) for g in grads]
+        for other in (None, *others):
+            grads = last if other is None else replayer.run(other, trained, must_leave_no_trace=True).grads
+            held = [None if g is None or (v := local(g)) is None else _wide(v) for g in grads]
             squares.append(torch.stack([n.float() for n in norms([g for g in held if g is not None])]).norm())
             sums = [_added(total, g) for total, g in zip(sums, held, strict=True)]
         whole = torch.stack([n.float() for n in norms([s for s in sums if s is not None])]).norm()
@@ -128,12 +133,13 @@ class Health(Observer):
     def _tell_updates(self, step: int, before: Sequence[tuple[Tensor, Tensor]]) -> None:
         now = [sample(p.detach(), SAMPLE) for p, _ in before]
         pairs = [
-            (p, was, part) for (p, was), part in zip(before, now, strict=True)
+            (p, was, part)
+            for (p, was), part in zip(before, now, strict=True)
             if part is not None and part.shape == was.shape
-        ]  # fmt: skip
+        ]
         if not pairs:
             return
-        moved = norms([part.float() - was.float() for _, was, part in pairs])
+        moved = norms([_change(was, part) for _, was, part in pairs])
         found = to_host([*norms([was for _, was, _ in pairs]), *moved])
         for i, (p, was, _) in enumerate(pairs):
             numbers = found[i], found[len(pairs) + i], was.numel(), p.numel()
@@ -142,15 +148,17 @@ class Health(Observer):
 
     def _look_at_frozen(self, step: int) -> None:
         held = [
-            (name, part) for name, p in self.context.names.parameters()
+            (name, part)
+            for name, p in self.context.names.parameters()
             if not p.requires_grad and (part := sample(p.detach(), SAMPLE)) is not None
-        ]  # fmt: skip
+        ]
         pairs = [
-            (name, part, was) for name, part in held
+            (name, part, was)
+            for name, part in held
             if (was := self._frozen.get(name)) is not None and was[1].shape == part.shape
-        ]  # fmt: skip
+        ]
         if pairs:
-            changes = norms([part.float() - was[1].float() for _, part, was in pairs])
+            changes = norms([_change(was[1], part) for _, part, was in pairs])
             found = to_host([*changes, *norms([was[1] for *_, was in pairs])])
             for i, (name, _, was) in enumerate(pairs):
                 if found[i]:
@@ -160,13 +168,30 @@ class Health(Observer):
 
     def _row(self, step: int, site: str, port: str, numbers: Sequence[float], *, dtype: str = "") -> Reading:
         return Reading(
-            step=step, microbatch=max(0, self.context.clock.microbatch - 1), phase="optimizer", site=site, port=port,
-            order=self.context.clock.next_order(), dtype=dtype, op=HEALTH, replay=True,
+            step=step,
+            microbatch=max(0, self.context.clock.microbatch - 1),
+            phase="optimizer",
+            site=site,
+            port=port,
+            order=self.context.clock.next_order(),
+            dtype=dtype,
+            op=HEALTH,
+            replay=True,
             summary=Summary(n=len(numbers), sketch=tuple(map(float, numbers))),
-        )  # fmt: skip
+        )
 
 
 def _added(total: Tensor | None, grad: Tensor | None) -> Tensor | None:
-    if grad is None:
-        return total
-    return grad.float().clone() if total is None else total.add_(grad.float())
+    if grad is None or total is None:
+        return total if grad is None else grad.clone()
+    return total.add_(grad)
+
+
+def _change(before: Tensor, now: Tensor) -> Tensor:
+    return _wide(now) - _wide(before)
+
+
+def _wide(values: Tensor) -> Tensor:
+    """In a format that holds small differences; complex numbers as pairs."""
+    values = torch.view_as_real(values) if values.is_complex() else values
+    return values if values.dtype == torch.float64 else values.float()
