@@ -246,20 +246,24 @@ def test_the_estimates_of_the_noise_scale():
     assert (noise, signal) == pytest.approx((8.0, 3.0))
 
 
-@pytest.mark.parametrize("lacks", [False, True])
+@pytest.mark.parametrize("lacks", ["", "one", "shards"])
 def test_noise_of_ranks(tmp_path, lacks):
-    """Two ranks, two parameters: each rank's square norm is 11, that of the mean 7. Where one is missing: nothing."""
+    """Two ranks, two parameters: each rank's square norm is 11, that of the mean 7.
+
+    Where one is missing, or a rank knows the norm of its shard only: nothing.
+    """
     start_run(tmp_path / "run", ["train.py"], {}, 2, {})
     for rank in range(2):
+        norm = math.sqrt(3.0 + rank if lacks == "shards" else 7.0)
         writer = Writer(tmp_path / "run", rank=rank, warn=lambda text: print(text, file=sys.stderr))
         rows = [
             Reading(
                 step=0, microbatch=0, phase="grad", site=site, port=LOCAL, order=i, summary=Summary(n=1, sumsq=sumsq)
             )
             for i, (site, sumsq) in enumerate((("a", 4.0), ("b", 7.0)))
-            if not (lacks and rank == 1 and site == "b")
+            if not (lacks == "one" and rank == 1 and site == "b")
         ]
-        writer.write(rows, StepRecord(step=0, n_microbatches=1, grad_norm=math.sqrt(7.0)))
+        writer.write(rows, StepRecord(step=0, n_microbatches=1, grad_norm=norm))
         writer.close()
     finish_run(tmp_path / "run", "finished", 0)
 

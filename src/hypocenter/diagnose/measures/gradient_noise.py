@@ -8,8 +8,8 @@ What it means
 How it is decided
     From square norms of gradients of a small and a large batch of the same step (there, appendix A.1): of
     micro-batches, up to 4 of which `run --health` does again, or of ranks before their reduction, which is recorded
-    with several ranks. Both estimates are averaged over the run, then divided. Where the signal is not above the
-    noise, that is said. There is no range: it is out of none.
+    with several ranks (not where each rank holds a shard of the gradient). Both estimates are averaged over the run,
+    then divided. Where the signal is not above the noise, that is said. There is no range: it is out of none.
 
 What to do
     Compare it with your batch size when you choose one, or a learning rate for it.
@@ -30,6 +30,8 @@ from hypocenter.detect.health_rows import NOISE
 from hypocenter.diagnose.health import Value, measure
 from hypocenter.diagnose.numbers import short
 from hypocenter.diagnose.recorded_health import Recorded
+
+_SAME = 1e-3  # relative: norms that all ranks agree on are of the whole gradient, others of their shards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,11 +66,15 @@ def of_ranks(recorded: Recorded) -> list[Norms]:
         for row in series.rows:
             if row.microbatch == 0:
                 squares[row.step][series.place.rank][row.site] = row.summary.sumsq
-    norms = {record.step: record.grad_norm for _, record in recorded.records if record.n_microbatches == 1}
+    norms: defaultdict[int, list[float]] = defaultdict(list)
+    for _, record in recorded.records:
+        if record.n_microbatches == 1 and record.grad_norm is not None:
+            norms[record.step].append(record.grad_norm)
     found: list[Norms] = []
     for step, ranks in sorted(squares.items()):
-        whole = norms.get(step)
-        if len(ranks) > 1 and whole is not None and all(len(sites) == n_all for sites in ranks.values()):
+        whole = max(norms[step], default=0.0)
+        is_of_all = len(norms[step]) == len(ranks) > 1 and whole - min(norms[step]) <= _SAME * whole
+        if is_of_all and all(len(sites) == n_all for sites in ranks.values()):
             parts = [sum(sites.values()) for sites in ranks.values()]
             found.append(Norms(step=step, small=sum(parts) / len(parts), big=whole**2, n=len(parts)))
     return found
