@@ -44,7 +44,10 @@ def test_what_is_out_of_range_comes_first(dead):
     assert lines[0].startswith("out of range: ")
     assert "dead-units 2.1: 8 of 8 units of relu never on in 4 looks" in said.out
     head = next(i for i, line in enumerate(lines) if line.startswith("layer"))
-    assert [line.split()[0] for line in lines[head + 1 : head + 3]] == ["2", "10"]
+    table = [line.split() for line in lines[head + 1 : head + 14] if line]
+    assert [row[0] for row in table[:11]] == [str(i) for i in range(11)]  # nothing reaches those before a dead layer
+    assert [row[0] for row in table if row[1:3] == ["!", "1"]] == ["2", "10"]
+    assert {row[0] for row in table[11:]} == {"(model)", "11"}
     assert "massive-activations (not recorded; hypocenter run --level modules records it)" in " ".join(said.out.split())
     assert "next: hypocenter explain dead-units" in said.err
 
