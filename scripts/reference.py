@@ -141,6 +141,14 @@ def _manual_pages(title: str, about: str, pages: object) -> str:
     return "\n".join([f"# {title}\n\n{NOTICE}\n\n{about}\n", *(page.markdown(name) for name, page in pages.items())])  # type: ignore[attr-defined]
 
 
+def measures() -> str:
+    """The manual pages of the measures of health."""
+    from hypocenter.report import manuals
+
+    about = "What [`hypocenter health`](health.md) measures. Nothing here is an error by itself."
+    return _manual_pages("Measures of health", about, manuals.measures())
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "options.md": options,
     "cli.md": commands,
@@ -148,6 +156,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "causes.md": causes,
     "fits.md": fits,
     "items.md": items,
+    "measures.md": measures,
     "checks.md": checks,
 }
 

@@ -66,6 +66,7 @@ class Config:
     collectives: str = "every=100"  # steps at which what goes into and comes out of collectives is summed up
     sdc_check: str = "never"  # steps at which each rank does its neighbour's micro-batch again and compares the bits
     calibrate: str = "never"  # steps at which the noise floor is measured by perturbed replays (4 times the step)
+    health: str = "never"  # steps at which activations, attention, routers and updates are looked at, for `health`
     audit: str = "auto"  # steps that are done again to see whether the gradients are those of their micro-batches
     relations: str = "never"  # steps at which what must not matter is changed in replays of a micro-batch
     agree: bool = True  # ranks tell each other that a step failed, over a side group of their own
@@ -186,18 +187,15 @@ def _allowed(hint: Any, value: Any) -> str:
     return (f"did you mean {near[0]!r}? " if near else "") + "it is one of " + ", ".join(choices)
 
 
+SCHEDULES = (
+    "schedule", "param_schedule", "replicas", "collectives", "sdc_check", "calibrate", "health", "audit", "relations",
+)  # fmt: skip
+"""Options that are schedules of steps."""
+
+
 def _build(values: Mapping[str, Any], origin: str) -> Config:
     config = Config(**{name: _convert(name, value, origin) for name, value in values.items()})
-    for name in (
-        "schedule",
-        "param_schedule",
-        "replicas",
-        "collectives",
-        "sdc_check",
-        "calibrate",
-        "audit",
-        "relations",
-    ):
+    for name in SCHEDULES:
         if (name, getattr(config, name)) != ("audit", "auto"):
             parse(getattr(config, name))  # a typo is found before training starts
     for name in ("frames", "save_batches", "keep_mb", "bundle_mb", "max_replays", "agree_timeout_s"):

@@ -13,10 +13,11 @@ import pytest
 from recordings import record, run
 
 from hypocenter.json_answer import published
-from hypocenter.nouns import Reading, StepRecord
+from hypocenter.nouns import Reading, StepRecord, Summary
 from hypocenter.record.run_file import finish_run, start_run
 from hypocenter.record.writer import Writer
 from hypocenter.report.headroom.json import Headroom
+from hypocenter.report.headroom.scaled import ScaledHeadroom
 from hypocenter.summary.reducers.numpy import summarize
 
 
@@ -202,3 +203,81 @@ def test_the_page_is_silent_and_loads_nothing(recording: Path, tmp_path: Path) -
 
     assert complaints == []
     assert set(drawn) == {"rgb(196, 43, 36)"}, "styles apply under the policy"
+
+
+def scaled(path: Path) -> Path:
+    """Two steps: values that lie in one octave, and one with an outlier; gradients."""
+    start_run(path, ["python", "train.py"], {"level": "modules"}, 1, {"hypocenter": "0"})
+    writer = Writer(path, rank=0, warn=lambda text: pytest.fail(text))
+    for step in range(2):
+        values = {
+            ("forward", "even", "out[0]"): np.linspace(1.0, 1.9, 64),
+            ("forward", "outlier", "out[0]"): np.concatenate([[1000.0 * (step + 1)], np.ones(63)]),
+            ("backward", "even", "grad_out[0]"): np.concatenate([[1.0], np.full(99, 2.0**-40)]),
+        }
+        rows = [
+            Reading(
+                step=step, microbatch=0, phase=phase, site=site, port=port, order=i, dtype="bfloat16",  # type: ignore[arg-type]
+                shape=x.shape, summary=summarize(x),
+            )
+            for i, ((phase, site, port), x) in enumerate(values.items())
+        ]  # fmt: skip
+        writer.write(rows, StepRecord(step=step, loss=1.0, grad_norm=1.0))
+    writer.close()
+    finish_run(path, "finished", 0)
+    return path
+
+
+def test_a_format_with_scales_for_blocks_tells_bounds(tmp_path: Path) -> None:
+    said = run("headroom", scaled(tmp_path / "r"), "--format", "nvfp4", "--phase", "forward")
+
+    assert said.code == 0
+    assert " ".join(said.out.split()).startswith(
+        "in nvfp4: of 2 sites outlier out[0] may lose most: 0 % to 23 %, about 23 % of its nonzero values become zero"
+    )
+    assert "forward: 2 sites, float4_e2m1fn, blocks of 16" in said.out
+    assert "the bounds hold for any arrangement" in " ".join(said.out.split())
+
+
+def test_a_format_with_one_scale_a_tensor_is_exact(tmp_path: Path) -> None:
+    found = json.loads(run("headroom", scaled(tmp_path / "r"), "--format", "fp8-tensor", "--json").out)
+
+    jsonschema.validate(found, published(ScaledHeadroom))
+    sites = {(site["phase"], site["site"]): site for site in found["sites"]}
+    gradient = sites["backward", "even"]
+    assert (gradient["element"], gradient["block"]) == ("float8_e5m2", 0)
+    assert gradient["zero_at_least"] == gradient["zero_at_most"] == pytest.approx(0.99)
+    assert sites["forward", "outlier"]["grown"] == 1
+    assert sites["forward", "even"]["grown"] == 0
+
+
+@pytest.mark.parametrize("name", ["mxfp8", "nvfp4", "fp8-block", "fp8-tensor"])
+@pytest.mark.parametrize("shown", ["html", "markdown", "github"])
+def test_scaled_formats_have_all_renderings(tmp_path: Path, name: str, shown: str) -> None:
+    said = run("headroom", scaled(tmp_path / "r"), "--format", name, "--format", shown)
+
+    assert said.code == 0
+    assert f"in {name}: " in said.out
+    assert "::error" not in said.out
+
+
+@pytest.mark.parametrize("options", [("--scale", "2"), ("-o", "x.svg")])
+def test_what_does_not_go_with_scales_is_refused(recording: Path, options: tuple[str, str]) -> None:
+    said = run("headroom", recording, "--format", "mxfp8", *options)
+
+    assert said.code == 2
+    assert f"{options[0]} does not go with mxfp8" in said.err
+
+
+def test_norms_alone_do_not_tell_what_scales_do(tmp_path: Path) -> None:
+    start_run(tmp_path / "r", ["train.py"], {}, 1, {})
+    writer = Writer(tmp_path / "r", rank=0, warn=lambda text: pytest.fail(text))
+    row = Reading(step=0, microbatch=0, phase="grad", site="w", port="grad", order=0, dtype="float32",
+                  summary=Summary(n=4, sumsq=2.0))  # fmt: skip
+    writer.write([row], StepRecord(step=0, loss=1.0))
+    writer.close()
+    finish_run(tmp_path / "r", "finished", 0)
+    said = run("headroom", tmp_path / "r", "--format", "mxfp8")
+
+    assert said.code == 5
+    assert "record them with --level modules --histogram full" in said.out

@@ -24,6 +24,7 @@ def test_every_shelf_is_listed() -> None:
         "items",
         "checks",
         "settings",
+        "measures",
         "formats",
         "importers",
         "sinks",

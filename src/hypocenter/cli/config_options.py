@@ -39,6 +39,7 @@ HELP: dict[str, str] = {
     "collectives": "Steps at which inputs and results of collectives are summed up, to find wrong sums.",
     "sdc_check": "Steps at which each rank repeats its neighbour's micro-batch, to find wrong hardware.",
     "calibrate": "Steps at which perturbed replays measure the noise floor for `diff`; without a value: step 0.",
+    "health": "Steps at which activations, attention, routers and updates are looked at; alone: every=50.",
     "audit": "Steps that are done again to see whether each gradient is that of its micro-batches; alone: all.",
     "relations": "Steps at which samples, later tokens, padding and labels are changed in replays; alone: doubling.",
     "agree": "Ranks tell each other over a side group that a step has failed.",
@@ -58,7 +59,7 @@ HELP: dict[str, str] = {
 }
 """What each option does. A test checks that every field of `Config` is here."""
 
-_BARE = {"--calibrate": "0", "--audit": "every=1", "--relations": "1,doubling"}
+_BARE = {"--calibrate": "0", "--health": "every=50", "--audit": "every=1", "--relations": "1,doubling"}
 """What a flag means that is given without a value, which is a schedule."""
 _ALIASES = {"sites": "--site", "sinks": "--sink", "plugins": "--plugin"}
 

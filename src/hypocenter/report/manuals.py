@@ -12,7 +12,7 @@ from hypocenter.checklist.items import item
 from hypocenter.compare import fitting
 from hypocenter.compare.pairing import chain
 from hypocenter.detect import engine, group_engine
-from hypocenter.diagnose import verdicts
+from hypocenter.diagnose import health, verdicts
 from hypocenter.doctor import catalogue as doctor_catalogue
 from hypocenter.doctor import settings
 from hypocenter.doctor.over_ranks import pages as over_ranks
@@ -60,9 +60,14 @@ def doctor_settings() -> dict[str, Manual]:
     return settings.manuals()
 
 
+def measures() -> dict[str, Manual]:
+    """Pages of the measures of a run's health by name, in the order of their columns."""
+    return {entry.name: entry.manual for entry in health.measures()}
+
+
 PAGES: Mapping[str, Callable[[], dict[str, Manual]]] = {
     "rule": rules, "cause": causes, "fit": fits, "matcher": matchers, "item": items,
-    "check": checks, "setting": doctor_settings,
+    "check": checks, "setting": doctor_settings, "measure": measures,
 }  # fmt: skip
 """The kinds of things that `hypocenter explain` and `hypocenter list` know, by the word for one of them."""
 
@@ -72,6 +77,7 @@ def broken(kind: str) -> tuple[Broken, ...]:
     catalogues = {
         "rule": (engine.CATALOGUE, group_engine.CATALOGUE), "cause": (verdicts.CATALOGUE,),
         "fit": (fitting.CATALOGUE,), "matcher": (chain.CATALOGUE,), "check": (doctor_catalogue.CATALOGUE,),
+        "measure": (health.CATALOGUE,),
     }  # fmt: skip
     return tuple(one for catalogue in catalogues.get(kind, ()) for one in catalogue.broken)
 

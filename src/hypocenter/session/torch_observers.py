@@ -20,6 +20,7 @@ from hypocenter.session.observers.diary import Diary
 from hypocenter.session.observers.facts import FactsKeeper
 from hypocenter.session.observers.frozen_state import FrozenState
 from hypocenter.session.observers.head import HeadGap
+from hypocenter.session.observers.health import Health
 from hypocenter.session.observers.hyperparameters import Hyperparameters
 from hypocenter.session.observers.kept_batches import KeptBatches
 from hypocenter.session.observers.local_gradients import LocalGradients
@@ -54,6 +55,7 @@ OBSERVERS: tuple[type[Observer[Any]], ...] = (
     Relations,  # what must not matter, changed
     StillParameters,  # whether what was trained moved
     *(Replicas, Streams, Clipping),  # what should be equal over ranks
+    Health,  # how the model is doing
     Calibration,  # how far apart two good runs may be
     SdcCheck,  # whether the device is to blame: the last, for it looks at what the others have found
 )

@@ -6,6 +6,7 @@ from __future__ import annotations
 # (pyarrow.compute makes its functions when it is imported)
 import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -17,16 +18,18 @@ from hypocenter.cli.answer_format import print_answer
 from hypocenter.cli.damage import require_rows, tell_damage
 from hypocenter.cli.output_file import refuse_existing, write_file
 from hypocenter.errors import ConfigError
+from hypocenter.formats import FORMATS as NUMBERS
 from hypocenter.formats import find_format
 from hypocenter.record.reader import RecordedRun, open_run
 from hypocenter.report import wording
 from hypocenter.report.answer.rendering import FORMATS
-from hypocenter.report.headroom import picture, terminal
+from hypocenter.report.headroom import picture, scaled, terminal
 from hypocenter.report.headroom.answer import Answer, answer
 from hypocenter.report.headroom.gather import PHASES
 from hypocenter.report.headroom.json import written
 from hypocenter.report.screen import can_draw, screen_of, write
 from hypocenter.report.selection import Selection, select
+from hypocenter.summary.scaled_formats import SCALED, ScaledFormat
 
 EXIT = {"fits": 0, "overflows": 1, "cannot-tell": 5}
 ROWS = 8  # sites of each phase on a screen before the rest is counted
@@ -36,7 +39,8 @@ ROWS = 8  # sites of each phase on a screen before the rest is counted
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option(
     "--format", "format_names", multiple=True, metavar="NAME",
-    help=f"fp16, bf16, fp32, fp8_e4m3fn or fp8_e5m2 [default: float16], and how it is shown: {', '.join(FORMATS)}.",
+    help=f"fp16, bf16, fp32, fp8_e4m3fn, fp8_e5m2; with scales {', '.join(SCALED)} [default: float16]; and how it is "
+    f"shown: {', '.join(FORMATS)}.",
 )  # fmt: skip
 @click.option("--scale", type=float, metavar="S", help="Loss scale of backward; each step's own if not given.")
 @click.option("--phase", "phases", multiple=True, type=click.Choice(PHASES), help="Only this phase; may be repeated.")
@@ -58,12 +62,16 @@ def command(
     """
     shown = "json" if as_json else next((name for name in reversed(format_names) if name in FORMATS), "terminal")
     format_name = next((name for name in reversed(format_names) if name not in FORMATS), "float16")
-    form = find_format(format_name)
+    if format_name in SCALED:
+        _refuse_beside_scales(format_name, scale, output)
+    form = NUMBERS["float16"] if format_name in SCALED else find_format(format_name)
     _check(scale, step, steps, output, force)
     recording = open_run(run)
     table = recording.table()
     require_rows(table.num_rows, recording)
     table = select(_of_steps(table, steps), Selection(site=site, step=step, rank=rank))
+    if format_name in SCALED:
+        return _scaled(recording, table, SCALED[format_name], phases or PHASES, shown, rows)
     found = answer(
         table, recording.step_records(), form, scale=scale, phases=phases or PHASES,
         level=str(recording.run.config.get("level") or ""),
@@ -80,6 +88,30 @@ def command(
         _next(run, found, format_name)
     tell_damage(recording)
     return EXIT[found.status]
+
+
+def _scaled(
+    recording: RecordedRun, table: pa.Table, form: ScaledFormat, phases: Sequence[str], shown: str, rows: int
+) -> int:
+    """The same for a format with scales of its own."""
+    found = scaled.answer(table, form, phases=phases, run=recording.run.name)
+    if shown == "terminal":
+        write(sys.stdout, scaled.render(found, screen_of(sys.stdout), rows=rows))
+    else:
+        print_answer("headroom", found, shown)
+    tell_damage(recording)
+    return EXIT[found.status]
+
+
+def _refuse_beside_scales(format_name: str, scale: float | None, output: Path | None) -> None:
+    for flag, value in (("--scale", scale), ("-o", output)):
+        if value is not None:
+            raise ConfigError(
+                f"{flag} does not go with {format_name}",
+                where="hypocenter headroom",
+                why="its scales follow the data, whatever the loss scale is",
+                fix="leave it out; pages: --format html",
+            )
 
 
 def _check(scale: float | None, step: int | None, steps: str | None, output: Path | None, force: bool) -> None:

@@ -12,12 +12,12 @@ from hypocenter.report import wording
 Level = Literal["error", "warning", "notice"]
 GOOD = frozenset({
     "accepted", "aligned", "cured", "deterministic", "equal", "equal-after-cast", "equivalent", "fits", "found",
-    "healthy", "not-applicable", "not-own", "not-run", "not-set", "ok", "pass", "passed", "same", "skipped",
+    "healthy", "in-range", "not-applicable", "not-own", "not-run", "not-set", "ok", "pass", "passed", "same", "skipped",
     "within-noise", "within-ulp",
 })  # fmt: skip
 """Words of a status or a verdict that ask for nothing."""
 _SEVERITIES: dict[str, Level] = {"error": "error", "warning": "warning", "note": "notice"}
-_DOUBTFUL = ("cannot-tell", "warning", "only-baseline", "only-candidate")
+_DOUBTFUL = ("cannot-tell", "out-of-range", "warning", "only-baseline", "only-candidate")
 _HEADLINE = ("schema", "status", "sentence", "text")  # keys that stand at the top
 _MANY = 12  # values of a list that stand on one line; of more the first and the last
 _SHORT = 30  # characters of a text that two of stand on one line

@@ -73,15 +73,31 @@ def gather(table: pa.Table, records: Iterable[tuple[int, StepRecord]]) -> list[G
     not record is answered from the replay of a failed step, if there was one. The loss-scale diary's look at a
     gradient, which knows the largest element, counts as one of phase `grad`.
     """
-    chosen = table.filter(_wanted(table))
-    chosen = chosen.filter(pa.array(is_possible(chosen)))
-    chosen = chosen.filter(_own_or_replay(chosen))
+    chosen = of_values(table)
     if chosen.num_rows == 0:
         return []
     carried, recorded = carried_scales(chosen, list(records))
     is_norm = _is_norm(chosen)
     codes, firsts = _codes(chosen, carried, is_norm)
     return _gathered(chosen, codes, firsts, carried, recorded, is_norm)
+
+
+def of_values(table: pa.Table) -> pa.Table:
+    """The rows that are answered from."""
+    chosen = table.filter(_wanted(table))
+    chosen = chosen.filter(pa.array(is_possible(chosen)))
+    return chosen.filter(_own_or_replay(chosen))
+
+
+def each_tensor(table: pa.Table) -> list[Summary]:
+    """Largest magnitude and histogram of each row, without masks made of a format's lowest number."""
+    n = table.num_rows
+    absmax, low, bins = _magnitudes(table, np.arange(n), n) if n else (np.zeros(0), 0, np.zeros((0, 1), np.int64))
+    n_all, n_hist = _column(table, "n"), _column(table, "n_hist")
+    return [
+        Summary(n=int(n_all[i]), n_hist=int(n_hist[i]), absmax=float(absmax[i]), **_hist(bins[i], low))
+        for i in range(n)
+    ]
 
 
 def _wanted(table: pa.Table) -> Any:

@@ -53,6 +53,8 @@ class Levels(seams.Levels):
             undo.append(self._cells.attach(self.context.patches))
         if self.context.config.level == "ops":
             self.context.warn("MindSpore's operators are not recorded one by one: level ops records as level modules")
+        if self.context.config.health != "never":
+            self.context.warn("a step of MindSpore is not done again for its health: --health records nothing")
 
         def undo_all() -> None:
             for each in reversed(undo):
