@@ -36,9 +36,11 @@ _OWN = (
     _required("recompute", pa.bool_()),
     _required("replay", pa.bool_()),
     _required("literal_inf", pa.bool_()),
-    pa.field("digest", pa.int64()),  # these three came later: older files have no such columns
+    pa.field("digest", pa.int64()),  # these five came later: older files have no such columns
     pa.field("placement", pa.string()),
     pa.field("lacks", pa.string()),
+    pa.field("row_digests", pa.list_(pa.int64())),
+    pa.field("shares", pa.list_(pa.float32())),
 )
 _SOURCE = (
     pa.field("source_file", pa.string()),
@@ -157,6 +159,7 @@ _OWN_NAMES = tuple(f.name for f in _OWN)
 _SUMMARY_NAMES = tuple(f.name for f in _SUMMARY)
 _N_OWN, _N_SOURCE = len(_OWN), len(_SOURCE)
 _TUPLES = tuple(_OWN_NAMES.index(name) for name in ("shape", "names"))
+_LATER_TUPLES = tuple(_OWN_NAMES.index(name) for name in ("row_digests", "shares"))
 _TEXTS = tuple(_OWN_NAMES.index(name) for name in ("placement", "lacks"))
 _HIST, _SKETCH = _SUMMARY_NAMES.index("hist"), _SUMMARY_NAMES.index("sketch")
 
@@ -166,6 +169,8 @@ def _reading(row: tuple[Any, ...]) -> Reading:
     own, values = list(row[:_N_OWN]), list(row[_N_OWN + _N_SOURCE :])
     for at in _TUPLES:
         own[at] = tuple(own[at])
+    for at in _LATER_TUPLES:
+        own[at] = tuple(own[at] or ())
     for at in _TEXTS:
         own[at] = own[at] or ""
     values[_HIST] = tuple(values[_HIST])

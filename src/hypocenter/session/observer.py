@@ -14,6 +14,7 @@ from hypocenter.session.agreement import Council, nobody
 from hypocenter.session.events import Update
 from hypocenter.session.framework import Framework
 from hypocenter.session.torch_framework import TorchFramework
+from hypocenter.tap.loader_batches import Handed
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.tape import Tape
 
@@ -29,6 +30,7 @@ class Context(events.Observed):
     council: Council = field(default_factory=nobody)  # asks the other ranks: see hypocenter.session.agreement
     ride: Callable[[torch.Tensor, Callable[[Sequence[float]], None]], None] = lambda *_: None
     """Takes a float32 vector to the host with the next check of gradients: no transfer of its own."""
+    handed: Callable[[], Handed | None] = lambda: None  # the batch that a DataLoader has handed out last
     recomputed: list[Callable[[torch.nn.Module], None]] = field(default_factory=list)  # told of calls inside backward
     directory: Path | None = None  # of the run; None: nowhere to write
 
