@@ -19,6 +19,7 @@ _ERRORS = 6.0  # of a mean of so many independent values
 _SHARE = 0.2  # a share that changes by less is not remarked on
 _SPREADS, _RECORDS = 6.0, 1.5  # as in hypocenter.detect.spikes
 _BOUND = 0.9  # share of labels that are the inputs: it is no chance
+_LOOKED_AT = 256  # elements that shares are of, at most
 _SEEN = 14.0  # elements that a batch has on average: none in one of a million
 LOWEST, HIGHEST, STILL, DIFFERENT, INPUT, NEXT_INPUT, ROW, CLASSES = range(8)  # of Reading.shares; from the last on
 CONSTANT_ROWS = "rows"
@@ -43,13 +44,14 @@ class Share:
     _largest: float = 0.0  # distances from the usual
     _second: float = 0.0
 
-    def add(self, value: float, *, least: float = _SHARE) -> float | None:
-        """Take in the next; what was usual, if this one is far from it."""
+    def add(self, value: float, n: int) -> float | None:
+        """Take in the next, of `n` elements; what was usual, if this one is far from it."""
         past, found = self.past, None
         if len(past) == _WINDOW:
             usual = _middle(past)
             away, spread = abs(value - usual), _middle([abs(each - usual) for each in past])
-            if away > max(least, _SPREADS * spread, _RECORDS * self._second):
+            error = math.sqrt(max(usual * (1.0 - usual), 1.0 / n) / n)
+            if away > max(_SHARE, _SPREADS * spread, _ERRORS * error, _RECORDS * self._second):
                 found = usual
             if away > self._largest:
                 self._largest, self._second = away, self._largest
@@ -126,27 +128,28 @@ class Field:
             if is_bound and shares[at] < lowest / 2:
                 found.append(Change(what=name, now=shares[at], usual=lowest, n_before=self.n - 1))
             known.past.append(shares[at])
-        is_float = "float" in row.dtype
+        is_float, n = "float" in row.dtype, min(row.summary.n, _LOOKED_AT)
         for name, end, at in (("lowest", row.summary.min, LOWEST), ("highest", row.summary.max, HIGHEST)):
-            found += self._share(name, shares[at])
+            found += self._share(name, shares[at], n)
             if end is not None:
                 found += self._range(name, end, row.summary.n)
-        found += self._share("still", shares[STILL])
+        found += self._share("still", shares[STILL], n)
         if is_float or row.summary.n >= 2 * _WINDOW:
-            found += self._share("different", shares[DIFFERENT])
+            found += self._share("different", shares[DIFFERENT], n)
         if not is_float and row.dtype != "bool":
             classes = shares[CLASSES:]
             if len(self.classes) == _WINDOW:
                 usual = [sum(each) / _WINDOW for each in zip(*self.classes, strict=True)]
                 apart = sum(abs(a - b) for a, b in zip(classes, usual, strict=True)) / 2
-                found += self._share("classes", apart)
+                found += self._share("classes", apart, n)
             self.classes.append(classes)
         if len(told := digests(row)) > 1:
-            found += self._share(CONSTANT_ROWS, sum(not digest for digest in told.values()) / len(told))
+            n_constant = sum(not digest for digest in told.values())
+            found += self._share(CONSTANT_ROWS, n_constant / len(told), len(told))
         return found[0] if found else None
 
-    def _share(self, name: str, value: float) -> list[Change]:
-        usual = self.shares.setdefault(name, Share()).add(value)
+    def _share(self, name: str, value: float, n: int) -> list[Change]:
+        usual = self.shares.setdefault(name, Share()).add(value, n)
         return [] if usual is None else [Change(what=name, now=value, usual=usual, n_before=self.n - 1)]
 
     def _range(self, name: str, end: float, n: int) -> list[Change]:

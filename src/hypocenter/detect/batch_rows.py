@@ -22,6 +22,7 @@ CHANCE = 1e-6  # of so many by chance, at the rate of before
 OVER = 0.9  # share of all rows after which a pass may be over
 _WHOLE = 0.75  # of the rows of a batch: as a rule all of it came before
 _MISTAKES = 0.01  # of rows that came with another: copies in the data whose labels differ
+_SURE = 4  # batches in a row: more than a fault of one
 _SOON = 4  # batches after a checkpoint in which rows of before are said to come from there
 
 
@@ -58,7 +59,7 @@ class Rows:
 
     step: int  # of the first
     microbatch: int
-    n_found: int  # of the rows looked at in these batches
+    n_found: int  # of the rows looked at in these batches; 0: rows were left out
     n_rows: int
     n_batches: int  # in which they came
     places: tuple[int, ...]  # in the first of them
@@ -67,18 +68,21 @@ class Rows:
     is_resumed: bool
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Pending:
+    """Rows that came again, of which it is not known yet whether they had to."""
+
     step: int
     microbatch: int
     places: tuple[int, ...]
     before: tuple[int, ...]
+    n_known: int  # rows of the pass, before it
     is_resumed: bool
-    is_whole: bool  # no batch of it holds a row that is new
+    is_whole: bool = True  # as a rule all rows of its batches came again
     n_found: int = 0
     n_rows: int = 0
     n_batches: int = 0
-    n_known: int = 0  # rows of the pass, before it
+    rows: set[int] = field(default_factory=set[int])
 
 
 @dataclass(slots=True)
@@ -90,15 +94,18 @@ class RowTrack:
     _turn: int = 0  # number of the pass
     _n_turn: int = 0  # rows of it
     _n_all: int | None = None  # rows of a whole pass
-    _again: int = 0  # rows that came again, in all batches
+    _again: int = 0  # rows that came again within a pass, in all batches
     _seen: OrderedDict[int, tuple[int, int]] = field(default_factory=OrderedDict[int, tuple[int, int]])  # pass, step
     _pending: _Pending | None = None
+    _second: _Pending | None = None  # what is taken for the second pass, until nine tenths of it have come
+    _n_new: int = 0  # batches in a row of rows that never came before
     _since: int | None = None  # batches since a checkpoint
+    _resumed_at: int | None = None  # step of this pass
     _has_forgotten: bool = False
 
-    def resume(self) -> None:
-        """The next batch is the first after a checkpoint."""
-        self._since = 0
+    def resume(self, step: int, n_ranks: int) -> None:
+        """The next batch is the first after a checkpoint. One of many ranks may have other rows in each pass."""
+        self._since, self._resumed_at = (0, step) if n_ranks == 1 else (None, None)
 
     def copies(self, rows: dict[int, int]) -> Copies | None:
         """Rows of a batch that are equal, where that is new."""
@@ -111,74 +118,118 @@ class RowTrack:
 
     def add(self, rows: dict[int, int], step: int, microbatch: int) -> Rows | None:
         """Take in the next batch, after `copies`; rows that came again, once it is known that they did not have to."""
-        found: Rows | None = None
         told = [(place, digest) for place, digest in sorted(rows.items()) if digest]
-        again = [(place, digest) for place, digest in told if self._seen.get(digest, (-1, 0))[0] == self._turn]
+        found: Rows | None = None
         if told and not self._has_forgotten:
+            again = [each for each in told if self._seen.get(each[1], (-1, 0))[0] == self._turn]
+            n_new = sum(digest not in self._seen for _, digest in told)
+            self._n_new = self._n_new + 1 if n_new >= _WHOLE * len(told) else 0
             found = self._judge(told, again, step, microbatch)
-            first = again[0][0] if again else -1
-            for place, digest in told:
-                known = self._seen.get(digest)
-                turn = self._turn if self._turn == 0 or place >= first else self._turn - 1
-                if known is None or known[0] < turn:
-                    self._seen[digest] = max(turn, 0), step
-                    self._n_turn += turn == self._turn
-            while len(self._seen) > REMEMBERED:
-                self._seen.popitem(last=False)
-                self._has_forgotten = True
+            self._remember(told, again[0][0] if again else -1, step)
         self._n += 1
         self._since = None if self._since is None or self._since >= _SOON else self._since + 1
         return found
 
+    def _remember(self, told: list[tuple[int, int]], first: int, step: int) -> None:
+        """Rows before `first`, the first of the next pass if one began, are of the pass before."""
+        for place, digest in told:
+            known = self._seen.get(digest)
+            if known is None or (known[0] < self._turn and place >= first):
+                self._seen[digest] = self._turn, step
+                self._n_turn += 1
+        while len(self._seen) > REMEMBERED:
+            self._seen.popitem(last=False)
+            self._has_forgotten = True
+
     def _judge(
         self, told: list[tuple[int, int]], again: list[tuple[int, int]], step: int, microbatch: int
     ) -> Rows | None:
+        second, pending = self._second, self._pending
+        if second is not None and self._n_turn >= OVER * second.n_known:
+            self._second = second = None
+        if second is not None and self._n_new >= _SURE:
+            self._second = self._n_all = None
+            return self._told(second)
         if not again:
-            return self._settle()
-        pending = self._pending
-        is_whole = len(again) >= _WHOLE * len(told)
+            self._pending = None
+            return self._told(pending) if pending is not None else None
         if self._n_all is not None and self._n_turn >= OVER * self._n_all:
-            self._begin_turn()
-            return None
+            missing = self._left_out(len(told))
+            self._begin_turn(set())
+            return missing
+        is_whole = len(again) >= _WHOLE * len(told)
         if pending is None:
             if is_by_chance(len(again), self._again, self._n):
                 self._again += len(again)
                 return None
             pending = self._pending = _Pending(
-                step,
-                microbatch,
-                tuple(place for place, _ in again),
-                tuple(sorted({self._seen[digest][1] for _, digest in again})),
-                self._since is not None,
-                True,
+                step=step,
+                microbatch=microbatch,
+                places=tuple(place for place, _ in again),
+                before=tuple(sorted({self._seen[digest][1] for _, digest in again})),
                 n_known=self._n_turn,
+                is_resumed=self._since is not None,
             )
-        elif not is_whole and pending.n_batches == 1 and not pending.is_resumed:
-            self._again += pending.n_found + len(again)  # they go on coming again: drawn with replacement
-            self._pending = None
-            return None
-        pending.is_whole &= is_whole or pending.n_batches == 0
+        pending.is_whole &= is_whole or not pending.n_batches
         pending.n_found += len(again)
         pending.n_rows += len(told)
         pending.n_batches += 1
-        if pending.is_resumed and not (is_whole and pending.is_whole) and pending.n_batches > 1:
-            return self._settle()
-        if pending.is_whole and self._n_all is None and pending.n_found >= OVER * pending.n_known:
-            self._n_all = pending.n_known
-            self._begin_turn(pending.n_found)
+        pending.rows.update(digest for _, digest in again)
+        return self._go_on(pending) if pending.n_batches > 1 else None
+
+    def _go_on(self, pending: _Pending) -> Rows | None:
+        """Rows came again in more than one batch in a row."""
+        if pending.is_resumed and (not pending.is_whole or self._n_all is not None):
+            self._pending = None
+            return self._told(pending)
+        if not pending.is_whole:  # they go on coming again: drawn with replacement
+            self._again += pending.n_found
+            self._pending = None
+        elif pending.n_batches < _SURE:
+            pass
+        elif pending.is_resumed and pending.n_found < OVER * pending.n_rows:
+            self._pending = None
+            return self._told(pending)
+        else:
+            missing = None
+            if self._n_all is None:
+                self._n_all, self._second = pending.n_known, pending
+            else:
+                missing = self._left_out(0, pending.n_known)
+            self._begin_turn(pending.rows)
+            return missing
         return None
 
-    def _begin_turn(self, n_rows: int = 0) -> None:
-        self._turn += 1
-        self._n_turn, self._pending = n_rows, None
-
-    def _settle(self) -> Rows | None:
-        """What came again did so within a pass, for new rows follow it."""
-        pending, self._pending = self._pending, None
-        if pending is None:
+    def _left_out(self, n_least: int, n_turn: int | None = None) -> Rows | None:
+        """More than a batch of all rows did not come in the pass that ends, in which the run was resumed."""
+        n_turn = self._n_turn if n_turn is None else n_turn
+        if self._resumed_at is None or self._n_all is None or self._n_all - n_turn <= max(LEAST, n_least):
             return None
+        return Rows(
+            step=self._resumed_at,
+            microbatch=0,
+            n_found=0,
+            n_rows=0,
+            n_batches=0,
+            places=(),
+            before=(),
+            left_out=1.0 - n_turn / self._n_all,
+            is_resumed=True,
+        )
+
+    def _begin_turn(self, rows: set[int]) -> None:
+        self._turn += 1
+        self._resumed_at = None
+        self._n_turn, self._pending = len(rows), None
+        for digest in rows:
+            self._seen[digest] = self._turn, self._seen[digest][1]
+
+    def _told(self, pending: _Pending) -> Rows:
+        """What came again did so within a pass, for others had not come yet."""
         self._again += pending.n_found
         left_out = None if self._n_all is None else max(0.0, 1.0 - pending.n_known / self._n_all)
+        if pending.is_resumed:  # a pass begins there
+            self._begin_turn(pending.rows)
         return Rows(
             step=pending.step,
             microbatch=pending.microbatch,

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from hypocenter.detect.replica_rows import ATTEMPT, BATCH_PREFIX, FIELD_PORT, INDICES_PORT, LOADER, WORKER_PORT
 from hypocenter.nouns import Reading
 
+Key: TypeAlias = "tuple[int | None, ...]"
 REMEMBERED = 8192  # batches
 KNOWN = 32  # batches without the like, before one that is remarked on
 _RUNS = 4  # runs of equal batches, one from each worker
@@ -43,7 +45,7 @@ class Repeats:
     """
 
     def __init__(self) -> None:
-        self._seen: OrderedDict[tuple[int | None, ...], tuple[int, int]] = OrderedDict()  # -> number, step
+        self._seen: OrderedDict[Key, tuple[int, int]] = OrderedDict()  # -> number, step
         self._n = 0
         self._is_habit = False
         self._order = _Order()
@@ -63,7 +65,7 @@ class Repeats:
         self._seen.move_to_end(key)
         if len(self._seen) > REMEMBERED:
             self._seen.popitem(last=False)
-        jumped = self._order.add(known[0] if known else None, step, batch[0].microbatch)
+        jumped = self._order.add(key, step, batch[0].microbatch)
         if known is None or self._is_habit:
             return jumped
         self._is_habit = True  # from here on it is known
@@ -75,47 +77,105 @@ class Repeats:
 
 @dataclass(slots=True)
 class _Order:
-    """Places in an order that is the same each time."""
+    """Batches that come one after the other, in each pass in the same order."""
 
-    what: str = "batches"
     is_resumed: bool = False
-    _next: int | None = None  # place that would come
-    _n: int = 0  # places in order
-    _jump: Jumped | None = None  # that the next place is to confirm
+    _after: dict[Key, Key] = field(default_factory=dict[Key, Key])
+    _last: Key | None = None
+    _n: int = 0  # batches in order
+    _jump: Jumped | None = None  # that the next batch is to confirm
 
-    def add(self, first: int | None, step: int, microbatch: int, n: int = 1) -> Jumped | None:
-        """Take in the next places, `first` and the `n - 1` after it; None: not known."""
-        found = None
-        if first is not None and first == self._next:
+    def add(self, key: Key, step: int, microbatch: int) -> Jumped | None:
+        """Take in the next batch; the jump before it, once it goes on in order after that."""
+        last, found = self._last, None
+        expected = self._after.get(last) if last is not None else None
+        if last is None or expected is None:
+            if last is not None and len(self._after) < REMEMBERED and not self.is_resumed:
+                self._after[last] = key
+            self._jump = None
+        elif key == expected:
             found, self._jump = self._jump, None
-            self._n = self._n + 1 if found is None else 0
-        elif first is not None and self._next is not None and self._n >= KNOWN and self._jump is None:
-            self._jump = Jumped(
-                step=step,
-                microbatch=microbatch,
-                n=first - self._next,
-                n_before=self._n,
-                what=self.what,
-                is_resumed=self.is_resumed,
-            )
+            self._n += 1
         else:
-            self._n, self._jump = 0, None
-        self._next = None if first is None else first + n
-        self.is_resumed = False
+            is_sure = self._n >= KNOWN and self._jump is None
+            n = self._distance(expected, key) if is_sure else 0
+            if not is_sure and not self.is_resumed:
+                self._after[last] = key
+            self._jump = (
+                Jumped(
+                    step=step,
+                    microbatch=microbatch,
+                    n=n,
+                    n_before=self._n,
+                    what="batches",
+                    is_resumed=self.is_resumed,
+                )
+                if n
+                else None
+            )
+            self._n = 0
+        self._last, self.is_resumed = key, False
         return found
 
-    def begin(self, n: int) -> None:
-        """A new pass begins with `n` places."""
-        self._next, self._jump, self.is_resumed = n, None, False
+    def _distance(self, expected: Key, key: Key) -> int:
+        """Batches from the one that would come to the one that came, below 0: back; 0: not known."""
+        forth, back = self._steps(expected, key), self._steps(key, expected)
+        if not forth or not back:
+            return forth or -back
+        return forth if forth <= back else -back
+
+    def _steps(self, begin: Key, end: Key) -> int:
+        at: Key | None = begin
+        for n in range(len(self._after)):
+            if at == end or at is None:
+                return n if at is not None else 0
+            at = self._after.get(at)
+        return 0
+
+
+@dataclass(slots=True)
+class _Indices:
+    """Samples of a loader that reads its data in the order of their indices."""
+
+    is_resumed: bool = False
+    _next: int = -1  # index that would come
+    _n: int = 0  # batches in order
+    _jump: Jumped | None = None  # that the next batch is to confirm
+
+    def add(self, row: Reading, step: int) -> Jumped | None:
+        """Take in the next batch; the jump before it, once it goes on in order after that."""
+        first, n, n_samples = int(row.summary.min or 0), row.summary.n, int(row.summary.absmax)
+        is_over = first == 0 and (n_samples == 0 or self._next > n_samples - n or not self.is_resumed)
+        found = None
+        if first == self._next or is_over:
+            found, self._jump = (self._jump, None) if first == self._next else (None, None)
+            self._n += 1
+        else:
+            is_jump = self._n >= KNOWN and self._jump is None
+            self._jump = (
+                Jumped(
+                    step=step,
+                    microbatch=row.microbatch,
+                    n=first - self._next,
+                    n_before=self._n,
+                    what="samples",
+                    is_resumed=self.is_resumed,
+                )
+                if is_jump
+                else None
+            )
+            self._n = 0
+        self._next, self.is_resumed = first + n, False
+        return found
 
 
 @dataclass(slots=True)
 class Loaders:
     """What data loaders say of their batches."""
 
-    _samples: _Order = field(default_factory=lambda: _Order(what="samples"))
+    _indices: _Indices = field(default_factory=_Indices)
     _last: int | None = None  # number of the batch that came last
-    _key: tuple[int | None, ...] = ()
+    _key: Key = ()
     _run: int = 0  # equal batches in a row, each handed out by itself
     _first_again: tuple[int, int] | None = None  # step and micro-batch of the first batch that came again
     _runs: list[int] = field(default_factory=list[int])
@@ -123,18 +183,14 @@ class Loaders:
 
     def resume(self) -> None:
         """The next batch is the first after a checkpoint."""
-        self._samples.is_resumed = True
+        self._indices.is_resumed = True
 
     def jumped(self, rows: Sequence[Reading], step: int) -> Jumped | None:
         """Where the samples of a loader that goes through its data in order go on elsewhere, but for a new pass."""
         found = None
         for row in rows:
-            if row.site == LOADER and row.port == INDICES_PORT and row.summary.min is not None:
-                first = int(row.summary.min)
-                if first == 0:
-                    self._samples.begin(row.summary.n)
-                else:
-                    found = self._samples.add(first, step, row.microbatch, row.summary.n) or found
+            if row.site == LOADER and row.port == INDICES_PORT:
+                found = self._indices.add(row, step) or found
         return found
 
     def copies(self, batch: Sequence[Reading], rows: Sequence[Reading], step: int) -> tuple[int, int, int] | None:
@@ -170,6 +226,6 @@ def batches_of(rows: Sequence[Reading]) -> dict[int, list[Reading]]:
     return found
 
 
-def is_resumed(rows: Sequence[Reading]) -> bool:
-    """Whether the step is the first after a checkpoint."""
-    return any(row.site == ATTEMPT for row in rows)
+def ranks_resumed(rows: Sequence[Reading]) -> int:
+    """How many ranks the job has, where the step is the first after a checkpoint; else 0."""
+    return next((max(1, row.summary.n) for row in rows if row.site == ATTEMPT), 0)

@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hypocenter.detect.batch_rows import Copies, Rows, digests, key_of
-from hypocenter.detect.batches import Again, Jumped, batches_of, is_resumed
+from hypocenter.detect.batches import Again, Jumped, batches_of, ranks_resumed
 from hypocenter.detect.engine import rule
 from hypocenter.detect.window import Window
 from hypocenter.nouns import Confidence, Finding, Severity
@@ -47,9 +47,10 @@ _SHOWN = 8  # rows, steps
 def check(window: Window) -> Iterator[Finding]:
     """Fire at the first batch that comes again."""
     rows, known = window.by_phase["data"], window.history
-    if is_resumed(rows):
-        for each in (known.repeats, known.row_track, known.loaders):
-            each.resume()
+    if n_ranks := ranks_resumed(rows):
+        known.repeats.resume()
+        known.loaders.resume()
+        known.row_track.resume(window.step, n_ranks)
     jumped = known.loaders.jumped(rows, window.step)
     for microbatch, batch in batches_of(rows).items():
         again = known.repeats.add(batch, window.step)
@@ -105,6 +106,14 @@ def _copies(window: Window, microbatch: int, copies: Copies) -> Finding:
 
 
 def _rows(window: Window, came: Rows) -> Finding:
+    if not came.n_found:
+        return _finding(
+            window,
+            came.step,
+            0,
+            f"{came.left_out or 0.0:.0%} of the rows of a pass are left out where the run goes on from a checkpoint",
+            ("passes before it used all of them", "rows are known by their digests; of large batches a part is"),
+        )
     share = came.n_found / came.n_rows
     since = "since it went on from a checkpoint the run" if came.is_resumed else "the run"
     why = [

@@ -80,6 +80,7 @@ class Streams(Observer):
         self._inside: dict[tuple[int, str], Inside] = {}  # by micro-batch and name
         self._attempt = launcher.attempt(os.environ)
         self._n_handed = -1
+        self._handed: list[tuple[int, str, Summary]] = []  # micro-batch, port, what a loader said of its batch
 
     def before_backward(self, roots: Sequence[Tensor]) -> None:
         """A micro-batch is complete: start on its digests."""
@@ -90,7 +91,8 @@ class Streams(Observer):
         first = next((i for i in range(start, len(events)) if events[i].module is not None), None)
         if first is None:
             return
-        self._note_loader()
+        if len(self._handed) < MAX_SENT:
+            self._note_loader()
         is_full = clock.step < FIRST or self._is_wanted_over_ranks(clock.step)
         given = list(given_to_model(events[first], is_full=is_full))
         given += given_to_loss_code(events[first + 1 :], {id(tensor) for _, tensor, _ in given})
@@ -143,8 +145,12 @@ class Streams(Observer):
             self._add_batch(asked, digest, moments, update.step)
         self._inside.clear()
         if self._attempt:
-            self.rows.append(self._number(ATTEMPT, "attempt", Summary(n=1, sum=float(self._attempt)), update.step))
+            summary = Summary(n=self.context.rank()[1], sum=float(self._attempt))
+            self._add_number(ATTEMPT, "attempt", summary, update.step)
             self._attempt = 0
+        for microbatch, port, summary in self._handed:
+            self._add_number(LOADER, port, summary, update.step, microbatch)
+        self._handed.clear()
         is_over_ranks = self._is_wanted_over_ranks(update.step)
         if is_over_ranks:
             self._rates(update)
@@ -178,19 +184,19 @@ class Streams(Observer):
         if handed is None or handed.number == self._n_handed:
             return
         self._n_handed = handed.number
-        step = self.context.clock.step
         if handed.is_stream and handed.n_workers > 1:
             summary = Summary(n=handed.n_workers, sum=float(handed.number))
-            self.rows.append(self._number(LOADER, WORKER_PORT, summary, step))
+            self._handed.append((self.context.clock.microbatch, WORKER_PORT, summary))
         elif handed.in_order is not None:
             first, last = handed.in_order
-            summary = Summary(n=last - first + 1, min=float(first), max=float(last))
-            self.rows.append(self._number(LOADER, INDICES_PORT, summary, step))
+            summary = Summary(n=last - first + 1, min=float(first), max=float(last), absmax=float(handed.n_samples))
+            self._handed.append((self.context.clock.microbatch, INDICES_PORT, summary))
 
-    def _number(self, site: str, port: str, summary: Summary, step: int) -> Reading:
-        clock = self.context.clock
-        return Reading(step=step, microbatch=clock.microbatch, phase="data", site=site, port=port,
-                       order=clock.next_order(), summary=summary)  # fmt: skip
+    def _add_number(self, site: str, port: str, summary: Summary, step: int, microbatch: int = 0) -> None:
+        order = self.context.clock.next_order()
+        self.rows.append(
+            Reading(step=step, microbatch=microbatch, phase="data", site=site, port=port, order=order, summary=summary)
+        )
 
     def _add_batch(self, asked: _Asked, digest: int, moments: Moments, step: int) -> None:
         is_brief = asked.port == FIELD_PORT or not _is_float(asked.dtype)
