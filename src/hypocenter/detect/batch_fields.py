@@ -134,7 +134,8 @@ class Field:
             if end is not None:
                 found += self._range(name, end, row.summary.n)
         found += self._share("still", shares[STILL], n)
-        if is_float or row.summary.n >= 2 * _WINDOW:
+        told = digests(row)
+        if len(set(told.values())) == len(told):  # else rows are copies, and that is told of them
             found += self._share("different", shares[DIFFERENT], n)
         if not is_float and row.dtype != "bool":
             classes = shares[CLASSES:]
@@ -143,7 +144,7 @@ class Field:
                 apart = sum(abs(a - b) for a, b in zip(classes, usual, strict=True)) / 2
                 found += self._share("classes", apart, n)
             self.classes.append(classes)
-        if len(told := digests(row)) > 1:
+        if len(told) > 1:
             n_constant = sum(not digest for digest in told.values())
             found += self._share(CONSTANT_ROWS, n_constant / len(told), len(told))
         return found[0] if found else None

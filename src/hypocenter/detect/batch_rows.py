@@ -251,46 +251,67 @@ class Parted:
     places: tuple[int, ...]
     n_known: int  # rows of the batch of which it is known what they came with
     n_before: int  # rows that came again with the same
+    other_step: int | None  # in which all of them came the one time before: one of both is wrong
+
+
+@dataclass(slots=True)
+class _Companion:
+    """What a row of the batch came with."""
+
+    digest: int
+    step: int
+    n: int = 1  # how often, in a row
 
 
 @dataclass(slots=True)
 class Pairs:
     """What each row came with in the other tensors of the batch."""
 
-    _n_batches: int = 0
-    _known: OrderedDict[tuple[str, int], tuple[int, int]] = field(
-        default_factory=OrderedDict[tuple[str, int], tuple[int, int]]
-    )  # what came with it, and in which batch first
+    _known: OrderedDict[tuple[str, int], _Companion] = field(default_factory=OrderedDict[tuple[str, int], _Companion])
     _n: dict[str, list[int]] = field(default_factory=dict[str, list[int]])  # site -> rows with the same, with others
 
-    def add(self, key: Reading, batch: Sequence[Reading]) -> list[Parted]:
+    def add(self, key: Reading, batch: Sequence[Reading], step: int) -> list[Parted]:
         """Take in the next batch; what belonged together in all batches before, and no longer does."""
         found: list[Parted] = []
         rows = {place: digest for place, digest in digests(key).items() if digest}
-        self._n_batches += 1
-        n_batch = self._n_batches
         for other in batch:
-            if other is key or not other.row_digests:
-                continue
-            n_each = self._n.setdefault(other.site, [0, 0])
-            same, apart = 0, list[int]()
-            for place, digest in digests(other).items():
-                if place not in rows:
-                    continue
-                known = self._known.setdefault((other.site, rows[place]), (digest, n_batch))
-                if known[1] == n_batch:
-                    continue
-                if known[0] == digest:
-                    same += 1
-                else:
-                    apart.append(place)
-            n_same, n_apart = n_each
-            is_bound = n_same >= KNOWN and n_apart <= n_same * _MISTAKES
-            if is_bound and len(apart) >= max(2.0, (same + len(apart)) / 4):
-                known_here = same + len(apart)
-                found.append(Parted(site=other.site, places=tuple(apart), n_known=known_here, n_before=n_same))
-            n_each[0] += same
-            n_each[1] += len(apart)
+            if other is not key and other.row_digests:
+                found += self._pair(rows, other, step)
         while len(self._known) > REMEMBERED:
             self._known.popitem(last=False)
         return found
+
+    def _pair(self, rows: dict[int, int], other: Reading, step: int) -> list[Parted]:
+        n_each = self._n.setdefault(other.site, [0, 0])
+        same, apart, steps = 0, list[int](), set[int | None]()
+        for place, digest in digests(other).items():
+            if place not in rows:
+                continue
+            known = self._known.setdefault((other.site, rows[place]), _Companion(digest, step))
+            if known.step == step:
+                continue
+            if known.digest == digest:
+                same += 1
+                known.n += 1
+                continue
+            apart.append(place)
+            steps.add(known.step if known.n == 1 else None)
+            known.n -= 1
+            if not known.n:
+                known.digest, known.step, known.n = digest, step, 1
+        n_same, n_apart = n_each
+        n_each[0] += same
+        n_each[1] += len(apart)
+        is_bound = n_same >= KNOWN and n_apart <= n_same * _MISTAKES
+        if not is_bound or len(apart) < max(2.0, (same + len(apart)) / 4):
+            return []
+        other_step = steps.pop() if len(steps) == 1 else None
+        return [
+            Parted(
+                site=other.site,
+                places=tuple(apart),
+                n_known=same + len(apart),
+                n_before=n_same,
+                other_step=other_step,
+            )
+        ]

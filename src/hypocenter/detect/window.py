@@ -36,6 +36,7 @@ class History:
     loaders: Loaders = field(default_factory=Loaders)  # HC411 adds to it
     row_track: RowTrack = field(default_factory=RowTrack)  # of the batches; HC411 adds to it
     pairs: Pairs = field(default_factory=Pairs)  # HC413 adds to it
+    told_fields: set[int] = field(default_factory=set[int])  # steps that HC412 and HC413 have told of
     told_again: set[int] = field(default_factory=set[int])  # steps that HC411 has told of
     fields: dict[str, Field] = field(default_factory=dict)  # tensors of the batch by site; HC412 adds to it
     _rows: dict[tuple[str, str], deque[Reading]] = field(default_factory=dict)

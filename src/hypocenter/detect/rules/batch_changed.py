@@ -48,6 +48,7 @@ def check(window: Window) -> Iterator[Finding]:
             change = window.history.fields.setdefault(row.site, Field()).add(row)
             if change is None:
                 continue
+            window.history.told_fields.add(window.step)
             name = f"batch.{row.site.removeprefix(BATCH_PREFIX)}"
             is_law = change.what in ("constant", "input", "next input")
             yield Finding(
