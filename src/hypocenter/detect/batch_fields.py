@@ -20,6 +20,7 @@ _SHARE = 0.2  # a share that changes by less is not remarked on
 _SPREADS, _RECORDS = 6.0, 1.5  # as in hypocenter.detect.spikes
 _BOUND = 0.9  # share of labels that are the inputs: it is no chance
 _LOOKED_AT = 256  # elements that shares are of, at most
+_FEW = 64  # elements of which a share tells little
 _SEEN = 14.0  # elements that a batch has on average: none in one of a million
 LOWEST, HIGHEST, STILL, DIFFERENT, INPUT, NEXT_INPUT, ROW, CLASSES = range(8)  # of Reading.shares; from the last on
 CONSTANT_ROWS = "rows"
@@ -150,6 +151,9 @@ class Field:
         return found[0] if found else None
 
     def _share(self, name: str, value: float, n: int) -> list[Change]:
+        if n < _FEW and name != CONSTANT_ROWS:
+            self.shares.setdefault(name, Share()).past.append(value)
+            return []
         usual = self.shares.setdefault(name, Share()).add(value, n)
         return [] if usual is None else [Change(what=name, now=value, usual=usual, n_before=self.n - 1)]
 

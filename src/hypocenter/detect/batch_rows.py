@@ -23,7 +23,7 @@ OVER = 0.9  # share of all rows after which a pass may be over
 _WHOLE = 0.75  # of the rows of a batch: as a rule all of it came before
 _MISTAKES = 0.01  # of rows that came with another: copies in the data whose labels differ
 _SURE = 4  # batches in a row: more than a fault of one
-_SOON = 4  # batches after a checkpoint in which rows of before are said to come from there
+_SOON = 1  # batches after a checkpoint in which rows of before are said to come from there
 
 
 def key_of(batch: Sequence[Reading]) -> Reading | None:
@@ -153,11 +153,12 @@ class RowTrack:
         if not again:
             self._pending = None
             return self._told(pending) if pending is not None else None
-        if self._n_all is not None and self._n_turn >= OVER * self._n_all:
-            missing = self._left_out(len(told))
-            self._begin_turn(set())
-            return missing
         is_whole = len(again) >= _WHOLE * len(told)
+        is_over = self._n_all is not None and self._n_turn >= OVER * self._n_all
+        if is_over and (is_whole or pending is not None):
+            missing = self._left_out(len(told))
+            self._begin_turn(set() if pending is None else pending.rows)
+            return missing
         if pending is None:
             if is_by_chance(len(again), self._again, self._n):
                 self._again += len(again)
