@@ -77,7 +77,7 @@ def hugging_face(data: Batch) -> Epoch:
 
     datasets.disable_progress_bars()
     raw = datasets.Dataset.from_dict({name: values.tolist() for name, values in data.items()})
-    mapped = raw.map(lambda row: {"x": row["x"], "ids": row["ids"]}).with_format("torch")
+    mapped: Any = raw.map(lambda row: {"x": row["x"], "ids": row["ids"]}).with_format("torch")
     return lambda number: iter(DataLoader(mapped.shuffle(seed=number), ROWS))
 
 

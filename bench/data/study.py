@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
@@ -167,7 +167,7 @@ def _outcome(
 
 
 @contextlib.contextmanager
-def _folder() -> Iterator[Path]:
+def _folder() -> Generator[Path]:
     folder = Path(tempfile.mkdtemp())
     try:
         yield folder
