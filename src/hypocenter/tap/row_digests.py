@@ -43,6 +43,11 @@ def as_rows(tensor: Tensor) -> Tensor | None:
     return values.view(values.shape[0], -1)
 
 
+def is_on_host(tensor: Tensor) -> bool:
+    """Whether NumPy can read it."""
+    return tensor.device.type == "cpu"
+
+
 @dataclass(frozen=True, slots=True)
 class Kept:
     """Rows of one batch, of all its tensors that have them."""
@@ -63,7 +68,7 @@ def kept(tables: Sequence[Tensor | None]) -> Kept | None:
     table = tables[key] if sized else None
     if table is None or not 2 <= (n_rows := table.shape[0]) <= MOST:
         return None
-    is_host = table.device.type == "cpu"
+    is_host = is_on_host(table)
     found = {
         at: (_on_host if is_host else _on_device)(each)
         for at, each in enumerate(tables)

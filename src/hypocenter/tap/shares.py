@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hypocenter.tap import row_digests
+
 SAMPLE = 1 << 8  # elements
 N_CLASSES = 16  # whole numbers are counted by their remainder
 N_SHARES = 7 + N_CLASSES
@@ -33,7 +35,7 @@ def shares(tables: Sequence[Tensor], first_whole: int) -> Any:
     values = torch.stack(taken)  # [tensors, 2, SAMPLE]
     sizes = tuple((table.numel(), table.shape[0]) for table in tables)
     is_whole = tuple(not table.is_floating_point() for table in tables)
-    if device.type != "cpu":
+    if not row_digests.is_on_host(tables[0]):
         return _on_device(values, _numbers_on(device, sizes), first_whole)
     return _on_host(values.numpy(), sizes, is_whole, first_whole)
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from hypocenter.detect.replica_rows import ROW_PLACES
+from hypocenter.tap import row_digests
 from hypocenter.tap.row_digests import as_rows, halves, kept, whole
 from hypocenter.tap.shares import N_SHARES, shares
 
@@ -38,11 +39,11 @@ def look(given: Sequence[tuple[str, Tensor]], arrive: Arrive) -> Iterator[tuple[
         table = as_rows(tensor)
         if table is not None:
             by_device.setdefault(table.device, []).append((name, table))
-    for device, named in by_device.items():
+    for named in by_device.values():
         names, tables = [name for name, _ in named], [table for _, table in named]
         first_whole = next((i for i, each in enumerate(tables) if _is_whole(each)), -1)
         rows, told = kept(tables), shares(tables, first_whole)
-        if device.type == "cpu":
+        if row_digests.is_on_host(tables[0]):
             digests = (
                 {} if rows is None else {i: each * ROW_PLACES + rows.positions for i, each in rows.digests.items()}
             )
