@@ -172,6 +172,8 @@ class Reading:
     digest: int | None = None  # 64 bits of the exact values here (int64); equal values have equal digests
     placement: str = ""  # over the ranks, per axis: "dp=R tp=S(0)"; R replicated, S(dim) shard, P summand, V its own
     lacks: str = ""  # words of LACKS, space separated: what the dump it was imported from does not tell
+    row_digests: tuple[int, ...] = ()  # of a batch's tensor, of some rows: digest * 4096 + place in the batch
+    shares: tuple[float, ...] = ()  # of a batch's tensor: of its elements (docs/format.md)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ import pytest
 
 from hypocenter.detect.group_engine import GroupEngine, group_rules
 from hypocenter.detect.panel import JobHistory, Panel
-from hypocenter.detect.replica_rows import CLIP, GRAD, PARAM, REWRITTEN
+from hypocenter.detect.replica_rows import CLIP, GRAD, PARAM, REWRITTEN, ROW_PLACES
 from hypocenter.nouns import Finding, Place, Reading, StepRecord, Summary
 from hypocenter.record.schema import readings_batch
 
@@ -341,6 +341,39 @@ def test_batches_that_are_equal_by_chance_or_on_purpose() -> None:
     assert run(padding, DP2) == run(few, DP2) == run(mask_only, DP2) == []
     (finding,) = run({s: batches(s, [5, 5]) for s in (0, 1, 2)}, DP2)
     assert finding.severity == "note"
+
+
+def rows_of(step: int, of_rank: list[list[int]]) -> Rows:
+    """Batches whose rows have these digests."""
+    found = batches(step, [1000 + step * 10 + rank for rank in range(len(of_rank))])
+    for rank, digests in enumerate(of_rank):
+        packed = tuple(digest * ROW_PLACES + place for place, digest in enumerate(digests))
+        found[rank] = [replace(row, row_digests=packed, shape=(len(packed), 8)) for row in found[rank]]
+    return found
+
+
+def order(seed: int, first: int = 1, n: int = 64) -> list[int]:
+    return [int(each) + first for each in np.random.default_rng(seed).permutation(n)]
+
+
+def test_ranks_that_go_through_the_same_samples_in_orders_of_their_own() -> None:
+    same = {s: rows_of(s, [order(0)[8 * s : 8 * s + 8], order(1)[8 * s : 8 * s + 8]]) for s in range(8)}
+
+    (finding,) = run(same, DP2)
+
+    assert (finding.code, finding.severity) == ("HC305", "warning")
+    assert "came on more than one of them" in finding.why[0]
+
+
+def test_ranks_that_share_the_data_out_may_swap_them_in_later_passes() -> None:
+    halves = {s: rows_of(s, [order(s // 8, 1 + 64 * ((s // 8) % 2))[8 * (s % 8) : 8 * (s % 8) + 8],
+                             order(s // 8, 65 - 64 * ((s // 8) % 2))[8 * (s % 8) : 8 * (s % 8) + 8]])
+              for s in range(32)}  # fmt: skip
+    padded = {s: rows_of(s, [order(0)[8 * s : 8 * s + 8], order(1, 100)[8 * s : 8 * s + 8]]) for s in range(8)}
+    padded[8] = rows_of(8, [order(1, 100)[:8], order(1, 200)[:8]])
+    few = {s: rows_of(s, [list(np.random.default_rng([s, r]).integers(1, 20, 8)) for r in (0, 1)]) for s in range(8)}
+
+    assert run(halves, DP2) == run(padded, DP2) == run(few, DP2) == []
 
 
 def test_tensor_parallel_ranks_need_the_same_tokens() -> None:

@@ -30,6 +30,7 @@ FROZEN_READINGS = """
     lacks
     source_file source_line source_text source_function
     n n_nan n_posinf n_neginf n_hist n_zero n_subnormal min max absmin absmax sum sumsq hist_first hist sketch
+    row_digests shares
 """
 FROZEN_STEPS = "step n_microbatches loss grad_norm loss_scale lr skipped step_ms tap_ms n_bad_grads finding"
 

@@ -34,6 +34,8 @@ class _Kind:
 _BY_SITE = (
     _Kind(phases=("optimizer", "scaler"), site="misuse.", port="value"),
     _Kind(phases=("data",), site=replica_rows.RNG_PREFIX, port=replica_rows.RNG_PORT),
+    _Kind(phases=("data",), site=replica_rows.LOADER),
+    _Kind(phases=("data",), site=replica_rows.ATTEMPT),
     _Kind(phases=("param",), site="replicas.rewritten", port="value"),
     _Kind(phases=("param",), site="replicas.unwrapped", port="value"),
     _Kind(phases=("comm",), site="sdc"),

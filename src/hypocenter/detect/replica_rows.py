@@ -11,6 +11,9 @@
 | data | rng.STREAM | state | digest of a random state before the step's first forward |
 | data | batch.ARGUMENT | digest | digest and shape of a tensor that the model was called with, for each micro-batch |
 | data | batch.ARGUMENT | field | of floats the same of a sample, at every step, and moments (whole numbers: above) |
+| data | batch.loader | worker | of an IterableDataset with several workers: how many (n), and which batch it is (sum) |
+| data | batch.loader | indices | of a loader that reads its data in order: first (min), last (max), how many (n) |
+| data | batch.attempt | attempt | number of an attempt that goes on from a checkpoint, at its first step |
 | data | batch.loss[N] | digest | of the N-th integer tensor that only code after the model used (labels) |
 | optimizer | lr.group[N] | value | learning rate of a parameter group after the first |
 """
@@ -24,3 +27,6 @@ CLIP = "clip_coef"
 RNG_PREFIX, RNG_PORT = "rng.", "state"
 BATCH_PREFIX, BATCH_PORT, FIELD_PORT = "batch.", "digest", "field"
 BATCH_LOSS = "batch.loss["
+LOADER, WORKER_PORT, INDICES_PORT = "batch.loader", "worker", "indices"
+ATTEMPT = "batch.attempt"
+ROW_PLACES = 1 << 12  # Reading.row_digests: digest * ROW_PLACES + place in the batch

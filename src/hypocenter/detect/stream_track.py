@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from hypocenter.detect.panel import Panel
 from hypocenter.detect.replica_columns import compare
 from hypocenter.detect.replica_rows import BATCH_LOSS, BATCH_PORT, BATCH_PREFIX, RNG_PORT, RNG_PREFIX
+from hypocenter.detect.shared_rows import SharedRows
 from hypocenter.nouns import StepRecord
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ class StreamTrack:
     same: list[SameData] = field(default_factory=list[SameData])
     n_batches: dict[tuple[int, ...], int] = field(default_factory=dict[tuple[int, ...], int])  # group -> steps seen
     other: list[OtherData] = field(default_factory=list[OtherData])
+    shared_rows: SharedRows = field(default_factory=SharedRows)
     n_tp_batches: int = 0
     loss_was_equal: set[tuple[str, tuple[int, ...]]] = field(default_factory=set[tuple[str, tuple[int, ...]]])
     loss_apart: dict[tuple[str, tuple[int, ...]], int] = field(
@@ -101,6 +103,7 @@ def track(panel: Panel) -> StreamTrack:
         known.last_fed = panel.step
         _note_random_states(known, panel)
         _note_batches(known, panel)
+        known.shared_rows.add(panel)
         _note_records(known, panel)
     return known
 

@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from hypocenter.detect.batches import Field, Repeats
+from hypocenter.detect.batch_fields import Field
+from hypocenter.detect.batch_rows import Pairs, RowTrack
+from hypocenter.detect.batches import Loaders, Repeats
 from hypocenter.detect.diary import SCALED_GRAD, Entry, entry_of
 from hypocenter.detect.peaks import Peaks
 from hypocenter.detect.scale_track import ScaleTrack, Skip
@@ -31,6 +33,11 @@ class History:
     loss: Series = field(default_factory=Series)  # of finite steps; HC401 adds to both
     norm: Series = field(default_factory=Series)  # of the gradient
     repeats: Repeats = field(default_factory=Repeats)  # of batches; HC411 adds to it
+    loaders: Loaders = field(default_factory=Loaders)  # HC411 adds to it
+    row_track: RowTrack = field(default_factory=RowTrack)  # of the batches; HC411 adds to it
+    pairs: Pairs = field(default_factory=Pairs)  # HC413 adds to it
+    told_fields: set[int] = field(default_factory=set[int])  # steps that HC412 and HC413 have told of
+    told_again: set[int] = field(default_factory=set[int])  # steps that HC411 has told of
     fields: dict[str, Field] = field(default_factory=dict)  # tensors of the batch by site; HC412 adds to it
     _rows: dict[tuple[str, str], deque[Reading]] = field(default_factory=dict)
 

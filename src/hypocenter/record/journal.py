@@ -24,7 +24,7 @@ from hypocenter.nouns import Reading, StepRecord
 from hypocenter.record.block import Block
 from hypocenter.record.norm_rows import NormRows, NormTemplate
 from hypocenter.record.repair import Mended, laid_out, mended_rows, rows_of
-from hypocenter.record.schema import READINGS, Row, reading_row, readings_from
+from hypocenter.record.schema import READINGS, Row, reading_row, readings_from, whole_row
 from hypocenter.record.stream import AppendedFile
 
 _FRAME = Struct("<II")
@@ -177,7 +177,7 @@ def read_journal(path: Path) -> Journaled | None:
             elif isinstance(entry, Template):
                 templates.append(_template(entry))
             else:
-                block.add(_rows(entry.readings), _norms(entry.norms, templates), _rows(entry.steps))
+                block.add(list(map(whole_row, entry.readings)), _norms(entry.norms, templates), _rows(entry.steps))
                 n_steps += 1
     except Exception as error:  # hostile bytes: whatever is raised is a verdict on the file
         problem = f"{path.name}: damaged after {n_steps:,} steps ({first_line(error)})"
@@ -208,7 +208,7 @@ def _rows(rows: Iterable[Any]) -> list[Row]:
 
 
 def _template(entry: Template) -> NormTemplate:
-    return NormTemplate(list(readings_from(laid_out(READINGS, _rows(entry.rows), lambda _: None))))
+    return NormTemplate(list(readings_from(laid_out(READINGS, list(map(whole_row, entry.rows)), lambda _: None))))
 
 
 def _norms(packed: Norms | None, templates: Sequence[NormTemplate]) -> NormRows | None:

@@ -54,8 +54,12 @@ _SUMMARY = (
     _required("hist", pa.list_(pa.int64())),
     pa.field("sketch", pa.list_(pa.float32())),
 )
+_LATER = (  # at the end: rows of an older journal have no such values
+    pa.field("row_digests", pa.list_(pa.int64())),
+    pa.field("shares", pa.list_(pa.float32())),
+)
 
-READINGS = pa.schema([*_OWN, *_SOURCE, *_SUMMARY])
+READINGS = pa.schema([*_OWN, *_SOURCE, *_SUMMARY, *_LATER])
 """Columns of a stream of readings: a Reading with its summary and source laid flat."""
 
 _LISTS = frozenset(f.name for f in READINGS if pa.types.is_list(f.type))
@@ -77,6 +81,7 @@ Row = tuple[Any, ...]
 
 _own_values = attrgetter(*(field.name for field in _OWN))
 _summary_values = attrgetter(*(field.name for field in _SUMMARY))
+_later_values = attrgetter(*(field.name for field in _LATER))
 _step_values = attrgetter(*STEPS.names)
 _NO_SOURCE = (None,) * len(_SOURCE)
 
@@ -85,7 +90,12 @@ def reading_row(reading: Reading) -> Row:
     """The values of a reading, in the order of `READINGS`."""
     source = reading.source
     lines = _NO_SOURCE if source is None else (source.file, source.line, source.text, source.function)
-    return (*_own_values(reading), *lines, *_summary_values(reading.summary))
+    return (*_own_values(reading), *lines, *_summary_values(reading.summary), *_later_values(reading))
+
+
+def whole_row(values: Sequence[Any]) -> Row:
+    """A row as it was written, by this version or by one that had no columns of _LATER yet."""
+    return (*values, *(None for _ in _LATER)) if len(values) == len(READINGS) - len(_LATER) else tuple(values)
 
 
 def step_row(step: StepRecord) -> Row:
@@ -155,7 +165,7 @@ def readings_from(table: pa.Table | pa.RecordBatch) -> Iterator[Reading]:
 
 _OWN_NAMES = tuple(f.name for f in _OWN)
 _SUMMARY_NAMES = tuple(f.name for f in _SUMMARY)
-_N_OWN, _N_SOURCE = len(_OWN), len(_SOURCE)
+_N_OWN, _N_SOURCE, _N_LATER = len(_OWN), len(_SOURCE), len(_LATER)
 _TUPLES = tuple(_OWN_NAMES.index(name) for name in ("shape", "names"))
 _TEXTS = tuple(_OWN_NAMES.index(name) for name in ("placement", "lacks"))
 _HIST, _SKETCH = _SUMMARY_NAMES.index("hist"), _SUMMARY_NAMES.index("sketch")
@@ -163,7 +173,7 @@ _HIST, _SKETCH = _SUMMARY_NAMES.index("hist"), _SUMMARY_NAMES.index("sketch")
 
 def _reading(row: tuple[Any, ...]) -> Reading:
     """One row; a failed run of many ranks has millions of them."""
-    own, values = list(row[:_N_OWN]), list(row[_N_OWN + _N_SOURCE :])
+    own, values = list(row[:_N_OWN]), list(row[_N_OWN + _N_SOURCE : -_N_LATER])
     for at in _TUPLES:
         own[at] = tuple(own[at])
     for at in _TEXTS:
@@ -174,7 +184,14 @@ def _reading(row: tuple[Any, ...]) -> Reading:
     file, line, text, function = row[_N_OWN : _N_OWN + _N_SOURCE]
     source = None if file is None else Source(file=file, line=line or 0, text=text or "", function=function or "")
     summary = Summary(**dict(zip(_SUMMARY_NAMES, values, strict=True)))
-    return Reading(**dict(zip(_OWN_NAMES, own, strict=True)), summary=summary, source=source)
+    row_digests, shares = (tuple(each or ()) for each in row[-_N_LATER:])
+    return Reading(
+        **dict(zip(_OWN_NAMES, own, strict=True)),
+        summary=summary,
+        source=source,
+        row_digests=row_digests,
+        shares=shares,
+    )
 
 
 def steps_from(table: pa.Table | pa.RecordBatch) -> Iterator[StepRecord]:

@@ -91,7 +91,12 @@ def in_words(lines: Sequence[SiteLine]) -> Iterator[str]:
     for line in lines:
         name = wording.clean(line.site) or "(model)"
         bits = "none" if is_bad(line) else "" if line.headroom_bits is None else f"{line.headroom_bits:.1f} bits"
-        what = (line.phase, f"{name} {wording.clean(line.op)}".strip(), wording.clean(line.port), line.dtype)
+        what = (
+            line.phase,
+            f"{name} {wording.clean(line.op)}".strip(),
+            wording.port_name(line.phase, line.port),
+            line.dtype,
+        )
         rows.append((*what, f"{line.n_steps:,}", line.magnitude, bits, ", ".join(line.chips)))
     heading, *texts = aligned(rows, right=frozenset({4, 5, 6}))
     yield heading

@@ -46,7 +46,8 @@ def _row(rank: int, reading: Reading) -> tuple[str, ...]:
     is_digest = reading.digest is not None and not (values.n_hist or values.absmax or values.sumsq)
     size = ("digest", "") if is_digest else (wording.magnitude(values), wording.headroom(values, reading.dtype))
     return (
-        str(reading.step), str(reading.microbatch), str(rank), site + mark, wording.clean(reading.port),
+        str(reading.step), str(reading.microbatch), str(rank), site + mark,
+        wording.port_name(reading.phase, reading.port),
         wording.clean(reading.dtype), wording.shape(reading.shape), _number(values.min), _number(values.max), *size,
         ", ".join(wording.chips(values)),
     )  # fmt: skip

@@ -16,12 +16,18 @@ from hypocenter.nouns import Coords, Finding, Remedy, Source, Summary
 LONGEST_NAME = 200  # characters of one name or line; longer ones are cut in the middle, and say so
 NOT_RECORDED = "not recorded"  # what stands in the place of a number that nobody measured: missing is not zero
 LONGEST_SENTENCE = 2000  # characters of one `why` or `then`; more is cut at the end, and says so
+_OF_BATCHES = {"digest": "values", "field": "sample"}
 _INVISIBLE = frozenset(range(0x202A, 0x202F)) | frozenset(range(0x2066, 0x206A)) | {0x2028, 0x2029, 0xFEFF, 0x200F}
 
 
 def clean(text: str, at_most: int = LONGEST_NAME) -> str:
     """Text that is safe on a screen: one line, control and direction characters spelled out, the middle cut if long."""
     return cut_middle("".join(_visible(character) for character in text), at_most)
+
+
+def port_name(phase: str, name: str) -> str:
+    """What stands for a reading's port on a screen: of a batch whether all its values were looked at, or a sample."""
+    return _OF_BATCHES.get(name, clean(name)) if phase == "data" else clean(name)
 
 
 def sentence(text: str) -> str:

@@ -14,7 +14,7 @@ from hypocenter.session.agreement import Council, nobody
 from hypocenter.session.events import Update
 from hypocenter.session.framework import Framework
 from hypocenter.session.torch_framework import TorchFramework
-from hypocenter.tap.loader_batches import FromLoader
+from hypocenter.tap.loader_batches import FromLoader, Handed
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.tape import Tape
 
@@ -32,6 +32,7 @@ class Context(events.Observed):
     """Takes a float32 vector to the host with the next check of gradients: no transfer of its own."""
     loaded: Callable[[Sequence[torch.Tensor]], FromLoader | None] = lambda _: None
     """What is known of the first of these tensors that a DataLoader has handed out just so."""
+    handed: Callable[[], Handed | None] = lambda: None  # the batch that a DataLoader has handed out last
     recomputed: list[Callable[[torch.nn.Module], None]] = field(default_factory=list)  # told of calls inside backward
     directory: Path | None = None  # of the run; None: nowhere to write
 

@@ -144,6 +144,7 @@ class Parts:
             place=self.place.current,
             warn=self.warn,
             ride=self.sentinel.ride,
+            handed=lambda: self.loaded.last,
             framework=TorchFramework(self.sentinel.ride),
             council=self.council,
             recomputed=self.roots.recomputed,

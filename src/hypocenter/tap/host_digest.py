@@ -36,13 +36,16 @@ def host_digest(tensor: Tensor) -> int | None:
 
 
 def host_moments(tensor: Tensor) -> tuple[float, float, float, float] | None:
-    """Smallest and largest value, mean, standard deviation (of all elements); None as for `host_digest`."""
+    """Smallest and largest value, mean, standard deviation; None as for `host_digest`. -inf counts as 0."""
     raw = _bytes(tensor)
     if raw is None:
         return None
     values = raw.view(_IN_NUMPY[tensor.dtype])
     with np.errstate(all="ignore"):  # of what is not finite nothing is said: that is the program's to see
         low, high = float(values.min()), float(values.max())
+        if low == -math.inf:  # an additive mask
+            values = np.where(values == low, np.zeros(1, values.dtype), values)
+            low, high = float(values.min()), float(values.max())
         mean = float(values.mean(dtype=np.float64))
         away: np.ndarray[tuple[int], np.dtype[np.floating[Any]]] = np.subtract(values, mean)
         return low, high, mean, math.sqrt(float(np.dot(away, away)) / len(values))

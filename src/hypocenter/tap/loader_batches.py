@@ -11,11 +11,11 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.utils.data import dataloader
+from torch.utils.data import SequentialSampler, dataloader
 
 from hypocenter.tap.tape import version_of
 from hypocenter.tap.tree import tensors
@@ -32,6 +32,17 @@ class FromLoader:
     indices: tuple[int, ...]  # of the dataset, one for each row; empty: not known
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handed:
+    """The batch that a DataLoader has handed out last."""
+
+    number: int  # of those of the process
+    n_workers: int
+    is_stream: bool  # of an IterableDataset, of which each worker has one of its own
+    n_samples: int  # of the data set; 0: not known
+    in_order: tuple[int, int] | None  # first and last index of the data set, where there are just those between
+
+
 class LoaderBatches:
     """Follows every DataLoader of the process.
 
@@ -42,6 +53,8 @@ class LoaderBatches:
     def __init__(self, quiet: Callable[[], AbstractContextManager[None]]) -> None:
         self._quiet = quiet
         self._drawn: weakref.WeakKeyDictionary[Any, deque[Any]] = weakref.WeakKeyDictionary()
+        self.last: Handed | None = None
+        self._sizes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # of data sets, by iterator
         self._given: deque[tuple[weakref.ref[torch.Tensor], int, FromLoader]] = deque(maxlen=REMEMBERED)
 
     def attach(self) -> Callable[[], None]:
@@ -81,6 +94,9 @@ class LoaderBatches:
 
     def _note(self, iterator: Any, batch: Any) -> None:
         try:
+            is_stream = getattr(iterator, "_dataset_kind", None) == dataloader._DatasetKind.Iterable
+            number, n_workers = self.last.number + 1 if self.last else 0, getattr(iterator, "_num_workers", 0)
+            self.last = Handed(number=number, n_workers=n_workers, is_stream=is_stream, n_samples=0, in_order=None)
             drawn = self._drawn.get(iterator)
             indices = drawn.popleft() if drawn else ()
             is_known = (
@@ -89,9 +105,20 @@ class LoaderBatches:
                 and isinstance(indices, (list, tuple))
                 and all(isinstance(index, int) for index in indices)
             )
+            if is_known and len(indices) > 1 and indices == list(range(indices[0], indices[0] + len(indices))):
+                n_samples = self._sizes.get(iterator)
+                if n_samples is None:
+                    n_samples = self._sizes[iterator] = _size(iterator)
+                self.last = replace(self.last, n_samples=n_samples, in_order=(indices[0], indices[-1]))
             for name, tensor in tensors(batch):
                 rows = tuple(indices) if is_known and tensor.dim() and tensor.shape[0] == len(indices) else ()
                 given = FromLoader(name=name, indices=rows)
                 self._given.append((weakref.ref(tensor), version_of(tensor), given))
         except Exception:  # a batch of the user's own kind
             self._drawn.pop(iterator, None)
+
+
+def _size(iterator: Any) -> int:
+    """Samples that the sampler of a loader goes through in a pass; 0: it does not tell."""
+    sampler = getattr(getattr(iterator, "_index_sampler", None), "sampler", None)
+    return len(sampler.data_source) if isinstance(sampler, SequentialSampler) else 0

@@ -127,3 +127,14 @@ def test_a_digest_that_rides_with_the_gradients_is_the_same(tmp_path, monkeypatc
     train(tmp_path / "b")
 
     assert digests_of(tmp_path / "a") == digests_of(tmp_path / "b")
+
+
+def test_rows_and_shares_are_recorded_at_every_step(tmp_path):
+    train(tmp_path / "run")
+
+    rows = [r for r in open_run(tmp_path / "run").readings() if r.site.startswith("batch.")]
+
+    for site in {row.site for row in rows}:
+        (*each,) = (row for row in rows if row.site == site and row.shares)
+        assert [row.step for row in each] == list(range(5))
+        assert all(len(row.shares) == 23 for row in each)

@@ -8,8 +8,9 @@ What it means
 How it is decided
     Digests of what the model is called with, on the first steps and those of `--replicas`. Shared: all arguments
     are equal on all ranks of a data-parallel group at each of the steps looked at, at least three, and change from
-    step to step (a single batch that is trained on over and over is a note). Different: whole numbers (token ids)
-    of the same argument and shape are not the same within a tensor-parallel group.
+    step to step (a single batch that is trained on over and over is a note). Or, in the first pass of the ranks over
+    their data, more than half of all rows, by their digests, came on several of them. Different: whole numbers
+    (token ids) of the same argument and shape are not the same within a tensor-parallel group.
 
 What to do
     Shared: give the DataLoader a `DistributedSampler` and call `set_epoch`, or make the seed of the data depend on
@@ -29,6 +30,7 @@ from hypocenter.detect.group_engine import group_rule
 from hypocenter.detect.panel import Panel
 from hypocenter.detect.rank_words import ranks_text, who
 from hypocenter.detect.replica_track import is_last
+from hypocenter.detect.shared_rows import Shared
 from hypocenter.detect.stream_track import OtherData, SameData, track
 from hypocenter.nouns import Finding, Remedy
 
@@ -46,6 +48,9 @@ def check(panel: Panel) -> Iterator[Finding]:
         if n_steps >= AT_LEAST and len(same) == n_steps:
             yield _shared(same)
             break
+    else:
+        if (rows := known.shared_rows.found()) is not None:
+            yield _shared_rows(rows)
     if known.other and len({each.step for each in known.other}) >= min(AT_LEAST, known.n_tp_batches):
         yield _different(known.other[0])
 
@@ -72,6 +77,29 @@ def _shared(same: list[SameData]) -> Finding:
         remedy=Remedy(
             action="distributed-sampler",
             text="give each rank its own part of the data: a DistributedSampler, or a seed that depends on the rank",
+        ),
+    )
+
+
+def _shared_rows(rows: Shared) -> Finding:
+    return Finding(
+        code="HC305",
+        kind="data",
+        severity="warning",
+        title="data-parallel ranks are given the same samples, each in an order of its own",
+        step=0,
+        rank=rows.ranks[0],
+        phase="data",
+        site="batch",
+        cause="data-mismatch",
+        confidence="likely",
+        why=(
+            f"of {rows.n_rows} rows that {ranks_text(rows.ranks)} were given in a first pass over the data, "
+            f"{rows.n_shared} came on more than one of them",
+        ),
+        remedy=Remedy(
+            action="distributed-sampler",
+            text="give each rank its own part of the data: a DistributedSampler with the same seed on all ranks",
         ),
     )
 

@@ -76,7 +76,9 @@
   const tail = (text, most) => (text.length <= most ? text : "…" + text.slice(text.length - most + 1));
 
   /** @param {Row} row */
-  const nameOf = (row) => `${row.site || "(model)"} ${row.op ? row.op.replace(/^aten\./, "") : row.port}`;
+  const OF_BATCHES = { digest: "values", field: "sample" }; // hypocenter.report.wording
+  const portOf = (row) => (row.phase === "data" && OF_BATCHES[row.port]) || row.port;
+  const nameOf = (row) => `${row.site || "(model)"} ${row.op ? row.op.replace(/^aten\./, "") : portOf(row)}`;
 
   /** What a row's numbers are: the largest magnitude, or where only that was recorded the L2 norm. @param {Row} row */
   const quantity = (row) => (row.measure === "norm" ? "norm" : "|max|");
@@ -243,7 +245,7 @@
         onClick=${(/** @type {MouseEvent} */ e) => { const cell = cellAt(e); if (cell) pick(cell.r); }}></canvas>
         ${geo.scrolls && html`<div style=${{ height: `${geo.plotHeight + AXIS_HEIGHT - VIEW_HEIGHT}px` }}></div>`}</div>
       ${tip && html`<div class="tip" style=${{ left: `${tip.x}px`, top: `${tip.y}px` }}>
-        <b class="mono">${tail(row.site || "(model)", 120)}</b> <span class="mono">${row.port}</span>
+        <b class="mono">${tail(row.site || "(model)", 120)}</b> <span class="mono">${portOf(row)}</span>
         <div class="mute">${[row.phase, row.op, row.dtype].filter(Boolean).join(" · ")}</div>
         <div>step ${panel.steps[tip.c]}: ${inWords(row, log2At(panel, tip.r, tip.c), limitOf(row, format))}</div></div>`}
     </div>`;

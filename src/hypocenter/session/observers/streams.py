@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -21,12 +22,24 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from hypocenter.detect.replica_rows import BATCH_PORT, BATCH_PREFIX, FIELD_PORT, RNG_PORT, RNG_PREFIX
+from hypocenter import launcher
+from hypocenter.detect.replica_rows import (
+    ATTEMPT,
+    BATCH_PORT,
+    BATCH_PREFIX,
+    FIELD_PORT,
+    INDICES_PORT,
+    LOADER,
+    RNG_PORT,
+    RNG_PREFIX,
+    WORKER_PORT,
+)
 from hypocenter.nouns import Reading, Summary
 from hypocenter.schedule import parse
 from hypocenter.session.batch import BRIEF, given_to_loss_code, given_to_model
 from hypocenter.session.check import scalar_reading
 from hypocenter.session.observer import Context, Observer, Update
+from hypocenter.session.observers.inside import Inside, Told, look
 from hypocenter.tap.digest import digests, to_host
 from hypocenter.tap.host_digest import host_digest, host_moments
 from hypocenter.tap.state import RngState
@@ -64,6 +77,10 @@ class Streams(Observer):
         self._n_events = 0  # of the tape, that belong to earlier micro-batches
         self._n_sent = 0
         self._arrived: list[tuple[_Asked, int, Moments]] = []
+        self._inside: dict[tuple[int, str], Inside] = {}  # by micro-batch and name
+        self._attempt = launcher.attempt(os.environ)
+        self._n_handed = -1
+        self._handed: list[tuple[int, str, Summary]] = []  # micro-batch, port, what a loader said of its batch
 
     def before_backward(self, roots: Sequence[Tensor]) -> None:
         """A micro-batch is complete: start on its digests."""
@@ -74,6 +91,8 @@ class Streams(Observer):
         first = next((i for i in range(start, len(events)) if events[i].module is not None), None)
         if first is None:
             return
+        if len(self._handed) < MAX_SENT:
+            self._note_loader()
         is_full = clock.step < FIRST or self._is_wanted_over_ranks(clock.step)
         given = list(given_to_model(events[first], is_full=is_full))
         given += given_to_loss_code(events[first + 1 :], {id(tensor) for _, tensor, _ in given})
@@ -85,6 +104,10 @@ class Streams(Observer):
 
     def _send(self, given: Sequence[tuple[str, Tensor, Tensor]], *, is_full: bool) -> None:
         elsewhere: list[tuple[_Asked, Tensor]] = []
+        microbatch = self.context.clock.microbatch
+        arrive = Told(self._inside, microbatch)
+        for numbers, read in look([(name, whole) for name, whole, _ in given], arrive):
+            self.context.ride(numbers, read)
         for name, whole, seen in given:
             for port, values in _ports(seen, is_full=is_full):
                 asked = self._asked(name, whole, port)
@@ -120,6 +143,14 @@ class Streams(Observer):
         self._arrived.clear()
         for asked, digest, moments in arrived:
             self._add_batch(asked, digest, moments, update.step)
+        self._inside.clear()
+        if self._attempt:
+            summary = Summary(n=self.context.rank()[1], sum=float(self._attempt))
+            self._add_number(ATTEMPT, "attempt", summary, update.step)
+            self._attempt = 0
+        for microbatch, port, summary in self._handed:
+            self._add_number(LOADER, port, summary, update.step, microbatch)
+        self._handed.clear()
         is_over_ranks = self._is_wanted_over_ranks(update.step)
         if is_over_ranks:
             self._rates(update)
@@ -148,11 +179,33 @@ class Streams(Observer):
                 order = self.context.clock.next_order()
                 self.rows.append(scalar_reading(f"lr.group[{index}]", "optimizer", float(rate), update.step, order))
 
+    def _note_loader(self) -> None:
+        handed = self.context.handed()
+        if handed is None or handed.number == self._n_handed:
+            return
+        self._n_handed = handed.number
+        if handed.is_stream and handed.n_workers > 1:
+            summary = Summary(n=handed.n_workers, sum=float(handed.number))
+            self._handed.append((self.context.clock.microbatch, WORKER_PORT, summary))
+        elif handed.in_order is not None:
+            first, last = handed.in_order
+            summary = Summary(n=last - first + 1, min=float(first), max=float(last), absmax=float(handed.n_samples))
+            self._handed.append((self.context.clock.microbatch, INDICES_PORT, summary))
+
+    def _add_number(self, site: str, port: str, summary: Summary, step: int, microbatch: int = 0) -> None:
+        order = self.context.clock.next_order()
+        self.rows.append(
+            Reading(step=step, microbatch=microbatch, phase="data", site=site, port=port, order=order, summary=summary)
+        )
+
     def _add_batch(self, asked: _Asked, digest: int, moments: Moments, step: int) -> None:
+        is_brief = asked.port == FIELD_PORT or not _is_float(asked.dtype)
+        inside = self._inside.get((asked.microbatch, asked.name)) if is_brief else None
+        rows, shares = inside if inside is not None else ((), ())
         self.rows.append(
             Reading(step=step, microbatch=asked.microbatch, phase="data", site=BATCH_PREFIX + asked.name,
                     port=asked.port, order=asked.order, dtype=asked.dtype, shape=asked.shape,
-                    summary=_summary(asked, moments), digest=digest)
+                    summary=_summary(asked, moments), digest=digest, row_digests=rows, shares=shares)
         )  # fmt: skip
 
 
@@ -166,7 +219,7 @@ def _ports(values: Tensor, *, is_full: bool) -> list[tuple[str, Tensor]]:
 
 def _summary(asked: _Asked, moments: Moments) -> Summary:
     """Of a sample as if it were all; only what it tells. Of floats the port `field` has it, at every step."""
-    n, is_twice = asked.n, asked.port == BATCH_PORT and asked.dtype.startswith(("float", "bfloat", "complex"))
+    n, is_twice = asked.n, asked.port == BATCH_PORT and _is_float(asked.dtype)
     if moments is None or is_twice or not all(map(math.isfinite, moments)):
         return Summary(n=n)
     low, high, mean, spread = moments
@@ -175,10 +228,15 @@ def _summary(asked: _Asked, moments: Moments) -> Summary:
     )
 
 
+def _is_float(dtype: str) -> bool:
+    return dtype.startswith(("float", "bfloat", "complex"))
+
+
 def _moments(values: Tensor) -> Tensor:
     """As `host_moments`, on the device, of a sample: [4], float32."""
     values = torch.view_as_real(values) if values.is_complex() else values
     wide = values.detach().reshape(-1)[:: max(1, values.numel() // BRIEF)].float()
+    wide = wide.nan_to_num(nan=math.nan, posinf=math.inf, neginf=0.0)  # an additive mask
     spread, mean = torch.std_mean(wide, correction=0)
     return torch.stack([*torch.aminmax(wide), mean, spread])
 

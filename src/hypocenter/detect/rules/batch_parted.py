@@ -1,0 +1,74 @@
+"""Rows of the batch come with other labels than before.
+
+What it means
+    What belonged together no longer does: inputs and labels were shuffled apart, taken from different batches, sorted
+    by length one without the other; labels were numbered anew, a mask was inverted.
+
+How it is decided
+    A digest of each row of each tensor of the batch, at every step (of large batches of a part of the rows, the same
+    part each time). Rows are known by the tensor with the most values a row. Where at least 32 rows came again and each
+    with the same row of another tensor, at least two in one batch, and a quarter of those known, come with another.
+    Where all of them came once before, in one step, it is a note: that step may be the wrong one.
+
+What to do
+    Compare how inputs and labels of this step were put together with the steps before.
+
+When it is wrong
+    When labels are meant to change from a step on: pseudo-labels that are made anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hypocenter.detect.batch_rows import Parted, key_of
+from hypocenter.detect.batches import batches_of
+from hypocenter.detect.engine import rule
+from hypocenter.detect.replica_rows import BATCH_PREFIX
+from hypocenter.detect.window import Window
+from hypocenter.nouns import Finding, Reading
+
+
+@rule(
+    "HC413",
+    "data",
+    severity="warning",
+    reads=("batch",),
+    not_in={"mindspore": "the tensors of a batch are not looked at there yet"},
+)
+def check(window: Window) -> Iterator[Finding]:
+    """Fire at the batch in which pairs are others than before."""
+    for microbatch, batch in batches_of(window.by_phase["data"]).items():
+        if (key := key_of(batch)) is None:
+            continue
+        for parted in window.history.pairs.add(key, batch, window.step):
+            told = window.history.told_fields
+            if parted.other_step not in told:
+                yield _finding(window, microbatch, key, parted)
+            told.add(window.step)
+
+
+def _finding(window: Window, microbatch: int, key: Reading, parted: Parted) -> Finding:
+    name, known_by = (f"batch.{site.removeprefix(BATCH_PREFIX)}" for site in (parted.site, key.site))
+    n, is_sure = len(parted.places), parted.other_step is None
+    return Finding(
+        code="HC413",
+        kind="data",
+        severity="warning" if is_sure else "note",
+        title=f"{n} rows of {known_by} come with another row of {name} than "
+        + ("before" if is_sure else f"in step {parted.other_step}"),
+        step=window.step,
+        microbatch=microbatch,
+        rank=window.rank,
+        phase="data",
+        site="batch",
+        port=parted.site.removeprefix(BATCH_PREFIX),
+        cause="data-mismatch",
+        samples=parted.places,
+        why=(
+            f"of {parted.n_known} rows of the batch it is known what they came with, {n} come with another",
+            f"before, {parted.n_before} rows that came again came with the same",
+            *(() if is_sure else ("they came once before, so which of both steps is wrong is not known",)),
+        ),
+        confidence="proven" if is_sure else "possible",
+    )

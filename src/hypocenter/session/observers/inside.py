@@ -1,0 +1,84 @@
+"""What is inside of the tensors of a batch: digests of rows, and shares of their elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from hypocenter.detect.replica_rows import ROW_PLACES
+from hypocenter.tap import row_digests
+from hypocenter.tap.row_digests import as_rows, halves, kept, whole
+from hypocenter.tap.shares import N_SHARES, shares
+
+Inside: TypeAlias = tuple[tuple[int, ...], tuple[float, ...]]
+"""Of each kept row digest · ROW_PLACES + its place in the batch; as `hypocenter.tap.shares`."""
+Arrive: TypeAlias = Callable[[str, Inside], None]
+
+
+class Told:
+    """Puts what has arrived where it belongs.
+
+    Args:
+        found: by micro-batch and name.
+    """
+
+    def __init__(self, found: dict[tuple[int, str], Inside], microbatch: int) -> None:
+        self._found, self._microbatch = found, microbatch
+
+    def __call__(self, name: str, inside: Inside) -> None:
+        self._found[self._microbatch, name] = inside
+
+
+def look(given: Sequence[tuple[str, Tensor]], arrive: Arrive) -> Iterator[tuple[Tensor, Callable[[Any], None]]]:
+    """Tell what is on the host at once; give what is elsewhere as (float32 vector to take there, what reads it)."""
+    by_device: dict[torch.device, list[tuple[str, Tensor]]] = {}
+    for name, tensor in given:
+        table = as_rows(tensor)
+        if table is not None:
+            by_device.setdefault(table.device, []).append((name, table))
+    for named in by_device.values():
+        names, tables = [name for name, _ in named], [table for _, table in named]
+        first_whole = next((i for i, each in enumerate(tables) if _is_whole(each)), -1)
+        rows, told = kept(tables), shares(tables, first_whole)
+        if row_digests.is_on_host(tables[0]):
+            digests = (
+                {} if rows is None else {i: each * ROW_PLACES + rows.positions for i, each in rows.digests.items()}
+            )
+            for at, name in enumerate(names):
+                arrive(name, (tuple(digests[at].tolist()) if at in digests else (), tuple(told[at].tolist())))
+        else:
+            parts = [told.reshape(-1)]
+            if rows is not None:
+                parts += [rows.positions.float(), *(halves(each).reshape(-1) for each in rows.digests.values())]
+            numbers = torch.cat(parts)
+            if numbers.numel() % 2:
+                numbers = torch.nn.functional.pad(numbers, (0, 1))
+            have_rows, n_kept = ([*rows.digests], len(rows.positions)) if rows is not None else ([], 0)
+            yield numbers, _Reader(names, have_rows, n_kept, arrive)
+
+
+def _is_whole(table: Tensor) -> bool:
+    return not table.is_floating_point() and table.dtype != torch.bool
+
+
+class _Reader:
+    """Takes apart what has arrived. Holds no tensor."""
+
+    def __init__(self, names: Sequence[str], have_rows: Sequence[int], n_kept: int, arrive: Arrive) -> None:
+        self._names, self._have_rows, self._n_kept, self._arrive = names, have_rows, n_kept, arrive
+
+    def __call__(self, numbers: Sequence[float]) -> None:
+        n, begin = self._n_kept, len(self._names) * N_SHARES
+        positions = numbers[begin : begin + n]
+        digests: dict[int, tuple[int, ...]] = {}
+        for i, at in enumerate(self._have_rows):
+            pairs = numbers[begin + n + 2 * n * i : begin + n + 2 * n * (i + 1)]
+            digests[at] = tuple(
+                whole(pairs[2 * j], pairs[2 * j + 1]) * ROW_PLACES + int(position)
+                for j, position in enumerate(positions)
+            )
+        for at, name in enumerate(self._names):
+            self._arrive(name, (digests.get(at, ()), tuple(numbers[N_SHARES * at : N_SHARES * (at + 1)])))

@@ -1,0 +1,136 @@
+"""A number for each row of a batch: rows of equal bits have equal numbers, on any device.
+
+The hash of `hypocenter.tap.digest` over each row by itself, mixed (as by Steele, Lea and Flood, 2014) and cut to
+BITS. Of a batch of many rows those with the smallest numbers are kept: the same samples wherever they come again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hypocenter.tap.digest import ROW, _keys, _values
+from hypocenter.tap.host_memory import bytes_of
+
+KEPT = 32  # rows of a batch
+MOST = 1 << 12  # rows of a batch that are looked at: what has more is no batch of samples
+LOOKED_AT = 1 << 9  # elements of a row, at a stride
+BITS = 46
+NUMBERS = 2  # float32 numbers that one digest travels as, each below 2**(BITS / 2)
+_HALF = BITS // 2
+_MIX = 0x4CF5_AD43_2745_937F  # odd
+_WORD = 8  # bytes
+_INTEGERS: dict[int, torch.dtype] = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_IN_NUMPY: dict[int, type[np.generic]] = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64}
+
+
+def as_rows(tensor: Tensor) -> Tensor | None:
+    """The values as [rows, elements] in the order in which they lie in memory, a view; None where that is none."""
+    values = _values(tensor) if tensor.dim() else None
+    if values is None:
+        return None
+    if not values.is_contiguous():
+        strides = values.stride()
+        values = values.permute(0, *sorted(range(1, values.dim()), key=lambda at: -strides[at]))
+        if not values.is_contiguous():
+            return None
+    return values.view(values.shape[0], -1)
+
+
+def is_on_host(tensor: Tensor) -> bool:
+    """Whether NumPy can read it."""
+    return tensor.device.type == "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Rows of one batch, of all its tensors that have them."""
+
+    positions: Any  # [k], in the batch
+    digests: dict[int, Any]  # number of a tensor -> [k]; 0: all elements of the row are equal
+
+
+def kept(tables: Sequence[Tensor | None]) -> Kept | None:
+    """The rows that are kept of a batch, on the device of the tensors (on the host as NumPy arrays); nobody waits.
+
+    Args:
+        tables: of `as_rows`, on one device. The one with the most elements a row says which rows are kept, and what has
+            another number of rows is left out.
+    """
+    sized = [(table.shape[1], -at) for at, table in enumerate(tables) if table is not None]
+    key = -max(sized, default=(0, 0))[1]
+    table = tables[key] if sized else None
+    if table is None or not 2 <= (n_rows := table.shape[0]) <= MOST:
+        return None
+    is_host = is_on_host(table)
+    found = {
+        at: (_on_host if is_host else _on_device)(each)
+        for at, each in enumerate(tables)
+        if each is not None and each.shape[0] == n_rows
+    }
+    if n_rows <= KEPT:
+        return Kept(np.arange(n_rows) if is_host else torch.arange(n_rows, device=table.device), found)
+    positions = found[key].argsort()[:KEPT]
+    return Kept(positions, {at: digests[positions] for at, digests in found.items()})
+
+
+def halves(digests: Tensor) -> Tensor:
+    """Digests as numbers that float32 holds exactly: [..., NUMBERS]."""
+    return torch.stack([digests >> _HALF, digests & ((1 << _HALF) - 1)], dim=-1).float()
+
+
+def whole(high: float, low: float) -> int:
+    """A digest from its halves."""
+    return (int(high) << _HALF) | int(low)
+
+
+def _stride(table: Tensor) -> int:
+    return max(1, math.ceil(table.shape[1] / LOOKED_AT))
+
+
+def _on_host(table: Tensor) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    bits = bytes_of(table).view(_IN_NUMPY[table.itemsize]).reshape(table.shape)
+    raw = np.ascontiguousarray(bits[:, :: _stride(table)])
+    if (n_bytes := raw.shape[1] * raw.itemsize) % _WORD:
+        filled = np.zeros((len(raw), n_bytes + -n_bytes % _WORD), np.uint8)
+        filled[:, :n_bytes] = raw.view(np.uint8)
+        words = filled.view(np.int64)
+    else:
+        words = raw.view(np.int64)
+    low, high = (keys.numpy() for keys in _keys(table.device))
+    n = words.shape[1]
+    z = words @ low[:n] + (words >> 32) @ high[:n]
+    z ^= (z >> 32) & 0xFFFF_FFFF
+    z *= _MIX
+    z ^= (z >> 29) & 0x7_FFFF_FFFF
+    z = (z >> (64 - BITS)) & ((1 << BITS) - 1)
+    if raw.shape[1] > 1:
+        z[(raw == raw[:, :1]).all(1)] = 0
+    return z
+
+
+def _on_device(table: Tensor) -> Tensor:
+    raw = table.view(_INTEGERS[table.itemsize])[:, :: _stride(table)].contiguous()
+    if missing := -raw.shape[1] * raw.itemsize % _WORD // raw.itemsize:
+        raw = torch.nn.functional.pad(raw, (0, missing))
+    words = raw.view(torch.int64)
+    low, high = _keys(table.device)
+    n = words.shape[1]
+    z = (words * low[:n]).sum(1) + ((words >> 32) * high[:n]).sum(1)
+    z = z ^ ((z >> 32) & 0xFFFF_FFFF)
+    z = z * _MIX
+    z = z ^ ((z >> 29) & 0x7_FFFF_FFFF)
+    z = (z >> (64 - BITS)) & ((1 << BITS) - 1)
+    if table.shape[1] > 1:
+        seen = raw[:, : raw.shape[1] - missing]
+        z = z * (seen != seen[:, :1]).any(1)
+    return z
+
+
+assert LOOKED_AT <= ROW
