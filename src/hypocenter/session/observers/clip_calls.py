@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +30,7 @@ class ClipCalls(Observer[Observed]):
 
     def __init__(self, context: Observed) -> None:
         super().__init__(context)
-        self._seen: dict[int, _Seen] = {}  # by id of the optimizer's first parameter
+        self._seen: defaultdict[int, _Seen] = defaultdict(_Seen)  # by id of the optimizer's first parameter
         self._timely: list[Sequence[Any]] = []  # what was clipped since the last update, after a backward
         self._late: list[Sequence[Any]] = []  # and before one
 
@@ -43,7 +44,7 @@ class ClipCalls(Observer[Observed]):
         timely, late = self._timely, self._late
         if not (timely or late) or not update.parameters or not update.microbatches:
             return
-        seen = self._seen.setdefault(id(update.parameters[0]), _Seen())
+        seen = self._seen[id(update.parameters[0])]
         if seen.n_looked >= LOOKED:
             return
         seen.n_looked += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,17 +28,17 @@ class Modes(Observer):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._modes: dict[int, _Mode] = {}  # by id of the module
+        self._modes: defaultdict[int, _Mode] = defaultdict(_Mode)  # by id of the module
 
     def before_update(self, update: Update) -> None:
         """Which modules made the loss that was gone back from last?"""
         if not update.microbatches:
             return
-        events = self.context.tape.slice(update.microbatches[-1])
-        modules = [(event.module, event.training) for _, event in events if event.module is not None]
-        for module, is_training in modules[:MODULES]:
-            mode = self._modes.setdefault(id(module), _Mode())
-            if is_training:
+        events = [e for _, e in self.context.tape.slice(update.microbatches[-1]) if e.training is not None]
+        for event in events[:MODULES]:
+            module = event.function
+            mode = self._modes[id(module)]
+            if event.training:
                 mode.n_training, mode.n_other = mode.n_training + 1 if not mode.n_other else 1, 0
                 continue
             mode.n_other += 1

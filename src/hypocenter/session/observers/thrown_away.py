@@ -82,7 +82,10 @@ class ThrownAway:
 
     def _of(self, update: Update) -> _Seen:
         key = id(update.parameters[0]) if update.parameters else 0
-        return self._seen.setdefault(key, _Seen(len(update.microbatches)))
+        seen = self._seen.get(key)
+        if seen is None:
+            seen = self._seen[key] = _Seen(len(update.microbatches))
+        return seen
 
 
 def n_thrown(columns: Sequence[NDArray[Any]], target: NDArray[Any]) -> int | None:

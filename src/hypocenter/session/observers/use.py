@@ -6,7 +6,7 @@ parameters the optimizers hold.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -61,7 +61,7 @@ class Use(Observer[Observed]):
     def __init__(self, context: Observed) -> None:
         super().__init__(context)
         self._is_due = schedule.parse("doubling")
-        self._trained: dict[int, _Trained] = {}  # by id of the first parameter: each optimizer has its own
+        self._trained: defaultdict[int, _Trained] = defaultdict(_Trained)  # by id of its first parameter
         self._outside: dict[int, _Outside | None] = {}  # by id, in no optimizer; None: it was told, or moves
         self._n_backward = 0  # for an update, at most
         self._n_backwards = 0  # of all updates
@@ -78,7 +78,7 @@ class Use(Observer[Observed]):
             self._look_for_left_out(update)
         if not norms:
             return
-        trained = self._trained.setdefault(id(update.parameters[0]), _Trained())
+        trained = self._trained[id(update.parameters[0])]
         self._look_for_twice(trained, update)
         self._follow(trained, norms, update)
 
