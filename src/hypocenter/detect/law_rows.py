@@ -20,7 +20,8 @@ balance writes none but the first.
     site <parameter>, port `not_by_rule`  what the step of the optimizer (`op`) has left is not what its rule makes:
                                           `module`: "value", or the name of its state; the number: what was added to
                                           the weight over what the rule adds, NaN where it is no multiple; `call` as
-                                          above. `source`: a hook of the program around that step, if there is one
+                                          above. `source`: a hook of the program around that step, if there is one;
+                                          `names`: the form of the rule, where its first steps alone tell it
     site `laws`, port `unbalanced`        the same factor for all gradients, where neither the loss scale nor a clip
                                           to a norm makes it; `call` as above
     site <module>, port `unwritten`       the operator `op` at `source` reads memory that `module` gave (`names`: the
