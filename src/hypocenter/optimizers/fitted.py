@@ -1,7 +1,6 @@
 """What class of rule an optimizer follows that has no formula here: fits to its first steps, then the same for all.
 
-A rule of people's own is mostly one of few: new state is a multiple of the old one plus a multiple of the gradient, or
-of its square; the weight moves by multiples of itself, the gradient, a state, a sign, or one of them over the root of
+A rule of people's own is mostly one of few: state moves by multiples of itself and of the gradient, or its square; the weight moves by multiples of itself, the gradient, a state, a sign, or one of them over the root of
 a state. The multiples (learning rate, momentum, betas, decay, corrections of the bias) may change from step to step,
 but within a step they are the same for all parameters of a group. So a form is a list of columns, its multiples are a
 least-squares fit over all parameters together, and what is judged is whether one parameter leaves what the others do.
@@ -166,13 +165,14 @@ def _shared(sides: Sequence[tuple[Array, Array]], some: Sequence[int], done: Arr
 
 
 def _sides(form: Form, target: str, moved: Moved, eps: float) -> tuple[Array, Array]:
-    """Columns [n, number of columns] and what they add up to [n], of the elements that can be judged."""
+    """Columns [n, number of columns] and the change that they add up to [n], of the elements that can be judged."""
     columns, fine = [], np.ones(moved.value.shape, bool)
     for name in form.columns:
         column, is_fine = _column(name, target, moved, eps)
         columns.append(column)
         fine &= is_fine
-    goal = moved.after - moved.value if target == VALUE else moved.new[target]
+    before, after = _around(target, moved)
+    goal = after - before
     return np.stack(columns, axis=1)[fine], goal[fine]
 
 
@@ -203,10 +203,16 @@ def _column(name: str, target: str, moved: Moved, eps: float) -> tuple[Array, Ar
     return moved.new[name], True
 
 
+def _around(target: str, moved: Moved) -> tuple[Array, Array]:
+    """The weight or a state, before and after."""
+    if target == VALUE:
+        return moved.value, moved.after
+    return moved.state.get(target, np.zeros_like(moved.value)), moved.new[target]
+
+
 def _allowed(target: str, moved: Moved) -> float:
     """What rounding may have done to a parameter, as a norm."""
-    before = moved.value if target == VALUE else moved.state.get(target, np.zeros_like(moved.value))
-    after = moved.after if target == VALUE else moved.new[target]
+    before, after = _around(target, moved)
     return ROUNDINGS * moved.eps * float(np.linalg.norm(np.abs(before) + np.abs(after)))
 
 

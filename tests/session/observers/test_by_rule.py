@@ -103,6 +103,13 @@ FORMS: dict[str, Make] = {
     "adamw large eps": _of(ADAMW, lr=1e-5, eps=1e-2, betas=(0.0, 0.5)),
     "adagrad": _of(torch.optim.Adagrad, lr=1e-2, lr_decay=0.1, initial_accumulator_value=0.1),
     "rmsprop": _of(torch.optim.RMSprop, lr=1e-3, centered=True, momentum=0.9, weight_decay=0.1),
+    "adamax": _of(torch.optim.Adamax, lr=1e-2, weight_decay=0.1),
+    "nadam": _of(torch.optim.NAdam, lr=1e-2),
+    "nadam decoupled foreach": _of(
+        torch.optim.NAdam, lr=1e-2, weight_decay=0.1, decoupled_weight_decay=True, foreach=True
+    ),
+    "radam": _of(torch.optim.RAdam, lr=1e-2, weight_decay=0.1),
+    "radam foreach": _of(torch.optim.RAdam, lr=1e-2, betas=(0.9, 0.9), foreach=True),
     "rmsprop foreach": _of(torch.optim.RMSprop, lr=1e-3, foreach=True),
 }
 
@@ -209,9 +216,11 @@ def _fall(step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None
 
 
 LEARNED: dict[str, Make] = {
-    "signed": _of(Signed), "own": _of(Own, lr=1e-2), "nadam": _of(torch.optim.NAdam, lr=1e-2),
-    "adamax": _of(torch.optim.Adamax, lr=1e-2), "radam": _of(torch.optim.RAdam, lr=1e-2, weight_decay=0.1),
-}  # fmt: skip
+    "signed": _of(Signed),
+    "own": _of(Own, lr=1e-2),
+    "adadelta": _of(torch.optim.Adadelta, lr=1.0),
+    "asgd": _of(torch.optim.ASGD, lr=1e-2),
+}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])

@@ -7,13 +7,13 @@ What it means
     steps runs wrong.
 
 How it is decided
-    At steps of `--audit`, for SGD, Adam, AdamW, Adagrad and RMSprop of torch, elements of every parameter are kept
+    At steps of `--audit`, for SGD, Adam, AdamW, NAdam, RAdam, Adamax, Adagrad and RMSprop of torch, elements of every parameter are kept
     before the step, and the rule is done again on them in float64. How far rounding may have moved each result follows
     from the operations of the rule and the format that they are computed in: 16 such errors are a fault. Gradients and
     options that a hook changes inside the step are those that count. A parameter counts when it has obeyed at two
     audited steps before.
 
-    Of an optimizer whose rule is not known (one of the program's own, NAdam, ...) the first audited steps tell what
+    Of an optimizer whose rule is not known (one of the program's own, Lion, Adadelta, ...) the first audited steps tell what
     class of rule it follows: which of the gradient, the weight, the state, their signs and roots are added up, with
     multiples that are the same for all parameters of a group, whatever they are at each step. From then on a parameter
     that leaves what most of its group keep is a note.
@@ -88,7 +88,7 @@ def _title(row: Reading) -> str:
 
 def _why(first: Reading, off: list[Reading]) -> Iterator[str]:
     if first.names:
-        what = "the change of a weight" if first.module == "value" else f"the new {first.module!r}"
+        what = f"the change of {'a weight' if first.module == 'value' else repr(first.module)}"
         yield f"by its first steps {what} is {first.names[0]}, with the same multiples for all parameters of a group"
     else:
         yield f"the step was done again in float64, from the weights, gradients, state and options that {first.op} had"

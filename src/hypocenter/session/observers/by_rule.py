@@ -218,7 +218,7 @@ class ByRule(Observer):
             if n_before >= STAYS:
                 off = [name for name, part in apart.items() if part > FAR]
                 name = next((each for each in off if each != VALUE), VALUE)
-                units = {each: BROKEN + 1.0 for each in off}
+                units = dict.fromkeys(off, BROKEN + 1.0)
                 row = self._row(parameter, _Off(units=units, factor=looks[name].factor[place]), optimizer, n_before)
                 self.rows.append(replace(row, module=name, names=(str(looks[name].form),)))
         return False
