@@ -31,6 +31,10 @@ balance writes none but the first.
     site <parameter>, port `no_gradient`  it had a gradient at each of the first updates, and has had none for so many;
                                           `module`: "frozen" where it does not ask for one any more, "not called"
                                           where its module is not called any more
+    site <parameter>, port `cut_off`      what is computed from it comes to the loss as before, but no gradient comes
+                                          back on one way more than ever before. `names`: the modules in which values
+                                          come without one; the number: how many parameters are like it, `call`:
+                                          audited steps before
     site <parameter>, port `not_stepped`  it has a gradient, no optimizer has held it for so many steps, and it has not
                                           moved; `module`: a parameter of the
                                           same module that one does hold, its own name where one holds another
@@ -65,6 +69,7 @@ from __future__ import annotations
 SITE = "laws"
 USED_TWICE, NOT_USED, THROWN_AWAY = "used_twice", "not_used", "thrown_away"
 BALANCED, CHANGED, UNBALANCED = "balanced", "changed", "unbalanced"
+CUT_OFF = "cut_off"
 NOT_CONSUMED, NO_GRADIENT, NOT_STEPPED = "not_consumed", "no_gradient", "not_stepped"
 MADE, USED = "grad_made", "grad_used"
 UNWRITTEN = "unwritten"

@@ -1,9 +1,10 @@
 """What class of rule an optimizer follows that has no formula here: fits to its first steps, then the same for all.
 
-A rule of people's own is mostly one of few: state moves by multiples of itself and of the gradient, or its square; the weight moves by multiples of itself, the gradient, a state, a sign, or one of them over the root of
-a state. The multiples (learning rate, momentum, betas, decay, corrections of the bias) may change from step to step,
-but within a step they are the same for all parameters of a group. So a form is a list of columns, its multiples are a
-least-squares fit over all parameters together, and what is judged is whether one parameter leaves what the others do.
+A rule of people's own is mostly one of few: state moves by multiples of itself and of the gradient, or its square; the
+weight moves by multiples of itself, the gradient, a state, a sign, or one of them over the root of a state. The
+multiples (learning rate, momentum, betas, decay, corrections of the bias) may change from step to step, but within a
+step they are the same for all parameters of a group. So a form is a list of columns, its multiples are a least-squares
+fit over all parameters together, and what is judged is whether one parameter leaves what the others do.
 
 A form counts once it has fitted SETTLED looks in a row. Where no form does, or it begins to fit fewer than MOST_OF the
 parameters, nothing is said.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -176,7 +178,7 @@ def _sides(form: Form, target: str, moved: Moved, eps: float) -> tuple[Array, Ar
     return np.stack(columns, axis=1)[fine], goal[fine]
 
 
-def _column(name: str, target: str, moved: Moved, eps: float) -> tuple[Array, Array | bool]:
+def _column(name: str, target: str, moved: Moved, eps: float) -> tuple[Array, Any]:
     """Its values, and where they can be relied on."""
     gradient, value = moved.gradient, moved.value
     plain = {"g": gradient, "w": value, "g^2": gradient**2, "|g|": np.abs(gradient), "g*w": gradient * value,

@@ -7,16 +7,16 @@ What it means
     steps runs wrong.
 
 How it is decided
-    At steps of `--audit`, for SGD, Adam, AdamW, NAdam, RAdam, Adamax, Adagrad and RMSprop of torch, elements of every parameter are kept
-    before the step, and the rule is done again on them in float64. How far rounding may have moved each result follows
-    from the operations of the rule and the format that they are computed in: 16 such errors are a fault. Gradients and
-    options that a hook changes inside the step are those that count. A parameter counts when it has obeyed at two
-    audited steps before.
+    At steps of `--audit`, for SGD, Adam, AdamW, NAdam, RAdam, Adamax, Adagrad and RMSprop of torch, elements of every
+    parameter are kept before the step, and the rule is done again on them in float64. How far rounding may have moved
+    each result follows from the operations of the rule and the format that they are computed in: 16 such errors are a
+    fault. Gradients and options that a hook changes inside the step are those that count. A parameter counts when it
+    has obeyed at two audited steps before.
 
-    Of an optimizer whose rule is not known (one of the program's own, Lion, Adadelta, ...) the first audited steps tell what
-    class of rule it follows: which of the gradient, the weight, the state, their signs and roots are added up, with
-    multiples that are the same for all parameters of a group, whatever they are at each step. From then on a parameter
-    that leaves what most of its group keep is a note.
+    Of an optimizer whose rule is not known (one of the program's own, Lion, Adadelta, ...) the first audited steps tell
+    what class of rule it follows: which of the gradient, the weight, the state, their signs and roots are added up,
+    with multiples that are the same for all parameters of a group, whatever they are at each step. From then on a
+    parameter that leaves what most of its group keep is a note.
 
 What to do
     Look at the hooks of the optimizer, at what patches its step, and at what else writes to the weights there.

@@ -5,7 +5,9 @@ What it means
     by another), or one that has a gradient is in no optimizer: it was left out of the list, or its module was built
     anew after the optimizer was made. It stays as it is while everything else learns. Or a forward in training was
     never gone back from: its batch is computed and thrown away. Or something is used twice: two backward passes begin
-    at one loss, or two updates use the same gradients. Or the gradients of some micro-batches are in no update at all.
+    at one loss, or two updates use the same gradients. Or what is computed from a parameter comes to the loss without
+    its gradient (`detach()`, `no_grad()`), where it came with it before: one of two uses of a tied weight, one term of
+    the loss. Or the gradients of some micro-batches are in no update at all.
 
 How it is decided
     A parameter with a gradient that is not zero at each of the first four updates of its optimizer, and none, or
@@ -26,7 +28,8 @@ What to do
 When it is wrong
     A curriculum that stops to train a part on purpose without `requires_grad_(False)`, and goes on to call it. What was
     frozen by `requires_grad_(False)`, what is not called any more, what no optimizer holds without any parameter of
-    the same module that one holds, and what is thrown away (at the end of an epoch, to measure something) is a note.
+    the same module that one holds, what is thrown away (at the end of an epoch, to measure something), and a way to the
+    loss that is cut while others are left is a note.
 """
 
 from __future__ import annotations
@@ -34,9 +37,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hypocenter.detect.engine import rule
-from hypocenter.detect.law_rows import NO_GRADIENT, NOT_CONSUMED, NOT_STEPPED, NOT_USED, THROWN_AWAY, USED_TWICE
+from hypocenter.detect.law_rows import (
+    CUT_OFF,
+    NO_GRADIENT,
+    NOT_CONSUMED,
+    NOT_STEPPED,
+    NOT_USED,
+    THROWN_AWAY,
+    USED_TWICE,
+)
 from hypocenter.detect.window import Window
-from hypocenter.nouns import Finding, Reading, Severity
+from hypocenter.nouns import Finding, Reading, Severity, replace
 
 _THEN = {
     NO_GRADIENT: "it does not learn",
@@ -45,6 +56,7 @@ _THEN = {
     NOT_USED: "nothing is learned",
     USED_TWICE: "what is used twice counts double",
     THROWN_AWAY: "nothing is learned of them",
+    CUT_OFF: "it learns nothing from that part of the loss",
 }
 
 
@@ -78,6 +90,8 @@ def check(window: Window) -> Iterator[Finding]:
             yield _finding(window, [row], "warning", title, window.step, why)
         elif row.port in (USED_TWICE, NOT_USED):
             yield _finding(window, [row], "warning", *_of_use(window.step, row))
+        elif row.port == CUT_OFF:
+            yield _cut_off(window, row)
         elif row.port == THROWN_AWAY:
             n = round(row.summary.sum)
             title = f"the gradients of {n} micro-batches are thrown away before this update"
@@ -85,6 +99,17 @@ def check(window: Window) -> Iterator[Finding]:
                 f"the update is made of the {row.call} after them; neither their losses nor their gradients are larger"
             )
             yield _finding(window, [row], "note", title, window.step, why)
+
+
+def _cut_off(window: Window, row: Reading) -> Finding:
+    title = f"no gradient comes back to {row.site} on one of its ways to the loss"
+    where = ", ".join(name or "the model" for name in row.names)
+    why = [f"in {where} {row.op} is given what comes from it without its gradient, as at none of {row.call} audited "
+           "steps before", "as much of the loss is computed from parameters as at these steps"]  # fmt: skip
+    found = _finding(window, [row], "note", title, window.step, why[0])
+    n_more = round(row.summary.sum) - 1
+    more = (f"the same for {n_more} more parameters",) if n_more else ()
+    return replace(found, why=(*why, *more), confidence="likely")
 
 
 def _of_use(step: int, row: Reading) -> tuple[str, int, str]:
@@ -110,7 +135,7 @@ def _finding(
     if len(rows) > 1:
         others = ", ".join(row.site for row in rows[1:4])
         why.append(f"the same for {len(rows) - 1} more: {others}{' ...' if len(rows) > 4 else ''}")
-    is_parameter = first.port in (NO_GRADIENT, NOT_STEPPED)
+    is_parameter = first.port in (NO_GRADIENT, NOT_STEPPED, CUT_OFF)
     return Finding(
         code="HC233",
         kind="stagnation",
