@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 import hypocenter
-from bench.mutations.mutations import MUTATIONS, NEEDS_MICRO, OF_ALL, SHIFTED, Where
+from bench.mutations.mutations import MUTATIONS, NEEDS_MICRO, OF_ALL, OF_WAYS, SHIFTED, Where
 from bench.mutations.programs import PROGRAMS
 from bench.mutations.ranks import AFTER_UPDATE, OF_NO_PARAMETER
 from hypocenter.diagnose.diagnosis import diagnose
@@ -77,7 +77,7 @@ def draw(n: int, seed: int) -> Iterator[Mutant]:
         if mutation == "gradients exchanged":
             shapes = {n: s for n, s in shapes.items() if sum(s == other for other in shapes.values()) > 1}
         name = rng.choice(
-            [n for n in shapes if mutation != "cut off" or "embed" in n or n.startswith("a.")] or list(shapes)
+            [n for n in shapes if mutation not in OF_WAYS or "embed" in n or n.startswith("a.")] or list(shapes)
         )
         same = [n for n, s in shapes.items() if s == shapes[name] and n != name]
         other = rng.choice(same) if same and mutation == "gradients exchanged" else name
