@@ -24,6 +24,8 @@ balance writes none but the first.
                                           `names`: the form of the rule, where its first steps alone tell it
     site `laws`, port `unbalanced`        the same factor for all gradients, where neither the loss scale nor a clip
                                           to a norm makes it; `call` as above
+    site `laws`, port `not_repeated`      a micro-batch that is done again comes to another loss than in the run: the
+                                          number is how many times as far as may be, `call`: replays before
     site <module>, port `unwritten`       the operator `op` at `source` reads memory that `module` gave (`names`: the
                                           line) and nobody had written: filled with NaN before, it changes the result
     site `laws`, port `not_consumed`      calls of a model in training, in this step, that no backward went through;
@@ -73,6 +75,7 @@ CUT_OFF = "cut_off"
 NOT_CONSUMED, NO_GRADIENT, NOT_STEPPED = "not_consumed", "no_gradient", "not_stepped"
 MADE, USED = "grad_made", "grad_used"
 UNWRITTEN = "unwritten"
+NOT_REPEATED = "not_repeated"
 NOT_BY_RULE = "not_by_rule"
 SKETCH = 16  # numbers
 BETWEEN, GRADIENT, UPDATE = "between", "gradient", "update"  # laws

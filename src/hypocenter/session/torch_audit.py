@@ -23,7 +23,8 @@ from hypocenter.replay.jointly import agree
 from hypocenter.session.observer import Context, Update
 from hypocenter.session.observers import audit
 from hypocenter.session.observers.audit import ELEMENTS, KEPT_AT_MOST, Balance, Entry, tolerance_of
-from hypocenter.session.observers.calibration import must_repeat
+from hypocenter.session.observers.calibration import UnlikeTheRun, must_repeat
+from hypocenter.session.observers.repeats import Repeats
 from hypocenter.session.observers.sampled import sample
 from hypocenter.session.observers.ways import Ways
 from hypocenter.session.unwritten import unwritten_row
@@ -45,7 +46,7 @@ class Audit(audit.Audit[Context]):
         super().__init__(context)
         self._clipped: Sequence[Tensor] = ()  # in this step
         self._is_rough = False  # something that was done again was compiled in the run
-        self._ways = Ways()
+        self._ways, self._repeats = Ways(), Repeats()
         self._looks_at_memory = True  # until some was found to be read unwritten
         self._is_memory_due = schedule.parse("doubling")
 
@@ -159,7 +160,13 @@ class Audit(audit.Audit[Context]):
             if why and self.context.replayer.is_in_fp8(microbatch):
                 raise ReplayImpossible(f"its gradients need not be those of a replay: {why}")
             self._is_rough = self._is_rough or bool(why)
-            must_repeat(microbatch, replayed)
+            try:
+                apart = must_repeat(microbatch, replayed)
+            except UnlikeTheRun as unlike:
+                self._note_repeat(update, unlike.apart)
+                raise
+            if not why and not self._note_repeat(update, apart):
+                raise ReplayImpossible("a replay does not repeat the run as those before did")
             for index, grad in enumerate(replayed.grads):
                 values = None if grad is None else local(grad)
                 if values is None:
@@ -168,6 +175,13 @@ class Audit(audit.Audit[Context]):
                 sums[index] = in_float64(values).clone() if known is None else known.add_(in_float64(values))
                 each(index, values)
         return sums
+
+    def _note_repeat(self, update: Update, apart: float) -> bool:
+        """Whether a replay is as near to the run as those before; if not, a row, once."""
+        is_near = self._repeats.is_as_before(apart)
+        row = None if is_near else self._repeats.row(update.step, apart, self.context.clock.next_order())
+        self.rows += [] if row is None else [row]
+        return is_near
 
     def _followed(self, update: Update, parameters: Sequence[Tensor]) -> Replayed | None:
         """The last micro-batch again, and a row if values come to its loss without a gradient that had one before.
