@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import Any
 
 import torch
@@ -211,14 +212,15 @@ def said_of(case: Case, audit: str = "every=1") -> list[Finding]:
     from bench.mutations import rank_study, study
 
     rank_study.load()
-    with TemporaryDirectory() as folder:
-        out = Path(folder) / "run"
+    folder = Path(mkdtemp())  # a TemporaryDirectory would go with the first child that ends
+    try:
         if case.n_ranks > 1:
-            torch.manual_seed(0)
-            run_ranks(case.n_ranks, out, {"audit": audit}, lambda: _train(case))
+            run_ranks(case.n_ranks, folder / "run", {"audit": audit}, lambda: _train(case))
         else:
-            study.watched(lambda: _train(case), out, audit)
-        return list(study.said(list(diagnose(open_run(out)).findings)))
+            study.watched(lambda: _train(case), folder / "run", audit)
+        return list(study.said(list(diagnose(open_run(folder / "run")).findings)))
+    finally:
+        rmtree(folder)
 
 
 def _train(case: Case) -> None:
