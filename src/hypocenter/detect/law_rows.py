@@ -40,7 +40,8 @@ balance writes none but the first.
     site <parameter>, port `not_stepped`  it has a gradient, no optimizer has held it for so many steps, and it has not
                                           moved; `module`: a parameter of the
                                           same module that one does hold, its own name where one holds another
-                                          tensor of this name, or empty; `call`: how many are like it
+                                          tensor of this name, "nothing" where the optimizer that steps has a
+                                          gradient for none of its own, or empty; `call`: how many are like it
 
 Of jobs of several ranks, phase `grad`, on every rank:
 
@@ -81,4 +82,5 @@ SKETCH = 16  # numbers
 BETWEEN, GRADIENT, UPDATE = "between", "gradient", "update"  # laws
 MISSING, FACTOR, STEP_BEFORE, MICROBATCH, OTHER = "missing", "factor", "the step before", "a micro-batch", "other"
 OPTION = "option"
+NOTHING = "nothing"
 GONE, FROZEN, NOT_CALLED = "gone", "frozen", "not called"

@@ -12,14 +12,15 @@ What it means
 How it is decided
     A parameter with a gradient that is not zero at each of the first four updates of its optimizer, and none, or
     zero, at eight updates in a row, while its module is still called. A parameter with a gradient that no optimizer
-    of the program holds, at updates 1, 2, 4, 8, ... and every 1000th. At steps of `--audit`: a call of a model in
-    training that no backward went through, in a step of fewer micro-batches than the audited steps before, in which
-    there was no such call. Two backward passes of one step from the same loss, or an update with the gradients of the
-    one before and no backward pass between, after three updates without that. At the end: at least eight backward
-    passes since the last update, and four times as many as any update before had. At steps of `--audit` with more
-    micro-batches than usual, of one rank: those that the gradient which is used is not made of, although their losses
-    and gradients are no larger than what was used at the updates before. Who leaves out an update on purpose, because
-    its loss or gradient is too large or not finite, is not spoken of.
+    of the program holds, at updates 1, 2, 4, 8, ... and every 1000th, or while an optimizer steps that never had one.
+    At steps of `--audit`: a call of a model in training that no backward went through, in a step of fewer micro-batches
+    than the audited steps before, in which there was no such call. Two backward passes of one step from the
+    same loss, or an update with the gradients of the one before and no backward pass between, after three updates
+    without that. At the end: at least eight backward passes since the last update, and four times as many as any
+    update before had. At steps of `--audit` with more micro-batches than usual, of one rank: those that the gradient
+    which is used is not made of, although their losses and gradients are no larger than what was used at the updates
+    before. Who leaves out an update on purpose, because its loss or gradient is too large or not finite, is not
+    spoken of.
 
 What to do
     Give the parameter to the optimizer, or tell the program that it is not trained: `requires_grad_(False)`. Make the
@@ -43,6 +44,7 @@ from hypocenter.detect.law_rows import (
     NOT_CONSUMED,
     NOT_STEPPED,
     NOT_USED,
+    NOTHING,
     THROWN_AWAY,
     USED_TWICE,
 )
@@ -77,7 +79,9 @@ def check(window: Window) -> Iterator[Finding]:
         ordered = [first, *(row for row in left_out if row is not first)]
         since_step = window.step - round(first.summary.sum)
         beside = f"{first.site} gets a gradient, and no optimizer holds it"
-        if first.module == first.site:
+        if first.module == NOTHING:
+            beside = "the optimizer that steps has a gradient for none of its own: it holds what the model does not use"
+        elif first.module == first.site:
             beside = f"the optimizer holds another tensor, which the model had under the name {first.site} before"
         elif first.module:
             beside = f"{first.module} is in an optimizer, {first.site} is in none"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hypocenter import schedule
-from hypocenter.detect.law_rows import FROZEN, NO_GRADIENT, NOT_CALLED, NOT_STEPPED, NOT_USED, SITE, USED_TWICE
+from hypocenter.detect.law_rows import FROZEN, NO_GRADIENT, NOT_CALLED, NOT_STEPPED, NOT_USED, NOTHING, SITE, USED_TWICE
 from hypocenter.nouns import replace
 from hypocenter.session.events import Observed, Observer, Update
 from hypocenter.session.observers.optimizer_rows import number_row
@@ -29,6 +29,7 @@ class _Trained:
     """Of one optimizer."""
 
     n_updates: int = 0
+    n_empty: int = 0  # without a gradient for any of its parameters
     names: set[str] = field(default_factory=set)  # had a gradient at every update so far
     missing: dict[str, int] = field(default_factory=dict)  # of these: updates in a row without one
     last: dict[str, float] = field(default_factory=dict)  # norms at the last update
@@ -61,6 +62,8 @@ class Use(Observer[Observed]):
     def before_update(self, update: Update) -> None:
         """Gradients are final."""
         norms = update.check.grad_norms
+        if not norms and update.parameters and update.microbatches:
+            self._look_for_nothing(update)
         if not norms or not update.parameters or not update.check.is_finite:
             return
         trained = self._trained.setdefault(id(update.parameters[0]), _Trained())
@@ -144,7 +147,14 @@ class Use(Observer[Observed]):
             for stop in trained.listening.values():
                 stop()
 
-    def _look_for_left_out(self, update: Update) -> None:
+    def _look_for_nothing(self, update: Update) -> None:
+        """An optimizer none of whose parameters has ever had a gradient may hold what the model does not use."""
+        trained = self._trained.setdefault(id(update.parameters[0]), _Trained())
+        trained.n_empty += 1
+        if not trained.n_updates and trained.n_empty >= FIRST:
+            self._look_for_left_out(update, is_empty=True)
+
+    def _look_for_left_out(self, update: Update, *, is_empty: bool = False) -> None:
         framework = self.context.framework
         if framework.optimizer(update.optimizer) is None:
             return
@@ -156,7 +166,8 @@ class Use(Observer[Observed]):
         held = {id(p): p for each in self.context.optimizers() for group in each.param_groups for p in group["params"]}
         inside = [name for name, p in named if id(p) in held]
         outside = [(name, p) for name, p in named if id(p) not in held and " " not in name]  # in it: of no module
-        if not outside or len(inside) < len(outside) or framework.has_copies(list(held.values())):
+        is_small = len(inside) < len(outside) and not (is_empty and not inside)
+        if not outside or is_small or framework.has_copies(list(held.values())):
             return  # the optimizer holds copies of its own, or trains a small part on purpose
         names_held = {self.context.label(p) for p in held.values()}
         siblings = {name.rpartition(".")[0]: name for name in inside if "." in name}
@@ -164,6 +175,7 @@ class Use(Observer[Observed]):
             step = self._since(parameter, update.step)
             if step is not None:
                 beside = name if name in names_held else siblings.get(name.rpartition(".")[0], "")
+                beside = NOTHING if is_empty else beside
                 order = self.context.clock.next_order()
                 self.rows.append(
                     number_row(
