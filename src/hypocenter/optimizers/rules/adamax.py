@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from hypocenter.optimizers.moments import AdamOptions, corrections
 from hypocenter.optimizers.rule import State, largest, optimizer
-from hypocenter.optimizers.rules.adam import AdamOptions, corrections
 
 
 @optimizer("adamax", classes=("Adamax",), options=AdamOptions, states={"exp_avg": (), "exp_inf": ()})

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from hypocenter.optimizers.moments import AdamOptions, corrections, moments
 from hypocenter.optimizers.options import option
 from hypocenter.optimizers.rule import State, optimizer
-from hypocenter.optimizers.rules.adam import Adam, AdamOptions, corrections
 
 _NOTHING = 1e-30  # a product of momenta that is as good as 0
 
@@ -34,7 +34,7 @@ class Nadam:
     def remember(gradient: Any, state: State, options: NadamOptions) -> dict[str, Any]:
         """As Adam, and the product of all momenta."""
         return {
-            **Adam.remember(gradient, state, options),
+            **moments(gradient, state, options),
             "mu_product": _product(options, state.get("step", 0) + 1),
         }
 

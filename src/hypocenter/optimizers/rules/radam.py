@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from hypocenter.optimizers.moments import AdamOptions, corrections, moments
 from hypocenter.optimizers.rule import State, optimizer
-from hypocenter.optimizers.rules.adam import Adam, AdamOptions, corrections
 
 _LEAST = 5  # length of the mean of squares from which on its variance is known
 
@@ -17,7 +17,7 @@ class Radam:
     @staticmethod
     def remember(gradient: Any, state: State, options: AdamOptions) -> dict[str, Any]:
         """As Adam."""
-        return Adam.remember(gradient, state, options)
+        return moments(gradient, state, options)
 
     @staticmethod
     def direction(gradient: Any, state: State, options: AdamOptions) -> Any:
