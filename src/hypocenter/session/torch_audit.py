@@ -324,8 +324,9 @@ def _entries(pairs: Sequence[tuple[Tensor | None, Tensor | None]], least: float)
     for index, (used, made) in enumerate(pairs):
         if made is None or (used is not None and used.shape != made.shape):
             continue
-        given = torch.zeros_like(made) if used is None else in_float64(used)
-        numbers.append(torch.stack([(given * given).sum(), (made * made).sum(), (given * made).sum()]))
+        made = made.reshape(-1)
+        given = torch.zeros_like(made) if used is None else in_float64(used).reshape(-1)
+        numbers.append(torch.stack([torch.dot(given, given), torch.dot(made, made), torch.dot(given, made)]))
         tolerance = tolerance_of("" if used is None else str(used.dtype).removeprefix("torch."))
         where.append((index, max(tolerance, least)))
     found = _to_host(numbers)
