@@ -1,4 +1,7 @@
-"""Run the study: `python -m bench.mutations [--n N] [--seed S] [--audit SCHEDULE] [--healthy] [--only PROGRAM ...]`."""
+"""Run the study: `python -m bench.mutations [--n N] [--seed S] [--audit SCHEDULE] [--only PROGRAM ...]`.
+
+`--healthy` trains the programs without an error: `--seeds` times each, `--steps` steps.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +30,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--audit", default="every=1")
     parser.add_argument("--healthy", action="store_true", help="the programs without an error")
+    parser.add_argument("--steps", type=int, default=study.N_STEPS, help="of a healthy program")
+    parser.add_argument("--seeds", type=int, default=1, help="of each healthy program")
     parser.add_argument("--only", nargs="+", default=[*RANK_PROGRAMS, *PROGRAMS], metavar="PROGRAM")
     options = parser.parse_args()
     rank_study.load()
     if options.healthy:
-        return _healthy(options.only, options.seed, options.audit)
+        return _healthy(options)
     n_programs = sum(len(list(programs)) for _, programs in PARTS.values())
     for title, (part, programs) in PARTS.items():
         n = round(options.n * len(list(programs)) / n_programs)
@@ -78,13 +83,16 @@ def _print_table(title: str, outcomes: list[Outcome], key: Callable[[Mutant], st
         print(f"| {name} | {len(some)} | " + " | ".join(map(str, counts)) + " |", flush=True)
 
 
-def _healthy(only: Iterable[str], seed: int, audit: str) -> int:
-    n_bad = 0
+def _healthy(options: argparse.Namespace) -> int:
+    n_bad = n_steps = 0
     for part, programs in PARTS.values():
-        for program in (each for each in programs if each in only):
-            found = part.found(program, seed, None, audit)
-            n_bad += any(f.severity in ("warning", "error") for f in found)
-            print(program, [(f.code, f.severity, f.step, f.title) for f in found], flush=True)
+        for program in (each for each in programs if each in options.only):
+            for seed in range(options.seed, options.seed + options.seeds):
+                found = part.found(program, seed, None, options.audit, options.steps)
+                n_steps += options.steps
+                n_bad += any(f.severity in ("warning", "error") for f in found)
+                print(program, seed, [(f.code, f.severity, f.step, f.title) for f in found], flush=True)
+    print(f"{n_steps} steps; runs with a warning or an error: {n_bad}")
     return int(n_bad > 0)
 
 

@@ -32,6 +32,7 @@ Plant = Callable[[Program, Where], None]
 MUTATIONS: dict[str, Plant] = {}
 OF_ALL: set[str] = set()  # that are not about one parameter
 NEEDS_MICRO: set[str] = set()  # that need several micro-batches
+OF_WAYS = ("cut off", "branch cut off")  # that are about what comes first
 SHIFTED: set[str] = set()  # whose first wrong step is the one after
 
 
@@ -343,6 +344,13 @@ def cut_off(program: Program, where: Where) -> None:
     """`detach` in the model."""
     model: Any = program.model
     program.stages.after_update = _on(where, lambda: setattr(model, "cut", lambda hidden: hidden.detach()))
+
+
+@mutation()
+def branch_cut_off(program: Program, where: Where) -> None:
+    """`detach` in the model, on one of two ways to the loss."""
+    model: Any = program.model
+    program.stages.after_update = _on(where, lambda: setattr(model, "branch", lambda hidden: hidden.detach()))
 
 
 @mutation()

@@ -45,10 +45,11 @@ class Net(nn.Module):
         self.up, self.down = nn.Linear(WIDTH, 24), nn.Linear(24, WIDTH)
         self.drop, self.head = nn.Dropout(0.1), nn.Linear(WIDTH, N_TOKENS)
         self.cut: Callable[[Tensor], Tensor] = lambda hidden: hidden
+        self.branch: Callable[[Tensor], Tensor] = lambda hidden: hidden
 
     def forward(self, tokens: Tensor) -> Tensor:
         hidden = self.cut(self.norm(self.embed(tokens)))
-        return self.head(hidden + self.drop(self.down(functional.gelu(self.up(hidden)))))
+        return self.head(hidden + self.drop(self.down(functional.gelu(self.up(self.branch(hidden))))))
 
 
 class Experts(nn.Module):
@@ -62,12 +63,14 @@ class Experts(nn.Module):
         )
         self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, N_TOKENS)
         self.cut: Callable[[Tensor], Tensor] = lambda hidden: hidden
+        self.branch: Callable[[Tensor], Tensor] = lambda hidden: hidden
 
     def forward(self, tokens: Tensor) -> Tensor:
         hidden = self.cut(self.embed(tokens))
         share = self.router(hidden).softmax(-1)
         first = (share.argmax(-1) == 0).unsqueeze(-1)
-        both = [share[:, i : i + 1] * expert(hidden) for i, expert in enumerate(self.experts)]
+        inner = self.branch(hidden)
+        both = [share[:, i : i + 1] * expert(inner) for i, expert in enumerate(self.experts)]
         self.balance = share.mean(0).square().sum()
         return self.head(self.norm(hidden + torch.where(first, both[0], both[1])))
 
@@ -81,10 +84,11 @@ class Adapted(nn.Module):
         self.a, self.b = nn.Linear(WIDTH, 4, bias=False), nn.Linear(4, WIDTH, bias=False)
         self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, N_TOKENS)
         self.cut: Callable[[Tensor], Tensor] = lambda hidden: hidden
+        self.branch: Callable[[Tensor], Tensor] = lambda hidden: hidden
 
     def forward(self, tokens: Tensor) -> Tensor:
         hidden = self.base.norm(self.base.embed(tokens))
-        return self.head(self.norm(self.cut(hidden + self.b(self.a(hidden)))))
+        return self.head(self.norm(self.cut(hidden + self.b(self.branch(self.a(hidden))))))
 
 
 class HandMade(torch.optim.Optimizer):

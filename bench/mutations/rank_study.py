@@ -48,14 +48,14 @@ def draw(n: int, seed: int) -> Iterator[Mutant]:
         yield Mutant(program=program, mutation=error, where=where, seed=rng.randrange(1 << 30))
 
 
-def train(program: str, seed: int, mutant: Mutant | None) -> None:
+def train(program: str, seed: int, mutant: Mutant | None, n_steps: int = N_STEPS) -> None:
     """On one rank."""
     torch.manual_seed(seed)
     made = RANK_PROGRAMS[program]()
     if mutant is not None:
         plant = MUTATIONS.get(mutant.mutation) or RANK_MUTATIONS[mutant.mutation][0]
         plant(made, mutant.where)
-    made.train(N_STEPS)
+    made.train(n_steps)
 
 
 def load() -> None:
@@ -65,11 +65,11 @@ def load() -> None:
     torch.set_num_threads(1)
 
 
-def found(program: str, seed: int, mutant: Mutant | None, audit: str) -> list[Finding]:
+def found(program: str, seed: int, mutant: Mutant | None, audit: str, n_steps: int = N_STEPS) -> list[Finding]:
     """What is said."""
     folder = Path(mkdtemp())  # a TemporaryDirectory would go with the first child that ends
     try:
-        run_ranks(SIZE, folder / "run", {"audit": audit}, lambda: train(program, seed, mutant))
+        run_ranks(SIZE, folder / "run", {"audit": audit}, lambda: train(program, seed, mutant, n_steps))
         return list(diagnose(open_run(folder / "run")).findings)
     finally:
         rmtree(folder)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 import hypocenter
-from bench.mutations.mutations import MUTATIONS, NEEDS_MICRO, OF_ALL, SHIFTED, Where
+from bench.mutations.mutations import MUTATIONS, NEEDS_MICRO, OF_ALL, OF_WAYS, SHIFTED, Where
 from bench.mutations.programs import PROGRAMS
 from bench.mutations.ranks import AFTER_UPDATE, OF_NO_PARAMETER
 from hypocenter.diagnose.diagnosis import diagnose
@@ -77,7 +77,7 @@ def draw(n: int, seed: int) -> Iterator[Mutant]:
         if mutation == "gradients exchanged":
             shapes = {n: s for n, s in shapes.items() if sum(s == other for other in shapes.values()) > 1}
         name = rng.choice(
-            [n for n in shapes if mutation != "cut off" or "embed" in n or n.startswith("a.")] or list(shapes)
+            [n for n in shapes if mutation not in OF_WAYS or "embed" in n or n.startswith("a.")] or list(shapes)
         )
         same = [n for n, s in shapes.items() if s == shapes[name] and n != name]
         other = rng.choice(same) if same and mutation == "gradients exchanged" else name
@@ -87,22 +87,32 @@ def draw(n: int, seed: int) -> Iterator[Mutant]:
         yield Mutant(program=program, mutation=mutation, where=where, seed=rng.randrange(1 << 30))
 
 
-def train(program: str, seed: int, out: Path, mutant: Mutant | None, audit: str) -> list[Finding]:
+def train(
+    program: str, seed: int, out: Path, mutant: Mutant | None, audit: str, n_steps: int = N_STEPS
+) -> list[Finding]:
     """Train a program, healthy where there is no mutant; what is said."""
     torch.manual_seed(seed)
     made = PROGRAMS[program]()
     if mutant is not None:
         MUTATIONS[mutant.mutation](made, mutant.where)
-    with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
-        with hypocenter.watch(out=str(out), audit=audit, force=True):
-            made.train(N_STEPS)
-        return list(diagnose(open_run(out)).findings)
+    watched(lambda: made.train(n_steps), out, audit)
+    return list(diagnose(open_run(out)).findings)
 
 
-def found(program: str, seed: int, mutant: Mutant | None, audit: str) -> list[Finding]:
+def watched(run: Callable[[], None], out: Path, audit: str) -> None:
+    """Run in this process under Hypocenter, without a word on the screen."""
+    with (
+        contextlib.redirect_stderr(io.StringIO()),
+        contextlib.redirect_stdout(io.StringIO()),
+        hypocenter.watch(out=str(out), audit=audit, force=True),
+    ):
+        run()
+
+
+def found(program: str, seed: int, mutant: Mutant | None, audit: str, n_steps: int = N_STEPS) -> list[Finding]:
     """What is said of it."""
     with TemporaryDirectory() as folder:
-        return train(program, seed, Path(folder) / "run", mutant, audit)
+        return train(program, seed, Path(folder) / "run", mutant, audit, n_steps)
 
 
 def said(findings: Sequence[Finding]) -> tuple[Finding, ...]:

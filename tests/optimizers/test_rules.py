@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,9 @@ RATES = st.sampled_from((1e-5, 1e-3, 0.0123, 0.5))
 FACTORS = st.sampled_from((0.0, 0.5, 0.9, 0.999))
 COMMON = {"lr": RATES, "weight_decay": st.sampled_from((0.0, 1e-3, 0.3)), "maximize": st.booleans()}
 EPS = {"eps": st.sampled_from((1e-8, 1e-3))}
-ADAM = {"betas": st.tuples(FACTORS, st.sampled_from((0.9, 0.99, 0.999))), "amsgrad": st.booleans()}
+BETAS = st.tuples(FACTORS, st.sampled_from((0.5, 0.9, 0.99, 0.999)))
+ADAM = {"betas": BETAS, "amsgrad": st.booleans()}
+DECOUPLED = {"decoupled_weight_decay": st.booleans()}
 OPTIONS: dict[type[torch.optim.Optimizer], Any] = {
     torch.optim.SGD: st.one_of(
         st.fixed_dictionaries(COMMON | {"momentum": FACTORS, "dampening": FACTORS}),
@@ -26,6 +29,11 @@ OPTIONS: dict[type[torch.optim.Optimizer], Any] = {
     ),
     torch.optim.Adam: st.fixed_dictionaries(COMMON | EPS | ADAM),
     torch.optim.AdamW: st.fixed_dictionaries(COMMON | EPS | ADAM),
+    torch.optim.Adamax: st.fixed_dictionaries(COMMON | EPS | {"betas": BETAS}),
+    torch.optim.NAdam: st.fixed_dictionaries(
+        COMMON | EPS | {"betas": BETAS, "momentum_decay": st.sampled_from((4e-3, 0.5))} | DECOUPLED
+    ),
+    torch.optim.RAdam: st.fixed_dictionaries(COMMON | EPS | {"betas": BETAS} | DECOUPLED),
     torch.optim.Adagrad: st.fixed_dictionaries(
         COMMON | EPS | {"lr_decay": FACTORS, "initial_accumulator_value": FACTORS}
     ),
@@ -42,7 +50,15 @@ def numpy_state(optimizer: torch.optim.Optimizer, weight: torch.Tensor) -> dict[
     return {key: value.item() if value.ndim == 0 else value.numpy().copy() for key, value in held.items()}
 
 
-@settings(max_examples=300, deadline=None)
+@pytest.fixture(scope="module", autouse=True)
+def _scalars_in_float64() -> Generator[None, None, None]:
+    """NAdam keeps a product in the default format."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@settings(max_examples=400, deadline=None)
 @given(case=CASES, seed=st.integers(0, 10**6), size=st.sampled_from((1e-4, 1.0, 1e3)))
 def test_a_step_is_the_one_that_torch_makes(case: Any, seed: int, size: float) -> None:
     kind, given_options = case
@@ -90,7 +106,8 @@ def test_the_same_formula_serves_arrays_tensors_and_numbers_that_know_their_erro
     [
         (["MyAdamW", "torch.optim.adamw.AdamW", "Adam"], {}, "adam"),
         (["mindspore.nn.AdamWeightDecay", "Optimizer"], {"betas": (0.9, 0.99)}, "adam"),
-        (["RAdam", "Adam"], {"betas": (0.9, 0.99)}, None),
+        (["RAdam", "Adam"], {"betas": (0.9, 0.99)}, "radam"),
+        (["SparseAdam", "Adam"], {"betas": (0.9, 0.99)}, None),
         (["Momentum"], {}, "sgd"),
         (["Mine"], {}, None),
     ],

@@ -22,9 +22,12 @@ balance writes none but the first.
     site <parameter>, port `not_by_rule`  what the step of the optimizer (`op`) has left is not what its rule makes:
                                           `module`: "value", or the name of its state; the number: what was added to
                                           the weight over what the rule adds, NaN where it is no multiple; `call` as
-                                          above. `source`: a hook of the program around that step, if there is one
+                                          above. `source`: a hook of the program around that step, if there is one;
+                                          `names`: the form of the rule, where its first steps alone tell it
     site `laws`, port `unbalanced`        the same factor for all gradients, where neither the loss scale nor a clip
                                           to a norm makes it; `call` as above
+    site `laws`, port `not_repeated`      a micro-batch that is done again comes to another loss than in the run: the
+                                          number is how many times as far as may be, `call`: replays before
     site <module>, port `unwritten`       the operator `op` at `source` reads memory that `module` gave (`names`: the
                                           line) and nobody had written: filled with NaN before, it changes the result
     site `laws`, port `not_consumed`      calls of a model in training, in this step, that no backward went through;
@@ -32,11 +35,16 @@ balance writes none but the first.
     site <parameter>, port `no_gradient`  it had a gradient at each of the first updates, and has had none for so many;
                                           `module`: "frozen" where it does not ask for one any more, "not called"
                                           where its module is not called any more
+    site <parameter>, port `cut_off`      what is computed from it comes to the loss as before, but no gradient comes
+                                          back on one way more than ever before. `names`: the modules in which values
+                                          come without one; the number: how many parameters are like it, `call`:
+                                          audited steps before
     site <parameter>, port `not_stepped`  it has a gradient, no optimizer has held it for so many steps, and it has not
                                           moved; `module`: a parameter of the same module that one does hold, its own
                                           name where one holds another tensor of this name, "another tensor" where one
-                                          holds one of its shape that has no gradient and is in no model, or empty;
-                                          `call`: how many are like it
+                                          holds one of its shape that has no gradient and is in no model, "nothing" where the
+                                          optimizer that steps has a gradient for none of its own, or empty; `call`: how
+                                          many are like it
     site <module>, port `in_evaluation`   it has made the losses of so many updates in a row in the mode of evaluation;
                                           `module`: "returned" where it was in that of training before; `call`: how
                                           many modules in it do something else then
@@ -80,9 +88,11 @@ from __future__ import annotations
 SITE = "laws"
 USED_TWICE, NOT_USED, THROWN_AWAY = "used_twice", "not_used", "thrown_away"
 BALANCED, CHANGED, UNBALANCED = "balanced", "changed", "unbalanced"
+CUT_OFF = "cut_off"
 NOT_CONSUMED, NO_GRADIENT, NOT_STEPPED = "not_consumed", "no_gradient", "not_stepped"
 MADE, USED = "grad_made", "grad_used"
 UNWRITTEN = "unwritten"
+NOT_REPEATED = "not_repeated"
 NOT_BY_RULE = "not_by_rule"
 SKETCH = 16  # numbers
 BETWEEN, GRADIENT, UPDATE = "between", "gradient", "update"  # laws
@@ -92,4 +102,5 @@ INEXACT, WRAPPED = "inexact", "wrapped"
 CLIPPED_IN_VAIN, CLIPPED_IN_PART = "clipped_in_vain", "clipped_in_part"
 IN_EVALUATION, RETURNED = "in_evaluation", "returned"
 STRANGER = "another tensor"
+NOTHING = "nothing"
 GONE, FROZEN, NOT_CALLED = "gone", "frozen", "not called"

@@ -59,7 +59,8 @@ class Rounded:
     def __truediv__(self, other: Any) -> Rounded:
         value, unit, form = _parts(other, self)
         ratio = self.exact / value  # 0 / 0 is what rules make of an element that never had a gradient, where eps is 0
-        return _made(ratio, self.unit / np.abs(value) + np.abs(ratio) * _stretched(unit, np.abs(value)), form)
+        stretched = np.where(ratio == 0, 0.0, np.abs(ratio) * _stretched(unit, np.abs(value)))  # 0 stays 0
+        return _made(ratio, self.unit / np.abs(value) + stretched, form)
 
     def __rtruediv__(self, other: float) -> Rounded:
         return Rounded(np.full_like(self.exact, other), np.zeros_like(self.exact), self.form) / self

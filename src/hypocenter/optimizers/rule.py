@@ -34,9 +34,6 @@ State = Mapping[str, Any]
 
 _WITHOUT_RULE = frozenset(
     {
-        "NAdam",
-        "RAdam",
-        "Adamax",
         "SparseAdam",
         "Adafactor",
         "LAMB",

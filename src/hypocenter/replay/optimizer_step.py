@@ -10,7 +10,8 @@ import torch
 
 from hypocenter.diagnose.evidence import Evidence, Rerun
 from hypocenter.nouns import Remedy
-from hypocenter.optimizers.rules.adam import Adam, AdamOptions
+from hypocenter.optimizers.moments import AdamOptions
+from hypocenter.optimizers.rules.adam import Adam
 from hypocenter.replay.adjudicate import chips, tensor_facts
 from hypocenter.summary.reducers.torch_float64 import in_float64
 

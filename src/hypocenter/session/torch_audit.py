@@ -22,11 +22,14 @@ from hypocenter.replay.jointly import agree
 from hypocenter.session.observer import Context, Update
 from hypocenter.session.observers import audit
 from hypocenter.session.observers.audit import ELEMENTS, KEPT_AT_MOST, Balance, Entry, tolerance_of
-from hypocenter.session.observers.calibration import must_repeat
+from hypocenter.session.observers.calibration import UnlikeTheRun, must_repeat
+from hypocenter.session.observers.repeats import Repeats
 from hypocenter.session.observers.sampled import sample
+from hypocenter.session.observers.ways import Ways
 from hypocenter.session.unwritten import unwritten_row
 from hypocenter.session.without_hooks import without_hooks
 from hypocenter.summary.reducers.torch_float64 import in_float64
+from hypocenter.tap.flow import Flow, paths
 from hypocenter.tap.free_memory import why_no_room
 from hypocenter.tap.gradients import local, norms, to_host
 from hypocenter.tap.op_context import OpContext
@@ -43,6 +46,7 @@ class Audit(audit.Audit[Context]):
         super().__init__(context)
         self._clipped: Sequence[Tensor] = ()  # in this step
         self._is_rough = False  # something that was done again was compiled in the run
+        self._ways, self._repeats = Ways(), Repeats()
         self._looks_at_memory = True  # until some was found to be read unwritten
         self._is_memory_due = schedule.parse("doubling")
 
@@ -84,7 +88,7 @@ class Audit(audit.Audit[Context]):
                 samples[index].append(part.clone())
 
         self._is_rough = False
-        sums = self._replayed(update, named, keep)
+        sums = self._replayed(update, named, keep, follows=self._ways.are_followed)
         given = {id(p): local(grad) for p, grad in update.gradients}
         used = [given.get(id(p)) for p in named]
         entries = _entries(list(zip(used, sums, strict=True)), ROUGH if self._is_rough else 0.0)
@@ -128,12 +132,18 @@ class Audit(audit.Audit[Context]):
         return [self.context.names.module_name(module) or type(module).__name__ for module in modules]
 
     def _replayed(
-        self, update: Update, parameters: Sequence[Tensor], each: Callable[[int, Tensor], None]
+        self,
+        update: Update,
+        parameters: Sequence[Tensor],
+        each: Callable[[int, Tensor], None],
+        *,
+        follows: bool = False,
     ) -> list[Tensor | None]:
         """What the micro-batches give for each of these parameters, added up in float64; None of what gets nothing.
 
         Args:
             each: told of the gradient of one micro-batch: number of the parameter, values.
+            follows: whether the ways of gradients through the last one are looked at.
         """
         if any(microbatch.is_taken for microbatch in update.microbatches):
             raise ReplayImpossible("the program puts gradients into .grad itself, as it likes")
@@ -141,13 +151,22 @@ class Audit(audit.Audit[Context]):
             raise ReplayImpossible(why)
         sums: list[Tensor | None] = [None] * len(parameters)
         for microbatch in update.microbatches:
+            is_followed = follows and microbatch is update.microbatches[-1]
             with torch.enable_grad(), without_hooks(parameters):
-                replayed = self._run(microbatch, parameters)
+                replayed = (self._followed(update, parameters) if is_followed else None) or self._run(
+                    microbatch, parameters
+                )
             why = self.context.replayer.unlike_the_run(microbatch)
             if why and self.context.replayer.is_in_fp8(microbatch):
                 raise ReplayImpossible(f"its gradients need not be those of a replay: {why}")
             self._is_rough = self._is_rough or bool(why)
-            must_repeat(microbatch, replayed)
+            try:
+                apart = must_repeat(microbatch, replayed)
+            except UnlikeTheRun as unlike:
+                self._note_repeat(update, unlike.apart)
+                raise
+            if not why and not self._note_repeat(update, apart):
+                raise ReplayImpossible("a replay does not repeat the run as those before did")
             for index, grad in enumerate(replayed.grads):
                 values = None if grad is None else local(grad)
                 if values is None:
@@ -156,6 +175,35 @@ class Audit(audit.Audit[Context]):
                 sums[index] = in_float64(values).clone() if known is None else known.add_(in_float64(values))
                 each(index, values)
         return sums
+
+    def _note_repeat(self, update: Update, apart: float) -> bool:
+        """Whether a replay is as near to the run as those before; if not, a row, once."""
+        is_near = self._repeats.is_as_before(apart)
+        row = None if is_near else self._repeats.row(update.step, apart, self.context.clock.next_order())
+        self.rows += [] if row is None else [row]
+        return is_near
+
+    def _followed(self, update: Update, parameters: Sequence[Tensor]) -> Replayed | None:
+        """The last micro-batch again, and a row if values come to its loss without a gradient that had one before.
+
+        None where it cannot be done so, or comes to something else then: it never is again.
+        """
+        microbatch, context = update.microbatches[-1], OpContext(self.context.names.module_name)
+        try:
+            mode = Flow(parameters, lambda: context.site)
+            replayed = self.context.replayer.run(
+                microbatch, parameters, must_leave_no_trace=True, mode=mode, context=context
+            )
+            must_repeat(microbatch, replayed)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # the user's own code runs here, under a mode that it may not like
+            self._ways.are_followed = False
+            return None
+        row = self._ways.row(update, paths(replayed.values), [self.context.label(p) for p in parameters])
+        if row is not None:
+            self.rows.append(replace(row, order=self.context.clock.next_order()))
+        return replayed
 
     def _run(self, microbatch: Microbatch, parameters: Sequence[Tensor], **around: Any) -> Replayed:
         try:
@@ -263,8 +311,9 @@ def _entries(pairs: Sequence[tuple[Tensor | None, Tensor | None]], least: float)
     for index, (used, made) in enumerate(pairs):
         if made is None or (used is not None and used.shape != made.shape):
             continue
-        given = torch.zeros_like(made) if used is None else in_float64(used)
-        numbers.append(torch.stack([(given * given).sum(), (made * made).sum(), (given * made).sum()]))
+        made = made.reshape(-1)
+        given = torch.zeros_like(made) if used is None else in_float64(used).reshape(-1)
+        numbers.append(torch.stack([torch.dot(given, given), torch.dot(made, made), torch.dot(given, made)]))
         tolerance = tolerance_of("" if used is None else str(used.dtype).removeprefix("torch."))
         where.append((index, max(tolerance, least)))
     found = _to_host(numbers)

@@ -234,9 +234,9 @@ def other(update: ParameterUpdate, **changes: Any) -> ParameterUpdate:
     ("changes", "verdict", "why"),
     [
         (
-            {"bases": ("torch.optim.radam.RAdam",), "kind": "RAdam"},
+            {"bases": ("torch.optim.adafactor.Adafactor",), "kind": "Adafactor"},
             "cannot-tell",
-            "the rule of RAdam is not known here",
+            "the rule of Adafactor is not known here",
         ),
         ({"is_skipped": True}, "skipped", "the loss scaler refused this step"),
         ({"state": {}, "state_after": {}}, "cannot-tell", "AdamW keeps its state where it is not recorded"),

@@ -103,6 +103,13 @@ FORMS: dict[str, Make] = {
     "adamw large eps": _of(ADAMW, lr=1e-5, eps=1e-2, betas=(0.0, 0.5)),
     "adagrad": _of(torch.optim.Adagrad, lr=1e-2, lr_decay=0.1, initial_accumulator_value=0.1),
     "rmsprop": _of(torch.optim.RMSprop, lr=1e-3, centered=True, momentum=0.9, weight_decay=0.1),
+    "adamax": _of(torch.optim.Adamax, lr=1e-2, weight_decay=0.1),
+    "nadam": _of(torch.optim.NAdam, lr=1e-2),
+    "nadam decoupled foreach": _of(
+        torch.optim.NAdam, lr=1e-2, weight_decay=0.1, decoupled_weight_decay=True, foreach=True
+    ),
+    "radam": _of(torch.optim.RAdam, lr=1e-2, weight_decay=0.1),
+    "radam foreach": _of(torch.optim.RAdam, lr=1e-2, betas=(0.9, 0.9), foreach=True),
     "rmsprop foreach": _of(torch.optim.RMSprop, lr=1e-3, foreach=True),
 }
 
@@ -181,14 +188,96 @@ class Own(torch.optim.AdamW):
                 p.mul_(1.0 if self.param_groups[0]["params"][0].sum() > 1e9 else 0.99)
 
 
-@pytest.mark.parametrize("make", [
-    _of(torch.optim.LBFGS, lr=0.1), _of(torch.optim.NAdam), _of(torch.optim.Rprop), _of(Own, lr=1e-2),
-], ids=["LBFGS", "NAdam", "Rprop", "own"])  # fmt: skip
-def test_rules_that_are_not_known(tmp_path: Path, make: Make) -> None:
-    found = train(tmp_path / "run", make, is_closure=True, n_steps=8)
+@pytest.mark.parametrize("make", [_of(torch.optim.LBFGS, lr=0.1), _of(torch.optim.Rprop)], ids=["LBFGS", "Rprop"])
+def test_rules_that_fit_no_class(tmp_path: Path, make: Make) -> None:
+    found = train(tmp_path / "run", make, is_closure=True)
 
     assert said(found) == []
-    assert not any(row.summary.n for row in rows(tmp_path / "run", BALANCED))
+
+
+class Signed(torch.optim.Optimizer):
+    """As people write their own: a mean of gradients, its sign, decay of the weight."""
+
+    def __init__(self, parameters: Any, lr: float = 1e-3) -> None:
+        super().__init__(parameters, {"lr": lr, "factor": 0.9, "shrink": 0.01})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in (each for each in group["params"] if each.grad is not None):
+                mean = self.state[p].setdefault("mean", torch.zeros_like(p))
+                mean.mul_(group["factor"]).add_(p.grad, alpha=1 - group["factor"])
+                p.mul_(1 - group["lr"] * group["shrink"]).add_(mean.sign(), alpha=-group["lr"])
+
+
+def _fall(step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] *= 0.9
+
+
+LEARNED: dict[str, Make] = {
+    "signed": _of(Signed),
+    "own": _of(Own, lr=1e-2),
+    "adadelta": _of(torch.optim.Adadelta, lr=1.0),
+    "asgd": _of(torch.optim.ASGD, lr=1e-2),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("rule", LEARNED)
+def test_of_a_rule_that_its_steps_tell_nothing_is_said(tmp_path: Path, rule: str, dtype: torch.dtype) -> None:
+    found = train(tmp_path / "run", LEARNED[rule], dtype=dtype, after_step=_fall)
+
+    looked = rows(tmp_path / "run", BALANCED)
+    assert said(found) == []
+    assert all(row.summary.sum >= row.summary.n - 2 for row in looked)  # the late ones count other steps
+    assert dtype != torch.float32 or looked[-1].summary.sum >= 5
+
+
+LEFT: dict[str, tuple[Callable[[Any, torch.optim.Optimizer], None], str, str]] = {
+    "rows of zeros": (lambda m, o: m.embed.weight[:4].zero_(), "embed.weight", "value"),
+    "a mean": (lambda m, o: o.state[m.head.weight]["mean"].mul_(1.1), "head.weight", "mean"),
+    "decay": (lambda m, o: m.norm.weight.mul_(0.99), "norm.weight", "value"),
+}
+
+
+@pytest.mark.parametrize("fault", LEFT)
+def test_a_parameter_that_leaves_a_learned_rule_is_found(tmp_path: Path, fault: str) -> None:
+    act, name, port = LEFT[fault]
+
+    def make(model: nn.Module) -> torch.optim.Optimizer:
+        optimizer, n = Signed(model.parameters()), [-1]
+
+        def hook(*_: Any) -> None:
+            n[0] += 1
+            if n[0] == AT:
+                with torch.no_grad():
+                    act(model, optimizer)
+
+        optimizer.register_step_post_hook(hook)
+        return optimizer
+
+    found = said(train(tmp_path / "run", make))
+
+    assert [(f.step, f.param, f.port, f.severity, f.confidence) for f in found] == [(AT, name, port, "note", "likely")]
+    assert "by its first steps" in found[0].why[0]
+
+
+def test_a_rate_of_its_own_for_a_parameter_is_a_habit(tmp_path: Path) -> None:
+    class Scaled(Signed):
+        """Each parameter's step has a size of its own, which changes."""
+
+        n = 0
+
+        @torch.no_grad()
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            before = [p.clone() for p in self.param_groups[0]["params"]]
+            super().step()
+            self.n += 1
+            for i, (p, was) in enumerate(zip(self.param_groups[0]["params"], before, strict=True)):
+                p.copy_(was + (p - was) / (1 + (i * self.n) % 5))
+
+    assert said(train(tmp_path / "run", _of(Scaled))) == []
 
 
 def test_sparse_gradients_are_not_looked_at(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 What it means
     Between backward and the update a gradient has become something else: a micro-batch is left out or counts twice,
     the gradient of the step before was not zeroed, one parameter's gradient was scaled, dropped, cut, exchanged, or
-    rewritten by a hook or by code that runs in between.
+    rewritten by a hook or by code that runs in between. Or a micro-batch that is done again does not come to the loss
+    of the run any more: it depends on something that cannot be put back, or was computed wrongly.
 
 How it is decided
     At steps of `--audit` each micro-batch is done again, with the same inputs, random numbers and parameters. What the
@@ -11,13 +12,15 @@ How it is decided
     the loss scale, a mean over micro-batches and a clip to a norm all are. Compared are norms and scalar products in
     float64, to 1e-3 or 32 roundings of the gradient's format. What a program always does to a gradient (a smaller
     rate for the embedding, a mask) is its habit: a parameter counts when it has balanced at two audited steps before,
-    or when the gradient of the step before is in it.
+    or when the gradient of the step before is in it. The losses of these replays must be those of the run: to four
+    times what they were apart before, and to 32 roundings of float32; after four replays.
 
 What to do
     Look at what runs between backward and the update at that step: `zero_grad`, hooks, code that writes to `.grad`.
 
 When it is wrong
-    A program that from some step on treats one gradient otherwise on purpose.
+    A program that from some step on treats one gradient otherwise on purpose. A step that does not repeat itself is a
+    note: it may read a clock, a file, or a number that another process has changed.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hypocenter.detect.engine import rule
-from hypocenter.detect.law_rows import FACTOR, MICROBATCH, MISSING, SITE, STEP_BEFORE, UNBALANCED
+from hypocenter.detect.law_rows import FACTOR, MICROBATCH, MISSING, NOT_REPEATED, SITE, STEP_BEFORE, UNBALANCED
 from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding, Reading, Remedy
 
@@ -34,7 +37,10 @@ _ZERO_GRAD = Remedy(action="zero-grad", text="call optimizer.zero_grad() before 
 
 @rule("HC232", "desync", severity="warning", reads=("optimizer",))
 def check(window: Window) -> Iterator[Finding]:
-    """Fire once a step, for all parameters that are off."""
+    """Fire once a step, for all parameters that are off, and for a loss that does not come out again."""
+    again = next((row for row in window.by_phase["optimizer"] if row.port == NOT_REPEATED), None)
+    if again is not None:
+        yield _not_repeated(window, again)
     off = [row for row in window.by_phase["optimizer"] if row.port == UNBALANCED]
     if not off:
         return
@@ -60,6 +66,27 @@ def check(window: Window) -> Iterator[Finding]:
         then=("the update follows another gradient than that of its batch",),
         confidence="proven",
         remedy=_ZERO_GRAD if is_old else None,
+    )
+
+
+def _not_repeated(window: Window, row: Reading) -> Finding:
+    return Finding(
+        code="HC232",
+        kind="desync",
+        severity="note",
+        title="a micro-batch that is done again does not come to the loss of the run",
+        step=window.step,
+        rank=window.rank,
+        phase="loss",
+        site="loss",
+        limit=1.0,
+        actual=row.summary.sum,
+        why=(
+            f"the two are {row.summary.sum:.3g} times as far apart as they may be by the {row.call} replays before",
+            "inputs, parameters, buffers and random numbers were the same",
+        ),
+        then=("the step cannot be done again: it depends on something else, or was computed wrongly",),
+        confidence="likely",
     )
 
 

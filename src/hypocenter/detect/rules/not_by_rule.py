@@ -7,18 +7,24 @@ What it means
     steps runs wrong.
 
 How it is decided
-    At steps of `--audit`, for SGD, Adam, AdamW, Adagrad and RMSprop of torch, elements of every parameter are kept
-    before the step, and the rule is done again on them in float64. How far rounding may have moved each result follows
-    from the operations of the rule and the format that they are computed in: 16 such errors are a fault. Gradients and
-    options that a hook changes inside the step are those that count. A parameter counts when it has obeyed at two
-    audited steps before.
+    At steps of `--audit`, for SGD, Adam, AdamW, NAdam, RAdam, Adamax, Adagrad and RMSprop of torch, elements of every
+    parameter are kept before the step, and the rule is done again on them in float64. How far rounding may have moved
+    each result follows from the operations of the rule and the format that they are computed in: 16 such errors are a
+    fault. Gradients and options that a hook changes inside the step are those that count. A parameter counts when it
+    has obeyed at two audited steps before.
+
+    Of an optimizer whose rule is not known (one of the program's own, Lion, Adadelta, ...) the first audited steps tell
+    what class of rule it follows: which of the gradient, the weight, the state, their signs and roots are added up,
+    with multiples that are the same for all parameters of a group, whatever they are at each step. From then on a
+    parameter that leaves what most of its group keep is a note.
 
 What to do
     Look at the hooks of the optimizer, at what patches its step, and at what else writes to the weights there.
 
 When it is wrong
     The numbers are certain, the intention is not: a program may write to its weights from some step on. Where it has
-    hooks around the optimizer's step it is a note, which names the hook.
+    hooks around the optimizer's step it is a note, which names the hook. A rule that was learned may have a case that
+    its first steps did not show (a clip of one parameter's update).
 """
 
 from __future__ import annotations
@@ -49,7 +55,7 @@ def check(window: Window) -> Iterator[Finding]:
     yield Finding(
         code="HC235",
         kind="desync",
-        severity="warning" if first.source is None else "note",
+        severity="note" if first.source is not None or first.names else "warning",
         title=_title(first),
         step=window.step,
         rank=window.rank,
@@ -63,7 +69,7 @@ def check(window: Window) -> Iterator[Finding]:
         actual=None if first.summary.n_nan else first.summary.sum,
         why=tuple(_why(first, off)),
         then=("training goes on from values that the optimizer's rule did not make",),
-        confidence="proven",
+        confidence="likely" if first.names else "proven",
     )
 
 
@@ -81,8 +87,13 @@ def _title(row: Reading) -> str:
 
 
 def _why(first: Reading, off: list[Reading]) -> Iterator[str]:
-    yield f"the step was done again in float64, from the weights, gradients, state and options that {first.op} had"
+    if first.names:
+        what = f"the change of {'a weight' if first.module == 'value' else repr(first.module)}"
+        yield f"by its first steps {what} is {first.names[0]}, with the same multiples for all parameters of a group"
+    else:
+        yield f"the step was done again in float64, from the weights, gradients, state and options that {first.op} had"
     if len(off) > 1:
         others = ", ".join(row.site for row in off[1:4])
         yield f"the same for {len(off) - 1} more parameters: {others}{' ...' if len(off) > 4 else ''}"
-    yield f"at {first.call} audited steps before it was what the rule makes, to rounding"
+    to = "" if first.names else ", to rounding"
+    yield f"at {first.call} audited steps before it was what the rule makes{to}"

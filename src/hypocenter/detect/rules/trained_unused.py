@@ -5,19 +5,22 @@ What it means
     by another), or one that has a gradient is in no optimizer: it was left out of the list, or its module was built
     anew after the optimizer was made. It stays as it is while everything else learns. Or a forward in training was
     never gone back from: its batch is computed and thrown away. Or something is used twice: two backward passes begin
-    at one loss, or two updates use the same gradients. Or the gradients of some micro-batches are in no update at all.
+    at one loss, or two updates use the same gradients. Or what is computed from a parameter comes to the loss without
+    its gradient (`detach()`, `no_grad()`), where it came with it before: one of two uses of a tied weight, one term of
+    the loss. Or the gradients of some micro-batches are in no update at all.
 
 How it is decided
     A parameter with a gradient that is not zero at each of the first four updates of its optimizer, and none, or
     zero, at eight updates in a row, while its module is still called. A parameter with a gradient that no optimizer
-    of the program holds, at updates 1, 2, 4, 8, ... and every 1000th. At steps of `--audit`: a call of a model in
-    training that no backward went through, in a step of fewer micro-batches than the audited steps before, in which
-    there was no such call. Two backward passes of one step from the same loss, or an update with the gradients of the
-    one before and no backward pass between, after three updates without that. At the end: at least eight backward
-    passes since the last update, and four times as many as any update before had. At steps of `--audit` with more
-    micro-batches than usual, of one rank: those that the gradient which is used is not made of, although their losses
-    and gradients are no larger than what was used at the updates before. Who leaves out an update on purpose, because
-    its loss or gradient is too large or not finite, is not spoken of.
+    of the program holds, at updates 1, 2, 4, 8, ... and every 1000th, or while an optimizer steps that never had one.
+    At steps of `--audit`: a call of a model in training that no backward went through, in a step of fewer micro-batches
+    than the audited steps before, in which there was no such call. Two backward passes of one step from the
+    same loss, or an update with the gradients of the one before and no backward pass between, after three updates
+    without that. At the end: at least eight backward passes since the last update, and four times as many as any
+    update before had. At steps of `--audit` with more micro-batches than usual, of one rank: those that the gradient
+    which is used is not made of, although their losses and gradients are no larger than what was used at the updates
+    before. Who leaves out an update on purpose, because its loss or gradient is too large or not finite, is not
+    spoken of.
 
 What to do
     Give the parameter to the optimizer, or tell the program that it is not trained: `requires_grad_(False)`. Make the
@@ -26,7 +29,8 @@ What to do
 When it is wrong
     A curriculum that stops to train a part on purpose without `requires_grad_(False)`, and goes on to call it. What was
     frozen by `requires_grad_(False)`, what is not called any more, what no optimizer holds without any parameter of
-    the same module that one holds, and what is thrown away (at the end of an epoch, to measure something) is a note.
+    the same module that one holds, what is thrown away (at the end of an epoch, to measure something), and a way to the
+    loss that is cut while others are left is a note.
 """
 
 from __future__ import annotations
@@ -35,16 +39,18 @@ from collections.abc import Iterator
 
 from hypocenter.detect.engine import rule
 from hypocenter.detect.law_rows import (
+    CUT_OFF,
     NO_GRADIENT,
     NOT_CONSUMED,
     NOT_STEPPED,
     NOT_USED,
+    NOTHING,
     STRANGER,
     THROWN_AWAY,
     USED_TWICE,
 )
 from hypocenter.detect.window import Window
-from hypocenter.nouns import Finding, Reading, Severity
+from hypocenter.nouns import Finding, Reading, Severity, replace
 
 _THEN = {
     NO_GRADIENT: "it does not learn",
@@ -53,6 +59,7 @@ _THEN = {
     NOT_USED: "nothing is learned",
     USED_TWICE: "what is used twice counts double",
     THROWN_AWAY: "nothing is learned of them",
+    CUT_OFF: "it learns nothing from that part of the loss",
 }
 
 
@@ -73,7 +80,9 @@ def check(window: Window) -> Iterator[Finding]:
         ordered = [first, *(row for row in left_out if row is not first)]
         since_step = window.step - round(first.summary.sum)
         beside = f"{first.site} gets a gradient, and no optimizer holds it"
-        if first.module == first.site:
+        if first.module == NOTHING:
+            beside = "the optimizer that steps has a gradient for none of its own: it holds what the model does not use"
+        elif first.module == first.site:
             beside = f"the optimizer holds another tensor, which the model had under the name {first.site} before"
         elif first.module == STRANGER:
             beside = "the optimizer holds a tensor of this shape that is in no model and has no gradient"
@@ -88,6 +97,8 @@ def check(window: Window) -> Iterator[Finding]:
             yield _finding(window, [row], "warning", title, window.step, why)
         elif row.port in (USED_TWICE, NOT_USED):
             yield _finding(window, [row], "warning", *_of_use(window.step, row))
+        elif row.port == CUT_OFF:
+            yield _cut_off(window, row)
         elif row.port == THROWN_AWAY:
             n = round(row.summary.sum)
             title = f"the gradients of {n} micro-batches are thrown away before this update"
@@ -95,6 +106,17 @@ def check(window: Window) -> Iterator[Finding]:
                 f"the update is made of the {row.call} after them; neither their losses nor their gradients are larger"
             )
             yield _finding(window, [row], "note", title, window.step, why)
+
+
+def _cut_off(window: Window, row: Reading) -> Finding:
+    title = f"no gradient comes back to {row.site} on one of its ways to the loss"
+    where = ", ".join(name or "the model" for name in row.names)
+    why = [f"in {where} {row.op} is given what comes from it without its gradient, as at none of {row.call} audited "
+           "steps before", "as much of the loss is computed from parameters as at these steps"]  # fmt: skip
+    found = _finding(window, [row], "note", title, window.step, why[0])
+    n_more = round(row.summary.sum) - 1
+    more = (f"the same for {n_more} more parameters",) if n_more else ()
+    return replace(found, why=(*why, *more), confidence="likely")
 
 
 def _of_use(step: int, row: Reading) -> tuple[str, int, str]:
@@ -120,7 +142,7 @@ def _finding(
     if len(rows) > 1:
         others = ", ".join(row.site for row in rows[1:4])
         why.append(f"the same for {len(rows) - 1} more: {others}{' ...' if len(rows) > 4 else ''}")
-    is_parameter = first.port in (NO_GRADIENT, NOT_STEPPED)
+    is_parameter = first.port in (NO_GRADIENT, NOT_STEPPED, CUT_OFF)
     return Finding(
         code="HC233",
         kind="stagnation",

@@ -10,9 +10,12 @@ between says nothing. Two things come on top. Numbers below the smallest normal 
 device may flush them. And the betas are raised to a power outside of the rule's own operations, in float32 where an
 optimizer counts its steps on a device (`capturable`): see `_of_powers`.
 
-Nothing is said of optimizers that are not torch's own, or whose rule is not known; of gradients that are sparse or in
-another format than the weight; of parameters that had no gradient. Gradients and options that hooks of the optimizer
-change inside the step are those that count. A parameter counts when it obeyed at STAYS audited steps before.
+Of an optimizer that is not torch's own, or whose rule is not known, the first steps tell what class of rule it follows
+(hypocenter.optimizers.fitted); what leaves that, while most of its group keep it, is told.
+
+Nothing is said of gradients that are sparse or in another format than the weight, and of parameters that had no
+gradient. Gradients and options that hooks of the optimizer change inside the step are those that count. A parameter
+counts when it obeyed at STAYS audited steps before.
 """
 
 from __future__ import annotations
@@ -31,6 +34,8 @@ from torch.optim import Optimizer
 from hypocenter.detect.law_rows import BALANCED, NOT_BY_RULE, SITE, UPDATE
 from hypocenter.formats import FORMATS
 from hypocenter.nouns import Reading, Source, replace
+from hypocenter.optimizers.fitted import FAR, Fits, Look, Moved
+from hypocenter.optimizers.fitted import NEAR as FITS
 from hypocenter.optimizers.options import Options
 from hypocenter.optimizers.predicted import COMPUTED_IN, Inputs, in_units, predict
 from hypocenter.optimizers.rounded import ALLOWED, Array
@@ -61,7 +66,7 @@ class _Before:
 
     parameter: Tensor
     group: Mapping[str, Any]
-    options: Options
+    options: Options | None  # None: its rule is not known
     tensors: Mapping[str, Any]
     size: int
     start: int
@@ -103,11 +108,12 @@ class ByRule(Observer):
         self._before: Sequence[_Before] = ()
         self._step = self._n_looked = 0
         self._n_obeyed: dict[int, int] = {}  # by id of a parameter: audited steps in a row
+        self._fits: dict[tuple[int, ...], Fits] = {}  # by id of an optimizer and number of its group, and state
 
     def before_rule(self, optimizer: Optimizer, step: int) -> None:
         """Gradients are final."""
         self._optimizer, self._before = None, ()
-        if not self._audits.is_due(step) or not type(optimizer).__module__.startswith("torch.optim."):
+        if not self._audits.is_due(step):
             return
         with self._audits.spending():
             self._n_looked += 1
@@ -121,7 +127,15 @@ class ByRule(Observer):
         before, self._before = self._before, ()
         if self._optimizer is optimizer and before and not _has_skipped(optimizer):
             with self._audits.spending(), np.errstate(all="ignore"):
-                self._judge(optimizer, self._cases(optimizer, before))
+                cases = self._cases(optimizer, before)
+                known = [case for case in cases if case.before.options is not None]
+                n, n_obeyed = self._judge(optimizer, known) if known else (0, 0)
+                n_fit, n_fitted = self._judge_by_fit(optimizer, [case for case in cases if case.before.options is None])
+                row = count_row(
+                    SITE, BALANCED, self._step, self.context.clock.next_order(), (n + n_fit, n_obeyed + n_fitted),
+                    module=UPDATE,
+                )  # fmt: skip
+                self.rows.append(row)
         self._optimizer = None
 
     def _taken(self, optimizer: Optimizer) -> Iterator[_Before]:
@@ -129,10 +143,9 @@ class ByRule(Observer):
         n_parameters = sum(len(group["params"]) for group in groups)
         size = min(MOST, max(FEWEST, ELEMENTS // max(1, n_parameters)))
         for group in groups:
-            options = _options(kind, group)
-            for parameter in group["params"] if options is not None else ():
-                gradient: Tensor | None = parameter.grad
-                if not _is_dense(parameter, gradient) or options is None:
+            options = _options(kind, group) if type(optimizer).__module__.startswith("torch.optim.") else None
+            for parameter in group["params"]:
+                if not _is_dense(parameter, parameter.grad):
                     continue
                 tensors = _tensors(optimizer, parameter, size, self._n_looked)
                 if tensors is not None and "grad" in tensors:
@@ -150,16 +163,18 @@ class ByRule(Observer):
             for each, now in both
         ]
 
-    def _judge(self, optimizer: Optimizer, cases: Sequence[_Case]) -> None:
+    def _judge(self, optimizer: Optimizer, cases: Sequence[_Case]) -> tuple[int, int]:
+        """Cases of which the rule is known: how many were looked at, and how many obey."""
         scale = getattr(optimizer, "grad_scale", None)  # of fused optimizers, which take it out themselves
-        found = _compared(cases, [each.before.options for each in cases], float(scale) if scale is not None else 1.0)
+        told = [cast("Options", each.before.options) for each in cases]
+        found = _compared(cases, told, float(scale) if scale is not None else 1.0)
         again = [i for i, off in enumerate(found) if off is not None and off.worst > ALLOWED]
         kind = type(optimizer).__name__
         if again:  # a hook of the optimizer may have changed gradients or options
             late = [
                 replace(cases[i], was={**cases[i].was, "grad": cases[i].now.get("grad", np.empty(0))}) for i in again
             ]
-            options = [_options(kind, cases[i].before.group) or cases[i].before.options for i in again]
+            options = [_options(kind, cases[i].before.group) or told[i] for i in again]
             for i, other in zip(again, _compared(late, options, 1.0), strict=True):
                 if other is not None and other.worst < cast("_Off", found[i]).worst:
                     found[i] = other
@@ -167,8 +182,46 @@ class ByRule(Observer):
         for case, off in zip(cases, found, strict=True):
             if off is not None:
                 n, n_obeyed = n + 1, n_obeyed + self._obeys(case.before.parameter, off, optimizer)
-        row = count_row(SITE, BALANCED, self._step, self.context.clock.next_order(), (n, n_obeyed), module=UPDATE)
-        self.rows.append(row)
+        return n, n_obeyed
+
+    def _judge_by_fit(self, optimizer: Optimizer, cases: Sequence[_Case]) -> tuple[int, int]:
+        """Cases of a rule that its steps alone tell: how many were looked at, and how many obey."""
+        groups: dict[tuple[int, ...], list[_Case]] = {}
+        numbers = {id(group): i for i, group in enumerate(optimizer.param_groups)}
+        for case in cases:
+            if case.was.get("grad", np.empty(0)).shape == case.was[VALUE].shape and case.was[VALUE].size:
+                state = hash(tuple(sorted(_arrays(case.now, case))))
+                groups.setdefault((id(optimizer), numbers.get(id(case.before.group), 0), state), []).append(case)
+        n = n_obeyed = 0
+        for key, together in groups.items():
+            moved = [_moved(case) for case in together]
+            if not all(np.isfinite(each.after).all() and np.isfinite(each.gradient).all() for each in moved):
+                continue
+            group = together[0].before.group
+            looks = self._fits.setdefault(key, Fits()).look(moved, _mixes(group), number_of(group.get("eps")) or 0.0)
+            for place, case in enumerate(together):
+                known = {name: look for name, look in looks.items() if not math.isnan(look.apart[place])}
+                if known:
+                    n += 1
+                    n_obeyed += self._keeps(case.before.parameter, known, place, optimizer)
+        return n, n_obeyed
+
+    def _keeps(self, parameter: Tensor, looks: Mapping[str, Look], place: int, optimizer: Optimizer) -> bool:
+        """Note whether it goes on by the rule of its first steps; where it does not, and did, write a row."""
+        n_before = self._n_obeyed.get(id(parameter), 0)
+        apart = {name: look.apart[place] for name, look in looks.items()}
+        if max(apart.values()) <= FITS:
+            self._n_obeyed[id(parameter)] = n_before + 1
+            return True
+        if max(apart.values()) > FAR:
+            self._n_obeyed[id(parameter)] = -(1 << 30)  # from here on it is known
+            if n_before >= STAYS:
+                off = [name for name, part in apart.items() if part > FAR]
+                name = next((each for each in off if each != VALUE), VALUE)
+                units = dict.fromkeys(off, BROKEN + 1.0)
+                row = self._row(parameter, _Off(units=units, factor=looks[name].factor[place]), optimizer, n_before)
+                self.rows.append(replace(row, module=name, names=(str(looks[name].form),)))
+        return False
 
     def _obeys(self, parameter: Tensor, off: _Off, optimizer: Optimizer) -> bool:
         """Note whether it does; where that is new, write a row."""
@@ -195,6 +248,26 @@ class ByRule(Observer):
 def _options(kind: str, group: Mapping[str, Any]) -> Options | None:
     rule = rule_of((kind,), group)
     return None if rule is None or kind not in rule.classes else rule.read(group, (kind,), number_of)
+
+
+def _arrays(held: Mapping[str, Array], case: _Case) -> list[str]:
+    """Names of state that has an element for each of the weight."""
+    return [name for name in held if name not in (VALUE, "grad", STEP) and held[name].shape == case.was[VALUE].shape]
+
+
+def _moved(case: _Case) -> Moved:
+    eps = [FORMATS[name_of(each.dtype)].eps for each in case.before.tensors.values() if isinstance(each, Tensor)]
+    return Moved(
+        value=case.was[VALUE], gradient=case.was["grad"], after=case.now[VALUE],
+        state={name: case.was[name] for name in _arrays(case.was, case)},
+        new={name: case.now[name] for name in _arrays(case.now, case)}, eps=max(eps),
+    )  # fmt: skip
+
+
+def _mixes(group: Mapping[str, Any]) -> list[float]:
+    """Numbers of a group between 0 and 1 that are no learning rate, decay or eps: betas, by whatever name."""
+    flat = [each for value in group.values() for each in (value if isinstance(value, (tuple, list)) else (value,))]
+    return sorted({each for each in flat if isinstance(each, float) and 0.5 <= each < 1.0})
 
 
 def _is_dense(parameter: Tensor, gradient: Tensor | None) -> bool:

@@ -202,16 +202,35 @@ def _marked(row: Reading, sample: int) -> Reading:
     return replace(row, replay=True, op=f"calibrate[{sample}]")
 
 
-def must_repeat(microbatch: Microbatch, replayed: Replayed) -> None:
-    """Raise ReplayImpossible where a replay's losses are not those of the run."""
+class UnlikeTheRun(ReplayImpossible):
+    """A replay comes to another loss.
+
+    Attributes:
+        apart: how far, relative.
+    """
+
+    def __init__(self, now: float, was: float) -> None:
+        super().__init__(f"a replay does not repeat the run: its loss is {now:.6g}, the run's {was:.6g}")
+        self.apart = abs(now - was) / max(abs(was), 1e-30)
+
+
+def must_repeat(microbatch: Microbatch, replayed: Replayed) -> float:
+    """How far a replay's losses are from those of the run, at most, relative.
+
+    Raises:
+        ReplayImpossible: it is no replay of it.
+    """
     values = [value for value in replayed.values if value.numel() == 1]
     if len(values) != len(microbatch.values):
         raise ReplayImpossible("a replay gives another number of losses")
     if not values:
-        return
+        return 0.0
     pairs = torch.stack(
         [torch.stack([v.double().cpu() for v in side]).reshape(-1) for side in (microbatch.values, values)]
     )
+    apart = 0.0
     for was, now in pairs.T.tolist():
         if not abs(now - was) <= UNFAITHFUL * max(abs(was), 1e-30):
-            raise ReplayImpossible(f"a replay does not repeat the run: its loss is {now:.6g}, the run's {was:.6g}")
+            raise UnlikeTheRun(now, was)
+        apart = max(apart, abs(now - was) / max(abs(was), 1e-30))
+    return apart

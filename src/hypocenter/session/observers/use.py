@@ -18,6 +18,7 @@ from hypocenter.detect.law_rows import (
     NOT_CALLED,
     NOT_STEPPED,
     NOT_USED,
+    NOTHING,
     SITE,
     STRANGER,
     USED_TWICE,
@@ -39,6 +40,7 @@ class _Trained:
     """Of one optimizer."""
 
     n_updates: int = 0
+    n_empty: int = 0  # without a gradient for any of its parameters
     names: set[str] = field(default_factory=set)  # had a gradient at every update so far
     missing: dict[str, int] = field(default_factory=dict)  # of these: updates in a row without one
     last: dict[str, float] = field(default_factory=dict)  # norms at the last update
@@ -72,6 +74,8 @@ class Use(Observer[Observed]):
     def before_update(self, update: Update) -> None:
         """Gradients are final."""
         norms = update.check.grad_norms
+        if not norms and update.parameters and update.microbatches:
+            self._look_for_nothing(update)
         if not update.parameters or not update.check.is_finite:
             return
         if self._is_due(update.step) or self.context.audits.is_due(update.step):
@@ -157,7 +161,14 @@ class Use(Observer[Observed]):
             for stop in trained.listening.values():
                 stop()
 
-    def _look_for_left_out(self, update: Update) -> None:
+    def _look_for_nothing(self, update: Update) -> None:
+        """An optimizer none of whose parameters has ever had a gradient may hold what the model does not use."""
+        trained = self._trained[id(update.parameters[0])]
+        trained.n_empty += 1
+        if not trained.n_updates and trained.n_empty >= FIRST:
+            self._look_for_left_out(update, is_empty=True)
+
+    def _look_for_left_out(self, update: Update, *, is_empty: bool = False) -> None:
         framework = self.context.framework
         if framework.optimizer(update.optimizer) is None:
             return
@@ -176,8 +187,8 @@ class Use(Observer[Observed]):
         if not outside or framework.has_copies(list(held.values())):
             return  # the optimizer holds copies of its own
         siblings = {name.rpartition(".")[0]: name for name in inside if "." in name}
-        strangers, masters = self._strangers(update, held, {id(p) for _, p in trainable})
-        is_part = len(inside) < len(outside)  # a small part is trained on purpose
+        strangers, masters = self._strangers(update, {id(p) for _, p in trainable})
+        is_part = len(inside) < len(outside) and not (is_empty and not inside)  # it is trained on purpose
         for name, parameter in outside:
             form = _form(parameter)
             if form[0] in masters:
@@ -186,19 +197,17 @@ class Use(Observer[Observed]):
             strangers[form] -= 1
             step = None if is_part and not beside else self._since(parameter, update.step)
             if step is not None:
-                beside = beside or siblings.get(name.rpartition(".")[0], "")
+                beside = beside or (NOTHING if is_empty else siblings.get(name.rpartition(".")[0], ""))
                 order, n_steps = self.context.clock.next_order(), update.step - step
                 row = number_row(name, NOT_STEPPED, update.step, order, n_steps, module=beside, call=len(outside))
                 self.rows.append(row)
 
-    def _strangers(
-        self, update: Update, held: dict[int, Any], known: set[int]
-    ) -> tuple[Counter[tuple[Any, ...]], set[tuple[int, ...]]]:
-        """Tensors without a gradient that an optimizer holds and no model has, by shape and format.
+    def _strangers(self, update: Update, known: set[int]) -> tuple[Counter[tuple[Any, ...]], set[tuple[int, ...]]]:
+        """Tensors without a gradient that this optimizer holds and no model has, by shape and format.
 
         And the shapes of those that have one: copies that are updated in the place of a parameter.
         """
-        others = [p for key, p in held.items() if key not in known]
+        others = [p for p in update.parameters if id(p) not in known]
         having = set(map(id, self.context.framework.with_gradients(update, others)))
         masters = {tuple(p.shape) for p in others if id(p) in having}
         return Counter(_form(p) for p in others if id(p) not in having), masters

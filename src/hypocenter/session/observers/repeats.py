@@ -1,0 +1,54 @@
+"""The law of determinism: a micro-batch that is done again comes to the loss that it came to in the run. For HC232.
+
+How near is measured: kernels that add up in another order each time, and inputs that nobody can put back, are off at
+every step. A step is off where it is further from the run than FLOOR times all that were looked at before, and than
+ROUNDINGS of float32, which is what another number of threads may make.
+"""
+
+from __future__ import annotations
+
+import math
+
+from hypocenter.detect.law_rows import NOT_REPEATED, SITE
+from hypocenter.formats import FORMATS
+from hypocenter.nouns import Reading
+from hypocenter.session.observers.optimizer_rows import number_row
+
+LOOKS = 4  # micro-batches, before one that is held against them
+FLOOR, ROUNDINGS = 4.0, 32.0
+
+
+class Repeats:
+    """Remembers how far replays were from the run."""
+
+    def __init__(self) -> None:
+        self._n_looks = 0
+        self._most = 0.0
+        self._is_told = False
+
+    def is_as_before(self, apart: float) -> bool:
+        """Whether a replay is no further off than those before allow; what is further is not remembered.
+
+        Args:
+            apart: its loss from that of the run, relative.
+        """
+        self._n_looks += 1
+        if self._n_looks > LOOKS and not apart <= self._allowed:
+            return False
+        self._most = max(self._most, apart)
+        return True
+
+    def row(self, step: int, apart: float, order: int) -> Reading | None:
+        """What HC232 reads, the first time that a replay is further off."""
+        if self._is_told or not math.isfinite(apart):
+            return None
+        row = number_row(SITE, NOT_REPEATED, step, order, apart / self._allowed, call=self._n_looks - 1)
+        self._is_told = True
+        return row
+
+    @property
+    def _allowed(self) -> float:
+        """A program that stopped to repeat itself may come near the loss of the run by chance."""
+        if self._is_told:
+            return self._most
+        return max(FLOOR * self._most, ROUNDINGS * FORMATS["float32"].eps)

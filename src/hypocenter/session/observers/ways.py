@@ -1,0 +1,71 @@
+"""The law of terms: what comes to the loss from a parameter goes back to it as a gradient. For HC233.
+
+Programs cut gradients on purpose, and compute other things at other steps. So one step is held against all that were
+looked at before: it is off where as much as ever comes to the loss from parameters, but more of it than ever without
+its gradient, and less than ever with it. A term that is added every few steps with a target of its own breaks neither
+bound, and one that is left out computes less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hypocenter.detect import law_rows as law
+from hypocenter.nouns import Reading, replace
+from hypocenter.session.events import Update
+from hypocenter.session.observers.optimizer_rows import number_row
+from hypocenter.tap.flow import Paths
+
+LOOKS = 4  # audited steps, before one that is held against them
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Of one optimizer, over all steps that were looked at."""
+
+    n_looks: int = 0
+    fewest_values: int = 0
+    fewest_gradients: int = 0
+    most_cuts: int = 0
+    cuts: set[tuple[str, str]] = field(default_factory=set)
+
+
+class Ways:
+    """Remembers how much came to the loss, and how much of it with a gradient.
+
+    Attributes:
+        are_followed: until that was found to be impossible.
+    """
+
+    def __init__(self) -> None:
+        self.are_followed = True
+        self._seen: dict[int, _Seen] = {}  # by id of the first parameter
+
+    def row(self, update: Update, paths: Paths | None, names: Sequence[str]) -> Reading | None:
+        """What HC233 reads, if this step is off.
+
+        Args:
+            paths: of the last micro-batch.
+            names: of the parameters that were followed.
+        """
+        if paths is None or not update.parameters:
+            return None
+        seen, n_cuts = self._seen.setdefault(id(update.parameters[0]), _Seen()), len(paths.cuts)
+        is_off = (
+            seen.n_looks >= LOOKS
+            and n_cuts > seen.most_cuts
+            and paths.n_gradients < seen.fewest_gradients
+            and paths.n_values >= seen.fewest_values
+        )
+        new = [each for each in paths.cuts if each not in seen.cuts] or list(paths.cuts)
+        row = None
+        if is_off and paths.cut_off:
+            first = names[paths.cut_off[0]]
+            row = number_row(first, law.CUT_OFF, update.step, 0, len(paths.cut_off), call=seen.n_looks)
+            row = replace(row, names=tuple(dict.fromkeys(site for site, _ in new)), op=new[0][1])
+        seen.fewest_values = min(seen.fewest_values or paths.n_values, paths.n_values)
+        seen.fewest_gradients = min(seen.fewest_gradients or paths.n_gradients, paths.n_gradients)
+        seen.most_cuts, seen.n_looks = max(seen.most_cuts, n_cuts), seen.n_looks + 1
+        seen.cuts.update(paths.cuts)
+        return row
