@@ -42,9 +42,9 @@ balance writes none but the first.
     site <parameter>, port `not_stepped`  it has a gradient, no optimizer has held it for so many steps, and it has not
                                           moved; `module`: a parameter of the same module that one does hold, its own
                                           name where one holds another tensor of this name, "another tensor" where one
-                                          holds one of its shape that has no gradient and is in no model, "nothing" where the
-                                          optimizer that steps has a gradient for none of its own, or empty; `call`: how
-                                          many are like it
+                                          holds one of its shape that has no gradient and is in no model, "nothing"
+                                          where the optimizer that steps has a gradient for none of its own, or empty;
+                                          `call`: how many are like it
     site <module>, port `in_evaluation`   it has made the losses of so many updates in a row in the mode of evaluation;
                                           `module`: "returned" where it was in that of training before; `call`: how
                                           many modules in it do something else then

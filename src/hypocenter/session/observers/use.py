@@ -40,7 +40,6 @@ class _Trained:
     """Of one optimizer."""
 
     n_updates: int = 0
-    n_empty: int = 0  # without a gradient for any of its parameters
     names: set[str] = field(default_factory=set)  # had a gradient at every update so far
     missing: dict[str, int] = field(default_factory=dict)  # of these: updates in a row without one
     last: dict[str, float] = field(default_factory=dict)  # norms at the last update
@@ -74,8 +73,6 @@ class Use(Observer[Observed]):
     def before_update(self, update: Update) -> None:
         """Gradients are final."""
         norms = update.check.grad_norms
-        if not norms and update.parameters and update.microbatches:
-            self._look_for_nothing(update)
         if not update.parameters or not update.check.is_finite:
             return
         if self._is_due(update.step) or self.context.audits.is_due(update.step):
@@ -161,14 +158,7 @@ class Use(Observer[Observed]):
             for stop in trained.listening.values():
                 stop()
 
-    def _look_for_nothing(self, update: Update) -> None:
-        """An optimizer none of whose parameters has ever had a gradient may hold what the model does not use."""
-        trained = self._trained[id(update.parameters[0])]
-        trained.n_empty += 1
-        if not trained.n_updates and trained.n_empty >= FIRST:
-            self._look_for_left_out(update, is_empty=True)
-
-    def _look_for_left_out(self, update: Update, *, is_empty: bool = False) -> None:
+    def _look_for_left_out(self, update: Update) -> None:
         framework = self.context.framework
         if framework.optimizer(update.optimizer) is None:
             return
@@ -188,16 +178,17 @@ class Use(Observer[Observed]):
             return  # the optimizer holds copies of its own
         siblings = {name.rpartition(".")[0]: name for name in inside if "." in name}
         strangers, masters = self._strangers(update, {id(p) for _, p in trainable})
-        is_part = len(inside) < len(outside) and not (is_empty and not inside)  # it is trained on purpose
+        is_empty = not inside and not update.check.grad_norms  # it may hold what the model does not use
+        is_part = len(inside) < len(outside) and not is_empty  # a small part is trained on purpose
         for name, parameter in outside:
             form = _form(parameter)
             if form[0] in masters:
                 continue
-            beside = name if name in self._names else STRANGER if strangers[form] > 0 else ""
+            beside = NOTHING if is_empty else name if name in self._names else STRANGER if strangers[form] > 0 else ""
             strangers[form] -= 1
             step = None if is_part and not beside else self._since(parameter, update.step)
             if step is not None:
-                beside = beside or (NOTHING if is_empty else siblings.get(name.rpartition(".")[0], ""))
+                beside = beside or siblings.get(name.rpartition(".")[0], "")
                 order, n_steps = self.context.clock.next_order(), update.step - step
                 row = number_row(name, NOT_STEPPED, update.step, order, n_steps, module=beside, call=len(outside))
                 self.rows.append(row)
