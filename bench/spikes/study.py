@@ -18,6 +18,7 @@ from bench.spikes.harmless import HARMLESS
 from bench.spikes.kinds import KINDS, Right, Where
 from bench.spikes.programs import PROGRAMS, ROWS, How, Program, places_of
 from hypocenter.diagnose.diagnosis import diagnose
+from hypocenter.diagnose.judged_evidence import load
 from hypocenter.nouns import Finding
 from hypocenter.record.reader import open_run
 
@@ -97,15 +98,14 @@ class Outcome:
         return self.at_step is not None and self.at_step.samples == (self.mutant.where.row,)
 
 
-def draw(n: int, seed: int) -> Iterator[Mutant]:
-    """Mutants in which programs, kinds, steps, places and samples are spread evenly."""
-    rng = random.Random(seed)
-    names = list(KINDS)
-    rng.shuffle(names)
-    for number in range(n):
-        kind = names[number % len(names)]
-        program = rng.choice(KINDS[kind].programs or tuple(PROGRAMS))
-        yield _drawn(rng, program, kind)
+def draw(kind: str, seed: int) -> Iterator[Mutant]:
+    """Mutants of a kind without end, in which steps, places and samples are spread evenly, over all programs."""
+    rng = random.Random(f"{kind} {seed}")
+    while True:
+        programs = list(KINDS[kind].programs or PROGRAMS)
+        rng.shuffle(programs)
+        for program in programs:
+            yield _drawn(rng, program, kind)
 
 
 def draw_harmless(n: int, seed: int) -> Iterator[Mutant]:
@@ -141,7 +141,11 @@ def said_of(mutant: Mutant, n_steps: int | None = None) -> tuple[Finding, ...]:
             program = mutant.made()
             with hypocenter.watch(out=str(out), force=True):
                 program.train(n_steps or mutant.where.step + AFTER, mutant.seed)
-            return tuple(f for f in diagnose(open_run(out)).findings if f.code != "HC214")
+            recording = open_run(out)
+            told = [f for f in diagnose(recording).findings if f.code != "HC214"]
+            pieces = load(recording.evidence_files(), recording.directory).found
+            again = [p.finding for p in pieces if p.finding.step not in {f.step for f in told}]  # told under an alike
+            return (*told, *again)
 
 
 def outcome(mutant: Mutant) -> Outcome | None:

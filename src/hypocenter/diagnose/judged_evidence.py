@@ -195,7 +195,9 @@ def _leaf_place(evidence: Evidence) -> dict[str, Any]:
 def _severity(evidence: Evidence, verdict: Verdict) -> Severity:
     if verdict.cause == "loss-scale-overflow" or evidence.trigger == "skipped-step":
         return "note"  # a rule that has seen the whole run makes more of it
-    if evidence.trigger in ("grad-underflow", "nonfinite-output", "unused-loss", "spike"):
+    if evidence.trigger == "spike":
+        return "warning" if verdict.confidence == "proven" else "note"
+    if evidence.trigger in ("grad-underflow", "nonfinite-output", "unused-loss"):
         return "warning"
     if evidence.trigger in ("dead-grad", "nonfinite-activation"):
         if verdict.cause in _OVERFLOWS and verdict.confidence == "proven":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,9 +16,10 @@ from hypocenter.diagnose.evidence import Evidence
 from hypocenter.replay import adjudicate, samples
 from hypocenter.replay.case import Outcome
 from hypocenter.replay.engine import Replayed, Replayer
-from hypocenter.replay.gains import Suspect, Usual, is_amplifying, large_inputs, largest_read, suspects
+from hypocenter.replay.gains import Suspect, Usual, is_amplifying, largest_read, new_operators, own_part, suspects
 from hypocenter.replay.modes import Modes, turned
 from hypocenter.replay.preparation import Preparation
+from hypocenter.replay.shrunk import can_be, shrunk
 from hypocenter.replay.tracing import Tracing
 from hypocenter.tap.gains import Sized, SizeTracer
 from hypocenter.tap.gradients import norms, to_host
@@ -28,6 +29,8 @@ from hypocenter.tap.tape import Microbatch
 from hypocenter.tap.tree import tensors
 
 MOST_MICROBATCHES = 4  # that are done again
+_SHARE = 0.3  # of the octaves of the jump that a place has to be above the usual: a power of it may explain the rest
+_LEAST = 2.0  # octaves, at least: what is usual is known of few steps
 LOSS, GRADIENT = "the loss", "the gradient"
 
 
@@ -111,18 +114,24 @@ class _Look:
             return None
         evidence = replace(
             spike.base, microbatch=self._microbatch.number, replayed=True, reproduced=True,
-            facts={"of": spike.of, "now": spike.jump.value, "usual": spike.jump.usual, "n_traces": self._usual.n},
+            facts={
+                **spike.base.facts, "of": spike.of, "now": spike.jump.value, "usual": spike.jump.usual,
+                "n_traces": self._usual.n,
+            },
         )  # fmt: skip
         if (switched := self._switched(evidence, middle)) is not None:
             return Outcome(evidence=switched)
-        suspect = next(iter(self._suspects(tracer, replayed)), None)
+        suspect, proof = self._chosen(tracer, self._suspects(tracer, replayed), middle)
         rows: tuple[int, ...] = ()
         n_rows = samples.batch_size(self._replayer.batch_tensors(self._microbatch))
-        node = None
+        node = new = None
         if suspect is not None:
             evidence, mask = self._described(evidence, tracer, suspect)
+            evidence = replace(evidence, facts={**evidence.facts, **proof})
             rows = samples.rows_of(mask.cpu(), n_rows) if mask is not None else ()
             node = tracer.nodes[suspect.producer] if suspect.producer >= 0 else None
+        elif not self._is_of_one:
+            new = self._new_operation(evidence, tracer, replayed)
         del tracer, replayed
 
         def is_sound(kept: Sequence[int]) -> bool:
@@ -134,7 +143,7 @@ class _Look:
         if not (evidence.samples_confirmed and few) or (self._is_of_one and evidence.origin is None):
             evidence = replace(evidence, samples=(), samples_confirmed=None)
         if evidence.origin is None and evidence.leaf is None and not evidence.samples:
-            return None
+            return new or (Outcome(evidence=evidence) if "lr_step" in evidence.facts else None)
         remedy = samples.remedy(evidence)
         return Outcome(evidence=replace(evidence, remedies=(remedy,) if remedy else ()), node=node)
 
@@ -153,25 +162,67 @@ class _Look:
         return None
 
     def _judge(self, tracer: SizeTracer, each: Sized, node: Node) -> bool:
-        """Whether an operator may have begun it: what it read is as usual, and what it gave is not."""
+        """Whether an operator may have begun it: what it read is as usual, or explains little of what it gave.
+
+        One that no healthy step ran is kept too: where nothing else is found, it is what is new.
+        """
         sized, usual = tracer.sized, self._usual
-        if not usual.above(each, sized) or large_inputs(each, sized, usual):
-            return False
+        if not own_part(each, sized, usual):
+            return usual.is_new(each) and node.place.phase != "backward"
         is_forward = node.place.phase != "backward"
-        found = is_amplifying(each, node.traced.op, sized, usual, is_forward=is_forward)
+        found = is_amplifying(each, sized, usual, is_forward=is_forward)
         self._amplifying[node.traced.index] = found
         return found
 
     def _suspects(self, tracer: SizeTracer, replayed: Replayed) -> Sequence[Suspect]:
-        """Of the loss, if that jumped, and of gradients."""
-        found: Sequence[Suspect] = ()
-        if self._spike.of == LOSS:
-            found = self._from(tracer, replayed.values)
-        return found or self._from(tracer, [grad for grad in replayed.grads if grad is not None])
+        """Of the loss, if that jumped, or else of gradients: those that are large enough to explain it."""
+        least = max(_LEAST, _SHARE * self._spike.jump.octaves)
+        grads = [grad for grad in replayed.grads if grad is not None]
+        for values in ([replayed.values] if self._spike.of == LOSS else []) + [grads]:
+            found = [suspect for suspect in self._from(tracer, values) if suspect.in_all >= least]
+            if found:
+                return found
+        return ()
+
+    def _chosen(
+        self, tracer: SizeTracer, found: Sequence[Suspect], middle: float
+    ) -> tuple[Suspect | None, dict[str, float]]:
+        """The first of them, or parameters and buffers without whose size it does not jump; and facts that prove it."""
+        state = [s for s in found if s.producer < 0 and tracer.leaves[-1 - s.producer].kind in ("param", "buffer")]
+        without = self._without(tracer, state)
+        if without < middle:
+            return state[0], {"without": without}
+        return next(iter(found), None), {}
+
+    def _without(self, tracer: SizeTracer, state: Sequence[Suspect]) -> float:
+        """What jumped, with these parameters and buffers at their usual size; inf: that cannot be done."""
+        known: dict[str, Tensor] = dict(self._names.buffers()) | dict(self._replayer.parameters(self._names))
+        octaves = {known.get(tracer.leaves[-1 - s.producer].name): s.above for s in state}
+        sound = {tensor: above for tensor, above in octaves.items() if tensor is not None and can_be(tensor)}
+        if not sound or len(sound) < len(state):
+            return math.inf
+        return self._size(self._replayer.run(self._microbatch, self._parameters, around=shrunk(sound)))
 
     def _from(self, tracer: SizeTracer, values: Sequence[Tensor]) -> Sequence[Suspect]:
         targets = [tracer.edge_to(value).producer for value in values]
         return suspects(targets, tracer.sized, self._usual, self._amplifying)
+
+    def _new_operation(self, evidence: Evidence, tracer: SizeTracer, replayed: Replayed) -> Outcome | None:
+        """Evidence of an operation that no healthy step had, the one that gives most of what it reads."""
+        sized = tracer.sized
+        new = new_operators([tracer.edge_to(value).producer for value in replayed.values], sized, self._usual)
+        if not new:
+            return None
+        most = max(new, key=lambda producer: self._gain(sized[producer], sized))
+        node, gain = tracer.nodes[most], self._gain(sized[most], sized)
+        facts = {**evidence.facts, "is_new": 1.0} | ({"gain": 2.0**gain} if gain else {})
+        return Outcome(evidence=replace(evidence, origin=adjudicate.op_facts(tracer, node), facts=facts), node=node)
+
+    @staticmethod
+    def _gain(each: Sized, sized: Mapping[int, Sized]) -> float:
+        """Octaves; 0 where one of both sizes is not known."""
+        gain = each.octave - largest_read(each, sized)
+        return gain if math.isfinite(gain) else 0.0
 
     def _size(self, replayed: Replayed) -> float:
         """Of what jumped, as this micro-batch alone has it, without the loss scale."""
@@ -189,14 +240,14 @@ class _Look:
         facts: dict[str, float | str] = {**evidence.facts, "above": suspect.above, "size": 2.0**octave}
         if math.isfinite(read):
             facts["gain"] = 2.0 ** (octave - read)
-        if known is not None and math.isfinite(known.highest):
+        if known is not None:
             facts["usual_size"] = 2.0**known.highest
             if each.n_read > 2 * known.n_read:
                 facts |= {"n_read": each.n_read, "usual_n_read": known.n_read}
         n_times = tracer.n_times(each)
         if n_times > 1 and suspect.producer >= 0 and tracer.nodes[suspect.producer].place.phase != "backward":
             facts |= {"nth": tracer.nth(each), "n_times": n_times}
-        level = 2.0 ** (octave - suspect.above / 2)
+        level = 2.0 ** (octave - min(self._usual.above(each, tracer.sized), suspect.above) / 2)
         if suspect.producer < 0:
             leaf, values = tracer.leaves[-1 - suspect.producer], tracer.held[suspect.producer]
             kind: Any = leaf.kind if leaf.kind in ("batch", "param", "buffer") else "external"

@@ -217,6 +217,7 @@ class Boundary:
             self._unclipped = check
         self.rows += self._parts.levels.collect(self._step, [optimizer])
         self._n_collected = len(self.rows)
+        check.lr = learning_rate(optimizer)
         decision = self._decided(check.with_ahead(), self._step, self.scale, self.rows)
         self._parts.council.begin(
             self._step,
@@ -227,7 +228,7 @@ class Boundary:
         )
         state = None if scaled is None else scaled.state
         kinds, numbers = scalars_of(
-            check, scale=self.scale, norm=self._unclipped.total_norm, lr=learning_rate(optimizer),
+            check, scale=self.scale, norm=self._unclipped.total_norm, lr=check.lr,
             scaler=None if state is None else (state.scale, state.kind),
         )  # fmt: skip
         norms = self._parts.sentinel.rows(check, self._step, parameters, kinds, numbers)

@@ -23,6 +23,7 @@ class Check:
     peaks: dict[str, float] = field(default_factory=dict)
     """By parameter the largest magnitude, of gradients that were changed before this arrived; inf or NaN if one was."""
     unclipped: Check | None = None  # of the same gradients before the program clipped them to a norm
+    lr: float | None = None  # of the optimizer that uses them
     ahead: Check | None = None  # of gradients that other optimizers are going to use after this update
 
     @property

@@ -7,13 +7,15 @@ spent on it is within FREE_S or SHARE of the time since the first step.
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
+from dataclasses import replace
 
 from hypocenter.config import Config
 from hypocenter.detect.rises import Rises
 from hypocenter.detect.spikes import Jump, Series
 from hypocenter.diagnose.evidence import Evidence
+from hypocenter.diagnose.spike_words import BEFORE, rise
 from hypocenter.replay.case import Case, Outcome
 from hypocenter.replay.engine import Replayer
 from hypocenter.replay.impossible import ReplayImpossible
@@ -46,6 +48,7 @@ class SpikeProbe:
         self._is_on, self._now = config.replay and config.audit != "never", now
         self._series: dict[tuple[str, str], Series] = {}  # by optimizer and what it is of
         self._rises: dict[str, Rises] = {}  # by optimizer
+        self._rates: dict[str, deque[tuple[int, float]]] = {}  # by optimizer, of the last steps: (step, learning rate)
         self._began: float | None = None
         self._spent_s = 0.0
         self._n_left, self._since = _AT_ONCE, 0
@@ -60,6 +63,9 @@ class SpikeProbe:
             base: what is known of a step without a replay.
         """
         jump = self._jump(check, case.loss_scale)
+        rates = self._rates.setdefault(check.key, deque(maxlen=BEFORE + 2))
+        if check.lr is not None:
+            rates.append((case.step, check.lr))
         if not self._is_on or not case.microbatches:
             return None
         try:
@@ -96,8 +102,9 @@ class SpikeProbe:
             return None
         self._n_left -= 1
         of, jump = found
+        known = replace(base(case), facts=rise(self._rates[key]))
         return self._of(key).investigate(
-            Spike(base=base(case), of=of, jump=jump, scale=case.loss_scale or 1.0, microbatches=case.microbatches)
+            Spike(base=known, of=of, jump=jump, scale=case.loss_scale or 1.0, microbatches=case.microbatches)
         )
 
     def _of(self, key: str) -> SpikeReplay:

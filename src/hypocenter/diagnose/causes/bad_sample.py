@@ -21,7 +21,7 @@ from hypocenter.diagnose import why
 from hypocenter.diagnose.evidence import Evidence, Verdict
 from hypocenter.diagnose.numbers import listed
 from hypocenter.diagnose.rulings import fact
-from hypocenter.diagnose.spike_words import jumped, sizes, times, what_jumped
+from hypocenter.diagnose.spike_words import grown, jumped, sizes, what_jumped
 from hypocenter.diagnose.verdicts import cause
 
 
@@ -35,16 +35,15 @@ def decide(evidence: Evidence) -> Verdict | None:
         return None
     n = len(evidence.samples)
     who = f"samples {listed(evidence.samples)} of the batch make" if n > 1 else f"sample {evidence.samples[0]} makes"
-    size, usual = fact(evidence, "size"), fact(evidence, "usual_size")
     held: tuple[str, ...] = ()
-    if size and usual and evidence.leaf is not None:
-        held = (f"{why.leaf_name(evidence)} holds values {times(size / usual)} larger than usual", *sizes(evidence))
+    if (how := grown(evidence)) and evidence.leaf is not None:
+        held = (f"{why.leaf_name(evidence)} holds values {how}", *sizes(evidence))
     return Verdict(
         cause="bad-sample",
         confidence="proven",
         title=f"{who} {what_jumped(evidence)} jump",
-        why=(jumped(evidence), *held),
-        limit=usual,
-        actual=size,
+        why=(*jumped(evidence), *held),
+        limit=fact(evidence, "usual_size"),
+        actual=fact(evidence, "size"),
         advice="look at these samples where batches are made; clip the gradient",
     )
