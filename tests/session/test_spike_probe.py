@@ -77,6 +77,15 @@ def outlier(net, x, y):
     return x, y
 
 
+def wrong_target(net, x, y):
+    """Found in no tensor that is larger than usual."""
+    with torch.no_grad():
+        x[:] = net.up.weight[0] * 20  # sure of what it says
+        y[:] = net(x).argmax(1)
+        y[11] = (y[11] + 1) % 10
+    return x, y
+
+
 def poisoned_weight(net, x, y):
     with torch.no_grad():
         net.down.weight *= 300
@@ -172,26 +181,61 @@ def test_a_sample_is_named_where_labels_number_the_rows(tmp_path):
     assert (finding.step, finding.samples) == (AT, (9,))
 
 
-def test_a_jump_costs_few_replays(tmp_path, monkeypatch):
-    """A traced one, one without the row and one with it alone."""
-    done, looked = [], []
-    run, investigate = Replayer.run, SpikeReplay.investigate
+class Costs:
+    """What each look into a jump does again, in plain steps."""
 
-    def counted(self, *args, **how):
-        done.append(how.get("rows"))
-        return run(self, *args, **how)
+    def __init__(self, monkeypatch):
+        self.now, self.looks = 0.0, []
+        run, each_alone, investigate = Replayer.run, Replayer.each_alone, SpikeReplay.investigate
 
-    def looks(self, spike):
-        before = len(done)
-        outcome = investigate(self, spike)
-        looked.append(len(done) - before)
-        return outcome
+        def counted(replayer, *args, rows=None, **how):
+            self.now += 1.0 if rows is None else len(rows[1]) / rows[0]
+            return run(replayer, *args, rows=rows, **how)
 
-    monkeypatch.setattr(Replayer, "run", counted)
-    monkeypatch.setattr(SpikeReplay, "investigate", looks)
+        def counted_too(replayer, *args):
+            self.now += 1.0
+            return each_alone(replayer, *args)
+
+        def looks(replay, spike):
+            self.now = 0.0
+            try:
+                return investigate(replay, spike)
+            finally:
+                self.looks.append(self.now)
+
+        monkeypatch.setattr(Replayer, "run", counted)
+        monkeypatch.setattr(Replayer, "each_alone", counted_too)
+        monkeypatch.setattr(SpikeReplay, "investigate", looks)
+
+
+def test_a_sample_that_is_seen_costs_two_steps(tmp_path, monkeypatch):
+    """A traced one, one without the row, and the row alone."""
+    costs = Costs(monkeypatch)
     regression(tmp_path / "run", lambda x: x[7].mul_(1000))
 
-    assert looked == [3]
+    assert costs.looks == [2.0]
+
+
+class Normalised(Net):
+    """What no rows of are known by their place, and what cannot be vectorised."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(16)
+
+    def forward(self, x):
+        return super().forward(self.norm(x))
+
+
+@pytest.mark.parametrize("model", [Net, Normalised])
+@pytest.mark.parametrize("fault", ["cold", "another_factor", "poisoned_weight", "wrong_target"])
+def test_a_jump_costs_at_most_six_steps(fault, model, tmp_path, monkeypatch):
+    costs = Costs(monkeypatch)
+    monkeypatch.setitem(globals(), "Net", model)
+    train(tmp_path / "run", globals()[fault])
+
+    assert costs.looks
+    assert max(costs.looks) <= 6.0
 
 
 def test_parameters_that_grew_are_named(tmp_path):

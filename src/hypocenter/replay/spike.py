@@ -17,6 +17,7 @@ from hypocenter.replay import adjudicate, samples
 from hypocenter.replay.case import Outcome
 from hypocenter.replay.engine import Replayed, Replayer
 from hypocenter.replay.gains import Suspect, Usual, is_amplifying, largest_read, new_operators, own_part, suspects
+from hypocenter.replay.impossible import OutOfTime
 from hypocenter.replay.modes import Modes, turned
 from hypocenter.replay.preparation import Preparation
 from hypocenter.replay.shrunk import can_be, shrunk
@@ -25,11 +26,13 @@ from hypocenter.tap.gains import Sized, SizeTracer
 from hypocenter.tap.gradients import norms, to_host
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.nodes import Node
+from hypocenter.tap.out_of_memory import give_back, is_out_of_memory
 from hypocenter.tap.tape import Microbatch
 from hypocenter.tap.tree import tensors
 
 MOST_MICROBATCHES = 4  # that are done again
 _SHARE = 0.3  # of the octaves of the jump that a place has to be above the usual: a power of it may explain the rest
+_MOST_STEPS = 4.0  # that are done again for its samples; with the trace, and parameters at their usual size, it is 6
 _LEAST = 2.0  # octaves, at least: what is usual is known of few steps
 LOSS, GRADIENT = "the loss", "the gradient"
 
@@ -52,6 +55,7 @@ class SpikeReplay:
         self._replayer, self._names, self._preparation = replayer, names, preparation
         self._tracing = Tracing(replayer, names)
         self.usual, self.modes = Usual(), Modes()
+        self.is_vectorised = True  # as far as is known: gradients of all samples come in one run
 
     def learn(self, microbatch: Microbatch, scale: float) -> None:
         """Take in a micro-batch of a healthy step.
@@ -94,6 +98,7 @@ class _Look:
     def __init__(
         self, owner: SpikeReplay, replayer: Replayer, names: NameMap, spike: Spike, microbatch: Microbatch
     ) -> None:
+        self._owner = owner
         self._usual, self._modes, self._tracing, self._names = owner.usual, owner.modes, owner._tracing, names
         self._replayer, self._spike, self._microbatch = replayer, spike, microbatch
         self._parameters = [p for name, p in replayer.parameters(names) if spike.of in (LOSS, GRADIENT, name)]
@@ -138,7 +143,13 @@ class _Look:
             chosen = (n_rows, torch.tensor(kept))
             return self._size(self._replayer.run(self._microbatch, self._parameters, rows=chosen)) < middle
 
-        evidence = samples.named(evidence, rows, n_rows, is_sound)
+        def unsound_alone() -> Sequence[int] | None:
+            return self._unsound_alone(n_rows, middle)
+
+        evidence = samples.named(
+            evidence, rows, n_rows, is_sound, most_steps=_MOST_STEPS,
+            unsound_alone=unsound_alone if self._owner.is_vectorised else None,
+        )  # fmt: skip
         few = len(evidence.samples) <= max(1, n_rows // samples.SMALL_PART)
         if not (evidence.samples_confirmed and few) or (self._is_of_one and evidence.origin is None):
             evidence = replace(evidence, samples=(), samples_confirmed=None)
@@ -146,6 +157,20 @@ class _Look:
             return new or (Outcome(evidence=evidence) if "lr_step" in evidence.facts else None)
         remedy = samples.remedy(evidence)
         return Outcome(evidence=replace(evidence, remedies=(remedy,) if remedy else ()), node=node)
+
+    def _unsound_alone(self, n_rows: int, middle: float) -> Sequence[int] | None:
+        """Rows that jump alone; None, and not tried again: the program cannot be vectorised."""
+        try:
+            losses, norms_ = self._replayer.each_alone(self._microbatch, self._parameters, n_rows)
+        except OutOfTime:
+            raise
+        except Exception as error:  # of the user's model
+            if is_out_of_memory(error):
+                give_back(error)
+            self._owner.is_vectorised = False
+            return None
+        values = losses if self._spike.of == LOSS else norms_
+        return [row for row, value in enumerate(values) if not abs(value) / self._spike.scale < middle]
 
     def _switched(self, evidence: Evidence, middle: float) -> Evidence | None:
         """Evidence of modules in another mode than usual, without which it does not jump."""
