@@ -6,15 +6,17 @@ import contextlib
 import io
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TypeVar
 
 import torch
 
 import hypocenter
 from bench.spikes.harmless import HARMLESS
+from bench.spikes.healthy import HEALTHY
 from bench.spikes.kinds import KINDS, Right, Where
 from bench.spikes.programs import PROGRAMS, ROWS, How, Program, places_of
 from hypocenter.diagnose.diagnosis import diagnose
@@ -126,25 +128,32 @@ def _drawn(rng: random.Random, program: str, kind: str) -> Mutant:
     return Mutant(program=program, kind=kind, where=where, how=how, seed=rng.randrange(1 << 30))
 
 
-def each_healthy(seed: int) -> Iterator[Mutant]:
-    """Each program once, without any change."""
-    rng = random.Random(seed)
-    for program in PROGRAMS:
-        yield replace(_drawn(rng, program, ""), kind="")
-
-
-def said_of(mutant: Mutant, n_steps: int | None = None) -> tuple[Finding, ...]:
+def said_of(mutant: Mutant) -> tuple[Finding, ...]:
     """Train it under Hypocenter, until some steps after its jump."""
+    return watched(lambda: mutant.made(), lambda program: program.train(mutant.where.step + AFTER, mutant.seed))
+
+
+def said_of_healthy(name: str, n_steps: int, seed: int) -> tuple[Finding, ...]:
+    """The same of one of the programs in which nothing is wrong."""
+    torch.manual_seed(seed)
+    return watched(lambda: None, lambda _: HEALTHY[name](n_steps, torch.Generator().manual_seed(seed)))
+
+
+T = TypeVar("T")
+
+
+def watched(make: Callable[[], T], train: Callable[[T], object]) -> tuple[Finding, ...]:
+    """What is said of a program; also of what is told only as "again at step N"."""
     with TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
-            program = mutant.made()
+            made = make()
             with hypocenter.watch(out=str(out), force=True):
-                program.train(n_steps or mutant.where.step + AFTER, mutant.seed)
+                train(made)
             recording = open_run(out)
             told = [f for f in diagnose(recording).findings if f.code != "HC214"]
             pieces = load(recording.evidence_files(), recording.directory).found
-            again = [p.finding for p in pieces if p.finding.step not in {f.step for f in told}]  # told under an alike
+            again = [p.finding for p in pieces if p.finding.step not in {f.step for f in told}]
             return (*told, *again)
 
 

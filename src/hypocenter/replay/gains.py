@@ -139,6 +139,7 @@ def own_part(each: Sized, sized: Mapping[int, Sized], usual: Usual) -> float:
     """Octaves above the usual that do not come from what an operator read; 0: all may come from there.
 
     Backward is linear in gradients: with these larger by a factor, it gives more by the same factor. So are products.
+    Of what read nothing large it is all; of other operators little says nothing, but in a loop it adds up.
     """
     above = usual.above(each, sized)
     large = [(producer, octaves) for producer, octaves in _inputs_above(each, sized, usual) if octaves]
@@ -146,7 +147,13 @@ def own_part(each: Sized, sized: Mapping[int, Sized], usual: Usual) -> float:
         return above
     own = above - sum(octaves for _, octaves in large)
     is_linear = _name(each) in _LINEAR or all(p >= 0 and sized[p].is_gradient for p, _ in large)
-    return own if is_linear and own > _OWN else 0.0
+    return max(own, 0.0) if is_linear else 0.0
+
+
+def begins(each: Sized, sized: Mapping[int, Sized], usual: Usual) -> bool:
+    """Whether it may have begun there: what it read is as usual, or explains little of what it gave."""
+    own = own_part(each, sized, usual)
+    return own > _OWN or (own > 0 and not large_inputs(each, sized, usual))
 
 
 def _inputs_above(each: Sized, sized: Mapping[int, Sized], usual: Usual) -> Sequence[tuple[int, float]]:
@@ -191,6 +198,7 @@ def suspects(
         not known of what was zero before: it comes last.
     """
     found: dict[Key, list[tuple[int, float]]] = defaultdict(list)  # by place
+    in_all: dict[Key, float] = defaultdict(float)
     waiting, seen = list(targets), set[int]()
     while waiting:
         producer = waiting.pop()
@@ -201,12 +209,13 @@ def suspects(
         if not usual.above(each, sized):
             continue
         waiting += large_inputs(each, sized, usual)
-        own = own_part(each, sized, usual)
-        if own and (producer < 0 or amplifying.get(producer, False)):
-            found[each.key[:-1] if producer >= 0 else (producer,)].append((producer, own))
+        own, place = own_part(each, sized, usual), each.key[:-1] if producer >= 0 else (producer,)
+        in_all[place] += own
+        if producer < 0 or (amplifying.get(producer, False) and begins(each, sized, usual)):
+            found[place].append((producer, own))
     first = [
-        Suspect(producer=min(of)[0], above=max(own for _, own in of), in_all=sum(own for _, own in of))
-        for of in found.values()
+        Suspect(producer=min(of)[0], above=max(own for _, own in of), in_all=in_all[place])
+        for place, of in found.items()
     ]
     return sorted(first, key=lambda s: (s.above >= _FARTHEST, -round(s.above), max(s.producer, -1)))
 

@@ -16,7 +16,7 @@ from hypocenter.diagnose.evidence import Evidence
 from hypocenter.replay import adjudicate, samples
 from hypocenter.replay.case import Outcome
 from hypocenter.replay.engine import Replayed, Replayer
-from hypocenter.replay.gains import Suspect, Usual, is_amplifying, largest_read, new_operators, own_part, suspects
+from hypocenter.replay.gains import Suspect, Usual, begins, is_amplifying, largest_read, new_operators, suspects
 from hypocenter.replay.impossible import OutOfTime
 from hypocenter.replay.modes import Modes, turned
 from hypocenter.replay.preparation import Preparation
@@ -192,7 +192,7 @@ class _Look:
         One that no healthy step ran is kept too: where nothing else is found, it is what is new.
         """
         sized, usual = tracer.sized, self._usual
-        if not own_part(each, sized, usual):
+        if not begins(each, sized, usual):
             return usual.is_new(each) and node.place.phase != "backward"
         is_forward = node.place.phase != "backward"
         found = is_amplifying(each, sized, usual, is_forward=is_forward)
