@@ -1,15 +1,25 @@
 """A step that jumps is done again at once: which operation, which tensor, which samples; and what stays silent."""
 
+import contextlib
+import math
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 import hypocenter
+from hypocenter.config import Config
 from hypocenter.diagnose.diagnosis import diagnose
+from hypocenter.diagnose.evidence import Evidence
 from hypocenter.record.reader import open_run
+from hypocenter.replay.case import Case
 from hypocenter.replay.engine import Replayer
 from hypocenter.replay.spike import SpikeReplay
+from hypocenter.session.check import Check
+from hypocenter.session.local_norm import LocalNorm
+from hypocenter.session.recording import Session
+from hypocenter.session.spike_probe import SpikeProbe, halves, outweighs
 
 AT, N = 40, 60  # the step of the fault, all steps
 ROWS = 32
@@ -32,10 +42,10 @@ def batch(generator):
     return torch.randn(ROWS, 16, generator=generator), torch.randint(0, 10, (ROWS,), generator=generator)
 
 
-def train(folder, fault=None, *, n_micro=1, clip=False, scaler=None, watched=True):
+def train(folder, fault=None, *, n_micro=1, clip=False, scaler=None, watched=True, make=torch.optim.SGD, **options):
     torch.manual_seed(0)
     net = Net()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+    optimizer = make(net.parameters(), lr=0.05, **options)
     generator = torch.Generator().manual_seed(1)
     watching = hypocenter.watch(out=folder) if watched else None
     for step in range(N):
@@ -245,6 +255,27 @@ def test_parameters_that_grew_are_named(tmp_path):
     assert (finding.step, finding.cause, finding.param) == (AT, "state-changed", "down.weight")
 
 
+def test_of_two_optimizers_the_learning_rate_of_the_right_one_is_told(tmp_path):
+    torch.manual_seed(0)
+    nets = [Net(), Net()]
+    optimizers = [torch.optim.SGD(net.parameters(), lr=0.05) for net in nets]
+    generator = torch.Generator().manual_seed(1)
+    with hypocenter.watch(*nets, out=tmp_path / "run"):
+        for step in range(N):
+            for net, optimizer in zip(nets, optimizers, strict=True):
+                x, y = batch(generator)
+                optimizer.zero_grad()
+                F.cross_entropy(net(x), y).backward()
+                if net is nets[0]:
+                    optimizer.param_groups[0]["lr"] = 2000.0 if step == AT else 0.05
+                optimizer.step()
+
+    (finding, *_) = [f for f in findings(tmp_path / "run") if f.step == AT + 1]
+    assert any(
+        f"the learning rate rose from 0.05 to 2000 at step {AT}" in line for line in (finding.title, *finding.why)
+    )
+
+
 def test_under_a_loss_scaler_that_grows_the_scale_is_not_taken_for_a_gain(tmp_path):
     scaler = torch.amp.GradScaler("cpu", init_scale=16.0, growth_interval=7)
     train(tmp_path / "healthy", scaler=scaler)
@@ -253,6 +284,59 @@ def test_under_a_loss_scaler_that_grows_the_scale_is_not_taken_for_a_gain(tmp_pa
     assert findings(tmp_path / "healthy") == []
     (finding,) = findings(tmp_path / "run")
     assert (finding.step, finding.op) == (AT, "aten.div.Tensor")
+
+
+def test_what_the_update_does_with_it_is_told(tmp_path):
+    train(tmp_path / "adam", cold, make=torch.optim.AdamW, betas=(0.9, 0.99))
+    train(tmp_path / "clipped", cold, clip=True)
+
+    (finding,) = findings(tmp_path / "adam")
+    told = " | ".join(finding.then)
+    assert "the update used a gradient" in told
+    assert "mean of gradients for" in told
+    assert "half their size or less for" in told
+    assert "clipped" not in told
+    (finding,) = findings(tmp_path / "clipped")
+    assert any(line.startswith("the gradient was clipped from") for line in finding.then)
+    assert "to 1 before the update" in " ".join(finding.then)
+
+
+@pytest.mark.parametrize("times", [3.0, 30.0, 1e4])
+@pytest.mark.parametrize("decay", [0.0, 0.9, 0.999])
+def test_how_long_a_jump_is_remembered_is_what_means_do(times, decay):
+    ones = [1.0] * 40_000
+    mean, of_squares = (1.0 - decay) * times, (1.0 - decay) * times**2
+    n_first = next(n for n, _ in enumerate(ones) if not (decay and mean * decay**n > 1.0))
+    n_second = next(n for n, _ in enumerate(ones) if not (decay and (1.0 + of_squares * decay**n) ** 0.5 > 2.0))
+
+    assert abs(outweighs(times, decay) - n_first) <= 1
+    assert abs(halves(times, decay) - n_second) <= 1
+
+
+def test_the_norm_of_this_rank_alone_is_looked_at_too(tmp_path, monkeypatch):
+    net = Net()
+    session = Session(Config(), tmp_path / "run", owns_run=True)
+    session.names.add_root(net)
+    optimizer = torch.optim.SGD(net.parameters())
+    session.attach()
+    F.cross_entropy(net(torch.randn(ROWS, 16)), torch.zeros(ROWS, dtype=torch.long)).backward()
+    session.switch_off("enough seen")
+    del optimizer
+    seen = []
+    monkeypatch.setattr(SpikeReplay, "investigate", lambda replay, spike: seen.append((spike.of, spike.jump.value)))
+    probe = SpikeProbe(Config(), session.names, Replayer(session.tape, contextlib.nullcontext))
+    own = LocalNorm()
+    for step in range(40):
+        own.add([3.0 * (100.0 if step == 30 else 1.0), 4.0])
+        check = Check(losses=[1.0], grad_norms={"up.weight": 1.0}, local_norm=own.take(1.0))
+        case = Case(
+            id="x", trigger="spike", step=step, rank=0, world_size=2, microbatches=tuple(session.tape.microbatches),
+            bad_params=(), n_params=1, loss=1.0, loss_scale=None, healthy_steps=step,
+        )  # fmt: skip
+        probe.look(check, case, lambda case: Evidence(id=case.id, trigger="spike", step=case.step))
+
+    assert seen == [("the gradient of this rank", pytest.approx(math.hypot(300.0, 4.0)))]
+    assert own.take(1.0) is None
 
 
 def test_a_mode_that_was_switched_is_named(tmp_path):
@@ -288,7 +372,7 @@ def test_the_turn_of_a_loop_in_which_it_began_is_told(tmp_path):
             h.square().mean().backward()
             optimizer.step()
 
-    (finding,) = findings(tmp_path / "run")
+    finding = findings(tmp_path / "run")[0]  # the update ruins the model
     assert (finding.step, finding.op) == (AT, "aten.mul.Tensor")
     assert any("this 10 times" in line and "in turn 6," in line for line in finding.why)
 

@@ -13,6 +13,7 @@ import msgspec
 from hypocenter.diagnose import why
 from hypocenter.diagnose.evidence import FORMAT, Evidence, Verdict
 from hypocenter.diagnose.operators import is_of_mindspore
+from hypocenter.diagnose.spike_words import followed
 from hypocenter.diagnose.verdicts import judge
 from hypocenter.nouns import Finding, Phase, Remedy, Severity
 
@@ -132,6 +133,7 @@ def judged_piece(evidence: Evidence, *, rank: int, bundle: str | None = None) ->
         actual=verdict.actual,
         why=(*verdict.why, *_to_mend(evidence, verdict)),
         confidence=verdict.confidence,
+        then=followed(evidence) if evidence.trigger == "spike" else (),
         remedy=_remedy(evidence, verdict, place["site"]),
         chips=evidence.chips,
         bundle=bundle if _has_op(evidence) else None,

@@ -50,7 +50,27 @@ def what_jumped(evidence: Evidence) -> str:
     of = str(evidence.facts.get("of", "the loss"))
     if of == "the loss":
         return of
+    if of == "the gradient of this rank":
+        return "the norm of this rank's own gradient"
     return "the gradient's norm" if of == "the gradient" else f"the norm of the gradient of {of}"
+
+
+def followed(evidence: Evidence) -> tuple[str, ...]:
+    """What the update did with gradients that jumped: clipped or not, and for how long its optimizer remembers them."""
+    before, after, used = fact(evidence, "clipped_from"), fact(evidence, "clipped_to"), fact(evidence, "used")
+    found: list[str] = []
+    if before is not None and after is not None:
+        found.append(f"the gradient was clipped from {short(before)} to {short(after)} before the update")
+    if used is not None:
+        found.append(f"the update used a gradient {times(used)} as large as usual")
+    first, second = fact(evidence, "n_first"), fact(evidence, "n_second")
+    if first:
+        decay = short(fact(evidence, "first") or 0.0)
+        found.append(f"it outweighs all others in the optimizer's mean of gradients for {first:,.0f} updates ({decay})")
+    if second:
+        decay = short(fact(evidence, "second") or 0.0)
+        found.append(f"its square keeps updates at half their size or less for {second:,.0f} updates ({decay})")
+    return tuple(found)
 
 
 def times(factor: float) -> str:

@@ -34,7 +34,8 @@ MOST_MICROBATCHES = 4  # that are done again
 _SHARE = 0.3  # of the octaves of the jump that a place has to be above the usual: a power of it may explain the rest
 _MOST_STEPS = 4.0  # that are done again for its samples; with the trace, and parameters at their usual size, it is 6
 _LEAST = 2.0  # octaves, at least: what is usual is known of few steps
-LOSS, GRADIENT = "the loss", "the gradient"
+LOSS, GRADIENT, LOCAL = "the loss", "the gradient", "the gradient of this rank"
+_OF_ALL = (LOSS, GRADIENT, LOCAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +43,7 @@ class Spike:
     """What jumped at a step."""
 
     base: Evidence  # what is known of the step without a replay
-    of: str  # LOSS, GRADIENT, or the name of the parameter whose gradient it is
+    of: str  # LOSS, GRADIENT, LOCAL (before its reduction), or the name of the parameter whose gradient it is
     jump: Jump
     scale: float  # loss scale of the step; 1.0 without one
     microbatches: Sequence[Microbatch]
@@ -101,8 +102,8 @@ class _Look:
         self._owner = owner
         self._usual, self._modes, self._tracing, self._names = owner.usual, owner.modes, owner._tracing, names
         self._replayer, self._spike, self._microbatch = replayer, spike, microbatch
-        self._parameters = [p for name, p in replayer.parameters(names) if spike.of in (LOSS, GRADIENT, name)]
-        self._is_of_one = spike.of not in (LOSS, GRADIENT)
+        self._parameters = [p for name, p in replayer.parameters(names) if spike.of in (*_OF_ALL, name)]
+        self._is_of_one = spike.of not in _OF_ALL
         self._amplifying: dict[int, bool] = {}
 
     def outcome(self) -> Outcome | None:

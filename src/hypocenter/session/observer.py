@@ -13,6 +13,7 @@ from hypocenter.session import events
 from hypocenter.session.agreement import Council, nobody
 from hypocenter.session.events import Update
 from hypocenter.session.framework import Framework
+from hypocenter.session.local_norm import LocalNorm
 from hypocenter.session.torch_framework import TorchFramework
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.tape import Tape
@@ -29,6 +30,7 @@ class Context(events.Observed):
     council: Council = field(default_factory=nobody)  # asks the other ranks: see hypocenter.session.agreement
     ride: Callable[[torch.Tensor, Callable[[Sequence[float]], None]], None] = lambda *_: None
     """Takes a float32 vector to the host with the next check of gradients: no transfer of its own."""
+    local: LocalNorm = field(default_factory=LocalNorm)  # of gradients before their reduction, for who looks at steps
     recomputed: list[Callable[[torch.nn.Module], None]] = field(default_factory=list)  # told of calls inside backward
     directory: Path | None = None  # of the run; None: nowhere to write
 
