@@ -132,9 +132,9 @@ class _Look:
         n_rows = samples.batch_size(self._replayer.batch_tensors(self._microbatch))
         node = new = None
         if suspect is not None:
-            evidence, mask = self._described(evidence, tracer, suspect)
+            evidence, far = self._described(evidence, tracer, suspect)
             evidence = replace(evidence, facts={**evidence.facts, **proof})
-            rows = samples.rows_of(mask.cpu(), n_rows) if mask is not None else ()
+            rows = _rows(far, suspect.above, n_rows) if far is not None else ()
             node = tracer.nodes[suspect.producer] if suspect.producer >= 0 else None
         elif not self._is_of_one:
             new = self._new_operation(evidence, tracer, replayed)
@@ -170,8 +170,9 @@ class _Look:
                 give_back(error)
             self._owner.is_vectorised = False
             return None
-        values = losses if self._spike.of == LOSS else norms_
-        return [row for row, value in enumerate(values) if not abs(value) / self._spike.scale < middle]
+        values = [abs(value) / self._spike.scale for value in (losses if self._spike.of == LOSS else norms_)]
+        between = math.sqrt(max(values) * sorted(values)[n_rows // 2])  # one row alone is often above the whole batch
+        return [row for row, value in enumerate(values) if not value < max(middle, between)]
 
     def _switched(self, evidence: Evidence, middle: float) -> Evidence | None:
         """Evidence of modules in another mode than usual, without which it does not jump."""
@@ -259,7 +260,7 @@ class _Look:
         return math.hypot(*to_host(norms(grads))) / self._spike.scale if grads else 0.0
 
     def _described(self, evidence: Evidence, tracer: SizeTracer, suspect: Suspect) -> tuple[Evidence, Tensor | None]:
-        """Evidence with the place, and where the place's values are larger than usual."""
+        """Evidence with the place, and by how many octaves each of its values is below the largest."""
         each = tracer.sized[suspect.producer]
         place = self._usual.largest(each, tracer.sized)[1]
         octave, read, known = each.octaves[place], largest_read(each, tracer.sized), self._usual.of(each, place)
@@ -273,20 +274,37 @@ class _Look:
         n_times = tracer.n_times(each)
         if n_times > 1 and suspect.producer >= 0 and tracer.nodes[suspect.producer].place.phase != "backward":
             facts |= {"nth": tracer.nth(each), "n_times": n_times}
-        level = 2.0 ** (octave - min(self._usual.above(each, tracer.sized), suspect.above) / 2)
         if suspect.producer < 0:
             leaf, values = tracer.leaves[-1 - suspect.producer], tracer.held[suspect.producer]
             kind: Any = leaf.kind if leaf.kind in ("batch", "param", "buffer") else "external"
             facts_of = adjudicate.tensor_facts(values, leaf.name)
-            return replace(evidence, leaf=facts_of, leaf_kind=kind, facts=facts), values.abs() > level
+            return replace(evidence, leaf=facts_of, leaf_kind=kind, facts=facts), _below_largest(values)
         node = tracer.nodes[suspect.producer]
         evidence = replace(evidence, origin=adjudicate.op_facts(tracer, node))
-        output = next((t for t in node.outputs if t.is_floating_point() and bool((t.abs() > level).any())), None)
+        output = dict(zip(node.positions, node.outputs, strict=False)).get(place)
         if output is None:
             return replace(evidence, facts=facts), None
         if text := _at_largest(node, output):
             facts["at_largest"] = text
-        return replace(evidence, facts=facts), output.abs() > level
+        return replace(evidence, facts=facts), _below_largest(output)
+
+
+def _below_largest(values: Tensor) -> Tensor:
+    octaves = values.detach().float().abs().log2()
+    return octaves.max() - octaves
+
+
+def _rows(below: Tensor, above: float, n_rows: int) -> tuple[int, ...]:
+    """Rows in which values are larger than usual; of many those with the largest.
+
+    Args:
+        below: by how many octaves each value is below the largest.
+        above: by how many octaves the largest is above the usual.
+        n_rows: of the batch.
+    """
+    rows = samples.rows_of((below < above / 2).cpu(), n_rows)
+    few = max(1, n_rows // samples.SMALL_PART)
+    return rows if len(rows) <= few else samples.rows_of((below < 1.0).cpu(), n_rows)
 
 
 def _at_largest(node: Node, output: Tensor) -> str:
