@@ -88,7 +88,6 @@ def outlier(net, x, y):
 
 
 def wrong_target(net, x, y):
-    """Found in no tensor that is larger than usual."""
     with torch.no_grad():
         x[:] = net.up.weight[0] * 20  # sure of what it says
         y[:] = net(x).argmax(1)
@@ -246,6 +245,33 @@ def test_a_jump_costs_at_most_six_steps(fault, model, tmp_path, monkeypatch):
 
     assert costs.looks
     assert max(costs.looks) <= 6.0
+
+
+class LooksAtValues(nn.Linear):
+    """What torch.func cannot vectorise."""
+
+    def forward(self, x):
+        return super().forward(x) if bool(x.isfinite().all()) else x
+
+
+@pytest.mark.parametrize("made", [nn.Linear, LooksAtValues])
+def test_a_label_out_of_place_is_found_though_no_tensor_is_large(made, tmp_path):
+    torch.manual_seed(0)
+    model = made(16, 10)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    generator = torch.Generator().manual_seed(1)
+    with hypocenter.watch(model, out=tmp_path / "run"):
+        for step in range(N):
+            y = torch.randint(0, 10, (ROWS,), generator=generator)
+            x = 4 * F.one_hot(y, 16).float() + 0.3 * torch.randn(ROWS, 16, generator=generator)
+            if step == AT:
+                y[11] = (y[11] + 1) % 10
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+
+    (finding,) = findings(tmp_path / "run")
+    assert (finding.step, finding.cause, finding.samples) == (AT, "bad-sample", (11,))
 
 
 def test_parameters_that_grew_are_named(tmp_path):
@@ -412,7 +438,7 @@ def test_a_hard_batch_accuses_nobody(fault, tmp_path):
     assert [f for f in findings(tmp_path / "run") if f.severity != "note"] == []
 
 
-@pytest.mark.parametrize("fault", [None, cold, outlier], ids=["healthy", "cold", "outlier"])
+@pytest.mark.parametrize("fault", [None, cold, wrong_target, poisoned_weight])
 def test_training_is_the_same_to_the_bit(fault, tmp_path):
     plain, watched = train(None, fault, watched=False), train(tmp_path / "run", fault)
 
