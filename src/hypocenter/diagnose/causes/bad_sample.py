@@ -25,7 +25,6 @@ from hypocenter.diagnose.rulings import fact
 from hypocenter.diagnose.spike_words import grown, jumped, sizes, what_jumped
 from hypocenter.diagnose.verdicts import cause
 
-
 FAR = 8.0  # times the usual: hard samples that are right make smaller jumps, now and then
 
 
@@ -42,6 +41,7 @@ def decide(evidence: Evidence) -> Verdict | None:
     held: tuple[str, ...] = ()
     if (how := grown(evidence)) and evidence.leaf is not None:
         held = (f"{why.leaf_name(evidence)} holds values {how}", *sizes(evidence))
+    is_far = abs(fact(evidence, "now") or 0.0) >= FAR * (fact(evidence, "usual") or 1.0)
     return Verdict(
         cause="bad-sample",
         confidence="proven"
