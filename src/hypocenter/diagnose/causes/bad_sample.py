@@ -44,9 +44,7 @@ def decide(evidence: Evidence) -> Verdict | None:
     is_far = abs(fact(evidence, "now") or 0.0) >= FAR * (fact(evidence, "usual") or 1.0)
     return Verdict(
         cause="bad-sample",
-        confidence="proven"
-        if abs(fact(evidence, "now") or 0.0) >= FAR * (fact(evidence, "usual") or 1.0)
-        else "likely",
+        confidence="proven" if is_far else "likely",
         title=f"{who} {what_jumped(evidence)} jump",
         why=(*jumped(evidence), *held),
         limit=fact(evidence, "usual_size"),
