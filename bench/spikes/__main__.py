@@ -1,40 +1,57 @@
-"""Run the study: `python -m bench.spikes [--n N] [--seed S] [--harmless | --healthy STEPS] [--kind WORD]`."""
+"""Run the study: `python -m bench.spikes [--n OF_EACH] [--seed S] [--harmless | --healthy STEPS] [--kind WORD]`."""
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
+import time
 from collections import defaultdict
+from collections.abc import Iterator
 
-from bench.spikes.study import Outcome, draw, draw_harmless, each_healthy, outcome, said_of
+from bench.spikes.healthy import HEALTHY
+from bench.spikes.kinds import KINDS
+from bench.spikes.study import Outcome, draw, draw_harmless, outcome, said_of, said_of_healthy
 
 
 def main() -> int:
     """Print a line for each program, then the shares."""
     parser = argparse.ArgumentParser(prog="bench spikes", description=main.__doc__)
-    parser.add_argument("--n", type=int, default=100)
+    parser.add_argument("--n", type=int, default=5, help="jumps of each kind; with --harmless, of all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--harmless", action="store_true", help="changes that are to accuse nobody")
-    parser.add_argument("--healthy", type=int, default=0, metavar="STEPS", help="each program as it is, so many steps")
+    parser.add_argument(
+        "--healthy",
+        type=int,
+        default=0,
+        metavar="STEPS",
+        help="ten programs that nothing is wrong in",
+    )
     parser.add_argument("--kind", default="", help="only kinds whose name holds this")
     parser.add_argument("-v", action="store_true", help="all that was said of what is wrong")
     options = parser.parse_args()
     if options.healthy:
-        return _healthy(options.healthy, options.seed)
+        return _healthy(options.healthy, options.seed, options.kind)
     if options.harmless:
         return _harmless(options.n, options.seed)
-    outcomes: list[Outcome] = []
-    for mutant in draw(options.n, options.seed):
-        if options.kind not in mutant.kind:
-            continue
-        done = outcome(mutant)
-        if done is None:
-            print(f"     {mutant.kind:32} {mutant.program:12} does not jump", flush=True)
-            continue
-        outcomes.append(done)
-        print_outcome(done, is_long=options.v)
+    outcomes = [done for kind in KINDS if options.kind in kind for done in _of_kind(kind, options)]
     print_table(outcomes)
     return 0
+
+
+def _of_kind(kind: str, options: argparse.Namespace) -> Iterator[Outcome]:
+    """As many as are asked for that jump, of at most eight times as many that are tried."""
+    n = 0
+    for mutant in itertools.islice(draw(kind, options.seed), 8 * options.n):
+        if n == options.n:
+            return
+        done = outcome(mutant)
+        if done is None:
+            print(f"     {kind:32} {mutant.program:12} does not jump", flush=True)
+            continue
+        n += 1
+        print_outcome(done, is_long=options.v)
+        yield done
 
 
 def print_outcome(done: Outcome, *, is_long: bool) -> None:
@@ -71,13 +88,18 @@ def _share(rights: list[bool | None]) -> str:
     return f"{sum(asked)} of {len(asked)}" if asked else ""
 
 
-def _healthy(n_steps: int, seed: int) -> int:
+def _healthy(n_steps: int, seed: int, word: str) -> int:
     n_bad = n_notes = n_all = 0
-    for mutant in each_healthy(seed):
-        found = said_of(mutant, n_steps)
+    for name in HEALTHY:
+        if word not in name:
+            continue
+        began = time.process_time()
+        found = said_of_healthy(name, n_steps, seed)
         bad = [f for f in found if f.severity in ("warning", "error")]
         n_bad, n_notes, n_all = n_bad + len(bad), n_notes + len(found) - len(bad), n_all + n_steps
-        print(mutant.program, mutant.how, [(f.code, f.severity, f.step, f.cause, f.title) for f in found], flush=True)
+        print(f"{name:24} {n_steps:,} steps, {time.process_time() - began:.0f} s of CPU: {len(found)} said", flush=True)
+        for f in found:
+            print("      ", f.code, f.severity, f.step, f.count, f.cause, f.title, *f.why, sep=" | ", flush=True)
     print(f"\n{n_all:,} steps: {n_bad} warnings, {n_notes} notes")
     return int(n_bad > 0)
 

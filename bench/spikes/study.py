@@ -6,18 +6,21 @@ import contextlib
 import io
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TypeVar
 
 import torch
 
 import hypocenter
 from bench.spikes.harmless import HARMLESS
+from bench.spikes.healthy import HEALTHY
 from bench.spikes.kinds import KINDS, Right, Where
 from bench.spikes.programs import PROGRAMS, ROWS, How, Program, places_of
 from hypocenter.diagnose.diagnosis import diagnose
+from hypocenter.diagnose.judged_evidence import load
 from hypocenter.nouns import Finding
 from hypocenter.record.reader import open_run
 
@@ -97,15 +100,14 @@ class Outcome:
         return self.at_step is not None and self.at_step.samples == (self.mutant.where.row,)
 
 
-def draw(n: int, seed: int) -> Iterator[Mutant]:
-    """Mutants in which programs, kinds, steps, places and samples are spread evenly."""
-    rng = random.Random(seed)
-    names = list(KINDS)
-    rng.shuffle(names)
-    for number in range(n):
-        kind = names[number % len(names)]
-        program = rng.choice(KINDS[kind].programs or tuple(PROGRAMS))
-        yield _drawn(rng, program, kind)
+def draw(kind: str, seed: int) -> Iterator[Mutant]:
+    """Mutants of a kind without end, in which steps, places and samples are spread evenly, over all programs."""
+    rng = random.Random(f"{kind} {seed}")
+    while True:
+        programs = list(KINDS[kind].programs or PROGRAMS)
+        rng.shuffle(programs)
+        for program in programs:
+            yield _drawn(rng, program, kind)
 
 
 def draw_harmless(n: int, seed: int) -> Iterator[Mutant]:
@@ -126,22 +128,33 @@ def _drawn(rng: random.Random, program: str, kind: str) -> Mutant:
     return Mutant(program=program, kind=kind, where=where, how=how, seed=rng.randrange(1 << 30))
 
 
-def each_healthy(seed: int) -> Iterator[Mutant]:
-    """Each program once, without any change."""
-    rng = random.Random(seed)
-    for program in PROGRAMS:
-        yield replace(_drawn(rng, program, ""), kind="")
-
-
-def said_of(mutant: Mutant, n_steps: int | None = None) -> tuple[Finding, ...]:
+def said_of(mutant: Mutant) -> tuple[Finding, ...]:
     """Train it under Hypocenter, until some steps after its jump."""
+    return watched(lambda: mutant.made(), lambda program: program.train(mutant.where.step + AFTER, mutant.seed))
+
+
+def said_of_healthy(name: str, n_steps: int, seed: int) -> tuple[Finding, ...]:
+    """The same of one of the programs in which nothing is wrong."""
+    torch.manual_seed(seed)
+    return watched(lambda: None, lambda _: HEALTHY[name](n_steps, torch.Generator().manual_seed(seed)))
+
+
+T = TypeVar("T")
+
+
+def watched(make: Callable[[], T], train: Callable[[T], object]) -> tuple[Finding, ...]:
+    """What is said of a program; also of what is told only as "again at step N"."""
     with TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
-            program = mutant.made()
+            made = make()
             with hypocenter.watch(out=str(out), force=True):
-                program.train(n_steps or mutant.where.step + AFTER, mutant.seed)
-            return tuple(f for f in diagnose(open_run(out)).findings if f.code != "HC214")
+                train(made)
+            recording = open_run(out)
+            told = [f for f in diagnose(recording).findings if f.code != "HC214"]
+            pieces = load(recording.evidence_files(), recording.directory).found
+            again = [p.finding for p in pieces if p.finding.step not in {f.step for f in told}]
+            return (*told, *again)
 
 
 def outcome(mutant: Mutant) -> Outcome | None:

@@ -37,6 +37,13 @@ def test_a_value_far_above_the_others_is_a_jump_at_its_step(factor, sign):
     assert jump.octaves == pytest.approx(math.log2(factor), abs=0.5)
 
 
+def test_a_value_far_above_a_trend_is_a_jump():
+    values = [value * 2 ** (-i / 8) for i, value in enumerate(around(1.0, 0.3, 40))]
+    values[33] = 100 * values[32]
+
+    assert jumps(values) == [33]
+
+
 def test_a_level_that_stays_is_one_jump():
     assert jumps([*around(1.0, 0.05, 100), *around(30.0, 0.05, 400, 1)]) == [100]
 

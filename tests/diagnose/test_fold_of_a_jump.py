@@ -29,6 +29,7 @@ def test_what_all_ranks_note_of_a_jump_is_one_finding_of_the_rank_that_has_the_s
     (only,) = fold([PROVEN], [noted(0), noted(1)], {})
 
     assert (only.finding.cause, only.finding.rank, only.finding.samples) == ("bad-sample", 1, (5,))
+    assert "rank 0 -> it jumps there too" in only.finding.then
 
 
 def test_the_gradient_before_the_reduction_is_explained_on_that_rank():

@@ -1,15 +1,25 @@
 """A step that jumps is done again at once: which operation, which tensor, which samples; and what stays silent."""
 
+import contextlib
+import math
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 import hypocenter
+from hypocenter.config import Config
 from hypocenter.diagnose.diagnosis import diagnose
+from hypocenter.diagnose.evidence import Evidence
 from hypocenter.record.reader import open_run
+from hypocenter.replay.case import Case
 from hypocenter.replay.engine import Replayer
 from hypocenter.replay.spike import SpikeReplay
+from hypocenter.session.check import Check
+from hypocenter.session.local_norm import LocalNorm
+from hypocenter.session.recording import Session
+from hypocenter.session.spike_probe import SpikeProbe, halves, outweighs
 
 AT, N = 40, 60  # the step of the fault, all steps
 ROWS = 32
@@ -32,10 +42,10 @@ def batch(generator):
     return torch.randn(ROWS, 16, generator=generator), torch.randint(0, 10, (ROWS,), generator=generator)
 
 
-def train(folder, fault=None, *, n_micro=1, clip=False, scaler=None, watched=True):
+def train(folder, fault=None, *, n_micro=1, clip=False, scaler=None, watched=True, make=torch.optim.SGD, **options):
     torch.manual_seed(0)
     net = Net()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+    optimizer = make(net.parameters(), lr=0.05, **options)
     generator = torch.Generator().manual_seed(1)
     watching = hypocenter.watch(out=folder) if watched else None
     for step in range(N):
@@ -74,6 +84,14 @@ def another_factor(net, x, y):
 def outlier(net, x, y):
     x[5] *= 0
     x[5, 3] = 4e4
+    return x, y
+
+
+def wrong_target(net, x, y):
+    with torch.no_grad():
+        x[:] = net.up.weight[0] * 20  # sure of what it says
+        y[:] = net(x).argmax(1)
+        y[11] = (y[11] + 1) % 10
     return x, y
 
 
@@ -172,26 +190,88 @@ def test_a_sample_is_named_where_labels_number_the_rows(tmp_path):
     assert (finding.step, finding.samples) == (AT, (9,))
 
 
-def test_a_jump_costs_few_replays(tmp_path, monkeypatch):
-    """A traced one, one without the row and one with it alone."""
-    done, looked = [], []
-    run, investigate = Replayer.run, SpikeReplay.investigate
+class Costs:
+    """What each look into a jump does again, in plain steps."""
 
-    def counted(self, *args, **how):
-        done.append(how.get("rows"))
-        return run(self, *args, **how)
+    def __init__(self, monkeypatch):
+        self.now, self.looks = 0.0, []
+        run, each_alone, investigate = Replayer.run, Replayer.each_alone, SpikeReplay.investigate
 
-    def looks(self, spike):
-        before = len(done)
-        outcome = investigate(self, spike)
-        looked.append(len(done) - before)
-        return outcome
+        def counted(replayer, *args, rows=None, **how):
+            self.now += 1.0 if rows is None else len(rows[1]) / rows[0]
+            return run(replayer, *args, rows=rows, **how)
 
-    monkeypatch.setattr(Replayer, "run", counted)
-    monkeypatch.setattr(SpikeReplay, "investigate", looks)
+        def counted_too(replayer, *args):
+            self.now += 1.0
+            return each_alone(replayer, *args)
+
+        def looks(replay, spike):
+            self.now = 0.0
+            try:
+                return investigate(replay, spike)
+            finally:
+                self.looks.append(self.now)
+
+        monkeypatch.setattr(Replayer, "run", counted)
+        monkeypatch.setattr(Replayer, "each_alone", counted_too)
+        monkeypatch.setattr(SpikeReplay, "investigate", looks)
+
+
+def test_a_sample_that_is_seen_costs_two_steps(tmp_path, monkeypatch):
+    """A traced one, one without the row, and the row alone."""
+    costs = Costs(monkeypatch)
     regression(tmp_path / "run", lambda x: x[7].mul_(1000))
 
-    assert looked == [3]
+    assert costs.looks == [2.0]
+
+
+class Normalised(Net):
+    """What no rows of are known by their place, and what cannot be vectorised."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(16)
+
+    def forward(self, x):
+        return super().forward(self.norm(x))
+
+
+@pytest.mark.parametrize("model", [Net, Normalised])
+@pytest.mark.parametrize("fault", ["cold", "another_factor", "poisoned_weight", "wrong_target"])
+def test_a_jump_costs_at_most_six_steps(fault, model, tmp_path, monkeypatch):
+    costs = Costs(monkeypatch)
+    monkeypatch.setitem(globals(), "Net", model)
+    train(tmp_path / "run", globals()[fault])
+
+    assert costs.looks
+    assert max(costs.looks) <= 6.0
+
+
+class LooksAtValues(nn.Linear):
+    """What torch.func cannot vectorise."""
+
+    def forward(self, x):
+        return super().forward(x) if bool(x.isfinite().all()) else x
+
+
+@pytest.mark.parametrize("made", [nn.Linear, LooksAtValues])
+def test_a_label_out_of_place_is_found_though_no_tensor_is_large(made, tmp_path):
+    torch.manual_seed(0)
+    model = made(16, 10)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    generator = torch.Generator().manual_seed(1)
+    with hypocenter.watch(model, out=tmp_path / "run"):
+        for step in range(N):
+            y = torch.randint(0, 10, (ROWS,), generator=generator)
+            x = 4 * F.one_hot(y, 16).float() + 0.3 * torch.randn(ROWS, 16, generator=generator)
+            if step == AT:
+                y[11] = (y[11] + 1) % 10
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+
+    (finding,) = findings(tmp_path / "run")
+    assert (finding.step, finding.cause, finding.samples) == (AT, "bad-sample", (11,))
 
 
 def test_parameters_that_grew_are_named(tmp_path):
@@ -199,6 +279,27 @@ def test_parameters_that_grew_are_named(tmp_path):
 
     (finding,) = findings(tmp_path / "run")
     assert (finding.step, finding.cause, finding.param) == (AT, "state-changed", "down.weight")
+
+
+def test_of_two_optimizers_the_learning_rate_of_the_right_one_is_told(tmp_path):
+    torch.manual_seed(0)
+    nets = [Net(), Net()]
+    optimizers = [torch.optim.SGD(net.parameters(), lr=0.05) for net in nets]
+    generator = torch.Generator().manual_seed(1)
+    with hypocenter.watch(*nets, out=tmp_path / "run"):
+        for step in range(N):
+            for net, optimizer in zip(nets, optimizers, strict=True):
+                x, y = batch(generator)
+                optimizer.zero_grad()
+                F.cross_entropy(net(x), y).backward()
+                if net is nets[0]:
+                    optimizer.param_groups[0]["lr"] = 2000.0 if step == AT else 0.05
+                optimizer.step()
+
+    (finding, *_) = [f for f in findings(tmp_path / "run") if f.step == AT + 1]
+    assert any(
+        f"the learning rate rose from 0.05 to 2000 at step {AT}" in line for line in (finding.title, *finding.why)
+    )
 
 
 def test_under_a_loss_scaler_that_grows_the_scale_is_not_taken_for_a_gain(tmp_path):
@@ -209,6 +310,59 @@ def test_under_a_loss_scaler_that_grows_the_scale_is_not_taken_for_a_gain(tmp_pa
     assert findings(tmp_path / "healthy") == []
     (finding,) = findings(tmp_path / "run")
     assert (finding.step, finding.op) == (AT, "aten.div.Tensor")
+
+
+def test_what_the_update_does_with_it_is_told(tmp_path):
+    train(tmp_path / "adam", cold, make=torch.optim.AdamW, betas=(0.9, 0.99))
+    train(tmp_path / "clipped", cold, clip=True)
+
+    (finding,) = findings(tmp_path / "adam")
+    told = " | ".join(finding.then)
+    assert "the update used a gradient" in told
+    assert "mean of gradients for" in told
+    assert "half their size or less for" in told
+    assert "clipped" not in told
+    (finding,) = findings(tmp_path / "clipped")
+    assert any(line.startswith("the gradient was clipped from") for line in finding.then)
+    assert "to 1 before the update" in " ".join(finding.then)
+
+
+@pytest.mark.parametrize("times", [3.0, 30.0, 1e4])
+@pytest.mark.parametrize("decay", [0.0, 0.9, 0.999])
+def test_how_long_a_jump_is_remembered_is_what_means_do(times, decay):
+    ones = [1.0] * 40_000
+    mean, of_squares = (1.0 - decay) * times, (1.0 - decay) * times**2
+    n_first = next(n for n, _ in enumerate(ones) if not (decay and mean * decay**n > 1.0))
+    n_second = next(n for n, _ in enumerate(ones) if not (decay and (1.0 + of_squares * decay**n) ** 0.5 > 2.0))
+
+    assert abs(outweighs(times, decay) - n_first) <= 1
+    assert abs(halves(times, decay) - n_second) <= 1
+
+
+def test_the_norm_of_this_rank_alone_is_looked_at_too(tmp_path, monkeypatch):
+    net = Net()
+    session = Session(Config(), tmp_path / "run", owns_run=True)
+    session.names.add_root(net)
+    optimizer = torch.optim.SGD(net.parameters())
+    session.attach()
+    F.cross_entropy(net(torch.randn(ROWS, 16)), torch.zeros(ROWS, dtype=torch.long)).backward()
+    session.switch_off("enough seen")
+    del optimizer
+    seen = []
+    monkeypatch.setattr(SpikeReplay, "investigate", lambda replay, spike: seen.append((spike.of, spike.jump.value)))
+    probe = SpikeProbe(Config(), session.names, Replayer(session.tape, contextlib.nullcontext))
+    own = LocalNorm()
+    for step in range(40):
+        own.add([3.0 * (100.0 if step == 30 else 1.0), 4.0])
+        check = Check(losses=[1.0], grad_norms={"up.weight": 1.0}, local_norm=own.take(1.0))
+        case = Case(
+            id="x", trigger="spike", step=step, rank=0, world_size=2, microbatches=tuple(session.tape.microbatches),
+            bad_params=(), n_params=1, loss=1.0, loss_scale=None, healthy_steps=step,
+        )  # fmt: skip
+        probe.look(check, case, lambda case: Evidence(id=case.id, trigger="spike", step=case.step))
+
+    assert seen == [("the gradient of this rank", pytest.approx(math.hypot(300.0, 4.0)))]
+    assert own.take(1.0) is None
 
 
 def test_a_mode_that_was_switched_is_named(tmp_path):
@@ -244,7 +398,7 @@ def test_the_turn_of_a_loop_in_which_it_began_is_told(tmp_path):
             h.square().mean().backward()
             optimizer.step()
 
-    (finding,) = findings(tmp_path / "run")
+    finding = findings(tmp_path / "run")[0]  # the update ruins the model
     assert (finding.step, finding.op) == (AT, "aten.mul.Tensor")
     assert any("this 10 times" in line and "in turn 6," in line for line in finding.why)
 
@@ -284,7 +438,7 @@ def test_a_hard_batch_accuses_nobody(fault, tmp_path):
     assert [f for f in findings(tmp_path / "run") if f.severity != "note"] == []
 
 
-@pytest.mark.parametrize("fault", [None, cold, outlier], ids=["healthy", "cold", "outlier"])
+@pytest.mark.parametrize("fault", [None, cold, wrong_target, poisoned_weight])
 def test_training_is_the_same_to_the_bit(fault, tmp_path):
     plain, watched = train(None, fault, watched=False), train(tmp_path / "run", fault)
 

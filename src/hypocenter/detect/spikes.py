@@ -7,6 +7,7 @@ that rises or falls slowly never does. A level that stays is a jump once, and is
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
 from dataclasses import dataclass
@@ -75,7 +76,8 @@ class Series:
             self._high = None
             return None
         past = self._past
-        spread = _median([abs(each - usual) for each in past])
+        apart = _median([abs(each - usual) for each in past])
+        spread = min(apart, _median([abs(b - a) for a, b in itertools.pairwise(past)]))  # a trend has no spread
         few = (WINDOW / len(past)) ** 0.5  # where little is known yet, more is asked
         limit = max(OCTAVES * few, SPREADS * spread, RECORDS * self._second)
         if self._high is None:

@@ -108,11 +108,10 @@ def _skipped(group: Group, records: Mapping[tuple[int, int], StepRecord]) -> lis
 
 def _other_ranks(group: Group) -> list[str]:
     everywhere = {f.rank for f in (*group.followers, *group.same)} - {group.finding.rank}
-    return (
-        [f"rank{'s' if len(everywhere) > 1 else ''} {listed(everywhere, at_most=_SHOWN)} -> not finite too"]
-        if everywhere
-        else []
-    )
+    if not everywhere:
+        return []
+    what = "it jumps there too" if group.finding.kind == "spike" else "not finite too"
+    return [f"rank{'s' if len(everywhere) > 1 else ''} {listed(everywhere, at_most=_SHOWN)} -> {what}"]
 
 
 def _again(group: Group) -> list[str]:

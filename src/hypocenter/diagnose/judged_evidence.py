@@ -13,6 +13,7 @@ import msgspec
 from hypocenter.diagnose import why
 from hypocenter.diagnose.evidence import FORMAT, Evidence, Verdict
 from hypocenter.diagnose.operators import is_of_mindspore
+from hypocenter.diagnose.spike_words import followed
 from hypocenter.diagnose.verdicts import judge
 from hypocenter.nouns import Finding, Phase, Remedy, Severity
 
@@ -132,6 +133,7 @@ def judged_piece(evidence: Evidence, *, rank: int, bundle: str | None = None) ->
         actual=verdict.actual,
         why=(*verdict.why, *_to_mend(evidence, verdict)),
         confidence=verdict.confidence,
+        then=followed(evidence) if evidence.trigger == "spike" else (),
         remedy=_remedy(evidence, verdict, place["site"]),
         chips=evidence.chips,
         bundle=bundle if _has_op(evidence) else None,
@@ -195,7 +197,9 @@ def _leaf_place(evidence: Evidence) -> dict[str, Any]:
 def _severity(evidence: Evidence, verdict: Verdict) -> Severity:
     if verdict.cause == "loss-scale-overflow" or evidence.trigger == "skipped-step":
         return "note"  # a rule that has seen the whole run makes more of it
-    if evidence.trigger in ("grad-underflow", "nonfinite-output", "unused-loss", "spike"):
+    if evidence.trigger == "spike":
+        return "warning" if verdict.confidence == "proven" else "note"
+    if evidence.trigger in ("grad-underflow", "nonfinite-output", "unused-loss"):
         return "warning"
     if evidence.trigger in ("dead-grad", "nonfinite-activation"):
         if verdict.cause in _OVERFLOWS and verdict.confidence == "proven":

@@ -76,15 +76,16 @@ def answer(run: str, records: Mapping[tuple[int, int], StepRecord], pieces: Sequ
     return Answer(status="jumped" if chosen else "healthy", run=run, steps=len(steps), spikes=chosen)
 
 
-def _order(spike: Spike) -> tuple[bool, bool, int]:
-    return spike.severity != "warning", not spike.samples, spike.rank
+def _order(spike: Spike) -> tuple[bool, bool, bool, int]:
+    return spike.severity != "warning", spike.cause is None, not spike.samples, spike.rank
 
 
 def _proven(piece: JudgedEvidence) -> Spike:
     evidence, f = piece.evidence, piece.finding
+    severity = "warning" if f.severity == "warning" else "note"
     return Spike(
         step=f.step, rank=f.rank, of=what_jumped(evidence),
-        value=fact(evidence, "now") or 0.0, usual=fact(evidence, "usual") or 0.0, severity="warning", cause=f.cause,
+        value=fact(evidence, "now") or 0.0, usual=fact(evidence, "usual") or 0.0, severity=severity, cause=f.cause,
         title=f.title, site=f.site, op=f.op, param=f.param, source=f.source, samples=f.samples,
         dataset_indices=f.dataset_indices,
     )  # fmt: skip

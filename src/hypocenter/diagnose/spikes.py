@@ -9,11 +9,9 @@ from dataclasses import replace
 from hypocenter.detect.spikes import Series
 from hypocenter.diagnose.fold import SPIKE
 from hypocenter.diagnose.group import Folded
-from hypocenter.diagnose.numbers import counted, short
+from hypocenter.diagnose.numbers import counted
+from hypocenter.diagnose.spike_words import BEFORE, RISE, rose
 from hypocenter.nouns import Finding, StepRecord
-
-_BEFORE = 3  # updates in which a learning rate may have risen
-_RISE = 2.0  # times
 
 
 def with_course(folded: Sequence[Folded], records: Mapping[tuple[int, int], StepRecord]) -> tuple[Folded, ...]:
@@ -40,16 +38,14 @@ def _told(finding: Finding, records: Sequence[StepRecord]) -> Finding:
         return finding
     return replace(
         finding,
-        why=(*finding.why, *_raised(records[max(0, at - _BEFORE - 1) : at + 1])),
+        why=tuple(dict.fromkeys((*finding.why, *_raised(records[max(0, at - BEFORE - 1) : at + 1])))),
         then=(*finding.then, *_came_back(records, at)),
     )
 
 
 def _raised(records: Sequence[StepRecord]) -> tuple[str, ...]:
-    pairs = [(a, b) for a, b in itertools.pairwise(records) if a.lr and b.lr and b.lr >= _RISE * a.lr]
-    return tuple(
-        f"the learning rate rose from {short(a.lr or 0.0)} to {short(b.lr or 0.0)} at step {b.step}" for a, b in pairs
-    )
+    pairs = [(a, b) for a, b in itertools.pairwise(records) if a.lr and b.lr and b.lr >= RISE * a.lr]
+    return tuple(rose(a.lr or 0.0, b.lr or 0.0, b.step) for a, b in pairs)
 
 
 def _came_back(records: Sequence[StepRecord], at: int) -> tuple[str, ...]:

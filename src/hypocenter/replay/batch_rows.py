@@ -35,7 +35,8 @@ class Rows:
             return tensor[: len(kept)]
         if times > 1:
             kept = (kept.unsqueeze(1) * times + torch.arange(times, device=kept.device)).flatten()
-        return tensor.detach().index_select(0, kept).requires_grad_(tensor.requires_grad)
+        chosen = tensor.detach().index_select(0, kept)
+        return chosen.requires_grad_() if tensor.requires_grad else chosen
 
     def sizes(self, function: Callable[..., Any], args: Any) -> Any:
         """Arguments of loss code, with sizes of what is left of the batch."""

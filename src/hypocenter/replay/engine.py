@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from hypocenter.replay import alone, own_gradients, sharded, torch_state
+from hypocenter.replay import alone, own_gradients, per_sample, sharded, torch_state
 from hypocenter.replay.batch_rows import Rows
 from hypocenter.replay.deadline import Deadline
 from hypocenter.replay.eagerly import Eagerly
@@ -342,6 +342,43 @@ class Replayer:
             self._was_compiled = eagerly.in_place_of_compiled
             return Replayed(values=[root.detach() for root in roots], grads=grads)
 
+    def each_alone(
+        self, microbatch: Microbatch, parameters: Sequence[torch.Tensor], n_rows: int
+    ) -> tuple[list[float], list[float]]:
+        """Each sample as a batch of its own, all in one vectorised run: losses, and L2 norms of gradients.
+
+        Args:
+            parameters: of whose gradients the norms are.
+            n_rows: of the batch.
+
+        Raises:
+            ReplayImpossible: with the reason.
+            Exception: of operations that torch.func does not vectorise: those that look at values, change buffers in
+                place, or have a backward of their own.
+        """
+        if why := self.why_not(microbatch):
+            raise ReplayImpossible(why)
+        pairs = self._tape.slice(microbatch)
+        events = [event for _, event in pairs]
+        modules = _modules_of(events)
+        if why := torch_state.why_not(modules):
+            raise ReplayImpossible(why)
+        if not self.is_alone or any(alone.is_gathered(event.function) for event in events):
+            raise ReplayImpossible("its parameters do not lie here as they are used")
+        trained = [p for p in parameters if p.requires_grad]
+
+        def loss_of(values: list[torch.Tensor], row: torch.Tensor, *, is_flat: bool) -> tuple[torch.Tensor, Any]:
+            stand_ins = {id(p): value for p, value in zip(trained, values, strict=True)}
+            rows, slots = Rows(n=n_rows, kept=row.unsqueeze(0), is_flat=is_flat), dict[int, torch.Tensor]()
+            with per_sample.parameters_replaced(modules, stand_ins):
+                for event in events:
+                    self.deadline.check()
+                    self._do(event, slots, None, rows, None, standing_for=lambda t: stand_ins.get(id(t), t))
+            return per_sample.total([slots[slot] for slot in microbatch.roots if slot is not None], microbatch.seeds)
+
+        with self._in_place(events), self.deadline.one("each sample"), numerics_entered(microbatch.numerics):
+            return per_sample.losses_and_norms(loss_of, trained, n_rows)
+
     def make(
         self,
         tape: Tape,
@@ -409,7 +446,7 @@ class Replayer:
     def _in_place(
         self,
         events: list[Event],
-        mode: contextlib.AbstractContextManager[Any],
+        mode: contextlib.AbstractContextManager[Any] | None = None,
         context: OpContext | None = None,
     ) -> Generator[None, None, None]:
         """Around events that are done again on this rank alone; afterwards all is as it was."""
@@ -425,7 +462,8 @@ class Replayer:
                 stack.callback(context.attach())
             if alone.is_one_of_many():
                 stack.enter_context(alone.NoCollectives())
-            stack.enter_context(mode)
+            if mode is not None:
+                stack.enter_context(mode)
             yield
 
     def run_modules(

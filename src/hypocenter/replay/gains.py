@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,7 +12,10 @@ from hypocenter.tap.gains import Key, Sized
 LEAST = 2  # healthy traces that an operator must have been seen in
 MARGIN = 1.0  # octaves above the largest in any of them, and at least the distance between largest and smallest
 _WIDEST = 4.0  # octaves of that distance that count: an operator that is idle in some steps has no smallest
+_FARTHEST = 4096.0  # octaves above what was zero in all of them: as far as the formats of numbers reach
+_OWN = 3.0  # octaves by which more has to come out than what is too large already in what it read explains
 _PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "convolution", "dot", "mv", "einsum"})
+_LINEAR = _PRODUCTS | {"mul", "div"}  # in each of the tensors that they read
 
 
 @dataclass(slots=True)
@@ -35,12 +39,14 @@ class Usual:
     def __init__(self) -> None:
         self._ranges: dict[Key, list[_Range]] = {}  # of each tensor that it gives
         self._gains: dict[object, float] = {}  # the largest of an operator, wherever it is
+        self._places: set[Key] = set()  # that operators ran at
         self.n = 0  # healthy traces
 
     def learn(self, sized: Mapping[int, Sized]) -> None:
         """Take in the trace of a healthy step."""
         self.n += 1
         for each in sized.values():
+            self._places.add(each.key[:-1])
             read = largest_read(each, sized)
             gain = each.octave - read
             if math.isfinite(gain):
@@ -56,6 +62,10 @@ class Usual:
         """What is usual of one of the tensors that it gives; None: it was not seen often enough."""
         known = self._ranges.get(each.key, ())
         return known[place] if place < len(known) and known[place].n >= LEAST else None
+
+    def is_new(self, each: Sized) -> bool:
+        """Whether enough healthy steps are known, and none of them ran this operator at its place."""
+        return self.n >= LEAST and each.key[:-1] not in self._places
 
     def above(self, each: Sized, sized: Mapping[int, Sized]) -> float:
         """By how many octaves it is larger than usual; 0: it is not, by more than its usual spread."""
@@ -80,7 +90,7 @@ class Usual:
             read = largest_read(each, sized)
             above = octave - read - max(self._gains.get(each.key[0], 0.0), 0.0)
             return above if math.isfinite(read) and above > MARGIN else 0.0
-        above = octave - known.highest
+        above = min(octave - known.highest, _FARTHEST)
         return above if above > max(MARGIN, min(known.highest - known.lowest, _WIDEST)) else 0.0
 
 
@@ -90,9 +100,15 @@ class Suspect:
 
     producer: int  # an operator's index, or -1 - that of a tensor from outside
     above: float  # octaves
+    in_all: float  # the same, over all the times that the operator runs at its place: a loop
 
 
-def is_amplifying(each: Sized, op: str, sized: Mapping[int, Sized], usual: Usual, *, is_forward: bool) -> bool:
+def _name(each: Sized) -> str:
+    """Of an operator: "mul"; of a tensor from outside what it is."""
+    return str(each.key[0]).removeprefix("aten.").partition(".")[0].rstrip("_")
+
+
+def is_amplifying(each: Sized, sized: Mapping[int, Sized], usual: Usual, *, is_forward: bool) -> bool:
     """Whether an operator itself makes values larger: more than choosing or adding up others can explain.
 
     One that scales a tensor by a number chooses nothing: there a larger factor than usual is enough.
@@ -102,7 +118,7 @@ def is_amplifying(each: Sized, op: str, sized: Mapping[int, Sized], usual: Usual
     """
     place = usual.largest(each, sized)[1]
     gain, known = each.octaves[place] - largest_read(each, sized), usual.of(each, place)
-    name = op.split(".")[1].rstrip("_")
+    name = _name(each)
     if name in ("mul", "div") and each.is_scaling and known is not None and gain > known.gain + MARGIN:
         return True
     if gain <= 0.5:
@@ -116,8 +132,54 @@ def is_amplifying(each: Sized, op: str, sized: Mapping[int, Sized], usual: Usual
 
 def large_inputs(each: Sized, sized: Mapping[int, Sized], usual: Usual) -> Sequence[int]:
     """Producers of those tensors that it read that are larger than usual themselves."""
+    return [producer for producer, above in _inputs_above(each, sized, usual) if above]
+
+
+def own_part(each: Sized, sized: Mapping[int, Sized], usual: Usual) -> float:
+    """Octaves above the usual that do not come from what an operator read; 0: all may come from there.
+
+    Backward is linear in gradients: with these larger by a factor, it gives more by the same factor. So are products.
+    Of what read nothing large it is all; of other operators little says nothing, but in a loop it adds up.
+    """
+    above = usual.above(each, sized)
+    large = [(producer, octaves) for producer, octaves in _inputs_above(each, sized, usual) if octaves]
+    if not above or not large:
+        return above
+    own = above - sum(octaves for _, octaves in large)
+    is_linear = _name(each) in _LINEAR or all(p >= 0 and sized[p].is_gradient for p, _ in large)
+    return max(own, 0.0) if is_linear else 0.0
+
+
+def begins(each: Sized, sized: Mapping[int, Sized], usual: Usual) -> bool:
+    """Whether it may have begun there: what it read is as usual, or explains little of what it gave."""
+    own = own_part(each, sized, usual)
+    return own > _OWN or (own > 0 and not large_inputs(each, sized, usual))
+
+
+def _inputs_above(each: Sized, sized: Mapping[int, Sized], usual: Usual) -> Sequence[tuple[int, float]]:
     read = ((p, place) for p, place in each.inputs if p in sized and place < len(sized[p].octaves))
-    return [p for p, place in read if usual.above_at(sized[p], place, sized)]
+    return [(p, usual.above_at(sized[p], place, sized)) for p, place in read]
+
+
+def new_operators(targets: Iterable[int], sized: Mapping[int, Sized], usual: Usual) -> Sequence[int]:
+    """Operators before these that no healthy step ran, and that read only what healthy steps have too."""
+    found: list[int] = []
+    for producer in _before(targets, sized):
+        each = sized[producer]
+        read = [sized[p] for p, _ in each.inputs if p in sized]
+        if producer >= 0 and usual.is_new(each) and not any(usual.is_new(r) for r in read if not r.is_number):
+            found.append(producer)
+    return sorted(found)
+
+
+def _before(targets: Iterable[int], sized: Mapping[int, Sized]) -> set[int]:
+    waiting, seen = list(targets), set[int]()
+    while waiting:
+        producer = waiting.pop()
+        if producer in sized and producer not in seen:
+            seen.add(producer)
+            waiting += (p for p, _ in sized[producer].inputs)
+    return seen
 
 
 def suspects(
@@ -132,9 +194,11 @@ def suspects(
         amplifying: whether an operator made values larger itself; tensors from outside are not among them.
 
     Returns:
-        Operators that made large values of usual ones, and tensors that were too large from the start.
+        Operators that made large values of usual ones, and tensors that were too large from the start. By how much is
+        not known of what was zero before: it comes last.
     """
-    found: list[Suspect] = []
+    found: dict[Key, list[tuple[int, float]]] = defaultdict(list)  # by place
+    in_all: dict[Key, float] = defaultdict(float)
     waiting, seen = list(targets), set[int]()
     while waiting:
         producer = waiting.pop()
@@ -142,15 +206,18 @@ def suspects(
         if producer in seen or each is None:
             continue
         seen.add(producer)
-        above = usual.above(each, sized)
-        if not above:
+        if not usual.above(each, sized):
             continue
-        large = large_inputs(each, sized, usual)
-        if large:
-            waiting += large
-        elif producer < 0 or amplifying.get(producer, False):
-            found.append(Suspect(producer=producer, above=above))
-    return sorted(found, key=lambda s: (-round(s.above), s.producer if s.producer >= 0 else -1))
+        waiting += large_inputs(each, sized, usual)
+        own, place = own_part(each, sized, usual), each.key[:-1] if producer >= 0 else (producer,)
+        in_all[place] += own
+        if producer < 0 or (amplifying.get(producer, False) and begins(each, sized, usual)):
+            found[place].append((producer, own))
+    first = [
+        Suspect(producer=min(of)[0], above=max(own for _, own in of), in_all=in_all[place])
+        for place, of in found.items()
+    ]
+    return sorted(first, key=lambda s: (s.above >= _FARTHEST, -round(s.above), max(s.producer, -1)))
 
 
 def largest_read(each: Sized, sized: Mapping[int, Sized]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -53,7 +54,15 @@ def rows_of(bad: ArrayLike, n_rows: int) -> tuple[int, ...]:
     return tuple(int(i) for i in np.flatnonzero(mask.reshape(n_rows, -1).any(axis=1)))
 
 
-def named(evidence: Evidence, rows: tuple[int, ...], n_rows: int, is_sound: IsSound) -> Evidence:
+def named(
+    evidence: Evidence,
+    rows: tuple[int, ...],
+    n_rows: int,
+    is_sound: IsSound,
+    *,
+    unsound_alone: Callable[[], Sequence[int] | None] | None = None,
+    most_steps: float = math.inf,
+) -> Evidence:
     """Evidence with the batch rows that are to blame: without them the step is sound, with them alone it is not.
 
     Args:
@@ -61,14 +70,16 @@ def named(evidence: Evidence, rows: tuple[int, ...], n_rows: int, is_sound: IsSo
         rows: a guess.
         n_rows: of the batch.
         is_sound: tells by a replay.
+        unsound_alone: tells the rows that are not sound alone, in one run; or None: then they are found by halves.
+        most_steps: that may be done again while rows are looked for, in batches of all rows.
     """
     evidence = replace(evidence, n_samples=n_rows)
     if n_rows < 2 or evidence.leaf_kind in ("param", "buffer", "external"):
         return evidence
-    trial = _Trial(is_sound, n_rows)
+    trial = _Trial(is_sound, n_rows, most_steps)
     try:
         if not trial.is_to_blame(rows):
-            rows = trial.found()
+            rows = trial.found(unsound_alone)
             rows = rows if trial.is_to_blame(rows) else ()
     except Exception as error:  # of the user's model, which cannot do this
         is_known = evidence.leaf is not None and evidence.leaf.shape[:1] == (n_rows,)
@@ -81,10 +92,10 @@ def named(evidence: Evidence, rows: tuple[int, ...], n_rows: int, is_sound: IsSo
 class _Trial:
     """Replays parts of a batch, as long as patience lasts."""
 
-    def __init__(self, is_sound: IsSound, n_rows: int) -> None:
+    def __init__(self, is_sound: IsSound, n_rows: int, most_steps: float = math.inf) -> None:
         self._is_sound, self._n_rows = is_sound, n_rows
         self.repeats = False  # other rows stood in for those that were to be left out
-        self._n_replays = 0
+        self._n_replays, self._n_left = 0, most_steps * n_rows  # rows
         self._until = time.perf_counter() + PATIENCE_S
 
     def is_to_blame(self, rows: Sequence[int]) -> bool:
@@ -101,7 +112,7 @@ class _Trial:
     def _fails_alone(self, rows: Sequence[int], rest: Sequence[int]) -> bool:
         if len(rest) == 1 or self.repeats:
             return not self._sound(rows)
-        self._n_replays += 1
+        self._counts(rows)
         try:
             return not self._is_sound(rows)
         except OutOfTime:
@@ -109,24 +120,45 @@ class _Trial:
         except Exception:  # a norm over rows wants several
             return False
 
-    def found(self) -> tuple[int, ...]:
-        """Rows that are not sound alone, found by halves; none when they are too many to be the samples' fault."""
+    def found(self, unsound_alone: Callable[[], Sequence[int] | None] | None) -> tuple[int, ...]:
+        """Rows that are not sound alone; none when they are too many to be the samples' fault."""
+        if unsound_alone is not None:
+            self._counts(range(self._n_rows))
+            if told := unsound_alone():  # none of them: rows are compared with each other
+                return tuple(told) if 2 * len(told) < self._n_rows else ()
+        return self._found_by_halves()
+
+    def _found_by_halves(self) -> tuple[int, ...]:
+        """Of what is not sound one half is not; it is tried by itself only if the other one is not either."""
         bad: list[int] = []
-        parts: list[Sequence[int]] = [range(self._n_rows)]
-        while parts:
-            if self._n_replays >= MOST_REPLAYS or time.perf_counter() > self._until or 2 * len(bad) >= self._n_rows:
+        unsound: list[Sequence[int]] = [range(self._n_rows)]
+        while unsound:
+            if self._is_spent or 2 * len(bad) >= self._n_rows:
                 return ()
-            part = parts.pop()
-            if len(part) < self._n_rows and self._sound(part):
-                continue
+            part = unsound.pop()
             if len(part) == 1:
                 bad.append(part[0])
+                continue
+            first, second = part[: len(part) // 2], part[len(part) // 2 :]
+            if self._sound(first):
+                unsound.append(second)
             else:
-                parts += [part[len(part) // 2 :], part[: len(part) // 2]]
+                unsound.append(first)
+                if not self._sound(second):
+                    unsound.append(second)
         return tuple(sorted(bad))
 
-    def _sound(self, rows: Sequence[int]) -> bool:
+    @property
+    def _is_spent(self) -> bool:
+        is_over = self._n_replays >= MOST_REPLAYS or time.perf_counter() > self._until
+        return is_over or self._n_left < self._n_rows  # what is found is tried without it, and alone
+
+    def _counts(self, rows: Sequence[int]) -> None:
         self._n_replays += 1
+        self._n_left -= self._n_rows if self.repeats else len(rows)
+
+    def _sound(self, rows: Sequence[int]) -> bool:
+        self._counts(rows)
         try:
             return self._is_sound(rows)
         except OutOfTime:

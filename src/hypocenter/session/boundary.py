@@ -17,7 +17,7 @@ from hypocenter.session.check import Check, scalar_reading
 from hypocenter.session.evaluations import Evaluations
 from hypocenter.session.failures import Decision
 from hypocenter.session.guard import StopTraining
-from hypocenter.session.learning_rate import learning_rate
+from hypocenter.session.learning_rate import decays, learning_rate
 from hypocenter.session.observer import Update
 from hypocenter.session.parts import Parts
 from hypocenter.session.scalars import scalars_of
@@ -217,6 +217,8 @@ class Boundary:
             self._unclipped = check
         self.rows += self._parts.levels.collect(self._step, [optimizer])
         self._n_collected = len(self.rows)
+        check.lr, check.decays = learning_rate(optimizer), decays(optimizer)
+        check.local_norm = self._parts.local.take(self.scale or 1.0)
         decision = self._decided(check.with_ahead(), self._step, self.scale, self.rows)
         self._parts.council.begin(
             self._step,
@@ -227,7 +229,7 @@ class Boundary:
         )
         state = None if scaled is None else scaled.state
         kinds, numbers = scalars_of(
-            check, scale=self.scale, norm=self._unclipped.total_norm, lr=learning_rate(optimizer),
+            check, scale=self.scale, norm=self._unclipped.total_norm, lr=check.lr,
             scaler=None if state is None else (state.scale, state.kind),
         )  # fmt: skip
         norms = self._parts.sentinel.rows(check, self._step, parameters, kinds, numbers)

@@ -23,6 +23,9 @@ class Check:
     peaks: dict[str, float] = field(default_factory=dict)
     """By parameter the largest magnitude, of gradients that were changed before this arrived; inf or NaN if one was."""
     unclipped: Check | None = None  # of the same gradients before the program clipped them to a norm
+    lr: float | None = None  # of the optimizer that uses them
+    decays: tuple[float, float] = (0.0, 0.0)  # of its running means of gradients, and of their squares; 0: it has none
+    local_norm: float | None = None  # of what this rank alone computed, before it was reduced
     ahead: Check | None = None  # of gradients that other optimizers are going to use after this update
 
     @property

@@ -1,4 +1,4 @@
-"""The learning rate that a torch optimizer is about to use."""
+"""The learning rate that a torch optimizer is about to use, and how long it remembers gradients."""
 
 from __future__ import annotations
 
@@ -18,6 +18,17 @@ _read: dict[int, tuple[weakref.ref[torch.Tensor], int, float]] = {}  # by id: wh
 def learning_rate(optimizer: Any) -> float | None:
     """Of the first parameter group; None if it is nothing that is a number."""
     return number_of(optimizer.param_groups[0].get("lr")) if optimizer.param_groups else None
+
+
+def decays(optimizer: Any) -> tuple[float, float]:
+    """Factors per update of its running means of gradients, and of their squares; 0.0: it has none, or on a device."""
+    group = optimizer.param_groups[0] if optimizer.param_groups else {}
+    betas = group.get("betas")
+    pair = (
+        betas if isinstance(betas, (tuple, list)) and len(betas) >= 2 else (group.get("momentum"), group.get("alpha"))
+    )
+    first, second = (float(b) if isinstance(b, (int, float)) and 0.0 < b < 1.0 else 0.0 for b in pair[:2])
+    return first, second
 
 
 def number_of(value: Any) -> float | None:

@@ -13,6 +13,7 @@ from hypocenter.session import events
 from hypocenter.session.agreement import Council, nobody
 from hypocenter.session.events import Update
 from hypocenter.session.framework import Framework
+from hypocenter.session.local_norm import LocalNorm
 from hypocenter.session.torch_framework import TorchFramework
 from hypocenter.tap.loader_batches import FromLoader, Handed
 from hypocenter.tap.names import NameMap
@@ -33,6 +34,7 @@ class Context(events.Observed):
     loaded: Callable[[Sequence[torch.Tensor]], FromLoader | None] = lambda _: None
     """What is known of the first of these tensors that a DataLoader has handed out just so."""
     handed: Callable[[], Handed | None] = lambda: None  # the batch that a DataLoader has handed out last
+    local: LocalNorm = field(default_factory=LocalNorm)  # of gradients before their reduction, for who looks at steps
     recomputed: list[Callable[[torch.nn.Module], None]] = field(default_factory=list)  # told of calls inside backward
     directory: Path | None = None  # of the run; None: nowhere to write
 

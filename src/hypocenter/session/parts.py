@@ -153,7 +153,7 @@ class Parts:
             optimizers=self.optimizers.all,
             directory=directory,
         )
-        self.audits = context.audits
+        self.audits, self.local = context.audits, context.local
         self.observers = Observers(observers.OBSERVERS, context, self.warn)
         self.parameter_check = ParameterCheck(self.sentinel, self.failures, self.rank, self.clock.forget)
         self.output = Output(

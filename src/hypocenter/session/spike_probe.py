@@ -6,19 +6,22 @@ spent on it is within FREE_S or SHARE of the time since the first step.
 
 from __future__ import annotations
 
+import math
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
+from dataclasses import replace
 
 from hypocenter.config import Config
 from hypocenter.detect.rises import Rises
-from hypocenter.detect.spikes import Jump, Series
+from hypocenter.detect.spikes import WINDOW, Jump, Series
 from hypocenter.diagnose.evidence import Evidence
+from hypocenter.diagnose.spike_words import BEFORE, rise
 from hypocenter.replay.case import Case, Outcome
 from hypocenter.replay.engine import Replayer
 from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.replay.preparation import Preparation
-from hypocenter.replay.spike import GRADIENT, LOSS, Spike, SpikeReplay
+from hypocenter.replay.spike import GRADIENT, LOCAL, LOSS, Spike, SpikeReplay
 from hypocenter.session.check import Check
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.out_of_memory import give_back, is_out_of_memory
@@ -26,6 +29,7 @@ from hypocenter.tap.out_of_memory import give_back, is_out_of_memory
 FREE_S, SHARE = 0.2, 0.002  # what traces of healthy steps may take beside the needed ones
 _NEEDED, _EVERY = frozenset({8, 64, 512}), 1000  # steps that are traced whatever it takes
 _AT_ONCE, _REGAINED = 8, 500  # jumps that are looked into, and one more after so many steps
+_CLIPPED = 1.01  # times smaller after clipping than before
 _PATIENCE = 3  # failures in a row, after which nothing is tried any more
 
 
@@ -46,6 +50,8 @@ class SpikeProbe:
         self._is_on, self._now = config.replay and config.audit != "never", now
         self._series: dict[tuple[str, str], Series] = {}  # by optimizer and what it is of
         self._rises: dict[str, Rises] = {}  # by optimizer
+        self._rates: dict[str, deque[tuple[int, float]]] = {}  # by optimizer, of the last steps: (step, learning rate)
+        self._used: dict[str, deque[float]] = {}  # by optimizer: norms of the gradients that it used
         self._began: float | None = None
         self._spent_s = 0.0
         self._n_left, self._since = _AT_ONCE, 0
@@ -60,11 +66,17 @@ class SpikeProbe:
             base: what is known of a step without a replay.
         """
         jump = self._jump(check, case.loss_scale)
+        rates = self._rates.setdefault(check.key, deque(maxlen=BEFORE + 2))
+        if check.lr is not None:
+            rates.append((case.step, check.lr))
+        used = self._used.setdefault(check.key, deque(maxlen=WINDOW))
+        followed = consequences(check, sorted(used)[len(used) // 2] if used and jump is not None else 0.0)
+        used.append(check.total_norm)
         if not self._is_on or not case.microbatches:
             return None
         try:
             if jump is not None:
-                return self._into(check.key, jump, case, base)
+                return self._into(check.key, jump, case, lambda each: replace(base(each), facts=followed))
             self._learn(check.key, case)
             self._n_failed = 0
         except ReplayImpossible:
@@ -80,7 +92,8 @@ class SpikeProbe:
         """The jump of the loss, of the gradient's norm, or of the gradient of one parameter; and what it is of."""
         found: list[tuple[str, Jump]] = []
         gradients = check.unclipped or check
-        for of, value in ((LOSS, check.mean_loss(scale)), (GRADIENT, gradients.total_norm)):
+        values = ((LOSS, check.mean_loss(scale)), (GRADIENT, gradients.total_norm), (LOCAL, check.local_norm))
+        for of, value in values:
             if value is None:
                 continue
             series = self._series.setdefault((check.key, of), Series())
@@ -96,8 +109,10 @@ class SpikeProbe:
             return None
         self._n_left -= 1
         of, jump = found
+        known = base(case)
+        known = replace(known, facts={**known.facts, **rise(self._rates[key])})
         return self._of(key).investigate(
-            Spike(base=base(case), of=of, jump=jump, scale=case.loss_scale or 1.0, microbatches=case.microbatches)
+            Spike(base=known, of=of, jump=jump, scale=case.loss_scale or 1.0, microbatches=case.microbatches)
         )
 
     def _of(self, key: str) -> SpikeReplay:
@@ -127,3 +142,40 @@ class SpikeProbe:
     def _fail(self) -> None:
         self._n_failed += 1
         self._is_on = self._is_on and self._n_failed < _PATIENCE
+
+
+def consequences(check: Check, usual: float) -> dict[str, float | str]:
+    """Facts of what the update does with gradients that jumped: whether they were clipped, and how it remembers them.
+
+    Args:
+        check: of the step.
+        usual: norm of the gradients that the optimizer uses in other steps; 0.0: not known.
+    """
+    before, used = (check.unclipped or check).total_norm, check.total_norm
+    facts: dict[str, float | str] = {}
+    if before > _CLIPPED * used:
+        facts |= {"clipped_from": before, "clipped_to": used}
+    if usual and used > 2.0 * usual:
+        facts |= {"used": used / usual}
+        first, second = check.decays
+        facts |= {"n_first": n_first, "first": first} if (n_first := outweighs(used / usual, first)) else {}
+        facts |= {"n_second": n_second, "second": second} if (n_second := halves(used / usual, second)) else {}
+    return facts
+
+
+def outweighs(times: float, decay: float) -> int:
+    """Updates in which one gradient, so many times larger, weighs more than all others in a running mean of them.
+
+    Its weight is (1 - decay) * decay^n after n further updates, that of the others together at most 1.
+    """
+    share = (1.0 - decay) * times
+    return math.ceil(math.log(share) / -math.log(decay)) if decay and share > 1.0 else 0
+
+
+def halves(times: float, decay: float) -> int:
+    """Updates that are half as large or less, as the root of a running mean of squares has at least doubled.
+
+    The mean is 1 + (1 - decay) * times^2 * decay^n of what is usual after n further updates; the root doubles at 4.
+    """
+    share = (1.0 - decay) * times**2 / 3.0
+    return math.ceil(math.log(share) / -math.log(decay)) if decay and share > 1.0 else 0

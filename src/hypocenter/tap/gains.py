@@ -35,6 +35,7 @@ class Sized:
     octaves: list[float] = field(default_factory=list[float])  # of each tensor; -inf: all zero, or without a size
     is_scaling: bool = False  # it read one tensor, and beside it numbers only
     is_number: bool = False  # a number of the program, as a tensor from outside
+    is_gradient: bool = False  # it descends from what backward started from
 
     @property
     def octave(self) -> float:
@@ -111,6 +112,7 @@ class SizeTracer(OpTracer):
             n_read=max((tensor.numel() for tensor in read), default=0),
             n_given=max((tensor.numel() for tensor in outputs), default=0),
             is_scaling=sum(tensor.numel() > 1 for tensor in read) == 1 or len(read) == 1,
+            is_gradient=node.is_gradient,
         )
         self.sized[node.traced.index] = sized
         self._places.update((storage_key(tensor), place) for place, tensor in enumerate(outputs))

@@ -20,22 +20,22 @@ from __future__ import annotations
 from hypocenter.diagnose import why
 from hypocenter.diagnose.evidence import Evidence, Verdict
 from hypocenter.diagnose.rulings import fact
-from hypocenter.diagnose.spike_words import jumped, sizes, times
+from hypocenter.diagnose.spike_words import grown, jumped, sizes
 from hypocenter.diagnose.verdicts import cause
 
 
 @cause("data-shifted", order=42, of_spikes=True)
 def decide(evidence: Evidence) -> Verdict | None:
     """It was large from the start."""
-    size, usual = fact(evidence, "size"), fact(evidence, "usual_size")
-    if evidence.leaf is None or evidence.leaf_kind not in ("batch", "external") or not size or not usual:
+    how = grown(evidence)
+    if evidence.leaf is None or evidence.leaf_kind not in ("batch", "external") or not how:
         return None
     return Verdict(
         cause="data-shifted",
         confidence="proven" if evidence.leaf_kind == "batch" else "likely",
-        title=f"{why.leaf_name(evidence)} holds values {times(size / usual)} larger than usual",
-        why=(jumped(evidence), *sizes(evidence)),
-        limit=usual,
-        actual=size,
+        title=f"{why.leaf_name(evidence)} holds values {how}",
+        why=(*jumped(evidence), *sizes(evidence)),
+        limit=fact(evidence, "usual_size"),
+        actual=fact(evidence, "size"),
         advice="look at how this batch was made: source, normalisation, augmentation",
     )

@@ -9,7 +9,9 @@ How it is decided
     The step is done again with the size of what every operation gives, and compared with the same operations in
     healthy steps that were traced before. Walking back from the loss or the gradient, the first operation whose result
     is larger than usual by more than its usual spread, though what it read is not, is named. One that only chooses or
-    averages what it reads is never named, and a sum only if it has more terms than usual.
+    averages what it reads is never named, and a sum only if it has more terms than usual. In backward, which is linear
+    in gradients, one that makes far more of too large a gradient than that explains is named too. Where no operation is
+    found so, one that no healthy step had is named; that is likely only, so the jump stays a note.
 
 What to do
     Look at the operands that are shown: a small divisor needs a floor, a root an epsilon inside, a temperature a bound.
@@ -25,7 +27,7 @@ from hypocenter.diagnose.evidence import Evidence, Verdict
 from hypocenter.diagnose.numbers import short
 from hypocenter.diagnose.operators import subject
 from hypocenter.diagnose.rulings import fact
-from hypocenter.diagnose.spike_words import jumped, sizes, times
+from hypocenter.diagnose.spike_words import grown, jumped, sizes, times
 from hypocenter.diagnose.verdicts import cause
 
 
@@ -36,17 +38,22 @@ def decide(evidence: Evidence) -> Verdict | None:
     if origin is None or evidence.leaf is not None:
         return None
     size, usual = fact(evidence, "size"), fact(evidence, "usual_size")
-    factor = size / usual if size and usual else fact(evidence, "gain")
-    over = "than usual" if usual else "than what it reads"
     return Verdict(
         cause="exploding-gain",
-        confidence="proven" if usual else "likely",
-        title=f"{subject(origin)} gives values {times(factor or 0.0)} larger {over}",
-        why=(jumped(evidence), *sizes(evidence), *_operands(evidence), *_terms(evidence), *_nth(evidence)),
+        confidence="proven" if usual is not None else "likely",
+        title=f"{subject(origin)} {_gives(evidence)}",
+        why=(*jumped(evidence), *sizes(evidence), *_operands(evidence), *_terms(evidence), *_nth(evidence)),
         limit=usual,
         actual=size,
         advice="look at its operands: a divisor, a root or a temperature near zero needs a bound",
     )
+
+
+def _gives(evidence: Evidence) -> str:
+    gain = fact(evidence, "gain")
+    if evidence.facts.get("is_new"):
+        return "ran, which no healthy step that was traced had"
+    return f"gives values {grown(evidence) or f'{times(gain or 0.0)} larger than what it reads'}"
 
 
 def _operands(evidence: Evidence) -> tuple[str, ...]:

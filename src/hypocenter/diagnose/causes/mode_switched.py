@@ -37,6 +37,6 @@ def decide(evidence: Evidence) -> Verdict | None:
         cause="mode-switched",
         confidence="proven",
         title=f"{module}{more} ran in {mode} mode, in the steps before in {other} mode",
-        why=(jumped(evidence), f"done again in {other} mode, {what_jumped(evidence)} is {short(without)}"),
+        why=(*jumped(evidence), f"done again in {other} mode, {what_jumped(evidence)} is {short(without)}"),
         advice="call model.train() before the training step",
     )

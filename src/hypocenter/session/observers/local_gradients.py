@@ -171,6 +171,7 @@ class LocalGradients(Observer):
             self._is_armed = self._by_hand.is_armed = False
             for each, norm in zip(seen, numbers, strict=False):
                 each.norm = norm
+            self.context.local.add([each.norm for each in seen if each.port == LOCAL])
 
         return read
 
