@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -48,8 +48,8 @@ class SpikeProbe:
         self._replays: dict[str, SpikeReplay] = {}  # by optimizer: a model is used otherwise in the step of another
         self._n_looks: Counter[str] = Counter()  # steps of each
         self._is_on, self._now = config.replay and config.audit != "never", now
-        self._series: dict[tuple[str, str], Series] = {}  # by optimizer and what it is of
-        self._rises: dict[str, Rises] = {}  # by optimizer
+        self._series: defaultdict[tuple[str, str], Series] = defaultdict(Series)  # by optimizer and what it is of
+        self._rises: defaultdict[str, Rises] = defaultdict(Rises)  # by optimizer
         self._rates: dict[str, deque[tuple[int, float]]] = {}  # by optimizer, of the last steps: (step, learning rate)
         self._used: dict[str, deque[float]] = {}  # by optimizer: norms of the gradients that it used
         self._began: float | None = None
@@ -96,10 +96,9 @@ class SpikeProbe:
         for of, value in values:
             if value is None:
                 continue
-            series = self._series.setdefault((check.key, of), Series())
-            if (jump := series.add(value)) is not None:
+            if (jump := self._series[check.key, of].add(value)) is not None:
                 found.append((of, jump))
-        rise = self._rises.setdefault(check.key, Rises()).add(gradients.grad_norms) if self._is_on else None
+        rise = self._rises[check.key].add(gradients.grad_norms) if self._is_on else None
         return found[0] if found else rise
 
     def _into(self, key: str, found: tuple[str, Jump], case: Case, base: Callable[[Case], Evidence]) -> Outcome | None:

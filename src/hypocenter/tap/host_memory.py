@@ -25,5 +25,8 @@ def is_there(tensor: Tensor) -> bool:
     """Whether the storage holds what the tensor shows: FSDP takes the memory of a parameter away between its uses."""
     if not tensor.numel():
         return True
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    if tensor.is_contiguous():
+        last = tensor.numel() - 1
+    else:
+        last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return (tensor.storage_offset() + last + 1) * tensor.element_size() <= tensor.untyped_storage().nbytes()
