@@ -21,6 +21,7 @@ _SPREADS, _RECORDS = 6.0, 1.5  # as in hypocenter.detect.spikes
 _BOUND = 0.9  # share of labels that are the inputs: it is no chance
 _LOOKED_AT = 256  # elements that shares are of, at most
 _FEW = 64  # elements of which a share tells little
+CHANCE = 1e-9  # what may happen by chance once in so many batches is no law
 _SEEN = 14.0  # elements that a batch has on average: none in one of a million
 LOWEST, HIGHEST, STILL, DIFFERENT, INPUT, NEXT_INPUT, ROW, CLASSES = range(8)  # of Reading.shares; from the last on
 CONSTANT_ROWS = "rows"
@@ -30,7 +31,7 @@ CONSTANT_ROWS = "rows"
 class Change:
     """A field of the batch whose values are not as they were."""
 
-    what: str  # size, spread, mean, constant, row, lowest, highest, still, different, classes, rows, range, labels
+    what: str  # size, spread, mean, constant, alike (that by chance), row, lowest, highest, still, different, ...
     now: float
     usual: float
     row: int | None = None  # of the batch, that holds it
@@ -91,12 +92,19 @@ class Field:
             self.n_constant += 1
             is_mask = "float" not in row.dtype and self.highest <= 1.0
             is_new = self.n > KNOWN and self.n_constant == 1 and not is_mask
-            return Change(what="constant", now=s.min, usual=_middle(self.spreads)) if is_new else None
+            what = "constant" if self._chance_of_one(s.n) < CHANCE else "alike"
+            return Change(what=what, now=s.min, usual=_middle(self.spreads)) if is_new else None
         change = self._inside(row) or self._moments(row, mean, spread)
         self.highest = max(self.highest, s.max)
         self.means.append(mean)
         self.spreads.append(spread)
         return change
+
+    def _chance_of_one(self, n: int) -> float:
+        """That `n` independent elements are all equal, by the shares of the values so far; 0 where those are not known."""
+        ends = [_middle(self.shares[name].past) for name in ("lowest", "highest") if name in self.shares]
+        classes = [sum(each) / len(self.classes) for each in zip(*self.classes, strict=True)]
+        return max([*ends, *classes], default=0.0) ** n
 
     def _moments(self, row: Reading, mean: float, spread: float) -> Change | None:
         s = row.summary

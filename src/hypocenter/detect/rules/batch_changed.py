@@ -12,8 +12,8 @@ How it is decided
     spreads, and so is the largest magnitude, with its row. Of a sample of 256 elements: shares of those that equal the
     smallest, the largest, the next one (padding), of different ones, of rows that hold one value only, of whole numbers
     by their remainder of 16 (classes), and of labels that are the inputs, or the inputs one further; they are compared
-    with 32 batches before. A field that is constant for the first time in more than 32 batches, and labels that were
-    the inputs and no longer are, are warnings; the others are notes.
+    with 32 batches before. A field that is constant for the first time in more than 32 batches, where that is no chance
+    by the shares of its values, and labels that were the inputs and no longer are, are warnings; the others are notes.
 
 What to do
     Compare how this batch was made with how those before it were.
@@ -83,7 +83,7 @@ _SHARES = {
 
 def _told(change: Change) -> str:
     now, usual = change.now, change.usual
-    if change.what == "constant":
+    if change.what in ("constant", "alike"):
         return f"holds {now:.5g} only: for the first time all of its values are equal"
     if change.what in _SHARES:
         return f"changed: {now:.0%} {_SHARES[change.what]}; usually {usual:.0%}"
