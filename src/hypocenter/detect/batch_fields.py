@@ -101,7 +101,7 @@ class Field:
         return change
 
     def _chance_of_one(self, n: int) -> float:
-        """That `n` independent elements are all equal, by the shares of the values so far; 0 where those are not known."""
+        """That `n` independent elements are all equal, by the shares of values so far; 0 where those are not known."""
         ends = [_middle(self.shares[name].past) for name in ("lowest", "highest") if name in self.shares]
         classes = [sum(each) / len(self.classes) for each in zip(*self.classes, strict=True)]
         return max([*ends, *classes], default=0.0) ** n

@@ -56,7 +56,7 @@ def _inexact(window: Window, row: Reading) -> Finding:
         why.append(f"that began in the result of {origin}, in {dtype}{f', at {where[0]}' if where[0] else ''}")
     return Finding(
         code="HC236", kind="divergence", severity="warning" if error >= WARNED else "note",
-        title=f"the result of {op} is rounding for {min(error, 1.0):.0%}", step=window.step, rank=window.rank,
+        title=f"{min(error, 1.0):.0%} of the result of {op} is rounding error", step=window.step, rank=window.rank,
         phase="forward", site=row.site, op=row.op, source=row.source, cause="precision-mismatch", confidence="proven",
         limit=WARNED, actual=error, why=tuple(why), then=("training learns from noise",),
         remedy=Remedy(action="more-digits", text="compute it in float32, or take the large common part away first"),
