@@ -61,7 +61,7 @@ class Names(Protocol):
         """All that are known, in the order of the model."""
         ...
 
-    def param_names(self, param: Any) -> Sequence[str]:
+    def param_names(self, param: Any, /) -> Sequence[str]:
         """All names of a parameter, which several modules may share."""
         ...
 

@@ -36,7 +36,7 @@ class Modes(Observer):
             return
         events = [e for _, e in self.context.tape.slice(update.microbatches[-1]) if e.training is not None]
         for event in events[:MODULES]:
-            module = event.function
+            module: Any = event.function
             mode = self._modes[id(module)]
             if event.training:
                 mode.n_training, mode.n_other = mode.n_training + 1 if not mode.n_other else 1, 0
