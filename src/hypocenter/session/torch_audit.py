@@ -46,7 +46,7 @@ class Audit(audit.Audit[Context]):
         super().__init__(context)
         self._clipped: Sequence[Tensor] = ()  # in this step
         self._is_rough = False  # something that was done again was compiled in the run
-        self._ways, self._repeats = Ways(), Repeats()
+        self._ways, self._repeats = Ways(context.label), Repeats()
         self._looks_at_memory = True  # until some was found to be read unwritten
         self._is_memory_due = schedule.parse("doubling")
 

@@ -202,3 +202,33 @@ def test_training_is_the_same_to_the_bit(tmp_path: Path) -> None:
         return list(model.parameters())
 
     assert all(map(torch.equal, trained("never"), trained("every=1")))
+
+
+class Probed(nn.Module):
+    """A head on an encoder, cut off from it or not."""
+
+    def __init__(self, cut: str) -> None:
+        super().__init__()
+        self.encoder, self.head, self.cut = nn.Linear(6, 8), nn.Linear(8, 3), cut
+        self.encoder.requires_grad_(cut != "frozen")
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.set_grad_enabled(self.cut != "without gradients"):
+            hidden = self.encoder(x)
+        return self.head(torch.tanh(hidden.detach() if self.cut == "detached" else hidden))
+
+
+@pytest.mark.parametrize(("cut", "n"), [("detached", 1), ("without gradients", 1), ("frozen", 0), ("not cut", 0)])
+def test_what_an_optimizer_holds_and_never_gets_a_gradient_is_a_note(cut: str, n: int, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Probed(cut)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with hypocenter.watch(out=str(tmp_path)):
+        for _ in range(N_STEPS):
+            optimizer.zero_grad()
+            functional.cross_entropy(model(torch.randn(16, 6)), torch.randint(0, 3, (16,))).backward()
+            optimizer.step()
+
+    found = [f for f in diagnose(open_run(tmp_path)).findings if f.code == "HC233"]
+    assert [f.severity for f in found] == ["note"] * n
+    assert all("ever comes back" in f.title for f in found)

@@ -7,7 +7,8 @@ What it means
     never gone back from: its batch is computed and thrown away. Or something is used twice: two backward passes begin
     at one loss, or two updates use the same gradients. Or what is computed from a parameter comes to the loss without
     its gradient (`detach()`, `no_grad()`), where it came with it before: one of two uses of a tied weight, one term of
-    the loss. Or the gradients of some micro-batches are in no update at all.
+    the loss. Or an optimizer holds a parameter that never gets a gradient, though its values come to the loss. Or the
+    gradients of some micro-batches are in no update at all.
 
 How it is decided
     A parameter with a gradient that is not zero at each of the first four updates of its optimizer, and none, or
@@ -29,8 +30,8 @@ What to do
 When it is wrong
     A curriculum that stops to train a part on purpose without `requires_grad_(False)`, and goes on to call it. What was
     frozen by `requires_grad_(False)`, what is not called any more, what no optimizer holds without any parameter of
-    the same module that one holds, what is thrown away (at the end of an epoch, to measure something), and a way to the
-    loss that is cut while others are left is a note.
+    the same module that one holds, what is thrown away (at the end of an epoch, to measure something), a way to the
+    loss that is cut while others are left, and one that is cut from the start is a note.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from collections.abc import Iterator
 from hypocenter.detect.engine import rule
 from hypocenter.detect.law_rows import (
     CUT_OFF,
+    NEVER,
     NO_GRADIENT,
     NOT_CONSUMED,
     NOT_STEPPED,
@@ -60,6 +62,7 @@ _THEN = {
     USED_TWICE: "what is used twice counts double",
     THROWN_AWAY: "nothing is learned of them",
     CUT_OFF: "it learns nothing from that part of the loss",
+    NEVER: "it does not learn",
 }
 
 
@@ -99,6 +102,8 @@ def check(window: Window) -> Iterator[Finding]:
             yield _finding(window, [row], "warning", *_of_use(window.step, row))
         elif row.port == CUT_OFF:
             yield _cut_off(window, row)
+        elif row.port == NEVER:
+            yield _never(window, row)
         elif row.port == THROWN_AWAY:
             n = round(row.summary.sum)
             title = f"the gradients of {n} micro-batches are thrown away before this update"
@@ -117,6 +122,15 @@ def _cut_off(window: Window, row: Reading) -> Finding:
     n_more = round(row.summary.sum) - 1
     more = (f"the same for {n_more} more parameters",) if n_more else ()
     return replace(found, why=(*why, *more), confidence="likely")
+
+
+def _never(window: Window, row: Reading) -> Finding:
+    where = ", ".join(name or "the model" for name in row.names)
+    why = f"it is in an optimizer, and what is computed from it comes to the loss, in {where} without its gradient"
+    found = _finding(window, [row], "note", f"no gradient ever comes back to {row.site}", window.step, why)
+    n_more = round(row.summary.sum) - 1
+    more = (f"the same for {n_more} more parameters",) if n_more else ()
+    return replace(found, why=(*found.why, f"so it is at each of {row.call} audited steps", *more))
 
 
 def _of_use(step: int, row: Reading) -> tuple[str, int, str]:
@@ -142,7 +156,7 @@ def _finding(
     if len(rows) > 1:
         others = ", ".join(row.site for row in rows[1:4])
         why.append(f"the same for {len(rows) - 1} more: {others}{' ...' if len(rows) > 4 else ''}")
-    is_parameter = first.port in (NO_GRADIENT, NOT_STEPPED, CUT_OFF)
+    is_parameter = first.port in (NO_GRADIENT, NOT_STEPPED, CUT_OFF, NEVER)
     return Finding(
         code="HC233",
         kind="stagnation",

@@ -4,12 +4,16 @@ Programs cut gradients on purpose, and compute other things at other steps. So o
 looked at before: it is off where as much as ever comes to the loss from parameters, but more of it than ever without
 its gradient, and less than ever with it. A term that is added every few steps with a target of its own breaks neither
 bound, and one that is left out computes less.
+
+One thing is told of the start too: a parameter that an optimizer holds, whose values come to the loss at each of the
+first steps that are looked at, and that gets no gradient at any of them. The program says both, so it is a note.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from hypocenter.detect import law_rows as law
 from hypocenter.nouns import Reading, replace
@@ -29,17 +33,22 @@ class _Seen:
     fewest_gradients: int = 0
     most_cuts: int = 0
     cuts: set[tuple[str, str]] = field(default_factory=set)
+    never: set[int] = field(default_factory=set)  # numbers of parameters without a gradient so far
 
 
 class Ways:
     """Remembers how much came to the loss, and how much of it with a gradient.
 
+    Args:
+        label: the user's name of a parameter.
+
     Attributes:
         are_followed: until that was found to be impossible.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, label: Callable[[Any], str]) -> None:
         self.are_followed = True
+        self._label = label
         self._seen: dict[int, _Seen] = {}  # by id of the first parameter
 
     def row(self, update: Update, paths: Paths | None, names: Sequence[str]) -> Reading | None:
@@ -64,8 +73,20 @@ class Ways:
             first = names[paths.cut_off[0]]
             row = number_row(first, law.CUT_OFF, update.step, 0, len(paths.cut_off), call=seen.n_looks)
             row = replace(row, names=tuple(dict.fromkeys(site for site, _ in new)), op=new[0][1])
+        if seen.n_looks < LOOKS and row is None:
+            row = self._never(update, seen, paths, names)
         seen.fewest_values = min(seen.fewest_values or paths.n_values, paths.n_values)
         seen.fewest_gradients = min(seen.fewest_gradients or paths.n_gradients, paths.n_gradients)
         seen.most_cuts, seen.n_looks = max(seen.most_cuts, n_cuts), seen.n_looks + 1
         seen.cuts.update(paths.cuts)
         return row
+
+    def _never(self, update: Update, seen: _Seen, paths: Paths, names: Sequence[str]) -> Reading | None:
+        """With the last of the first looks: what was cut off at each of them, and had no gradient on another way."""
+        given = {self._label(p) for p, _ in update.gradients}
+        without = {number for number in paths.cut_off if names[number] not in given}
+        seen.never = without if seen.n_looks == 0 else seen.never & without
+        if seen.n_looks + 1 < LOOKS or not seen.never:
+            return None
+        row = number_row(names[min(seen.never)], law.NEVER, update.step, 0, len(seen.never), call=LOOKS)
+        return replace(row, names=tuple(dict.fromkeys(site for site, _ in paths.cuts)), op=paths.cuts[0][1])
