@@ -61,10 +61,6 @@ class Names(Protocol):
         """All that are known, in the order of the model."""
         ...
 
-    def param_names(self, param: Any, /) -> Sequence[str]:
-        """All names of a parameter, which several modules may share."""
-        ...
-
     def roots(self) -> Sequence[Any]:
         """The models."""
         ...
@@ -93,6 +89,7 @@ class Observed:
     warn: Callable[[str], None]  # says a line once
     framework: Framework  # its arithmetic and its optimizers
     optimizers: Callable[[], Sequence[Any]] = lambda: ()  # all that the program has made; may take a while
+    names_of: Callable[[Any], Sequence[str]] = lambda _: ()  # all names of a parameter, which modules may share
     after_calls: AfterCalls = field(default_factory=AfterCalls)  # hears of calls of modules, also inside others
     writer_of: Callable[[Any], tuple[CodeType, int] | None] = lambda _: None
     """The line of the user's code that has written to a tensor since the last update, if one was seen."""

@@ -135,6 +135,7 @@ class Parts:
         context = Context(
             config=config,
             names=self.names,
+            names_of=self.names.param_names,
             clock=self.clock,
             tape=self.tape,
             replayer=self.replayer,

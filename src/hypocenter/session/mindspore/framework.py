@@ -72,14 +72,6 @@ class MindSporeFramework(HostArrays):
             tensor = picked(tensor, size)
         return np.array(strided(host(tensor), size))
 
-    def is_on_host(self, tensor: Any) -> bool:
-        """What was launched may still run, also on a CPU."""
-        return False
-
-    def are_same(self, one: Array, other: Array) -> bool:
-        """Of NumPy."""
-        return np.array_equal(one, other)
-
     def copied(self, array: Array) -> Array:
         """It is one."""
         return array

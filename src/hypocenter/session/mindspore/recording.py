@@ -70,6 +70,7 @@ class Session(Listening):
             framework=MindSporeFramework(self.patches),
             directory=directory,
             names=self.names,
+            names_of=self.names.param_names,
             clock=self.clock,
             tape=self.tape,
             patches=self.patches,

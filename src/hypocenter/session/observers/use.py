@@ -165,9 +165,7 @@ class Use(Observer[Observed]):
         trainable = [(name, p) for name, p in self.context.names.parameters() if p.requires_grad]
         having = set(map(id, framework.with_gradients(update, [p for _, p in trainable])))
         own = set(map(id, update.parameters))
-        self._names.update(
-            name for n, p in trainable if id(p) in own for name in self.context.names.param_names(p) or (n,)
-        )
+        self._names.update(name for n, p in trainable if id(p) in own for name in self.context.names_of(p) or (n,))
         if having <= own:
             return
         named = [(name, p) for name, p in trainable if id(p) in having]
