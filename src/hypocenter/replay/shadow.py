@@ -127,8 +127,10 @@ class Shadow(Mode):
             return func(*args, **kwargs)
         if twin is not None:
             self._compare(func, given, out, twin)
-        if any(isinstance(t, torch.nn.Parameter) for t in given) and self._context.place(str(func)).phase == "forward":
-            self.n_of_model = len(self.steps)
+        if any(isinstance(t, torch.nn.Parameter) for t in given):
+            place = self._context.place(str(func))
+            if place.phase == "forward" and not place.recompute:  # what backward recomputes comes after the loss
+                self.n_of_model = len(self.steps)
         return out
 
     def of(self, tensor: Tensor) -> Tensor:

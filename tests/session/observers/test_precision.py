@@ -12,9 +12,14 @@ import torch
 import transformers
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 import hypocenter
+from hypocenter.diagnose.diagnosis import diagnose
 from hypocenter.nouns import Finding
+from hypocenter.record.reader import open_run
+from hypocenter.replay.engine import Replayer
+from hypocenter.replay.shadow import Shadow
 from tests.session.observers.test_laws import findings
 
 N_STEPS = 3
@@ -227,3 +232,28 @@ def test_training_is_the_same_to_the_bit(tmp_path: Path) -> None:
         return [*model.state_dict().values(), torch.rand(4)]
 
     assert all(map(torch.equal, trained("never"), trained("auto")))
+
+
+def test_a_loss_near_zero_is_none_of_it_with_checkpoints_either(tmp_path: Path) -> None:
+    """What backward recomputes uses parameters after the loss."""
+
+    class Checkpointed(Sure):
+        def forward(self, x: Tensor) -> Tensor:
+            logits = checkpoint(self.out, x, use_reentrant=False)
+            return (logits.logsumexp(-1) - logits[:, 0]).float()
+
+    assert told(Checkpointed(), lambda: torch.rand(16, 4) + 0.5, tmp_path, autocast=True) == []
+
+
+def test_code_that_cannot_be_done_again_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Replayer.run
+
+    def failing(self: Replayer, *args: Any, mode: Any = None, **options: Any) -> Any:
+        if isinstance(mode, Shadow):
+            raise AttributeError("of the user's own code")
+        return run(self, *args, mode=mode, **options)
+
+    monkeypatch.setattr(Replayer, "run", failing)
+
+    assert told(Averaged(torch.bfloat16), lambda: torch.randn(4, 700, 4), tmp_path) == []
+    assert diagnose(open_run(tmp_path)).status == "healthy"

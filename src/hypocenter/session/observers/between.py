@@ -92,7 +92,8 @@ class Between(Observer[Observed]):
         kept.values, kept.is_one = {}, False
         chosen = self._chosen(optimizer, kept.n_updates, update.step + 1)
         if not chosen:
-            self._keep_one(kept, update.parameters)
+            if update.parameters:
+                self._keep_one(kept, update.parameters)
             return
         with self._audits.spending():
             held = [((id(p), name), p, *found) for p in chosen for name, *found in self._held(optimizer, p)]

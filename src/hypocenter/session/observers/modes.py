@@ -12,6 +12,7 @@ from hypocenter.session.observers.optimizer_rows import number_row
 
 USUAL = 8  # updates in a row in the mode of training, before the first one in the other
 LASTS = 4  # updates in a row in that
+KEPT = 1024  # modules
 MODULES = 16  # called from outside in one micro-batch: a program that calls more is not followed
 
 
@@ -35,6 +36,8 @@ class Modes(Observer):
         if not update.microbatches:
             return
         events = [e for _, e in self.context.tape.slice(update.microbatches[-1]) if e.training is not None]
+        if len(self._modes) > KEPT:  # modules that are made anew in every step
+            self._modes.clear()
         for event in events[:MODULES]:
             module: Any = event.function
             mode = self._modes[id(module)]

@@ -41,17 +41,18 @@ class Precision(Observer):
     @classmethod
     def is_wanted(cls, config: Config) -> bool:
         """Not where nothing is to be done again."""
-        return config.audit != "never"
+        return config.audit != "never" and config.replay
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._is_due = schedule.parse(DUE)
         self._began = time.perf_counter()
         self._told: set[str] = set()
+        self._is_off = False
 
     def before_update(self, update: Update) -> None:
         """The parameters are still those that the step started from."""
-        if not self._is_due(update.step) or not update.microbatches or not update.check.is_finite:
+        if self._is_off or not self._is_due(update.step) or not update.microbatches or not update.check.is_finite:
             return
         if self.context.rank()[0] != 0:
             return  # the others run the same code
@@ -65,7 +66,10 @@ class Precision(Observer):
                 self.context.replayer.run(
                     microbatch, parameters, mode=shadow, context=context, must_leave_no_trace=True
                 )
-        except (ReplayImpossible, torch.OutOfMemoryError):
+        except ReplayImpossible:
+            return
+        except Exception:  # the user's own code runs here, under a mode that it may not like: it is not tried again
+            self._is_off = True
             return
         with torch.no_grad():
             shadow.finish()

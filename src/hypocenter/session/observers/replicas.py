@@ -247,7 +247,7 @@ def _extremes(parameter: Tensor) -> Tensor | None:
     values = sample(parameter.detach())
     if values is None or not values.numel() or not values.is_floating_point() or values.device.type == "meta":
         return None
-    return torch.stack(torch.aminmax(values)).float()
+    return torch.stack(torch.aminmax(values.float()))
 
 
 def _with_extremes(row: Reading, pair: tuple[float, ...] | None) -> Reading:
