@@ -68,7 +68,7 @@ class Config:
     calibrate: str = "never"  # steps at which the noise floor is measured by perturbed replays (4 times the step)
     health: str = "never"  # steps at which activations, attention, routers and updates are looked at, for `health`
     audit: str = "auto"  # steps that are done again to see whether the gradients are those of their micro-batches
-    relations: str = "never"  # steps at which what must not matter is changed in replays of a micro-batch
+    relations: str = "auto"  # steps at which what must not matter is changed in replays of a micro-batch
     agree: bool = True  # ranks tell each other that a step failed, over a side group of their own
     agree_timeout_s: float = 10.0  # longest that one rank waits for the others in that; then it goes on alone
     save_batches: int = 0  # of this many first steps the integer inputs are kept whole, for the checklist
@@ -196,7 +196,7 @@ SCHEDULES = (
 def _build(values: Mapping[str, Any], origin: str) -> Config:
     config = Config(**{name: _convert(name, value, origin) for name, value in values.items()})
     for name in SCHEDULES:
-        if (name, getattr(config, name)) != ("audit", "auto"):
+        if (name, getattr(config, name)) not in (("audit", "auto"), ("relations", "auto")):
             parse(getattr(config, name))  # a typo is found before training starts
     for name in ("frames", "save_batches", "keep_mb", "bundle_mb", "max_replays", "agree_timeout_s"):
         if getattr(config, name) < 0:

@@ -17,6 +17,7 @@ from hypocenter.relations.subject import Ran, Subject
 from hypocenter.replay.impossible import OutOfTime, ReplayImpossible
 
 _SEED = 0x5EED
+SUSPICION = 4  # times the time, to confirm what does not hold
 _EXACT = 1e-6  # relative: what does not depend on it at all, of the same shapes, in any format
 
 
@@ -59,6 +60,7 @@ class Looked:
         not_asked: the others, with the reason.
         notes: what was held still while inputs were changed.
         n_forwards: how many forwards it took.
+        is_cut_short: there was no time for all of them.
     """
 
     broken: list[Broken] = field(default_factory=list[Broken])
@@ -66,6 +68,7 @@ class Looked:
     not_asked: dict[str, str] = field(default_factory=dict[str, str])
     notes: list[str] = field(default_factory=list[str])
     n_forwards: int = 0
+    is_cut_short: bool = False
 
 
 class Excused(Exception):
@@ -73,21 +76,27 @@ class Excused(Exception):
 
 
 def look(subject: Subject, relations: Iterable[Relation] | None = None) -> Looked:
-    """Ask them, in their order."""
-    looked = Looked()
+    """Ask them, in their order, as long as there is time."""
     chosen = RELATIONS.in_order() if relations is None else list(relations)
+    looked = Looked()
     try:
-        facts = facts_of(subject)
+        _look(subject, chosen, looked)
     except (CannotTell, ReplayImpossible) as why:
-        looked.not_asked = {each.name: str(why) for each in chosen}
-        return looked
+        told = {*looked.held, *looked.not_asked, *(each.relation for each in looked.broken)}
+        looked.not_asked |= {each.name: str(why) for each in chosen if each.name not in told}
+        looked.is_cut_short = isinstance(why, OutOfTime)
+    looked.n_forwards = subject.n_forwards
+    return looked
+
+
+def _look(subject: Subject, chosen: list[Relation], looked: Looked) -> None:
+    facts = facts_of(subject)
     if subject.held.has_batch_norm:
         looked.notes.append("BatchNorm normalised with its averages: in training it mixes samples by definition")
     for each in chosen:
         try:
-            with torch.enable_grad():
-                broken = _ask(each, subject, facts)
-        except OutOfTime:
+            broken = _ask(each, subject, facts)
+        except (OutOfTime, torch.OutOfMemoryError):
             raise
         except Excused as form:
             looked.held.append(each.name)
@@ -102,8 +111,6 @@ def look(subject: Subject, relations: Iterable[Relation] | None = None) -> Looke
                 looked.held.append(each.name)
             else:
                 looked.broken.append(broken)
-    looked.n_forwards = subject.n_forwards
-    return looked
 
 
 def _ask(relation: Relation, subject: Subject, facts: Facts) -> Broken | None:
@@ -134,6 +141,7 @@ def _confirmed(relation: Relation, trial: Trial, size: float, subject: Subject, 
     Raises:
         CannotTell: it may be.
     """
+    subject.limit_s *= SUSPICION
     again = moved(replace(trial, puts_in_order=None), facts, subject.run())
     if again is None or again > facts.tolerance or 10 * again > size:
         raise CannotTell("the same inputs give other outputs each time")

@@ -52,32 +52,39 @@ class Facts:
 
 def facts_of(subject: Subject) -> Facts:
     """From one forward and the backward of what the loss does with its outputs."""
-    with torch.enable_grad():
-        ran = subject.run()
+    grads: dict[Key, Tensor] = {}
+    ran = subject.run(then=lambda ran: grads.update(_gradients(ran)))
+    facts = Facts(ran=Ran(losses=ran.losses, outputs={key: ran.outputs[key] for key in grads}))
+    facts.tolerance = subject.tolerance(facts.ran)
+    _find_rows(subject, facts)
+    facts.labels = [each for each in subject.given if _is_label(each)]
+    _find_targets(facts, grads, [each.tensor for each in subject.given])
+    return facts
+
+
+def _gradients(ran: Ran) -> dict[Key, Tensor]:
+    """Of the outputs that the loss is made of, those of outermost modules if there are any, else the last inner one's."""
     loss = next((v for v in ran.losses if v.requires_grad), None)
     if loss is None:
         raise CannotTell("its loss has no gradient")
     if not all(bool(torch.isfinite(v).all()) for v in ran.losses):
         raise CannotTell("its loss is not finite")
-    candidates = {k: v for k, v in ran.outputs.items() if v.requires_grad and v.dim() > 0 and v is not loss}
-    if not candidates:
-        raise CannotTell("no output of a module leads to its loss")
+    found = {k: v for k, v in ran.outputs.items() if v.requires_grad and v.dim() > 0 and v is not loss}
     roots = [v.sum() for v in ran.losses if v.requires_grad]
-    grads = cast("Sequence[Tensor | None]", torch.autograd.grad(roots, [*candidates.values()], allow_unused=True))
-    counted = {key: g for key, g in zip(candidates, grads, strict=True) if g is not None}
-    outer = {key for key in counted if key[0].startswith("out") and candidates[key].dim() > 1}
+
+    def counted(keys: list[Key]) -> dict[Key, Tensor]:
+        tensors = [found[key] for key in keys]
+        given = torch.autograd.grad(roots, tensors, allow_unused=True, retain_graph=True) if tensors else ()
+        return {key: g for key, g in zip(keys, cast("Sequence[Tensor | None]", given), strict=True) if g is not None}
+
+    outer = counted([key for key, value in found.items() if key[0].startswith("out") and value.dim() > 1])
     if not outer:  # a model that gives its loss only: what it computed last
-        inner = [key for key in counted if candidates[key].dim() > 1]
-        outer = {*inner[-1:]} or set(counted)
-    facts = Facts(ran=Ran(losses=[v.detach() for v in ran.losses]))
-    facts.ran.outputs = {key: candidates[key].detach() for key in counted if key in outer}
-    if not facts.ran.outputs:
+        inner = counted(list(found))
+        last = [key for key in inner if found[key].dim() > 1][-1:]
+        outer = {key: inner[key] for key in last or inner}
+    if not outer:
         raise CannotTell("no output of a module leads to its loss")
-    facts.tolerance = subject.tolerance(ran)
-    _find_rows(subject, facts)
-    facts.labels = [each for each in subject.given if _is_label(each)]
-    _find_targets(facts, counted, [each.tensor for each in subject.given])
-    return facts
+    return outer
 
 
 def _is_label(given: Given) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -12,6 +14,7 @@ from torch import Tensor, nn
 from hypocenter.relations.heard import Call, Heard
 from hypocenter.relations.held import Held, seeded
 from hypocenter.replay.engine import Replayer
+from hypocenter.replay.impossible import OutOfTime
 from hypocenter.tap.tape import PLACEHOLDERS, Event, Microbatch
 from hypocenter.tap.tree import flatten, replace_tensors
 
@@ -63,6 +66,7 @@ class Subject:
         microbatch: of its tape.
         name: of a module; None: it has none.
         n_rows: samples in it, where that is known for certain; else 0.
+        limit_s: for all that is asked of it.
 
     Attributes:
         held: what was held still in the last forward.
@@ -70,10 +74,12 @@ class Subject:
     """
 
     def __init__(
-        self, replayer: Replayer, microbatch: Microbatch, name: Callable[[nn.Module], str | None], n_rows: int = 0
-    ) -> None:
+        self, replayer: Replayer, microbatch: Microbatch, name: Callable[[nn.Module], str | None], n_rows: int = 0,
+        limit_s: float = math.inf,
+    ) -> None:  # fmt: skip
         self._replayer, self._microbatch, self._name = replayer, microbatch, name
         self.n_rows, self.n_forwards, self.held = n_rows, 0, Held()
+        self.limit_s, self._began, self._longest_s = limit_s, time.perf_counter(), 0.0
         self._events: dict[int, Event] = {}
         self.given: list[Given] = []
         for position, event in replayer.events(microbatch):
@@ -122,9 +128,9 @@ class Subject:
 
     def run(
         self, changed: Mapping[Place, Tensor] | None = None, *, keeps: bool = False, seed: int | None = None,
-        is_evaluated: bool = False, is_embedded: bool = False,
+        is_evaluated: bool = False, is_embedded: bool = False, then: Callable[[Ran], None] = lambda _: None,
     ) -> Ran:  # fmt: skip
-        """Forward and loss.
+        """Forward and loss; without a graph.
 
         Args:
             changed: other tensors for these inputs.
@@ -132,7 +138,15 @@ class Subject:
             seed: other random numbers than those of the run.
             is_evaluated: modules are in evaluation mode.
             is_embedded: the changed inputs stay, and only embeddings look up the others.
+            then: told of it while the graph is there.
+
+        Raises:
+            OutOfTime: it was not begun.
+            ReplayImpossible: with the reason.
         """
+        began = time.perf_counter()
+        if began - self._began + self._longest_s > self.limit_s:
+            raise OutOfTime("there was no time for it")
         pairs = [(each.tensor, changed[each.place]) for each in self.given if changed and each.place in changed]
         swap = {} if is_embedded else {id(old): new for old, new in pairs}
 
@@ -146,15 +160,22 @@ class Subject:
 
         self.held, heard = Held(pairs if is_embedded else ()), Heard(self._name, keeps=keeps)
         self.n_forwards += 1
-        with heard.listening():
-            around = _Around(seed, self.held, self.modules if is_evaluated else ())
-            slots = self._replayer.forward(self._microbatch, made_of, around)
         ran = Ran(calls=heard.calls)
-        for position, event in self._events.items():
-            if event.module is not None:
-                ran.outputs.update({(f"out{position}", slot): slots[slot] for slot in event.slots if slot in slots})
-        ran.outputs.update(heard.last)
-        ran.losses = [slots[slot] for slot in self._microbatch.roots if slot is not None]
+
+        def gather(slots: dict[int, Tensor]) -> None:
+            for position, event in self._events.items():
+                if event.module is not None:
+                    ran.outputs.update({(f"out{position}", slot): slots[slot] for slot in event.slots if slot in slots})
+            ran.outputs.update(heard.last)
+            ran.losses = [slots[slot] for slot in self._microbatch.roots if slot is not None]
+            then(ran)
+
+        with torch.enable_grad(), heard.listening():
+            around = _Around(seed, self.held, self.modules if is_evaluated else ())
+            self._replayer.forward(self._microbatch, made_of, around, gather)
+        ran.outputs = {key: value.detach() for key, value in ran.outputs.items()}
+        ran.losses = [value.detach() for value in ran.losses]
+        self._longest_s = max(self._longest_s, time.perf_counter() - began)
         return ran
 
 

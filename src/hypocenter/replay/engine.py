@@ -24,6 +24,7 @@ from hypocenter.replay.eagerly import Eagerly
 from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.replay.own_gradients import OwnBuffers, OwnParameters
 from hypocenter.replay.own_groups import OwnCollectives, OwnGroups
+from hypocenter.replay.own_writes import OwnWrites
 from hypocenter.replay.user_operations import in_loss_code, outside_modules
 from hypocenter.replay.whole import model as sharding
 from hypocenter.replay.whole.model import Whole
@@ -417,12 +418,14 @@ class Replayer:
         microbatch: Microbatch,
         made_of: Callable[[int, Event], Event],
         around: contextlib.AbstractContextManager[Any],
-    ) -> dict[int, torch.Tensor]:
-        """Forward and loss of a micro-batch with other inputs, and no backward; what its calls gave, by slot.
+        then: Callable[[dict[int, torch.Tensor]], None],
+    ) -> None:
+        """Forward and loss of a micro-batch with other inputs, and no backward. It writes only to what is its own.
 
         Args:
             made_of: gives the call to do in place of the one at this position of the tape.
             around: entered around all of it.
+            then: told what its calls gave, by slot, before all is put back.
 
         Raises:
             ReplayImpossible: with the reason.
@@ -431,12 +434,16 @@ class Replayer:
         why = self.why_not(microbatch) or torch_state.why_not(_modules_of(event for _, event in events))
         if why:
             raise ReplayImpossible(why)
-        slots: dict[int, torch.Tensor] = {}
-        with self.deadline.one("forward"), self._in_place([event for _, event in events], around):
-            for position, event in events:
-                self.deadline.check()
-                self._do(made_of(position, event), slots, None, None, None)
-        return slots
+        modules, slots = _modules_of(event for _, event in events), dict[int, torch.Tensor]()
+        buffers = OwnBuffers((p for module in modules for p in module.parameters()), for_all=False)
+        with self.deadline.one("forward"), self._in_place([event for _, event in events]) as put_back:
+            held = [owner._buffers[key] for _, event in events for owner, key, _ in event.buffers]
+            own = OwnWrites([*put_back, *(each for each in held if each is not None)])
+            with buffers.in_place(), own, around:
+                for position, event in events:
+                    self.deadline.check()
+                    self._do(made_of(position, event), slots, None, None, None)
+                then(slots)
 
     def events(self, microbatch: Microbatch) -> list[tuple[int, Event]]:
         """What led to the loss of a micro-batch, with positions on the tape."""
@@ -448,12 +455,15 @@ class Replayer:
         events: list[Event],
         mode: contextlib.AbstractContextManager[Any] | None = None,
         context: OpContext | None = None,
-    ) -> Generator[None, None, None]:
-        """Around events that are done again on this rank alone; afterwards all is as it was."""
+    ) -> Generator[list[torch.Tensor], None, None]:
+        """Around events that are done again on this rank alone; afterwards all is as it was.
+
+        Gives tensors, kept by modules beside buffers, whose values are put back.
+        """
         rng = _rng_now(events)
         with contextlib.ExitStack() as stack:
             stack.callback(restore_rng, rng)
-            stack.enter_context(torch_state.kept(_modules_of(events), self.on_leaving))
+            put_back = stack.enter_context(torch_state.kept(_modules_of(events), self.on_leaving))
             stack.enter_context(self._paused())
             stack.enter_context(_modules_as_they_were(iter(events)))
             stack.enter_context(alone.without_wrappers_hooks(event.function for event in events))
@@ -464,7 +474,7 @@ class Replayer:
                 stack.enter_context(alone.NoCollectives())
             if mode is not None:
                 stack.enter_context(mode)
-            yield
+            yield put_back
 
     def run_modules(
         self, microbatch: Microbatch, *, mode: contextlib.AbstractContextManager[Any], context: OpContext

@@ -69,8 +69,10 @@ def kept(
     parts: Iterable[Any],
     functions: Iterable[Any] = (),
     on_leaving: Callable[[], None] = lambda: None,
-) -> Generator[None, None, None]:
+) -> Generator[list[Any], None, None]:
     """Inside this block these may be called; after it what they keep in Python is as it was.
+
+    Gives the tensors among it, whose values are put back.
 
     Args:
         parts: modules, with all that are inside them.
@@ -81,7 +83,7 @@ def kept(
     state.take(parts, functions)
     try:
         with _silent():
-            yield
+            yield state.tensors()
         on_leaving()
     finally:
         state.put_back()
@@ -108,6 +110,10 @@ class _State:
         self._undo: list[Callable[[], None]] = []
         self._seen: dict[int, Any] = {}  # by id, held: no id is given anew
         self._n_bytes = 0
+
+    def tensors(self) -> list[Any]:
+        """Those that were copied."""
+        return [value for value in self._seen.values() if isinstance(value, self._kind.tensor)]
 
     def put_back(self) -> None:
         """Make all as it was."""

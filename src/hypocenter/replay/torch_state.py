@@ -14,8 +14,10 @@ from hypocenter.replay.python_state import CONSTANTS, Kind, Undo
 
 def kept(
     modules: Iterable[torch.nn.Module], on_leaving: Callable[[], None] = lambda: None
-) -> contextlib.AbstractContextManager[None]:
+) -> contextlib.AbstractContextManager[list[torch.Tensor]]:
     """Inside this block these modules may be called; after it what they keep in Python is as it was.
+
+    Gives the tensors among it.
 
     Args:
         on_leaving: called when the block is over and nothing is put back yet.

@@ -41,7 +41,7 @@ def trained(out, *, is_wrong=False, **options):
     model = Net(is_wrong=is_wrong)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     losses = []
-    handle = hypocenter.watch(model, optimizer, out=str(out), audit="never", **options) if out else None
+    handle = hypocenter.watch(model, optimizer, out=str(out), **options) if out else None
     for _ in range(4):
         x, y = torch.randn(8, 6), torch.randint(0, 3, (8,))
         loss = functional.cross_entropy(model(x), y)
@@ -55,7 +55,7 @@ def trained(out, *, is_wrong=False, **options):
 
 
 def test_a_norm_over_the_batch_is_named_once(tmp_path):
-    trained(tmp_path / "run", is_wrong=True, relations="0-3")
+    trained(tmp_path / "run", is_wrong=True, audit="never", relations="0-3")
 
     run = open_run(tmp_path / "run")
     found = [f for f in diagnose(run).findings if f.code in CODES]
@@ -78,7 +78,61 @@ def test_training_is_the_same_to_the_bit(tmp_path, is_wrong):
     assert all(torch.equal(a, b) for a, b in states)
 
 
-def test_without_being_asked_nothing_is_looked_at(tmp_path):
+def looked(out):
+    """Rows of what was looked at: (step, asked, held, words)."""
+    rows = [row for row in open_run(out).readings() if row.site == "relations"]
+    return [(row.step, row.summary.n, int(row.summary.sum), row.names) for row in rows]
+
+
+def test_by_default_it_is_looked_at_after_the_first_update(tmp_path):
     trained(tmp_path / "run", is_wrong=True)
 
-    assert not [f for f in diagnose(open_run(tmp_path / "run")).findings if f.code in CODES]
+    found = [f for f in diagnose(open_run(tmp_path / "run")).findings if f.code in CODES]
+    assert [(f.code, f.step, f.site) for f in found] == [("HC241", 1, "norm")]
+    assert [step for step, *_ in looked(tmp_path / "run")][:1] == [1]
+
+
+@pytest.mark.parametrize("options", [{"relations": "never"}, {"audit": "never"}, {"replay": False}])
+def test_where_nothing_is_to_be_done_again_nothing_is_looked_at(tmp_path, options):
+    trained(tmp_path / "run", is_wrong=True, **options)
+
+    assert looked(tmp_path / "run") == []
+
+
+MEMORY = torch.zeros(8, 8)  # of the program: no attribute of a module
+
+
+class Remembering(nn.Module):
+    """Keeps its batch outside of itself, and looks at it in the next step."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.head = nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        h = self.first(x).relu() + 0.1 * MEMORY.mean()
+        MEMORY.copy_(h.detach())
+        return self.head(h)
+
+
+def test_a_forward_that_writes_where_nothing_can_be_put_back_is_not_asked(tmp_path):
+    model, losses = Remembering(), {}
+    state = model.state_dict()
+    kept = {key: value.clone() for key, value in state.items()}
+    for options in ({"relations": "never"}, {"relations": "0-3"}):
+        MEMORY.zero_()
+        model.load_state_dict(kept)
+        torch.manual_seed(0)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        out = tmp_path / options["relations"]
+        losses[options["relations"]] = seen = []
+        with hypocenter.watch(model, optimizer, out=str(out), audit="never", **options):
+            for _ in range(4):
+                loss = functional.cross_entropy(model(torch.randn(8, 6)), torch.randint(0, 3, (8,)))
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                seen.append((loss.item(), MEMORY.sum().item()))
+
+    assert losses["never"] == losses["0-3"]
+    assert "writes to a tensor from before" in " ".join(looked(tmp_path / "0-3")[0][3])

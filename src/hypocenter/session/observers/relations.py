@@ -1,21 +1,33 @@
-"""`run --relations`: what must not matter is changed in replays of a healthy micro-batch, and looked at."""
+"""`run --relations`: what must not matter is changed in replays of a healthy micro-batch, and looked at.
+
+By default after the first update, and then at the steps of `doubling` while there is time. One rank looks; the others
+run the same code.
+"""
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import torch
 
 from hypocenter import schedule
+from hypocenter.axes import WORDS
 from hypocenter.config import Config
 from hypocenter.detect import relation_rows as rows
 from hypocenter.nouns import Reading
 from hypocenter.relations.check import Broken, Looked, look
+from hypocenter.relations.relation import RELATIONS
 from hypocenter.relations.subject import Subject
 from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.observers.optimizer_rows import count_row, number_row
+from hypocenter.tap.free_memory import free_bytes, peak_bytes
 from hypocenter.tap.tape import Microbatch
+
+AUTO = "auto"
+DUE = "1,doubling"
+FREE_S, SHARE = 1.0, 0.002  # what it may take by default: so much until all was asked once, and of the time of the run
 
 
 class Relations(Observer):
@@ -23,28 +35,72 @@ class Relations(Observer):
 
     @classmethod
     def is_wanted(cls, config: Config) -> bool:
-        """They were asked for."""
-        return config.relations != "never"
+        """By default where steps may be done again."""
+        is_on = config.relations != "never"
+        return is_on and (config.relations != AUTO or (config.audit != "never" and config.replay))
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._is_due = schedule.parse(context.config.relations)
-        self._known: set[tuple[str, str]] = set()
+        self._is_auto = context.config.relations == AUTO
+        self._is_due = schedule.parse(DUE if self._is_auto else context.config.relations)
+        self._began: float | None = None
+        self._before = 0.0  # when the update before this one came
+        self._spent_s, self._free_s = 0.0, FREE_S
+        self._broken: set[str] = set()  # relations that are known not to hold
+        self._said: tuple[str, ...] = ()
+        self._is_off = False
 
     def before_update(self, update: Update) -> None:
         """The step is complete, and the parameters are still those that it started from."""
-        if not self._is_due(update.step) or not update.microbatches or update.skipped or not update.check.is_finite:
+        now = time.perf_counter()
+        self._began, before = self._began or now, self._before
+        self._before = now
+        if self._is_off or not self._is_due(update.step) or (self._is_auto and update.step == 0):
+            return
+        if not update.microbatches or update.skipped or not update.check.is_finite or self.context.rank()[0] != 0:
+            return
+        left_s = max(self._free_s, SHARE * (now - self._began)) - self._spent_s if self._is_auto else float("inf")
+        if left_s <= 0.0 or now - before > 4 * left_s:  # a forward takes a quarter of a step, at least
             return
         try:
-            if self.context.replayer.needs_all():
-                raise ReplayImpossible("the model computes on all ranks together")
-            self._note(look(self._subject(update.microbatches[-1])), update)
-        except (ReplayImpossible, torch.OutOfMemoryError) as why:
-            self.context.warn(f"relations were not looked at in step {update.step}: {why}")
+            self._look(update, left_s)
+        except torch.OutOfMemoryError:
+            self._give_up("the device has too little memory")
+        except Exception as error:  # the user's own code runs here: anything may come out of it
+            self._give_up(f"the model raised {type(error).__name__}: {str(error)[:200]}")
+        finally:
+            self._before = time.perf_counter()
+            self._spent_s += self._before - now
 
-    def _subject(self, microbatch: Microbatch) -> Subject:
+    def _give_up(self, why: str) -> None:
+        self._is_off = True
+        if not self._is_auto:
+            self.context.warn(f"relations are not looked at any more: {why}")
+
+    def _look(self, update: Update, left_s: float) -> None:
+        chosen = [each for each in RELATIONS.in_order() if each.name not in self._broken]
+        if why := self._why_not(update):
+            looked = Looked(not_asked={each.name: why for each in chosen})
+        else:
+            looked = look(self._subject(update.microbatches[-1], left_s), chosen)
+        self._free_s = FREE_S if looked.is_cut_short else 0.0
+        if not self._is_auto and not looked.held and not looked.broken:
+            why = next(iter(looked.not_asked.values()), "")
+            self.context.warn(f"relations were not looked at in step {update.step}: {why}")
+        self._note(looked, update)
+
+    def _why_not(self, update: Update) -> str:
+        """Why nothing can be asked on one rank alone, or of this device."""
+        spread = [axis for axis, ranks in self.context.place().groups.items() if axis != "dp" and len(ranks) > 1]
+        if spread or self.context.replayer.needs_all():
+            how = ", ".join(WORDS.get(axis, axis) for axis in spread) or "sharded"
+            return f"the model computes on several ranks together ({how})"
+        devices = {p.device for p in update.parameters}
+        return "a forward may not fit into memory" if any(peak_bytes(d) > free_bytes(d) for d in devices) else ""
+
+    def _subject(self, microbatch: Microbatch, limit_s: float) -> Subject:
         context = self.context
-        subject = Subject(context.replayer, microbatch, context.names.module_name)
+        subject = Subject(context.replayer, microbatch, context.names.module_name, limit_s=limit_s)
         for given in subject.of_model:
             loaded = context.loaded(context.tape.originals(given.tensor))
             if loaded is not None and loaded.indices:
@@ -54,13 +110,14 @@ class Relations(Observer):
     def _note(self, looked: Looked, update: Update) -> None:
         order, step = self.context.clock.next_order, update.step
         for each in looked.broken:
-            if (each.relation, each.module) not in self._known:
-                self._known.add((each.relation, each.module))
-                self.rows.append(_row(each, step, order()))
+            self._broken.add(each.relation)
+            self.rows.append(_row(each, step, order()))
+        words = (*(f"{name}: not asked: {why}" for name, why in looked.not_asked.items()), *looked.notes)
         n_asked = len(looked.held) + len(looked.broken)
-        row = count_row(rows.SITE, rows.LOOKED, step, order(), (n_asked, len(looked.held)))
-        words = [f"{name}: not asked: {why}" for name, why in looked.not_asked.items()] + looked.notes
-        self.rows.append(replace(row, names=tuple(words)))
+        if n_asked or words != self._said:
+            self._said = words
+            row = count_row(rows.SITE, rows.LOOKED, step, order(), (n_asked, len(looked.held)))
+            self.rows.append(replace(row, names=words))
 
 
 def _row(broken: Broken, step: int, order: int) -> Reading:
