@@ -39,7 +39,7 @@ CAUSES: tuple[str, ...] = (
     "config-mismatch", "init-mismatch", "precision-mismatch", "data-mismatch", "implementation-mismatch", "noise",
     "rank-lost", "collective-fault", "program-error", "uninitialised-read", "out-of-memory", "exploding-gain",
     "mode-switched", "bad-sample", "data-repeats", "data-shifted", "state-changed", "sample-leak", "future-leak",
-    "padding-leak", "label-leak", "unknown",
+    "padding-leak", "label-leak", "loss-misused", "labels-misplaced", "wrong-derivative", "unknown",
 )  # fmt: skip
 """The closed vocabulary of causes. One that fits none is `unknown`, never a guess dressed up."""
 

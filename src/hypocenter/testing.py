@@ -28,7 +28,8 @@ class RelationBroken(AssertionError):
     """Something that must not matter does; `looked` has all that was found."""
 
     def __init__(self, looked: Looked) -> None:
-        super().__init__("\n".join(sentence(each) for each in looked.broken if not each.exception))
+        of_losses = [f"{each.wrong.title}: {each.wrong.why}" for each in looked.losses]
+        super().__init__("\n".join([*(sentence(each) for each in looked.broken if not each.exception), *of_losses]))
         self.looked = looked
 
 
@@ -62,11 +63,11 @@ def check_relations(
     names.add_root(model)
     rng = capture_rng()
     try:
-        looked = look(_subject(model, batch, loss, labels, tape, names), _chosen(only))
+        looked = look(_subject(model, batch, loss, labels, tape, names), _chosen(only), with_losses=not only)
     finally:
         restore_rng(rng)
         names.close()
-    if any(not each.exception for each in looked.broken):
+    if looked.losses or any(not each.exception for each in looked.broken):
         raise RelationBroken(looked)
     return looked
 

@@ -1,4 +1,4 @@
-"""Rows about what must not matter and does: the contract between hypocenter.session.observers.relations and HC241-244.
+"""Rows about what must not matter and does, and about losses: hypocenter.session.observers.relations to HC241 to HC253.
 
 Rows of phase `optimizer`, written at steps at which relations are looked at.
 
@@ -7,6 +7,9 @@ Rows of phase `optimizer`, written at steps at which relations are looked at.
                                        relative to its usual size; `source`: the line before which it happened; `names`:
                                        what was changed, who noticed, and what it is by definition ("": no exception);
                                        `dtype`: the limit, as text
+    site <module>, port `loss`         how the loss is computed, or a backward of the program's own, is wrong. `op` and
+                                       `source` as above; `names`: what, why, and what to do; the number: relative error
+                                       of a backward
     site `relations`, port `looked`    n relations were asked, sum of them held; `names`: those that were not asked,
                                        with reasons, and what was held still
 """
@@ -16,9 +19,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hypocenter.detect.window import Window
-from hypocenter.nouns import Finding, Remedy
+from hypocenter.nouns import Confidence, Finding, Remedy
 
-SITE, RELATION, LOOKED = "relations", "relation", "looked"
+SITE, RELATION, LOSS, LOOKED = "relations", "relation", "loss", "looked"
 
 
 def broken(window: Window, code: str, *, title: str, cause: str, remedy: Remedy) -> Iterator[Finding]:
@@ -37,4 +40,18 @@ def broken(window: Window, code: str, *, title: str, cause: str, remedy: Remedy)
             microbatch=row.microbatch, rank=window.rank, phase="forward", site=row.site, source=row.source,
             cause="unknown" if exception else cause, limit=limit, actual=size, why=(*why, *then),
             confidence="possible" if exception else "proven", remedy=None if exception else remedy,
+        )  # fmt: skip
+
+
+def wrong(window: Window, code: str, *, cause: str, confidence: Confidence = "proven") -> Iterator[Finding]:
+    """A finding for each row of this rule about a loss or a backward."""
+    for row in window.of("optimizer"):
+        if row.port != LOSS or row.op != code or len(row.names) != 3:
+            continue
+        title, why, remedy = row.names
+        line = (f"it is called at {row.source.file}:{row.source.line}",) if row.source is not None else ()
+        yield Finding(
+            code=code, kind="data", severity="warning", title=title, step=row.step, microbatch=row.microbatch,
+            rank=window.rank, phase="forward", site=row.site, source=row.source, cause=cause, why=(why, *line),
+            confidence=confidence, remedy=Remedy(action="mend-the-loss", text=remedy),
         )  # fmt: skip

@@ -11,6 +11,7 @@ from torch import Tensor
 from hypocenter.nouns import Source
 from hypocenter.relations.facts import CannotTell, Facts, facts_of
 from hypocenter.relations.heard import Call
+from hypocenter.relations.losses import Found, look_at_loss
 from hypocenter.relations.parts import Places
 from hypocenter.relations.relation import RELATIONS, Relation, Trial, moved
 from hypocenter.relations.subject import Ran, Subject
@@ -61,6 +62,7 @@ class Looked:
         notes: what was held still while inputs were changed.
         n_forwards: how many forwards it took.
         is_cut_short: there was no time for all of them.
+        losses: what is wrong with its loss, or with a backward of the program's own.
     """
 
     broken: list[Broken] = field(default_factory=list[Broken])
@@ -69,18 +71,19 @@ class Looked:
     notes: list[str] = field(default_factory=list[str])
     n_forwards: int = 0
     is_cut_short: bool = False
+    losses: list[Found] = field(default_factory=list[Found])
 
 
 class Excused(Exception):
     """It holds in the form in which it can be asked of this model; the form in words."""
 
 
-def look(subject: Subject, relations: Iterable[Relation] | None = None) -> Looked:
-    """Ask them, in their order, as long as there is time."""
+def look(subject: Subject, relations: Iterable[Relation] | None = None, *, with_losses: bool = True) -> Looked:
+    """Ask them, in their order, as long as there is time; look at the loss first."""
     chosen = RELATIONS.in_order() if relations is None else list(relations)
     looked = Looked()
     try:
-        _look(subject, chosen, looked)
+        _look(subject, chosen, looked, with_losses=with_losses)
     except (CannotTell, ReplayImpossible) as why:
         told = {*looked.held, *looked.not_asked, *(each.relation for each in looked.broken)}
         looked.not_asked |= {each.name: str(why) for each in chosen if each.name not in told}
@@ -89,8 +92,15 @@ def look(subject: Subject, relations: Iterable[Relation] | None = None) -> Looke
     return looked
 
 
-def _look(subject: Subject, chosen: list[Relation], looked: Looked) -> None:
-    facts = facts_of(subject)
+def _look(subject: Subject, chosen: list[Relation], looked: Looked, *, with_losses: bool) -> None:
+    try:
+        facts = facts_of(subject)
+    except CannotTell:
+        if with_losses:
+            looked.losses = look_at_loss(subject, None)
+        raise
+    if with_losses:
+        looked.losses = look_at_loss(subject, facts)
     if subject.held.has_batch_norm:
         looked.notes.append("BatchNorm normalised with its averages: in training it mixes samples by definition")
     for each in chosen:

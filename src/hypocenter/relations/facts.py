@@ -179,11 +179,12 @@ def shift_of(inputs: Tensor, targets: Tensor) -> int | None:
         inputs: [n, length] of integers.
         targets: [n, length], -1: nothing is asked for.
     """
-    found = [shift for shift in (0, 1) if _matches(inputs, targets, shift)]
+    found = [shift for shift in (0, 1) if stand_later(inputs, targets, shift)]
     return found[0] if len(found) == 1 else None
 
 
-def _matches(inputs: Tensor, targets: Tensor, shift: int) -> bool:
+def stand_later(inputs: Tensor, targets: Tensor, shift: int) -> bool:
+    """Whether what is asked for stands so many places later in the input: [n, length] both."""
     length = inputs.shape[1]
     asked, there = targets[:, : length - shift], inputs[:, shift:]
     counts = asked >= 0

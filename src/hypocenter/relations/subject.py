@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -71,16 +72,18 @@ class Subject:
     Attributes:
         held: what was held still in the last forward.
         n_forwards: how many were done.
+        running: the call of the tape that is done now, in a forward.
     """
 
     def __init__(
         self, replayer: Replayer, microbatch: Microbatch, name: Callable[[nn.Module], str | None], n_rows: int = 0,
         limit_s: float = math.inf,
     ) -> None:  # fmt: skip
-        self._replayer, self._microbatch, self._name = replayer, microbatch, name
+        self._replayer, self._microbatch, self.name = replayer, microbatch, name
         self.n_rows, self.n_forwards, self.held = n_rows, 0, Held()
         self.limit_s, self._began, self._longest_s = limit_s, time.perf_counter(), 0.0
         self._events: dict[int, Event] = {}
+        self.running: Event | None = None
         self.given: list[Given] = []
         for position, event in replayer.events(microbatch):
             self._events[position] = self._own(position, event)
@@ -129,6 +132,7 @@ class Subject:
     def run(
         self, changed: Mapping[Place, Tensor] | None = None, *, keeps: bool = False, seed: int | None = None,
         is_evaluated: bool = False, is_embedded: bool = False, then: Callable[[Ran], None] = lambda _: None,
+        beside: contextlib.AbstractContextManager[Any] | None = None,
     ) -> Ran:  # fmt: skip
         """Forward and loss; without a graph.
 
@@ -139,6 +143,7 @@ class Subject:
             is_evaluated: modules are in evaluation mode.
             is_embedded: the changed inputs stay, and only embeddings look up the others.
             then: told of it while the graph is there.
+            beside: entered around all of it, where nothing else of ours listens.
 
         Raises:
             OutOfTime: it was not begun.
@@ -151,14 +156,14 @@ class Subject:
         swap = {} if is_embedded else {id(old): new for old, new in pairs}
 
         def made_of(position: int, _: Event) -> Event:
-            event = self._events[position]
+            event = self.running = self._events[position]
             if swap:
                 args = replace_tensors(event.args, lambda t: swap.get(id(t), t))
                 kwargs = replace_tensors(event.kwargs, lambda t: swap.get(id(t), t))
                 event = replace(event, args=args, kwargs=kwargs)
             return event if seed is None else replace(event, rng=None)
 
-        self.held, heard = Held(pairs if is_embedded else ()), Heard(self._name, keeps=keeps)
+        self.held, heard = Held(pairs if is_embedded else ()), Heard(self.name, keeps=keeps)
         self.n_forwards += 1
         ran = Ran(calls=heard.calls)
 
@@ -171,7 +176,7 @@ class Subject:
             then(ran)
 
         with torch.enable_grad(), heard.listening():
-            around = _Around(seed, self.held, self.modules if is_evaluated else ())
+            around = _Around(seed, beside or contextlib.nullcontext(), self.held, self.modules if is_evaluated else ())
             self._replayer.forward(self._microbatch, made_of, around, gather)
         ran.outputs = {key: value.detach() for key, value in ran.outputs.items()}
         ran.losses = [value.detach() for value in ran.losses]
@@ -182,9 +187,12 @@ class Subject:
 class _Around(contextlib.ExitStack):
     """What a forward runs in."""
 
-    def __init__(self, seed: int | None, held: Held, evaluated: Sequence[nn.Module]) -> None:
+    def __init__(
+        self, seed: int | None, beside: contextlib.AbstractContextManager[Any], held: Held,
+        evaluated: Sequence[nn.Module],
+    ) -> None:  # fmt: skip
         super().__init__()
-        self._seed, self._held, self._evaluated = seed, held, evaluated
+        self._seed, self._beside, self._held, self._evaluated = seed, beside, held, evaluated
 
     def __enter__(self) -> _Around:
         super().__enter__()
@@ -193,5 +201,6 @@ class _Around(contextlib.ExitStack):
         for module in (each for root in self._evaluated for each in root.modules()):
             self.callback(setattr, module, "training", module.training)
             module.training = False
+        self.enter_context(self._beside)
         self.enter_context(self._held)
         return self

@@ -136,3 +136,19 @@ def test_a_forward_that_writes_where_nothing_can_be_put_back_is_not_asked(tmp_pa
 
     assert losses["never"] == losses["0-3"]
     assert "writes to a tensor from before" in " ".join(looked(tmp_path / "0-3")[0][3])
+
+
+def test_a_loss_that_is_given_probabilities_is_told_once_by_default(tmp_path):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3), nn.Softmax(1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with hypocenter.watch(model, optimizer, out=str(tmp_path)):
+        for _ in range(20):
+            optimizer.zero_grad()
+            functional.cross_entropy(model(torch.randn(8, 6)), torch.randint(0, 3, (8,))).backward()
+            optimizer.step()
+
+    (finding,) = [f for f in diagnose(open_run(tmp_path)).findings if f.code == "HC251"]
+    assert (finding.step, finding.severity) == (1, "warning")
+    assert finding.source is not None
+    assert "cross_entropy" in finding.source.text

@@ -17,9 +17,9 @@ from hypocenter.config import Config
 from hypocenter.detect import relation_rows as rows
 from hypocenter.nouns import Reading
 from hypocenter.relations.check import Broken, Looked, look
+from hypocenter.relations.losses import Found
 from hypocenter.relations.relation import RELATIONS
 from hypocenter.relations.subject import Subject
-from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.observers.optimizer_rows import count_row, number_row
 from hypocenter.tap.free_memory import free_bytes, peak_bytes
@@ -47,6 +47,7 @@ class Relations(Observer):
         self._before = 0.0  # when the update before this one came
         self._spent_s, self._free_s = 0.0, FREE_S
         self._broken: set[str] = set()  # relations that are known not to hold
+        self._wrong: set[tuple[str, str, str]] = set()  # what is known of losses
         self._said: tuple[str, ...] = ()
         self._is_off = False
 
@@ -112,6 +113,10 @@ class Relations(Observer):
         for each in looked.broken:
             self._broken.add(each.relation)
             self.rows.append(_row(each, step, order()))
+        for each in looked.losses:
+            if (each.code, each.module, each.wrong.title) not in self._wrong:
+                self._wrong.add((each.code, each.module, each.wrong.title))
+                self.rows.append(_row_of_loss(each, step, order()))
         words = (*(f"{name}: not asked: {why}" for name, why in looked.not_asked.items()), *looked.notes)
         n_asked = len(looked.held) + len(looked.broken)
         if n_asked or words != self._said:
@@ -124,3 +129,10 @@ def _row(broken: Broken, step: int, order: int) -> Reading:
     row = number_row(broken.module, rows.RELATION, step, order, broken.size, module=broken.kind)
     names = (broken.what, broken.whom, broken.exception)
     return replace(row, op=broken.code, source=broken.source, names=names, dtype=f"{broken.limit:.3g}")
+
+
+def _row_of_loss(found: Found, step: int, order: int) -> Reading:
+    row = number_row(found.module, rows.LOSS, step, order, found.size)
+    return replace(
+        row, op=found.code, source=found.source, names=(found.wrong.title, found.wrong.why, found.wrong.remedy)
+    )

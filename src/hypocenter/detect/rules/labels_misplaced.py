@@ -1,0 +1,40 @@
+"""The loss compares outputs with labels that are not theirs.
+
+What it means
+    The difference of outputs of shape [n, 1] and labels of shape [n] has the shape [n, n]: every output is compared
+    with every label, and the model learns the mean of all. Or labels that the program has shifted by one place are
+    shifted once more by a model that does so itself: it learns the token after the next.
+
+How it is decided
+    In a replay of a healthy micro-batch. For the first, labels change places, and the loss stays as it was although all
+    outputs met all labels. For the second, what the loss asks for, which the gradient of the logits tells, stands two
+    places later in the input at 99 of 100 places, and not one place later.
+
+What to do
+    Give both the same shape; give a model that shifts labels itself the tokens as they are.
+
+When it is wrong
+    Where two sets are compared whatever their order (moments, kernels), by tensors of different dimensions; where only
+    heads are trained that predict tokens farther ahead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hypocenter.detect.engine import rule
+from hypocenter.detect.relation_rows import wrong
+from hypocenter.detect.window import Window
+from hypocenter.nouns import Finding
+
+
+@rule(
+    "HC252",
+    "data",
+    severity="warning",
+    reads=("optimizer",),
+    not_in={"mindspore": "the loss is looked at in replays of torch only, so far"},
+)
+def check(window: Window) -> Iterator[Finding]:
+    """Fire at the step at which it is seen."""
+    yield from wrong(window, "HC252", cause="labels-misplaced", confidence="likely")

@@ -1,0 +1,78 @@
+"""Look at how a micro-batch computes its loss and, in functions of its own, its gradients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypocenter.nouns import Source
+from hypocenter.relations import contracts, derivative, pairing
+from hypocenter.relations.called import Called, FunctionCall, LossCall
+from hypocenter.relations.contracts import Wrong
+from hypocenter.relations.facts import Facts
+from hypocenter.relations.subject import Subject
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What is wrong.
+
+    Attributes:
+        code: of the rule.
+        wrong: in words.
+        module: path of the module whose code it is in, "" outside of any.
+        source: the line.
+        size: relative error of a backward; 0: of another kind.
+    """
+
+    code: str
+    wrong: Wrong
+    module: str = ""
+    source: Source | None = None
+    size: float = 0.0
+
+
+def look_at_loss(subject: Subject, facts: Facts | None) -> list[Found]:
+    """One forward, and one more where outputs and labels meet crosswise.
+
+    Args:
+        facts: of it, where they are known.
+
+    Raises:
+        ReplayImpossible, OutOfTime: with the reason.
+    """
+    called, errors = Called(subject), list[tuple[FunctionCall, tuple[float, str]]]()
+
+    def derivatives(_: object) -> None:
+        called.stop()
+        for call in called.functions.values():
+            error = derivative.error_of(call)
+            if error is not None and error[0] > derivative.LIMIT:
+                errors.append((call, error))
+
+    subject.run(then=derivatives, beside=called.listening())
+
+    def found(code: str, wrong: Wrong, call: LossCall | FunctionCall | None, size: float = 0.0) -> Found:
+        module = None if call is None else call.module
+        path = "" if module is None else subject.name(module) or ""
+        return Found(code=code, wrong=wrong, module=path, source=None if call is None else call.source, size=size)
+
+    all_found = [found("HC251", wrong, call) for call in called.losses if (wrong := contracts.broken(call))]
+    if facts is not None:
+        crosswise = pairing.crosswise(subject, facts, called.pairs)
+        if crosswise is not None:
+            all_found.append(found("HC252", crosswise[1], crosswise[0]))
+        late = pairing.asked_too_late(subject, facts)
+        if late is not None:
+            all_found.append(found("HC252", late, None))
+    all_found += [found("HC253", _not_the_derivative(call, error), call, error[0]) for call, error in errors]
+    return all_found
+
+
+def _not_the_derivative(call: FunctionCall, error: tuple[float, str]) -> Wrong:
+    size, argument = error
+    return Wrong(
+        title=f"the backward of {call.function.__qualname__} is not the derivative of its forward",
+        why=f"by argument {argument}: in float64 what backward gives is {size:.2g} of its size away from differences of "
+        "the forward",
+        remedy="mend the formula in backward; torch.autograd.gradcheck confirms it",
+    )

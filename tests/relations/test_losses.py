@@ -1,0 +1,152 @@
+"""What a loss function is made for is held against what it is given; each output meets its own label."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from hypocenter.testing import RelationBroken, check_relations
+
+N, WIDTH, CLASSES = 12, 6, 5
+
+
+class Net(nn.Module):
+    def __init__(self, n_out=CLASSES, last=None):
+        super().__init__()
+        self.first, self.head, self.last = nn.Linear(WIDTH, 8), nn.Linear(8, n_out), last or nn.Identity()
+
+    def forward(self, x):
+        return self.last(self.head(self.first(x).relu()))
+
+
+def focal(logits, y):
+    logs = functional.log_softmax(logits, 1)
+    return functional.nll_loss((1 - logs.exp()).square() * logs, y)
+
+
+def contrastive(z, other):
+    return functional.cross_entropy(functional.normalize(z) @ functional.normalize(other).T / 0.1, torch.arange(len(z)))
+
+
+def moments(z, other):
+    """Two sets, whatever their order."""
+    return (z[:, None, :] - other[None, :, :]).square().sum(-1).sqrt().mean()
+
+
+def soft(logits, y, change=lambda p: p):
+    return functional.kl_div(functional.log_softmax(logits, 1), change(one_hot(y) * 0.8 + 0.04), reduction="batchmean")
+
+
+WRONG = {
+    "probabilities for scores": (lambda p, y: functional.cross_entropy(p.softmax(1), y), "cross_entropy"),
+    "probabilities for logarithms": (lambda p, y: functional.nll_loss(p.softmax(1), y), "nll_loss"),
+    "scores for logarithms": (lambda p, y: functional.nll_loss(p, y), "nll_loss"),
+    "normalised over samples": (lambda p, y: functional.nll_loss(functional.log_softmax(p, 0), y), "over dimension 0"),
+    "probabilities to kl_div": (lambda p, y: functional.kl_div(p.softmax(1), one_hot(y), reduction="sum"), "kl_div"),
+    "logarithms as a target": (lambda p, y: soft(p, y, torch.log), "log_target"),
+    "two sigmoids": (
+        lambda p, y: functional.binary_cross_entropy_with_logits(p.sigmoid(), one_hot(y)), "binary_cross_entropy",
+    ),
+}  # fmt: skip
+RIGHT = {
+    "scores": functional.cross_entropy,
+    "logarithms": lambda p, y: functional.nll_loss(functional.log_softmax(p, 1), y),
+    "logarithms of logarithms": lambda p, y: functional.cross_entropy(functional.log_softmax(p, 1), y),
+    "focal": focal,
+    "a soft target": soft,
+    "one sigmoid": lambda p, y: functional.binary_cross_entropy_with_logits(p, one_hot(y)),
+    "numbers": lambda p, y: functional.mse_loss(p, one_hot(y)),
+    "advantages": lambda p, y: functional.nll_loss(functional.log_softmax(p, 1) * torch.randn(N, 1), y),
+}
+
+
+def one_hot(y):
+    return functional.one_hot(y, CLASSES).float()
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    torch.manual_seed(0)
+
+
+def batch():
+    return torch.randn(N, WIDTH), torch.randint(0, CLASSES, (N,))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", WRONG)
+def test_what_a_loss_is_not_made_for(name, dtype):
+    loss, words = WRONG[name]
+    x, y = batch()
+
+    with pytest.raises(RelationBroken, match=words) as caught:
+        check_relations(Net().to(dtype), x.to(dtype), loss=lambda p, labels: loss(p.float(), labels), labels=y)
+
+    (found,) = caught.value.looked.losses
+    assert found.code == "HC251"
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_it_is_made_for(name):
+    x, y = batch()
+
+    assert not check_relations(Net(), x, loss=RIGHT[name], labels=y).losses
+
+
+def test_a_softmax_at_the_end_of_the_model_is_seen_too():
+    x, y = batch()
+
+    with pytest.raises(RelationBroken, match=r"cannot fall below 0\.905"):
+        check_relations(Net(last=nn.Softmax(1)), x, loss=functional.cross_entropy, labels=y)
+
+
+def test_every_output_with_every_label():
+    x, y = torch.randn(N, WIDTH), torch.randn(N)
+
+    with pytest.raises(RelationBroken, match=r"\[12, 1\] and \[12\]") as caught:
+        check_relations(Net(1), x, loss=lambda p, labels: (p - labels).square().mean(), labels=y)
+
+    (found,) = caught.value.looked.losses
+    assert found.code == "HC252"
+    assert found.source is not None
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda p, labels: (p.squeeze(1) - labels).square().mean(),
+        lambda p, labels: (p - labels[:, None]).square().mean(),
+        lambda p, labels: ((p - labels) * torch.eye(N)).square().mean(),  # crosswise, and its own are taken
+    ],
+)
+def test_each_output_with_its_own_label(loss):
+    x, y = torch.randn(N, WIDTH), torch.randn(N)
+
+    assert not check_relations(Net(1), x, loss=loss, labels=y).losses
+
+
+@pytest.mark.parametrize("loss", [contrastive, moments])
+def test_a_loss_of_a_whole_batch_is_no_mistake(loss):
+    x, other = torch.randn(N, WIDTH), torch.randn(N, CLASSES)
+
+    looked = check_relations(Net(), x, loss=loss, labels=other)
+
+    assert not looked.losses
+
+
+def language(**given):
+    config = LlamaConfig(
+        vocab_size=50, hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2
+    )
+    return check_relations(LlamaForCausalLM(config), given)
+
+
+def test_labels_that_are_shifted_twice():
+    text = torch.randint(0, 50, (4, 17))
+
+    with pytest.raises(RelationBroken, match="2 places later"):
+        language(input_ids=text[:, :-1], labels=text[:, 1:])
+    language(input_ids=text, labels=text)
