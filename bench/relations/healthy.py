@@ -48,10 +48,10 @@ def sweep(names: Iterable[str], formats: Iterable[str] = FORMATS) -> int:
                     n_failed += 1
                     print(f"-    {name:20} {numbers:18} {type(error).__name__}: {str(error)[:90]}", flush=True)
                     continue
-                false = [each for each in looked.broken if not each.exception]
+                false = [*(each for each in looked.broken if not each.exception), *looked.losses]
                 n_false += len(false)
                 n_done += 1
-                words = [sentence(each) for each in looked.broken]
+                words = [*(sentence(each) for each in looked.broken), *(each.wrong.title for each in looked.losses)]
                 mode = "train" if is_training else "eval"
                 held, not_asked = ",".join(looked.held), ",".join(looked.not_asked)
                 print(

@@ -84,6 +84,12 @@ How a gradient is off:
     the step before   the gradient of the step before is still in it
     a micro-batch     one micro-batch counts for more or less than the others
     other             something else
+    site `laws`, port `same_draws`        at so many steps that were looked at (the number) torch's generators began
+                                          where they had before, and numbers were drawn from there
+    site <parameter>, port `alike`        all rows of this weight are equal, and so are those of its gradient; the
+                                          number: how many weights are like it
+    site <parameter>, port `not_loaded`   `load_state_dict` at `source` left it as it was, and put the value `module` of
+                                          the same shape, whose name ends alike, nowhere; the number: how many like it
 """
 
 from __future__ import annotations
@@ -104,6 +110,7 @@ OPTION, STATE = "option", "state"
 INEXACT, WRAPPED = "inexact", "wrapped"
 CLIPPED_IN_VAIN, CLIPPED_IN_PART = "clipped_in_vain", "clipped_in_part"
 IN_EVALUATION, RETURNED = "in_evaluation", "returned"
+SAME_DRAWS, ALIKE, NOT_LOADED = "same_draws", "alike", "not_loaded"
 STRANGER = "another tensor"
 NOTHING = "nothing"
 GONE, FROZEN, NOT_CALLED = "gone", "frozen", "not called"

@@ -72,7 +72,7 @@ def _not_the_derivative(call: FunctionCall, error: tuple[float, str]) -> Wrong:
     size, argument = error
     return Wrong(
         title=f"the backward of {call.function.__qualname__} is not the derivative of its forward",
-        why=f"by argument {argument}: in float64 what backward gives is {size:.2g} of its size away from differences of "
-        "the forward",
+        why=f"by argument {argument}: in float64 what backward gives is {size:.2g} of its size away from differences "
+        "of the forward",
         remedy="mend the formula in backward; torch.autograd.gradcheck confirms it",
     )

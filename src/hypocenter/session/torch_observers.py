@@ -6,6 +6,7 @@ from typing import Any
 
 from hypocenter.session.events import Observer
 from hypocenter.session.observers.accumulation import Accumulation
+from hypocenter.session.observers.alike_units import AlikeUnits
 from hypocenter.session.observers.arrivals import Arrivals
 from hypocenter.session.observers.autocast import Autocast
 from hypocenter.session.observers.averages import Averages
@@ -23,6 +24,7 @@ from hypocenter.session.observers.head import HeadGap
 from hypocenter.session.observers.health import Health
 from hypocenter.session.observers.hyperparameters import Hyperparameters
 from hypocenter.session.observers.kept_batches import KeptBatches
+from hypocenter.session.observers.loads import Loads
 from hypocenter.session.observers.local_gradients import LocalGradients
 from hypocenter.session.observers.loggers import Loggers
 from hypocenter.session.observers.modes import Modes
@@ -31,6 +33,7 @@ from hypocenter.session.observers.precision import Precision
 from hypocenter.session.observers.recompute import Recompute
 from hypocenter.session.observers.relations import Relations
 from hypocenter.session.observers.replicas import Replicas
+from hypocenter.session.observers.same_draws import SameDraws
 from hypocenter.session.observers.scaling import Scaling
 from hypocenter.session.observers.schedules import Schedules
 from hypocenter.session.observers.sdc import SdcCheck
@@ -52,6 +55,11 @@ OBSERVERS: tuple[type[Observer[Any]], ...] = (
     Precision,  # what forward computes is what exact arithmetic gives
     ByRule,  # and what is left is what the optimizer's rule makes
     *(Modes, ClipCalls),  # in the mode of training, and clipped where it acts
+    *(
+        SameDraws,
+        AlikeUnits,
+        Loads,
+    ),  # other numbers in each step, units of their own, all that was loaded
     Relations,  # what must not matter, changed
     StillParameters,  # whether what was trained moved
     *(Replicas, Streams, Clipping),  # what should be equal over ranks

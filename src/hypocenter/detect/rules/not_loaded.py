@@ -1,0 +1,45 @@
+"""A checkpoint was loaded in part: names differ.
+
+What it means
+    `load_state_dict(strict=False)` left parameters as they were, and put values nowhere that have the same shapes and
+    whose names end alike: a prefix is missing or is one too many (`module.`, `model.`, `_orig_mod.`). A part of the
+    model begins at random although the checkpoint has it.
+
+How it is decided
+    The keys that `load_state_dict` gives back as missing and as unexpected: pairs of equal shape whose names have the
+    last two parts or more in common, and only those of parameters that are trained.
+
+What to do
+    Rename the keys before loading, and look at what `load_state_dict` gives back.
+
+When it is wrong
+    Where a part is meant to begin anew and a part of another model happens to have that name and shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hypocenter.detect.engine import rule
+from hypocenter.detect.law_rows import NOT_LOADED
+from hypocenter.detect.window import Window
+from hypocenter.nouns import Finding, Remedy
+
+
+@rule(
+    "HC255", "config", severity="warning", reads=("optimizer",),
+    not_in={"mindspore": "it is not looked at there yet"},
+)  # fmt: skip
+def check(window: Window) -> Iterator[Finding]:
+    """Fire at the step at which it is seen."""
+    for row in window.by_phase["optimizer"]:
+        if row.port == NOT_LOADED:
+            n = round(row.summary.sum)
+            yield Finding(
+                code="HC255", kind="config", severity="warning", step=row.step, rank=window.rank, site=row.site,
+                title=f"{row.site} was not loaded: the checkpoint has it as {row.module}", phase="param",
+                source=row.source, cause="init-mismatch", confidence="likely",
+                why=(f"of {n} parameters the names in the checkpoint are others, and the shapes are equal",),
+                then=("they begin as they were made",),
+                remedy=Remedy(action="rename-keys", text="rename the keys of the checkpoint before loading it"),
+            )  # fmt: skip

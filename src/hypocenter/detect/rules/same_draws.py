@@ -1,0 +1,44 @@
+"""Each step draws the same random numbers.
+
+What it means
+    The generators of torch stand at the beginning of each step where they stood at the one before, although numbers are
+    drawn in between: a seed is set in the training loop. Dropout leaves out the same units in every step, noise is the
+    same noise: the model that is trained is not the one that was meant.
+
+How it is decided
+    The states of torch's generators before the first forward of a step: four steps (of the first eight and powers of
+    two) began at one state, and in each the state had changed by the time of the update.
+
+What to do
+    Set the seed once, before the loop.
+
+When it is wrong
+    Who wants the same noise in each step, to compare steps with each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hypocenter.detect.engine import rule
+from hypocenter.detect.law_rows import SAME_DRAWS
+from hypocenter.detect.window import Window
+from hypocenter.nouns import Finding, Remedy
+
+
+@rule(
+    "HC239", "config", severity="warning", reads=("optimizer",),
+    not_in={"mindspore": "it is not looked at there yet"},
+)  # fmt: skip
+def check(window: Window) -> Iterator[Finding]:
+    """Fire at the step at which it is seen."""
+    for row in window.by_phase["optimizer"]:
+        if row.port == SAME_DRAWS:
+            n = round(row.summary.sum)
+            yield Finding(
+                code="HC239", kind="config", severity="warning", step=row.step, rank=window.rank, site=row.site,
+                title="each step draws the same random numbers", phase="forward", cause="rng-desync",
+                confidence="proven", why=(f"{n} steps began at one state of torch's generators, and drew from there",),
+                then=("dropout leaves out the same units in every step",),
+                remedy=Remedy(action="seed-once", text="set the seed once, before the training loop"),
+            )  # fmt: skip

@@ -1,0 +1,59 @@
+"""Whether each step draws other random numbers than the steps before. For HC239."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from hypocenter.capturing import is_capturing
+from hypocenter.detect.law_rows import SAME_DRAWS
+from hypocenter.session.observer import Context, Observer, Update
+from hypocenter.session.observers.optimizer_rows import number_row
+from hypocenter.tap.state import RngState
+
+FIRST = 8  # steps that are all looked at; then each that is a power of two
+IN_A_ROW = 4  # looks that found the state of the first one
+
+
+class SameDraws(Observer):
+    """Writes a row when the generators begin step after step at one state, although numbers are drawn in between."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._first: RngState | None = None
+        self._n_same = 0
+        self._is_told = False
+
+    def before_update(self, update: Update) -> None:
+        """From what state did the first forward of this step begin, and has it drawn from there?"""
+        step = update.step
+        if self._is_told or (step >= FIRST and step & (step - 1)):
+            return
+        begun = next((e.rng for e in self.context.tape.events if e.module is not None and e.rng is not None), None)
+        if begun is None or not _has_drawn(begun):
+            return
+        if self._first is None or not _are_same(self._first, begun):
+            self._first, self._n_same = begun, 1
+            return
+        self._n_same += 1
+        if self._n_same == IN_A_ROW:
+            self._is_told = True
+            order = self.context.clock.next_order()
+            self.rows.append(number_row("laws", SAME_DRAWS, step, order, float(self._n_same)))
+
+
+def _has_drawn(begun: RngState) -> bool:
+    """Whether a generator of torch has moved on since."""
+    if not torch.equal(begun.cpu, torch.get_rng_state()):
+        return True
+    if begun.device is None or begun.device_type is None or is_capturing(begun.device_type):
+        return False
+    module: Any = getattr(torch, begun.device_type)
+    return not torch.equal(begun.device, module.get_rng_state())
+
+
+def _are_same(one: RngState, other: RngState) -> bool:
+    if not torch.equal(one.cpu, other.cpu) or (one.device is None) != (other.device is None):
+        return False
+    return one.device is None or other.device is None or torch.equal(one.device, other.device)
