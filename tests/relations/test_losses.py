@@ -150,3 +150,41 @@ def test_labels_that_are_shifted_twice():
     with pytest.raises(RelationBroken, match="2 places later"):
         language(input_ids=text[:, :-1], labels=text[:, 1:])
     language(input_ids=text, labels=text)
+
+
+class Mixing(nn.Module):
+    """Places attend to places."""
+
+    def __init__(self, average):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(WIDTH, 8) for _ in range(3))
+        self.head = nn.Linear(8, CLASSES)
+        self.dropout, self.average = nn.Dropout(0.1), average
+
+    def forward(self, x):
+        scores = self.q(x) @ self.k(x).mT
+        return self.head(self.average(self, scores, self.v(x)).mean(1))
+
+
+AVERAGES = {
+    "over keys": (lambda m, s, v: m.dropout(s.softmax(-1)) @ v, False),
+    "over queries": (lambda m, s, v: m.dropout(s.softmax(-2)) @ v, True),
+    "over queries, cast": (lambda m, s, v: functional.softmax(s.float(), dim=1).to(v.dtype) @ v, True),
+    "turned twice": (lambda m, s, v: s.softmax(-2).mT @ v, False),
+    "turned": (lambda m, s, v: s.softmax(-1).mT @ v, True),
+    "over queries, divided": (lambda m, s, v: (s.softmax(-2) / s.softmax(-2).sum(-1, keepdim=True)) @ v, False),
+    "shared out among clusters": (lambda m, s, v: s[:, :, :3].softmax(-1).mT @ v, False),
+}
+
+
+@pytest.mark.parametrize("name", AVERAGES)
+def test_weights_sum_to_one_over_what_is_summed(name):
+    average, is_wrong = AVERAGES[name]
+    x, y = torch.randn(N, 7, WIDTH), torch.randint(0, CLASSES, (N,))
+
+    try:
+        found = check_relations(Mixing(average), x, loss=functional.cross_entropy, labels=y).losses
+    except RelationBroken as broken:
+        found = broken.looked.losses
+
+    assert [each.code for each in found] == ["HC256"] * is_wrong

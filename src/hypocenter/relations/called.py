@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from hypocenter.nouns import Source
 from hypocenter.relations.subject import Subject
+from hypocenter.relations.weights import Mixed, Weights
 from hypocenter.replay.engine import Replayer
 from hypocenter.tap.call_site import running_module
 from hypocenter.tap.own_frame import CannotListen, OwnFrame
@@ -86,6 +87,8 @@ class Called(TorchFunctionMode):
         self._is_on = False
         self.losses: list[LossCall] = []
         self.pairs: list[LossCall] = []
+        self.mixed: list[tuple[Mixed, nn.Module | None, Source | None]] = []
+        self._weights = Weights()
         self.functions: dict[type[torch.autograd.Function], FunctionCall] = {}  # the first call of each class
 
     @contextlib.contextmanager
@@ -115,6 +118,9 @@ class Called(TorchFunctionMode):
             name = getattr(func, "__name__", "")
             if name in LOSSES or name in BETWEEN_TWO:
                 self._note(name, args, kwargs)
+            mixed = self._weights.hear(name, args, kwargs, result)
+            if mixed is not None and len(self.mixed) < _MOST:
+                self.mixed.append((mixed, *self._place(sys._getframe(1))))
         return result
 
     def _note(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:

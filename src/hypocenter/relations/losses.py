@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch import nn
+
 from hypocenter.nouns import Source
 from hypocenter.relations import contracts, derivative, pairing
 from hypocenter.relations.called import Called, FunctionCall, LossCall
 from hypocenter.relations.contracts import Wrong
 from hypocenter.relations.facts import Facts
 from hypocenter.relations.subject import Subject
+from hypocenter.relations.weights import Mixed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +55,11 @@ def look_at_loss(subject: Subject, facts: Facts | None) -> list[Found]:
     subject.run(then=derivatives, beside=called.listening())
 
     def found(code: str, wrong: Wrong, call: LossCall | FunctionCall | None, size: float = 0.0) -> Found:
-        module = None if call is None else call.module
-        path = "" if module is None else subject.name(module) or ""
-        return Found(code=code, wrong=wrong, module=path, source=None if call is None else call.source, size=size)
+        source = None if call is None else call.source
+        return Found(code=code, wrong=wrong, module=_path(call and call.module), source=source, size=size)
+
+    def _path(module: nn.Module | None) -> str:
+        return "" if module is None else subject.name(module) or ""
 
     all_found = [found("HC251", wrong, call) for call in called.losses if (wrong := contracts.broken(call))]
     if facts is not None:
@@ -64,8 +69,20 @@ def look_at_loss(subject: Subject, facts: Facts | None) -> list[Found]:
         late = pairing.asked_too_late(subject, facts)
         if late is not None:
             all_found.append(found("HC252", late, None))
+    for mixed, module, source in called.mixed[:1]:  # the others are calls of the same code
+        wrong = _not_an_average(mixed, len(called.mixed))
+        all_found.append(Found(code="HC256", wrong=wrong, module=_path(module), source=source))
     all_found += [found("HC253", _not_the_derivative(call, error), call, error[0]) for call, error in errors]
     return all_found
+
+
+def _not_an_average(mixed: Mixed, n: int) -> Wrong:
+    return Wrong(
+        title="attention is normalised over the wrong dimension",
+        why=f"weights of shape {[*mixed.shape]} sum to 1 over dimension {mixed.dim}, and values are summed over "
+        f"another: what comes out is no average of them ({n} such product{'s' * (n > 1)})",
+        remedy="take the softmax over the dimension that the product sums over, mostly the last",
+    )
 
 
 def _not_the_derivative(call: FunctionCall, error: tuple[float, str]) -> Wrong:

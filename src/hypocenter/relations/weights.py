@@ -1,0 +1,81 @@
+"""Weights that a softmax has made to sum to 1, and over which dimension they are summed with values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+_KEEPS = frozenset({"dropout", "to", "type", "type_as", "float", "double", "half", "bfloat16", "contiguous", "clone"})
+_PRODUCTS = frozenset({"matmul", "bmm", "__matmul__", "__rmatmul__"})
+_MOST = 64  # softmaxes that are followed
+
+
+@dataclass(frozen=True, slots=True)
+class Mixed:
+    """Weights of places with places that sum to 1 over one dimension and are summed over the other.
+
+    Attributes:
+        dim: over which they sum to 1.
+        shape: of the weights.
+    """
+
+    dim: int
+    shape: tuple[int, ...]
+
+
+class Weights:
+    """Follows the results of softmaxes to the products that they are in, through casts, dropout and views."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Tensor, int]] = {}  # by address: weights, which are held, and dimension
+
+    def hear(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> Mixed | None:
+        """One call has been made; what is wrong with it."""
+        if name in _PRODUCTS:
+            pair = args[::-1] if name == "__rmatmul__" else args
+            found = (self._mixed(each, -1 - at) for at, each in enumerate(pair[:2]) if isinstance(each, Tensor))
+            return next((each for each in found if each is not None), None)
+        if not isinstance(result, Tensor) or not args or not isinstance(args[0], Tensor):
+            return None
+        if name == "softmax":
+            dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
+            if isinstance(dim, int) and result.dim() > 1:
+                self._keep(result, dim % result.dim())
+        elif name in _KEEPS and result.shape == args[0].shape:
+            known = self._of(args[0])
+            if known is not None and known[0].shape == result.shape and known[0].stride() == args[0].stride():
+                self._keep(result, known[1])
+        return None
+
+    def _keep(self, weights: Tensor, dim: int) -> None:
+        if len(self._known) < _MOST:
+            self._known[_address(weights)] = weights, dim
+
+    def _of(self, tensor: Tensor) -> tuple[Tensor, int] | None:
+        return self._known.get(_address(tensor))
+
+    def _mixed(self, operand: Tensor, summed: int) -> Mixed | None:
+        """What is wrong with the weights that this operand of a product views.
+
+        Args:
+            summed: its dimension that the product sums over.
+        """
+        known = self._of(operand)
+        if known is None or operand.dim() < 2 or operand.shape[-1] != operand.shape[-2] or operand.shape[-1] < 2:
+            return None  # only of places with places: sums over points that share out among clusters are none
+        weights, dim = known
+        is_one = [operand.stride(d) == weights.stride(dim) and operand.shape[d] == weights.shape[dim] for d in (-1, -2)]
+        other = -1 if summed == -2 else -2
+        if is_one[-1 - summed] or not is_one[-1 - other]:
+            return None
+        return Mixed(dim, tuple(weights.shape))
+
+
+def _address(tensor: Tensor) -> int:
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):  # a tensor without memory of its own
+        return -1
