@@ -17,9 +17,8 @@ from hypocenter.config import Config
 from hypocenter.detect import relation_rows as rows
 from hypocenter.nouns import Reading
 from hypocenter.relations.check import Broken, Looked, look
-from hypocenter.relations.relation import RELATIONS
+from hypocenter.relations.relation import asked_in_runs
 from hypocenter.relations.subject import Subject
-from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.observers.optimizer_rows import count_row, number_row
 from hypocenter.tap.free_memory import free_bytes, peak_bytes
@@ -46,7 +45,7 @@ class Relations(Observer):
         self._began: float | None = None
         self._before = 0.0  # when the update before this one came
         self._spent_s, self._free_s = 0.0, FREE_S
-        self._broken: set[str] = set()  # relations that are known not to hold
+        self._known: set[str] = set()  # relations whose answer will be the same: not held, or notes about the program
         self._said: tuple[str, ...] = ()
         self._is_off = False
 
@@ -78,7 +77,7 @@ class Relations(Observer):
             self.context.warn(f"relations are not looked at any more: {why}")
 
     def _look(self, update: Update, left_s: float) -> None:
-        chosen = [each for each in RELATIONS.in_order() if each.name not in self._broken]
+        chosen = [each for each in asked_in_runs() if each.name not in self._known]
         if why := self._why_not(update):
             looked = Looked(not_asked={each.name: why for each in chosen})
         else:
@@ -87,6 +86,8 @@ class Relations(Observer):
         if not self._is_auto and not looked.held and not looked.broken:
             why = next(iter(looked.not_asked.values()), "")
             self.context.warn(f"relations were not looked at in step {update.step}: {why}")
+        self._known |= {each.relation for each in looked.broken}
+        self._known |= {each.name for each in chosen if not each.code and each.name in looked.held}
         self._note(looked, update)
 
     def _why_not(self, update: Update) -> str:
@@ -110,7 +111,6 @@ class Relations(Observer):
     def _note(self, looked: Looked, update: Update) -> None:
         order, step = self.context.clock.next_order, update.step
         for each in looked.broken:
-            self._broken.add(each.relation)
             self.rows.append(_row(each, step, order()))
         words = (*(f"{name}: not asked: {why}" for name, why in looked.not_asked.items()), *looked.notes)
         n_asked = len(looked.held) + len(looked.broken)
