@@ -35,7 +35,7 @@ class Facts:
         is_laid_out: labels or tokens of the same layout are known to belong to these places.
         labels: inputs that hold what is to be predicted.
         tolerance: how far what must stay may move.
-        relates_rows: an input that tells which samples belong together, by name.
+        relates_rows: an input that tells which samples belong together, or holds several of them in a row, by name.
         is_low: something is computed in a format lower than float32.
         evaluation: see hypocenter.relations.evaluation.
     """
@@ -150,7 +150,7 @@ def _relating(given: Given, n: int) -> str:
     tensor = given.tensor
     if not n or tensor.is_complex():
         return ""
-    if "cu_seqlens" in given.name or "edge" in given.name:
+    if "cu_seqlens" in given.name or "edge" in given.name or _is_packed(tensor, n):
         return given.name
     if tensor.shape == (n, n) and n > 2 and tensor.is_floating_point():
         return given.name
@@ -163,6 +163,13 @@ def _relating(given: Given, n: int) -> str:
         is_group = bool((steps >= 0).all()) and bool((steps <= 1).all()) and int(tensor[0]) == 0
         return given.name if is_group and bool((steps == 0).any()) and bool((steps == 1).any()) else ""
     return ""
+
+
+def _is_packed(tensor: Tensor, n: int) -> bool:
+    """Whether its first dimension may hold the parts of samples one after the other: no positions, and no matrix."""
+    if tensor.dim() == 0 or tensor.shape[0] <= n or (tensor.dim() == 2 and tensor.shape[0] == tensor.shape[1]):
+        return False
+    return tensor.dim() > 1 or bool((tensor[1:] - tensor[:-1] != 1).any()) if tensor.dtype != torch.bool else False
 
 
 def _find_targets(facts: Facts, grads: dict[Key, Tensor], tokens: Sequence[Tensor]) -> None:

@@ -26,6 +26,8 @@ def whole_batch(subject: Subject, facts: Facts) -> int:
         raise CannotTell(f"there are fewer than {_LEAST} samples")
     if facts.may_be_second and not facts.is_certain:
         raise CannotTell("which dimension is the batch is not known for certain")
+    if facts.relates_rows:
+        raise CannotTell(f"{facts.relates_rows} may say which rows belong together")
     if facts.is_low:
         raise CannotTell("in this format batches of another size are rounded in another way")
     if any(n in each.tensor.shape[1:] for each in subject.given):
