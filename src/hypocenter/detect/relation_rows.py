@@ -1,4 +1,4 @@
-"""Rows about what must not matter and does: the contract between hypocenter.session.observers.relations and HC241-244.
+"""Rows about what must not matter and does: the contract between hypocenter.session.observers.relations and HC241-245.
 
 Rows of phase `optimizer`, written at steps at which relations are looked at.
 

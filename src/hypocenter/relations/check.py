@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -171,6 +172,9 @@ def _confirmed(relation: Relation, trial: Trial, size: float, subject: Subject, 
         evaluated = moved(trial, facts, _with(subject, trial, way=way), before)
         if evaluated is None or evaluated <= limit:
             raise CannotTell("the model draws random numbers that could not be held")
+    told: dict[str, Any] = {"relation": relation.name, "code": relation.code, "size": size, "limit": limit}
+    if not trial.is_located:
+        return Broken(**told, kind=type(subject.modules[-1]).__name__, what=trial.what, whom=trial.whom)
     trial = next((other for other in trial.otherwise if other.excuse), trial)  # the narrower of the two
     before = subject.run(keeps=True, way=way).calls
     after = _with(subject, trial, keeps=True, way=way).calls
@@ -181,10 +185,7 @@ def _confirmed(relation: Relation, trial: Trial, size: float, subject: Subject, 
         exception = exception or "only places next to the padding move: a window that reaches over its edge"
     if subject.held.has_own_statistics and "BatchNorm" in kind:
         exception = "BatchNorm without averages: it mixes samples by definition"
-    return Broken(
-        relation=relation.name, code=relation.code, module=name, kind=kind, source=source, size=size,
-        limit=limit, what=trial.what, whom=trial.whom, exception=exception,
-    )  # fmt: skip
+    return Broken(**told, module=name, kind=kind, source=source, what=trial.what, whom=trial.whom, exception=exception)
 
 
 def _where(between: tuple[Way, Way], subject: Subject, facts: Facts) -> str:

@@ -37,6 +37,7 @@ class Trial:
         way: how the forward with the change is done.
         before: what to compare with; None: the unchanged forward.
         least: how far what must stay may move, if that is more than usual.
+        is_located: the first module that shows it is looked for: all before it must stay as well.
         then: told what came of it.
     """
 
@@ -54,6 +55,7 @@ class Trial:
     way: Way = AS_IT_WAS
     before: Ran | None = None
     least: float = 0.0
+    is_located: bool = True
     then: Callable[[Ran], None] = lambda _: None
 
     def aligned(self, old: Tensor, new: Tensor) -> tuple[Tensor, Tensor] | None:

@@ -135,6 +135,10 @@ class Subject:
         """That are called from outside of any."""
         return [event.module for event in self._events.values() if event.module is not None]
 
+    def module_at(self, position: int) -> nn.Module | None:
+        """That is called there; None: it is no module."""
+        return self._events[position].module
+
     @property
     def of_model(self) -> list[Given]:
         """What modules are called with."""

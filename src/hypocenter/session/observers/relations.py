@@ -17,11 +17,12 @@ from hypocenter.config import Config
 from hypocenter.detect import relation_rows as rows
 from hypocenter.nouns import Reading
 from hypocenter.relations.check import Broken, Looked, look
-from hypocenter.relations.relation import asked_in_runs
+from hypocenter.relations.relation import RELATIONS, asked_in_runs
 from hypocenter.relations.subject import Subject
 from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.observers.optimizer_rows import count_row, number_row
 from hypocenter.tap.free_memory import free_bytes, peak_bytes
+from hypocenter.tap.state import capture_rng, restore_rng
 from hypocenter.tap.tape import Microbatch
 
 AUTO = "auto"
@@ -40,6 +41,7 @@ class Relations(Observer):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
+        RELATIONS.load(context.config.plugins)
         self._is_auto = context.config.relations == AUTO
         self._is_due = schedule.parse(DUE if self._is_auto else context.config.relations)
         self._began: float | None = None
@@ -61,6 +63,7 @@ class Relations(Observer):
         left_s = max(self._free_s, SHARE * (now - self._began)) - self._spent_s if self._is_auto else float("inf")
         if left_s <= 0.0 or now - before > 4 * left_s:  # a forward takes a quarter of a step, at least
             return
+        rng = capture_rng()  # a relation of the program's own may draw
         try:
             self._look(update, left_s)
         except torch.OutOfMemoryError:
@@ -68,6 +71,7 @@ class Relations(Observer):
         except Exception as error:  # the user's own code runs here: anything may come out of it
             self._give_up(f"the model raised {type(error).__name__}: {str(error)[:200]}")
         finally:
+            restore_rng(rng)
             self._before = time.perf_counter()
             self._spent_s += self._before - now
 
