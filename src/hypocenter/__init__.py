@@ -9,6 +9,7 @@ from hypocenter._version import __version__
 if TYPE_CHECKING:
     from hypocenter.callbacks.lightning import LightningCallback
     from hypocenter.callbacks.transformers import TransformersCallback
+    from hypocenter.relations.own import relation
     from hypocenter.replay.isolate import isolate
     from hypocenter.replay.remedies.islands import island
     from hypocenter.session import probe, watch
@@ -19,6 +20,7 @@ _LAZY = {
     "probe": "hypocenter.session",
     "seed_all": "hypocenter.session.imposed.seed_all",
     "isolate": "hypocenter.replay.isolate",
+    "relation": "hypocenter.relations.own",
     "island": "hypocenter.replay.remedies.islands",
     "TransformersCallback": "hypocenter.callbacks.transformers",
     "LightningCallback": "hypocenter.callbacks.lightning",
@@ -31,6 +33,7 @@ __all__ = [
     "island",
     "isolate",
     "probe",
+    "relation",
     "seed_all",
     "watch",
 ]

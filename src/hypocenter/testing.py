@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from hypocenter.errors import HypocenterError
 from hypocenter.relations.check import Looked, look
-from hypocenter.relations.relation import RELATIONS
+from hypocenter.relations.relation import RELATIONS, asked_in_runs
 from hypocenter.relations.subject import Subject
 from hypocenter.relations.words import sentence
 from hypocenter.replay.engine import Replayer
@@ -77,7 +77,7 @@ def _chosen(only: tuple[str, ...]) -> Any:
     unknown = [name for name in only if name not in known]
     if unknown:
         raise HypocenterError(f"there is no relation {unknown[0]!r}", fix="they are " + ", ".join(known))
-    return [each for each in RELATIONS.in_order() if not only or each.name in only]
+    return [each for each in RELATIONS.in_order() if each.name in only] if only else asked_in_runs()
 
 
 def _subject(

@@ -1,4 +1,4 @@
-"""Rows about what must not matter and does, and about losses: hypocenter.session.observers.relations to HC241 to HC253.
+"""Rows about what must not matter and does, and about losses: hypocenter.session.observers.relations to HC241 to HC256.
 
 Rows of phase `optimizer`, written at steps at which relations are looked at.
 

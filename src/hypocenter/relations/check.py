@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from hypocenter.nouns import Source
+from hypocenter.relations.evaluation import EVALUATED, evaluation
 from hypocenter.relations.facts import CannotTell, Facts, facts_of
 from hypocenter.relations.heard import Call
 from hypocenter.relations.losses import Found, look_at_loss
-from hypocenter.relations.parts import Places
-from hypocenter.relations.relation import RELATIONS, Relation, Trial, moved
-from hypocenter.relations.subject import Ran, Subject
+from hypocenter.relations.parts import Places, Whole
+from hypocenter.relations.relation import Note, Relation, Trial, asked_in_runs, moved
+from hypocenter.relations.subject import Ran, Subject, Way
 from hypocenter.replay.impossible import OutOfTime, ReplayImpossible
 
 _SEED = 0x5EED
@@ -80,7 +82,7 @@ class Excused(Exception):
 
 def look(subject: Subject, relations: Iterable[Relation] | None = None, *, with_losses: bool = True) -> Looked:
     """Ask them, in their order, as long as there is time; look at the loss first."""
-    chosen = RELATIONS.in_order() if relations is None else list(relations)
+    chosen = asked_in_runs() if relations is None else list(relations)
     looked = Looked()
     try:
         _look(subject, chosen, looked, with_losses=with_losses)
@@ -105,7 +107,9 @@ def _look(subject: Subject, chosen: list[Relation], looked: Looked, *, with_loss
         looked.notes.append("BatchNorm normalised with its averages: in training it mixes samples by definition")
     for each in chosen:
         try:
-            broken = _ask(each, subject, facts)
+            if lacking := next((name for name in each.needs if name not in looked.held), ""):
+                raise CannotTell(f"{lacking} is not known to hold")
+            broken = _ask(each, subject, facts, looked.notes)
         except (OutOfTime, torch.OutOfMemoryError):
             raise
         except Excused as form:
@@ -123,26 +127,31 @@ def _look(subject: Subject, chosen: list[Relation], looked: Looked, *, with_loss
                 looked.broken.append(broken)
 
 
-def _ask(relation: Relation, subject: Subject, facts: Facts) -> Broken | None:
-    is_judged = False
+def _ask(relation: Relation, subject: Subject, facts: Facts, notes: list[str]) -> Broken | None:
+    is_judged = not relation.code
     for trial in relation.asks(subject, facts):
+        if isinstance(trial, Note):
+            notes.append(trial.text + (_where(trial.between, subject, facts) if trial.between else ""))
+            continue
         if trial.only_if is not None:
             first = moved(trial.only_if, facts, _with(subject, trial.only_if))
             if first is None or first > _EXACT:
                 continue
-        size = moved(trial, facts, _with(subject, trial))
+        trial.then(ran := _with(subject, trial))
+        size = moved(trial, facts, ran)
         if size is None:
             continue
         is_judged = True
-        if size > facts.tolerance:
+        if size > max(trial.least, facts.tolerance):
             return _confirmed(relation, trial, size, subject, facts)
     if not is_judged:
         raise CannotTell("no output shows its samples and places")
     return None
 
 
-def _with(subject: Subject, trial: Trial, *, keeps: bool = False, is_evaluated: bool = False) -> Ran:
-    return subject.run(trial.changed, keeps=keeps, is_evaluated=is_evaluated, is_embedded=trial.is_embedded)
+def _with(subject: Subject, trial: Trial, *, keeps: bool = False, way: Way | None = None) -> Ran:
+    way = trial.way if way is None else way
+    return subject.run(trial.changed, keeps=keeps, way=way, rows=trial.rows, is_embedded=trial.is_embedded)
 
 
 def _confirmed(relation: Relation, trial: Trial, size: float, subject: Subject, facts: Facts) -> Broken:
@@ -151,37 +160,51 @@ def _confirmed(relation: Relation, trial: Trial, size: float, subject: Subject, 
     Raises:
         CannotTell: it may be.
     """
-    subject.limit_s *= SUSPICION
-    again = moved(replace(trial, puts_in_order=None), facts, subject.run())
-    if again is None or again > facts.tolerance or 10 * again > size:
+    subject.limit_s, limit = subject.limit_s * SUSPICION, max(trial.least, facts.tolerance)
+    again = moved(replace(trial, aligns=None), facts, subject.run(way=trial.way))
+    if again is None or again > limit or 10 * again > size:
         raise CannotTell("the same inputs give other outputs each time")
     for other in trial.otherwise:
         instead = moved(other, facts, _with(subject, other))
-        if instead is not None and instead <= facts.tolerance:
+        if instead is not None and instead <= limit:
             if other.excuse:
                 raise Excused(other.excuse)
             raise CannotTell(f"its inputs may be laid out otherwise: {other.what} leaves {other.whom} as they are")
-    draws = moved(replace(trial, puts_in_order=None), facts, subject.run(seed=_SEED))
-    is_evaluated = draws is None or draws > facts.tolerance
-    if is_evaluated:
-        before = subject.run(is_evaluated=True)
-        evaluated = moved(trial, facts, _with(subject, trial, is_evaluated=True), before)
-        if evaluated is None or evaluated <= facts.tolerance:
+    other_draws = subject.run(way=replace(trial.way, seed=_SEED))
+    draws = moved(replace(trial, aligns=None), facts, other_draws)
+    is_moved_about = trial.aligns is not None  # then what is drawn for each sample is another's
+    way = trial.way
+    if draws is None or draws > limit or (is_moved_about and (other_draws.has_drawn or subject.has_own_generators)):
+        way = EVALUATED
+        if is_moved_about and evaluation(subject, facts).has_drawn:
+            raise CannotTell("the model draws random numbers in evaluation, too")
+        before = subject.run(way=way)
+        evaluated = moved(trial, facts, _with(subject, trial, way=way), before)
+        if evaluated is None or evaluated <= limit:
             raise CannotTell("the model draws random numbers that could not be held")
+    told: dict[str, Any] = {"relation": relation.name, "code": relation.code, "size": size, "limit": limit}
+    if not trial.is_located:
+        return Broken(**told, kind=type(subject.modules[-1]).__name__, what=trial.what, whom=trial.whom)
     trial = next((other for other in trial.otherwise if other.excuse), trial)  # the narrower of the two
-    before = subject.run(keeps=True, is_evaluated=is_evaluated).calls
-    after = _with(subject, trial, keeps=True, is_evaluated=is_evaluated).calls
-    call, source, is_near = _first(before, after, trial, facts.tolerance)
+    before = subject.run(keeps=True, way=way).calls
+    after = _with(subject, trial, keeps=True, way=way).calls
+    call, source, is_near = _first(before, after, trial, limit)
     name, kind = ("", "") if call is None else call.module if call.is_end else call.around
     exception = next((each for each in relation.exceptions if each in kind), "")
     if is_near and "Conv" in relation.exceptions:
         exception = exception or "only places next to the padding move: a window that reaches over its edge"
     if subject.held.has_own_statistics and "BatchNorm" in kind:
         exception = "BatchNorm without averages: it mixes samples by definition"
-    return Broken(
-        relation=relation.name, code=relation.code, module=name, kind=kind, source=source, size=size,
-        limit=facts.tolerance, what=trial.what, whom=trial.whom, exception=exception,
-    )  # fmt: skip
+    return Broken(**told, module=name, kind=kind, source=source, what=trial.what, whom=trial.whom, exception=exception)
+
+
+def _where(between: tuple[Way, Way], subject: Subject, facts: Facts) -> str:
+    """The first module that differs between two ways of a forward, as the end of a sentence."""
+    before, after = (subject.run(keeps=True, way=way).calls for way in between)
+    call, source, _ = _first(before, after, Trial(changed={}, parts=Whole(), what="", whom=""), facts.tolerance)
+    name, kind = ("", "") if call is None else call.module if call.is_end else call.around
+    line = "" if source is None else f", before {source.file}:{source.line}"
+    return f", first in {name or 'the model itself'} ({kind}){line}" if kind else ""
 
 
 def _first(
@@ -226,15 +249,14 @@ def _has_moved(port: str, old: Call, new: Call, trial: Trial, tolerance: float) 
 
 
 def _size(old: Call, new: Call, port: str, trial: Trial) -> float | None:
-    value, now = old.values[port], new.values.get(port)
-    if now is None or now.shape != value.shape:
-        return None
-    return trial.parts.moved(value, now if trial.puts_in_order is None else trial.puts_in_order(now))
+    now = new.values.get(port)
+    pair = None if now is None else trial.aligned(old.values[port], now)
+    return None if pair is None else trial.parts.moved(*pair)
 
 
 def _moved_inside(begin: tuple[Call, Call], end: tuple[Call, Call], trial: Trial, tolerance: float) -> list[Tensor]:
     """What came out in the shape of what went in, which had not moved, and has moved in the same layout."""
-    if trial.puts_in_order is not None:
+    if trial.aligns is not None:
         return []
     held = {
         value.shape
@@ -251,7 +273,7 @@ def _moved_inside(begin: tuple[Call, Call], end: tuple[Call, Call], trial: Trial
 
 
 def _has_moved_first(old: Call, new: Call, trial: Trial, tolerance: float) -> bool:
-    if trial.puts_in_order is not None:
+    if trial.aligns is not None:
         return False
     pairs = [(value, new.values[port]) for port, value in old.values.items() if port in new.values]
     sizes = [trial.parts.moved_first(value, now) for value, now in pairs if value.shape == now.shape]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from hypocenter.relations.subject import Given, Key, Ran, Subject
+from hypocenter.relations.subject import TOLERANCE, Given, Key, Ran, Subject
 
 _LABEL_NAMES = ("label", "target", "tgt", "answer")
 _MEETING = ("Attention", "Transformer", "RNN", "GRU", "LSTM", "Graph", "GCN", "GAT", "Message")
@@ -35,7 +35,9 @@ class Facts:
         is_laid_out: labels or tokens of the same layout are known to belong to these places.
         labels: inputs that hold what is to be predicted.
         tolerance: how far what must stay may move.
-        relates_rows: an input that tells which samples belong together, by name.
+        relates_rows: an input that tells which samples belong together, or holds several of them in a row, by name.
+        is_low: something is computed in a format lower than float32.
+        evaluation: see hypocenter.relations.evaluation.
     """
 
     ran: Ran
@@ -48,14 +50,17 @@ class Facts:
     labels: list[Given] = field(default_factory=list[Given])
     tolerance: float = 0.0
     relates_rows: str = ""
+    is_low: bool = False
+    evaluation: Any = None
 
 
 def facts_of(subject: Subject) -> Facts:
     """From one forward and the backward of what the loss does with its outputs."""
     grads: dict[Key, Tensor] = {}
     ran = subject.run(then=lambda ran: grads.update(_gradients(ran)))
-    facts = Facts(ran=Ran(losses=ran.losses, outputs={key: ran.outputs[key] for key in grads}))
-    facts.tolerance = subject.tolerance(facts.ran)
+    ran.outputs = {key: ran.outputs[key] for key in grads}
+    facts = Facts(ran=ran, tolerance=subject.tolerance(ran))
+    facts.is_low = facts.tolerance > TOLERANCE
     _find_rows(subject, facts)
     facts.labels = [each for each in subject.given if _is_label(each)]
     _find_targets(facts, grads, [each.tensor for each in subject.given])
@@ -63,28 +68,36 @@ def facts_of(subject: Subject) -> Facts:
 
 
 def _gradients(ran: Ran) -> dict[Key, Tensor]:
-    """Of the outputs that the loss is made of, those of outermost modules if there are any, else the last inner one's."""
+    """By outputs that the loss is made of: of outermost modules if there are any, else the last one of inner ones."""
     loss = next((v for v in ran.losses if v.requires_grad), None)
     if loss is None:
         raise CannotTell("its loss has no gradient")
     if not all(bool(torch.isfinite(v).all()) for v in ran.losses):
         raise CannotTell("its loss is not finite")
-    found = {k: v for k, v in ran.outputs.items() if v.requires_grad and v.dim() > 0 and v is not loss}
-    roots = [v.sum() for v in ran.losses if v.requires_grad]
-
-    def counted(keys: list[Key]) -> dict[Key, Tensor]:
-        tensors = [found[key] for key in keys]
-        given = torch.autograd.grad(roots, tensors, allow_unused=True, retain_graph=True) if tensors else ()
-        return {key: g for key, g in zip(keys, cast("Sequence[Tensor | None]", given), strict=True) if g is not None}
-
-    outer = counted([key for key, value in found.items() if key[0].startswith("out") and value.dim() > 1])
-    if not outer:  # a model that gives its loss only: what it computed last
-        inner = counted(list(found))
-        last = [key for key in inner if found[key].dim() > 1][-1:]
-        outer = {key: inner[key] for key in last or inner}
-    if not outer:
+    roots = [v for v in ran.losses if v.requires_grad]
+    found = {k: v for k, v in ran.outputs.items() if v.grad_fn is not None and v.dim() > 0 and v is not loss}
+    outer = {key: v for key, v in found.items() if key[0].startswith("out") and v.dim() > 1}
+    inner = {key: v for key, v in found.items() if key not in outer and v.dim() > 1}
+    chosen = _nearest(roots, outer) or _nearest(roots, inner)[-1:] or _nearest(roots, found)
+    if not chosen:
         raise CannotTell("no output of a module leads to its loss")
-    return outer
+    grads = torch.autograd.grad([v.sum() for v in roots], [found[key] for key in chosen], allow_unused=True)
+    return {key: g for key, g in zip(chosen, cast("Sequence[Tensor | None]", grads), strict=True) if g is not None}
+
+
+def _nearest(roots: Sequence[Tensor], outputs: dict[Key, Tensor]) -> list[Key]:
+    """Those from which a loss is computed without another one in between, as they were called."""
+    at = {(v.grad_fn, v.output_nr): key for key, v in outputs.items()}
+    seen, found = set[Any](), set[Key]()
+    left = [(v.grad_fn, v.output_nr) for v in roots]
+    while left and at:
+        node, number = left.pop()
+        if (node, number) in at:
+            found.add(at[node, number])
+        elif node is not None and node not in seen:
+            seen.add(node)
+            left += node.next_functions
+    return [key for key in outputs if key in found]
 
 
 def _is_label(given: Given) -> bool:
@@ -137,7 +150,7 @@ def _relating(given: Given, n: int) -> str:
     tensor = given.tensor
     if not n or tensor.is_complex():
         return ""
-    if "cu_seqlens" in given.name or "edge" in given.name:
+    if "cu_seqlens" in given.name or "edge" in given.name or _is_packed(tensor, n):
         return given.name
     if tensor.shape == (n, n) and n > 2 and tensor.is_floating_point():
         return given.name
@@ -152,13 +165,19 @@ def _relating(given: Given, n: int) -> str:
     return ""
 
 
+def _is_packed(tensor: Tensor, n: int) -> bool:
+    """Whether its first dimension may hold the parts of samples one after the other: no positions, and no matrix."""
+    if tensor.dim() == 0 or tensor.shape[0] <= n or (tensor.dim() == 2 and tensor.shape[0] == tensor.shape[1]):
+        return False
+    return tensor.dim() > 1 or bool((tensor[1:] - tensor[:-1] != 1).any()) if tensor.dtype != torch.bool else False
+
+
 def _find_targets(facts: Facts, grads: dict[Key, Tensor], tokens: Sequence[Tensor]) -> None:
     """Of cross-entropy the gradient is softmax minus one-hot: only at the target it is negative."""
-    for key, output in facts.ran.outputs.items():
-        gradient = grads[key]
-        if output.dim() < 2 or output.shape[-1] < 3 or facts.n_rows == 0:
+    for key, gradient in grads.items():
+        if gradient.dim() < 2 or gradient.shape[-1] < 3 or facts.n_rows == 0:
             continue
-        if output.shape[0] not in (facts.n_rows, output[..., 0].numel()):
+        if gradient.shape[0] not in (facts.n_rows, gradient[..., 0].numel()):
             continue
         n_negative = (gradient < 0).sum(-1)
         if bool((n_negative > 1).any()) or not bool((n_negative == 1).any()):

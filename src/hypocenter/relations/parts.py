@@ -40,12 +40,12 @@ class Rows:
 
     def moved(self, before: Tensor, now: Tensor) -> float | None:
         """Over all layouts in which a dimension, or one part of one, is that of samples."""
-        n = len(self.stays)
+        n, pair = len(self.stays), _squares(before, now)
         found: list[float] = []
         for dim, size in enumerate(before.shape):
             if n == 0 or size % n or size == 0:
                 continue
-            moved, usual = _over(before, now, (dim,))
+            moved, usual = _over(pair, (dim,))
             each = torch.arange(size)
             found.append(_worst(moved, usual, self.stays[each // (size // n)]))
             if size > n:
@@ -53,14 +53,14 @@ class Rows:
             for other in range(dim + 1, before.dim()):  # of samples with samples
                 if size == n == before.shape[other]:
                     pairs = self.stays.unsqueeze(1) & self.stays
-                    found.append(_worst(*_over(before, now, (dim, other)), pairs))
+                    found.append(_worst(*_over(pair, (dim, other)), pairs))
         return min(found) if found else None
 
     def moved_first(self, before: Tensor, now: Tensor) -> float | None:
         """Of tensors of three dimensions and more, with samples first."""
         if before.dim() < 3 or before.shape[0] != len(self.stays) or len(self.stays) in before.shape[1:]:
             return None
-        return _worst(*_over(before, now, (0,)), self.stays)
+        return _worst(*_over(_squares(before, now), (0,)), self.stays)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Places:
         """Of tensors of three dimensions, samples and places first."""
         if before.dim() != 3 or before.shape[:2] != self.stays.shape or len(set(before.shape)) < 3:
             return None
-        return _worst(*_over(before, now, (0, 1)), self.stays)
+        return _worst(*_over(_squares(before, now), (0, 1)), self.stays)
 
     def is_near(self, before: Tensor, now: Tensor, tolerance: float) -> bool:
         """Whether only places next to those that may move have moved, and others have not."""
@@ -96,23 +96,22 @@ class Places:
         return False
 
     def _layouts(self, before: Tensor, now: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        n, length = self.stays.shape
-        shape = before.shape
+        (n, length), shape, pair = self.stays.shape, before.shape, _squares(before, now)
         for dim, size in enumerate(shape):
             if dim == 0 and size == n * length > 1:
-                moved, usual = _over(before, now, (dim,))
+                moved, usual = _over(pair, (dim,))
                 yield moved, usual, self.stays.reshape(-1)
                 yield moved, usual, self.stays.t().reshape(-1)
             if size != length or (dim > 2 and shape[dim - 1] != length):  # only keys that others attend to
                 continue
             if n == 1:
-                moved, usual = _over(before, now, (dim,))
+                moved, usual = _over(pair, (dim,))
                 yield moved, usual, self.stays[0]
                 continue
             for other, of_samples in enumerate(shape):
                 if other == dim or of_samples % n or of_samples == 0:
                     continue
-                moved, usual = _over(before, now, (other, dim))
+                moved, usual = _over(pair, (other, dim))
                 stays = self.stays.repeat_interleave(of_samples // n, dim=0)
                 yield moved, usual, stays
                 if of_samples > n:
@@ -145,8 +144,7 @@ class Whole:
 
     def moved(self, before: Tensor, now: Tensor) -> float | None:
         """Relative, in L2."""
-        moved, usual = _over(before, now, ())
-        return _worst(moved, usual, torch.ones((), dtype=torch.bool))
+        return _worst(*_over(_squares(before, now), ()), torch.ones((), dtype=torch.bool))
 
     def moved_first(self, before: Tensor, now: Tensor) -> float | None:
         """There is one layout only."""
@@ -167,7 +165,24 @@ class WholeOf:
         """The sample that moved most."""
         if before.dim() < 2 or before.shape[0] != self.n or self.n in before.shape[1:]:
             return None
-        return _worst(*_over(before, now, (0,)), torch.ones(self.n, dtype=torch.bool))
+        return _worst(*_over(_squares(before, now), (0,)), torch.ones(self.n, dtype=torch.bool))
+
+    def moved_first(self, before: Tensor, now: Tensor) -> float | None:
+        """There is one layout only."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class EachRow:
+    """The sample that moved least: a change that all of them show, and not a router that was undecided about one."""
+
+    def moved(self, before: Tensor, now: Tensor) -> float | None:
+        """Of what has samples first."""
+        if before.dim() < 2:
+            return None
+        moved, usual = _over(_squares(before, now), (0,))
+        scale = usual.mean()
+        return float((moved.min() / scale).sqrt()) if scale > 0 else 0.0
 
     def moved_first(self, before: Tensor, now: Tensor) -> float | None:
         """There is one layout only."""
@@ -180,18 +195,28 @@ def _widened(mask: Tensor) -> Tensor:
     return wide.squeeze(1) > 0
 
 
-def _over(before: Tensor, now: Tensor, dims: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Sums of squares of what changed, and of what is there, for each index of these dimensions: on the host."""
+Squares = tuple[Tensor, Tensor]
+"""Of what changed, and of what is there."""
+
+
+def _squares(before: Tensor, now: Tensor) -> Squares:
+    """Of each value, in float64."""
     before, now = before.detach(), now.detach()
-    others = tuple(d for d in range(before.dim()) if d not in dims)
-    same = before == now
-    old = torch.nan_to_num(before.to(torch.float32), posinf=0.0, neginf=0.0).to(torch.float64)
-    new = torch.nan_to_num(now.to(torch.float32), posinf=0.0, neginf=0.0).to(torch.float64)
-    both_nan = before.isnan() & now.isnan() if before.is_floating_point() else torch.zeros_like(same)
-    change = torch.where(same | both_nan, 0.0, new - old)
-    # one finite, the other not: as large as anything
-    change = torch.where((before.isfinite() != now.isfinite()), 1.0 + old.abs() + new.abs(), change)
-    moved, usual = change.square(), torch.maximum(old.square(), new.square())
+    old, new = before.to(torch.float64), now.to(torch.float64)
+    change = new - old
+    if not bool(torch.isfinite(old.sum() + new.sum())):
+        is_same = (before == now) | (old.isnan() & new.isnan())
+        is_other = old.isfinite() != new.isfinite()
+        old, new = (torch.nan_to_num(each, posinf=0.0, neginf=0.0) for each in (old, new))
+        # one finite, the other not: as large as anything
+        change = torch.where(is_same, 0.0, torch.where(is_other, 1.0 + old.abs() + new.abs(), new - old))
+    return change.square(), torch.maximum(old.square(), new.square())
+
+
+def _over(pair: Squares, dims: tuple[int, ...]) -> Squares:
+    """Sums for each index of these dimensions: on the host."""
+    moved, usual = pair
+    others = tuple(d for d in range(moved.dim()) if d not in dims)
     if others:
         moved, usual = moved.sum(others), usual.sum(others)
     if len(dims) == 2 and dims[0] > dims[1]:

@@ -12,7 +12,8 @@ from hypocenter.catalogue import Catalogue
 from hypocenter.manual import Manual, page_of
 from hypocenter.relations.facts import Facts
 from hypocenter.relations.parts import Parts
-from hypocenter.relations.subject import Place, Ran, Subject
+from hypocenter.relations.subject import AS_IT_WAS, Place, Ran, Subject, Way
+from hypocenter.replay.batch_rows import Rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,11 +27,18 @@ class Trial:
         whom: must not have noticed, in words.
         otherwise: changes of which one suffices: where it leaves its own parts alone, the inputs are laid out in
             another way, and nobody is accused.
-        puts_in_order: makes outputs comparable with the unchanged ones, where their order was changed.
+        rows: the samples to run; None: all, as they are.
+        aligns: makes an unchanged output and a new one comparable, where rows were chosen or their order was changed;
+            None of what cannot be compared.
         keys: only of these outputs; empty: of all.
         is_embedded: only what embeddings look up is changed: a model may tell padding from the tokens themselves.
         only_if: a change that must leave its own parts alone; otherwise this one is not tried.
         excuse: of one in `otherwise`: what it means if this one holds; "": another layout.
+        way: how the forward with the change is done.
+        before: what to compare with; None: the unchanged forward.
+        least: how far what must stay may move, if that is more than usual.
+        is_located: the first module that shows it is looked for: all before it must stay as well.
+        then: told what came of it.
     """
 
     changed: Mapping[Place, Tensor]
@@ -38,15 +46,40 @@ class Trial:
     what: str
     whom: str
     otherwise: tuple[Trial, ...] = ()
-    puts_in_order: Callable[[Tensor], Tensor] | None = None
+    rows: Rows | None = None
+    aligns: Callable[[Tensor, Tensor], tuple[Tensor, Tensor] | None] | None = None
     keys: frozenset[Any] = frozenset()
     is_embedded: bool = False
     excuse: str = ""
     only_if: Trial | None = None
+    way: Way = AS_IT_WAS
+    before: Ran | None = None
+    least: float = 0.0
+    is_located: bool = True
+    then: Callable[[Ran], None] = lambda _: None
+
+    def aligned(self, old: Tensor, new: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Both in the same order and shape; None: they cannot be compared."""
+        if self.aligns is not None:
+            return self.aligns(old, new)
+        return (old, new) if old.shape == new.shape else None
 
 
-Asked = Callable[[Subject, Facts], Iterator[Trial]]
-"""Gives the changes to try. Raises CannotTell where the relation cannot be asked."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """Something that is so, and worth to be known.
+
+    Attributes:
+        text: in words.
+        between: two ways to run it, whose first module that differs is told as well.
+    """
+
+    text: str
+    between: tuple[Way, Way] | None = None
+
+
+Asked = Callable[[Subject, Facts], Iterator[Trial | Note]]
+"""Gives the changes to try, and what was noticed. Raises CannotTell where the relation cannot be asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +88,9 @@ class Relation:
 
     Attributes:
         order: the cheap and the telling first.
-        is_left_out: what the modules with one of these class names do is an exception; their names are parts of names.
+        exceptions: what modules whose class names contain one of these do is an exception.
+        needs: names of relations that must have held, to be asked at all.
+        is_on_request: it takes more memory than the step has taken, and is asked only where a user names it.
     """
 
     name: str
@@ -64,23 +99,38 @@ class Relation:
     page: Manual
     order: int = 100
     exceptions: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    is_on_request: bool = False
 
 
 RELATIONS: Catalogue[Relation] = Catalogue("hypocenter.relations.catalogue", "hypocenter.relations")
 
 
-def relation(name: str, code: str, *, order: int = 100, exceptions: tuple[str, ...] = ()) -> Callable[[Asked], Asked]:
+def asked_in_runs() -> list[Relation]:
+    """Those that nobody has to name, in their order."""
+    return [each for each in RELATIONS.in_order() if not each.is_on_request]
+
+
+def relation(
+    name: str, code: str = "", *, order: int = 100, exceptions: tuple[str, ...] = (), needs: tuple[str, ...] = (),
+    is_on_request: bool = False,
+) -> Callable[[Asked], Asked]:  # fmt: skip
     """Register a relation.
 
     Args:
         name: by which a user knows it.
-        code: of the rule that tells when it does not hold.
+        code: of the rule that tells when it does not hold; "": it only makes notes.
         order: of asking.
         exceptions: parts of class names of modules that break it by their definition.
+        needs: names of relations that must have held.
+        is_on_request: only where a user names it.
     """
 
     def register(asks: Asked) -> Asked:
-        entry = Relation(name=name, code=code, asks=asks, page=page_of(asks), order=order, exceptions=exceptions)
+        entry = Relation(
+            name=name, code=code, asks=asks, page=page_of(asks), order=order, exceptions=exceptions, needs=needs,
+            is_on_request=is_on_request,
+        )  # fmt: skip
         RELATIONS.register(name, entry)
         return asks
 
@@ -91,18 +141,19 @@ def moved(trial: Trial, facts: Facts, now: Ran, before: Ran | None = None) -> fl
     """How far what must stay has moved; None: no output can be judged.
 
     Args:
-        before: what to compare with. None: the unchanged forward of the facts.
+        before: what to compare with. None: what the trial says.
     """
-    before = facts.ran if before is None else before
+    before = before or trial.before or facts.ran
     found: list[float] = []
-    for key, old in before.outputs.items():
-        new = now.outputs.get(key)
-        if new is None or new.shape != old.shape or (trial.keys and key not in trial.keys):
+    for key in facts.ran.outputs:
+        old, new = before.outputs.get(key), now.outputs.get(key)
+        if old is None or new is None or (trial.keys and key not in trial.keys):
             continue
-        new = new.detach() if trial.puts_in_order is None else trial.puts_in_order(new.detach())
-        size = trial.parts.moved(old, new)
+        if (pair := trial.aligned(old, new)) is None:
+            continue
+        size = trial.parts.moved(*pair)
         if key == facts.logits and facts.is_laid_out and size is not None:
-            size = max(size, trial.parts.moved_first(old, new) or 0.0)
+            size = max(size, trial.parts.moved_first(*pair) or 0.0)
         if size is not None:
             found.append(size)
     return max(found) if found else None

@@ -13,13 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from hypocenter.relations.heard import Call, Heard
-from hypocenter.relations.held import Held, seeded
+from hypocenter.relations.held import Held, has_drawn, seeded
+from hypocenter.replay.batch_rows import Rows
 from hypocenter.replay.engine import Replayer
 from hypocenter.replay.impossible import OutOfTime
+from hypocenter.tap.state import RngState, capture_rng
 from hypocenter.tap.tape import PLACEHOLDERS, Event, Microbatch
 from hypocenter.tap.tree import flatten, replace_tensors
 
 TOLERANCE = 1e-4  # relative, L2: batch-size dependent kernels make up to 1e-6, a dependence 1e-3 and more
+ELEMENTS = 1 << 19  # of an output that is compared, about
 _ROUNDINGS = 4  # of the lowest format in use
 Place = tuple[int, str]
 """Of an input: position of the call, and path among its arguments."""
@@ -44,6 +47,19 @@ class Given:
     is_of_model: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """How a forward is done.
+
+    Attributes:
+        seed: other random numbers than those of the run.
+        is_evaluated: modules are in evaluation mode.
+    """
+
+    seed: int | None = None
+    is_evaluated: bool = False
+
+
 @dataclass(slots=True, kw_only=True)
 class Ran:
     """What one forward came to.
@@ -52,11 +68,18 @@ class Ran:
         outputs: what the outermost modules gave, and what inner ones gave last.
         losses: what backward began with.
         calls: of modules, if they were to be kept.
+        read: storages of tensors that an operation was given.
+        has_drawn: random numbers were drawn; not known of those of the run.
     """
 
     outputs: dict[Key, Tensor] = field(default_factory=dict[Key, Tensor])
     losses: list[Tensor] = field(default_factory=list[Tensor])
     calls: list[Call] = field(default_factory=list[Call])
+    read: set[int] = field(default_factory=set[int])
+    has_drawn: bool = False
+
+
+AS_IT_WAS = Way()
 
 
 class Subject:
@@ -84,6 +107,7 @@ class Subject:
         self.limit_s, self._began, self._longest_s = limit_s, time.perf_counter(), 0.0
         self._events: dict[int, Event] = {}
         self.running: Event | None = None
+        self._thinning: dict[Key, tuple[int, int]] = {}
         self.given: list[Given] = []
         for position, event in replayer.events(microbatch):
             self._events[position] = self._own(position, event)
@@ -114,10 +138,24 @@ class Subject:
         """That are called from outside of any."""
         return [event.module for event in self._events.values() if event.module is not None]
 
+    def module_at(self, position: int) -> nn.Module | None:
+        """That is called there; None: it is no module."""
+        return self._events[position].module
+
     @property
     def of_model(self) -> list[Given]:
         """What modules are called with."""
         return [each for each in self.given if each.is_of_model]
+
+    def has_of_size(self, n: int) -> bool:
+        """Whether a module is called with this number, or with a list that is so long."""
+        given = (a for e in self._events.values() if e.module is not None for a in (*e.args, *e.kwargs.values()))
+        return any(a == n if type(a) is int else isinstance(a, (list, tuple, dict)) and len(a) == n for a in given)
+
+    @property
+    def has_own_generators(self) -> bool:
+        """Whether the program draws from generators that it has made itself."""
+        return any(event.rng is not None and event.rng.own for event in self._events.values())
 
     def tolerance(self, ran: Ran) -> float:
         """How far what must stay may move: by the lowest format of autocast, parameters and outputs."""
@@ -130,8 +168,8 @@ class Subject:
         return max(TOLERANCE, _ROUNDINGS * max(eps, default=0.0))
 
     def run(
-        self, changed: Mapping[Place, Tensor] | None = None, *, keeps: bool = False, seed: int | None = None,
-        is_evaluated: bool = False, is_embedded: bool = False, then: Callable[[Ran], None] = lambda _: None,
+        self, changed: Mapping[Place, Tensor] | None = None, *, keeps: bool = False, way: Way = AS_IT_WAS,
+        rows: Rows | None = None, is_embedded: bool = False, then: Callable[[Ran], None] = lambda _: None,
         beside: contextlib.AbstractContextManager[Any] | None = None,
     ) -> Ran:  # fmt: skip
         """Forward and loss; without a graph.
@@ -139,8 +177,8 @@ class Subject:
         Args:
             changed: other tensors for these inputs.
             keeps: what all modules are given and give.
-            seed: other random numbers than those of the run.
-            is_evaluated: modules are in evaluation mode.
+            way: how it is done.
+            rows: the samples that it is done with.
             is_embedded: the changed inputs stay, and only embeddings look up the others.
             then: told of it while the graph is there.
             beside: entered around all of it, where nothing else of ours listens.
@@ -161,7 +199,7 @@ class Subject:
                 args = replace_tensors(event.args, lambda t: swap.get(id(t), t))
                 kwargs = replace_tensors(event.kwargs, lambda t: swap.get(id(t), t))
                 event = replace(event, args=args, kwargs=kwargs)
-            return event if seed is None else replace(event, rng=None)
+            return event if way.seed is None else replace(event, rng=None)
 
         self.held, heard = Held(pairs if is_embedded else ()), Heard(self.name, keeps=keeps)
         self.n_forwards += 1
@@ -173,15 +211,28 @@ class Subject:
                     ran.outputs.update({(f"out{position}", slot): slots[slot] for slot in event.slots if slot in slots})
             ran.outputs.update(heard.last)
             ran.losses = [slots[slot] for slot in self._microbatch.roots if slot is not None]
+            ran.has_drawn = around.rng is not None and has_drawn(around.rng)
             then(ran)
 
+        around = _Around(
+            way.seed, beside or contextlib.nullcontext(), self.held, self.modules if way.is_evaluated else ()
+        )
         with torch.enable_grad(), heard.listening():
-            around = _Around(seed, beside or contextlib.nullcontext(), self.held, self.modules if is_evaluated else ())
-            self._replayer.forward(self._microbatch, made_of, around, gather)
-        ran.outputs = {key: value.detach() for key, value in ran.outputs.items()}
+            self._replayer.forward(self._microbatch, made_of, around, gather, rows)
+        ran.outputs = {key: self._thinned(key, value) for key, value in ran.outputs.items()}
         ran.losses = [value.detach() for value in ran.losses]
+        ran.read = self.held.read
         self._longest_s = max(self._longest_s, time.perf_counter() - began)
         return ran
+
+    def _thinned(self, key: Key, value: Tensor) -> Tensor:
+        """Every n-th value of a large one, along a dimension that is of no input: of a vocabulary, for one."""
+        if key not in self._thinning:
+            sizes = {size for each in self.given for size in each.tensor.shape}
+            dims = [dim for dim, size in enumerate(value.shape) if size not in sizes] or [*range(value.dim())]
+            self._thinning[key] = dims[-1] if dims else 0, -(-value.numel() // ELEMENTS)
+        dim, step = self._thinning[key]
+        return value.detach() if step < 2 else value.detach().movedim(dim, -1)[..., ::step].movedim(-1, dim).clone()
 
 
 class _Around(contextlib.ExitStack):
@@ -193,11 +244,13 @@ class _Around(contextlib.ExitStack):
     ) -> None:  # fmt: skip
         super().__init__()
         self._seed, self._beside, self._held, self._evaluated = seed, beside, held, evaluated
+        self.rng: RngState | None = None
 
     def __enter__(self) -> _Around:
         super().__enter__()
         if self._seed is not None:
             seeded(self._seed)
+            self.rng = capture_rng()
         for module in (each for root in self._evaluated for each in root.modules()):
             self.callback(setattr, module, "training", module.training)
             module.training = False

@@ -419,6 +419,7 @@ class Replayer:
         made_of: Callable[[int, Event], Event],
         around: contextlib.AbstractContextManager[Any],
         then: Callable[[dict[int, torch.Tensor]], None],
+        rows: Rows | None = None,
     ) -> None:
         """Forward and loss of a micro-batch with other inputs, and no backward. It writes only to what is its own.
 
@@ -426,6 +427,7 @@ class Replayer:
             made_of: gives the call to do in place of the one at this position of the tape.
             around: entered around all of it.
             then: told what its calls gave, by slot, before all is put back.
+            rows: of the batch, to do in place of all.
 
         Raises:
             ReplayImpossible: with the reason.
@@ -442,7 +444,7 @@ class Replayer:
             with buffers.in_place(), own, around:
                 for position, event in events:
                     self.deadline.check()
-                    self._do(made_of(position, event), slots, None, None, None)
+                    self._do(made_of(position, event), slots, None, rows, None)
                 then(slots)
 
     def events(self, microbatch: Microbatch) -> list[tuple[int, Event]]:

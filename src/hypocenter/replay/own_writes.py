@@ -6,7 +6,7 @@ a memory bank or a static buffer would go on into training. So it is refused bef
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -14,7 +14,6 @@ import torch
 from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.tap.dispatch import Mode, declared, is_mutable, name_of
 from hypocenter.tap.tape import storage_of
-from hypocenter.tap.tree import tensors
 
 _MAKES = frozenset({"aten.lift_fresh.default", "aten.lift.default"})  # they give back what Python has just made
 
@@ -29,7 +28,7 @@ class OwnWrites(Mode):
         ReplayImpossible: in place of the operator.
     """
 
-    def __init__(self, put_back: Iterable[torch.Tensor] = ()) -> None:
+    def __init__(self, put_back: Iterable[torch.Tensor]) -> None:
         super().__init__()
         self._own = {key for tensor in put_back if (key := storage_of(tensor))}
 
@@ -40,7 +39,7 @@ class OwnWrites(Mode):
         result = func(*args, **kwargs)
         made = {key for t in _tensors(result) if (key := storage_of(t))} - self._own
         if made and name_of(func) not in _MAKES:
-            made -= {storage_of(t) for t in _tensors((args, kwargs))}
+            made -= {storage_of(t) for t in _tensors(*args, *kwargs.values())}
         self._own |= made
         return result
 
@@ -56,9 +55,10 @@ class OwnWrites(Mode):
                     )
 
 
-def _tensors(value: Any) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, (tuple, list)) and all(isinstance(each, (torch.Tensor, int, float, bool)) for each in value):
-        return [each for each in value if isinstance(each, torch.Tensor)]
-    return [] if value is None or isinstance(value, (int, float, bool)) else [t for _, t in tensors(value)]
+def _tensors(*values: Any) -> Iterator[torch.Tensor]:
+    """Those that an operator is given, or gives."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (tuple, list)):
+            yield from (each for each in value if isinstance(each, torch.Tensor))

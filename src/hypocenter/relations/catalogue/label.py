@@ -41,10 +41,8 @@ def ask(subject: Subject, facts: Facts) -> Iterator[Trial]:
         raise CannotTell("which input is the label is not known")
     is_asked = False
     for each in labels:
-        new = each.tensor.flip(0) if each.tensor.dim() == 1 else each.tensor.roll(1, dims=1)
-        if torch.equal(new, each.tensor) and each.tensor.dim() > 0:
-            new = each.tensor.roll(1, dims=0)
-        if torch.equal(new, each.tensor) or each.tensor.dim() == 0:
+        new = _others(each.tensor)
+        if torch.equal(new, each.tensor):
             continue
         is_asked = True
         yield Trial(
@@ -65,12 +63,23 @@ def ask(subject: Subject, facts: Facts) -> Iterator[Trial]:
         raise CannotTell("the model is given no labels")
 
 
+def _others(labels: Tensor) -> Tensor:
+    """Those of other samples, else of other places; where one of the two is not to be counted, it stays that.
+
+    What is no class must not come where one is looked up: a device would not survive that.
+    """
+    rolled = (labels.roll(1, dim) for dim in range(min(labels.dim(), 2)))
+    if not labels.is_floating_point():
+        rolled = (torch.where((labels >= 0) & (other >= 0), other, labels) for other in rolled)
+    return next((other for other in rolled if not torch.equal(other, labels)), labels)
+
+
 def _at_its_place(given: Given, facts: Facts) -> Trial | None:
     """Tokens that the loss asks for where they stand; of a model that sees no later ones."""
     targets = targets_of(given, facts)
     if targets is None or facts.logits is None or shift_of(given.tensor, targets) != 0:
         return None
-    new = given.tensor.roll(1, dims=1)
+    new = torch.where(targets >= 0, successors(given.tensor, targets[targets >= 0]), given.tensor)
     later = later_replaced(given, targets, facts)
     if later is None or torch.equal(new, given.tensor):
         return None

@@ -39,10 +39,11 @@ def ask(subject: Subject, facts: Facts) -> Iterator[Trial]:
     if all(torch.equal(changed[each.place], each.tensor) for each in inputs):
         raise CannotTell("all samples are the same")
 
-    def turned_back(output: Tensor) -> Tensor:
-        return output.roll(-1, 0) if output.dim() > 0 and output.shape[0] == n else output
+    def turned_back(old: Tensor, new: Tensor) -> tuple[Tensor, Tensor] | None:
+        is_of_rows = new.dim() > 0 and new.shape[0] == n
+        return (old, new.roll(-1, 0) if is_of_rows else new) if old.shape == new.shape else None
 
     yield Trial(
-        changed=changed, parts=WholeOf(n), puts_in_order=turned_back, what="the batch turned by one row",
+        changed=changed, parts=WholeOf(n), aligns=turned_back, what="the batch turned by one row",
         whom="the outputs, turned back,",
     )  # fmt: skip

@@ -40,7 +40,7 @@ def ask(subject: Subject, facts: Facts) -> Iterator[Trial]:
     if n < 2:
         raise CannotTell("there is one sample only")
     if facts.relates_rows:
-        raise CannotTell(f"{facts.relates_rows} may say which rows belong together")
+        raise CannotTell(f"{facts.relates_rows} may say which rows belong together, or hold them in a row")
     for first in (0, 1):
         stays = torch.arange(n) % 2 != first
         changed = _replaced(subject, n, first, dim=0)

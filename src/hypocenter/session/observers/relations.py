@@ -18,11 +18,12 @@ from hypocenter.detect import relation_rows as rows
 from hypocenter.nouns import Reading
 from hypocenter.relations.check import Broken, Looked, look
 from hypocenter.relations.losses import Found
-from hypocenter.relations.relation import RELATIONS
+from hypocenter.relations.relation import RELATIONS, asked_in_runs
 from hypocenter.relations.subject import Subject
 from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.observers.optimizer_rows import count_row, number_row
 from hypocenter.tap.free_memory import free_bytes, peak_bytes
+from hypocenter.tap.state import capture_rng, restore_rng
 from hypocenter.tap.tape import Microbatch
 
 AUTO = "auto"
@@ -41,12 +42,13 @@ class Relations(Observer):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
+        RELATIONS.load(context.config.plugins)
         self._is_auto = context.config.relations == AUTO
         self._is_due = schedule.parse(DUE if self._is_auto else context.config.relations)
         self._began: float | None = None
         self._before = 0.0  # when the update before this one came
         self._spent_s, self._free_s = 0.0, FREE_S
-        self._broken: set[str] = set()  # relations that are known not to hold
+        self._known: set[str] = set()  # relations whose answer will be the same: not held, or notes about the program
         self._wrong: set[tuple[str, str, str]] = set()  # what is known of losses
         self._said: tuple[str, ...] = ()
         self._is_off = False
@@ -63,6 +65,7 @@ class Relations(Observer):
         left_s = max(self._free_s, SHARE * (now - self._began)) - self._spent_s if self._is_auto else float("inf")
         if left_s <= 0.0 or now - before > 4 * left_s:  # a forward takes a quarter of a step, at least
             return
+        rng = capture_rng()  # a relation of the program's own may draw
         try:
             self._look(update, left_s)
         except torch.OutOfMemoryError:
@@ -70,6 +73,7 @@ class Relations(Observer):
         except Exception as error:  # the user's own code runs here: anything may come out of it
             self._give_up(f"the model raised {type(error).__name__}: {str(error)[:200]}")
         finally:
+            restore_rng(rng)
             self._before = time.perf_counter()
             self._spent_s += self._before - now
 
@@ -79,7 +83,7 @@ class Relations(Observer):
             self.context.warn(f"relations are not looked at any more: {why}")
 
     def _look(self, update: Update, left_s: float) -> None:
-        chosen = [each for each in RELATIONS.in_order() if each.name not in self._broken]
+        chosen = [each for each in asked_in_runs() if each.name not in self._known]
         if why := self._why_not(update):
             looked = Looked(not_asked={each.name: why for each in chosen})
         else:
@@ -88,6 +92,8 @@ class Relations(Observer):
         if not self._is_auto and not looked.held and not looked.broken:
             why = next(iter(looked.not_asked.values()), "")
             self.context.warn(f"relations were not looked at in step {update.step}: {why}")
+        self._known |= {each.relation for each in looked.broken}
+        self._known |= {each.name for each in chosen if not each.code and each.name in looked.held}
         self._note(looked, update)
 
     def _why_not(self, update: Update) -> str:
@@ -111,7 +117,6 @@ class Relations(Observer):
     def _note(self, looked: Looked, update: Update) -> None:
         order, step = self.context.clock.next_order, update.step
         for each in looked.broken:
-            self._broken.add(each.relation)
             self.rows.append(_row(each, step, order()))
         for each in looked.losses:
             if (each.code, each.module, each.wrong.title) not in self._wrong:
