@@ -90,6 +90,8 @@ How a gradient is off:
                                           number: how many weights are like it
     site <parameter>, port `not_loaded`   `load_state_dict` at `source` left it as it was, and put the value `module` of
                                           the same shape, whose name ends alike, nowhere; the number: how many like it
+    site <parameter>, port `changed_after`  its gradient was another one after each of so many updates (the number) than
+                                          in them, and then no update used it
 """
 
 from __future__ import annotations
@@ -110,7 +112,7 @@ OPTION, STATE = "option", "state"
 INEXACT, WRAPPED = "inexact", "wrapped"
 CLIPPED_IN_VAIN, CLIPPED_IN_PART = "clipped_in_vain", "clipped_in_part"
 IN_EVALUATION, RETURNED = "in_evaluation", "returned"
-SAME_DRAWS, ALIKE, NOT_LOADED = "same_draws", "alike", "not_loaded"
+SAME_DRAWS, ALIKE, NOT_LOADED, CHANGED_AFTER = "same_draws", "alike", "not_loaded", "changed_after"
 STRANGER = "another tensor"
 NOTHING = "nothing"
 GONE, FROZEN, NOT_CALLED = "gone", "frozen", "not called"

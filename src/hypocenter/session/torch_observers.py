@@ -6,6 +6,7 @@ from typing import Any
 
 from hypocenter.session.events import Observer
 from hypocenter.session.observers.accumulation import Accumulation
+from hypocenter.session.observers.after_use import AfterUse
 from hypocenter.session.observers.alike_units import AlikeUnits
 from hypocenter.session.observers.arrivals import Arrivals
 from hypocenter.session.observers.autocast import Autocast
@@ -51,7 +52,12 @@ OBSERVERS: tuple[type[Observer[Any]], ...] = (
     *(Scaling, Schedules, Autocast, Loggers),  # mixed precision used in a way that breaks it
     *(LostUpdates, FrozenState, Averages, Accumulation, Hyperparameters, HeadGap),  # what low precision rounds away
     *(Arrivals, TokenWeights, Recompute),  # what becomes of the gradient of a micro-batch
-    *(Between, Audit, Use),  # laws: what is there is what was left, what is used was computed, what is trained is used
+    *(
+        Between,
+        Audit,
+        Use,
+        AfterUse,
+    ),  # laws: what is there is what was left, what is used was computed, what is trained is used
     Precision,  # what forward computes is what exact arithmetic gives
     ByRule,  # and what is left is what the optimizer's rule makes
     *(Modes, ClipCalls),  # in the mode of training, and clipped where it acts

@@ -121,3 +121,58 @@ def test_names_with_a_prefix_are_found_again_or_nobody_can_tell(names, prefix):
 
     assert all(name in missing and other.endswith(name.split(".", 1)[1]) for name, other in found)
     assert not renamed(missing, {prefix + name: (3, 2) for name in names})
+
+
+def after_each_step(out: Path, change: Callable[[Net], None], *, zeroes_late: bool = False) -> list[str]:
+    """Codes of a training that does something between the step and the next backward."""
+    torch.manual_seed(0)
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with contextlib.redirect_stderr(None), hypocenter.watch(model, optimizer, out=str(out), audit="never"):
+        for _ in range(N_STEPS):
+            if not zeroes_late:
+                optimizer.zero_grad()
+            functional.cross_entropy(model(torch.randn(8, 6)), torch.randint(0, 3, (8,))).backward()
+            optimizer.step()
+            change(model)
+            if zeroes_late:
+                optimizer.zero_grad()
+    return [f.code for f in findings(out) if f.code == "HC257"]
+
+
+def halved(model: Net) -> None:
+    for p in model.parameters():
+        assert p.grad is not None
+        p.grad /= 2
+
+
+@pytest.mark.parametrize("zeroes_late", [False, True])
+def test_gradients_that_are_changed_too_late(tmp_path, zeroes_late):
+    assert after_each_step(tmp_path, halved, zeroes_late=zeroes_late) == ["HC257"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda _: None,
+        lambda model: model.zero_grad(set_to_none=False),
+        lambda model: [p.grad.square().sum() for p in model.parameters()],
+    ],
+    ids=["nothing", "set to zero", "looked at"],
+)
+def test_gradients_that_are_left_as_they_were(tmp_path, change):
+    assert not after_each_step(tmp_path, change)
+
+
+def test_gradients_that_go_on_to_the_next_update(tmp_path):
+    """A momentum that is kept in the gradients."""
+    torch.manual_seed(0)
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with contextlib.redirect_stderr(None), hypocenter.watch(model, optimizer, out=str(tmp_path), audit="never"):
+        for _ in range(N_STEPS):
+            functional.cross_entropy(model(torch.randn(8, 6)), torch.randint(0, 3, (8,))).backward()
+            optimizer.step()
+            halved(model)
+
+    assert not [f for f in findings(tmp_path) if f.code == "HC257"]
