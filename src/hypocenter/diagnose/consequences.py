@@ -110,7 +110,8 @@ def _other_ranks(group: Group) -> list[str]:
     everywhere = {f.rank for f in (*group.followers, *group.same)} - {group.finding.rank}
     if not everywhere:
         return []
-    what = "it jumps there too" if group.finding.kind == "spike" else "not finite too"
+    is_ruled = group.piece is None and group.finding.kind != "nonfinite"  # of a law that is broken there as well
+    what = "it jumps there too" if group.finding.kind == "spike" else "the same" if is_ruled else "not finite too"
     return [f"rank{'s' if len(everywhere) > 1 else ''} {listed(everywhere, at_most=_SHOWN)} -> {what}"]
 
 

@@ -102,11 +102,22 @@ def _place_finding(finding: Finding, groups: list[Group], spans: Sequence[Episod
             leader.same.append(finding)
             return
     if leader is None:
-        groups.append(Group(finding=finding))
+        twin = next((g for g in groups if g.piece is None and _is_elsewhere(g.finding, finding)), None)
+        if twin is None:
+            groups.append(Group(finding=finding))
+        else:
+            twin.same.append(finding)
     elif leader.finding.code == finding.code in ("HC106", *EACH_STEP) and leader.piece is None:
         leader.same.append(finding)
     else:
         leader.followers.append(finding)
+
+
+def _is_elsewhere(one: Finding, other: Finding) -> bool:
+    """Whether they say one and the same of two ranks."""
+    return one.rank != other.rank and all(
+        getattr(one, name) == getattr(other, name) for name in ("code", "step", "site", "title", "severity", "source")
+    )
 
 
 def _place_fall(finding: Finding, groups: list[Group], past: Sequence[StepRecord]) -> None:
