@@ -35,6 +35,7 @@ costs the user's run: no synchronisation in a healthy step beyond what the sessi
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
@@ -122,10 +123,12 @@ class Observer(Generic[ContextT]):
 
     Attributes:
         needs: without several ranks, or without a loss scaler, it is not told of the events `OFTEN`.
+        until: the last step of whose events `OFTEN` it is told; None: of all.
         is_urgent: it wants `seen_before_clip` while the gradients are as the clip found them. The host waits for it.
     """
 
     needs: Literal["", "ranks", "scaler"] = ""
+    until: int | None = None
     is_urgent = False
 
     @classmethod
@@ -229,6 +232,8 @@ class Observers:
             except Exception as error:
                 self._complain(getattr(make, "__name__", str(make)), error)
         self._hearing: dict[tuple[str, bool, bool], list[tuple[Observer[Any], Callable[..., Any]]]] = {}
+        self._done: set[Observer[Any]] = set()  # that are not told of events `OFTEN` any more
+        self._next_done = self._first_done()
 
     def _who_hears(self, event: str) -> list[tuple[Observer[Any], Callable[..., Any]]]:
         """Who listens to this event as things stand: whether there are several ranks, and a loss scaler."""
@@ -240,9 +245,20 @@ class Observers:
             found = self._hearing[event, has_ranks, has_scaler] = [
                 (each, getattr(each, event))
                 for each in self._all
-                if getattr(type(each), event) is not getattr(Observer, event) and each.needs not in lacks
+                if getattr(type(each), event) is not getattr(Observer, event)
+                and each.needs not in lacks
+                and (event not in OFTEN or each not in self._done)
             ]
         return found
+
+    def _first_done(self) -> float:
+        """The step after which the next one has seen all that it waits for."""
+        return min((o.until for o in self._all if o.until is not None and o not in self._done), default=math.inf)
+
+    def _let_done_go(self, step: int) -> None:
+        self._done |= {each for each in self._all if each.until is not None and each.until < step}
+        self._next_done = self._first_done()
+        self._hearing.clear()
 
     @property
     def are_urgent(self) -> bool:
@@ -284,6 +300,8 @@ class Observers:
 
     def before_update(self, update: Update) -> list[Reading]:
         """Tell all; their rows so far."""
+        if update.step > self._next_done:
+            self._let_done_go(update.step)
         if update.scaled is not None:
             self._has_scaled = self.may_scale = True
         self.tell("before_update", update, rows=update.rows)

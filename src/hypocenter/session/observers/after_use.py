@@ -36,6 +36,8 @@ class _Used:
 class AfterUse(Observer):
     """Writes a row when a gradient is another one after an update than in it, update after update, and used by none."""
 
+    until = LAST + IN_A_ROW
+
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._used: _Used | None = None

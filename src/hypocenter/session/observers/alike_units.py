@@ -19,6 +19,8 @@ _ROUNDINGS = 64  # of sums in another order
 class AlikeUnits(Observer):
     """Writes a row for the first weight all of whose rows are equal and have equal gradients, neither of them 0."""
 
+    until = AT[-1]
+
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._told: list[str] = []
