@@ -27,6 +27,7 @@ class Check:
     decays: tuple[float, float] = (0.0, 0.0)  # of its running means of gradients, and of their squares; 0: it has none
     local_norm: float | None = None  # of what this rank alone computed, before it was reduced
     ahead: Check | None = None  # of gradients that other optimizers are going to use after this update
+    _total: float | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def loss_finite(self) -> bool:
@@ -65,8 +66,10 @@ class Check:
 
     @property
     def total_norm(self) -> float:
-        """L2 norm over all parameters of this optimizer."""
-        return math.hypot(*self.grad_norms.values())
+        """L2 norm over all parameters of this optimizer. What is asked for once is kept: many ask at each step."""
+        if self._total is None:
+            self._total = math.hypot(*self.grad_norms.values())
+        return self._total
 
 
 class Judge:
