@@ -10,6 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import megatron.core.tensor_parallel.random  # noqa: F401  (what a job has imported costs it nothing at each step)
 import pytest
 import torch
 from torch import Tensor, nn

@@ -82,6 +82,15 @@ def test_a_tracker_that_is_made_after_the_import_draws_the_same_again(package):
     assert torch.equal(drawn(), second)
 
 
+def test_a_tracker_is_seen_that_takes_the_place_of_nothing(package):
+    package._TRACKER = None
+    capture_rng()
+
+    tracker = package._TRACKER = Tracker("data")
+
+    assert any(each.tracker is tracker for each in capture_rng().trackers)
+
+
 def test_generators_that_a_tracker_holds_stay_the_objects_they_are(package):
     tracker = package._TRACKER = OfGenerators("model")
     generator = tracker.states_["model"]

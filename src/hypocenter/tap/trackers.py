@@ -10,12 +10,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import ModuleType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 import torch
 
 _ELSEWHERE = frozenset({*sys.stdlib_module_names, "hypocenter", "numpy", "torch"})  # packages without any
+_STAYS = (type, FunctionType, BuiltinFunctionType, ModuleType, str, int)  # nobody puts a tracker in the place of one
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +77,18 @@ class _Known:
         self._seen: set[str] = set()
         self._n_loaded = 0
         self._classes: tuple[type, ...] = ()
-        self._homes: list[ModuleType] = []
+        self._homes: dict[ModuleType, tuple[int, list[str]]] = {}  # number of globals, and those that may hold one
 
     def all(self) -> list[Any]:
         if len(sys.modules) != self._n_loaded:
             self._look()
         found: dict[int, Any] = {}
-        for home in self._homes:
-            for value in list(vars(home).values()):
+        for home, (n, names) in self._homes.items():
+            there = vars(home)
+            if len(there) != n:
+                n, names = self._homes[home] = len(there), _changeable(there)
+            for name in names:
+                value = there.get(name)
                 if isinstance(value, self._classes) and not any(value is each for each in self.others):
                     found[id(value)] = value
         return list(found.values())
@@ -98,8 +103,13 @@ class _Known:
                 continue
             classes = [each for each in list(vars(module).values()) if isinstance(each, type) and _is_tracker(each)]
             if classes:
-                self._homes.append(module)
+                self._homes[module] = 0, []
                 self._classes = tuple({*self._classes, *classes})
+
+
+def _changeable(there: Mapping[str, Any]) -> list[str]:
+    """Names of globals that hold what a tracker may take the place of: that of None, of another tracker."""
+    return [name for name, value in list(there.items()) if not isinstance(value, _STAYS)]
 
 
 def _is_tracker(kind: type) -> bool:
