@@ -10,13 +10,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import BuiltinFunctionType, FunctionType, ModuleType
+from types import ModuleType
 from typing import Any
 
 import torch
 
 _ELSEWHERE = frozenset({*sys.stdlib_module_names, "hypocenter", "numpy", "torch"})  # packages without any
-_STAYS = (type, FunctionType, BuiltinFunctionType, ModuleType, str, int)  # nobody puts a tracker in the place of one
+_STAY = frozenset({"builtins", "typing", "_frozen_importlib", "_frozen_importlib_external", "logging"})
+"""Modules whose objects no tracker takes the place of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +47,17 @@ class TrackerState:
 
 def capture_trackers() -> tuple[TrackerState, ...]:
     """The states of all trackers. Copies no tensor: a tracker puts another in its place."""
-    return tuple(state for tracker in _known.all() if (state := _state_of(tracker)) is not None)
+    trackers = _known.all()
+    return tuple([state for tracker in trackers if (state := _state_of(tracker)) is not None]) if trackers else ()
 
 
 def _state_of(tracker: Any) -> TrackerState | None:
     try:
         states = dict(tracker.get_states())
-        if not all(_is_random_state(each) for each in states.values()):
+        if not all(map(_is_random_state, states.values())):
             raise TypeError("these are no random states")
     except Exception:  # an object of another kind that has methods of these names
-        _known.others.append(tracker)
+        _known.others[id(tracker)] = tracker
         return None
     generators = {name: s.get_state() for name, s in states.items() if isinstance(s, torch.Generator)}
     return TrackerState(tracker, states, generators)
@@ -69,11 +71,11 @@ class _Known:
     """Modules that know a class of trackers. Each module is looked through once, when it is loaded.
 
     Attributes:
-        others: objects that have turned out to be none.
+        others: by id objects that have turned out to be none.
     """
 
     def __init__(self) -> None:
-        self.others: list[Any] = []
+        self.others: dict[int, Any] = {}
         self._seen: set[str] = set()
         self._n_loaded = 0
         self._classes: tuple[type, ...] = ()
@@ -89,7 +91,7 @@ class _Known:
                 n, names = self._homes[home] = len(there), _changeable(there)
             for name in names:
                 value = there.get(name)
-                if isinstance(value, self._classes) and not any(value is each for each in self.others):
+                if isinstance(value, self._classes) and id(value) not in self.others:
                     found[id(value)] = value
         return list(found.values())
 
@@ -108,8 +110,8 @@ class _Known:
 
 
 def _changeable(there: Mapping[str, Any]) -> list[str]:
-    """Names of globals that hold what a tracker may take the place of: that of None, of another tracker."""
-    return [name for name, value in list(there.items()) if not isinstance(value, _STAYS)]
+    """Names of globals that hold None, or an object of a class of the package's own: a tracker takes their place."""
+    return [name for name, value in list(there.items()) if value is None or type(value).__module__ not in _STAY]
 
 
 def _is_tracker(kind: type) -> bool:

@@ -376,10 +376,11 @@ def _like_scaler_step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> N
 def _like_of_optimizer(self: Any, optimizer: Any) -> None: ...
 
 
-def _subclasses(kind: type) -> Iterator[type]:
-    for each in kind.__subclasses__():
-        yield each
-        yield from _subclasses(each)
+def _subclasses(kind: type) -> list[type]:
+    found = kind.__subclasses__()
+    for each in found:  # it grows
+        found += each.__subclasses__()
+    return found
 
 
 def _scaled_update(scaler: Any, optimizer: Any) -> ScaledUpdate | None:
