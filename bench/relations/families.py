@@ -35,6 +35,23 @@ TWO_TOWERS_TEXT = ENCODER | {"projection_dim": 16, "eos_token_id": 2, "bos_token
 TWO_TOWERS_IMAGE = {k: v for k, v in ENCODER.items() if k != "vocab_size"} | {"image_size": 16, "patch_size": 8}
 
 
+DECODERS = {
+    "phi": "Phi",
+    "phi3": "Phi3",
+    "stablelm": "StableLm",
+    "starcoder2": "Starcoder2",
+    "olmo": "Olmo",
+    "olmo2": "Olmo2",
+    "cohere": "Cohere",
+    "granite": "Granite",
+    "persimmon": "Persimmon",
+    "smollm3": "SmolLM3",
+}
+WIDE_HEADS = {"gemma": "Gemma", "glm": "Glm", "nemotron": "Nemotron", "helium": "Helium"}
+TRANSLATORS = {"pegasus": "Pegasus", "mbart": "MBart", "m2m100": "M2M100", "blenderbot": "Blenderbot"}
+LISTENERS = {"wav2vec2": "Wav2Vec2", "hubert": "Hubert", "wavlm": "WavLM"}
+
+
 def _r(model: str, config: str, sizes: dict[str, Any], batch: str = "causal", eager: bool = True) -> Recipe:
     return Recipe(model=model, config=config, sizes=sizes, batch=batch, attention=EAGER if eager else ("sdpa",))
 
@@ -59,20 +76,8 @@ MORE: dict[str, Recipe] = {
     "gptj": _r("GPTJForCausalLM", "GPTJConfig", GPT | {"rotary_dim": 4}),
     "codegen": _r("CodeGenForCausalLM", "CodeGenConfig", GPT | {"rotary_dim": 4}),
     "gpt-bigcode": _r("GPTBigCodeForCausalLM", "GPTBigCodeConfig", GPT),
-    "phi": _r("PhiForCausalLM", "PhiConfig", DECODER),
-    "phi3": _r("Phi3ForCausalLM", "Phi3Config", DECODER),
-    "stablelm": _r("StableLmForCausalLM", "StableLmConfig", DECODER),
-    "starcoder2": _r("Starcoder2ForCausalLM", "Starcoder2Config", DECODER),
-    "olmo": _r("OlmoForCausalLM", "OlmoConfig", DECODER),
-    "olmo2": _r("Olmo2ForCausalLM", "Olmo2Config", DECODER),
     "olmoe": _r("OlmoeForCausalLM", "OlmoeConfig", DECODER | {"num_experts": 4, "num_experts_per_tok": 2}),
-    "cohere": _r("CohereForCausalLM", "CohereConfig", DECODER),
-    "granite": _r("GraniteForCausalLM", "GraniteConfig", DECODER),
-    "gemma": _r("GemmaForCausalLM", "GemmaConfig", DECODER | {"head_dim": 8}),
     "gemma3": _r("Gemma3ForCausalLM", "Gemma3TextConfig", DECODER | {"head_dim": 8, "sliding_window": 4}),
-    "glm": _r("GlmForCausalLM", "GlmConfig", DECODER | {"head_dim": 8}),
-    "persimmon": _r("PersimmonForCausalLM", "PersimmonConfig", DECODER),
-    "nemotron": _r("NemotronForCausalLM", "NemotronConfig", DECODER | {"head_dim": 8}),
     "biogpt": _r(
         "BioGptForCausalLM",
         "BioGptConfig",
@@ -154,8 +159,6 @@ MORE: dict[str, Recipe] = {
         },
     ),
     "bloom-like": _r("FalconForCausalLM", "FalconConfig", SMALL | {"alibi": False, "pad_token_id": 0}),
-    "helium": _r("HeliumForCausalLM", "HeliumConfig", DECODER | {"head_dim": 8}),
-    "smollm3": _r("SmolLM3ForCausalLM", "SmolLM3Config", DECODER),
     "qwen3-moe": _r(
         "Qwen3MoeForCausalLM",
         "Qwen3MoeConfig",
@@ -253,11 +256,7 @@ MORE: dict[str, Recipe] = {
     ),
     "umt5": _r("UMT5ForConditionalGeneration", "UMT5Config", T5_SIZES, "seq2seq"),
     "led": _r("LEDForConditionalGeneration", "LEDConfig", BART_SIZES | {"attention_window": 4}, "seq2seq"),
-    "pegasus": _r("PegasusForConditionalGeneration", "PegasusConfig", BART_SIZES, "seq2seq"),
-    "mbart": _r("MBartForConditionalGeneration", "MBartConfig", BART_SIZES, "seq2seq"),
-    "m2m100": _r("M2M100ForConditionalGeneration", "M2M100Config", BART_SIZES, "seq2seq"),
     "marian": _r("MarianMTModel", "MarianConfig", BART_SIZES | {"decoder_vocab_size": VOCAB}, "seq2seq"),
-    "blenderbot": _r("BlenderbotForConditionalGeneration", "BlenderbotConfig", BART_SIZES, "seq2seq"),
     "deit": _r("DeiTForImageClassification", "DeiTConfig", IMAGE, "image"),
     "beit": _r(
         "BeitForImageClassification",
@@ -370,9 +369,6 @@ MORE: dict[str, Recipe] = {
         },
         "pixels",
     ),
-    "wav2vec2": _r("Wav2Vec2ForCTC", "Wav2Vec2Config", AUDIO, "ctc"),
-    "hubert": _r("HubertForCTC", "HubertConfig", AUDIO, "ctc"),
-    "wavlm": _r("WavLMForCTC", "WavLMConfig", AUDIO, "ctc"),
     "wav2vec2-groupnorm": _r(
         "Wav2Vec2ForCTC", "Wav2Vec2Config", AUDIO | {"feat_extract_norm": "group", "do_stable_layer_norm": False}, "ctc"
     ),
@@ -430,7 +426,16 @@ MORE: dict[str, Recipe] = {
         "GPT2ForSequenceClassification", "GPT2Config", GPT | {"pad_token_id": 0, "num_labels": CLASSES}, "classes"
     ),
 }
-FAMILIES: dict[str, Recipe] = ZOO | MORE
+ALIKE: dict[str, Recipe] = {
+    **{name: _r(f"{kind}ForCausalLM", f"{kind}Config", DECODER) for name, kind in DECODERS.items()},
+    **{name: _r(f"{kind}ForCausalLM", f"{kind}Config", DECODER | {"head_dim": 8}) for name, kind in WIDE_HEADS.items()},
+    **{
+        name: _r(f"{kind}ForConditionalGeneration", f"{kind}Config", BART_SIZES, "seq2seq")
+        for name, kind in TRANSLATORS.items()
+    },
+    **{name: _r(f"{kind}ForCTC", f"{kind}Config", AUDIO, "ctc") for name, kind in LISTENERS.items()},
+}
+FAMILIES: dict[str, Recipe] = ZOO | MORE | ALIKE
 
 
 def batch_of(recipe: Recipe, seed: int = 0) -> dict[str, Any]:

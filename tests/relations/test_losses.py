@@ -114,6 +114,39 @@ def test_every_output_with_every_label():
     assert found.source is not None
 
 
+class OwnLoss(nn.Module):
+    def forward(self, p, labels):
+        return (p - labels).abs().mean()
+
+
+class WithLoss(Net):
+    """Gives its loss itself."""
+
+    def forward(self, x, labels):
+        return {"loss": (super().forward(x) - labels).square().mean()}
+
+
+@pytest.mark.parametrize(
+    "loss", [nn.MSELoss(), nn.L1Loss(), nn.HuberLoss(), OwnLoss()], ids=lambda loss: type(loss).__name__
+)
+@pytest.mark.parametrize("is_output_longer", [True, False])
+def test_every_output_with_every_label_in_a_criterion(loss, is_output_longer):
+    x, y = torch.randn(N, WIDTH), torch.randn(N)
+    model = Net(1, nn.Identity() if is_output_longer else nn.Flatten(0))
+
+    with pytest.raises(RelationBroken, match="which label belongs to which sample"):
+        check_relations(model, x, loss=loss, labels=y if is_output_longer else y.unsqueeze(1))
+    check_relations(model, x, loss=loss, labels=y.unsqueeze(1) if is_output_longer else y)
+
+
+def test_every_output_with_every_label_in_a_model():
+    x, y = torch.randn(N, WIDTH), torch.randn(N)
+
+    with pytest.raises(RelationBroken, match="which label belongs to which sample"):
+        check_relations(WithLoss(1), {"x": x, "labels": y})
+    check_relations(WithLoss(1), {"x": x, "labels": y.unsqueeze(1)})
+
+
 @pytest.mark.parametrize(
     "loss",
     [

@@ -41,7 +41,7 @@ HELP: dict[str, str] = {
     "calibrate": "Steps at which perturbed replays measure the noise floor for `diff`; without a value: step 0.",
     "health": "Steps at which activations, attention, routers and updates are looked at; alone: every=50.",
     "audit": "Steps that are done again to see whether each gradient is that of its micro-batches; alone: all.",
-    "relations": "Steps at which samples, later tokens, padding and labels are changed in replays; alone: doubling.",
+    "relations": "Steps at which what must not matter (samples, later tokens, padding, labels) is changed in replays.",
     "agree": "Ranks tell each other over a side group that a step has failed.",
     "agree_timeout_s": "Longest wait, in seconds, of one rank for the others in that.",
     "save_batches": "Keep the integer inputs of this many first steps whole, and which tokens the loss asks for.",

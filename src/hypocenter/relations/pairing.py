@@ -41,9 +41,8 @@ def crosswise(subject: Subject, facts: Facts, calls: Sequence[LossCall]) -> tupl
 
 
 def _is_of_loss(call: LossCall) -> bool:
-    """What leads to the loss, in code that has no parameters."""
-    has_parameters = call.module is not None and next(call.module.parameters(), None) is not None
-    return not has_parameters and call.input.requires_grad != call.target.requires_grad
+    """What is made of an output and of something that is none."""
+    return call.input.requires_grad != call.target.requires_grad
 
 
 def asked_too_late(subject: Subject, facts: Facts) -> Wrong | None:

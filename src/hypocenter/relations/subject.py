@@ -19,7 +19,7 @@ from hypocenter.replay.engine import Replayer
 from hypocenter.replay.impossible import OutOfTime
 from hypocenter.tap.state import RngState, capture_rng
 from hypocenter.tap.tape import PLACEHOLDERS, Event, Microbatch
-from hypocenter.tap.tree import flatten, replace_tensors
+from hypocenter.tap.tree import flatten, replace_tensors, tensors
 
 TOLERANCE = 1e-4  # relative, L2: batch-size dependent kernels make up to 1e-6, a dependence 1e-3 and more
 ELEMENTS = 1 << 19  # of an output that is compared, about
@@ -122,7 +122,7 @@ class Subject:
 
         args = tuple(replace_tensors(arg, own) for arg in event.args)
         kwargs = {key: replace_tensors(value, own) for key, value in event.kwargs.items()}
-        is_of_model = event.module is not None
+        is_of_model = event.module is not None and not self._computes_loss(event)
         for key, value in (*enumerate(args), *kwargs.items()):
             for path, tensor in flatten(value):
                 is_plain = tensor.layout == torch.strided and not hasattr(tensor, "to_local")
@@ -132,6 +132,15 @@ class Subject:
                     place = (position, f"{key}{path}")
                     self.given.append(Given(place=place, name=name, tensor=tensor, is_of_model=is_of_model))
         return replace(event, args=args, kwargs=kwargs)
+
+    def _computes_loss(self, event: Event) -> bool:
+        """Whether it is a criterion: a module without parameters that is given outputs and makes a loss of them."""
+        module = event.module
+        if module is None or next(module.parameters(), None) is not None:
+            return False
+        is_root = any(slot in event.slots for slot in self._microbatch.roots if slot is not None)
+        is_last = is_root or type(module).__module__ == "torch.nn.modules.loss"
+        return is_last and any(PLACEHOLDERS.number(t) is not None for _, t in tensors((event.args, event.kwargs)))
 
     @property
     def modules(self) -> list[nn.Module]:

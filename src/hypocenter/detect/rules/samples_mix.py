@@ -8,7 +8,8 @@ What it means
 How it is decided
     With `--relations` the last micro-batch of a healthy step is done again: every second row takes the values of its
     neighbour. Shapes and random numbers are the same, dropout is held, so what is independent stays to the bit. The
-    first module whose output for an untouched row moves is named. Inputs whose second dimension may be the batch, that
+    first module whose output for an untouched row moves is named. In float32 each half of the batch is run by itself,
+    too: what counts samples shows there. Inputs whose second dimension may be the batch, that
     say which rows belong together, or that come alone accuse nobody.
 
 What to do
