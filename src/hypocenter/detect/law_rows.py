@@ -73,7 +73,8 @@ Of jobs of several ranks, phase `grad`, on every rank:
                                           of micro-batch `op`; "gradients": the update uses the gradients of the one
                                           before, with no backward pass between; `call`: updates before without that
     site `laws`, port `thrown_away`       so many micro-batches before this update are not in it, although their losses
-                                          and gradients are no larger than those that were used; `call`: how many are
+                                          and gradients are no larger than those that were used; `call`: how many are.
+                                          `module` "always": so it is from the first step on
     site `laws`, port `not_used`          at the end: so many backward passes were made since the last update; `call`:
                                           how many there were for an update before
 
@@ -113,6 +114,7 @@ INEXACT, WRAPPED = "inexact", "wrapped"
 CLIPPED_IN_VAIN, CLIPPED_IN_PART = "clipped_in_vain", "clipped_in_part"
 IN_EVALUATION, RETURNED = "in_evaluation", "returned"
 SAME_DRAWS, ALIKE, NOT_LOADED, CHANGED_AFTER = "same_draws", "alike", "not_loaded", "changed_after"
+ALWAYS = "always"
 STRANGER = "another tensor"
 NOTHING = "nothing"
 GONE, FROZEN, NOT_CALLED = "gone", "frozen", "not called"

@@ -183,6 +183,14 @@ class Audit(audit.Audit[Context]):
         self.rows += [] if row is None else [row]
         return is_near
 
+    def are_alike(self, update: Update) -> bool:
+        """The same calls at the same lines; not where the gradient of an input is asked for: that may be all of it."""
+        taken = [[event for _, event in self.context.tape.slice(each)] for each in update.microbatches]
+        lines = [[(event.code, event.line) for event in events] for events in taken]
+        given = [external.tensor for events in taken for event in events for external in event.externals]
+        asks = any(t.requires_grad and not isinstance(t, torch.nn.Parameter) for t in given)
+        return bool(lines[0]) and all(each == lines[0] for each in lines) and not asks
+
     def _followed(self, update: Update, parameters: Sequence[Tensor]) -> Replayed | None:
         """The last micro-batch again, and a row if values come to its loss without a gradient that had one before.
 

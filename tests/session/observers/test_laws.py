@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
@@ -630,6 +630,45 @@ def test_more_microbatches_that_all_count(tmp_path: Path) -> None:
     assert findings(tmp_path / "run") == []
     looked = [r for r in open_run(tmp_path / "run").readings() if r.port == "balanced" and r.module == "gradient"]
     assert len(looked) == N_STEPS - 1  # all but the one that learned that there are more
+
+
+def microbatches(job: Job, before_each: Callable[[], object]) -> None:
+    for _ in range(8):
+        job.optimizer.zero_grad()
+        for _ in range(N_MICRO):
+            tokens = torch.randint(0, 20, (16,))
+            before_each()
+            functional.cross_entropy(job.model(tokens), (tokens + 1) % 20).div(N_MICRO).backward()
+        job.optimizer.step()
+
+
+def test_gradients_that_are_zeroed_for_each_microbatch_from_the_start(tmp_path: Path) -> None:
+    job = Job()
+    with hypocenter.watch(out=str(tmp_path / "run")):
+        microbatches(job, job.optimizer.zero_grad)
+
+    (found,) = findings(tmp_path / "run")
+    assert (found.code, found.severity) == ("HC233", "warning")
+    assert found.title == f"the gradients of {N_MICRO - 1} of {N_MICRO} micro-batches are in no update"
+
+
+def test_gradients_of_another_loop_that_are_for_something_else(tmp_path: Path) -> None:
+    """A program that measures first, and trains then."""
+    job = Job()
+
+    def measure(tokens: Tensor) -> None:
+        functional.cross_entropy(job.model(tokens), (tokens + 1) % 20).backward()
+        sum(float(p.grad.norm()) for p in job.model.parameters() if p.grad is not None)
+        job.optimizer.zero_grad()
+
+    with hypocenter.watch(out=str(tmp_path / "run")):
+        for _ in range(8):
+            measure(torch.randint(0, 20, (16,)))
+            tokens = torch.randint(0, 20, (16,))
+            functional.cross_entropy(job.model(tokens), (tokens + 1) % 20).backward()
+            job.optimizer.step()
+
+    assert [f for f in findings(tmp_path / "run") if f.severity != "note"] == []
 
 
 def test_the_end_of_each_epoch_is_thrown_away(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ from collections.abc import Iterator
 
 from hypocenter.detect.engine import rule
 from hypocenter.detect.law_rows import (
+    ALWAYS,
     CUT_OFF,
     NEVER,
     NO_GRADIENT,
@@ -104,6 +105,14 @@ def check(window: Window) -> Iterator[Finding]:
             yield _cut_off(window, row)
         elif row.port == NEVER:
             yield _never(window, row)
+        elif row.port == THROWN_AWAY and row.module == ALWAYS:
+            n = round(row.summary.sum)
+            title = f"the gradients of {n} of {n + row.call} micro-batches are in no update"
+            why = (
+                "at each audited step from the first on the update is made of the last of its micro-batches alone, "
+                "although all are calls of one loop"
+            )
+            yield _finding(window, [row], "warning", title, window.step, why)
         elif row.port == THROWN_AWAY:
             n = round(row.summary.sum)
             title = f"the gradients of {n} micro-batches are thrown away before this update"

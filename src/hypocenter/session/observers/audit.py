@@ -32,6 +32,7 @@ from hypocenter.session.observers.optimizer_rows import count_row, number_row
 from hypocenter.session.observers.thrown_away import ThrownAway, n_thrown, norm_of
 
 ELEMENTS = 4096  # of a gradient that is looked into
+ALWAYS = 3  # audited steps in a row, the first one among them, that use only the last of their micro-batches
 STAYS = 2  # audited steps in which a parameter balanced, before one in which it does not
 KEPT_AT_MOST = 16  # micro-batches that are told apart
 TOLERANCE = 1e-3  # relative, of a norm; and at least _ROUNDINGS of the format
@@ -116,7 +117,8 @@ class Audit(Observer[ContextT]):
         self._clipped_to = 0.0  # norm of their gradients after the last clip that was seen to act, scale taken out
         self._n_clips = 0  # in a row that gave this norm: a threshold may also follow the gradients
         self._thrown_away = ThrownAway()
-        self._is_throwing = False  # always: that has been told
+        self._n_throwing = 0  # audited steps in a row that use only the last of as many micro-batches as ever
+        self._has_balanced = False  # in some step all were used
         self._n_more = 0  # micro-batches of this step, than usual
         self._unclipped: float | None = None  # norm in this step
         self._is_asked_for = context.config.audit != Config().audit
@@ -124,6 +126,10 @@ class Audit(Observer[ContextT]):
         self._n_given_up, self._has_warned = 0, False
 
     # for a framework to say
+
+    def are_alike(self, update: Update) -> bool:
+        """Whether the micro-batches of an update are calls of one loop, made to be added up."""
+        return False
 
     def balance(self, update: Update) -> Balance:
         """Do the micro-batches again.
@@ -200,8 +206,9 @@ class Audit(Observer[ContextT]):
         balance = self.balance(update)
         entries = balance.entries
         usual = common_factor(list(entries.values()))
-        if self._n_more or (usual is None and not self._is_throwing):
+        if self._n_more or (usual is None and self._n_throwing < ALWAYS):
             self._look_for_thrown_away(balance, update)
+        self._has_balanced = self._has_balanced or usual is not None
         if self._n_more:
             return
         self._look_for_nothing(list(entries.values()), update)
@@ -259,7 +266,14 @@ class Audit(Observer[ContextT]):
         elif thrown is not None and (
             not self._n_more or thrown == self._n_more
         ):  # always so many, if they are no more than usual
-            self._is_throwing = self._is_throwing or not self._n_more
+            self._n_throwing += not self._n_more
+            if self._n_throwing == ALWAYS and not self._has_balanced and self.are_alike(update):
+                order = self.context.clock.next_order()
+                row = number_row(law.SITE, law.THROWN_AWAY, update.step, order, thrown, call=n - thrown)
+                self.rows.append(replace(row, module=law.ALWAYS))
+                return
+            if self._n_throwing > 1:
+                return
             norm = norm_of(columns, thrown, self._norm_before_clip(update))
             is_of_samples = any(math.prod(parameter.shape) > ELEMENTS for parameter in balance.parameters)
             if self._thrown_away.looks_usual(update, thrown, norm, is_of_samples=is_of_samples):
