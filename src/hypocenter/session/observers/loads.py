@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -35,18 +36,11 @@ class Loads(Observer):
             return None
         frame = user_frame(sys._getframe(1))
         place = None if frame is None else (frame.f_code, frame.f_lineno)
-        shapes: dict[str, Any] = {str(key): getattr(value, "shape", None) for key, value in given.items()}
 
         def end(result: Any) -> None:
-            if result is RAISED:
-                return
-            own = {name: tuple(value.shape) for name, value in module.state_dict().items() if hasattr(value, "shape")}
-            pairs = renamed(
-                {name: own[name] for name in result.missing_keys if name in own},
-                {name: tuple(shapes[name] or ()) for name in result.unexpected_keys if name in shapes},
-            )
-            if pairs:
-                self._found.append((module, pairs, place))
+            with contextlib.suppress(Exception):  # this is the user's call, and what it was given may be anything
+                if result is not RAISED and (pairs := _left_out(module, given, result)):
+                    self._found.append((module, pairs, place))
 
         return end
 
@@ -67,6 +61,15 @@ class Loads(Observer):
         for part in name.split("."):
             value = getattr(value, part, None)
         return value is not None and any(value is each for each in update.parameters)
+
+
+def _left_out(module: nn.Module, given: Mapping[str, Any], result: Any) -> list[tuple[str, str]]:
+    """As `renamed`, of one load. Of the module's own tensors: `state_dict` may be a collective."""
+    own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    return renamed(
+        {name: tuple(own[name].shape) for name in result.missing_keys if name in own},
+        {name: tuple(given[name].shape) for name in result.unexpected_keys if hasattr(given[name], "shape")},
+    )
 
 
 def renamed(missing: Mapping[str, tuple[int, ...]], unexpected: Mapping[str, tuple[int, ...]]) -> list[tuple[str, str]]:
