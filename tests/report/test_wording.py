@@ -137,7 +137,7 @@ def test_numbers_that_are_not_finite_have_names() -> None:
 
 @pytest.mark.parametrize(
     ("limit", "actual", "expected"),
-    [(65504.0, 1.1e5, "65504, actual 1.1e5"), (None, None, ""), (0.0, 0.0, ""), (0.0, -3.0, "0, actual -3")],
+    [(65504.0, 1.1e5, "65504, actual 1.1e5"), (None, None, ""), (0.0, 0.0, ""), (1.00001, 1.00002, ""), (None, 3.0, ""), (0.0, -3.0, "0, actual -3")],
 )
 def test_limit_is_told_where_something_is_beyond_it(limit: float | None, actual: float | None, expected: str) -> None:
     finding = Finding(code="HC101", kind="nonfinite", severity="error", title="t", step=1, limit=limit, actual=actual)

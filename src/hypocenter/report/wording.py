@@ -183,8 +183,8 @@ def cause(finding: Finding) -> str:
 
 
 def limit(finding: Finding) -> str:
-    """`65504, actual 1.1e+05`, or empty; of a number that is its limit there is nothing to compare."""
-    if (finding.limit is None and finding.actual is None) or finding.limit == finding.actual:
+    """`65504, actual 1.1e+05`, or empty where there are no two numbers to compare, or two that read alike."""
+    if finding.limit is None or finding.actual is None or number(finding.limit) == number(finding.actual):
         return ""
     return f"{number(finding.limit)}, actual {number(finding.actual)}"
 

@@ -190,7 +190,7 @@ def _after(directory: Path, ended: Ended, fail_on: Severity | None) -> int:
             return ended.code or (NOTHING_TO_READ if fail_on else 0)
         from hypocenter.cli.commands.check import exit_code, finish
 
-        diagnosis = finish(directory, stream=sys.stderr)
+        diagnosis = finish(Path(_short(directory)), stream=sys.stderr)
     except (Exception, KeyboardInterrupt) as error:
         say(f"warning: the diagnosis could not be made: {type(error).__name__}: {error}")
         say(f"   = hint: hypocenter check {_short(directory)}")

@@ -86,10 +86,14 @@ def _entry(entry: Entry, width: int) -> Iterator[Text]:
         yield from wrapped(Text(f"{pad} | ", _FRAME), Text(", ".join(entry.chips), style), width)
     if entry.excerpt or entry.chips:
         yield Text(f"{pad} |", _FRAME)
+    before = ""
     for point in entry.points:
-        label_style = "bold cyan" if point.label == "remedy" else "bold"
+        label_style = "bold cyan" if point.label == "fix" else "bold"
         label = Text.assemble((f"{pad} = ", _FRAME), (f"{point.label}: ", label_style))
+        if point.label == before:
+            label = Text(f"{pad}{' ' * (len(point.label) + 3)}- ", _FRAME)
         yield from wrapped(label, _marked(point.text, entry.subject), width)
+        before = point.label
     yield from _commands(entry, pad)
 
 
@@ -105,7 +109,9 @@ def _place(entry: Entry) -> Text:
         body.append(entry.place, _PATH)
         body.append(" at ")
     body.append(entry.where)
-    _highlight(body, entry.subject.partition(" ")[0])
+    if entry.subject:
+        start = len(body) - len(entry.subject)  # it is the end of `where`
+        body.stylize(_PATH, start, start + len(entry.subject.partition(" ")[0]))
     return body
 
 
@@ -118,9 +124,8 @@ def _marked(text: str, subject: str) -> Text:
 
 
 def _highlight(body: Text, name: str) -> None:
-    """Colour a name where it stands by itself: `loss` neither in `lossless` nor in `model.loss`."""
-    if name:
-        body.highlight_regex(rf"(?<![\w.]){re.escape(name)}(?![\w]|\.\w)", _PATH)
+    """Colour a name where it stands by itself: `loss` neither in `lossless` nor in `model.loss` or `loss-scale`."""
+    body.highlight_regex(rf"(?<![\w.-]){re.escape(name)}(?!-?\w|\.\w)", _PATH)
 
 
 def excerpt_lines(excerpt: Excerpt, chips: tuple[str, ...], style: str, gutter: int, width: int) -> Iterator[Text]:

@@ -29,7 +29,7 @@ from hypocenter.formats import LARGEST
 from hypocenter.nouns import Diagnosis, StepRecord
 from hypocenter.report import wording
 from hypocenter.report.headroom.scales import carried_scales
-from hypocenter.report.job_steps import of_job
+from hypocenter.report.job_steps import of_job, was_skipped_by_scaler
 from hypocenter.report.page.diary import DiaryView
 from hypocenter.report.page.grid import COLUMNS, Grid, Row, grid_of
 from hypocenter.report.page.upstream import Upstream
@@ -210,7 +210,9 @@ def curves_of(records: Sequence[tuple[int, StepRecord]]) -> Curves:
 
 
 def is_bad(record: StepRecord) -> bool:
-    """Whether something of this step was not finite."""
+    """Whether something of this step was not finite, beside what a loss scaler skips."""
+    if was_skipped_by_scaler(record):
+        return False
     values = (record.loss, record.grad_norm)
     return record.n_bad_grads > 0 or any(value is not None and not math.isfinite(value) for value in values)
 
