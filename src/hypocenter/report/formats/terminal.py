@@ -15,7 +15,7 @@ from hypocenter.report.caret import window
 from hypocenter.report.outline import Entry, Excerpt, Outline, Recorded, outline
 from hypocenter.report.rank_grid import RankGrid
 from hypocenter.report.rank_table import drawn
-from hypocenter.report.screen import Screen
+from hypocenter.report.screen import PLAIN_WIDTH, Screen
 
 suffix = ".txt"
 
@@ -38,6 +38,21 @@ def render(
     ranks = list(drawn(grid, screen.width)) if grid is not None else []
     lines = _lines(outline(recorded, diagnosis, notes=notes, seconds=seconds), screen.width, ranks, closing)
     return to_text(lines, screen)
+
+
+def render_html(recorded: Recorded, diagnosis: Diagnosis) -> str:
+    """The same as an element of a page, as a notebook shows it."""
+    lines = _lines(outline(recorded, diagnosis), PLAIN_WIDTH, (), ())
+    return as_html(*lines)
+
+
+def as_html(*lines: Text | str) -> str:
+    """Lines as one element in the colours of the screen; all that is not ours is escaped."""
+    console = Console(file=io.StringIO(), record=True, width=PLAIN_WIDTH, highlight=False, markup=False, _environ={})
+    for line in lines:
+        console.print(line, soft_wrap=True)
+    style = "background:#fff;color:#1b1f24;padding:10px 14px;line-height:1.35;overflow-x:auto"
+    return console.export_html(inline_styles=True, code_format=f'<pre style="{style}">{{code}}</pre>')
 
 
 def to_text(lines: Iterator[Text], screen: Screen) -> str:
