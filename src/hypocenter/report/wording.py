@@ -8,6 +8,8 @@ import math
 import shlex
 from collections.abc import Sequence
 
+from rich.cells import cell_len
+
 from hypocenter.axes import AXES
 from hypocenter.diagnose.numbers import short
 from hypocenter.formats import LARGEST
@@ -45,6 +47,23 @@ def cut_middle(text: str, at_most: int) -> str:
     tail = at_most // 2
     head = at_most - tail
     return f"{text[:head]}…({len(text) - head - tail:,} characters)…{text[-tail:]}"
+
+
+def shortened(name: str, room: int, mark: str = "…") -> str:
+    """A name that fits into `room` columns, cut in its middle: both ends tell it from others, the last one more."""
+    if cell_len(name) <= room:
+        return name
+    n_head, kept = max(room - len(mark), 2) // 3, room - len(mark)
+    head = tail = ""
+    for character in name:
+        if cell_len(head + character) > n_head:
+            break
+        head += character
+    for character in reversed(name):
+        if cell_len(character + tail) > kept - cell_len(head):
+            break
+        tail = character + tail
+    return head + mark + tail
 
 
 def _visible(character: str) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 import hypocenter
 from hypocenter import deterministic, launcher
@@ -70,7 +71,10 @@ def in_words(purpose: str) -> str:
     type=click.Choice(SEVERITIES[::-1]),
     help="Turn exit 0 into 1 if a finding is this severe.",
 )
-@click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED, metavar="PROGRAM [ARGS]...")
+@click.argument(
+    "program", nargs=-1, required=True, type=click.UNPROCESSED, metavar="PROGRAM [ARGS]...",
+    shell_complete=lambda ctx, param, typed: [CompletionItem(typed, type="file")],
+)  # fmt: skip
 def command(program: tuple[str, ...], purpose: str | None, fail_on: Severity | None, **options: Any) -> int:
     """Run PROGRAM and record it. Its output, signals and exit code stay its own.
 
@@ -79,7 +83,7 @@ def command(program: tuple[str, ...], purpose: str | None, fail_on: Severity | N
     """
     config = resolve(flags={**PURPOSES.get(purpose or "", {}), **given(options)})
     _check_sinks(config)
-    _say_of_no_effect(config, given(options))
+    _refuse_without_effect(config, given(options))
     require_readable(config)
     argv = argv_of(program)
     task = launcher.task()
@@ -139,12 +143,15 @@ def _check_sinks(config: Config) -> None:
             raise UnknownNameError(f"no sink is called {name!r}", where="--sink", fix=hint)
 
 
-def _say_of_no_effect(config: Config, typed: Mapping[str, Any]) -> None:
+def _refuse_without_effect(config: Config, typed: Mapping[str, Any]) -> None:
     """Options that were typed and say what a level above sentinel records, at sentinel."""
     names = [f"--{name.replace('_', '-')}" for name in _ABOVE_SENTINEL if name in typed]
     if names and config.level == "sentinel" and not config.trace_batches:
-        say(f"note: {', '.join(names)} {'has' if len(names) == 1 else 'have'} no effect at level sentinel")
-        say("   = hint: add --level modules")
+        raise ConfigError(
+            f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} no effect at level sentinel",
+            where="hypocenter run", why="sentinel records losses and norms of every step, whatever is asked for",
+            fix=f"add --level modules, or leave {'it' if len(names) == 1 else 'them'} out",
+        )  # fmt: skip
 
 
 def _name(program: tuple[str, ...]) -> str:

@@ -131,11 +131,10 @@ def _limits(axis: Axis, y: int, height: int) -> Iterator[str]:
 
 def _row(line: Line, axis: Axis, y: int) -> Iterator[str]:
     name = sentences.place(line)
-    shown = name if len(name) <= 66 else "…" + name[-65:]
     size = f"|max| {wording.number(line.absmax)} at step {line.step}"
     about = f"{name}, {line.dtype}, {size}, headroom {sentences.bits(line)}"
     yield f"<g><title>{_text(about)}</title>"
-    yield f'<text class="{"bad" if line.overflows else ""}" x="10" y="{y + 11}">{_text(shown)}</text>'
+    yield f'<text class="{"bad" if line.overflows else ""}" x="10" y="{y + 11}">{_text(wording.shortened(name, 66))}</text>'
     width = CELLS / axis.n_cells
     for i, share in enumerate(shares(line, axis)):
         if share:

@@ -72,8 +72,11 @@
   /** @param {string} hex @returns {number[]} */
   const rgb = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
 
-  /** @param {string} text @param {number} most */
-  const tail = (text, most) => (text.length <= most ? text : "…" + text.slice(text.length - most + 1));
+  /** A name that fits, cut in its middle: hypocenter.report.wording.shortened. @param {string} text @param {number} most */
+  const shortened = (text, most) => {
+    const head = Math.floor((most - 1) / 3);
+    return text.length <= most ? text : `${text.slice(0, head)}…${text.slice(text.length - (most - 1 - head))}`;
+  };
 
   /** @param {Row} row */
   const OF_BATCHES = { digest: "values", field: "sample" }; // hypocenter.report.wording
@@ -145,7 +148,7 @@
     for (let r = first; r < last; r++) {
       const row = panel.rows[r], y = (r + 0.5) * geo.rowHeight;
       g.textAlign = "right"; g.fillStyle = colourVar("--fg");
-      g.fillText(tail(nameOf(row), room), geo.label - 6, y);
+      g.fillText(shortened(nameOf(row), room), geo.label - 6, y);
       if (!geo.value) continue;
       const log2 = log2At(panel, r, geo.m - 1), limit = limitOf(row, format);
       g.textAlign = "left"; g.fillStyle = log2 === Infinity ? colourVar("--error") : colourVar("--mute");
@@ -245,7 +248,7 @@
         onClick=${(/** @type {MouseEvent} */ e) => { const cell = cellAt(e); if (cell) pick(cell.r); }}></canvas>
         ${geo.scrolls && html`<div style=${{ height: `${geo.plotHeight + AXIS_HEIGHT - VIEW_HEIGHT}px` }}></div>`}</div>
       ${tip && html`<div class="tip" style=${{ left: `${tip.x}px`, top: `${tip.y}px` }}>
-        <b class="mono">${tail(row.site || "(model)", 120)}</b> <span class="mono">${portOf(row)}</span>
+        <b class="mono">${shortened(row.site || "(model)", 120)}</b> <span class="mono">${portOf(row)}</span>
         <div class="mute">${[row.phase, row.op, row.dtype].filter(Boolean).join(" · ")}</div>
         <div>step ${panel.steps[tip.c]}: ${inWords(row, log2At(panel, tip.r, tip.c), limitOf(row, format))}</div></div>`}
     </div>`;
@@ -284,7 +287,7 @@
       const plot = new Plot({ ...frame({ width, height: 300, label: overSteps ? "step" : "row of the map, in execution order", isLog: true, hooks: { draw: [cross] } }), series }, columns, box.current);
       return () => plot.destroy();
     }, [panel, selected, width, theme, format]);
-    return html`<div class="line"><div class="chart-title"><span class="mono">${tail(nameOf(row), 200)}</span> <span class="mute">${[row.phase, row.dtype].filter(Boolean).join(", ")}${overSteps ? "" : `, |max| of every row at step ${panel.steps[panel.steps.length - 1]}`}</span></div>
+    return html`<div class="line"><div class="chart-title"><span class="mono">${shortened(nameOf(row), 200)}</span> <span class="mute">${[row.phase, row.dtype].filter(Boolean).join(", ")}${overSteps ? "" : `, |max| of every row at step ${panel.steps[panel.steps.length - 1]}`}</span></div>
       <div ref=${box}></div>
       ${limit !== null && !isNear && html`<p class="mute small">the largest ${dtype}, ${short(2 ** limit)}, is ${(limit - highest).toFixed(0)} bits above this chart</p>`}</div>`;
   }
