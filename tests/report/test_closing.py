@@ -36,4 +36,6 @@ def test_steps_that_a_scaler_skipped_are_no_crosses() -> None:
 def test_a_share_is_told_of_steps_that_take_long(step_ms: float, tap_ms: float, text: str) -> None:
     records = [StepRecord(step=i, step_ms=step_ms, tap_ms=tap_ms) for i in range(3)]
 
-    assert overhead([*records, StepRecord(step=3, step_ms=900.0, tap_ms=800.0, finding="x")][: 4 if text else 3]) == text
+    assert (
+        overhead([*records, StepRecord(step=3, step_ms=900.0, tap_ms=800.0, finding="x")][: 4 if text else 3]) == text
+    )

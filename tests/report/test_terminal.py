@@ -110,7 +110,11 @@ def test_long_source_line_is_shown_around_the_carets() -> None:
 
 def test_a_name_is_coloured_only_where_it_stands_by_itself() -> None:
     found = replace(
-        OVERFLOW, site="loss", port=None, op=None, why=("loss is lossless, model.loss is not, nor loss_scale, loss-scale or micro-loss",)
+        OVERFLOW,
+        site="loss",
+        port=None,
+        op=None,
+        why=("loss is lossless, model.loss is not, nor loss_scale, loss-scale or micro-loss",),
     )
 
     text = terminal.render(FakeRecording(), Diagnosis(findings=(found,)), screen=Screen(colour=True, width=120))
@@ -122,7 +126,9 @@ def test_a_name_is_coloured_only_where_it_stands_by_itself() -> None:
 
 def test_cause_and_fix_come_before_the_evidence_and_what_mends_it_before_what_avoids_it() -> None:
     avoided = Remedy(action="drop-samples", text="leave out batch row 5", verified=True)
-    found = replace(OVERFLOW, why=("a is 0", "b is finite", "to mend it: keep it away from 0"), remedy=avoided, limit=None)
+    found = replace(
+        OVERFLOW, why=("a is 0", "b is finite", "to mend it: keep it away from 0"), remedy=avoided, limit=None
+    )
 
     text = terminal.render(FakeRecording(), Diagnosis(status="findings", findings=(found,)))
 
