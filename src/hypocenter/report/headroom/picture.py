@@ -134,7 +134,8 @@ def _row(line: Line, axis: Axis, y: int) -> Iterator[str]:
     size = f"|max| {wording.number(line.absmax)} at step {line.step}"
     about = f"{name}, {line.dtype}, {size}, headroom {sentences.bits(line)}"
     yield f"<g><title>{_text(about)}</title>"
-    yield f'<text class="{"bad" if line.overflows else ""}" x="10" y="{y + 11}">{_text(wording.shortened(name, 66))}</text>'
+    shown = _text(wording.shortened(name, 66))
+    yield f'<text class="{"bad" if line.overflows else ""}" x="10" y="{y + 11}">{shown}</text>'
     width = CELLS / axis.n_cells
     for i, share in enumerate(shares(line, axis)):
         if share:
