@@ -23,6 +23,7 @@ import hypocenter
 from hypocenter import deterministic, launcher
 from hypocenter.cli.child import Ended, StartError, die_by, run_child, signals_held
 from hypocenter.cli.config_options import config_options, given
+from hypocenter.cli.git_state import git_state
 from hypocenter.cli.group import did_you_mean
 from hypocenter.cli.program import ProgramCommand, argv_of
 from hypocenter.cli.say import say
@@ -87,10 +88,11 @@ def command(program: tuple[str, ...], purpose: str | None, fail_on: Severity | N
     require_readable(config)
     argv = argv_of(program)
     task = launcher.task()
+    git = git_state() if task is None or task.number == 0 else ""
     with signals_held() as mask:
         directory = _directory(config, program, task).absolute()
         if task is None or task.number == 0:
-            _begin(directory, program, config, _versions(argv[0]))
+            _begin(directory, program, config, _versions(argv[0]), git)
         try:
             ended = run_child(argv, environment(os.environ, directory, config), mask)
         except StartError:
@@ -162,12 +164,12 @@ def _name(program: tuple[str, ...]) -> str:
     return Path([*scripts, *program][0]).stem
 
 
-def _begin(directory: Path, program: tuple[str, ...], config: Config, versions: dict[str, str]) -> None:
+def _begin(directory: Path, program: tuple[str, ...], config: Config, versions: dict[str, str], git: str) -> None:
     for name in (REACHED_FILE, WARNED_FILE, REFUSED_FILE):
         (directory / name).unlink(missing_ok=True)
     variables = _imposed(os.environ, config)
     words = {"environment": " ".join(f"{name}={value}" for name, value in variables.items())} if variables else {}
-    failure = start_run(directory, program, asdict(config), 1, versions, words)
+    failure = start_run(directory, program, asdict(config), 1, versions, words, git)
     if failure:
         say(f"warning: run.json could not be written: {failure}")
     say(f"recording to {_short(directory)} (level {config.level})")

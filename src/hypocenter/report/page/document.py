@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from functools import cache
+from itertools import groupby
 from importlib import resources
 from typing import Any
 
@@ -28,7 +29,14 @@ def shell(package: str, name: str) -> jinja2.Template:
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     tests: dict[str, Any] = environment.tests
     tests["bad_chip"] = wording.is_bad_chip
+    environment.filters["groupby_run"] = _runs
+    environment.filters["rjust"] = str.rjust
     return environment.from_string(file_text(package, name))
+
+
+def _runs(items: Sequence[Any], name: str) -> list[list[Any]]:
+    """Neighbours that have the same value of an attribute, together."""
+    return [list(group) for _, group in groupby(items, key=lambda item: getattr(item, name))]
 
 
 def policy(styles: str, scripts: Sequence[str]) -> str:
