@@ -309,7 +309,7 @@
     };
     const row = tip && panel.rows[tip.r];
     return html`<div class="heat" ref=${box}>
-      <div class="view" onScroll=${(/** @type {any} */ e) => { setScroll(e.target.scrollTop); setTip(null); }}><canvas ref=${canvas} tabIndex="0" role="slider" aria-orientation="vertical" aria-valuemin="0" aria-valuemax=${geo.n - 1} aria-valuenow=${selected} aria-valuetext=${nameOf(panel.rows[selected])} aria-label=${`${panel.title}: ${geo.n} rows, ${geo.m} steps; arrow keys choose a row`}
+      <div class="view" onScroll=${(/** @type {any} */ e) => { setScroll(e.target.scrollTop); setTip(null); }}><canvas ref=${canvas} tabIndex="0" role="slider" aria-orientation="vertical" aria-valuemin="0" aria-valuemax=${geo.n - 1} aria-valuenow=${selected} aria-valuetext=${nameOf(panel.rows[selected])} aria-label=${`${panel.title}: ${geo.n} rows, ${geo.m} steps`}
         onDblClick=${(/** @type {MouseEvent} */ e) => { const cell = cellAt(e); if (cell) open(cell.r); }}
         onMouseMove=${hover} onMouseLeave=${() => setTip(null)} onKeyDown=${key}
         onClick=${(/** @type {MouseEvent} */ e) => { const cell = cellAt(e); if (cell) pick(cell.r); }}></canvas>
@@ -464,7 +464,27 @@
     })}`;
   }
 
+  /** Values under the pointer on the curves, which are pictures: hypocenter.report.page.curves. */
+  function wireCurves() {
+    document.querySelectorAll("figure.over-steps").forEach((figure, index) => {
+      const curves = DATA.curves[index], svg = /** @type {Element} */ (figure.querySelector("svg")), tip = /** @type {HTMLElement} */ (figure.querySelector(".tip"));
+      const [first, last, left, right, width] = JSON.parse(figure.getAttribute("data-axis") || "[]");
+      svg.addEventListener("pointermove", (event) => {
+        const box = svg.getBoundingClientRect(), x = (/** @type {PointerEvent} */ (event).clientX - box.left) / box.width;
+        const step = first + ((x * width - left) / (right - left)) * (last - first);
+        tip.hidden = step < first - 0.5 || step > last + 0.5;
+        tip.style.left = `${Math.min(x * box.width + 12, box.width - 150)}px`;
+        tip.textContent = curves.map((/** @type {any} */ curve) => {
+          const at = curve.steps.reduce((/** @type {number} */ best, /** @type {number} */ s, /** @type {number} */ i) => (Math.abs(s - step) < Math.abs(curve.steps[best] - step) ? i : best), 0);
+          return `step ${curve.steps[at]}${curve.name ? `, ${curve.name}` : ""}: ${curve.values[at] === null ? "–" : short(curve.values[at])}`;
+        }).join("\n");
+      });
+      svg.addEventListener("pointerleave", () => { tip.hidden = true; });
+    });
+  }
+
   page.scaleText = scaleText; // for diary.js
+  wireCurves();
   const root = /** @type {HTMLElement} */ (document.getElementById("app"));
   root.replaceChildren();
   render(html`<${App} />`, root);

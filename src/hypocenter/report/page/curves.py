@@ -38,6 +38,7 @@ class Picture:
 
     title: str
     svg: Markup
+    axis: list[int]  # first and last step, where they are drawn, and the width of it all
     curves: tuple[Curve, ...]
     legend: tuple[tuple[str, str], ...]  # (class of the swatch, meaning)
 
@@ -110,7 +111,7 @@ def _picture(title: str, curves: Sequence[Curve], job: Sequence[StepRecord], fin
         f'<svg class="picture" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(label)}">'
         f"{''.join(parts)}</svg>"
     )
-    return Picture(title=title + (" (log scale)" if is_log else ""), svg=Markup(svg), curves=tuple(curves), legend=tuple(legend))
+    return Picture(title=title + (" (log scale)" if is_log else ""), svg=Markup(svg), axis=[first, last, _LEFT, WIDTH - _RIGHT, WIDTH], curves=tuple(curves), legend=tuple(legend))
 
 
 def is_bad(record: StepRecord) -> bool:
