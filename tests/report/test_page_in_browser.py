@@ -215,7 +215,9 @@ def test_a_norm_is_held_against_its_own_median_and_read_before_anybody_points(
     ]  # fmt: skip
     path = tmp_path / "report.html"
     recording = FakeRecording(rows=[(0, row) for row in norms], step_rows=steps(9, 50))
-    path.write_text(html.render(recording, Diagnosis(status="findings", findings=(replace(OVERFLOW, step=7, site="wo"),))))
+    path.write_text(
+        html.render(recording, Diagnosis(status="findings", findings=(replace(OVERFLOW, step=7, site="wo"),)))
+    )
 
     with opened(browser, path) as watched:
         canvas = watched.page.locator(".heat canvas")

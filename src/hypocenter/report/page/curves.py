@@ -111,7 +111,13 @@ def _picture(title: str, curves: Sequence[Curve], job: Sequence[StepRecord], fin
         f'<svg class="picture" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(label)}">'
         f"{''.join(parts)}</svg>"
     )
-    return Picture(title=title + (" (log scale)" if is_log else ""), svg=Markup(svg), axis=[first, last, _LEFT, WIDTH - _RIGHT, WIDTH], curves=tuple(curves), legend=tuple(legend))
+    return Picture(
+        title=title + (" (log scale)" if is_log else ""),
+        svg=Markup(svg),
+        axis=[first, last, _LEFT, WIDTH - _RIGHT, WIDTH],
+        curves=tuple(curves),
+        legend=tuple(legend),
+    )
 
 
 def is_bad(record: StepRecord) -> bool:

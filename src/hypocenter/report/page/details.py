@@ -75,7 +75,10 @@ def details_of(finding: Finding, evidence: Evidence | None, classes: Mapping[str
 
 
 def around(source: Source) -> tuple[tuple[str, ...], tuple[str, ...], int]:
-    """Lines before and after without the indent that all have, and that of the line itself, if this very line of Python is still where it was; what else a path names is not read."""
+    """Lines before and after without the indent that all have, and that of the line itself.
+
+    Nothing where this very line of Python is no longer where it was: what else a path names is not read.
+    """
     path = Path(source.file)
     try:
         if path.suffix != ".py" or not path.is_file() or path.stat().st_size > _MOST_BYTES:

@@ -7,8 +7,8 @@ import hashlib
 import json
 from collections.abc import Sequence
 from functools import cache
-from itertools import groupby
 from importlib import resources
+from itertools import groupby
 from typing import Any
 
 import jinja2

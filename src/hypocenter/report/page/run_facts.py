@@ -1,4 +1,4 @@
-"""What a page says first of a run: how it was started, with what, from which state of the source, with which options."""
+"""What a page says first of a run: how it was started, with what, from which source, with which options."""
 
 from __future__ import annotations
 
