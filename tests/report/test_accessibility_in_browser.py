@@ -66,7 +66,7 @@ def test_everybody_can_read_it(
     tmp_path: Path,
     name: str,
     width: int,
-    theme: str,  # noqa: F811
+    theme: str,
 ) -> None:
     path = tmp_path / "page.html"
     path.write_text(PAGES[name](), encoding="utf-8")

@@ -29,8 +29,8 @@ def shell(package: str, name: str) -> jinja2.Template:
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     tests: dict[str, Any] = environment.tests
     tests["bad_chip"] = wording.is_bad_chip
-    environment.filters["groupby_run"] = _runs
-    environment.filters["rjust"] = str.rjust
+    filters: dict[str, Any] = environment.filters
+    filters["groupby_run"], filters["rjust"] = _runs, str.rjust
     return environment.from_string(file_text(package, name))
 
 
