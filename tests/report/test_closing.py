@@ -29,6 +29,7 @@ def test_steps_that_a_scaler_skipped_are_no_crosses() -> None:
     [
         (1.0, 0.467, "overhead 0.47 ms per step"),
         (19.0, 3.0, "overhead 3.0 ms per step"),
+        (60.0, 50.0, "overhead 50.0 ms per step"),
         (250.0, 2.0, "overhead 2.0 ms per step (0.8 %)"),
         (0.0, 0.0, ""),
     ],

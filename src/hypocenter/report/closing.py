@@ -16,7 +16,7 @@ from hypocenter.report.rank_grid import RankGrid
 from hypocenter.report.screen import Screen
 
 _VARIABLES = "environment"  # of what was imposed: NAME=VALUE ..., one word each
-LONG_MS = 20.0  # of shorter steps a share would alarm: a toy's step is mostly anything that is done beside it
+LONG_MS = 20.0  # of a program's own: a share of shorter steps would alarm, as most of a toy's is what goes on beside it
 _LABEL = 11  # columns of the names before the sparklines
 BARS, BROKEN = "▁▂▃▄▅▆▇█", "✕"
 ASCII_BARS, ASCII_BROKEN = "_.-~=+*#", "x"
@@ -75,7 +75,7 @@ def overhead(records: Sequence[StepRecord]) -> str:
     if not healthy:
         return ""
     step_ms, tap_ms = (sum(getattr(r, name) for r in healthy) / len(healthy) for name in ("step_ms", "tap_ms"))
-    share = f" ({100 * tap_ms / step_ms:.1f} %)" if step_ms > LONG_MS else ""
+    share = f" ({100 * tap_ms / step_ms:.1f} %)" if step_ms - tap_ms > LONG_MS else ""
     return f"overhead {tap_ms:.{2 if tap_ms < 1 else 1}f} ms per step{share}"
 
 

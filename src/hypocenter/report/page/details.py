@@ -41,6 +41,7 @@ class Details:
     after: tuple[str, ...] = ()
     first_line: int = 0  # number of the first of `before`
     indent: int = 0  # of the line itself, where lines around it are shown
+    stack: tuple[tuple[str, str, str], ...] = ()  # (file:line, function, text) of what called it, the outermost first
     inside: tuple[str, ...] = ()  # modules, the outermost first: "layers.3 (Block)"
     tensors: tuple[TensorLine, ...] = ()
     patch: tuple[tuple[str, str], ...] = ()  # (class of the line, the line)
@@ -66,6 +67,7 @@ def details_of(finding: Finding, evidence: Evidence | None, classes: Mapping[str
         after=after,
         first_line=first,
         indent=indent,
+        stack=tuple(map(_call, origin.stack)) if origin is not None else (),
         inside=_inside(finding.site, classes),
         tensors=tuple(map(_tensor, tensors)),
         patch=_patch(found.patch) if found is not None else (),
@@ -114,6 +116,10 @@ def _inside(site: str | None, classes: Mapping[str, str]) -> tuple[str, ...]:
         for path in paths
         if path in classes
     )
+
+
+def _call(source: Source) -> tuple[str, str, str]:
+    return wording.source_place(source), wording.clean(source.function), wording.clean(source.text.strip())
 
 
 def _tensor(facts: TensorFacts) -> TensorLine:
