@@ -377,4 +377,4 @@ def test_an_option_without_effect_is_refused(
     done = hypocenter_run(*words, script("pass"), cwd=tmp_path)
 
     assert done.returncode == (0 if named is None else 2)
-    assert named is None or f"error[config]: {named} no effect at level sentinel".encode() in done.stderr
+    assert named is None or f"error[bad-option]: {named} no effect at level sentinel".encode() in done.stderr
