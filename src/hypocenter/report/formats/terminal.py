@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -101,15 +101,19 @@ def _entry(entry: Entry, width: int) -> Iterator[Text]:
         yield from wrapped(Text(f"{pad} | ", _FRAME), Text(", ".join(entry.chips), style), width)
     if entry.excerpt or entry.chips:
         yield Text(f"{pad} |", _FRAME)
-    before = ""
-    for point in entry.points:
-        label_style = "bold cyan" if point.label == "fix" else "bold"
-        label = Text.assemble((f"{pad} = ", _FRAME), (f"{point.label}: ", label_style))
-        if point.label == before:
-            label = Text(f"{pad}{' ' * (len(point.label) + 3)}- ", _FRAME)
-        yield from wrapped(label, _marked(point.text, entry.subject), width)
-        before = point.label
+    for label, text in labelled(pad, ((point.label, point.text) for point in entry.points)):
+        yield from wrapped(label, _marked(text, entry.subject), width)
     yield from _commands(entry, pad)
+
+
+def labelled(pad: str, points: Iterable[tuple[str, str]]) -> Iterator[tuple[Text, str]]:
+    """Labels as they stand below a finding, each once: what follows under the same label has a dash."""
+    before = ""
+    for label, text in points:
+        style = "bold cyan" if label == "fix" else "bold"
+        again = Text(f"{pad}{' ' * (len(label) + 3)}- ", _FRAME)
+        yield again if label == before else Text.assemble((f"{pad} = ", _FRAME), (f"{label}: ", style)), text
+        before = label
 
 
 def _commands(entry: Entry, pad: str) -> Iterator[Text]:
