@@ -104,7 +104,8 @@ class Handle:
         rank, world_size = self._rank()
         if rank != 0 or not any(self.directory.glob("rank-*")):
             return
-        is_small = world_size == 1 and open_run(self.directory).n_rows <= MOST_ROWS
+        recorded = open_run(self.directory)
+        is_small = max(world_size, recorded.run.world_size) == 1 and recorded.n_rows <= MOST_ROWS
         verdict = in_a_line(self.diagnosis()) if is_small else "recorded"
         near = os.path.relpath(self.directory)
         shown = str(self.directory) if near.startswith("..") else near

@@ -59,6 +59,7 @@ class OpContext:
         self._module_name = module_name
         self._stack: list[tuple[str, str]] = []
         self._forward_of: dict[int, tuple[OpPlace, str]] = {}  # sequence number of an autograd node -> its forward op
+        self._chains: dict[tuple[int, ...], tuple[tuple[CodeType, int], ...]] = {}  # of callers: many ops share one
         self.outside: Outside | None = None  # the operation of the user's code that a replay does
         self.called_at: tuple[CodeType | None, int] = (None, 0)  # where the user made the call that is done again
         self.done_by: CodeType | None = None  # what does it again: frames beyond it have nothing to do with the call
@@ -122,7 +123,10 @@ class OpContext:
             found.append((around.f_code, around.f_lineno))
             frame = around
         code, line = self.called_at
-        return (*found, (code, line)) if code is not None else tuple(found)
+        if code is not None:
+            found.append((code, line))
+        key = tuple(part for code, line in found for part in (id(code), line))
+        return self._chains.setdefault(key, tuple(found))
 
     def _in_backward(self, node: Any) -> OpPlace:
         """What Python code does in backward (a hook, a Function of the user) has a line of its own."""
