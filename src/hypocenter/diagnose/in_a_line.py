@@ -12,7 +12,8 @@ def in_a_line(diagnosis: Diagnosis) -> str:
     found = [finding for finding in diagnosis.findings if finding.severity != "note"]
     steps = f"{diagnosis.n_steps:,} step{'' if diagnosis.n_steps == 1 else 's'}"
     if not found:
-        return f"healthy in {steps}" if diagnosis.status == "healthy" else f"cannot tell: {'; '.join(diagnosis.why)}"
+        is_healthy = diagnosis.status == "healthy"  # why it cannot be told, the run may have said already
+        return f"healthy in {steps}" if is_healthy else f"cannot tell whether all is well in {steps}"
     more = f", and {len(found) - 1:,} more" if len(found) > 1 else ""
     return f"{found[0].severity}[{found[0].code}]: {found[0].title} ({_place(found[0])}){more}"
 
