@@ -298,6 +298,7 @@ class Run:
     world_size: int = 1
     config: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
+    git: str = ""  # commit, branch, and how many files were changed since, of the folder it was started in
     host: str = ""
     warnings: tuple[str, ...] = ()
     imposed: dict[str, str] = field(default_factory=dict)  # name -> what the program was made to do, in words

@@ -17,7 +17,7 @@ class Rows(torch.utils.data.Dataset):
         return {"input_ids": ids, "attention_mask": torch.ones(8, dtype=torch.long), "labels": index % 2}
 
 
-def test_a_trainer_run_is_recorded_from_train_to_its_end(tmp_path):
+def test_a_trainer_run_is_recorded_from_train_to_its_end(tmp_path, capsys):
     torch.manual_seed(0)
     config = BertConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)
     arguments = TrainingArguments(
@@ -34,3 +34,4 @@ def test_a_trainer_run_is_recorded_from_train_to_its_end(tmp_path):
     assert [(s.step, s.n_microbatches) for _, s in run.step_records()] == [(0, 2), (1, 2), (2, 2)]
     assert "bert.encoder.layer.0.attention.self.query" in run.sites()
     assert run.evidence_files() == []
+    assert f"hypocenter: healthy in 3 steps; more: hypocenter check {tmp_path}/hypocenter" in capsys.readouterr().err

@@ -126,7 +126,7 @@ def test_finish_tells_curves_findings_cost_and_next_command(tmp_path: Path, monk
     assert lines[2] == "grad norm  ▁▁▁▁▁▁▁✕  1 -> +inf"
     assert "error[HC101]: a planted error" in lines
     assert lines[-2].startswith("wrote ")
-    assert lines[-2].endswith(", overhead 2.0 % of the step time")
+    assert lines[-2].endswith(", overhead 2.0 ms per step (2.0 %)")
     assert lines[-1] == "report: hypocenter report r -o report.html"
 
 

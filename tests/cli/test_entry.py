@@ -47,7 +47,7 @@ def test_help_lists_every_file_and_imports_none(commands: Path, capsys: pytest.C
 
     code = main(["--help"])
 
-    rows = [line.split(maxsplit=1) for line in capsys.readouterr().out.partition("Commands:\n")[2].splitlines()]
+    rows = [line.split(maxsplit=1) for line in capsys.readouterr().out.partition("Around it:\n")[2].splitlines()]
     assert code == 0
     assert rows == [["zz-ship", "ship a run"], ["zzbroken", "cannot be imported"], ["zzimport", "HTML of a run"]]
 

@@ -371,11 +371,10 @@ def test_nothing_recorded_is_no_pass_when_findings_were_asked_for(tmp_path: Path
     ],
     ids=str,
 )
-def test_an_option_without_effect_is_told(
+def test_an_option_without_effect_is_refused(
     tmp_path: Path, script: Callable[[str], str], words: list[str], named: str | None
 ) -> None:
     done = hypocenter_run(*words, script("pass"), cwd=tmp_path)
 
-    assert done.returncode == 0
-    assert (b"no effect at level sentinel" in done.stderr) == (named is not None)
-    assert named is None or f"note: {named} no effect at level sentinel".encode() in done.stderr
+    assert done.returncode == (0 if named is None else 2)
+    assert named is None or f"error[bad-option]: {named} no effect at level sentinel".encode() in done.stderr

@@ -40,6 +40,7 @@ def test_what_the_optimizer_did_is_seen_at_the_step_after(runs):
 
     scene = first_step_of(found, runs["good"], runs["lr"])
 
+    assert found.sentence.startswith("diverged at step 0, optimizer: learning rate 0.001 against 0.002, first of ")
     assert scene.step == found.first.row.step
     assert found.first.row.pair in {row.pair for row in scene.rows}
 

@@ -37,7 +37,7 @@ def test_the_scale_is_drawn_once_with_its_skips(browser: sync_api.Browser, page_
         watched.page.evaluate(TWO_FRAMES)
 
         assert RED in watched.page.eval_on_selector("#diary-chart canvas", PIXELS)
-        assert watched.page.locator("#curves .uplot").count() == 1  # the loss; the scale is not drawn twice
+        assert watched.page.locator("#curves svg.picture").count() == 1  # the loss; the scale is not drawn twice
         assert watched.complaints == []
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from hypocenter.nouns import StepRecord
-from hypocenter.report.job_steps import of_job
+from hypocenter.nouns import StepRecord, replace
+from hypocenter.report.job_steps import of_job, was_skipped_by_scaler
 
 
 def test_the_loss_is_the_mean_and_of_norms_the_worst_counts() -> None:
@@ -32,3 +32,12 @@ def test_opposite_infinities_are_no_error() -> None:
     (found,) = of_job([(0, StepRecord(step=0, loss=math.inf)), (1, StepRecord(step=0, loss=-math.inf))])
 
     assert math.isnan(found.loss)
+
+
+def test_a_skip_of_a_scaler_is_none_where_the_loss_is_not_finite_or_there_is_no_scaler() -> None:
+    skipped = StepRecord(step=0, loss=1.0, grad_norm=math.inf, loss_scale=65536.0, skipped=True, n_bad_grads=1)
+
+    assert was_skipped_by_scaler(skipped)
+    assert not was_skipped_by_scaler(replace(skipped, loss=math.nan))
+    assert not was_skipped_by_scaler(replace(skipped, loss_scale=None))
+    assert not was_skipped_by_scaler(replace(skipped, skipped=False))

@@ -21,7 +21,7 @@ from report_fakes import (
     reading,
 )  # fmt: skip
 
-from hypocenter.nouns import Diagnosis, Reading, StepRecord, replace
+from hypocenter.nouns import Diagnosis, Reading, StepRecord, Summary, replace
 from hypocenter.report.formats import html
 
 sync_api = pytest.importorskip("playwright.sync_api")
@@ -33,6 +33,7 @@ PIXELS = """canvas => { const g = canvas.getContext("2d"), d = g.getImageData(0,
   for (let i = 0; i < d.length; i += 4) if (d[i + 3] === 255) seen.add([d[i], d[i+1], d[i+2]].join());
   return [...seen]; }"""
 TWO_FRAMES = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+ACCESSIBILITY = Path(__file__).with_name("accessibility.js").read_text(encoding="utf-8")
 RED = "209,51,44"  # --bad-cell of the light theme
 
 
@@ -95,7 +96,7 @@ def test_page_is_drawn_without_a_complaint_or_a_request(browser: sync_api.Browse
 
         assert len(colours) > 5
         assert RED in colours
-        assert watched.page.locator("#curves .uplot").count() == 2
+        assert watched.page.locator("#curves svg.picture").count() == 2
         assert watched.complaints == []
 
 
@@ -112,6 +113,10 @@ def test_card_and_table_are_readable_without_scripts(browser: sync_api.Browser, 
         assert "+inf ×12" in watched.page.locator("tr.first-bad").inner_text()
         assert "NaN ×64" in rows.last.inner_text()
         assert "need JavaScript" in watched.page.locator("noscript").inner_text()
+        loss = watched.page.locator("#curves figure").first
+        assert loss.inner_text().startswith("Loss")
+        assert "a finding" in loss.inner_text()
+        assert loss.locator("path.mark").count() == 2
 
 
 def test_click_and_key_and_table_row_choose_what_is_charted(browser: sync_api.Browser, page_file: Path) -> None:
@@ -137,9 +142,9 @@ def test_pointer_tells_site_step_and_value(browser: sync_api.Browser, page_file:
         canvas = watched.page.locator(".heat canvas")
         canvas.wait_for()
         canvas.hover(position={"x": 360, "y": 3})
-        good = watched.page.locator(".tip").inner_text()
+        good = watched.page.locator(".heat .tip").inner_text()
         canvas.hover(position={"x": canvas.bounding_box()["width"] - 6, "y": 90})  # type: ignore[index]
-        bad = watched.page.locator(".tip").inner_text()
+        bad = watched.page.locator(".heat .tip").inner_text()
 
         assert "encoder.block.0.layer.1.layer_norm" in good
         assert "|max| ≈" in good
@@ -151,10 +156,77 @@ def test_what_if_of_another_format_redraws(browser: sync_api.Browser, page_file:
     with opened(browser, page_file) as watched:
         watched.page.wait_for_selector(".heat canvas")
         own = watched.page.eval_on_selector(".heat canvas", "c => c.toDataURL()")
-        watched.page.select_option(".legend select", "float8_e4m3fn")
+        watched.page.select_option("select[aria-label=format]", "float8_e4m3fn")
         watched.page.evaluate(TWO_FRAMES)
 
         assert watched.page.eval_on_selector(".heat canvas", "c => c.toDataURL()") != own
+        assert watched.complaints == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1300, 800, 390])
+@pytest.mark.parametrize("scripts", [True, False])
+def test_page_can_be_read_by_everybody(
+    browser: sync_api.Browser, page_file: Path, theme: str, width: int, scripts: bool
+) -> None:
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
+    page = context.new_page()
+    if scripts:
+        page.goto(page_file.as_uri())
+        page.wait_for_selector(".line .uplot canvas")
+    else:
+        text = page_file.read_text(encoding="utf-8")
+        page.set_content(text.replace("<script>", "<script type='text/plain'>").replace("script-src", "x-src"))
+    page.locator("details").evaluate_all("all => all.forEach(each => { each.open = true; })")
+
+    assert page.evaluate(ACCESSIBILITY) == []
+    context.close()
+
+
+def test_rows_are_found_folded_and_opened(browser: sync_api.Browser, page_file: Path) -> None:
+    with opened(browser, page_file) as watched:
+        canvas = watched.page.locator(".heat canvas")
+        canvas.wait_for()
+        title = watched.page.locator(".line .chart-title .mono")
+        watched.page.locator("input[type=search]").fill("wi_0")
+        watched.page.evaluate(TWO_FRAMES)
+        found = canvas.get_attribute("aria-label")
+        watched.page.locator("input[type=search]").fill("")
+        watched.page.select_option("select[aria-label=fold]", "3")
+        watched.page.evaluate(TWO_FRAMES)
+        folded, module = canvas.get_attribute("aria-label"), title.inner_text()
+        canvas.press("Enter")
+        watched.page.evaluate(TWO_FRAMES)
+
+        assert found == "Where and when: 8 rows, 40 steps"
+        assert folded == "Where and when: 8 rows, 40 steps"
+        assert module == "encoder.block.1.* 3 rows"
+        assert canvas.get_attribute("aria-label") == "Where and when: 3 rows, 40 steps"
+        assert watched.page.locator("input[type=search]").input_value() == "encoder.block.1"
+        assert watched.complaints == []
+
+
+def test_a_norm_is_held_against_its_own_median_and_read_before_anybody_points(
+    browser: sync_api.Browser, tmp_path: Path
+) -> None:
+    norms = [
+        reading("wo.weight", 0, 0.0, step=s, port="grad", phase="grad", dtype="float32",
+                summary=Summary(n=64, sumsq=64.0 if s == 7 else 0.25)) for s in range(9)
+    ]  # fmt: skip
+    path = tmp_path / "report.html"
+    recording = FakeRecording(rows=[(0, row) for row in norms], step_rows=steps(9, 50))
+    path.write_text(
+        html.render(recording, Diagnosis(status="findings", findings=(replace(OVERFLOW, step=7, site="wo"),)))
+    )
+
+    with opened(browser, path) as watched:
+        canvas = watched.page.locator(".heat canvas")
+        canvas.wait_for()
+        title, told = watched.page.locator(".line .chart-title"), watched.page.locator(".u-legend")
+        assert title.inner_text() == "wo.weight grad grad, float32: L2 norm over steps"
+        assert told.locator("td").all_inner_texts()[:2] == ["7", "8"]  # at step 7, where something was found
+        assert "headroom" not in watched.page.locator(".legend").last.inner_text()
+        assert "1/256" in watched.page.locator(".legend").last.inner_text()
         assert watched.complaints == []
 
 
@@ -203,7 +275,7 @@ def test_hostile_names_are_text(browser: sync_api.Browser, tmp_path: Path) -> No
     with opened(browser, path) as watched:
         watched.page.wait_for_selector(".heat canvas")
         watched.page.locator(".heat canvas").hover(position={"x": 10, "y": 5})
-        watched.page.wait_for_selector(".tip")
+        watched.page.wait_for_selector(".heat .tip")
 
         assert watched.page.evaluate("window.pwned") is None
         assert watched.page.locator("img").count() == 0

@@ -9,7 +9,7 @@ from report_fakes import CANNOT_TELL, FINDINGS, HEALTHY, HOSTILE, OVERFLOW, Fake
 from rich.cells import cell_len
 from rich.text import Text
 
-from hypocenter.nouns import Diagnosis, Finding, Source, replace
+from hypocenter.nouns import Diagnosis, Finding, Remedy, Source, replace
 from hypocenter.report.formats import terminal
 from hypocenter.report.screen import Screen
 
@@ -110,11 +110,42 @@ def test_long_source_line_is_shown_around_the_carets() -> None:
 
 def test_a_name_is_coloured_only_where_it_stands_by_itself() -> None:
     found = replace(
-        OVERFLOW, site="loss", port=None, op=None, why=("loss is lossless, model.loss is not, nor loss_scale",)
+        OVERFLOW,
+        site="loss",
+        port=None,
+        op=None,
+        why=("loss is lossless, model.loss is not, nor loss_scale, loss-scale or micro-loss",),
     )
 
     text = terminal.render(FakeRecording(), Diagnosis(findings=(found,)), screen=Screen(colour=True, width=120))
 
     (line,) = [line for line in text.splitlines() if "lossless" in line]
-    for word in ("lossless", "model.loss", "loss_scale"):
+    for word in ("lossless", "model.loss", "loss_scale", "loss-scale", "micro-loss"):
         assert word in line  # no escape sequence inside
+
+
+def test_cause_and_fix_come_before_the_evidence_and_what_mends_it_before_what_avoids_it() -> None:
+    avoided = Remedy(action="drop-samples", text="leave out batch row 5", verified=True)
+    found = replace(
+        OVERFLOW, why=("a is 0", "b is finite", "to mend it: keep it away from 0"), remedy=avoided, limit=None
+    )
+
+    text = terminal.render(FakeRecording(), Diagnosis(status="findings", findings=(found,)))
+
+    lines = [line.strip() for line in text.splitlines()]
+    start = lines.index("= cause: format-overflow (proven by replay)")
+    assert lines[start + 2 : start + 7] == [
+        "= fix: keep it away from 0 (not verified)",
+        "- leave out batch row 5 (verified by replay)",
+        "= op: aten.mul.Tensor",
+        "= why: a is 0",
+        "- b is finite",
+    ]
+
+
+def test_in_the_place_only_the_site_is_coloured() -> None:
+    found = replace(OVERFLOW, site="batch", port=None, op=None, source=None, why=())
+
+    text = terminal.render(FakeRecording(), Diagnosis(findings=(found,)), screen=Screen(colour=True, width=120))
+
+    assert "micro-batch 0" in text

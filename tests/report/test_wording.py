@@ -137,9 +137,28 @@ def test_numbers_that_are_not_finite_have_names() -> None:
 
 @pytest.mark.parametrize(
     ("limit", "actual", "expected"),
-    [(65504.0, 1.1e5, "65504, actual 1.1e5"), (None, None, ""), (0.0, 0.0, ""), (0.0, -3.0, "0, actual -3")],
+    [
+        (65504.0, 1.1e5, "65504, actual 1.1e5"),
+        (None, None, ""),
+        (0.0, 0.0, ""),
+        (1.00001, 1.00002, ""),
+        (None, 3.0, ""),
+        (0.0, -3.0, "0, actual -3"),
+    ],
 )
 def test_limit_is_told_where_something_is_beyond_it(limit: float | None, actual: float | None, expected: str) -> None:
     finding = Finding(code="HC101", kind="nonfinite", severity="error", title="t", step=1, limit=limit, actual=actual)
 
     assert wording.limit(finding) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("layers.0.norm", "layers.0.norm"),
+        ("encoder.block.11.layer.1.DenseReluDense.wo out[0]", "encoder…uDense.wo out[0]"),
+        ("名" * 20, "名名名…" + "名" * 8),  # two columns each
+    ],
+)
+def test_a_name_is_cut_in_its_middle(name: str, shown: str) -> None:
+    assert wording.shortened(name, 24) == shown

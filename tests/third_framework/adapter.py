@@ -23,7 +23,7 @@ from hypocenter.session.events import Observed, Observers, Update
 from hypocenter.session.failed import Failed
 from hypocenter.session.framework import SAMPLE, Undo
 from hypocenter.session.guard import Listening, guarded
-from hypocenter.session.handle import Handle, begin
+from hypocenter.session.handle import Handle
 from hypocenter.session.host_arrays import HostArrays, strided
 from hypocenter.session.observers.between import Between
 from hypocenter.session.observers.culprit import Culprit
@@ -50,8 +50,7 @@ _running: list[Any] = []
 def watch(**options: Any) -> Handle:
     """Watch training from here on; options are those of `hypocenter.watch`."""
     config = watch_options(options)
-    begin(Session(config, run_directory(config, *RANK())), _running)
-    return Handle(_running[-1], _running)
+    return Handle(Session(config, run_directory(config, *RANK())), _running, rank=RANK)
 
 
 class MininetArrays(HostArrays):

@@ -105,6 +105,7 @@ def _option(field: Field[Any], hint: Any) -> Callable[[Decorated], Decorated]:
             f"{flag}/--no-{flag[2:]}", field.name, default=None, help=f"{text} {_default(field)}".strip()
         )
     names = [name for name in (_ALIASES.get(field.name), flag) if name]
+    choices = list(get_args(hint)) if get_origin(hint) is Literal else []
     many = get_origin(hint) is tuple
     return click.option(
         *names,
@@ -112,6 +113,7 @@ def _option(field: Field[Any], hint: Any) -> Callable[[Decorated], Decorated]:
         metavar=_metavar(hint),
         multiple=many,
         help=text if many or field.default is None else f"{text} {_default(field)}",
+        shell_complete=lambda ctx, param, typed: [word for word in choices if word.startswith(typed)],
     )
 
 

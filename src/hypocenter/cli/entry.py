@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from itertools import pairwise
 from typing import Annotated, Literal
 
@@ -14,12 +15,14 @@ from msgspec import Meta, Struct
 
 from hypocenter.cli.group import did_you_mean, hypocenter
 from hypocenter.cli.say import say
+from hypocenter.cli.waiting import shown_while_waiting
 from hypocenter.errors import ConfigError, HypocenterError
 from hypocenter.json_answer import to_json
 from hypocenter.report.screen import NobodyReads, send_nowhere, write
 
 INTERNAL = 3  # a bug in Hypocenter
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+_TALK_THEMSELVES = {"run", "align", "determinism", "doctor", "replay", "cure"}  # they start programs that print
 UNREAD = 141  # 128 + SIGPIPE: what a shell shows of `git log | head`
 
 
@@ -54,8 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
+    waits = bool(words) and words[0] not in _TALK_THEMSELVES
     try:
-        outcome = hypocenter.main(args=words, prog_name="hypocenter", standalone_mode=False)
+        with shown_while_waiting(f"hypocenter {words[0]}") if waits else nullcontext():
+            outcome = hypocenter.main(args=words, prog_name="hypocenter", standalone_mode=False)
         return outcome if isinstance(outcome, int) and not isinstance(outcome, bool) else 0
     except HypocenterError as error:
         return _show(error, words)

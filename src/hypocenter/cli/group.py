@@ -16,6 +16,18 @@ from hypocenter.errors import UnknownNameError
 from hypocenter.report.screen import NobodyReads
 
 COMMANDS = Path(__file__).with_name("commands")
+GROUPS = {
+    "Find what broke": ("run", "check", "show", "report", "explain"),
+    "Prove it, mend it": ("replay", "cure"),
+    "See how a run is doing": ("health", "spikes", "headroom"),
+    "Compare with what should be the same": (
+        "diff", "isolate", "curves", "weights", "checklist", "determinism", "align",
+    ),
+    "Around it": ("doctor", "import", "list", "schema"),
+}  # fmt: skip
+"""Commands by what one wants, in the order in which one comes to them."""
+_LAST_GROUP = "Around it"
+_NAME_COLUMN = 13  # columns of the longest name, and two
 _FIRST_DOCSTRING_LINE = re.compile(r'\A\s*r?"""(?:`[^`]*`:\s*)?(.+?)\s*(?:"""|\n|\Z)')
 
 
@@ -68,10 +80,14 @@ class CommandFolder(click.Group):
             return super().invoke(ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The table of `hypocenter --help`."""
-        rows = [(name, one_line_help(name)) for name in self.list_commands(ctx)]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+        """The tables of `hypocenter --help`: a command that no group names stands in the last."""
+        known = self.list_commands(ctx)
+        named = {name for names in GROUPS.values() for name in names}
+        groups = {**GROUPS, _LAST_GROUP: (*GROUPS[_LAST_GROUP], *(name for name in known if name not in named))}
+        for title, names in groups.items():
+            if rows := [(name, one_line_help(name)) for name in names if name in known]:
+                with formatter.section(title):
+                    formatter.write_dl(rows, col_spacing=_NAME_COLUMN - max(len(name) for name, _ in rows))
 
 
 @contextmanager

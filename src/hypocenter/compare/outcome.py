@@ -24,7 +24,7 @@ from hypocenter.compare.distances.columns import DEPTHS, NONE
 from hypocenter.compare.fit_evidence import say
 from hypocenter.compare.judged_step import JudgedStep
 from hypocenter.compare.judged_steps import Options
-from hypocenter.compare.sentences import sentence, whys
+from hypocenter.compare.sentences import sentence, whys, with_rates
 from hypocenter.compare.updates.compare import compare_updates
 from hypocenter.compare.updates.comparison import UpdateDifference
 from hypocenter.compare.verdict import CANNOT_TELL, DIFFERS, EQUAL, apart_from, by_chance
@@ -115,7 +115,11 @@ def with_fit(found: Comparison, fits: Sequence[Fit]) -> Comparison:
         best = replace(best, confidence="possible" if best.confidence == "likely" else "likely")
         why = (why[0], *(f"or else, just as well: {one.text}" for one in rivals), *why[1:])
     cause = best.cause if found.status == "diverged" or found.cause is not None else None
-    return replace(found, fit=best, cause=cause, confidence=best.confidence, why=why)
+    answer = replace(found, fit=best, cause=cause, confidence=best.confidence, why=why)
+    if best.name != "learning-rate" or found.first is None:
+        return answer
+    rates = best.values["baseline"], best.values["candidate"]
+    return replace(answer, sentence=with_rates(found.sentence, found.first, rates))
 
 
 def _plain_cause(blame: Blame) -> str:

@@ -61,6 +61,13 @@ def _diverged(first: Divergence, blame: Blame | None) -> str:
     return f"diverged at step {first.step}, {first.phase}: {builds}{where} {numbers}"
 
 
+def with_rates(text: str, first: Divergence, rates: tuple[float, float]) -> str:
+    """The answer with two learning rates in the place of how far they are apart: 0.3 against 0.05."""
+    group = "" if first.site == "lr" else f" ({first.site})"
+    numbers = f"{_spot_text(first)} differs by {power(first.error)} (noise floor {power(first.floor)})"
+    return text.replace(numbers, f"learning rate{group} {rates[0]:g} against {rates[1]:g}", 1)
+
+
 def _spot_text(first: Divergence) -> str:
     if first.between is not None and first.row is not None and first.site != first.row.pair.baseline[0].site:
         spot = first.row.pair.baseline[0]

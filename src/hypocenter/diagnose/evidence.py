@@ -45,6 +45,7 @@ class OpFacts:
     module: str = ""  # class name
     port: str = "out[0]"
     source: Source | None = None  # innermost line outside torch; for backward: of the forward op
+    stack: tuple[Source, ...] = ()  # lines that called it, the outermost first, without `source`
     node: str = ""  # autograd node name in backward: SqrtBackward0
     inputs: tuple[TensorFacts, ...] = ()
     outputs: tuple[TensorFacts, ...] = ()

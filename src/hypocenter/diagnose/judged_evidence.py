@@ -17,6 +17,7 @@ from hypocenter.diagnose.spike_words import followed
 from hypocenter.diagnose.verdicts import judge
 from hypocenter.nouns import Finding, Phase, Remedy, Severity
 
+TO_MEND = "to mend it: "  # begins a `why` that says what to change
 AT_MOST_BYTES = 16 << 20  # an evidence file has a few tens of kilobytes
 
 _CODES = {
@@ -226,7 +227,7 @@ def _to_mend(evidence: Evidence, verdict: Verdict) -> tuple[str, ...]:
     """What to change, when the remedy shown only keeps the sample away."""
     shown = _remedy(evidence, verdict, None)
     is_avoidance = shown is not None and shown.action in ("drop-samples", "skip-batch")
-    return (f"to mend it: {verdict.advice}",) if is_avoidance and verdict.advice else ()
+    return (f"{TO_MEND}{verdict.advice}",) if is_avoidance and verdict.advice else ()
 
 
 def _relative(path: Path, run: Path) -> str:

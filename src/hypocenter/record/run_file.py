@@ -29,6 +29,7 @@ def start_run(
     world_size: int,
     versions: Mapping[str, str],
     imposed: Mapping[str, str] | None = None,
+    git: str = "",
 ) -> str:
     """Write run.json with status `running`. Several processes may call: the first one wins, and what only a later
     one knows is added (a launcher's parent cannot know the world size: the largest one stays; so do all versions and
@@ -48,6 +49,7 @@ def start_run(
             world_size=int(world_size),
             config=dict(config),
             versions={str(name): str(version) for name, version in versions.items()},
+            git=git,
             host=socket.gethostname(),
             imposed=dict(imposed or {}),
         )

@@ -325,6 +325,7 @@ def op_facts(tracer: OpTracer, node: Node, *, detailed: bool = True) -> OpFacts:
         module=place.module,
         port="grad_in[0]" if node.is_gradient else "out[0]",
         source=place.source(),
+        stack=place.stack() if detailed else (),
         node=place.node,
         inputs=tuple(inputs),
         outputs=tuple(tensor_facts(t, f"out[{i}]") for i, t in enumerate(node.outputs)) if detailed else (),

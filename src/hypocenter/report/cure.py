@@ -18,6 +18,7 @@ _HEADS = {
     "no-cure": ("no cure", "bold red"),
     "cannot-tell": ("cannot tell", "bold yellow"),
 }
+HEADING = ("tried", "finite", "time", "parameters", "error", "why not")
 _FRAME, _PATH, _TYPE_THIS = "blue", "cyan", "green"
 _DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
 
@@ -88,7 +89,7 @@ def _searched(found: Answer) -> str:
 
 
 def _table(alternatives: tuple[Alternative, ...], width: int) -> Iterator[Text]:
-    rows = [("tried", "finite", "time", "parameters", "error", "why not"), *map(_row, alternatives)]
+    rows = [HEADING, *map(row, alternatives)]
     lines = list(aligned(rows, right=frozenset({2, 3, 4})))
     yield from (Text(line, "bold" if n == 0 else "") for n, line in enumerate(lines))
     legend = "time: of the replayed step, against that without; parameters: share of the model's that it changes"
@@ -99,7 +100,8 @@ def _table(alternatives: tuple[Alternative, ...], width: int) -> Iterator[Text]:
             yield from wrapped(name, Text(wording.sentence(tried.text)), width, indent=4)
 
 
-def _row(tried: Alternative) -> tuple[str, ...]:
+def row(tried: Alternative) -> tuple[str, ...]:
+    """What was tried, in the columns of HEADING."""
     scale = f" {wording.clean(tried.targets[0])}" if tried.action == "lower-scale" and tried.targets else ""
     return (
         f"{wording.clean(tried.action)}{scale}",

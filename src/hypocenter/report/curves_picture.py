@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+from textwrap import wrap
 from xml.sax.saxutils import escape
 
 from hypocenter.compare.curves.comparison import CurveComparison
 from hypocenter.report import wording
 
-WIDTH, HEIGHT = 760, 330  # pixels
+WIDTH, HEIGHT = 760, 346  # pixels
 _LEFT, _RIGHT, _TOP = 70, 12, 40
+_TITLE_ROOM, _LINE = 116, 15  # characters of a line of the title, and its height
 _UPPER, _LOWER, _GAP = 130, 100, 24  # heights of the two charts and what is between
 
 STYLE = """
@@ -39,17 +42,20 @@ def inline(found: CurveComparison, *, with_style: bool = False, name: str = "los
     """
     style = f"<style>{STYLE}</style>" if with_style else ""
     title = escape(wording.clean(found.sentence, 300))
-    parts = "".join(_parts(found, name))
+    heading = wrap(wording.clean(found.sentence, 300), _TITLE_ROOM)
+    below = _LINE * (len(heading) - 1)
+    height = HEIGHT + below
+    told = "".join(f'<text x="{_LEFT}" y="{18 + _LINE * i}">{escape(line)}</text>' for i, line in enumerate(heading))
     return (
-        f'<svg class="curves" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
-        f'height="{HEIGHT}" role="img">{style}<title>{title}</title>'
-        f'<rect class="bg" width="{WIDTH}" height="{HEIGHT}"/>{parts}</svg>'
+        f'<svg class="curves" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
+        f'height="{height}" role="img">{style}<title>{title}</title>'
+        f'<rect class="bg" width="{WIDTH}" height="{height}"/>{told}'
+        f'<g transform="translate(0 {below})">{"".join(_parts(found, name))}</g></svg>'
     )
 
 
 def _parts(found: CurveComparison, name: str) -> Iterator[str]:
     track = found.track
-    yield f'<text x="{_LEFT}" y="18">{escape(wording.cut_middle(wording.clean(found.sentence, 300), 110))}</text>'
     if not track.steps:
         yield f'<text class="mute" x="{_LEFT}" y="{_TOP + 20}">nothing to draw</text>'
         return
@@ -70,8 +76,14 @@ def _parts(found: CurveComparison, name: str) -> Iterator[str]:
     foot = below + _LOWER + 16
     yield f'<text class="mute" x="{_LEFT}" y="{foot}">step {track.steps[0]:,}</text>'
     yield f'<text class="mute end" x="{WIDTH - _RIGHT}" y="{foot}">step {track.steps[-1]:,}</text>'
-    legend = "dashed: baseline, solid: candidate, band: what noise stays below"
-    yield f'<text class="mute" x="{_LEFT + 150}" y="{foot}">{legend}</text>'
+    sides = zip(("dashed", "solid"), ("baseline", "candidate"), (found.baseline, found.candidate), strict=True)
+    names = ", ".join(f"{line}: {_named(role, side.source)}" for line, role, side in sides)
+    yield f'<text class="mute" x="{_LEFT}" y="{foot + 16}">{escape(names)}, band: what noise stays below</text>'
+
+
+def _named(role: str, source: str) -> str:
+    name = wording.shortened(wording.clean(Path(source).name), 34)
+    return f"{role} {name}" if name else role
 
 
 def _marks(found: CurveComparison, below: int) -> Iterator[str]:

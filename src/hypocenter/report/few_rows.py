@@ -23,7 +23,8 @@ _RANKS_AT_ONCE = 16
 _STAGE_ORDER = 1 << 40  # orders of one pipeline stage, all before those of the next
 
 _KEY = (
-    "site", "port", "phase", "op", "source_line", "step", "dtype", "replay", "literal_inf", "recompute", "is_norm",
+    "site", "port", "call", "phase", "op", "source_line", "step", "dtype", "replay", "literal_inf", "recompute",
+    "is_norm",
 )  # fmt: skip
 _LARGEST = ("n", "n_nan", "n_posinf", "n_neginf", "n_hist", "max", "absmax", "sumsq")
 _SMALLEST = ("order", "min", "absmin")

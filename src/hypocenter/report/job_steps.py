@@ -24,6 +24,12 @@ def of_job(records: Iterable[tuple[int, StepRecord]]) -> list[StepRecord]:
     ]
 
 
+def was_skipped_by_scaler(record: StepRecord) -> bool:
+    """Whether a loss scaler left the step out, as it does when its scale is too large: that is no failure."""
+    has_loss = record.loss is None or math.isfinite(record.loss)
+    return record.skipped and record.loss_scale is not None and has_loss
+
+
 def _joined(records: list[StepRecord]) -> StepRecord:
     losses = [record.loss for record in records if record.loss is not None]
     norms = [record.grad_norm for record in records if record.grad_norm is not None]

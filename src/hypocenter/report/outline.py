@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from hypocenter.nouns import Diagnosis, Finding, Run, Severity
+from hypocenter.diagnose.judged_evidence import TO_MEND
+from hypocenter.nouns import Diagnosis, Finding, Remedy, Run, Severity
 from hypocenter.report import wording
 from hypocenter.report.caret import span, window
 
@@ -40,7 +41,7 @@ class Excerpt:
 class Point:
     """One labelled sentence below a finding."""
 
-    label: str  # why, then, limit, cause, sample, remedy
+    label: str  # cause, sample, fix, op, why, limit, then, seen, also named
     text: str
 
 
@@ -149,24 +150,35 @@ def _excerpt(finding: Finding) -> Excerpt | None:
 
 
 def _points(finding: Finding) -> Iterator[Point]:
+    """The cause and the fix, then the evidence; several points of one label stand one after the other."""
+    yield Point(label="cause", text=wording.cause(finding))
+    if sample := wording.sample(finding):
+        yield Point(label="sample", text=sample)
+    for advice in _advice(finding):
+        yield Point(label="fix", text=wording.remedy(advice))
     if finding.op:
         yield Point(label="op", text=wording.clean(finding.op))
-    others = [wording.clean(name) for name in finding.names if name != finding.site]
-    if others:
-        yield Point(label="also named", text=", ".join(others))
     for text in finding.why:
-        yield Point(label="why", text=wording.sentence(text))
+        if not text.startswith(TO_MEND):
+            yield Point(label="why", text=wording.sentence(text))
     if limit := wording.limit(finding):
         yield Point(label="limit", text=limit)
     if finding.then:
         yield Point(label="then", text=wording.sentence(", ".join(finding.then)))
     if finding.count > 1:
         yield Point(label="seen", text=f"{finding.count:,} times, this is the first")
-    yield Point(label="cause", text=wording.cause(finding))
-    if sample := wording.sample(finding):
-        yield Point(label="sample", text=sample)
+    others = [wording.clean(name) for name in finding.names if name != finding.site]
+    if others:
+        yield Point(label="also named", text=", ".join(others))
+
+
+def _advice(finding: Finding) -> Iterator[Remedy]:
+    """What mends it, before the remedy that only keeps it away."""
+    for text in finding.why:
+        if text.startswith(TO_MEND):
+            yield Remedy(action="change-code", text=text.removeprefix(TO_MEND))
     if finding.remedy:
-        yield Point(label="remedy", text=wording.remedy(finding.remedy))
+        yield finding.remedy
 
 
 def _commands(finding: Finding, run_dir: str) -> Iterator[str]:

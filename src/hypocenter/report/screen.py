@@ -6,7 +6,8 @@ import contextlib
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -33,6 +34,19 @@ def screen_of(stream: TextIO, environ: Mapping[str, str] | None = None) -> Scree
     return Screen(width=min(max(width, NARROWEST), WIDEST), colour=colour)
 
 
+_before_writes: list[Callable[[], None]] = []
+
+
+@contextmanager
+def before_each_write(do: Callable[[], None]) -> Generator[None, None, None]:
+    """In here `do` is called before anything is written: takes away what is shown meanwhile."""
+    _before_writes.append(do)
+    try:
+        yield
+    finally:
+        _before_writes.remove(do)
+
+
 class NobodyReads(BaseException):
     """The reader of stdout has gone away, as `head` does when it has its lines: no error, and nothing is left to do."""
 
@@ -45,6 +59,8 @@ def write(stream: TextIO, text: str) -> None:
     Raises:
         NobodyReads: the other end of the stream was closed.
     """
+    for do in _before_writes:
+        do()
     encoding = getattr(stream, "encoding", None) or "utf-8"
     try:
         stream.write(text.encode(encoding, "replace").decode(encoding, "replace"))

@@ -111,7 +111,7 @@ def most_telling(lines: Sequence[SiteLine]) -> str | None:
 
     None: there is none that has a name.
     """
-    named = [line for line in lines if line.site]
+    named = [line for line in lines if line.site and line.phase != "data"] or [line for line in lines if line.site]
     if not named:
         return None
     bad = next((line for line in named if is_bad(line)), None)

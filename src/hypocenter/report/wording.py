@@ -8,6 +8,8 @@ import math
 import shlex
 from collections.abc import Sequence
 
+from rich.cells import cell_len
+
 from hypocenter.axes import AXES
 from hypocenter.diagnose.numbers import short
 from hypocenter.formats import LARGEST
@@ -45,6 +47,23 @@ def cut_middle(text: str, at_most: int) -> str:
     tail = at_most // 2
     head = at_most - tail
     return f"{text[:head]}…({len(text) - head - tail:,} characters)…{text[-tail:]}"
+
+
+def shortened(name: str, room: int, mark: str = "…") -> str:
+    """A name that fits into `room` columns, cut in its middle: both ends tell it from others, the last one more."""
+    if cell_len(name) <= room:
+        return name
+    n_head, kept = max(room - len(mark), 2) // 3, room - len(mark)
+    head = tail = ""
+    for character in name:
+        if cell_len(head + character) > n_head:
+            break
+        head += character
+    for character in reversed(name):
+        if cell_len(character + tail) > kept - cell_len(head):
+            break
+        tail = character + tail
+    return head + mark + tail
 
 
 def _visible(character: str) -> str:
@@ -183,8 +202,8 @@ def cause(finding: Finding) -> str:
 
 
 def limit(finding: Finding) -> str:
-    """`65504, actual 1.1e+05`, or empty; of a number that is its limit there is nothing to compare."""
-    if (finding.limit is None and finding.actual is None) or finding.limit == finding.actual:
+    """`65504, actual 1.1e+05`, or empty where there are no two numbers to compare, or two that read alike."""
+    if finding.limit is None or finding.actual is None or number(finding.limit) == number(finding.actual):
         return ""
     return f"{number(finding.limit)}, actual {number(finding.actual)}"
 

@@ -31,6 +31,7 @@ from hypocenter.session.replay_rows import ReplayRows
 from hypocenter.session.scale_memory import ScaleMemory
 from hypocenter.session.scale_watch import Judged, ScaleWatch
 from hypocenter.session.spike_probe import SpikeProbe
+from hypocenter.session.stalls import stalling
 from hypocenter.session.underflow_probe import UnderflowProbe
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.tape import Microbatch
@@ -173,7 +174,8 @@ class Failures:
         return self._written(decision, self._replayed_jointly(decision.case, table))
 
     def _replayed_jointly(self, case: Case, table: Table) -> Outcome:
-        return self._joint.investigate(case, self._investigator.base(case), self._rows.observe, table)
+        with stalling(f"all ranks do step {case.step} again to find where it broke", is_told=case.rank == 0):
+            return self._joint.investigate(case, self._investigator.base(case), self._rows.observe, table)
 
     def _skipped_jointly(self, decision: Decision, table: Table) -> str:
         """No loss is bad: is the step finite without its loss scale? If so, a skip that tells is done as it was."""
@@ -217,7 +219,8 @@ class Failures:
         if not self._config.replay:
             evidence = replace(self._investigator.base(case), why_not="replay is switched off (replay = false)")
             return self._write(evidence, None)
-        outcome = self._investigator.investigate(case, self._rows.observe, self._live.tracer)
+        with stalling(f"step {case.step} is done again to find where it broke"):
+            outcome = self._investigator.investigate(case, self._rows.observe, self._live.tracer)
         if case.trigger in HIDDEN and not outcome.evidence.reproduced:
             return ""  # nothing wrong was found: silence
         outcome.evidence = replace(outcome.evidence, facts={**outcome.evidence.facts, **facts})

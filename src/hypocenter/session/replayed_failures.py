@@ -20,6 +20,7 @@ from hypocenter.session.evidence_file import write_evidence
 from hypocenter.session.failed import Failed, plain_evidence
 from hypocenter.session.observers.culprit import last_in_model
 from hypocenter.session.scale_watch import Answer, Judged, ScaleWatch
+from hypocenter.session.stalls import stalling
 
 MAX_SCALE_REPLAYS = 2  # traced replays of steps that one layer made the scaler skip
 
@@ -67,7 +68,8 @@ class ReplayedFailures:
             is_known = trigger != "skipped-step" and "finite_at_scale_1" in facts
             seed_scale = 1.0 / failed.scale if is_known and failed.scale else 1.0
             cure = self._context.config.cure != "off"
-            evidence = self._investigate(base, failed.microbatches, seed_scale=seed_scale, cure=cure)
+            with stalling(f"step {failed.step} is done again to find where it broke"):
+                evidence = self._investigate(base, failed.microbatches, seed_scale=seed_scale, cure=cure)
         if trigger == "skipped-step" and not evidence.reproduced:
             return ""  # a skip that cannot be shown again accuses nobody
         if trigger in ("nonfinite-grad", "nonfinite-loss") and evidence.reproduced:

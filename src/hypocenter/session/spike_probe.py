@@ -23,6 +23,7 @@ from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.replay.preparation import Preparation
 from hypocenter.replay.spike import GRADIENT, LOCAL, LOSS, Spike, SpikeReplay
 from hypocenter.session.check import Check
+from hypocenter.session.stalls import stalling
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.out_of_memory import give_back, is_out_of_memory
 
@@ -110,9 +111,9 @@ class SpikeProbe:
         of, jump = found
         known = base(case)
         known = replace(known, facts={**known.facts, **rise(self._rates[key])})
-        return self._of(key).investigate(
-            Spike(base=known, of=of, jump=jump, scale=case.loss_scale or 1.0, microbatches=case.microbatches)
-        )
+        spike = Spike(base=known, of=of, jump=jump, scale=case.loss_scale or 1.0, microbatches=case.microbatches)
+        with stalling(f"step {case.step} is done again to find where it jumped"):
+            return self._of(key).investigate(spike)
 
     def _of(self, key: str) -> SpikeReplay:
         if key not in self._replays:

@@ -30,15 +30,15 @@ def watch(
     if _current:
         if scaler is not None:
             _current[-1].watch_scaler(scaler)
-        return Handle(_current[-1], _current, owns=False)
+        return Handle(_current[-1], _current, owns=False, rank=rank_and_world_size)
     config = watch_options(options)
     session = Session(config, run_directory(config, *rank_and_world_size()), owns_run=True, command=tuple(sys.argv))
     if model is not None:
         session.names.add_root(model)
-    begin(session, _current)
+    handle = Handle(session, _current, rank=rank_and_world_size)
     if scaler is not None:
         session.watch_scaler(scaler)
-    return Handle(session, _current)
+    return handle
 
 
 def start_from_env() -> None:

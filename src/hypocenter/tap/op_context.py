@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import CodeType, FrameType
 from typing import Any
 
@@ -13,6 +13,8 @@ import torch
 from hypocenter.nouns import Phase, Source
 from hypocenter.tap.own_frame import OwnFrame
 from hypocenter.tap.source import is_library, source_of, user_frame
+
+MOST_CALLERS = 24  # frames of the user above a line: a model has about as many modules in each other
 
 
 @dataclass(slots=True)
@@ -27,12 +29,17 @@ class OpPlace:
     node: str = ""  # autograd node in backward
     recompute: bool = False
     forward_op: str = ""  # in backward: the forward op whose gradient this is
+    callers: tuple[tuple[CodeType, int], ...] = ()  # of that line in a replay, the nearest first
 
     def source(self) -> Source | None:
         """The line with its text."""
         if self.code is None:
             return None
         return source_of(self.code.co_filename, self.line, self.code.co_name)
+
+    def stack(self) -> tuple[Source, ...]:
+        """The user's lines that led there, the outermost first."""
+        return tuple(source_of(code.co_filename, line, code.co_name) for code, line in reversed(self.callers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +59,7 @@ class OpContext:
         self._module_name = module_name
         self._stack: list[tuple[str, str]] = []
         self._forward_of: dict[int, tuple[OpPlace, str]] = {}  # sequence number of an autograd node -> its forward op
+        self._chains: dict[tuple[int, ...], tuple[tuple[CodeType, int], ...]] = {}  # of callers: many ops share one
         self.outside: Outside | None = None  # the operation of the user's code that a replay does
         self.called_at: tuple[CodeType | None, int] = (None, 0)  # where the user made the call that is done again
         self.done_by: CodeType | None = None  # what does it again: frames beyond it have nothing to do with the call
@@ -102,10 +110,23 @@ class OpContext:
             if self.outside.code is not None:
                 code, line = self.outside.code, self.outside.line
             site, phase = self.outside.site, self.outside.phase
-        place = OpPlace(phase, site, module, code, line, recompute=in_backward)
+        callers = self._callers(frame) if frame is not None and self.done_by is not None else ()
+        place = OpPlace(phase, site, module, code, line, recompute=in_backward, callers=callers)
         # autograd makes the node, and takes its number, just before the op is dispatched to us
         self._forward_of.setdefault(torch.autograd._get_sequence_nr() - 1, (place, op))
         return place
+
+    def _callers(self, frame: FrameType) -> tuple[tuple[CodeType, int], ...]:
+        """The user's frames around this one within what is done again, and where the program had called it."""
+        found: list[tuple[CodeType, int]] = []
+        while len(found) < MOST_CALLERS and (around := user_frame(frame.f_back, until=self.done_by)) is not None:
+            found.append((around.f_code, around.f_lineno))
+            frame = around
+        code, line = self.called_at
+        if code is not None:
+            found.append((code, line))
+        key = tuple(part for code, line in found for part in (id(code), line))
+        return self._chains.setdefault(key, tuple(found))
 
     def _in_backward(self, node: Any) -> OpPlace:
         """What Python code does in backward (a hook, a Function of the user) has a line of its own."""
@@ -114,7 +135,7 @@ class OpContext:
         frame = _frame_in_backward(sys._getframe(2))
         if known is not None and frame is None:
             place, op = known
-            return OpPlace("backward", place.site, place.module, place.code, place.line, node=name, forward_op=op)
+            return replace(place, phase="backward", node=name, forward_op=op, recompute=False)
         site, module = (known[0].site, known[0].module) if known is not None else ("", "")
         code, line = (frame.f_code, frame.f_lineno) if frame is not None else (None, 0)
         return OpPlace("backward", site, module, code, line, node=name)

@@ -23,7 +23,7 @@ COLOURS = """canvas => { const g = canvas.getContext("2d"), d = g.getImageData(0
   const seen = new Set();
   for (let i = 0; i < d.length; i += 4) if (d[i + 3] === 255) seen.add([d[i], d[i+1], d[i+2]].join());
   return [...seen]; }"""
-RED, GREEN = "179,38,30", "26,127,55"  # --differs and --equal of the light theme
+RED, GREEN = "179,38,30", "17,99,41"  # --differs and --equal of the light theme
 FITS = "document.documentElement.scrollWidth <= innerWidth"
 
 

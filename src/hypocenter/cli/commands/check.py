@@ -12,6 +12,7 @@ from typing import TextIO, cast
 import click
 
 from hypocenter.cli.answer_format import format_option
+from hypocenter.cli.waiting import shown_while_waiting
 from hypocenter.diagnose.diagnosis import diagnose
 from hypocenter.errors import HypocenterError
 from hypocenter.json_answer import to_json
@@ -70,8 +71,9 @@ def finish(run_dir: Path, stream: TextIO) -> Diagnosis | None:
     """
     try:
         _finish_dumps(run_dir, stream)
-        recording = open_run(run_dir)
-        diagnosis = diagnose(recording)
+        with shown_while_waiting(f"reading {run_dir}", stream):
+            recording = open_run(run_dir)
+            diagnosis = diagnose(recording)
         store(run_dir, diagnosis, stream)
         records = of_job(recording.step_records())
         grid = grid_of_findings(rank_states(recording, diagnosis), diagnosis)

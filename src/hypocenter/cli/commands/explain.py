@@ -16,7 +16,7 @@ from hypocenter.report.wording import nearest
 
 
 @click.command("explain")
-@click.argument("name", metavar="NAME")
+@click.argument("name", metavar="NAME", shell_complete=lambda ctx, param, typed: _beginning_with(typed))
 @format_option()
 def command(name: str, format_name: str) -> None:
     """Explain a rule (HC101), a cause (format-overflow), or anything else of `hypocenter list` that has a page.
@@ -29,6 +29,12 @@ def command(name: str, format_name: str) -> None:
         print_answer("explain", found, format_name)
         return
     write(sys.stdout, manuals.render(kind, title, page, screen_of(sys.stdout)))
+
+
+def _beginning_with(typed: str) -> list[str]:
+    """Names that can be explained and begin so, for the shell."""
+    titles = [title for pages in manuals.PAGES.values() for title in pages()]
+    return [title for title in titles if title.lower().startswith(typed.lower())]
 
 
 def find(name: str) -> tuple[str, str, Manual]:

@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 import hypocenter
 from hypocenter import deterministic, launcher
 from hypocenter.cli.child import Ended, StartError, die_by, run_child, signals_held
 from hypocenter.cli.config_options import config_options, given
+from hypocenter.cli.git_state import git_state
 from hypocenter.cli.group import did_you_mean
 from hypocenter.cli.program import ProgramCommand, argv_of
 from hypocenter.cli.say import say
@@ -70,7 +72,10 @@ def in_words(purpose: str) -> str:
     type=click.Choice(SEVERITIES[::-1]),
     help="Turn exit 0 into 1 if a finding is this severe.",
 )
-@click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED, metavar="PROGRAM [ARGS]...")
+@click.argument(
+    "program", nargs=-1, required=True, type=click.UNPROCESSED, metavar="PROGRAM [ARGS]...",
+    shell_complete=lambda ctx, param, typed: [CompletionItem(typed, type="file")],
+)  # fmt: skip
 def command(program: tuple[str, ...], purpose: str | None, fail_on: Severity | None, **options: Any) -> int:
     """Run PROGRAM and record it. Its output, signals and exit code stay its own.
 
@@ -79,14 +84,15 @@ def command(program: tuple[str, ...], purpose: str | None, fail_on: Severity | N
     """
     config = resolve(flags={**PURPOSES.get(purpose or "", {}), **given(options)})
     _check_sinks(config)
-    _say_of_no_effect(config, given(options))
+    _refuse_without_effect(config, given(options))
     require_readable(config)
     argv = argv_of(program)
     task = launcher.task()
+    git = git_state() if task is None or task.number == 0 else ""
     with signals_held() as mask:
         directory = _directory(config, program, task).absolute()
         if task is None or task.number == 0:
-            _begin(directory, program, config, _versions(argv[0]))
+            _begin(directory, program, config, _versions(argv[0]), git)
         try:
             ended = run_child(argv, environment(os.environ, directory, config), mask)
         except StartError:
@@ -139,12 +145,15 @@ def _check_sinks(config: Config) -> None:
             raise UnknownNameError(f"no sink is called {name!r}", where="--sink", fix=hint)
 
 
-def _say_of_no_effect(config: Config, typed: Mapping[str, Any]) -> None:
+def _refuse_without_effect(config: Config, typed: Mapping[str, Any]) -> None:
     """Options that were typed and say what a level above sentinel records, at sentinel."""
     names = [f"--{name.replace('_', '-')}" for name in _ABOVE_SENTINEL if name in typed]
     if names and config.level == "sentinel" and not config.trace_batches:
-        say(f"note: {', '.join(names)} {'has' if len(names) == 1 else 'have'} no effect at level sentinel")
-        say("   = hint: add --level modules")
+        raise ConfigError(
+            f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} no effect at level sentinel",
+            where="hypocenter run", why="sentinel records losses and norms of every step, whatever is asked for",
+            fix=f"add --level modules, or leave {'it' if len(names) == 1 else 'them'} out",
+        )  # fmt: skip
 
 
 def _name(program: tuple[str, ...]) -> str:
@@ -155,12 +164,12 @@ def _name(program: tuple[str, ...]) -> str:
     return Path([*scripts, *program][0]).stem
 
 
-def _begin(directory: Path, program: tuple[str, ...], config: Config, versions: dict[str, str]) -> None:
+def _begin(directory: Path, program: tuple[str, ...], config: Config, versions: dict[str, str], git: str) -> None:
     for name in (REACHED_FILE, WARNED_FILE, REFUSED_FILE):
         (directory / name).unlink(missing_ok=True)
     variables = _imposed(os.environ, config)
     words = {"environment": " ".join(f"{name}={value}" for name, value in variables.items())} if variables else {}
-    failure = start_run(directory, program, asdict(config), 1, versions, words)
+    failure = start_run(directory, program, asdict(config), 1, versions, words, git)
     if failure:
         say(f"warning: run.json could not be written: {failure}")
     say(f"recording to {_short(directory)} (level {config.level})")
@@ -190,7 +199,7 @@ def _after(directory: Path, ended: Ended, fail_on: Severity | None) -> int:
             return ended.code or (NOTHING_TO_READ if fail_on else 0)
         from hypocenter.cli.commands.check import exit_code, finish
 
-        diagnosis = finish(directory, stream=sys.stderr)
+        diagnosis = finish(Path(_short(directory)), stream=sys.stderr)
     except (Exception, KeyboardInterrupt) as error:
         say(f"warning: the diagnosis could not be made: {type(error).__name__}: {error}")
         say(f"   = hint: hypocenter check {_short(directory)}")

@@ -143,7 +143,7 @@ def _row(one: dict[str, Any], at: int, most: float) -> str:
 def _parts(one: dict[str, Any], y: int, most: float, *, bad: bool) -> Iterator[str]:
     if bad:
         yield f'<rect class="row" x="0" y="{y - 1}" width="{WIDTH}" height="{_ROW}"/>'
-    name = escape(wording.cut_middle(wording.clean(str(one["site"])), 40))
+    name = escape(wording.shortened(wording.clean(str(one["site"])), 40))
     yield f'<text class="{"bad " if bad else ""}end" x="{_LEFT - 8}" y="{y + 12}">{name}</text>'
     for side, style, top in (("baseline", "base", y + 2), ("candidate", "bad" if bad else "cand", y + 9)):
         yield f'<rect class="{style}" x="{_LEFT}" y="{top}" width="{_length(_size(one, side), most)}" height="6"/>'

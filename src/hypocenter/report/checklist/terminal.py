@@ -197,11 +197,8 @@ def _widths(width: int) -> tuple[int, int]:
 
 
 def _fitted(text: str, width: int) -> str:
-    """The text, padded or cut at the end to the width."""
-    if cell_len(text) > width:
-        while cell_len(text) > width - 1:
-            text = text[:-1]
-        text = f"{text}…"
+    """The text, padded or cut in the middle to the width."""
+    text = wording.shortened(text, width)
     return text + " " * (width - cell_len(text))
 
 

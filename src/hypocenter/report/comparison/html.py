@@ -107,16 +107,16 @@ def _facts(found: Comparison) -> str:
 
 
 def _points(found: Comparison) -> Iterator[Point]:
-    if found.first is not None:
-        for text in _numbers(found.first, found):
-            yield Point(label="numbers", text=text)
-    for reason in found.why:
-        yield Point(label="why", text=wording.sentence(reason))
     if found.cause is not None:
         text = f"{found.cause} ({found.confidence})" if found.cause != "unknown" else "unknown"
         yield Point(label="cause", text=text)
     if found.fit is not None and found.fit.fix:
         yield Point(label="fix", text=wording.sentence(found.fit.fix))
+    if found.first is not None:
+        for text in _numbers(found.first, found):
+            yield Point(label="numbers", text=text)
+    for reason in found.why:
+        yield Point(label="why", text=wording.sentence(reason))
     for note in found.notes:
         yield Point(label="note", text=wording.sentence(note))
     for words in _see(found):

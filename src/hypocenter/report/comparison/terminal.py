@@ -12,7 +12,7 @@ from hypocenter.compare.verdict import counts_from
 from hypocenter.report import wording
 from hypocenter.report.columns import aligned, cut_rows
 from hypocenter.report.comparison.ranking import ranked, times, unmatched_sites
-from hypocenter.report.formats.terminal import to_text, wrapped
+from hypocenter.report.formats.terminal import labelled, to_text, wrapped
 from hypocenter.report.screen import Screen
 
 suffix = ".txt"
@@ -37,8 +37,8 @@ def _lines(found: Comparison, width: int, most: int) -> Iterator[Text]:
     yield from wrapped(Text(f"{head} ", _STYLES[found.status]), Text(rest, "bold"), width, indent=4)
     if found.first is not None and found.first.source is not None:
         yield Text.assemble(("   --> ", _FRAME), (wording.source_place(found.first.source), _PATH))
-    for label, text in _points(found):
-        yield from wrapped(Text.assemble(("   = ", _FRAME), (f"{label}: ", "bold")), Text(text), width)
+    for label, text in labelled("  ", _points(found)):
+        yield from wrapped(label, Text(text), width)
     shown = [row for row in ranked(found) if row.verdict != "equal"]
     if shown:
         yield Text()
@@ -53,12 +53,12 @@ def _lines(found: Comparison, width: int, most: int) -> Iterator[Text]:
 
 
 def _points(found: Comparison) -> Iterator[tuple[str, str]]:
-    for reason in found.why:
-        yield "why", wording.sentence(reason)
     if found.cause is not None:
         yield "cause", f"{found.cause} ({found.confidence})" if found.cause != "unknown" else "unknown"
     if found.fit is not None and found.fit.fix:
         yield "fix", wording.sentence(found.fit.fix)
+    for reason in found.why:
+        yield "why", wording.sentence(reason)
     for note in found.notes:
         yield "note", wording.sentence(note)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,15 +10,18 @@ from typing import Any, Protocol
 from markupsafe import Markup
 
 from hypocenter import __version__
-from hypocenter.diagnose.judged_evidence import RunEvidence, load
+from hypocenter.diagnose.judged_evidence import load
 from hypocenter.nouns import Diagnosis, Finding, Place, Run, StepRecord
 from hypocenter.report import page, wording
 from hypocenter.report.few_rows import few_rows
 from hypocenter.report.outline import Recorded, outline
+from hypocenter.report.page.curves import pictures
+from hypocenter.report.page.details import classes_of, details_of
 from hypocenter.report.page.diary import diary_of
 from hypocenter.report.page.document import embedded, file_text, policy, shell
 from hypocenter.report.page.payload import payload, replayed_scales
 from hypocenter.report.page.ranks import ranks_of
+from hypocenter.report.page.run_facts import in_a_line, run_facts
 from hypocenter.report.page.upstream import Upstream, upstream_of
 from hypocenter.report.rank_states import rank_states
 
@@ -59,27 +61,34 @@ def render(recorded: Recording, diagnosis: Diagnosis) -> str:
     table, records = few_rows(recorded, first), recorded.step_records()
     upstream = upstream_of(first, table) if first else None
     diary = diary_of(table, records)
-    pieces = load(recorded.evidence_files(), recorded.directory) if diary else RunEvidence()
-    replayed = replayed_scales(piece.evidence for piece in pieces.found)
-    report = outline(recorded, _cut(diagnosis), notes=True)
+    shown = _cut(diagnosis)
+    files = recorded.evidence_files() if diary or any(finding.bundle for finding in shown.findings) else []
+    pieces = load(files, recorded.directory).found
+    replayed = replayed_scales(piece.evidence for piece in pieces)
+    by_bundle, classes = {piece.finding.bundle: piece.evidence for piece in pieces}, classes_of(table)
+    curves = pictures(records, diagnosis.findings)
+    report = outline(recorded, shown, notes=True)
+    details = [details_of(finding, by_bundle.get(finding.bundle), classes) for finding in shown.findings]
     styles, scripts = "\n".join(_file(name) for name in _STYLES), [_file(name) for name in _SCRIPTS]
     return shell(page.__name__, "shell.html.j2").render(
         report=report,
         tally=_tally(diagnosis),
         facts=_facts(recorded.run, diagnosis),
+        cards=list(zip(report.entries, details, strict=True)),
+        curves=curves,
+        run_facts=run_facts(recorded.run),
+        run_summary=in_a_line(recorded.run),
         upstream=upstream,
         upstream_about=_about(upstream, first),
         diary=diary,
         ranks=ranks_of(rank_states(recorded, diagnosis), diagnosis),
         version=__version__,
         run_dir=wording.clean(str(recorded.directory)),
-        recorded=wording.clean(recorded.run.started),
-        command=wording.clean(shlex.join(recorded.run.command), at_most=400),
         again=wording.command("report", str(recorded.directory), "-o", "report.html"),
         style=Markup(styles),
         scripts=[Markup(script) for script in scripts],
         policy=policy(styles, scripts),
-        data=embedded(payload(table, records, diagnosis, upstream, diary, replayed)),
+        data=embedded(payload(table, records, diagnosis, upstream, diary, replayed, curves)),
     )
 
 

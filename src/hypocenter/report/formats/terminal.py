@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -15,7 +15,7 @@ from hypocenter.report.caret import window
 from hypocenter.report.outline import Entry, Excerpt, Outline, Recorded, outline
 from hypocenter.report.rank_grid import RankGrid
 from hypocenter.report.rank_table import drawn
-from hypocenter.report.screen import Screen
+from hypocenter.report.screen import PLAIN_WIDTH, Screen
 
 suffix = ".txt"
 
@@ -38,6 +38,21 @@ def render(
     ranks = list(drawn(grid, screen.width)) if grid is not None else []
     lines = _lines(outline(recorded, diagnosis, notes=notes, seconds=seconds), screen.width, ranks, closing)
     return to_text(lines, screen)
+
+
+def render_html(recorded: Recorded, diagnosis: Diagnosis) -> str:
+    """The same as an element of a page, as a notebook shows it."""
+    lines = _lines(outline(recorded, diagnosis), PLAIN_WIDTH, (), ())
+    return as_html(*lines)
+
+
+def as_html(*lines: Text | str) -> str:
+    """Lines as one element in the colours of the screen; all that is not ours is escaped."""
+    console = Console(file=io.StringIO(), record=True, width=PLAIN_WIDTH, highlight=False, markup=False, _environ={})
+    for line in lines:
+        console.print(line, soft_wrap=True)
+    style = "background:#fff;color:#1b1f24;padding:10px 14px;line-height:1.35;overflow-x:auto"
+    return console.export_html(inline_styles=True, code_format=f'<pre style="{style}">{{code}}</pre>')
 
 
 def to_text(lines: Iterator[Text], screen: Screen) -> str:
@@ -86,11 +101,19 @@ def _entry(entry: Entry, width: int) -> Iterator[Text]:
         yield from wrapped(Text(f"{pad} | ", _FRAME), Text(", ".join(entry.chips), style), width)
     if entry.excerpt or entry.chips:
         yield Text(f"{pad} |", _FRAME)
-    for point in entry.points:
-        label_style = "bold cyan" if point.label == "remedy" else "bold"
-        label = Text.assemble((f"{pad} = ", _FRAME), (f"{point.label}: ", label_style))
-        yield from wrapped(label, _marked(point.text, entry.subject), width)
+    for label, text in labelled(pad, ((point.label, point.text) for point in entry.points)):
+        yield from wrapped(label, _marked(text, entry.subject), width)
     yield from _commands(entry, pad)
+
+
+def labelled(pad: str, points: Iterable[tuple[str, str]]) -> Iterator[tuple[Text, str]]:
+    """Labels as they stand below a finding, each once: what follows under the same label has a dash."""
+    before = ""
+    for label, text in points:
+        style = "bold cyan" if label == "fix" else "bold"
+        again = Text(f"{pad}{' ' * (len(label) + 3)}- ", _FRAME)
+        yield again if label == before else Text.assemble((f"{pad} = ", _FRAME), (f"{label}: ", style)), text
+        before = label
 
 
 def _commands(entry: Entry, pad: str) -> Iterator[Text]:
@@ -105,7 +128,9 @@ def _place(entry: Entry) -> Text:
         body.append(entry.place, _PATH)
         body.append(" at ")
     body.append(entry.where)
-    _highlight(body, entry.subject.partition(" ")[0])
+    if entry.subject:
+        start = len(body) - len(entry.subject)  # it is the end of `where`
+        body.stylize(_PATH, start, start + len(entry.subject.partition(" ")[0]))
     return body
 
 
@@ -118,9 +143,8 @@ def _marked(text: str, subject: str) -> Text:
 
 
 def _highlight(body: Text, name: str) -> None:
-    """Colour a name where it stands by itself: `loss` neither in `lossless` nor in `model.loss`."""
-    if name:
-        body.highlight_regex(rf"(?<![\w.]){re.escape(name)}(?![\w]|\.\w)", _PATH)
+    """Colour a name where it stands by itself: `loss` neither in `lossless` nor in `model.loss` or `loss-scale`."""
+    body.highlight_regex(rf"(?<![\w.-]){re.escape(name)}(?!-?\w|\.\w)", _PATH)
 
 
 def excerpt_lines(excerpt: Excerpt, chips: tuple[str, ...], style: str, gutter: int, width: int) -> Iterator[Text]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 from collections.abc import Iterator, Sequence
 from xml.sax.saxutils import escape
 
@@ -18,12 +19,13 @@ from hypocenter.report.headroom.sentences import Axis, axis_of, level, shares
 
 MOST_ROWS = 400  # sites of one picture; the rest is counted
 MOST_CELLS = 64
+MODULE_PARTS = 2  # name parts of what folds together: layers.0
 WIDTH, NAME, CELLS, ROW, TOP = 1180, 420, 460, 15, 64  # pixels; of a row's height 15, of the heading 64
 N_LEVELS = 6  # shades by powers of ten, from none to a tenth of the values and more
 ZONES = {"zero": "becomes zero", "subnormal": "subnormal", "normal": "normal", "overflow": "overflows"}
 
 STYLE = """
-svg { --bg: #ffffff; --fg: #1b1f24; --mute: #57606a; --line: #d8dee4; --zero: #8a4bbd; --subnormal: #b27900;
+svg { --bg: #ffffff; --fg: #1b1f24; --mute: #57606a; --line: #d8dee4; --zero: #8a4bbd; --subnormal: #8a5c00;
   --normal: #1f6f8b; --overflow: #c42b24; font: 11px system-ui, "DejaVu Sans", sans-serif; color-scheme: light dark; }
 @media (prefers-color-scheme: dark) { svg { --bg: #0f1216; --fg: #e6e8eb; --mute: #9aa4af; --line: #2b3138;
   --zero: #c58af0; --subnormal: #e3b341; --normal: #7cc0ea; --overflow: #ff6b63; } }
@@ -39,9 +41,11 @@ PAGE_STYLE = """
 @media (prefers-color-scheme: dark) { :root { --bg: #0f1216; --fg: #e6e8eb; --mute: #9aa4af; } }
 body { margin: 0 auto; max-width: 1220px; padding: 20px; background: var(--bg); color: var(--fg);
   font: 14px/1.5 system-ui, "DejaVu Sans", sans-serif; overflow-wrap: anywhere; }
-h1 { font-size: 17px; margin: 0 0 8px; } p, li { margin: 4px 0; } .mute { color: var(--mute); }
-.scroll { overflow-x: auto; }
-svg { display: block; margin: 14px 0; }
+h1 { font-size: 17px; margin: 0 0 8px; } h2 { font-size: 15px; margin: 22px 0 6px; }
+p, li { margin: 4px 0; } .mute { color: var(--mute); }
+.scroll { overflow-x: auto; } summary { cursor: pointer; padding: 2px 0; }
+svg { display: block; margin: 6px 0 14px; }
+@media print { .scroll { overflow: visible; } }
 """.strip()
 
 
@@ -58,14 +62,15 @@ def html(answer: Answer, run: str) -> str:
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width"><title>headroom of {_text(run)} in {answer.format.name}</title>
-<style>{PAGE_STYLE}</style></head><body>
+<style>{STYLE}</style><style>{PAGE_STYLE}</style></head><body><main>
 <h1>{_text(sentences.headline(answer))}</h1>
 {_list(said)}
-<div class="scroll">{_svg(answer, run, f"in {answer.format.name}")}</div>
+{"".join(_folds(answer))}
+<p class="mute">{_text(_legend(answer))}</p>
 {"<p>Reductions near their limit:</p>" if limits else ""}{_list(limits)}
 {_list([f"note: {note}" for note in answer.notes])}
 <p class="mute">run {_text(run)}; made by hypocenter {__version__}, <code>hypocenter headroom</code></p>
-</body></html>
+</main></body></html>
 """
 
 
@@ -73,17 +78,67 @@ def _list(lines: Sequence[str]) -> str:
     return "<ul>" + "".join(f"<li>{_text(line)}</li>" for line in lines) + "</ul>" if lines else ""
 
 
+def _folds(answer: Answer) -> Iterator[str]:
+    """Each phase, in it each module, what is nearest to its limit first; the first of a phase is open."""
+    for total in answer.phases:
+        groups: dict[str, list[Line]] = {}
+        for line in _drawn(answer):
+            if line.phase == total.phase:
+                groups.setdefault(".".join(line.site.split(".")[:MODULE_PARTS]), []).append(line)
+        if groups:
+            yield f"<h2>{_text(total.phase)}</h2>"
+        for at, (module, lines) in enumerate(sorted(groups.items(), key=lambda item: _risk(item[1]))):
+            worst = min(lines, key=lambda line: _risk([line]))
+            bad = sum(bool(line.overflows) for line in lines)
+            about = f"{wording.count(len(lines), 'site')}, least headroom {sentences.bits(worst)}"
+            about += f", {bad:,} overflow{'s' if bad == 1 else ''}" if bad else ""
+            picture = _rows_svg(answer, lines, f"{total.phase} of {module or 'the model'}: {about}")
+            yield (
+                f"<details{' open' if at == 0 else ''}><summary><code>{_text(module or '(model)')}</code> "
+                f'<span class="mute">{_text(about)}</span></summary>'
+                f'<div class="scroll" tabindex="0">{picture}</div></details>'
+            )
+
+
+def _risk(lines: Sequence[Line]) -> float:
+    return min((line.bits for line in lines if line.bits is not None), default=math.inf)
+
+
+def _drawn(answer: Answer) -> list[Line]:
+    return [x for x in answer.lines if x.hist or x.bits is not None][:MOST_ROWS]
+
+
+def _left_out(answer: Answer) -> str:
+    n = len(answer.lines) - len(_drawn(answer))
+    return f"{wording.count(n, 'site')} without values or beyond {MOST_ROWS} not drawn" if n else ""
+
+
+def _legend(answer: Answer) -> str:
+    told = "each row is a site, each cell a span of magnitudes, darker for more values"
+    return "; ".join(filter(None, (told, "modules with the least headroom first", _left_out(answer))))
+
+
+def _rows_svg(answer: Answer, lines: Sequence[Line], label: str) -> str:
+    axis, height = axis_of(answer.format, MOST_CELLS), TOP - 24 + ROW * len(lines)
+    rows = (part for at, line in enumerate(lines) for part in _row(line, axis, TOP - 28 + ROW * at))
+    body = "".join([*_heading(axis, up=30), *_limits(axis, TOP - 28, ROW * len(lines)), *rows])
+    return _opened(height, label) + f"{body}</svg>"
+
+
+def _opened(height: int, label: str, style: str = "") -> str:
+    """An SVG element with its background, and with its style where no page around it has that."""
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" '
+        f'role="img" aria-label="{_text(label)}">{style}<rect class="bg" width="{WIDTH}" height="{height}"/>'
+    )
+
+
 def _svg(answer: Answer, run: str, title: str) -> str:
-    axis = axis_of(answer.format, MOST_CELLS)
-    drawn = [x for x in answer.lines if x.hist or x.bits is not None][:MOST_ROWS]
+    axis, drawn = axis_of(answer.format, MOST_CELLS), _drawn(answer)
     sections = [(t, [x for x in drawn if x.phase == t.phase]) for t in answer.phases]
     height = TOP + sum(34 + ROW * len(lines) for _, lines in sections) + 30
-    left_out = len(answer.lines) - len(drawn)
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" '
-        f'role="img" aria-label="{_text(sentences.headline(answer))}">',
-        f"<style>{STYLE}</style>",
-        f'<rect class="bg" width="{WIDTH}" height="{height}"/>',
+        _opened(height, sentences.headline(answer), f"<style>{STYLE}</style>"),
         f'<text class="head" x="10" y="20">{_text(wording.cut_middle(title, 170))}</text>',
         *_heading(axis),
     ]
@@ -97,7 +152,7 @@ def _svg(answer: Answer, run: str, title: str) -> str:
             parts += _row(line, axis, y)
             y += ROW
         y += 2
-    more = f"; {wording.count(left_out, 'site')} without values or beyond {MOST_ROWS} not drawn" if left_out else ""
+    more = f"; {left_out}" if (left_out := _left_out(answer)) else ""
     about = f"run {run}: each row is a site, each cell {_octaves(axis)} of magnitude, darker for more values{more}"
     parts.append(f'<text class="mute" x="10" y="{height - 10}">{_text(about)}</text></svg>')
     return "\n".join(parts)
@@ -107,18 +162,18 @@ def _octaves(axis: Axis) -> str:
     return "one octave" if axis.octaves == 1 else f"{axis.octaves} octaves"
 
 
-def _heading(axis: Axis) -> Iterator[str]:
-    """Names of the zones, exponents, and the columns to the right."""
+def _heading(axis: Axis, up: int = 0) -> Iterator[str]:
+    """Names of the zones, exponents, and the columns to the right, so much higher than in the whole picture."""
     for zone, name in ZONES.items():
         cells = [i for i, z in enumerate(axis.zones) if z == zone]
         if cells:
             middle = (_x(axis, cells[0]) + _x(axis, cells[-1] + 1)) / 2
-            yield f'<text class="{zone} middle" x="{middle:.1f}" y="44">{name}</text>'
+            yield f'<text class="{zone} middle" x="{middle:.1f}" y="{44 - up}">{name}</text>'
     every = max(1, round(axis.n_cells / 8))
     for i in range(0, axis.n_cells, every):
-        yield f'<text class="mute" x="{_x(axis, i):.1f}" y="58">2^{axis.first + i * axis.octaves}</text>'
+        yield f'<text class="mute" x="{_x(axis, i):.1f}" y="{58 - up}">2^{axis.first + i * axis.octaves}</text>'
     for x, name in ((955, "headroom"), (1020, "overflow"), (1090, "to zero"), (1165, "subnormal")):
-        yield f'<text class="mute end" x="{x}" y="58">{name}</text>'
+        yield f'<text class="mute end" x="{x}" y="{58 - up}">{name}</text>'
 
 
 def _limits(axis: Axis, y: int, height: int) -> Iterator[str]:
@@ -131,11 +186,11 @@ def _limits(axis: Axis, y: int, height: int) -> Iterator[str]:
 
 def _row(line: Line, axis: Axis, y: int) -> Iterator[str]:
     name = sentences.place(line)
-    shown = name if len(name) <= 66 else "…" + name[-65:]
     size = f"|max| {wording.number(line.absmax)} at step {line.step}"
     about = f"{name}, {line.dtype}, {size}, headroom {sentences.bits(line)}"
     yield f"<g><title>{_text(about)}</title>"
-    yield f'<text class="{"bad" if line.overflows else ""}" x="10" y="{y + 11}">{_text(shown)}</text>'
+    shown = _text(wording.shortened(name, 66))
+    yield f'<text class="{"bad" if line.overflows else ""}" x="10" y="{y + 11}">{shown}</text>'
     width = CELLS / axis.n_cells
     for i, share in enumerate(shares(line, axis)):
         if share:

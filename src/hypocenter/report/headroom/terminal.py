@@ -67,7 +67,7 @@ def _table(answer: Answer, lines: Sequence[Line], width: int, shades: str) -> It
             "  ",
             _strip(x, axis, shades),
             "  ",
-            _shortened(sentences.place(x), room, "..." if shades.isascii() else "…"),
+            wording.shortened(sentences.place(x), room, "..." if shades.isascii() else "…"),
         )
 
 
@@ -127,8 +127,3 @@ def _wrapped(text: str, width: int, style: str, indent: int = 0) -> Iterator[Tex
         else:
             line = f"{line} {word}" if line.strip() else line + word
     yield Text(line, style)
-
-
-def _shortened(name: str, room: int, mark: str) -> str:
-    """The end of a long name, which tells more than its beginning."""
-    return name if cell_len(name) <= room else mark + name[-(room - len(mark)) :]

@@ -7,18 +7,22 @@
   // @ts-ignore drawing.js defines it
   const page = window.hypocenterPage, { colourVar, frame, gunzip, short, strike, useLayout } = page;
 
-  /** @typedef {{site: string, port: string, phase: string, op: string, dtype: string, measure: string, top: number}} Row */
+  /** @typedef {{site: string, port: string, call: number, phase: string, op: string, dtype: string, measure: string, top: number}} Row */
   /** @typedef {Record<string, number[]>} Carried log2 of the loss scale that the values of a phase contain, per step */
-  /** @typedef {{title: string, about: string, marks: [number, number][], carried: Carried, packed_meta: string, packed_codes: string}} Packed */
-  /** @typedef {{title: string, about: string, marks: [number, number][], carried: Carried, steps: number[], rows: Row[], codes: Uint8Array, from: number[], shift: Carried}} Panel
-   * `from`: which row of the whole panel each one is; `shift`: bits to add to what was recorded */
+  /** @typedef {{title: string, about: string, marks: [number, number][], first: number, carried: Carried, packed_meta: string, packed_codes: string}} Packed */
+  /** @typedef {{title: string, about: string, marks: [number, number][], first: number, carried: Carried, steps: number[], rows: Row[], codes: Uint8Array, from: number[], place: Map<number, number>, shift: Carried, medians: number[]}} Panel
+   * `from`: which row of the whole panel each one is, of several the first; `place`: the other way; `shift`: bits to add to what was recorded;
+   * `medians`: log2 of what each row usually is */
+  /** @typedef {{format: string, phase: string, log2Scale: number | null, find: string, depth: number}} Show `depth`: name parts that rows are merged by, 0 for none */
   /** @typedef {{panel: number, row: number}} Pick */
 
   const DATA = JSON.parse(/** @type {HTMLElement} */ (document.getElementById("data")).textContent || "{}");
   const MISSING = 0, ZERO = 1, HIGHEST = 254, NOT_FINITE = 255; // hypocenter.report.page.payload
   const MOST_BITS = 16; // headroom at which the colour ramp ends
   const RAMP = [[253, 231, 37], [186, 222, 40], [121, 209, 81], [53, 183, 121], [31, 158, 137], [38, 130, 142], [49, 104, 142], [62, 73, 137], [72, 40, 120]]; // viridis, reversed
-  const UNLIMITED = -MOST_BITS - 1; // score of a cell whose headroom is unknown: only a norm, or a format without a limit
+  const MOST_OFF = 8; // doublings away from its median at which a norm's colour ends
+  const ABOVE = [[255, 236, 160], [254, 204, 92], [222, 158, 22], [150, 105, 0]], BELOW = [[198, 219, 239], [107, 174, 214], [49, 130, 189], [8, 69, 148]];
+  const UNLIMITED = -MOST_BITS - 1; // score of a cell whose headroom is unknown: of a format without a limit
   const FEW_STEPS = 3; // below this a curve over steps says nothing, and execution order is charted instead
   const VIEW_HEIGHT = 560, ROW_HEIGHT = 16, AXIS_HEIGHT = 30; // CSS pixels
   const FONT = '11.5px ui-monospace, "DejaVu Sans Mono", monospace';
@@ -30,19 +34,50 @@
     const n = meta.steps.length;
     for (let i = 0; i < codes.length; i++) if (i % n) codes[i] = (codes[i] + codes[i - 1]) & 255;
     const from = meta.rows.map((/** @type {unknown} */ _, /** @type {number} */ i) => i);
-    return { title: packed.title, about: packed.about, marks: packed.marks, carried: packed.carried, steps: meta.steps, rows: meta.rows, codes, from, shift: {} };
+    const { title, about, marks, first, carried } = packed, place = new Map(from.map((/** @type {number} */ i) => [i, i]));
+    return withMedians({ title, about, marks, first, carried, steps: meta.steps, rows: meta.rows, codes, from, place, shift: {}, medians: [] });
   }
 
-  /** The rows of one phase ("" for all), with gradients as if the loss scale were 2 ** `log2Scale` (null: as recorded).
-   * @param {Panel} panel @param {string} phase @param {number | null} log2Scale @returns {Panel} */
-  function viewOf(panel, phase, log2Scale) {
+  /** @param {Panel} panel @returns {Panel} */
+  function withMedians(panel) {
+    const medians = panel.rows.map((_, r) => {
+      const known = panel.steps.map((_, c) => log2At(panel, r, c)).filter((v) => v !== null && Number.isFinite(v)).sort((a, b) => /** @type {number} */ (a) - /** @type {number} */ (b));
+      return known.length ? /** @type {number} */ (known[known.length >> 1]) : NaN;
+    });
+    return { ...panel, medians };
+  }
+
+  /** The rows that are asked for, with gradients as if the loss scale were another; all of them if none fits.
+   * @param {Panel} panel @param {Show} show @returns {Panel} */
+  function viewOf(panel, show) {
+    const { log2Scale } = show, words = show.find.toLowerCase().split(" ").filter(Boolean);
     const shift = log2Scale === null ? {} : Object.fromEntries(Object.entries(panel.carried).map(([name, had]) => [name, had.map((bits) => log2Scale - bits)]));
-    const chosen = panel.from.filter((r) => !phase || panel.rows[r].phase === phase);
-    if (!chosen.length || chosen.length === panel.rows.length) return { ...panel, shift };
-    const n = panel.steps.length, codes = new Uint8Array(chosen.length * n), place = new Map(chosen.map((r, i) => [r, i]));
-    chosen.forEach((r, i) => codes.set(panel.codes.subarray(r * n, (r + 1) * n), i * n));
+    const fits = (/** @type {Row} */ row) => (!show.phase || row.phase === show.phase) && words.every((word) => `${row.site} ${row.port} ${row.op} ${row.phase}`.toLowerCase().includes(word));
+    const chosen = panel.from.filter((r) => fits(panel.rows[r]));
+    return merged({ ...panel, shift }, chosen.length ? chosen : panel.from, show.depth);
+  }
+
+  /** Some rows, those of one module as one: the largest magnitude of all. @param {Panel} panel @param {number[]} chosen @param {number} depth @returns {Panel} */
+  function merged(panel, chosen, depth) {
+    /** @type {Map<string, number[]>} */
+    const groups = new Map(), n = panel.steps.length;
+    for (const r of chosen) {
+      const { phase, site, measure } = panel.rows[r], key = depth ? [phase, measure, ...site.split(".").slice(0, depth)].join("\n") : String(r);
+      groups.set(key, [...(groups.get(key) || []), r]);
+    }
+    const members = [...groups.values()], codes = new Uint8Array(members.length * n), rows = members.map(([r]) => panel.rows[r]);
+    const isShifted = Object.keys(panel.shift).length > 0;
+    members.forEach((group, i) => {
+      if (group.length === 1 && !isShifted) return codes.set(panel.codes.subarray(group[0] * n, (group[0] + 1) * n), i * n);
+      const worst = panel.steps.map((_, c) => group.map((r) => log2At(panel, r, c)).reduce((a, b) => (a === null || (b !== null && b > a) ? b : a)));
+      const top = worst.reduce((/** @type {number} */ a, b) => (b !== null && Number.isFinite(b) && b > a ? b : a), -Infinity);
+      const name = rows[i].site.split(".").slice(0, depth).join(".");
+      rows[i] = { ...rows[i], top: Number.isFinite(top) ? top : 0, ...(group.length > 1 ? { site: name ? `${name}.*` : "*", port: `${group.length} rows`, op: "", call: 0 } : {}) };
+      worst.forEach((v, c) => { codes[i * n + c] = v === null ? MISSING : v === -Infinity ? ZERO : v === Infinity ? NOT_FINITE : Math.max(ZERO + 1, Math.round(HIGHEST - (top - v) * 4)); });
+    });
+    const place = new Map(members.flatMap((group, i) => group.map((r) => /** @type {[number, number]} */ ([r, i]))));
     const marks = panel.marks.filter(([r]) => place.has(r)).map(([r, c]) => /** @type {[number, number]} */ ([place.get(r), c]));
-    return { ...panel, shift, marks, codes, from: chosen, rows: chosen.map((r) => panel.rows[r]) };
+    return withMedians({ ...panel, shift: {}, marks, codes, place, from: members.map(([r]) => r), rows });
   }
 
   /** Whether a loss scale multiplies it, in a phase of gradients: not what backward computes from values of forward alone. @param {Row} row */
@@ -72,32 +107,47 @@
   /** @param {string} hex @returns {number[]} */
   const rgb = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
 
-  /** @param {string} text @param {number} most */
-  const tail = (text, most) => (text.length <= most ? text : "…" + text.slice(text.length - most + 1));
+  /** A name that fits, cut in its middle: hypocenter.report.wording.shortened. @param {string} text @param {number} most */
+  const shortened = (text, most) => {
+    const head = Math.floor((most - 1) / 3);
+    return text.length <= most ? text : `${text.slice(0, head)}…${text.slice(text.length - (most - 1 - head))}`;
+  };
 
   /** @param {Row} row */
   const OF_BATCHES = { digest: "values", field: "sample" }; // hypocenter.report.wording
   const portOf = (row) => (row.phase === "data" && OF_BATCHES[row.port]) || row.port;
-  const nameOf = (row) => `${row.site || "(model)"} ${row.op ? row.op.replace(/^aten\./, "") : portOf(row)}`;
+  const nameOf = (row) => `${row.site || "(model)"}${row.call ? ` call ${row.call}` : ""} ${row.op ? row.op.replace(/^aten\./, "") : portOf(row)}`;
 
   /** What a row's numbers are: the largest magnitude, or where only that was recorded the L2 norm. @param {Row} row */
   const quantity = (row) => (row.measure === "norm" ? "norm" : "|max|");
 
-  /** @param {Row} row @param {number | null} log2 @param {number | null} limit */
-  function inWords(row, log2, limit) {
+  /** @param {Row} row @param {number | null} log2 @param {number | null} limit @param {number} [median] */
+  function inWords(row, log2, limit, median) {
     if (log2 === null) return "not recorded";
     if (log2 === Infinity) return "not finite";
     if (log2 === -Infinity) return "all zero";
-    return `${quantity(row)} ≈ ${short(2 ** log2)}` + (limit === null ? "" : `, headroom ${(limit - log2).toFixed(1)} bits`);
+    const off = row.measure === "norm" && median !== undefined && Number.isFinite(median) ? `, ${short(2 ** (log2 - median))} times its median` : "";
+    return `${quantity(row)} ≈ ${short(2 ** log2)}${off}` + (limit === null ? "" : `, headroom ${(limit - log2).toFixed(1)} bits`);
   }
 
-  /** How badly a cell is off: larger is worse, NaN is nothing recorded, Infinity is not finite.
+  /** How badly a cell is off: larger is worse, NaN is nothing recorded, Infinity is not finite. A norm has no limit: its own median is what it is held against.
    * @param {Panel} panel @param {number} r @param {number} c @param {string} format */
   function badness(panel, r, c, format) {
     const log2 = log2At(panel, r, c), limit = limitOf(panel.rows[r], format);
     if (log2 === null) return NaN;
     if (log2 === Infinity || log2 === -Infinity) return log2;
+    if (panel.rows[r].measure === "norm") return -MOST_BITS * (1 - Math.min(1, Math.abs(log2 - panel.medians[r]) / MOST_OFF));
     return limit === null ? UNLIMITED : Math.min(0, Math.max(-MOST_BITS, log2 - limit));
+  }
+
+  /** @param {Panel} panel @param {number} r @param {number} c @param {number} score @returns {number[]} */
+  function colourOf(panel, r, c, score) {
+    if (score === Infinity) return rgb(colourVar("--bad-cell"));
+    if (score === -Infinity) return rgb(colourVar("--zero-cell"));
+    if (score === UNLIMITED) return rgb(colourVar("--plain-cell"));
+    if (panel.rows[r].measure !== "norm") return RAMP[Math.min(RAMP.length - 1, Math.floor((-score / MOST_BITS) * RAMP.length))];
+    const off = /** @type {number} */ (log2At(panel, r, c)) - panel.medians[r], ramp = off > 0 ? ABOVE : BELOW;
+    return Math.abs(off) < 1 ? rgb(colourVar("--plain-cell")) : ramp[Math.min(ramp.length - 1, Math.floor((Math.abs(off) / MOST_OFF) * ramp.length))];
   }
 
   /** Rows first to last - 1, one pixel per cell, or the worst of the cells that share a pixel.
@@ -105,21 +155,16 @@
    * @returns {HTMLCanvasElement} */
   function picture(panel, format, width, height, first, last) {
     const n = last - first, m = panel.steps.length, w = Math.min(m, width), h = Math.min(n, height);
-    const worst = new Float32Array(w * h).fill(NaN);
+    const worst = new Float32Array(w * h).fill(NaN), where = new Int32Array(w * h);
     for (let r = 0; r < n; r++)
       for (let c = 0; c < m; c++) {
         const score = badness(panel, first + r, c, format), at = Math.floor((r * h) / n) * w + Math.floor((c * w) / m);
-        if (!Number.isNaN(score) && !(worst[at] >= score)) worst[at] = score;
+        if (!Number.isNaN(score) && !(worst[at] >= score)) { worst[at] = score; where[at] = (first + r) * m + c; }
       }
     const canvas = document.createElement("canvas");
     canvas.width = w; canvas.height = h;
     const g = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d")), image = g.createImageData(w, h);
-    const bad = rgb(colourVar("--bad-cell")), zero = rgb(colourVar("--zero-cell")), unlimited = rgb(colourVar("--plain-cell"));
-    worst.forEach((score, i) => {
-      if (Number.isNaN(score)) return;
-      const step = Math.min(RAMP.length - 1, Math.floor((-score / MOST_BITS) * RAMP.length));
-      image.data.set([...(score === Infinity ? bad : score === -Infinity ? zero : score === UNLIMITED ? unlimited : RAMP[step]), 255], 4 * i);
-    });
+    worst.forEach((score, i) => { if (!Number.isNaN(score)) image.data.set([...colourOf(panel, Math.floor(where[i] / m), where[i] % m, score), 255], 4 * i); });
     g.putImageData(image, 0, 0);
     return canvas;
   }
@@ -145,13 +190,30 @@
     for (let r = first; r < last; r++) {
       const row = panel.rows[r], y = (r + 0.5) * geo.rowHeight;
       g.textAlign = "right"; g.fillStyle = colourVar("--fg");
-      g.fillText(tail(nameOf(row), room), geo.label - 6, y);
+      g.fillText(shortened(nameOf(row), room), geo.label - 6, y);
       if (!geo.value) continue;
       const log2 = log2At(panel, r, geo.m - 1), limit = limitOf(row, format);
       g.textAlign = "left"; g.fillStyle = log2 === Infinity ? colourVar("--error") : colourVar("--mute");
       const bits = limit === null || log2 === null || !Number.isFinite(log2) ? "" : `  ${(limit - log2).toFixed(1)} bits`;
       g.fillText(log2 === null || !Number.isFinite(log2) ? inWords(row, log2, null) : short(2 ** log2) + bits, geo.label + geo.plotWidth + 8, y);
     }
+  }
+
+  /** Hatches what is not finite: told from other cells without colour. @param {CanvasRenderingContext2D} g @param {Panel} panel @param {ReturnType<typeof geometry>} geo
+   * @param {number} first @param {number} last */
+  function drawHatches(g, panel, geo, first, last) {
+    if (geo.rowHeight < 6) return;
+    g.save();
+    g.beginPath();
+    for (let r = first; r < last; r++)
+      for (let c = 0; c < geo.m; c++) if (panel.codes[r * geo.m + c] === NOT_FINITE) g.rect(geo.label + c * geo.cell, r * geo.rowHeight, geo.cell, geo.rowHeight);
+    g.clip();
+    g.strokeStyle = "rgb(255 255 255 / 55%)"; g.lineWidth = 1;
+    g.beginPath();
+    const top = first * geo.rowHeight, height = (last - first) * geo.rowHeight;
+    for (let x = -height; x < geo.plotWidth; x += 7) { g.moveTo(geo.label + x, top + height); g.lineTo(geo.label + x + height, top); }
+    g.stroke();
+    g.restore();
   }
 
   /** @param {CanvasRenderingContext2D} g @param {Panel} panel @param {ReturnType<typeof geometry>} geo */
@@ -166,7 +228,12 @@
       g.fillRect(Math.round(x), bottom, 1, 4);
       g.fillText(String(panel.steps[c]), c === 0 && geo.label === 0 ? 2 : x, bottom + 7);
     }
-    g.textAlign = "right";
+    g.fillStyle = colourVar("--error");
+    for (const c of foundAt(panel)) {
+      const x = geo.label + (c + 0.5) * geo.cell;
+      g.beginPath(); g.moveTo(x, bottom); g.lineTo(x - 5, bottom + 7); g.lineTo(x + 5, bottom + 7); g.fill();
+    }
+    g.textAlign = "right"; g.fillStyle = colourVar("--mute");
     if (geo.label) g.fillText("step", geo.label - 6, bottom + 7);
   }
 
@@ -185,8 +252,8 @@
     }
   }
 
-  /** @param {{panel: Panel, selected: number, format: string, pick: (row: number) => void}} props */
-  function Heat({ panel, selected, format, pick }) {
+  /** @param {{panel: Panel, selected: number, format: string, pick: (row: number) => void, open: (row: number) => void}} props */
+  function Heat({ panel, selected, format, pick, open }) {
     const box = useRef(), canvas = useRef(), [width, theme] = useLayout(box);
     const [tip, setTip] = useState(null), [scroll, setScroll] = useState(0);
     const geo = useMemo(() => geometry(panel, width - 2), [panel, width]);
@@ -204,6 +271,7 @@
       const drawn = (last - first) * geo.rowHeight;
       const image = picture(panel, format, Math.max(1, Math.floor(geo.plotWidth * scale)), Math.max(1, Math.floor(drawn * scale)), first, last);
       g.drawImage(image, geo.label, first * geo.rowHeight, geo.plotWidth, drawn);
+      drawHatches(g, panel, geo, first, last);
       if (geo.label) drawLabels(g, panel, geo, format, first, last);
       drawMarks(g, panel, geo, selected);
     }, [panel, width, theme, format, selected, scroll]);
@@ -235,21 +303,26 @@
       setTip({ ...cell, x, y });
     };
     const key = (/** @type {KeyboardEvent} */ event) => {
-      const step = event.key === "ArrowDown" ? 1 : event.key === "ArrowUp" ? -1 : 0;
+      const step = /** @type {Record<string, number>} */ ({ ArrowDown: 1, ArrowUp: -1, PageDown: 20, PageUp: -20, Home: -geo.n, End: geo.n })[event.key];
       if (step) { event.preventDefault(); pick(Math.min(geo.n - 1, Math.max(0, selected + step))); }
+      if (event.key === "Enter") open(selected);
     };
     const row = tip && panel.rows[tip.r];
     return html`<div class="heat" ref=${box}>
-      <div class="view" onScroll=${(/** @type {any} */ e) => { setScroll(e.target.scrollTop); setTip(null); }}><canvas ref=${canvas} tabIndex="0" role="img" aria-label=${`${panel.title}: ${geo.n} rows, ${geo.m} steps`}
+      <div class="view" onScroll=${(/** @type {any} */ e) => { setScroll(e.target.scrollTop); setTip(null); }}><canvas ref=${canvas} tabIndex="0" role="slider" aria-orientation="vertical" aria-valuemin="0" aria-valuemax=${geo.n - 1} aria-valuenow=${selected} aria-valuetext=${nameOf(panel.rows[selected])} aria-label=${`${panel.title}: ${geo.n} rows, ${geo.m} steps`}
+        onDblClick=${(/** @type {MouseEvent} */ e) => { const cell = cellAt(e); if (cell) open(cell.r); }}
         onMouseMove=${hover} onMouseLeave=${() => setTip(null)} onKeyDown=${key}
         onClick=${(/** @type {MouseEvent} */ e) => { const cell = cellAt(e); if (cell) pick(cell.r); }}></canvas>
         ${geo.scrolls && html`<div style=${{ height: `${geo.plotHeight + AXIS_HEIGHT - VIEW_HEIGHT}px` }}></div>`}</div>
       ${tip && html`<div class="tip" style=${{ left: `${tip.x}px`, top: `${tip.y}px` }}>
-        <b class="mono">${tail(row.site || "(model)", 120)}</b> <span class="mono">${portOf(row)}</span>
+        <b class="mono">${shortened(row.site || "(model)", 120)}</b> <span class="mono">${portOf(row)}</span>
         <div class="mute">${[row.phase, row.op, row.dtype].filter(Boolean).join(" · ")}</div>
-        <div>step ${panel.steps[tip.c]}: ${inWords(row, log2At(panel, tip.r, tip.c), limitOf(row, format))}</div></div>`}
+        <div>step ${panel.steps[tip.c]}: ${inWords(row, log2At(panel, tip.r, tip.c), limitOf(row, format), panel.medians[tip.r])}</div></div>`}
     </div>`;
   }
+
+  /** Columns of the steps at which something was found. @param {Panel} panel @returns {number[]} */
+  const foundAt = (panel) => [...new Set(DATA.finding_steps.map((/** @type {number} */ step) => panel.steps.findLastIndex((at) => at <= step)))].filter((c) => c >= 0);
 
   /** What to chart for the picked row: over steps, or with few steps over execution order.
    * @param {Panel} panel @param {number} selected */
@@ -280,35 +353,15 @@
         series.push(/** @type {any} */ ({ label: `largest ${dtype}`, stroke: colourVar("--error"), dash: [6, 4], width: 1.5, value, points: { show: false } }));
         columns.push(x.map(() => top));
       }
-      const cross = (/** @type {any} */ u) => { if (!overSteps) strike(u, selected, colourVar("--select")); };
-      const plot = new Plot({ ...frame({ width, height: 300, label: overSteps ? "step" : "row of the map, in execution order", isLog: true, hooks: { draw: [cross] } }), series }, columns, box.current);
+      const marked = overSteps ? foundAt(panel) : [selected], told = marked.length ? marked[0] : x.length - 1;
+      const cross = (/** @type {any} */ u) => marked.forEach((at) => strike(u, x[at], colourVar("--select")));
+      const tell = (/** @type {any} */ u) => { if (u.cursor.idx === null || u.cursor.idx === undefined) u.setLegend({ idx: told }, false); }; // read before anybody points
+      const plot = new Plot({ ...frame({ width, height: 300, label: overSteps ? "step" : "row of the map, in execution order", isLog: true, hooks: { draw: [cross], ready: [tell], setCursor: [tell] } }), series }, columns, box.current);
       return () => plot.destroy();
     }, [panel, selected, width, theme, format]);
-    return html`<div class="line"><div class="chart-title"><span class="mono">${tail(nameOf(row), 200)}</span> <span class="mute">${[row.phase, row.dtype].filter(Boolean).join(", ")}${overSteps ? "" : `, |max| of every row at step ${panel.steps[panel.steps.length - 1]}`}</span></div>
+    return html`<div class="line"><div class="chart-title"><span class="mono">${shortened(nameOf(row), 200)}</span> <span class="mute">${[row.phase, row.dtype].filter(Boolean).join(", ")}${overSteps ? `: ${row.measure === "norm" ? "L2 norm" : "largest magnitude"} over steps` : `, |max| of every row at step ${panel.steps[panel.steps.length - 1]}`}</span></div>
       <div ref=${box}></div>
       ${limit !== null && !isNear && html`<p class="mute small">the largest ${dtype}, ${short(2 ** limit)}, is ${(limit - highest).toFixed(0)} bits above this chart</p>`}</div>`;
-  }
-
-  /** @param {{name: string, values: (number | null)[]}} props */
-  function Curve({ name, values }) {
-    const box = useRef(), [width, theme] = useLayout(box), { steps, bad_steps } = DATA.curves;
-    useEffect(() => {
-      if (width < 50) return undefined;
-      const known = values.filter((v) => v !== null), isLog = name !== "loss" && known.every((v) => /** @type {number} */ (v) > 0);
-      const marks = (/** @type {any} */ u) => bad_steps.forEach((/** @type {number} */ step) => strike(u, step, colourVar("--bad-cell")));
-      const value = (/** @type {unknown} */ _, /** @type {number | null} */ v) => (v === null || v === undefined ? "–" : short(v));
-      const series = [{ label: "step" }, { label: name, stroke: colourVar("--curve"), width: 1.5, value, points: { show: steps.length < 60 } }];
-      const plot = new Plot({ ...frame({ width, height: 190, label: "step", isLog, hooks: { drawAxes: [marks] } }), series }, [steps, values], box.current);
-      return () => plot.destroy();
-    }, [width, theme]);
-    return html`<div class="curve" ref=${box}></div>`;
-  }
-
-  function Curves() {
-    const names = ["loss", "grad norm", ...(DATA.diary ? [] : ["loss scale"])].filter((name) => DATA.curves[name.replace(" ", "_")].some((/** @type {number | null} */ v) => v !== null));
-    if (DATA.curves.steps.length < 2 || !names.length) return null;
-    return html`<section id="curves"><h2>Steps</h2><div class="curves">${names.map((name) => html`<${Curve} key=${name} name=${name} values=${DATA.curves[name.replace(" ", "_")]} />`)}</div>
-      <p class="mute small">${[DATA.curves.bad_steps.length ? "red: steps with values that are not finite" : "", DATA.curves.remark].filter(Boolean).join("; ")}</p></section>`;
   }
 
   const PHASES = { forward: "forward: outputs", backward: "backward: gradients of outputs", grad: "gradients of parameters", scaler: "gradients of parameters, as the loss scaler saw them", param: "parameters", optimizer: "optimizer state" };
@@ -331,31 +384,50 @@
   /** Phases of gradients whose magnitude is known. @param {Panel} panel */
   const scaledPhases = (panel) => [...new Set(panel.rows.filter((row) => row.phase in panel.carried && isScaled(row)).map((row) => row.phase))];
 
-  /** @param {{panel: Panel, view: Panel, show: {format: string, phase: string, log2Scale: number | null}, set: (change: object) => void}} props `panel`: with all its rows */
-  function Legend({ panel, view, show, set }) {
-    const ramp = `linear-gradient(90deg, ${RAMP.map((c) => `rgb(${c.join(" ")})`).join(", ")})`;
-    const phases = [...new Set(panel.rows.map((row) => row.phase))];
-    return html`<div class="legend">
+  /** @param {number[][]} colours */
+  const ramp = (colours) => `linear-gradient(90deg, ${colours.map((c) => `rgb(${c.join(" ")})`).join(", ")})`;
+
+  /** What to show of the map below. @param {{panel: Panel, view: Panel, show: Show, set: (change: object) => void}} props `panel`: with all its rows */
+  function Controls({ panel, view, show, set }) {
+    const phases = [...new Set(panel.rows.map((row) => row.phase))], deepest = Math.min(6, Math.max(...panel.rows.map((row) => row.site.split(".").length)));
+    const depths = Array.from({ length: deepest }, (_, i) => i + 1);
+    const isFound = !show.find || view.rows.length < panel.rows.length || show.depth > 0;
+    return html`<div class="controls">
+      <label>find <input type="search" value=${show.find} placeholder="module, operator" onInput=${(/** @type {any} */ e) => set({ find: e.target.value })} /></label>
+      ${!isFound && html`<span role="status">no row fits: all are shown</span>`}
+      ${panel.rows.length > 1 && html`<label>one line for <select value=${String(show.depth)} onChange=${(/** @type {any} */ e) => set({ depth: Number(e.target.value) })} aria-label="fold">
+        <option value="0">each row</option>
+        ${depths.map((n) => html`<option value=${String(n)}>each module, ${n === 1 ? "outermost" : `${n} levels deep`}</option>`)}
+      </select></label>`}
       ${phases.length > 1 && html`<span>show <select value=${phases.includes(show.phase) ? show.phase : ""} onChange=${(/** @type {any} */ e) => set({ phase: e.target.value })} aria-label="phase">
         <option value="">all phases</option>
         ${phases.map((name) => html`<option value=${name}>${/** @type {Record<string, string>} */ (PHASES)[name] || name}</option>`)}
       </select></span>`}
-      <span>headroom to the largest
+      ${panel.rows.some((row) => row.measure !== "norm") && html`<span>headroom to the largest
       <select value=${show.format} onChange=${(/** @type {any} */ e) => set({ format: e.target.value })} aria-label="format">
         <option value="own">value of the site's own dtype</option>
         ${Object.keys(DATA.log2_limits).filter((name) => /^b?float/.test(name)).map((name) => html`<option value=${name}>${name}, as a what-if</option>`)}
-      </select></span>
+      </select></span>`}
       ${scaledPhases(panel).length > 0 && html`<span>gradients at loss scale <select value=${show.log2Scale === null ? "" : String(show.log2Scale)} onChange=${(/** @type {any} */ e) => set({ log2Scale: e.target.value === "" ? null : Number(e.target.value) })} aria-label="loss scale">
         <option value="">as recorded</option>
         ${SCALES.map((bits) => html`<option value=${String(bits)}>${bits ? `2^${bits}` : "1, taken out"}, as a what-if</option>`)}
       </select></span>`}
-      <span>0 bits<span class="ramp" style=${{ background: ramp }}></span>${MOST_BITS} or more</span>
-      <span><span class="swatch" style=${{ background: "var(--bad-cell)" }}></span>not finite</span>
+    </div>`;
+  }
+
+  /** What the colours mean. @param {{view: Panel, show: Show}} props */
+  function Legend({ view, show }) {
+    const hasNorms = view.rows.some((row) => row.measure === "norm"), hasValues = view.rows.some((row) => row.measure !== "norm");
+    return html`<div class="legend">
+      ${hasValues && html`<span>0 bits<span class="ramp" style=${{ background: ramp(RAMP) }}></span>${MOST_BITS} or more, headroom</span>`}
+      ${hasNorms && html`<span>norm against its own median over the steps: 1/${2 ** MOST_OFF}<span class="ramp" style=${{ background: ramp([...BELOW].reverse().concat([rgb(colourVar("--plain-cell"))], ABOVE)) }}></span>${2 ** MOST_OFF} times</span>`}
+      <span><span class="swatch hatched" style=${{ backgroundColor: "var(--bad-cell)" }}></span>not finite</span>
       <span><span class="swatch" style=${{ background: "var(--zero-cell)" }}></span>all zero</span>
-      <span><span class="swatch" style=${{ background: "var(--plain-cell)" }}></span>finite, headroom not known</span>
+      ${hasValues && html`<span><span class="swatch" style=${{ background: "var(--plain-cell)" }}></span>finite, headroom not known</span>`}
       <span><span class="swatch"></span>not recorded</span>
-      <span>box: a finding; red without a box followed from it, or was masked away later</span>
-      <span class="assumed">Headroom is counted ${assumed(view, show.format, show.log2Scale)}.</span></div>`;
+      <span>box, and ▲ at the steps: a finding; red without a box followed from it, or was masked away later</span>
+      ${hasValues && html`<span class="assumed">Headroom is counted ${assumed(view, show.format, show.log2Scale)}.</span>`}
+      ${show.depth > 0 && html`<span class="assumed">A line is the largest of its module; Enter or a double click opens it.</span>`}</div>`;
   }
 
   /** Let the rows of the static table choose what is charted. @param {(pick: Pick) => void} pick */
@@ -372,25 +444,47 @@
 
   function App() {
     const [panels, setPanels] = useState(null), [error, setError] = useState("");
-    const [picked, pick] = useState(DATA.first), [show, setShow] = useState({ format: "own", phase: "", log2Scale: null });
+    const [picked, pick] = useState(DATA.first), [show, setShow] = useState({ format: "own", phase: "", log2Scale: null, find: "", depth: 0 });
     const set = (/** @type {object} */ change) => setShow((/** @type {object} */ before) => ({ ...before, ...change }));
     useEffect(() => {
       Promise.all(DATA.panels.map(unpack)).then(setPanels, (reason) => setError(String(reason)));
-      wireTable((target) => { pick(target); set({ phase: "" }); });
+      wireTable((target) => { pick(target); set({ phase: "", find: "", depth: 0 }); });
     }, []);
-    const views = useMemo(() => (panels || []).map((/** @type {Panel} */ panel) => viewOf(panel, show.phase, show.log2Scale)), [panels, show.phase, show.log2Scale]);
+    const views = useMemo(() => (panels || []).map((/** @type {Panel} */ panel) => viewOf(panel, show)), [panels, show]);
     if (error) return html`<p class="remark">the charts cannot be drawn: ${error} (a browser of 2023 or later is needed)</p>`;
-    if (!panels) return html`<p class="mute">unpacking…</p>`;
-    return html`<${Curves} />${panels.map((/** @type {Panel} */ panel, /** @type {number} */ index) => {
-      const view = views[index], wanted = picked.panel === index ? view.from.indexOf(picked.row) : -1;
-      const selected = wanted >= 0 ? wanted : view.marks.length ? view.marks[0][0] : 0;
+    if (!panels) return null;
+    return html`${panels.map((/** @type {Panel} */ panel, /** @type {number} */ index) => {
+      const view = views[index], wanted = view.place.get(picked.panel === index ? picked.row : panel.first);
+      const selected = wanted ?? (view.marks.length ? view.marks[0][0] : 0);
+      const open = (/** @type {number} */ row) => { pick({ panel: index, row: view.from[row] }); if (show.depth) set({ depth: 0, find: view.rows[row].site.replace(/\.?\*$/, "") }); };
       return html`<section class="panel" key=${index}><div class="panel-head"><h2>${panel.title}</h2><span class="mute small">${panel.about}</span></div>
-        <div class="split"><div><${Heat} panel=${view} selected=${selected} format=${show.format} pick=${(/** @type {number} */ row) => pick({ panel: index, row: view.from[row] })} />
-        <${Legend} panel=${panel} view=${view} show=${show} set=${set} /></div><${Line} panel=${view} selected=${selected} format=${show.format} /></div></section>`;
+        <${Controls} panel=${panel} view=${view} show=${show} set=${set} />
+        <div class="split"><div><${Heat} panel=${view} selected=${selected} format=${show.format} open=${open} pick=${(/** @type {number} */ row) => pick({ panel: index, row: view.from[row] })} />
+        <${Legend} view=${view} show=${show} /></div><${Line} panel=${view} selected=${selected} format=${show.format} /></div></section>`;
     })}`;
   }
 
+  /** Values under the pointer on the curves, which are pictures: hypocenter.report.page.curves. */
+  function wireCurves() {
+    document.querySelectorAll("figure.over-steps").forEach((figure, index) => {
+      const curves = DATA.curves[index], svg = /** @type {Element} */ (figure.querySelector("svg")), tip = /** @type {HTMLElement} */ (figure.querySelector(".tip"));
+      const [first, last, left, right, width] = JSON.parse(figure.getAttribute("data-axis") || "[]");
+      svg.addEventListener("pointermove", (event) => {
+        const box = svg.getBoundingClientRect(), x = (/** @type {PointerEvent} */ (event).clientX - box.left) / box.width;
+        const step = first + ((x * width - left) / (right - left)) * (last - first);
+        tip.hidden = step < first - 0.5 || step > last + 0.5;
+        tip.style.left = `${Math.min(x * box.width + 12, box.width - 150)}px`;
+        tip.textContent = curves.map((/** @type {any} */ curve) => {
+          const at = curve.steps.reduce((/** @type {number} */ best, /** @type {number} */ s, /** @type {number} */ i) => (Math.abs(s - step) < Math.abs(curve.steps[best] - step) ? i : best), 0);
+          return `step ${curve.steps[at]}${curve.name ? `, ${curve.name}` : ""}: ${curve.values[at] === null ? "–" : short(curve.values[at])}`;
+        }).join("\n");
+      });
+      svg.addEventListener("pointerleave", () => { tip.hidden = true; });
+    });
+  }
+
   page.scaleText = scaleText; // for diary.js
+  wireCurves();
   const root = /** @type {HTMLElement} */ (document.getElementById("app"));
   root.replaceChildren();
   render(html`<${App} />`, root);

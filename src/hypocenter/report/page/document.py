@@ -8,6 +8,7 @@ import json
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
+from itertools import groupby
 from typing import Any
 
 import jinja2
@@ -28,7 +29,14 @@ def shell(package: str, name: str) -> jinja2.Template:
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     tests: dict[str, Any] = environment.tests
     tests["bad_chip"] = wording.is_bad_chip
+    filters: dict[str, Any] = environment.filters
+    filters["groupby_run"], filters["rjust"] = _runs, str.rjust
     return environment.from_string(file_text(package, name))
+
+
+def _runs(items: Sequence[Any], name: str) -> list[list[Any]]:
+    """Neighbours that have the same value of an attribute, together."""
+    return [list(group) for _, group in groupby(items, key=lambda item: getattr(item, name))]
 
 
 def policy(styles: str, scripts: Sequence[str]) -> str:

@@ -39,7 +39,7 @@
     return [width, theme];
   }
 
-  /** @param {{width: number, height: number, label: string, isLog: boolean, hooks?: object}} want */
+  /** @param {{width: number, height: number, label: string, isLog: boolean, hooks?: Record<string, any[]>}} want */
   function frame({ width, height, label, isLog, hooks }) {
     const axis = { stroke: colourVar("--fg"), grid: { stroke: colourVar("--line"), width: 1 }, ticks: { stroke: colourVar("--line"), width: 1 } };
     const values = (/** @type {unknown} */ _, /** @type {(number | null)[]} */ ticks) => ticks.map((v) => (v === null ? "" : short(v)));
@@ -47,8 +47,9 @@
       const bottom = Math.floor(Math.log10(low || 1e-3)), top = Math.ceil(Math.log10(high || 1));
       return [10 ** bottom, 10 ** Math.max(top, bottom + 1)];
     };
+    const scoped = (/** @type {any} */ u) => u.root.querySelectorAll("th").forEach((/** @type {Element} */ th) => th.setAttribute("scope", "row"));
     return {
-      width, height, hooks, padding: [10, 14, 0, 0],
+      width, height, hooks: { ...hooks, ready: [scoped, ...(hooks?.ready ?? [])] }, padding: [10, 14, 0, 0],
       scales: { x: { time: false }, y: isLog ? { distr: 3, range: decades } : {} },
       axes: [{ ...axis, label, labelSize: 18, size: 34, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000] }, { ...axis, size: 62, values }],
     };

@@ -17,25 +17,26 @@ from hypocenter.nouns import PHASES
 FLOATING = ("float", "bfloat", "complex")  # dtypes that can overflow to infinity begin with one of these
 SCALARS = ("loss", "grad_norm", "local_norm", "loss_scale", "lr")  # sites that are numbers of a step, not tensors
 COLUMNS = (
-    "step", "site", "port", "phase", "op", "source_line", "dtype", "order", "replay", "literal_inf",
+    "step", "site", "port", "call", "phase", "op", "source_line", "dtype", "order", "replay", "literal_inf",
     "n_nan", "n_posinf", "n_neginf", "n_hist", "absmax", "sumsq", "digest",
 )  # fmt: skip
 """What a grid is made from; selecting these first spares copying histograms."""
 
 UNINITIALISED = r"^aten\.(new_)?empty(_like|_strided)?\b"  # operators whose output is whatever the memory held
 
-_KEY = ("site", "port", "phase", "op", "source_line")
+_KEY = ("site", "port", "call", "phase", "op", "source_line")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One line of the grid: a site's port, at level `ops` told apart by operator and source line."""
+    """One line of the grid: a site's port in one of its calls, at level `ops` told apart by operator and line."""
 
     site: str
     port: str
     phase: str
     op: str
     dtype: str
+    call: int = 0  # n-th call of the module within a micro-batch
     measure: str = "max"  # "norm" where only the L2 norm was recorded, as for gradients at level sentinel
 
 
@@ -66,7 +67,7 @@ def grid_of(table: pa.Table, keep: frozenset[tuple[str, str]] = frozenset()) -> 
     np.maximum.at(absmax, (codes, columns), _magnitude(chosen))
     absmax[absmax < 0] = np.nan
     rank = _in_execution_order(codes, len(firsts), chosen)
-    fields = {name: chosen[name].take(firsts).to_pylist() for name in ("site", "port", "phase", "op", "dtype")}
+    fields = {name: chosen[name].take(firsts).to_pylist() for name in ("site", "port", "call", "phase", "op", "dtype")}
     is_norm = np.ones(len(firsts), np.bool_)
     np.logical_and.at(is_norm, codes, _is_norm(chosen))
     rows = [

@@ -16,7 +16,7 @@ import gzip
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from hypocenter.formats import LARGEST
 from hypocenter.nouns import Diagnosis, StepRecord
 from hypocenter.report import wording
 from hypocenter.report.headroom.scales import carried_scales
-from hypocenter.report.job_steps import of_job
+from hypocenter.report.page.curves import Picture
 from hypocenter.report.page.diary import DiaryView
 from hypocenter.report.page.grid import COLUMNS, Grid, Row, grid_of
 from hypocenter.report.page.upstream import Upstream
@@ -38,7 +38,6 @@ RUN_BYTES = 1_450_000  # packed grid of the run itself: the rest of 2 MB is scri
 REPLAY_BYTES = 250_000  # packed grid of replayed steps
 MISSING, ZERO, HIGHEST, NOT_FINITE = 0, 1, 254, 255
 PER_BIT = 4  # codes per doubling
-MOST_POINTS = 4000  # of one curve; a chart is about 600 pixels wide
 PHASES = ("backward", "grad", "scaler")
 
 
@@ -49,11 +48,13 @@ def payload(
     upstream: Upstream | None,
     diary: DiaryView | None,
     replayed: Mapping[int, float],
+    curves: Sequence[Picture],
 ) -> dict[str, Any]:
     """Everything the scripts read, as plain JSON values.
 
     Args:
         replayed: loss scales of replayed steps (page.carried).
+        curves: that the page draws.
     """
     named = ((f.site if f.site is not None else f.param, f.port or "") for f in diagnosis.findings)
     flagged = frozenset((name, port) for name, port in named if name is not None)
@@ -75,17 +76,18 @@ def payload(
             grids.append(shown)
     return {
         "panels": panels,
-        "curves": asdict(curves_of(records)),
+        "curves": [[asdict(curve) for curve in picture.curves] for picture in curves],
         "diary": diary.chart if diary else None,
         "log2_limits": {name: math.log2(limit) for name, limit in LARGEST.items()},
         "first": _first(panels),
+        "finding_steps": sorted({finding.step for finding in diagnosis.findings if finding.severity != "note"}),
         "lines": [_find_line(line.site, line.port, grids) for line in upstream.lines] if upstream else [],
     }
 
 
 def _with_ranks(table: pa.Table, is_replay: bool) -> pa.Table:
     """What tells the loss scale of a gradient."""
-    part = table.select(("rank", "step", "phase", "n_hist", "sumsq", "replay"))
+    part = table.select(("rank", "step", "phase", "port", "n_hist", "sumsq", "replay"))
     return part.filter(part["replay"] if is_replay else pc.invert(part["replay"]))
 
 
@@ -101,7 +103,8 @@ def _panel(
     return {
         "title": title,
         "about": "; ".join(about),
-        "marks": _marks(grid, diagnosis),
+        "marks": (marks := _marks(grid, diagnosis)),
+        "first": marks[0][0] if marks else _blamed(grid, diagnosis),
         "packed_meta": _pack_meta(grid),
         "packed_codes": packed,
     }
@@ -114,8 +117,8 @@ def _pack_meta(grid: Grid) -> str:
     return base64.b64encode(gzip.compress(text.encode(), compresslevel=6, mtime=0)).decode("ascii")
 
 
-def _shown(row: Row) -> dict[str, str]:
-    return {name: wording.clean(value) for name, value in asdict(row).items()}
+def _shown(row: Row) -> dict[str, str | int]:
+    return {name: wording.clean(value) if isinstance(value, str) else value for name, value in asdict(row).items()}
 
 
 def _marks(grid: Grid, diagnosis: Diagnosis) -> list[tuple[int, int]]:
@@ -132,6 +135,21 @@ def _marks(grid: Grid, diagnosis: Diagnosis) -> list[tuple[int, int]]:
     return marks
 
 
+def _blamed(grid: Grid, diagnosis: Diagnosis) -> int:
+    """The row to look at where the first finding has none: in its module, not finite at its step, or else the first."""
+    first = next((finding for finding in diagnosis.findings if finding.severity != "note"), None)
+    if first is None or not grid.rows:
+        return 0
+    names = [row.site for row in grid.rows]
+    for name in filter(None, (first.param, first.site)):
+        inside = next((i for i, site in enumerate(names) if site == name or site.startswith(f"{name}.")), None)
+        if inside is not None:
+            return inside
+    column = bisect.bisect_left(grid.steps, first.step)
+    bad = np.flatnonzero(np.isinf(grid.absmax[:, min(column, len(grid.steps) - 1)]))
+    return int(bad[0]) if len(bad) else 0
+
+
 def _row(grid: Grid, site: str, port: str, op: str) -> int | None:
     """The row of a finding: same site, port and operator if possible, else the best that is there."""
     best, best_score = None, 0
@@ -145,8 +163,8 @@ def _row(grid: Grid, site: str, port: str, op: str) -> int | None:
 def _first(panels: list[dict[str, Any]]) -> dict[str, int]:
     for index, panel in enumerate(panels):
         if panel["marks"]:
-            return {"panel": index, "row": panel["marks"][0][0]}
-    return {"panel": 0, "row": 0}
+            return {"panel": index, "row": panel["first"]}
+    return {"panel": 0, "row": panels[0]["first"] if panels else 0}
 
 
 def _find_line(site: str, port: str, grids: list[Grid]) -> list[int] | None:
@@ -180,43 +198,6 @@ def pack(codes: npt.NDArray[np.uint8]) -> str:
     """Differences along each row, gzip, base64. Differences compress better: neighbours in time are alike."""
     delta = np.diff(codes, axis=1, prepend=np.zeros((len(codes), 1), np.uint8))
     return base64.b64encode(gzip.compress(delta.tobytes(), compresslevel=6, mtime=0)).decode("ascii")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Curves:
-    """Columns of equal length, one entry per step shown. A value is None where it is unknown or not finite."""
-
-    steps: tuple[int, ...]
-    loss: tuple[float | None, ...]
-    grad_norm: tuple[float | None, ...]
-    loss_scale: tuple[float | None, ...]
-    bad_steps: tuple[int, ...]  # loss or grad norm not finite, or gradients not finite
-    remark: str  # what was left out, or empty
-
-
-def curves_of(records: Sequence[tuple[int, StepRecord]]) -> Curves:
-    """One point per step of the job (job_steps), thinned evenly above MOST_POINTS; bad steps always stay."""
-    ordered = of_job(records)
-    stride = max(1, math.ceil(len(ordered) / MOST_POINTS))
-    shown = [record for index, record in enumerate(ordered) if index % stride == 0 or is_bad(record)][: 2 * MOST_POINTS]
-    return Curves(
-        steps=tuple(record.step for record in shown),
-        loss=tuple(_finite(record.loss) for record in shown),
-        grad_norm=tuple(_finite(record.grad_norm) for record in shown),
-        loss_scale=tuple(_finite(record.loss_scale) for record in shown),
-        bad_steps=tuple(record.step for record in shown if is_bad(record)),
-        remark=f"every {stride}th of {len(ordered):,} steps is drawn" if stride > 1 else "",
-    )
-
-
-def is_bad(record: StepRecord) -> bool:
-    """Whether something of this step was not finite."""
-    values = (record.loss, record.grad_norm)
-    return record.n_bad_grads > 0 or any(value is not None and not math.isfinite(value) for value in values)
-
-
-def _finite(value: float | None) -> float | None:
-    return float(f"{value:.6g}") if value is not None and math.isfinite(value) else None
 
 
 def fit(grid: Grid, flagged: frozenset[tuple[str, str]], limit_bytes: int) -> tuple[Grid, str, tuple[str, ...]]:

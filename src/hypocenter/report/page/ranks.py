@@ -107,7 +107,7 @@ def _cell(cell: Cell | None, first: int | None, column: int, n_columns: int) -> 
     classes = [cell.mark, *(["later"] if is_later else []), *(["from-right"] if 2 * column >= n_columns > 1 else [])]
     says = "lost" if cell.is_lost else "" if cell.step is None else f"step {cell.step}"
     who = cell.name or ranks_in_words([s.rank for s in cell.states]).partition(" ")[2]
-    return CellView(classes=" ".join(classes), who=wording.cut_middle(who, 24), says=says, lines=details(cell))
+    return CellView(classes=" ".join(classes), who=wording.shortened(who, 24), says=says, lines=details(cell))
 
 
 def _lines(states: Sequence[RankState], diagnosis: Diagnosis) -> tuple[tuple[LineView, ...], str]:

@@ -22,12 +22,12 @@ def watch(model: Any = None, optimizer: Any = None, scaler: Any = None, **option
     """Watch training from here on: see `hypocenter.session.watch`."""
     if _current:
         _know(_current[-1], model, scaler)
-        return Handle(_current[-1], _current, owns=False)
+        return Handle(_current[-1], _current, owns=False, rank=rank_and_world_size)
     config = watch_options(options)
     session = Session(config, run_directory(config, *rank_and_world_size()), owns_run=True, command=tuple(sys.argv))
-    begin(session, _current)
+    handle = Handle(session, _current, rank=rank_and_world_size)
     _know(session, model, scaler)
-    return Handle(session, _current)
+    return handle
 
 
 def start_from_env() -> None:

@@ -38,7 +38,7 @@
         ${data.views.length > 1 && html`<span class="switch" role="group" aria-label="which rows are shown">${data.views.map((/** @type {any} */ one, /** @type {number} */ n) => html`<button aria-pressed=${n === number} onClick=${() => turn(n)}>${one.name}</button>`)}</span>`}
         <span class="mute small">${view.about}</span>
         <span class="right"><button onClick=${all}>open all</button><button onClick=${() => setOpen(new Set([0]))}>shut all</button>${firstLine >= 0 && html`<button class="to-first" onClick=${() => pick(view.first)}>▶ first divergence</button>`}</span></div>
-      <div class="split-trees"><${diff.Trees} data=${data} view=${view} open=${open} setOpen=${setOpen} chosen=${line} choose=${choose} firstLine=${firstLine} />
+      <div class=${data.lines.length > 8 ? "split-trees" : "split-trees short"}><${diff.Trees} data=${data} view=${view} open=${open} setOpen=${setOpen} chosen=${line} choose=${choose} firstLine=${firstLine} />
       <${diff.Inspector} data=${data} view=${view} chosen=${line} row=${row} pick=${setRow} /></div>
       <p class="legend">${[3, 2, 1, 0, 4].map((code) => html`<span><${diff.Mark} code=${code} /> ${diff.NAMES[code]}</span>`)}<span>a module shows its worst row; one that is shut the worst below it</span></p>
       <section id="errors"><h2>Error against noise floor, in execution order</h2>${view.rows.length ? html`<${diff.Errors} data=${data} view=${view} row=${row} pick=${pick} /><${diff.ErrorsLegend} data=${data} view=${view} />` : html`<p class="mute">no row was compared</p>`}</section>

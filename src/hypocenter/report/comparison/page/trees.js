@@ -120,7 +120,7 @@
     const line = data.lines[chosen], mine = new Set(line.pairs);
     const rows = view.rows.map((/** @type {any} */ _, /** @type {number} */ at) => at).filter((/** @type {number} */ at) => mine.has(view.rows[at].pair));
     return html`<aside class="inspector" aria-label="chosen module"><dl><${Named} name="baseline" cell=${line.sides[0]} /><${Named} name="candidate" cell=${line.sides[1]} /></dl>
-      ${rows.length > 0 && html`<div class="own-rows"><table><thead><tr><th></th><th>what</th><th class="num">error</th><th class="num">floor</th></tr></thead><tbody>
+      ${rows.length > 0 && html`<div class="own-rows"><table><thead><tr><td></td><th scope="col">what</th><th scope="col" class="num">error</th><th scope="col" class="num">floor</th></tr></thead><tbody>
         ${rows.map((/** @type {number} */ at) => {
           const one = view.rows[at], pair = data.pairs[one.pair];
           return html`<tr key=${at} class=${at === row ? "chosen" : ""} tabIndex="0" onClick=${() => pick(at)} onKeyDown=${(/** @type {KeyboardEvent} */ e) => { if (e.key === "Enter") pick(at); }}>
