@@ -1,0 +1,55 @@
+"""Runs stopped and resumed: what a checkpoint left out is named, and a whole one is the same to the bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from twinned import twin
+
+SHARED = ("stopped", "uninterrupted")
+PLAIN = {
+    "optimizer": ("optimizer-state-not-restored", 9, "optimizer"),
+    "scheduler": ("schedule-not-restored", 10, "optimizer"),
+    "rng": ("random-state-not-restored", 9, "data"),
+    "sampler": ("data-restarted", 9, "data"),
+    "scaler": ("loss-scaler-not-restored", 9, "optimizer"),
+    "weights": ("parameters-not-restored", 9, "param"),
+    "step": ("wrong-step", 9, "data"),
+}
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the runs lie that are the same for all faults."""
+    return tmp_path_factory.mktemp("kept")
+
+
+def test_a_whole_checkpoint_is_the_same_to_the_bit(tmp_path: Path, kept: Path) -> None:
+    found = twin("resume", tmp_path, "plain.py", "{folder}", kept=kept, shared=SHARED, stop_at=9,
+                 second_words=("--resume",))  # fmt: skip
+
+    assert (found.status, found.cause, found.floor_source) == ("same", None, "bits"), found.sentence
+    assert {row.what: row.verdict for row in found.restored} == dict.fromkeys(
+        ("parameters", "optimizer state", "batch", "learning rate", "loss scale", "random state"), "equal"
+    )
+
+
+@pytest.mark.parametrize("fault", PLAIN)
+def test_names_what_was_not_restored(fault: str, tmp_path: Path, kept: Path) -> None:
+    cause, step, phase = PLAIN[fault]
+
+    found = twin("resume", tmp_path, "plain.py", "{folder}", kept=kept, shared=SHARED, stop_at=9,
+                 second_words=("--resume", fault))  # fmt: skip
+
+    assert (found.status, found.cause) == ("differs", cause), found.sentence
+    assert found.first is not None
+    assert (found.first.step, found.first.phase) == (step, phase)
+    assert found.fix
+
+
+def test_a_program_that_begins_again_did_not_resume(tmp_path: Path, kept: Path) -> None:
+    found = twin("resume", tmp_path, "plain.py", "{folder}", kept=kept, shared=SHARED, stop_at=9)
+
+    assert (found.status, found.cause) == ("differs", "not-resumed"), found.sentence
+    assert "--resume-args" in found.fix
