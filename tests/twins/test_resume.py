@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 from twinned import twin
 
+from hypocenter.errors import ConfigError
+from hypocenter.twins.runs import ProgramFailedError
+
 SHARED = ("stopped", "uninterrupted")
 PLAIN = {
     "optimizer": ("optimizer-state-not-restored", 9, "optimizer"),
@@ -26,8 +29,9 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_whole_checkpoint_is_the_same_to_the_bit(tmp_path: Path, kept: Path) -> None:
-    found = twin("resume", tmp_path, "plain.py", "{folder}", kept=kept, shared=SHARED, stop_at=9,
-                 second_words=("--resume",))  # fmt: skip
+    found = twin(
+        "resume", tmp_path, "plain.py", "{folder}", kept=kept, shared=SHARED, stop_at=9, second_words=("--resume",)
+    )
 
     assert (found.status, found.cause, found.floor_source) == ("same", None, "bits"), found.sentence
     assert {row.what: row.verdict for row in found.restored} == dict.fromkeys(
@@ -39,8 +43,16 @@ def test_a_whole_checkpoint_is_the_same_to_the_bit(tmp_path: Path, kept: Path) -
 def test_names_what_was_not_restored(fault: str, tmp_path: Path, kept: Path) -> None:
     cause, step, phase = PLAIN[fault]
 
-    found = twin("resume", tmp_path, "plain.py", "{folder}", kept=kept, shared=SHARED, stop_at=9,
-                 second_words=("--resume", fault))  # fmt: skip
+    found = twin(
+        "resume",
+        tmp_path,
+        "plain.py",
+        "{folder}",
+        kept=kept,
+        shared=SHARED,
+        stop_at=9,
+        second_words=("--resume", fault),
+    )
 
     assert (found.status, found.cause) == ("differs", cause), found.sentence
     assert found.first is not None
@@ -53,3 +65,48 @@ def test_a_program_that_begins_again_did_not_resume(tmp_path: Path, kept: Path) 
 
     assert (found.status, found.cause) == ("differs", "not-resumed"), found.sentence
     assert "--resume-args" in found.fix
+
+
+TRAINERS = {
+    "hf.py": (
+        "checkpoint-8",
+        {
+            "optimizer": "optimizer-state-not-restored",
+            "scheduler": "schedule-not-restored",
+            "rng": "random-state-not-restored",
+            "data": "data-restarted",
+        },
+    ),
+    "pl.py": (
+        "step=8.ckpt",
+        {
+            "optimizer": "optimizer-state-not-restored",
+            "scheduler": "schedule-not-restored",
+            "weights": "parameters-not-restored",
+            "epoch": "data-restarted",
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TRAINERS)
+def test_a_trainer_resumes_from_the_checkpoint_that_it_is_handed(name: str, tmp_path: Path) -> None:
+    checkpoint, faults = TRAINERS[name]
+    words = {"checkpoint": "{folder}/" + checkpoint, "stop_at": 9, "steps": 2}
+
+    whole = twin("resume", tmp_path / "whole", name, "{folder}", **words)
+    found = {fault: twin("resume", tmp_path / fault, name, "{folder}", fault, **words) for fault in faults}
+
+    assert whole.status == "same", whole.sentence
+    assert {fault: one.cause for fault, one in found.items()} == faults
+    assert {one.first.step for one in found.values() if one.first is not None} <= {8, 9}
+
+
+def test_a_checkpoint_that_nobody_takes_is_an_error(tmp_path: Path, kept: Path) -> None:
+    with pytest.raises(ProgramFailedError, match="nothing took the checkpoint"):
+        twin("resume", tmp_path, "plain.py", "{folder}", kept=kept, shared=SHARED, stop_at=9, checkpoint="last.pt")
+
+
+def test_where_to_stop_must_be_said(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="where the program is to be stopped"):
+        twin("resume", tmp_path, "plain.py", "{folder}")

@@ -10,7 +10,7 @@ from hypocenter.report import determinism_screen, wording
 from hypocenter.report.columns import aligned
 from hypocenter.report.formats.terminal import to_text, wrapped
 from hypocenter.report.screen import Screen
-from hypocenter.twins.answer import Twin
+from hypocenter.twins.answer import Restored, Twin
 from hypocenter.twins.change import Change
 
 _STYLES = {"same": "bold green", "differs": "bold red", "cannot-tell": "bold yellow"}
@@ -33,8 +33,7 @@ def _lines(found: Twin, width: int) -> Iterator[Text]:
         yield from wrapped(Text.assemble(("   = ", "blue"), (f"{label}: ", "bold")), Text(text), width)
     if found.restored:
         yield Text()
-        rows = [_HEAD, *((row.what, row.verdict, f"{row.n_equal} of {row.n}" if row.n else "", wording.clean(row.said or row.first))
-                         for row in found.restored)]  # fmt: skip
+        rows = [_HEAD, *map(_cells, found.restored)]
         yield from (Text(f"  {line}", "bold" if n == 0 else "") for n, line in enumerate(aligned(rows)))
     for note in found.notes:
         yield from wrapped(Text("note: ", "blue"), Text(wording.sentence(note)), width)
@@ -42,6 +41,11 @@ def _lines(found: Twin, width: int) -> Iterator[Text]:
     yield Text(f"runs: {', '.join(f'{run.name} ({wording.clean(run.path)})' for run in found.runs)}", "dim")
     if found.next:
         yield Text.assemble(("next: ", "bold"), (wording.clean(found.next), _TYPE_THIS))
+
+
+def _cells(row: Restored) -> tuple[str, ...]:
+    count = f"{row.n_equal} of {row.n}" if row.n else ""
+    return row.what, row.verdict, count, wording.clean(row.said or row.first)
 
 
 def _points(found: Twin) -> Iterator[tuple[str, str]]:

@@ -18,9 +18,17 @@ def recording_bits(
 ) -> Config:
     """Digests of all operators, and nothing else that could be recorded."""
     return Config(
-        op_bits=True, stop_after_step=steps - 1, deterministic=deterministic, seed=seed, change=change, replay=False,
-        cure="off", replicas="never", collectives="never", agree=False,
-    )  # fmt: skip
+        op_bits=True,
+        stop_after_step=steps - 1,
+        deterministic=deterministic,
+        seed=seed,
+        change=change,
+        replay=False,
+        cure="off",
+        replicas="never",
+        collectives="never",
+        agree=False,
+    )
 
 
 def with_failures(found: Determinism, runs: Sequence[Made]) -> Determinism:
@@ -40,15 +48,30 @@ def in_bits(found: Determinism, runs: Sequence[Made]) -> Twin:
     sentence = found.sentence
     if found.status == "deterministic":
         sentence = f"same: {found.sentence.removeprefix('deterministic: ')}"
-    place = None if first is None else Place(
-        step=first.step, microbatch=first.microbatch, phase=first.phase, site=first.site or first.param, op=first.op,
-        source=first.source,
-    )  # fmt: skip
+    place = (
+        None
+        if first is None
+        else Place(
+            step=first.step,
+            microbatch=first.microbatch,
+            phase=first.phase,
+            site=first.site or first.param,
+            op=first.op,
+            source=first.source,
+        )
+    )
     return Twin(
-        status=_STATUS[found.status], sentence=sentence, first=place,
+        status=_STATUS[found.status],
+        sentence=sentence,
+        first=place,
         cause=first.cause if first is not None else None,
         confidence=first.confidence if first is not None else "proven",
-        why=first.why if first is not None else found.why, fix=first.fix if first is not None else "",
-        floor_source="bits", n_steps=found.n_steps, n_rows=found.n_events, notes=found.notes, repeats=found,
+        why=first.why if first is not None else found.why,
+        fix=first.fix if first is not None else "",
+        floor_source="bits",
+        n_steps=found.n_steps,
+        n_rows=found.n_events,
+        notes=found.notes,
+        repeats=found,
         runs=tuple(NamedRun(name=run.name, path=str(run.directory)) for run in runs),
-    )  # fmt: skip
+    )

@@ -47,8 +47,11 @@ class Asked:
         if not self.value:
             return default
         if not self.value.isdecimal() or int(self.value) < least:
-            raise ConfigError(f"{self.value!r} is no number for this change", where="CHANGE=NUMBER",
-                              fix=f"give a whole number, at least {least}")  # fmt: skip
+            raise ConfigError(
+                f"{self.value!r} is no number for this change",
+                where="CHANGE=NUMBER",
+                fix=f"give a whole number, at least {least}",
+            )
         return int(self.value)
 
 
@@ -95,6 +98,10 @@ def by_name(name: str) -> Change:
     """
     known = changes()
     if name not in known:
-        raise UnknownNameError(f"no change is called {name!r}", where="CHANGE of hypocenter twin",
-                               why=f"there are {', '.join(known)}", fix="see `hypocenter twin --list`")  # fmt: skip
+        raise UnknownNameError(
+            f"no change is called {name!r}",
+            where="CHANGE of hypocenter twin",
+            why=f"there are {', '.join(known)}",
+            fix="see `hypocenter twin --list`",
+        )
     return known[name]

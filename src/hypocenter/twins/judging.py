@@ -82,18 +82,25 @@ def is_repeated(first: RecordedRun, second: RecordedRun) -> bool:
         return False
     where = apart.first
     raise NotRepeatableError(
-        "the program does not repeat itself", where=f"step {where.step}, {where.phase}: {place(where.site, where.port)}",
+        "the program does not repeat itself",
+        where=f"step {where.step}, {where.phase}: {place(where.site, where.port)}",
         why="two runs without any change part there: of a change nothing can be said",
         fix="find out why with `hypocenter twin nothing`, or add --deterministic",
-    )  # fmt: skip
+    )
 
 
 def first_of(found: Divergence, *, is_exact: bool) -> Place:
     """Where they part."""
     return Place(
-        step=found.step, microbatch=found.microbatch, phase=found.phase, site=found.site, port=found.port,
-        error=found.error, floor=0.0 if is_exact else found.floor, source=found.source,
-    )  # fmt: skip
+        step=found.step,
+        microbatch=found.microbatch,
+        phase=found.phase,
+        site=found.site,
+        port=found.port,
+        error=found.error,
+        floor=0.0 if is_exact else found.floor,
+        source=found.source,
+    )
 
 
 def answer(judged: Judged, runs: tuple[Made, ...], what: str) -> Twin:
@@ -106,31 +113,44 @@ def answer(judged: Judged, runs: tuple[Made, ...], what: str) -> Twin:
     found = judged.comparison
     named = tuple(NamedRun(name=one.name, path=str(one.directory)) for one in runs)
     facts = Twin(
-        runs=named, n_steps=found.n_steps, n_rows=found.n_rows, notes=found.notes, confidence=found.confidence,
+        runs=named,
+        n_steps=found.n_steps,
+        n_rows=found.n_rows,
+        notes=found.notes,
+        confidence=found.confidence,
         floor_source="bits" if judged.is_exact else found.floor_source,
         next=f"hypocenter diff {runs[0].directory} {runs[-1].directory}",
-    )  # fmt: skip
+    )
     if judged.is_apart and found.first is not None:
         first = first_of(found.first, is_exact=judged.is_exact)
+        why = tuple(line for line in found.why if not (judged.is_exact and "noise floor" in line))
         return replace(
-            facts, status="differs", first=first, why=found.why, fix=found.fit.fix if found.fit is not None else "",
+            facts,
+            status="differs",
+            first=first,
+            why=why,
+            fix=found.fit.fix if found.fit is not None else "",
             sentence=f"differs: {what}, {_parts(found, judged.is_exact)}",
-        )  # fmt: skip
+        )
     if found.status == "same":
         equal = judged.is_exact or all(row.verdict == "equal" for row in found.rows)
-        how = "equal to the bit" if equal else found.sentence.rpartition("steps, ")[2] or "within noise"
         steps = f"{found.n_steps:,} step{'s' if found.n_steps != 1 else ''}"
         how = "is equal to the bit" if equal else "is within the measured noise"
         if not equal and found.floor_source == "assumed":
             how = "is within the assumed noise"
         return replace(
-            facts, status="same", confidence="proven" if equal else "likely",
+            facts,
+            status="same",
+            confidence="proven" if equal else "likely",
             sentence=f"same: {what}, every one of {found.n_rows:,} values in {steps} {how}",
-        )  # fmt: skip
+        )
     return replace(
-        facts, status="cannot-tell", why=found.why, sentence=f"cannot tell: {what}, "
+        facts,
+        status="cannot-tell",
+        why=found.why,
+        sentence=f"cannot tell: {what}, "
         + (found.sentence.removeprefix("cannot tell: ") or "nothing could be compared"),
-    )  # fmt: skip
+    )
 
 
 def _parts(found: Comparison, is_exact: bool) -> str:

@@ -16,8 +16,20 @@ def recording(asked: Asked, n_steps: int, *, calibrated: bool = False, change: t
     """
     steps = f"0-{n_steps - 1}"
     return Config(
-        level="modules", sketch=True, schedule=steps, param_schedule=steps, stop_after_step=n_steps - 1,
-        calibrate=steps if calibrated else "never", states=steps, change=change, replay=calibrated, cure="off",
-        replicas="never", collectives="never", audit="never", agree=False,
-        deterministic=asked.deterministic, seed=asked.seed,
-    )  # fmt: skip
+        level="modules",
+        sketch=True,
+        schedule=steps,
+        param_schedule=steps,
+        stop_after_step=n_steps - 1,
+        calibrate=steps if calibrated else "never",
+        states=steps,
+        change=change,
+        replay=calibrated,
+        cure="off",
+        replicas="never",
+        collectives="never",
+        audit="never",
+        agree=False,
+        deterministic=asked.deterministic,
+        seed=asked.seed,
+    )

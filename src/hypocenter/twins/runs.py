@@ -70,10 +70,11 @@ class Made:
             return self
         how = f"ended with exit code {self.code}" if self.code else "finished no step of training"
         raise ProgramFailedError(
-            f"the run {self.name!r} {how}", where=str(self.directory / OUTPUT_FILE),
+            f"the run {self.name!r} {how}",
+            where=str(self.directory / OUTPUT_FILE),
             why=" / ".join(line for line in self.tail.splitlines() if line.strip()) or "it said nothing of why",
             fix="mend it, or give it other words",
-        )  # fmt: skip
+        )
 
 
 def silent(_: Made) -> None:
@@ -104,9 +105,14 @@ class Runs:
     folders: list[Path] = field(default_factory=list[Path])  # that stand for `{folder}`
 
     def make(
-        self, name: str, config: Config, *, words: Sequence[str] = (), variables: Mapping[str, str] | None = None,
+        self,
+        name: str,
+        config: Config,
+        *,
+        words: Sequence[str] = (),
+        variables: Mapping[str, str] | None = None,
         folder: str = "",
-    ) -> Made:  # fmt: skip
+    ) -> Made:
         """Run it once; its output goes to output.txt in the run's directory.
 
         Args:
@@ -130,9 +136,12 @@ class Runs:
         environ = {name: value for name, value in os.environ.items() if not name.startswith("HYPOCENTER_")}
         begun = time.monotonic()
         code = self.start(
-            argv, env=self.environment(environ | dict(variables or {}), directory, settings), cwd=Path.cwd(),
-            output=directory / OUTPUT_FILE, timeout_s=None,
-        )  # fmt: skip
+            argv,
+            env=self.environment(environ | dict(variables or {}), directory, settings),
+            cwd=Path.cwd(),
+            output=directory / OUTPUT_FILE,
+            timeout_s=None,
+        )
         finish_run(directory, "finished" if code == 0 else "failed", code)
         (directory / ".reached").unlink(missing_ok=True)
         self.made.append(Made(directory=directory, code=code, seconds=time.monotonic() - begun))
@@ -146,8 +155,11 @@ class Runs:
             return path
         if path.is_dir() and any(path.iterdir()):
             if not self.force:
-                raise ExistsError("the folder of a run holds files", where=str(path),
-                                  fix="choose another with --out, or add --force to replace it")  # fmt: skip
+                raise ExistsError(
+                    "the folder of a run holds files",
+                    where=str(path),
+                    fix="choose another with --out, or add --force to replace it",
+                )
             shutil.rmtree(path)
         path.mkdir(parents=True, exist_ok=True)
         self.folders.append(path)

@@ -38,10 +38,11 @@ def streams_used(run: RecordedRun, again: RecordedRun) -> frozenset[str]:
     """Random states that the program draws from: they move from step to step, in both runs in the same way."""
     mine, other = (_streams(each) for each in (run, again))
     return frozenset(
-        name for name, states in mine.items()
+        name
+        for name, states in mine.items()
         if len(set(states.values())) > 1
         and all(state == states.get(step, state) for step, state in other.get(name, {}).items())
-    )  # fmt: skip
+    )
 
 
 def _streams(run: RecordedRun) -> dict[str, dict[int, Hashable]]:
@@ -127,6 +128,10 @@ def restored(right: State, resumed: State, told: Callable[[str], str]) -> Iterat
         names = [name for name, value in mine.items() if other.get(name) != value]
         verdict = "equal" if not names else "missing" if not other else "differs"
         yield Restored(
-            what=kind, verdict=verdict, n=len(mine), n_equal=same, first=names[0] if names else "",
+            what=kind,
+            verdict=verdict,
+            n=len(mine),
+            n_equal=same,
+            first=names[0] if names else "",
             said=told(kind) if names else "",
-        )  # fmt: skip
+        )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 
 folder, faults = Path(sys.argv[1]), set(sys.argv[2:]) - {"--resume"}
 torch.manual_seed(0)

@@ -29,17 +29,24 @@ EXIT = {"deterministic": 0, "differs": 1, "cannot-tell": 5}
 
 
 @click.command(
-    cls=ProgramCommand, name="determinism", no_args_is_help=True, options_metavar="[OPTIONS]",
+    cls=ProgramCommand,
+    name="determinism",
+    no_args_is_help=True,
+    options_metavar="[OPTIONS]",
     context_settings={"help_option_names": ["-h", "--help"]},
-)  # fmt: skip
+)
 @click.option("--steps", type=click.IntRange(min=1), default=3, help="Steps of each run. [default: 3]", metavar="N")
 @click.option("--repeat", "n_runs", type=click.IntRange(min=2), default=2, help="Runs. [default: 2]", metavar="K")
 @click.option("--cure", is_flag=True, help="Try too whether run --deterministic makes it repeat itself.")
 @click.option("--seed", type=int, help="Seed of --cure.", metavar="N")
 @click.option(
-    "--recorded", "recorded", multiple=True, type=click.Path(path_type=Path, exists=True, file_okay=False),
-    metavar="RUN", help="Compare these recordings, made with run --op-bits, and run nothing. May be repeated.",
-)  # fmt: skip
+    "--recorded",
+    "recorded",
+    multiple=True,
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="RUN",
+    help="Compare these recordings, made with run --op-bits, and run nothing. May be repeated.",
+)
 @click.option(
     "--out", type=click.Path(path_type=Path), metavar="DIR", help="Folder of the runs; a new one under runs/."
 )
@@ -47,9 +54,16 @@ EXIT = {"deterministic": 0, "differs": 1, "cannot-tell": 5}
 @format_option()
 @click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="PROGRAM [ARGS]...")
 def command(
-    program: tuple[str, ...], steps: int, n_runs: int, cure: bool, seed: int | None, recorded: tuple[Path, ...],
-    out: Path | None, force: bool, format_name: str,
-) -> int:  # fmt: skip
+    program: tuple[str, ...],
+    steps: int,
+    n_runs: int,
+    cure: bool,
+    seed: int | None,
+    recorded: tuple[Path, ...],
+    out: Path | None,
+    force: bool,
+    format_name: str,
+) -> int:
     """Run PROGRAM twice, in the same way, and compare the bits of what every operator reads and writes.
 
     Names the first operator that differs with its line, and every line that drew random numbers from a generator
@@ -94,8 +108,9 @@ def _cure(runs: Runs, steps: int, n_runs: int, seed: int | None) -> Cure:
 def _enough(recorded: tuple[Path, ...], program: Sequence[str]) -> tuple[Path, ...]:
     if len(recorded) < 2 or program:
         raise ConfigError(
-            "recordings are compared with each other", where="--recorded",
+            "recordings are compared with each other",
+            where="--recorded",
             why="a program was given too" if program else "there is only one",
             fix="hypocenter determinism --recorded RUN --recorded RUN",
-        )  # fmt: skip
+        )
     return recorded

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -46,17 +45,22 @@ def _list(context: click.Context, _: click.Parameter, is_wanted: bool) -> None:
 
 
 @click.command(
-    cls=TwinCommand, name="twin", no_args_is_help=True, options_metavar="[OPTIONS]",
+    cls=TwinCommand,
+    name="twin",
+    no_args_is_help=True,
+    options_metavar="[OPTIONS]",
     context_settings={"help_option_names": ["-h", "--help"]},
-)  # fmt: skip
+)
 @click.option("--list", is_flag=True, is_eager=True, expose_value=False, callback=_list, help="List all changes.")
 @click.option(
     "--steps", type=click.IntRange(min=1), default=3, help="Steps that are compared. [default: 3]", metavar="N"
 )
 @click.option(
-    "--stop-at", type=click.IntRange(min=1), metavar="K",
+    "--stop-at",
+    type=click.IntRange(min=1),
+    metavar="K",
     help="Of resume: the step, counted from 0, in the middle of which the program is ended.",
-)  # fmt: skip
+)
 @click.option("--resume-args", default="", metavar="WORDS", help="Of resume: words that make the program resume.")
 @click.option(
     "--checkpoint",
@@ -76,9 +80,19 @@ def _list(context: click.Context, _: click.Parameter, is_wanted: bool) -> None:
 @click.argument("wanted", metavar="CHANGE")
 @click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="PROGRAM [ARGS]...")
 def command(
-    wanted: str, program: tuple[str, ...], steps: int, stop_at: int | None, resume_args: str, checkpoint: str,
-    baseline_args: str, candidate_args: str, out: Path | None, force: bool, format_name: str, **imposed: Any,
-) -> int:  # fmt: skip
+    wanted: str,
+    program: tuple[str, ...],
+    steps: int,
+    stop_at: int | None,
+    resume_args: str,
+    checkpoint: str,
+    baseline_args: str,
+    candidate_args: str,
+    out: Path | None,
+    force: bool,
+    format_name: str,
+    **imposed: Any,
+) -> int:
     """Run PROGRAM with and without a CHANGE that must not matter, and name the first place where the two part.
 
     CHANGE is one of those that --list shows, such as resume or workers=0. `{folder}` in the words of the program stands
@@ -92,10 +106,15 @@ def command(
         raise ConfigError("there is nothing to run", where="PROGRAM", fix=f"hypocenter twin {wanted} -- train.py")
     runs = runs_of(program, out, name, 0, steps, force=force)
     asked = Asked(
-        runs=runs, value=value, steps=steps, stop_at=stop_at, checkpoint=checkpoint,
+        runs=runs,
+        value=value,
+        steps=steps,
+        stop_at=stop_at,
+        checkpoint=checkpoint,
         first_words=_words("--baseline-args", baseline_args),
-        second_words=_words("--resume-args", resume_args) + _words("--candidate-args", candidate_args), **imposed,
-    )  # fmt: skip
+        second_words=_words("--resume-args", resume_args) + _words("--candidate-args", candidate_args),
+        **imposed,
+    )
     found = replace(change.make(asked), change=name, value=value)
     if not found.means:
         found = replace(found, means=_section(change.manual.sections, "What it means"))
@@ -118,8 +137,10 @@ def runs_of(program: Sequence[str], out: Path | None, name: str, n_runs: int, st
         done.append(made.name)
         what, _, n = made.name.rpartition("-")
         text = f"{what} {n} of {n_runs}" if n_runs else made.name
-        say(f"{text.replace('deterministic ', 'deterministic run ')}: {made.seconds:.1f} s"
-            + (f", exit code {made.code}" if made.code else ""))  # fmt: skip
+        say(
+            f"{text.replace('deterministic ', 'deterministic run ')}: {made.seconds:.1f} s"
+            + (f", exit code {made.code}" if made.code else "")
+        )
 
     return Runs(program=tuple(program), argv=argv, base=base, environment=environment, force=force, said=said)
 

@@ -68,32 +68,59 @@ def _refuse(whole: RecordedRun, parts: Made, n_whole: int, n_parts: int) -> None
     where = "hypocenter twin accumulation"
     left = [line for line in parts.noted.get("accumulation", []) if line.startswith("left: ")]
     if left:
-        raise NotApplicableError("the batch cannot be divided", where=where, why=left[0].removeprefix("left: "),
-                                 fix="give another number: accumulation=K")  # fmt: skip
+        raise NotApplicableError(
+            "the batch cannot be divided",
+            where=where,
+            why=left[0].removeprefix("left: "),
+            fix="give another number: accumulation=K",
+        )
     if n_parts <= n_whole:
-        raise NotApplicableError("the changed run has no more micro-batches a step", where=where,
-                                 why=f"{n_parts} in place of {n_whole}", fix=_HOW)  # fmt: skip
+        raise NotApplicableError(
+            "the changed run has no more micro-batches a step",
+            where=where,
+            why=f"{n_parts} in place of {n_whole}",
+            fix=_HOW,
+        )
     facts = whole.facts()
     norms = [one.path for one in (facts.modules if facts is not None else ()) if "BatchNorm" in one.kind]
     if norms:
-        raise NotApplicableError("the model normalises over the samples of a micro-batch", where=where,
-                                 why=f"{norms[0]} is a BatchNorm: its result depends on their number by definition")  # fmt: skip
+        raise NotApplicableError(
+            "the model normalises over the samples of a micro-batch",
+            where=where,
+            why=f"{norms[0]} is a BatchNorm: it depends on their number by definition",
+        )
 
 
 def _explained(found: Twin, comparison: Comparison, k: float) -> Twin:
     first = comparison.first
     row = first.row if first is not None else None
     scale = row.distance.scale if row is not None and row.distance is not None else None
+    if first is not None and first.phase == "optimizer" and first.site.startswith("lr"):
+        return replace(
+            found,
+            cause="schedule-counts-micro-batches",
+            confidence="likely",
+            fix="call scheduler.step() once a step of the optimizer",
+        )
     if first is None or first.phase != "grad" or scale is None:
         return replace(found, cause="split-dependence", confidence="possible")
     for factor, how in ((k, "the loss is not divided"), (1.0 / k, "the loss is divided twice")):
         if math.isclose(scale, factor, rel_tol=_NEAR):
             return replace(
-                found, cause="accumulation-normalisation", confidence="likely",
-                why=(f"gradients are {scale:.4g} times those of the whole batch: {how} by the number of micro-batches",
-                     *found.why),
+                found,
+                cause="accumulation-normalisation",
+                confidence="likely",
+                why=(
+                    f"gradients are {scale:.4g} times those of the whole batch: {how} by the number of micro-batches",
+                    *found.why,
+                ),
                 fix="divide exactly once by the number of micro-batches, or by the labels of the whole step",
-            )  # fmt: skip
+            )
     why = (f"gradients are {scale:.4g} times those of the whole batch", *found.why)
-    return replace(found, cause="split-dependence", confidence="possible", why=why,
-                   fix="weigh each micro-batch by what it holds: labels, tokens, samples")  # fmt: skip
+    return replace(
+        found,
+        cause="split-dependence",
+        confidence="possible",
+        why=why,
+        fix="weigh each micro-batch by what it holds: labels, tokens, samples",
+    )

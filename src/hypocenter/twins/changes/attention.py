@@ -36,22 +36,28 @@ def attention(asked: Asked) -> Twin:
     """Torch's own choice against one."""
     kernel = asked.value or "math"
     if kernel not in _KERNELS:
-        raise ConfigError(f"no kernel is called {kernel!r}", where="attention=KERNEL", fix=f"one of {', '.join(_KERNELS)}")
+        raise ConfigError(
+            f"no kernel is called {kernel!r}", where="attention=KERNEL", fix=f"one of {', '.join(_KERNELS)}"
+        )
     calm, make = replace(recording(asked, asked.steps, calibrated=True), no_dropout=True), asked.runs.make
     chosen = replace(calm, change=("attention=own",))
     own = make("own-kernels", chosen, words=asked.first_words).recorded()
     mine = own.noted.get("attention", [])
     if not mine:
-        raise NotApplicableError("the program does not call scaled_dot_product_attention",
-                                 where="hypocenter twin attention")  # fmt: skip
+        raise NotApplicableError(
+            "the program does not call scaled_dot_product_attention", where="hypocenter twin attention"
+        )
     other = make(
         "other-kernel", replace(calm, change=(f"attention={kernel}",), calibrate="never"), words=asked.second_words
     ).recorded()
     theirs = other.noted.get("attention", [])
     if mine == theirs:
-        raise NotApplicableError("torch takes the same kernel in both runs", where=f"attention={kernel}",
-                                 why=", ".join(line for line in mine if line.startswith("kernel")),
-                                 fix="give another one: attention=flash")  # fmt: skip
+        raise NotApplicableError(
+            "torch takes the same kernel in both runs",
+            where=f"attention={kernel}",
+            why=", ".join(line for line in mine if line.startswith("kernel")),
+            fix="give another one: attention=flash",
+        )
     again = make("own-kernels-again", chosen, words=asked.first_words)
     judged = judge(own, again, other, is_exact=False)
     kernels = " and ".join(line.removeprefix("kernel ") for line in mine if line.startswith("kernel ")) or "its own"

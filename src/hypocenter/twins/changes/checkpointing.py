@@ -33,12 +33,19 @@ def checkpointing(asked: Asked) -> Twin:
     own = make("checkpointed", config, words=asked.first_words).recorded()
     plain = make("plain", replace(config, change=("checkpointing=off",)), words=asked.second_words).recorded()
     if "checkpointing" not in plain.noted:
-        raise NotApplicableError("nothing is checkpointed", where="hypocenter twin checkpointing",
-                                 why="the program does not call torch.utils.checkpoint")  # fmt: skip
+        raise NotApplicableError(
+            "nothing is checkpointed",
+            where="hypocenter twin checkpointing",
+            why="the program does not call torch.utils.checkpoint",
+        )
     again = make("checkpointed-again", config, words=asked.first_words)
     judged = judge(own, again, plain, is_exact=True)
     found = answer(judged, (own, again, plain), "without checkpointing")
     if found.status != "differs":
         return found
-    return replace(found, cause="recomputed-otherwise", confidence="likely",
-                   fix="leave preserve_rng_state on, and change nothing inside of what is checkpointed")  # fmt: skip
+    return replace(
+        found,
+        cause="recomputed-otherwise",
+        confidence="likely",
+        fix="leave preserve_rng_state on, and change nothing inside of what is checkpointed",
+    )

@@ -1,14 +1,14 @@
 """A compiled program computes what the same program computes uncompiled.
 
 What it means
-    `torch.compile` may fuse and reorder, so that values differ by rounding. More than that is an error: of the compiler,
-    or of a program whose Python has effects that a graph does not repeat.
+    `torch.compile` may fuse and reorder, so that values differ by rounding. More than that is an error: of the
+    compiler, or of a program whose Python has effects that a graph does not repeat.
 
 How it is decided
-    The program as it is against the same with TorchDynamo switched off. Every value outside of compiled regions, and all
-    gradients and parameters may differ by rounding. If they differ by more, the program is compiled by less and less of
-    the compiler: traced only, then with autograd traced too; the first stage that differs is named. Dropout is off in
-    both runs: compiled code draws other random numbers.
+    The program as it is against the same with TorchDynamo switched off. Every value outside of compiled regions, and
+    all gradients and parameters may differ by rounding. If they differ by more, the program is compiled by less and
+    less of the compiler: traced only, then with autograd traced too; the first stage that differs is named. Dropout is
+    off in both runs: compiled code draws other random numbers.
 
 What to do
     Take the named module out of the graph (`torch.compiler.disable`) until it is mended, and report it to PyTorch with
@@ -42,8 +42,11 @@ def eager(asked: Asked) -> Twin:
     calm, make = replace(recording(asked, asked.steps, calibrated=True), no_dropout=True), asked.runs.make
     compiled = make("compiled", replace(calm, change=("eager=off",), calibrate="never"), words=asked.first_words)
     if not compiled.recorded().noted.get("eager"):
-        raise NotApplicableError("the program compiles nothing", where="hypocenter twin eager",
-                                 why="TorchDynamo made no graph in the steps that were run")  # fmt: skip
+        raise NotApplicableError(
+            "the program compiles nothing",
+            where="hypocenter twin eager",
+            why="TorchDynamo made no graph in the steps that were run",
+        )
     plain = replace(calm, change=("eager=on",))
     right = make("eager", plain, words=asked.second_words, variables=_OFF).recorded()
     again = make("eager-again", plain, words=asked.second_words, variables=_OFF)
@@ -56,10 +59,18 @@ def eager(asked: Asked) -> Twin:
         return found
     stage = _LAST
     for backend, words in _STAGES:
-        less = make(f"compiled-by-{backend}", replace(calm, change=(f"eager={backend}",), calibrate="never"),
-                    words=asked.first_words)  # fmt: skip
+        less = make(
+            f"compiled-by-{backend}",
+            replace(calm, change=(f"eager={backend}",), calibrate="never"),
+            words=asked.first_words,
+        )
         if less.code == 0 and judged(less).is_apart:
             stage = words
             break
-    return replace(found, cause="compile-mismatch", confidence="likely", why=(f"the stage: {stage}", *found.why),
-                   fix="keep what is named out of the graph (torch.compiler.disable), and report it")  # fmt: skip
+    return replace(
+        found,
+        cause="compile-mismatch",
+        confidence="likely",
+        why=(f"the stage: {stage}", *found.why),
+        fix="keep what is named out of the graph (torch.compiler.disable), and report it",
+    )

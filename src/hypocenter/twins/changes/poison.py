@@ -39,17 +39,20 @@ def poison(asked: Asked) -> Twin:
     own = compare_repeats([run.directory for run in runs])
     if own.status == "differs" and (own.first is None or own.first.cause != "undefined-memory"):
         raise NotRepeatableError(
-            "the program does not repeat itself", where="two runs as they are", why=own.sentence,
+            "the program does not repeat itself",
+            where="two runs as they are",
+            why=own.sentence,
             fix="find out more with `hypocenter twin nothing`",
-        )  # fmt: skip
+        )
     runs.append(make("filled", filled, words=asked.second_words))
     found = in_bits(compare_repeats([runs[0].directory, runs[2].directory]), runs)
     if found.status == "same":
         return replace(found, sentence=found.sentence.replace("same: ", "same: with fresh memory filled, ", 1))
     if found.status == "differs" and found.first is not None:
         return replace(
-            found, cause="uninitialised-read",
+            found,
+            cause="uninitialised-read",
             sentence=found.sentence.replace("differs: ", "differs: with fresh memory filled, ", 1),
             fix=found.fix or "write it before it is read: torch.zeros in place of torch.empty",
-        )  # fmt: skip
+        )
     return found

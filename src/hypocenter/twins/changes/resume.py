@@ -1,8 +1,8 @@
 """Stopped and resumed from its own checkpoint, the program goes on as if it had never been stopped.
 
 What it means
-    A checkpoint that leaves something out is not noticed: the loss goes on falling. But the optimizer begins without its
-    moments, the schedule warms up again, the model sees the first batches twice and the last ones never.
+    A checkpoint that leaves something out is not noticed: the loss goes on falling. But the optimizer begins without
+    its moments, the schedule warms up again, the model sees the first batches twice and the last ones never.
 
 How it is decided
     The program runs until step K, where it is ended in the middle of that step. It is started again with the words that
@@ -37,10 +37,13 @@ from hypocenter.twins.state import KINDS, State, n_equal, restored, states_of, s
 
 _HOW = "say how the program resumes: --resume-args '--resume PATH', or --checkpoint PATH"
 _CAUSES = {
-    "parameters": "parameters-not-restored", "optimizer state": "optimizer-state-not-restored",
-    "batch": "data-not-continued", "learning rate": "schedule-not-restored",
-    "loss scale": "loss-scaler-not-restored", "random state": "random-state-not-restored",
-}  # fmt: skip
+    "parameters": "parameters-not-restored",
+    "optimizer state": "optimizer-state-not-restored",
+    "batch": "data-not-continued",
+    "learning rate": "schedule-not-restored",
+    "loss scale": "loss-scaler-not-restored",
+    "random state": "random-state-not-restored",
+}
 _FIXES = {
     "parameters": "save model.state_dict() after the update, and load all of it",
     "optimizer state": "save optimizer.state_dict() and load it after the optimizer is made",
@@ -48,15 +51,18 @@ _FIXES = {
     "learning rate": "save scheduler.state_dict() and load it after the scheduler is made",
     "loss scale": "save scaler.state_dict() and load it",
     "random state": "save torch.get_rng_state(), random.getstate() and numpy's, and set them after everything is made",
-}  # fmt: skip
+}
 
 
 @change("resume", order=2)
 def resume(asked: Asked) -> Twin:
     """Three runs: stopped, resumed, and not interrupted."""
     if asked.stop_at is None:
-        raise ConfigError("nobody says where the program is to be stopped", where="hypocenter twin resume",
-                          fix="add --stop-at K: a step after one that the program saves")  # fmt: skip
+        raise ConfigError(
+            "nobody says where the program is to be stopped",
+            where="hypocenter twin resume",
+            fix="add --stop-at K: a step after one that the program saves",
+        )
     last = asked.stop_at + asked.steps
     stopped = asked.runs.make("stopped", recording(asked, asked.stop_at + 1), folder="interrupted").recorded()
     handed = (f"resume={_path(asked)}",) if asked.checkpoint else ()
@@ -65,10 +71,11 @@ def resume(asked: Asked) -> Twin:
     ).recorded()
     if handed and "resume" not in resumed.noted:
         raise ProgramFailedError(
-            "nothing took the checkpoint", where=f"--checkpoint {asked.checkpoint}",
+            "nothing took the checkpoint",
+            where=f"--checkpoint {asked.checkpoint}",
             why="no Trainer of Transformers or Lightning was called without a checkpoint of its own",
             fix=_HOW,
-        )  # fmt: skip
+        )
     whole = asked.runs.make("uninterrupted", recording(asked, last + 1)).recorded()
     return _answer(_Resumed(stop_at=asked.stop_at, whole=whole, stopped=stopped, resumed=resumed))
 
@@ -115,9 +122,14 @@ def _answer(of: _Resumed) -> Twin:
         return _later(found, at)
     if at == 0 < of.stop_at:
         return replace(
-            found, status="differs", cause="not-resumed", confidence="proven", fix=_HOW, first=Place(step=0),
+            found,
+            status="differs",
+            cause="not-resumed",
+            confidence="proven",
+            fix=_HOW,
+            first=Place(step=0),
             sentence="differs: when it was started again the program did not resume, but began at step 0",
-        )  # fmt: skip
+        )
     if found.status == "same":
         kinds = ", ".join(row.what for row in table if row.verdict == "equal")
         notes = tuple(f"{_line(row)}; nothing that was compared depends on it" for row in wrong)
@@ -136,16 +148,18 @@ def _began(of: _Resumed, whole: RecordedRun, states: Sequence[State]) -> Twin | 
         return None
     why = "its optimizer has a state before its first update: it found a checkpoint"
     return Twin(
-        status="cannot-tell", sentence="cannot tell: the run that was not interrupted did not begin at the start",
-        why=(why,), fix=f"give each run a folder of its own: write {FOLDER} for it in the program's words",
-    )  # fmt: skip
+        status="cannot-tell",
+        sentence="cannot tell: the run that was not interrupted did not begin at the start",
+        why=(why,),
+        fix=f"give each run a folder of its own: write {FOLDER} for it in the program's words",
+    )
 
 
 def _step_of(states: Sequence[State], first: State, stop_at: int) -> int:
     """The step that the resumed run begins with: that of its parameters, or of its optimizer's state.
 
-    What is not loaded is as it is at step 0, which any fresh start has: whatever says a later step knows better. Nothing
-    later than the stop can have been saved.
+    What is not loaded is as it is at step 0, which any fresh start has: whatever says a later step knows better.
+    Nothing later than the stop can have been saved.
     """
     known = [one for one in states if one.step <= stop_at]
     for kinds in (("parameters", "optimizer state"), ("batch", "learning rate")):
@@ -198,10 +212,15 @@ def _not_restored(found: Twin, wrong: Sequence[Restored], states: Sequence[State
         lines += (f"then {then.phase}: {place(then.site, then.port)} of step {then.step}",)
     phase = {"parameters": "param", "batch": "data", "random state": "data"}.get(worst.what, "optimizer")
     return replace(
-        found, status="differs", cause=cause, confidence="proven", fix=fix, why=lines,
+        found,
+        status="differs",
+        cause=cause,
+        confidence="proven",
+        fix=fix,
+        why=lines,
         sentence=f"differs: resumed at step {at}, {_line(worst)}",
         first=Place(step=at, phase=phase, site=worst.first),
-    )  # fmt: skip
+    )
 
 
 def _line(row: Restored) -> str:
@@ -243,5 +262,10 @@ def _later(found: Twin, at: int) -> Twin:
     if kind:
         return replace(found, cause=_CAUSES[kind], fix=_FIXES[kind], confidence="likely")
     why = (f"all that step {at} begins with was seen to be equal", *found.why)
-    return replace(found, cause="hidden-state", confidence="possible", why=why,
-                   fix="look for what the named place keeps between steps and the checkpoint leaves out")  # fmt: skip
+    return replace(
+        found,
+        cause="hidden-state",
+        confidence="possible",
+        why=why,
+        fix="look for what the named place keeps between steps and the checkpoint leaves out",
+    )

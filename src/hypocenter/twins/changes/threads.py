@@ -41,13 +41,18 @@ def threads(asked: Asked) -> Twin:
     if number > (os.cpu_count() or number):
         raise NotApplicableError("there are not so many cores", where=f"threads={number}")
     other = make(
-        "other-threads", replace(config, change=(f"threads={number}",), calibrate="never"), words=asked.second_words,
+        "other-threads",
+        replace(config, change=(f"threads={number}",), calibrate="never"),
+        words=asked.second_words,
         variables=dict.fromkeys(_VARIABLES, str(number)),
-    ).recorded()  # fmt: skip
+    ).recorded()
     n_other = _n_threads(other)
     if n_own == n_other:
-        raise NotApplicableError("the number of threads is the same in both runs", where="hypocenter twin threads",
-                                 why=f"{n_own}: the program sets it itself, or it was that already")  # fmt: skip
+        raise NotApplicableError(
+            "the number of threads is the same in both runs",
+            where="hypocenter twin threads",
+            why=f"{n_own}: the program sets it itself, or it was that already",
+        )
     judged = judge(own, again, other, is_exact=False)
     found = answer(judged, (own, again, other), f"with {n_other} threads in place of {n_own}")
     return replace(found, cause="thread-dependence", confidence="possible") if found.status == "differs" else found

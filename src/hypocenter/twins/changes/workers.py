@@ -46,8 +46,11 @@ def workers(asked: Asked) -> Twin:
     baseline = make("no-workers", recording(asked, steps, change=("workers=0",)), words=asked.first_words).recorded()
     noted = baseline.noted.get("workers", [])
     if not any(line.startswith(_LOADER) for line in noted):
-        raise NotApplicableError("the program makes no DataLoader", where="hypocenter twin workers",
-                                 why="batches come from elsewhere, or it was made before torch was there")  # fmt: skip
+        raise NotApplicableError(
+            "the program makes no DataLoader",
+            where="hypocenter twin workers",
+            why="batches come from elsewhere, or it was made before torch was there",
+        )
     again = make("no-workers-again", recording(asked, steps, change=("workers=0",)), words=asked.first_words)
     changed = make("workers", recording(asked, steps, change=(f"workers={number}",)), words=asked.second_words)
     judged = judge(baseline, again, changed, is_exact=True)
@@ -60,20 +63,29 @@ def workers(asked: Asked) -> Twin:
     if found.status != "differs" or found.first is None or found.first.phase != "data":
         return found
     if _STREAM not in noted:
-        return replace(found, cause="worker-dependent-data", confidence="likely",
-                       fix="look for what the dataset keeps between two samples: a worker has a copy of it")  # fmt: skip
+        return replace(
+            found,
+            cause="worker-dependent-data",
+            confidence="likely",
+            fix="look for what the dataset keeps between two samples: a worker has a copy of it",
+        )
     repeated = _repeated(open_run(baseline.directory), open_run(changed.directory))
     if repeated is not None:
         return replace(
-            found, cause="stream-not-split", confidence="proven", first=Place(step=repeated, phase="data", site="batch"),
+            found,
+            cause="stream-not-split",
+            confidence="proven",
+            first=Place(step=repeated, phase="data", site="batch"),
             sentence=f"differs: each of {number} workers gives the same samples of the stream: the batch of step "
             f"{repeated} was there before",
             fix="give each worker its own part, by get_worker_info().id and .num_workers",
-        )  # fmt: skip
+        )
     return replace(
-        found, status="cannot-tell", first=None,
+        found,
+        status="cannot-tell",
+        first=None,
         sentence="cannot tell: workers give the samples of a stream in another order, and no batch came twice",
-    )  # fmt: skip
+    )
 
 
 def drawn_twice(noted: Iterable[str]) -> Mapping[str, list[int]]:
@@ -91,11 +103,15 @@ def _draws_the_same(found: Twin, twice: Mapping[str, list[int]]) -> Twin:
     who = f"workers {', '.join(map(str, ids[:-1]))} and {ids[-1]}"
     seed = "worker_init_fn, by torch.utils.data.get_worker_info().seed"
     return replace(
-        found, status="differs", cause="workers-draw-the-same", confidence="proven",
+        found,
+        status="differs",
+        cause="workers-draw-the-same",
+        confidence="proven",
         first=Place(step=0, phase="data", site=name),
         sentence=f"differs: {who} draw the same random numbers: {name} begins in one state in both",
-        why=(f"each of them drew from {name} in its first batch",), fix=f"seed it in each worker: {seed}",
-    )  # fmt: skip
+        why=(f"each of them drew from {name} in its first batch",),
+        fix=f"seed it in each worker: {seed}",
+    )
 
 
 def _repeated(*runs: object) -> int | None:

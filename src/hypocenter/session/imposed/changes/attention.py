@@ -13,9 +13,11 @@ from typing import Any
 import torch
 
 _SWITCHES = {
-    "flash": "enable_flash_sdp", "efficient": "enable_mem_efficient_sdp", "math": "enable_math_sdp",
+    "flash": "enable_flash_sdp",
+    "efficient": "enable_mem_efficient_sdp",
+    "math": "enable_math_sdp",
     "cudnn": "enable_cudnn_sdp",
-}  # fmt: skip
+}
 _CHOICES = {0: "math", 1: "flash", 2: "efficient", 3: "cudnn"}  # torch.nn.attention.SDPBackend
 _MOST = 8  # calls whose choice is noted
 
@@ -36,7 +38,7 @@ def begin(value: str, note: Callable[[str], None]) -> None:
             n_calls[0] += 1
             note("attention is called")
             with contextlib.suppress(Exception):  # another version of torch
-                choice = int(torch._C._fused_sdp_choice(*args, **kwargs))  # type: ignore[attr-defined]
+                choice = int(torch._fused_sdp_choice(*args, **kwargs))  # type: ignore[attr-defined]
                 note(f"kernel {_CHOICES.get(choice, choice)}")
         return attention(*args, **kwargs)
 
