@@ -10,7 +10,7 @@ from twinned import twin
 from hypocenter.twins.change import NotApplicableError, changes
 from hypocenter.twins.judging import NotRepeatableError
 
-SPLIT = ("--batch", "4", "--accumulate", "2")
+SPLIT = {"summed.py": ("--batch", "4", "--accumulate", "2"), "ranked.py": ("--batch", "4")}
 PLANTED = {
     "checkpointing": ("odd.py", ("checkpointed",), "same", None, ""),
     "checkpointing: other random numbers": (
@@ -36,6 +36,17 @@ PLANTED = {
     "workers: counts": ("loaded.py", ("0", "counted"), "differs", "worker-dependent-data", "batch.in[0]"),
     "workers: a stream": ("loaded.py", ("0", "stream"), "cannot-tell", None, ""),
     "workers: a stream that is not split": ("loaded.py", ("0", "whole"), "differs", "stream-not-split", "batch"),
+    "ranks": ("ranked.py", (), "same", None, ""),
+    "ranks: nobody averages": (
+        "ranked.py",
+        ("--fault", "unwrapped"),
+        "differs",
+        "missing-gradient-sync",
+        "0.weight",
+    ),
+    "ranks: summed": ("ranked.py", ("--fault", "summed"), "differs", "gradients-summed", "0.weight"),
+    "ranks: the same samples": ("ranked.py", ("--fault", "shared"), "differs", "ranks-share-data", "batch"),
+    "ranks: another order": ("ranked.py", ("--fault", "shuffled"), "cannot-tell", None, ""),
     "accumulation": ("summed.py", (), "same", None, ""),
     "accumulation: undivided": (
         "summed.py",
@@ -59,7 +70,7 @@ PLANTED = {
 def test_says_whether_it_matters_and_where(case: str, tmp_path: Path) -> None:
     name, words, status, cause, site = PLANTED[case]
     change = case.partition(":")[0]
-    more = SPLIT if name == "summed.py" else ()
+    more = SPLIT.get(name, ())
 
     found = twin(change, tmp_path, name, *words, steps=2, second_words=more)
 
@@ -81,6 +92,7 @@ NOT_THERE = {
     "workers": ("odd.py", ("plain",), "makes no DataLoader"),
     "accumulation": ("odd.py", ("plain",), "no more micro-batches"),
     "accumulation: BatchNorm": ("summed.py", ("--fault", "norm"), "normalises over the samples"),
+    "ranks": ("odd.py", ("plain",), "nobody makes the batches of a rank smaller"),
     "threads=1": ("odd.py", ("plain",), "the same in both runs"),
 }
 
@@ -88,10 +100,17 @@ NOT_THERE = {
 @pytest.mark.parametrize("case", NOT_THERE)
 def test_a_change_that_changes_nothing_is_an_error(case: str, tmp_path: Path) -> None:
     name, words, said = NOT_THERE[case]
-    more = SPLIT if name == "summed.py" else ()
+    more = SPLIT.get(name, ())
 
     with pytest.raises(NotApplicableError, match=said):
         twin(case.partition(":")[0], tmp_path, name, *words, steps=1, second_words=more)
+
+
+@pytest.mark.parametrize("change", ["accumulation", "ranks"])
+def test_a_trainer_divides_its_batches_when_it_is_asked_to(change: str, tmp_path: Path) -> None:
+    found = twin(change, tmp_path, "hf.py", "{folder}", steps=2)
+
+    assert (found.status, found.cause) == ("same", None), found.sentence
 
 
 def test_another_number_of_threads_is_within_the_measured_noise(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from hypocenter.align.children import Start, start
 from hypocenter.config import Config
-from hypocenter.errors import ExistsError, HypocenterError
+from hypocenter.errors import ConfigError, ExistsError, HypocenterError
 from hypocenter.record.layout import CHANGES_FILE, new_run_directory, rank_directories
 from hypocenter.record.run_file import finish_run, start_run
 from hypocenter.twins.noted import noted
@@ -112,6 +113,7 @@ class Runs:
         words: Sequence[str] = (),
         variables: Mapping[str, str] | None = None,
         folder: str = "",
+        n_ranks: int = 0,
     ) -> Made:
         """Run it once; its output goes to output.txt in the run's directory.
 
@@ -120,6 +122,7 @@ class Runs:
             config: what is recorded and imposed.
             words: that come after the program's own.
             variables: of the environment.
+            n_ranks: of a job of torchrun that it is made; 0: it is started as it is.
             folder: name of the folder that `{folder}` stands for; the run's own name when empty.
 
         Raises:
@@ -128,7 +131,7 @@ class Runs:
         directory = new_run_directory(str(self.base / name), self.force).absolute()
         (directory / CHANGES_FILE).unlink(missing_ok=True)
         settings = replace(config, out=str(directory))
-        argv = [*self.argv, *words]
+        argv = [*(self._under_torchrun(n_ranks) if n_ranks else self.argv), *words]
         if any(FOLDER in word for word in argv):
             files = str(self._files(folder or name))
             argv = [word.replace(FOLDER, files) for word in argv]
@@ -147,6 +150,21 @@ class Runs:
         self.made.append(Made(directory=directory, code=code, seconds=time.monotonic() - begun))
         self.said(self.made[-1])
         return self.made[-1]
+
+    def _under_torchrun(self, n_ranks: int) -> tuple[str, ...]:
+        """The program as ranks of one job.
+
+        Raises:
+            ConfigError: it is no Python program, or starts several processes itself.
+        """
+        if self.argv[0] != sys.executable:
+            raise ConfigError(
+                "the program is started by a launcher already",
+                where=self.argv[0],
+                fix="give the script itself: hypocenter twin ranks -- train.py",
+            )
+        torchrun = str(Path(sys.executable).with_name("torchrun"))
+        return (torchrun, "--standalone", "--nproc-per-node", str(n_ranks), *self.argv[1:])
 
     def _files(self, name: str) -> Path:
         """The folder that stands for `{folder}`, empty when it is first asked for."""

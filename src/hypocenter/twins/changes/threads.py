@@ -33,11 +33,12 @@ _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUM
 @change("threads", order=5, values="N")
 def threads(asked: Asked) -> Twin:
     """The program's own number against another."""
+    given = asked.number(0)
     config, make = recording(asked, asked.steps, calibrated=True), asked.runs.make
     own = make("own-threads", config, words=asked.first_words).recorded()
     again = make("own-threads-again", config, words=asked.first_words)
     n_own = _n_threads(own)
-    number = asked.number(1 if n_own != 1 else 2)
+    number = given or (1 if n_own != 1 else 2)
     if number > (os.cpu_count() or number):
         raise NotApplicableError("there are not so many cores", where=f"threads={number}")
     other = make(

@@ -1,4 +1,7 @@
-"""`accumulation=K`: Trainers of Transformers and Lightning take batches K times smaller, and K times as many a step."""
+"""`accumulation=K`: Trainers of Transformers and Lightning take batches K times smaller, and K times as many a step.
+
+`accumulation=K,ranks`: batches of Transformers are K times smaller, for as many ranks.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,14 @@ _LIGHTNING = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.tr
 
 def begin(value: str, note: Note) -> None:
     """Whichever of them is imported."""
-    k = int(value)
-    when_imported("transformers.training_args", functools.partial(_transformers, k, note))
-    for module in _LIGHTNING:
+    number, _, over = value.partition(",")
+    k = int(number)
+    when_imported("transformers.training_args", functools.partial(_transformers, k, 1 if over else k, note))
+    for module in () if over else _LIGHTNING:
         when_imported(module, functools.partial(_lightning, module, k, note))
 
 
-def _transformers(k: int, note: Note) -> None:
+def _transformers(k: int, more: int, note: Note) -> None:
     arguments = sys.modules["transformers.training_args"].TrainingArguments
     original = arguments.__post_init__
 
@@ -34,8 +38,8 @@ def _transformers(k: int, note: Note) -> None:
         size, steps = getattr(self, _BATCH), getattr(self, _STEPS)
         if size % k == 0:
             setattr(self, _BATCH, size // k)
-            setattr(self, _STEPS, steps * k)
-            note(f"{_BATCH} {size} becomes {size // k}, {_STEPS} {steps} becomes {steps * k}")
+            setattr(self, _STEPS, steps * more)
+            note(f"{_BATCH} {size} becomes {size // k}, {_STEPS} {steps} becomes {steps * more}")
         else:
             note(f"left: {_BATCH} {size} is no multiple of {k}")
         original(self)

@@ -16,7 +16,8 @@ import random
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, get_worker_info
@@ -30,19 +31,13 @@ _OF_WORKERS = {"prefetch_factor": None, "persistent_workers": False, "timeout": 
 """Arguments that need workers, and what they are without."""
 
 
-class _Generator(Protocol):
-    """A generator of whatever library."""
+@dataclass(frozen=True, slots=True)
+class _Generator:
+    """A generator of whatever library: what gives its state, what sets it, what seeds it."""
 
-    def get(self) -> Any: ...
-    def set(self, state: Any) -> None: ...
-    def seed(self, seed: int) -> None: ...
-
-
-class _Own:
-    """One as an object with functions for its state."""
-
-    def __init__(self, get: Callable[[], Any], set_: Callable[[Any], None], seed: Callable[[int], Any]) -> None:
-        self.get, self.set, self.seed = get, set_, seed
+    get: Callable[[], Any]
+    set: Callable[[Any], Any]
+    seed: Callable[[int], Any]
 
 
 def begin(value: str, note: Note) -> None:
@@ -102,11 +97,11 @@ def _number_workers(value: str, note: Note) -> None:
 
 def _generators(dataset: Any) -> Iterator[tuple[str, _Generator]]:
     """All that a fetch can reach, by name."""
-    yield "torch", _Own(torch.get_rng_state, torch.set_rng_state, torch.default_generator.manual_seed)
-    yield "random", _Own(random.getstate, random.setstate, random.seed)
+    yield "torch", _Generator(torch.get_rng_state, torch.set_rng_state, torch.default_generator.manual_seed)
+    yield "random", _Generator(random.getstate, random.setstate, random.seed)
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None:
-        yield "numpy.random", _Own(numpy.random.get_state, numpy.random.set_state, numpy.random.seed)
+        yield "numpy.random", _Generator(numpy.random.get_state, numpy.random.set_state, numpy.random.seed)
     yield from _within(dataset, numpy)
 
 
@@ -136,18 +131,18 @@ def _parts(one: Any) -> Iterator[tuple[str, Any]]:
 
 def _as_generator(one: Any, numpy: Any) -> _Generator | None:
     if isinstance(one, torch.Generator):
-        return _Own(one.get_state, one.set_state, one.manual_seed)
+        return _Generator(one.get_state, one.set_state, one.manual_seed)
     if isinstance(one, random.Random):
-        return _Own(one.getstate, one.setstate, one.seed)
+        return _Generator(one.getstate, one.setstate, one.seed)
     if numpy is not None and isinstance(one, numpy.random.RandomState):
-        return _Own(one.get_state, one.set_state, one.seed)
+        return _Generator(one.get_state, one.set_state, one.seed)
     if numpy is not None and isinstance(one, numpy.random.Generator):
         bits = one.bit_generator
 
         def set_(state: Any) -> None:
             bits.state = state
 
-        return _Own(lambda: bits.state, set_, lambda seed: set_(type(bits)(seed).state))
+        return _Generator(lambda: bits.state, set_, lambda seed: set_(type(bits)(seed).state))
     return None
 
 
