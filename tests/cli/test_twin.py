@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import sys
 from pathlib import Path
 
 import pytest
 from recordings import run
 
-PROGRAMS = Path(__file__).resolve().parents[1] / "twins" / "programs"
+from hypocenter.cli.commands import twin
+from hypocenter.twins.runs import Runs
+
+TESTS = Path(__file__).resolve().parents[1]
+PROGRAMS = TESTS / "twins" / "programs"
+sys.path[:0] = [str(TESTS / "align"), str(TESTS / "processes")]
+
+from started import start  # noqa: E402
 
 
 def test_list_names_every_change_with_its_values() -> None:
@@ -72,7 +81,9 @@ def test_a_program_that_fails_is_one_error_with_what_it_said(tmp_path: Path) -> 
     assert (answer["slug"], answer["why"]) == ("program-failed", "no such data")
 
 
-def test_nothing_is_determinism(tmp_path: Path) -> None:
+def test_nothing_is_determinism(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(twin, "Runs", functools.partial(Runs, start=start))
+
     said = run(
         "twin", "nothing", "--steps", 1, "--json", "--out", tmp_path / "runs", "--", PROGRAMS / "odd.py", "plain"
     )

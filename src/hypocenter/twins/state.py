@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from hypocenter.compare.comparison import is_of_update
 from hypocenter.detect.bookkeeping import is_bookkeeping
-from hypocenter.detect.replica_rows import BATCH_PREFIX, RNG_PORT, RNG_PREFIX
+from hypocenter.detect.replica_rows import BATCH_PORT, BATCH_PREFIX, FIELD_PORT, RNG_PORT, RNG_PREFIX
 from hypocenter.nouns import Reading
 from hypocenter.record.reader import RecordedRun
 from hypocenter.record.schema import readings_from
@@ -87,8 +87,8 @@ def _kind(row: Reading) -> str:
     if row.phase == "data":
         if row.site.startswith(RNG_PREFIX) and row.port == RNG_PORT:
             return "random state"
-        is_batch = row.site.startswith(BATCH_PREFIX) and row.digest is not None
-        return "batch" if is_batch and row.port in ("digest", "field") else ""
+        port = FIELD_PORT if "float" in row.dtype else BATCH_PORT  # the one that is there at every step
+        return "batch" if row.site.startswith(BATCH_PREFIX) and row.port == port and row.digest is not None else ""
     if row.phase == "param":
         return "parameters"
     return "" if is_of_update(row.site) or row.site == "clip_coef" else "optimizer state"

@@ -2,7 +2,8 @@
 
     python hf.py FOLDER [FAULT]
 
-Faults leave something out when a checkpoint is loaded: optimizer, scheduler, rng, data.
+Faults leave something out when a checkpoint is loaded: optimizer, scheduler, rng, data, weights; `step` counts one too
+many.
 """
 
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainerState, TrainingArguments
 
 folder, faults = sys.argv[1], set(sys.argv[2:])
 
@@ -33,11 +34,24 @@ class Faulty(Trainer):
             if name not in faults:
                 part.load_state_dict(torch.load(Path(checkpoint, f"{name}.pt"), weights_only=True))
 
+    def _load_from_checkpoint(self, *args: object, **kwargs: object) -> None:
+        if "weights" not in faults:
+            super()._load_from_checkpoint(*args, **kwargs)
+
     def _load_rng_state(self, checkpoint: str | None) -> None:
         if "rng" not in faults:
             super()._load_rng_state(checkpoint)
 
 
+def one_more(path: str) -> TrainerState:
+    state = load(path)
+    state.global_step += 1
+    return state
+
+
+load = TrainerState.load_from_json
+if "step" in faults:
+    TrainerState.load_from_json = staticmethod(one_more)
 torch.manual_seed(0)
 data = [{"x": torch.randn(8), "labels": torch.randn(1)} for _ in range(64)]
 arguments = TrainingArguments(

@@ -10,18 +10,16 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 import msgspec
 
-from hypocenter.catalogue import Catalogue, having
 from hypocenter.config import Config
 from hypocenter.errors import ConfigError
 from hypocenter.record.layout import CHANGES_FILE
+from hypocenter.session.imposed import changes
 
-CATALOGUE: Catalogue[Callable[..., None]] = Catalogue(
-    "hypocenter.session.imposed.changes", entry=lambda name, module: having("begin")(name, module) and module.begin
-)
 Note = Callable[[str], None]
 
 
@@ -31,14 +29,16 @@ def begin(config: Config, warn: Callable[[str], None]) -> dict[str, str]:
     Raises:
         ConfigError: there is no change of a name that was given.
     """
+    if not config.change:
+        return {}
     for asked in config.change:
         name, _, value = asked.partition("=")
-        make = CATALOGUE.get(name)
-        if make is None:
-            known = ", ".join(CATALOGUE.names())
-            raise ConfigError(f"no change is called {name!r}", where="--change", why=f"there are {known}")
+        try:
+            make = import_module(f"{changes.__name__}.{name}").begin
+        except ModuleNotFoundError as error:
+            raise ConfigError(f"no change is called {name!r}", where="--change") from error
         make(value, _noter(name))
-    return {"change": f"changed: {', '.join(config.change)}"} if config.change else {}
+    return {"change": f"changed: {', '.join(config.change)}"}
 
 
 def _noter(name: str) -> Note:

@@ -23,7 +23,7 @@ from dataclasses import replace
 from hypocenter.compare.repeats.engine import compare_repeats
 from hypocenter.twins.answer import Twin
 from hypocenter.twins.bits import in_bits, recording_bits
-from hypocenter.twins.change import Asked, change
+from hypocenter.twins.change import Asked, NotApplicableError, change
 from hypocenter.twins.judging import NotRepeatableError
 
 
@@ -45,6 +45,8 @@ def poison(asked: Asked) -> Twin:
             fix="find out more with `hypocenter twin nothing`",
         )
     runs.append(make("filled", filled, words=asked.second_words))
+    if "poison" not in runs[2].noted:
+        raise NotApplicableError("fresh memory was not filled", where="hypocenter twin poison", why="it is torch's own")
     found = in_bits(compare_repeats([runs[0].directory, runs[2].directory]), runs)
     if found.status == "same":
         return replace(found, sentence=found.sentence.replace("same: ", "same: with fresh memory filled, ", 1))

@@ -65,6 +65,13 @@ def resume(asked: Asked) -> Twin:
         )
     last = asked.stop_at + asked.steps
     stopped = asked.runs.make("stopped", recording(asked, asked.stop_at + 1), folder="interrupted").recorded()
+    n_steps = states_of(open_run(stopped.directory), frozenset())[-1].step
+    if n_steps < asked.stop_at:
+        raise ConfigError(
+            f"the program ended by itself after step {n_steps}",
+            where=f"--stop-at {asked.stop_at}",
+            fix=f"give a step before: --stop-at {max(1, n_steps - asked.steps)}",
+        )
     handed = (f"resume={_path(asked)}",) if asked.checkpoint else ()
     resumed = asked.runs.make(
         "resumed", recording(asked, asked.steps, change=handed), words=asked.second_words, folder="interrupted"
@@ -163,7 +170,8 @@ def _step_of(states: Sequence[State], first: State, stop_at: int) -> int:
     """
     known = [one for one in states if one.step <= stop_at]
     for kinds in (("parameters", "optimizer state"), ("batch", "learning rate")):
-        at = max((step for kind in kinds for step in steps_with(known, kind, first.of(kind))), default=0)
+        one, other = (set(steps_with(known, kind, first.of(kind))) for kind in kinds)
+        at = max(one & other or one | other, default=0)
         if at:
             return at
     best = max(known, key=lambda one: n_equal(one.of("parameters"), first.of("parameters")))

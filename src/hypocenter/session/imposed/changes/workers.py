@@ -15,7 +15,7 @@ import pickle
 import random
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,9 +121,9 @@ def _within(dataset: Any, numpy: Any) -> Iterator[tuple[str, _Generator]]:
 
 
 def _parts(one: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(one, Mapping):
+    if isinstance(one, dict):
         yield from ((f"[{key!r}]", value) for key, value in list(one.items())[:_MOST])
-    elif isinstance(one, Sequence) and isinstance(one, (list, tuple)):
+    elif isinstance(one, (list, tuple)):
         yield from ((f"[{n}]", value) for n, value in enumerate(one[:16]))
     else:
         yield from ((f".{name}", value) for name, value in getattr(one, "__dict__", {}).items())
