@@ -67,6 +67,30 @@ def test_a_program_that_begins_again_did_not_resume(tmp_path: Path, kept: Path) 
     assert "--resume-args" in found.fix
 
 
+def test_what_nobody_saves_is_named_by_the_module_that_keeps_it(tmp_path: Path) -> None:
+    found = twin("resume", tmp_path, "plain.py", "{folder}", "--count", stop_at=5, second_words=("--resume",))
+
+    assert (found.status, found.cause) == ("differs", "hidden-state"), found.sentence
+    assert found.first is not None
+    assert (found.first.step, found.first.site, found.first.port) == (5, "2", "out[0]")
+
+
+def test_a_program_that_finds_its_checkpoint_needs_no_words(tmp_path: Path) -> None:
+    found = twin("resume", tmp_path, "plain.py", "{folder}", "--auto", stop_at=5, steps=2)
+
+    assert found.status == "same", found.sentence
+    assert "resumed at step 5" in found.sentence
+
+
+def test_runs_that_share_a_folder_are_not_judged(tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+
+    found = twin("resume", tmp_path / "runs", "plain.py", str(tmp_path / "shared"), "--auto", stop_at=5, steps=2)
+
+    assert found.status == "cannot-tell", found.sentence
+    assert "{folder}" in found.fix
+
+
 TRAINERS = {
     "hf.py": (
         "checkpoint-8",

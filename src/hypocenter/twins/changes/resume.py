@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 
 from hypocenter.compare.sentences import place
 from hypocenter.errors import ConfigError
-from hypocenter.record.reader import RecordedRun, open_run
+from hypocenter.record.reader import open_run
 from hypocenter.twins.answer import Place, Restored, Twin
 from hypocenter.twins.change import Asked, change
 from hypocenter.twins.judging import answer, is_repeated, judge
@@ -52,6 +52,12 @@ _FIXES = {
     "loss scale": "save scaler.state_dict() and load it",
     "random state": "save torch.get_rng_state(), random.getstate() and numpy's, and set them after everything is made",
 }
+_BEGAN_LATER = Twin(
+    status="cannot-tell",
+    sentence="cannot tell: the run that was not to be interrupted did not begin at the start",
+    why=("its optimizer has a state before its first update: it found a checkpoint",),
+    fix=f"give each run a folder of its own: write {FOLDER} for it in the program's words",
+)
 
 
 @change("resume", order=2)
@@ -107,12 +113,11 @@ class _Resumed:
 
 def _answer(of: _Resumed) -> Twin:
     whole, stopped, resumed = (open_run(made.directory) for made in of.runs)
-    repeats = is_repeated(whole, stopped)  # over the steps that both have
     used = streams_used(whole, stopped)
     states, later = (states_of(run, used) for run in (whole, resumed))
-    begun = _began(of, whole, states)
-    if begun is not None:
-        return begun
+    if states[0].of("optimizer state"):
+        return _BEGAN_LATER
+    repeats = is_repeated(whole, stopped)  # over the steps that both have
     at = _step_of(states, later[0], of.stop_at)
     right = next(one for one in states if one.step == at)
     table = tuple(restored(right, later[0], lambda kind: _how(kind, states, later[0], at)))
@@ -126,7 +131,10 @@ def _answer(of: _Resumed) -> Twin:
     if wrong and (wrong[0].what != "random state" or _is_random(found)):
         return _not_restored(found, wrong, states, later[0], at)
     if found.status == "differs" and found.first is not None:
-        return _later(found, at)
+        loose = judge(of.whole, of.stopped, of.resumed, is_exact=False, shift=shift)
+        if not loose.is_apart and loose.comparison.status == "same":
+            return replace(answer(loose, of.runs, f"resumed at step {at}"), restored=table)
+        return _later(found, at, is_drawn=bool(wrong))
     if at == 0 < of.stop_at:
         return replace(
             found,
@@ -147,19 +155,6 @@ def _answer(of: _Resumed) -> Twin:
 def _is_random(found: Twin) -> bool:
     """Whether what parts first may have drawn random numbers: it is neither told nor given to the program."""
     return found.first is not None and not _is_rate(found.first) and found.first.phase != "data"
-
-
-def _began(of: _Resumed, whole: RecordedRun, states: Sequence[State]) -> Twin | None:
-    """An answer where the run that was not to be interrupted has itself begun from a checkpoint."""
-    if not states or not states[0].of("optimizer state"):
-        return None
-    why = "its optimizer has a state before its first update: it found a checkpoint"
-    return Twin(
-        status="cannot-tell",
-        sentence="cannot tell: the run that was not interrupted did not begin at the start",
-        why=(why,),
-        fix=f"give each run a folder of its own: write {FOLDER} for it in the program's words",
-    )
 
 
 def _step_of(states: Sequence[State], first: State, stop_at: int) -> int:
@@ -262,18 +257,18 @@ def _is_rate(first: Place) -> bool:
     return first.phase == "optimizer" and (first.site == "lr" or first.site.startswith("lr."))
 
 
-def _later(found: Twin, at: int) -> Twin:
-    """All that was seen was restored, and the two part after it."""
+def _later(found: Twin, at: int, *, is_drawn: bool) -> Twin:
+    """All that was seen was restored, but for random states perhaps, and the two part after it."""
     first = found.first
     assert first is not None
+    if first.phase == "data" and is_drawn:
+        return replace(found, cause="data-order", fix=_FIXES["random state"], confidence="likely")
     kind = "learning rate" if _is_rate(first) else "batch" if first.phase == "data" else ""
     if kind:
         return replace(found, cause=_CAUSES[kind], fix=_FIXES[kind], confidence="likely")
-    why = (f"all that step {at} begins with was seen to be equal", *found.why)
     return replace(
         found,
         cause="hidden-state",
-        confidence="possible",
-        why=why,
+        why=(f"all that step {at} begins with was seen to be equal", *found.why),
         fix="look for what the named place keeps between steps and the checkpoint leaves out",
     )
