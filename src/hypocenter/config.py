@@ -78,6 +78,8 @@ class Config:
     deterministic: bool = False  # seeds, deterministic algorithms and the variables that go with them
     seed: int | None = None  # of all generators; None: 42 when deterministic, else they are left alone
     no_dropout: bool = False  # no value is dropped at random
+    change: tuple[str, ...] = ()  # what must not matter, set to another value, as `twin` does: workers=0
+    states: str = "never"  # steps at which random states are digested, in a run of any number of ranks
     op_bits: bool = False  # digests of what every operator reads and writes, which `determinism` compares
     out: str | None = None  # run directory; a new one under runs/ when not given
     force: bool = False  # overwrite an existing recording
@@ -167,7 +169,7 @@ _hints = functools.cache(get_type_hints)  # 5 ms, for each option of each proces
 
 
 def _convert(name: str, value: Any, origin: str) -> Any:
-    if isinstance(value, str) and name in ("sites", "exclude", "trace_batches", "sinks", "plugins"):
+    if isinstance(value, str) and name in ("sites", "exclude", "trace_batches", "change", "sinks", "plugins"):
         value = [part.strip() for part in value.split(",") if part.strip()]
     hint = _hints(Config)[name]
     try:
@@ -189,6 +191,7 @@ def _allowed(hint: Any, value: Any) -> str:
 
 SCHEDULES = (
     "schedule", "param_schedule", "replicas", "collectives", "sdc_check", "calibrate", "health", "audit", "relations",
+    "states",
 )  # fmt: skip
 """Options that are schedules of steps."""
 

@@ -19,6 +19,7 @@ from hypocenter.cli.commands.schema import ANSWERS, schema_of
 from hypocenter.compare.isolation.isolated import Isolated, Isolation
 from hypocenter.doctor.machine import Machine
 from hypocenter.report.answer.rendering import FORMATS, render
+from hypocenter.twins.answer import Place, Restored, Twin
 
 PLAN = '[baseline]\ncommand = "python a.py"\n[candidate]\ncommand = "python b.py"\n'
 VOID = {"meta", "br", "hr", "img", "input", "link", "path", "line", "rect", "circle"}
@@ -85,6 +86,21 @@ def test_every_format_is_well_formed(words, command):
     assert re.match(r"# |\*\*", said["markdown"].out)
     assert "<b>" not in said["markdown"].out
     assert all(re.match(r"::(error|warning|notice) .*title=.*::.", line) for line in said["github"].out.splitlines())
+
+
+@pytest.mark.parametrize("name", FORMATS[1:])
+def test_a_twin_has_every_format(name: str) -> None:
+    place = Place(step=9, phase="param", site="a|<b>")
+    state = Restored(what="parameters", verdict="differs", n=2, n_equal=1, first="a|<b>")
+    twin = Twin(status="differs", sentence="differs: <b>", change="resume", first=place, restored=(state,))
+
+    said = render("twin", twin, name)
+
+    assert "differs: " in said
+    if name == "json":
+        _check_json(json.loads(said))
+    if name == "html":
+        _check_html(said)
 
 
 @pytest.mark.parametrize("name", ["html", "markdown", "github"])

@@ -24,7 +24,7 @@ def test_every_shelf_is_listed() -> None:
         "items",
         "checks",
         "settings",
-        "measures",
+        "measures", "twins",
         "formats",
         "importers",
         "sinks",

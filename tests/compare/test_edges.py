@@ -203,3 +203,23 @@ def test_a_pair_s_row_says_since_when_it_differs_and_where_it_is_worst(run):
 
     assert [(one.since, one.step) for one in found.rows if one.verdict == "differs"] == [(2, 4)]
     assert [one.since for one in found.rows if one.verdict != "differs"] == [None]
+
+
+def test_where_every_bit_must_stay_the_smallest_error_is_named(run):
+    runs = [open_run(run(name, chain(errors))) for name, errors in (("a", [0.0] * 5), ("b", [0.0] * 3 + [1e-7] * 2))]
+
+    exact = compare_runs(*runs, options=Options(is_exact=True))
+
+    assert compare_runs(*runs).status == "same"
+    assert (exact.status, exact.first.site, exact.first.port) == ("diverged", "m2", "out[0]")
+
+
+def test_steps_stand_against_each_other_as_they_are_told_to(run):
+    steps = [chain([0.0, float(step)]) for step in range(4)]
+    whole, later = open_run(run("whole", *steps)), open_run(run("later", *steps[2:]))
+
+    found = compare_runs(whole, later, options=Options(shift=-2))
+
+    assert (found.first, found.n_steps) == (None, 2)
+    assert {row.verdict for row in found.rows} == {"equal"}
+    assert compare_runs(whole, later, options=Options(shift=0)).status == "diverged"

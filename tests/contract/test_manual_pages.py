@@ -10,7 +10,7 @@ import pytest
 from hypocenter.manual import HEADINGS, Manual, parse
 
 ROOT = Path(__file__).resolve().parents[2]
-CATALOGUES = ("detect/rules", "diagnose/causes", "compare/fits", "doctor/checks")
+CATALOGUES = ("detect/rules", "diagnose/causes", "compare/fits", "doctor/checks", "twins/changes")
 
 
 def entries() -> list[Path]:

@@ -10,13 +10,13 @@ import pytest
 from launch import launch
 from twice import PROGRAMS, line_of
 
-from hypocenter.cli.commands.determinism import configuration
 from hypocenter.compare.repeats.engine import compare_repeats
+from hypocenter.twins.bits import recording_bits
 
 
 @pytest.mark.parametrize("words", [(), ("broken",)])
 def test_ranks_of_fsdp(words: tuple[str, ...], tmp_path: Path) -> None:
-    config = asdict(configuration(2))
+    config = asdict(recording_bits(2))
     runs = [tmp_path / name for name in "ab"]
     for run in runs:
         done = launch(PROGRAMS / "two_ranks.py", *words, out=run, config=json.loads(json.dumps(config)))

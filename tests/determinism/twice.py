@@ -8,10 +8,10 @@ from pathlib import Path
 
 import warm
 
-from hypocenter.cli.commands.determinism import configuration
 from hypocenter.compare.repeats.answer import Determinism
 from hypocenter.compare.repeats.engine import compare_repeats
 from hypocenter.config import to_json
+from hypocenter.twins.bits import recording_bits
 
 HERE = Path(__file__).parent
 PROGRAMS = HERE / "programs"
@@ -21,7 +21,7 @@ SOURCE = HERE.parents[1] / "src"
 def twice(name: str, folder: Path, *, steps: int = 3, deterministic: bool = False) -> Determinism:
     """What `hypocenter determinism NAME` finds, the runs in forks."""
     runs = [folder / f"{'deterministic' if deterministic else 'plain'}-{n}" for n in (1, 2)]
-    config = to_json(configuration(steps, deterministic=deterministic))
+    config = to_json(recording_bits(steps, deterministic=deterministic))
     for run in runs:
         argv = [sys.executable, str(HERE / "fresh.py"), str(run), config, str(PROGRAMS / name)]
         done = warm.run(argv, env=environment(), timeout=120)

@@ -51,6 +51,8 @@ HELP: dict[str, str] = {
     "deterministic": "Seed all generators, and take deterministic algorithms.",
     "seed": "Seed of all generators; 42 with --deterministic.",
     "no_dropout": "Drop no value at random.",
+    "change": "Set what must not matter to another value, as `twin` does: workers=0. May be repeated.",
+    "states": "Steps at which random states are digested; the first three always are.",
     "op_bits": "Keep digests of what every operator reads and writes; `determinism` compares them.",
     "out": "Run directory; a new one under runs/ when not given.",
     "force": "Replace an existing recording.",

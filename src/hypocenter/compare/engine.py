@@ -83,9 +83,8 @@ def compare_runs(baseline: RecordedRun, candidate: RecordedRun, *, options: Opti
     options = options or Options()
     runs, run_cards = (baseline, candidate), (cards_of(baseline), cards_of(candidate))
     matching = _of_sites(options.matching or _matched(runs, run_cards, options), options.site)
-    steps = JudgedSteps(
-        runs=runs, run_cards=run_cards, pairs=matching.pairs, shift=shift_between(*runs), options=options
-    )
+    shift = shift_between(*runs) if options.shift is None else options.shift
+    steps = JudgedSteps(runs=runs, run_cards=run_cards, pairs=matching.pairs, shift=shift, options=options)
     progress = _Progress(
         worst=Worst(matching.pairs), counts=Counts(shift=steps.shift), facts=(baseline.facts(), candidate.facts())
     )

@@ -106,6 +106,8 @@ class JudgedSteps:
             verdicts, is_negligible = negligible.judge(
                 aligned, found, floors, row_verdicts(found, floors, self.options.budget, n_noisy)
             )
+            if self.options.is_exact:
+                verdicts[~found.is_equal & (found.depth != NONE)] = DIFFERS
             yield JudgedStep(
                 pairs=self.pairs, aligned=aligned, distances=found, floors=floors, budget=self.options.budget,
                 n=n_noisy, verdicts=verdicts, negligible=is_negligible, modules=modules,
@@ -279,6 +281,8 @@ class Options:
     site: str = ""  # shell pattern of the baseline's sites to compare
     use_values: bool = True  # of level tensors, where both sides hold them
     plugins: tuple[str, ...] = ()  # files with more fits
+    shift: int | None = None  # what to add to a step of the baseline for the candidate's; else it is searched
+    is_exact: bool = False  # a good candidate is equal to the bit: whatever is not equal differs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ EVIDENCE_FILE = "evidence.json"
 RUNS_FOLDER = "runs"
 MARK_FOLDER = ".job"  # names the job whose tasks share the directory; holds a file for each task that has ended
 REFUSED_FILE = ".refused"  # why the program was not allowed to train: what it was to impose does not fit it
+CHANGES_FILE = "changes.jsonl"  # what processes noted of `Config.change`: [change, what] a line
 INITIAL_WEIGHTS_FILE = "initial-weights.safetensors"  # of a rank: see weights_file.py
 DUMP_FOLDER = "graph-dump"  # of a rank, while its program runs: what MindSpore dumps of a step, until it is read
 STREAM_SUFFIX = ".arrow"

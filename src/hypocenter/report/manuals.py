@@ -19,6 +19,7 @@ from hypocenter.doctor.over_ranks import pages as over_ranks
 from hypocenter.manual import Manual, page_of
 from hypocenter.report.formats.terminal import to_text, wrapped
 from hypocenter.report.screen import Screen
+from hypocenter.twins import change
 
 _LITERAL = re.compile(r"`[^`]*`|\s.*|")  # a command, what is indented, nothing
 _SOURCE_WIDTH = 90  # columns: a line of a page that is shorter, and had room for the next word, ends there
@@ -65,9 +66,15 @@ def measures() -> dict[str, Manual]:
     return {entry.name: entry.manual for entry in health.measures()}
 
 
+def twins() -> dict[str, Manual]:
+    """Pages of the changes of `hypocenter twin` by name, in their order."""
+    return {name: entry.manual for name, entry in change.changes().items()}
+
+
 PAGES: Mapping[str, Callable[[], dict[str, Manual]]] = {
     "rule": rules, "cause": causes, "fit": fits, "matcher": matchers, "item": items,
     "check": checks, "setting": doctor_settings, "measure": measures,
+    "twin": twins,
 }  # fmt: skip
 """The kinds of things that `hypocenter explain` and `hypocenter list` know, by the word for one of them."""
 
@@ -77,7 +84,7 @@ def broken(kind: str) -> tuple[Broken, ...]:
     catalogues = {
         "rule": (engine.CATALOGUE, group_engine.CATALOGUE), "cause": (verdicts.CATALOGUE,),
         "fit": (fitting.CATALOGUE,), "matcher": (chain.CATALOGUE,), "check": (doctor_catalogue.CATALOGUE,),
-        "measure": (health.CATALOGUE,),
+        "measure": (health.CATALOGUE,), "twin": (change.CATALOGUE,),
     }  # fmt: skip
     return tuple(one for catalogue in catalogues.get(kind, ()) for one in catalogue.broken)
 

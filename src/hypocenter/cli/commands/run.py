@@ -42,6 +42,7 @@ PURPOSES: Mapping[str, Mapping[str, Any]] = {
 }  # fmt: skip
 """Options by purpose. They stand above the environment and the option file, and below what is typed beside them."""
 SHIM = Path(hypocenter.__file__).with_name("boot") / "shim"
+CHANGES = Path(hypocenter.__file__).parent / "session" / "imposed" / "changes"
 REACHED_FILE, WARNED_FILE = ".reached", ".warned"  # boot/post_import.py writes them
 SEVERITIES: tuple[Severity, ...] = ("note", "warning", "error")
 REFUSED, NOTHING_TO_READ, CANNOT_TELL = 2, 4, 5
@@ -84,6 +85,7 @@ def command(program: tuple[str, ...], purpose: str | None, fail_on: Severity | N
     """
     config = resolve(flags={**PURPOSES.get(purpose or "", {}), **given(options)})
     _check_sinks(config)
+    _check_changes(config)
     _refuse_without_effect(config, given(options))
     require_readable(config)
     argv = argv_of(program)
@@ -143,6 +145,14 @@ def _check_sinks(config: Config) -> None:
             names = list(sink_names())
             hint = did_you_mean(name, names, otherwise=f"one of {', '.join(names)}")
             raise UnknownNameError(f"no sink is called {name!r}", where="--sink", fix=hint)
+
+
+def _check_changes(config: Config) -> None:
+    """A change that nobody can make is an error before training."""
+    names = sorted(path.stem for path in CHANGES.glob("[!_]*.py"))
+    for name in {asked.partition("=")[0] for asked in config.change}.difference(names):
+        hint = did_you_mean(name, names, otherwise=f"one of {', '.join(names)}")
+        raise UnknownNameError(f"no change is called {name!r}", where="--change", fix=hint)
 
 
 def _refuse_without_effect(config: Config, typed: Mapping[str, Any]) -> None:

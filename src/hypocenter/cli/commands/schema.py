@@ -28,6 +28,7 @@ ANSWERS = {
     "isolation": "hypocenter.compare.isolation.isolated:Isolation",
     "scaled-headroom": "hypocenter.report.headroom.scaled:ScaledHeadroom",
     "spikes": "hypocenter.diagnose.spike_list:Answer",
+    "twin": "hypocenter.twins.answer:Twin",
     "values": "hypocenter.compare.values.measured:Values",
     "weights": "hypocenter.compare.weights.diff:WeightsComparison",
 }

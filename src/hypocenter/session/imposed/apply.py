@@ -8,10 +8,10 @@ imposed is kept in run.json and said at the end of `hypocenter run`.
 from __future__ import annotations
 
 from hypocenter.config import Config
-from hypocenter.session.imposed import algorithms, dropout, entropy, seeds
+from hypocenter.session.imposed import algorithms, change, dropout, entropy, seeds
 from hypocenter.session.imposed.in_order import Impose, Warn, impose_all
 
-IMPOSED: tuple[Impose, ...] = (seeds.begin, algorithms.begin, entropy.begin, dropout.begin)
+IMPOSED: tuple[Impose, ...] = (seeds.begin, algorithms.begin, entropy.begin, dropout.begin, change.begin)
 """Add yours here."""
 
 

@@ -2,9 +2,10 @@
 
 Digests of the integer tensors that the model and the loss code were given are taken at every step, in any process: they
 say whether two runs saw the same data in the same order. Digests of everything else that the model was called with and
-of the random states before the step's first forward follow on the first few steps, and in a job of several ranks also
-on those of config.replicas. Extremes, mean and spread go with each digest, and at other steps a sample of the floats is
-looked at too: they say when data repeat or change. All of it reaches the host with the next check of gradients.
+of the random states before the step's first forward follow on the first few steps, in a job of several ranks also on
+those of config.replicas, of the random states also on those of config.states. Extremes, mean and spread go with each
+digest, and at other steps a sample of the floats is looked at too: they say when data repeat or change. All of it
+reaches the host with the next check of gradients.
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ class Streams(Observer):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._is_due = parse(context.config.replicas)
+        self._is_asked = parse(context.config.states)
         self._done_step = -1  # of this step the random states have been looked at
         self._n_events = 0  # of the tape, that belong to earlier micro-batches
         self._n_sent = 0
@@ -151,11 +153,10 @@ class Streams(Observer):
         for microbatch, port, summary in self._handed:
             self._add_number(LOADER, port, summary, update.step, microbatch)
         self._handed.clear()
-        is_over_ranks = self._is_wanted_over_ranks(update.step)
-        if is_over_ranks:
+        if self._is_wanted_over_ranks(update.step):
             self._rates(update)
         event = next((e for e in self.context.tape.events if e.module is not None), None)
-        if update.step == self._done_step or event is None or not (update.step < FIRST or is_over_ranks):
+        if update.step == self._done_step or event is None or not self._looks_at_states(update.step):
             return
         self._done_step = update.step
         states = dict(_random_states(event.rng)) if event.rng is not None else {}
@@ -165,6 +166,9 @@ class Streams(Observer):
                     Reading(step=update.step, microbatch=0, phase="data", site=RNG_PREFIX + name, port=RNG_PORT,
                             order=self.context.clock.next_order(), summary=Summary(n=1), digest=digest)
                 )  # fmt: skip
+
+    def _looks_at_states(self, step: int) -> bool:
+        return step < FIRST or self._is_wanted_over_ranks(step) or self._is_asked(step)
 
     def _is_wanted_over_ranks(self, step: int) -> bool:
         if self.context.config.replicas == "never" or self.context.rank()[1] < 2:

@@ -1,0 +1,8 @@
+"""Lets tests of this folder run programs in forks."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).parent), *(str(Path(__file__).parents[1] / name) for name in ("processes", "align"))]
