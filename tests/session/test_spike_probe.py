@@ -154,6 +154,26 @@ def test_a_sample_that_carries_it_is_named(tmp_path):
     assert finding.remedy.verified
 
 
+@pytest.mark.parametrize(("error", "severity"), [(3.0, "note"), (300.0, "warning")])
+def test_a_hard_sample_of_a_task_that_is_learned_accuses_nobody(error, severity, tmp_path):
+    torch.manual_seed(0)
+    net, generator = nn.Linear(16, 1), torch.Generator().manual_seed(1)
+    true = torch.randn(16, 1, generator=generator)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.02)
+    with hypocenter.watch(net, out=tmp_path / "run"):
+        for step in range(200):
+            x = torch.randn(ROWS, 16, generator=generator)
+            y = x @ true + 0.1 * torch.randn(ROWS, 1, generator=generator)
+            if step == 190:
+                y[7] += error
+            optimizer.zero_grad()
+            F.mse_loss(net(x), y).backward()
+            optimizer.step()
+
+    (finding,) = findings(tmp_path / "run")
+    assert (finding.step, finding.cause, finding.samples, finding.severity) == (190, "bad-sample", (7,), severity)
+
+
 def test_a_sample_is_named_where_the_loss_lays_the_batch_flat(tmp_path):
     torch.manual_seed(0)
     model = nn.Linear(16, 4)

@@ -99,7 +99,7 @@ class SpikeProbe:
             if (jump := self._series[check.key, of].add(value)) is not None:
                 found.append((of, jump))
         rise = self._rises[check.key].add(gradients.grad_norms) if self._is_on else None
-        return found[0] if found else rise
+        return min(found, key=lambda each: each[1].is_within) if found else rise  # first what no model began with
 
     def _into(self, key: str, found: tuple[str, Jump], case: Case, base: Callable[[Case], Evidence]) -> Outcome | None:
         if case.step - self._since >= _REGAINED:
@@ -109,7 +109,8 @@ class SpikeProbe:
         self._n_left -= 1
         of, jump = found
         known = base(case)
-        known = replace(known, facts={**known.facts, **rise(self._rates[key])})
+        within = {"within": jump.began} if jump.is_within else {}
+        known = replace(known, facts={**known.facts, **rise(self._rates[key]), **within})
         return self._of(key).investigate(
             Spike(base=known, of=of, jump=jump, scale=case.loss_scale or 1.0, microbatches=case.microbatches)
         )
