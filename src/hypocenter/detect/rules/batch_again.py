@@ -112,7 +112,7 @@ def _rows(window: Window, came: Rows) -> Finding:
             came.step,
             0,
             f"{came.left_out or 0.0:.0%} of the rows of a pass are left out where the run goes on from a checkpoint",
-            ("passes before it used all of them", "rows are known by their digests; of large batches a part is"),
+            ("other passes used all of them", "rows are known by their digests; of large batches a part is"),
         )
     share = came.n_found / came.n_rows
     since = "since it went on from a checkpoint the run" if came.is_resumed else "the run"
@@ -129,7 +129,7 @@ def _rows(window: Window, came: Rows) -> Finding:
         f"{since} is given rows that it has used already",
         tuple(why),
         samples=came.places,
-        is_sure=came.is_resumed or share >= 0.5,
+        is_sure=not came.may_be_meant and (came.is_resumed or share >= 0.5),
     )
 
 
