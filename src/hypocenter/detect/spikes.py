@@ -2,8 +2,8 @@
 
 Nothing is tuned to a model: a value jumps when it lies above what was usual by much more than the usual spread, by
 much more than any value before did, and by more than such values come to by chance. So a series with a heavy tail, in
-which large values are usual, jumps rarely; one that rises or falls slowly never does. A level that stays is a jump once,
-and is usual then.
+which large values are usual, jumps rarely; one that rises or falls slowly never does. A level that stays is a jump
+once, and is usual then.
 
 By chance: how far the tops of excursions lie above a threshold has, far out, the distribution that their own past tells
 (peaks over threshold: Pickands, Annals of Statistics 3, 1975; in octaves that of a power law is exponential). Its scale
@@ -58,7 +58,8 @@ class Series:
         self._past: deque[float] = deque(maxlen=WINDOW)  # log2 of magnitudes
         self._largest = self._second = 0.0  # octaves above the usual, faded; values in a row count once
         self._high: float | None = None  # values are above the usual: where the last jump among them came to, or -inf
-        self._tops, self._n = deque[float](maxlen=WINDOW), 0.0  # of excursions, octaves above the threshold; faded count
+        self._tops = deque[float](maxlen=WINDOW)  # of excursions, octaves above their threshold
+        self._n = 0.0  # excursions, a faded count
         self._began = 0.0
         self._quiet, self._until = -math.inf, 0  # below it nothing is looked at, in so many more values
 
