@@ -149,6 +149,20 @@ def test_a_stream_that_a_resumed_run_reads_from_its_start_is_told_once_it_goes_o
     assert fed(batches[:40] + batches, resumed_at=40) == [("again", 40)]
 
 
+@pytest.mark.parametrize(("n_more", "may_be_meant"), [(0, True), (25, False)])
+def test_what_a_first_stage_of_few_data_would_look_like_is_no_proof(n_more, may_be_meant):
+    batches = passes(1, is_shuffled=False)
+    track, found = RowTrack(), []
+
+    for step, batch in enumerate([*batches[:40], *batches[: 40 - n_more], *batches[40:]]):
+        if step == 40:
+            track.resume(step, 1)
+        came = track.add(dict(enumerate(batch)), step, 0)
+        found += [came] if came is not None else []
+
+    assert [(each.step, each.may_be_meant) for each in found] == [(40, may_be_meant)]
+
+
 @pytest.mark.parametrize("habit", HABITS)
 @pytest.mark.parametrize("at", [36, 50, 60])
 def test_habits_of_a_run_that_is_resumed_as_it_should_be_are_silent(habit, at):
