@@ -115,6 +115,16 @@ def test_an_operation_is_named_with_its_line(n_micro, clip, tmp_path):
     assert any("0.005" in line for line in finding.why)
 
 
+def test_an_operation_behind_a_jump_as_healthy_runs_make_is_no_proof(tmp_path):
+    def cool(net, x, y):
+        net.temperature = 0.2
+
+    train(tmp_path / "run", cool)
+
+    (finding,) = findings(tmp_path / "run")
+    assert (finding.step, finding.cause, finding.severity) == (AT, "exploding-gain", "note")
+
+
 def test_an_operation_that_no_step_had_before_is_likely(tmp_path):
     train(tmp_path / "run", another_factor)
 

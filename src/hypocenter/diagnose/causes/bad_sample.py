@@ -24,10 +24,8 @@ from hypocenter.diagnose import why
 from hypocenter.diagnose.evidence import Evidence, Verdict
 from hypocenter.diagnose.numbers import listed, short
 from hypocenter.diagnose.rulings import fact
-from hypocenter.diagnose.spike_words import grown, jumped, sizes, what_jumped
+from hypocenter.diagnose.spike_words import grown, is_far, jumped, sizes, what_jumped
 from hypocenter.diagnose.verdicts import cause
-
-FAR = 8.0  # times the usual: hard samples that are right make smaller jumps, now and then
 
 
 @cause("bad-sample", order=22, of_spikes=True)
@@ -44,11 +42,10 @@ def decide(evidence: Evidence) -> Verdict | None:
     if (how := grown(evidence)) and evidence.leaf is not None:
         held = (f"{why.leaf_name(evidence)} holds values {how}", *sizes(evidence))
     within = fact(evidence, "within")
-    is_far = within is None and abs(fact(evidence, "now") or 0.0) >= FAR * (fact(evidence, "usual") or 1.0)
     began = () if within is None else (f"it is no more than what the run began with ({short(within)})",)
     return Verdict(
         cause="bad-sample",
-        confidence="proven" if is_far else "likely",
+        confidence="proven" if within is None and is_far(evidence) else "likely",
         title=f"{who} {what_jumped(evidence)} jump",
         why=(*jumped(evidence), *began, *held),
         limit=fact(evidence, "usual_size"),
