@@ -28,7 +28,7 @@ from hypocenter.diagnose.evidence import Evidence, Verdict
 from hypocenter.diagnose.numbers import short
 from hypocenter.diagnose.operators import subject
 from hypocenter.diagnose.rulings import fact
-from hypocenter.diagnose.spike_words import grown, is_far, jumped, sizes, times
+from hypocenter.diagnose.spike_words import FAR, grown, is_far, jumped, sizes, times
 from hypocenter.diagnose.verdicts import cause
 
 
@@ -39,9 +39,10 @@ def decide(evidence: Evidence) -> Verdict | None:
     if origin is None or evidence.leaf is not None:
         return None
     size, usual = fact(evidence, "size"), fact(evidence, "usual_size")
+    has_gone_far = is_far(evidence) or (fact(evidence, "farthest") or 0.0) >= FAR  # of the loss, or of the gradient
     return Verdict(
         cause="exploding-gain",
-        confidence="proven" if usual is not None and is_far(evidence) else "likely",
+        confidence="proven" if usual is not None and has_gone_far else "likely",
         title=f"{subject(origin)} {_gives(evidence)}",
         why=(*jumped(evidence), *sizes(evidence), *_operands(evidence), *_terms(evidence), *_nth(evidence)),
         limit=usual,
