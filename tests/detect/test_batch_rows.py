@@ -65,6 +65,7 @@ HABITS = {
     "ends of passes within batches": chained(N * B - 5, 6),
     "a shuffle buffer over passes": buffered(4, 400),
     "another share of the data in each pass": shared(4, 0),
+    "a part of the data, drawn for each pass": [batch for n in range(4) for batch in passes(1, seed=n)[: N - 6]],
     "with replacement": [random.Random(step).choices(SAMPLES, k=B) for step in range(400)],
     "with replacement, of many": [random.Random(step).choices(range(1, 200_000), k=B) for step in range(400)],
     "one batch": [SAMPLES[:B]] * 200,
@@ -133,6 +134,39 @@ def test_what_a_resumed_run_leaves_out_is_told_when_the_pass_ends():
     batches = passes(3)
 
     assert fed(batches[: N + 30] + batches[N + 35 :], resumed_at=N + 30) == [("left out", N + 30)]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_a_resumed_run_leaves_out_of_its_first_pass_is_told_once_a_second_has_used_all(seed):
+    batches = passes(4, seed=seed)
+
+    assert fed(batches[:40] + batches[45:], resumed_at=40) == [("left out", 40)]
+
+
+def test_a_stream_that_a_resumed_run_reads_from_its_start_is_told_once_it_goes_on():
+    batches = passes(3, is_shuffled=False)
+
+    assert fed(batches[:40] + batches, resumed_at=40) == [("again", 40)]
+
+
+@pytest.mark.parametrize(("n_more", "may_be_meant"), [(0, True), (25, False)])
+def test_what_a_first_stage_of_few_data_would_look_like_is_no_proof(n_more, may_be_meant):
+    batches = passes(1, is_shuffled=False)
+    track, found = RowTrack(), []
+
+    for step, batch in enumerate([*batches[:40], *batches[: 40 - n_more], *batches[40:]]):
+        if step == 40:
+            track.resume(step, 1)
+        came = track.add(dict(enumerate(batch)), step, 0)
+        found += [came] if came is not None else []
+
+    assert [(each.step, each.may_be_meant) for each in found] == [(40, may_be_meant)]
+
+
+@pytest.mark.parametrize("habit", HABITS)
+@pytest.mark.parametrize("at", [36, 50, 60])
+def test_habits_of_a_run_that_is_resumed_as_it_should_be_are_silent(habit, at):
+    assert fed(HABITS[habit], resumed_at=at) == []
 
 
 def tensor(site, numbers, *, width):

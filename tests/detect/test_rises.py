@@ -52,6 +52,16 @@ def test_what_is_idle_in_most_steps_does_not_jump():
     assert found(steps) == []
 
 
+@pytest.mark.parametrize(("to", "steps"), [(1.5e-8, []), (1e-3, [60])])
+def test_what_rounding_leaves_of_zero_does_not_jump(to, steps):
+    """As the gradient of a bias before a batch norm."""
+    values = norms(80, 0.05, n=8)
+    values[:, 3] = 1e-9
+    values[60, 3] = to
+
+    assert [step for step, _, _ in found(values)] == steps
+
+
 def test_other_parameters_start_over():
     rises = Rises()
     for _ in range(20):

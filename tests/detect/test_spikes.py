@@ -37,6 +37,19 @@ def test_a_value_far_above_the_others_is_a_jump_at_its_step(factor, sign):
     assert jump.octaves == pytest.approx(math.log2(factor), abs=0.5)
 
 
+@pytest.mark.parametrize(("to", "is_within"), [(1.0, True), (5.0, False)])
+def test_a_jump_is_told_from_one_to_where_the_run_began(to, is_within):
+    values = [3.0 * value * 2 ** (-min(i, 64) / 8) for i, value in enumerate(around(1.0, 0.05, 200))]
+    values[150] = to
+    series = Series()
+
+    (jump,) = [found for value in values if (found := series.add(value)) is not None]
+
+    assert jump.value == to
+    assert jump.began == pytest.approx(2.5, rel=0.3)
+    assert jump.is_within is is_within
+
+
 def test_a_value_far_above_a_trend_is_a_jump():
     values = [value * 2 ** (-i / 8) for i, value in enumerate(around(1.0, 0.3, 40))]
     values[33] = 100 * values[32]
@@ -78,7 +91,27 @@ def test_trends_and_noise_do_not_jump(make):
 def test_a_heavy_tail_jumps_rarely(alpha):
     rng = random.Random(0)
 
-    assert len(jumps([rng.paretovariate(alpha) for _ in range(20_000)])) <= 20
+    assert len(jumps([rng.paretovariate(alpha) for _ in range(20_000)])) <= 10
+
+
+def test_a_value_far_above_a_heavy_tail_is_a_jump():
+    rng = random.Random(0)
+    values = [rng.paretovariate(1.5) for _ in range(3000)]  # the largest of 10,000 is about 500
+    values[2900] = 1e6
+
+    assert 2900 in jumps(values)
+
+
+def test_what_has_jumped_often_is_no_news_until_it_is_forgotten():
+    values = around(1.0, 0.05, 20_000)
+    for step in range(100, 4000, 200):
+        values[step] = 20.0 + step % 3
+    values[4100], values[4300], values[19_000] = 30.0, 1e12, 30.0
+
+    found = jumps(values)
+
+    assert len(found) <= 4
+    assert found[-2:] == [4300, 19_000]
 
 
 @given(st.lists(st.one_of(st.none(), st.floats()), max_size=200))

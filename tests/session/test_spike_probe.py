@@ -115,6 +115,16 @@ def test_an_operation_is_named_with_its_line(n_micro, clip, tmp_path):
     assert any("0.005" in line for line in finding.why)
 
 
+def test_an_operation_behind_a_jump_as_healthy_runs_make_is_no_proof(tmp_path):
+    def cool(net, x, y):
+        net.temperature = 0.2
+
+    train(tmp_path / "run", cool)
+
+    (finding,) = findings(tmp_path / "run")
+    assert (finding.step, finding.cause, finding.severity) == (AT, "exploding-gain", "note")
+
+
 def test_an_operation_that_no_step_had_before_is_likely(tmp_path):
     train(tmp_path / "run", another_factor)
 
@@ -152,6 +162,26 @@ def test_a_sample_that_carries_it_is_named(tmp_path):
     assert (finding.step, finding.cause, finding.samples, finding.severity) == (AT, "bad-sample", (7,), "warning")
     assert finding.remedy is not None
     assert finding.remedy.verified
+
+
+@pytest.mark.parametrize(("error", "severity"), [(3.0, "note"), (300.0, "warning")])
+def test_a_hard_sample_of_a_task_that_is_learned_accuses_nobody(error, severity, tmp_path):
+    torch.manual_seed(0)
+    net, generator = nn.Linear(16, 1), torch.Generator().manual_seed(1)
+    true = torch.randn(16, 1, generator=generator)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.02)
+    with hypocenter.watch(net, out=tmp_path / "run"):
+        for step in range(200):
+            x = torch.randn(ROWS, 16, generator=generator)
+            y = x @ true + 0.1 * torch.randn(ROWS, 1, generator=generator)
+            if step == 190:
+                y[7] += error
+            optimizer.zero_grad()
+            F.mse_loss(net(x), y).backward()
+            optimizer.step()
+
+    (finding,) = findings(tmp_path / "run")
+    assert (finding.step, finding.cause, finding.samples, finding.severity) == (190, "bad-sample", (7,), severity)
 
 
 def test_a_sample_is_named_where_the_loss_lays_the_batch_flat(tmp_path):

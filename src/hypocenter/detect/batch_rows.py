@@ -66,6 +66,7 @@ class Rows:
     before: tuple[int, ...]  # steps in which these rows were used
     left_out: float | None  # share of all rows that had not come yet; None: not known
     is_resumed: bool
+    may_be_meant: bool = False  # a first stage of few data, gone through twice, would look the same
 
 
 @dataclass(slots=True, kw_only=True)
@@ -101,6 +102,10 @@ class RowTrack:
     _n_new: int = 0  # batches in a row of rows that never came before
     _since: int | None = None  # batches since a checkpoint
     _resumed_at: int | None = None  # step of this pass
+    _first_at: int | None = None  # the same of the first pass, whose end was sharp
+    _n_rows: int = 0  # of the largest batch
+    _run: list[tuple[int, set[int]]] = field(default_factory=list[tuple[int, set[int]]])
+    """Of the last batches in a row in which rows came again: rows of the pass before it, its own from those on."""
     _has_forgotten: bool = False
 
     def resume(self, step: int, n_ranks: int) -> None:
@@ -123,7 +128,11 @@ class RowTrack:
         if told and not self._has_forgotten:
             again = [each for each in told if self._seen.get(each[1], (-1, 0))[0] == self._turn]
             n_new = sum(digest not in self._seen for _, digest in told)
+            self._n_rows = max(self._n_rows, len(told))
             self._n_new = self._n_new + 1 if n_new >= _WHOLE * len(told) else 0
+            first = again[0][0] if again and not self._run else -1
+            here = (self._n_turn, {digest for place, digest in told if place >= first})
+            self._run = [*self._run[-2 * _SURE :], here] if again else []
             found = self._judge(told, again, step, microbatch)
             self._remember(told, again[0][0] if again else -1, step)
         self._n += 1
@@ -145,18 +154,19 @@ class RowTrack:
         self, told: list[tuple[int, int]], again: list[tuple[int, int]], step: int, microbatch: int
     ) -> Rows | None:
         second, pending = self._second, self._pending
-        if second is not None and self._n_turn >= OVER * second.n_known:
+        is_second_over = second is not None and self._n_turn >= OVER * second.n_known
+        if second is not None and is_second_over and not second.is_resumed:
             self._second = second = None
         if second is not None and self._n_new >= _SURE:
             self._second = self._n_all = None
-            return self._told(second)
+            return self._told(second, may_be_meant=is_second_over)
         if not again:
             self._pending = None
             return self._told(pending) if pending is not None else None
         is_whole = len(again) >= _WHOLE * len(told)
         is_over = self._n_all is not None and self._n_turn >= OVER * self._n_all
         if is_over and (is_whole or pending is not None):
-            missing = self._left_out(len(told))
+            missing, self._second = self._left_out(len(told)), None
             self._begin_turn(set() if pending is None else pending.rows)
             return missing
         if pending is None:
@@ -192,40 +202,45 @@ class RowTrack:
             self._pending = None
             return self._told(pending)
         else:
-            missing = None
             if self._n_all is None:
-                self._n_all, self._second = pending.n_known, pending
-            else:
-                missing = self._left_out(0, pending.n_known)
+                self._n_all, self._second = self._run[0][0], pending
+                self._begin_turn({each for _, rows in self._run for each in rows if each in self._seen})
+                return None
+            missing, self._second = self._left_out(0, pending.n_known), None
             self._begin_turn(pending.rows)
             return missing
         return None
 
     def _left_out(self, n_least: int, n_turn: int | None = None) -> Rows | None:
-        """More than a batch of all rows did not come in the pass that ends, in which the run was resumed."""
+        """More than a batch of all rows did not come in the pass that ends, or in the first, where it was resumed."""
         n_turn = self._n_turn if n_turn is None else n_turn
-        if self._resumed_at is None or self._n_all is None or self._n_all - n_turn <= max(LEAST, n_least):
+        step, n_all = self._resumed_at, self._n_all
+        if self._first_at is not None and n_all is not None and n_turn + self._n_rows >= len(self._seen):
+            step, n_all, n_turn, n_least = self._first_at, len(self._seen), n_all, self._n_rows
+            self._n_all = n_all
+        if step is None or n_all is None or n_all - n_turn <= max(LEAST, n_least):
             return None
         return Rows(
-            step=self._resumed_at,
+            step=step,
             microbatch=0,
             n_found=0,
             n_rows=0,
             n_batches=0,
             places=(),
             before=(),
-            left_out=1.0 - n_turn / self._n_all,
+            left_out=1.0 - n_turn / n_all,
             is_resumed=True,
         )
 
     def _begin_turn(self, rows: set[int]) -> None:
         self._turn += 1
+        self._first_at = self._resumed_at if self._turn == 1 and self._again <= _SURE * self._n_rows else None
         self._resumed_at = None
         self._n_turn, self._pending = len(rows), None
         for digest in rows:
             self._seen[digest] = self._turn, self._seen[digest][1]
 
-    def _told(self, pending: _Pending) -> Rows:
+    def _told(self, pending: _Pending, *, may_be_meant: bool = False) -> Rows:
         """What came again did so within a pass, for others had not come yet."""
         self._again += pending.n_found
         left_out = None if self._n_all is None else max(0.0, 1.0 - pending.n_known / self._n_all)
@@ -241,6 +256,7 @@ class RowTrack:
             before=pending.before,
             left_out=left_out,
             is_resumed=pending.is_resumed,
+            may_be_meant=may_be_meant,
         )
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from hypocenter.detect.spikes import LEAST, WINDOW, Jump, Series
 
 LEAST_RISE = 3.0  # octaves: 8 times
+_ROUNDING = 2.0**-23  # of float32: a gradient that is less of the whole is what rounding left of zero
 _EVERY = 8  # steps after which it is worked out again what is usual of each
 
 
@@ -31,6 +32,7 @@ class Rises:
             self._heights, self._usual, self._n = np.full((WINDOW, len(norms)), np.nan), np.full(len(norms), np.nan), 0
         values = np.fromiter(norms.values(), np.float64, len(norms))
         is_known = np.isfinite(values) & (values > 0)
+        values = np.where(is_known, np.maximum(values, _ROUNDING * np.max(values, where=is_known, initial=0.0)), values)
         heights = np.log2(values, out=self._usual.copy(), where=is_known)  # of what is idle nothing new is learned
         if self._n >= LEAST and (self._n % _EVERY == 0 or self._n == LEAST):
             self._usual = np.median(self._heights[: self._n], axis=0)

@@ -1,8 +1,14 @@
 """When a loss or a norm jumps: one number of a run against its own past, in octaves.
 
-Nothing is tuned to a model: a value jumps when it lies above what was usual by much more than the usual spread, and by
-much more than any value before did. So a series with a heavy tail, in which large values are usual, jumps rarely; one
-that rises or falls slowly never does. A level that stays is a jump once, and is usual then.
+Nothing is tuned to a model: a value jumps when it lies above what was usual by much more than the usual spread, by
+much more than any value before did, and by more than such values come to by chance. So a series with a heavy tail, in
+which large values are usual, jumps rarely; one that rises or falls slowly never does. A level that stays is a jump
+once, and is usual then.
+
+By chance: how far the tops of excursions lie above a threshold has, far out, the distribution that their own past tells
+(peaks over threshold: Pickands, Annals of Statistics 3, 1975; in octaves that of a power law is exponential). Its scale
+comes from the median of the last ones, which a few jumps do not move, and with their rate it gives the height that is
+reached once in CHANCE values.
 """
 
 from __future__ import annotations
@@ -18,7 +24,9 @@ RECENT = 8  # of the last of them tell it where a series rises
 OCTAVES = 1.0  # a jump is at least this large: a factor of 2
 SPREADS = 6.0  # times the usual distance from the usual
 RECORDS = 1.5  # times the second largest distance so far: what happened twice is usual, what happened once is not
+CHANCE = 10_000  # values in which one may be a jump by chance alone
 _FADES = 0.9995  # of these distances, from one value to the next: half of it is forgotten in 1,400
+_REMEMBERED = 2_000  # values, 1 / (1 - _FADES): those that a count which fades so is of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,22 +36,31 @@ class Jump:
     value: float
     usual: float  # median of the values before it, as a magnitude
     limit: float  # above it a value is a jump
+    began: float = 0.0  # median of the first values of the run, as a magnitude; 0.0: not known
 
     @property
     def octaves(self) -> float:
         """How far above the usual: base-2 logarithm of the factor."""
         return math.log2(abs(self.value) / self.usual)
 
+    @property
+    def is_within(self) -> bool:
+        """Whether the run began with values as large: those of a model that knew nothing, and that it learned from."""
+        return abs(self.value) <= self.began
+
 
 class Series:
     """One number per step."""
 
-    __slots__ = ("_high", "_largest", "_past", "_quiet", "_second", "_until")
+    __slots__ = ("_began", "_high", "_largest", "_n", "_past", "_quiet", "_second", "_tops", "_until")
 
     def __init__(self) -> None:
         self._past: deque[float] = deque(maxlen=WINDOW)  # log2 of magnitudes
         self._largest = self._second = 0.0  # octaves above the usual, faded; values in a row count once
         self._high: float | None = None  # values are above the usual: where the last jump among them came to, or -inf
+        self._tops = deque[float](maxlen=WINDOW)  # of excursions, octaves above their threshold
+        self._n = 0.0  # excursions, a faded count
+        self._began = 0.0
         self._quiet, self._until = -math.inf, 0  # below it nothing is looked at, in so many more values
 
     def add(self, value: float | None) -> Jump | None:
@@ -60,11 +77,13 @@ class Series:
         jump = None
         if self._until < 0 or height > self._quiet:
             if len(past) >= LEAST:
+                self._began = self._began or 2.0 ** _median(past)
                 usual = max(_median(past), _median(list(past)[-RECENT:]))
                 jump = self._looked_at(value or 0.0, height, usual)
                 self._quiet = usual + OCTAVES / 2
             fade = _FADES ** (RECENT - self._until)
-            self._largest, self._second, self._until = self._largest * fade, self._second * fade, RECENT
+            self._largest, self._second, self._n = self._largest * fade, self._second * fade, self._n * fade
+            self._until = RECENT
         elif self._high is not None:
             self._high = None
         past.append(height)
@@ -72,21 +91,32 @@ class Series:
 
     def _looked_at(self, value: float, height: float, usual: float) -> Jump | None:
         above, jump = height - usual, None
-        if above <= OCTAVES / 2:
+        excess = above - OCTAVES / 2
+        if excess <= 0.0:
             self._high = None
             return None
         past = self._past
         apart = _median([abs(each - usual) for each in past])
         spread = min(apart, _median([abs(b - a) for a, b in itertools.pairwise(past)]))  # a trend has no spread
         few = (WINDOW / len(past)) ** 0.5  # where little is known yet, more is asked
-        limit = max(OCTAVES * few, SPREADS * spread, RECORDS * self._second)
+        limit = max(OCTAVES * few, SPREADS * spread, RECORDS * self._second, self._by_chance())
         if self._high is None:
             self._second, self._high = max(self._second, min(self._largest, above)), -math.inf
+            self._tops.append(excess)
+            self._n += 1.0
+        self._tops[-1] = max(self._tops[-1], excess)
         if above > limit and above > 2.0 * (self._high - usual):
-            jump = Jump(value=value, usual=2.0**usual, limit=2.0 ** (usual + limit))
+            jump = Jump(value=value, usual=2.0**usual, limit=2.0 ** (usual + limit), began=self._began)
             self._high = height
         self._largest = max(self._largest, above)
         return jump
+
+    def _by_chance(self) -> float:
+        """Octaves above the usual that are reached once in CHANCE values; 0.0 where LEAST excursions do not tell it."""
+        if len(self._tops) < LEAST:
+            return 0.0
+        scale = _median(self._tops) / math.log(2.0)
+        return OCTAVES / 2 + scale * math.log(max(1.0, self._n * CHANCE / _REMEMBERED))
 
 
 def _median(values: deque[float] | list[float]) -> float:

@@ -11,6 +11,7 @@ from hypocenter.diagnose.rulings import fact
 
 BEFORE = 3  # updates in which a learning rate may have risen
 RISE = 2.0  # times
+FAR = 8.0  # times the usual: batches and samples that are right, and hard, make smaller jumps now and then
 
 
 def jumped(evidence: Evidence) -> tuple[str, ...]:
@@ -19,6 +20,11 @@ def jumped(evidence: Evidence) -> tuple[str, ...]:
     of = what_jumped(evidence)
     rate = rate_rose(evidence)
     return (f"{of} is {short(now)}, {times(abs(now) / usual)} what was usual", *((rate,) if rate else ()))
+
+
+def is_far(evidence: Evidence) -> bool:
+    """Whether it jumped by more than what a healthy run does now and then."""
+    return abs(fact(evidence, "now") or 0.0) >= FAR * (fact(evidence, "usual") or 1.0)
 
 
 def rise(rates: Iterable[tuple[int, float]]) -> dict[str, float | str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from hypocenter.config import Config
@@ -66,18 +66,18 @@ class SpikeProbe:
             case: the step.
             base: what is known of a step without a replay.
         """
-        jump = self._jump(check, case.loss_scale)
+        jumps = self._jumps(check, case.loss_scale)
         rates = self._rates.setdefault(check.key, deque(maxlen=BEFORE + 2))
         if check.lr is not None:
             rates.append((case.step, check.lr))
         used = self._used.setdefault(check.key, deque(maxlen=WINDOW))
-        followed = consequences(check, sorted(used)[len(used) // 2] if used and jump is not None else 0.0)
+        followed = consequences(check, sorted(used)[len(used) // 2] if used and jumps else 0.0)
         used.append(check.total_norm)
         if not self._is_on or not case.microbatches:
             return None
         try:
-            if jump is not None:
-                return self._into(check.key, jump, case, lambda each: replace(base(each), facts=followed))
+            if jumps:
+                return self._into(check.key, jumps, case, lambda each: replace(base(each), facts=followed))
             self._learn(check.key, case)
             self._n_failed = 0
         except ReplayImpossible:
@@ -89,8 +89,8 @@ class SpikeProbe:
                 give_back(error)
         return None
 
-    def _jump(self, check: Check, scale: float | None) -> tuple[str, Jump] | None:
-        """The jump of the loss, of the gradient's norm, or of the gradient of one parameter; and what it is of."""
+    def _jumps(self, check: Check, scale: float | None) -> list[tuple[str, Jump]]:
+        """Jumps of the loss and of the gradient's norm, or of the gradient of one parameter; and what they are of."""
         found: list[tuple[str, Jump]] = []
         gradients = check.unclipped or check
         values = ((LOSS, check.mean_loss(scale)), (GRADIENT, gradients.total_norm), (LOCAL, check.local_norm))
@@ -100,17 +100,22 @@ class SpikeProbe:
             if (jump := self._series[check.key, of].add(value)) is not None:
                 found.append((of, jump))
         rise = self._rises[check.key].add(gradients.grad_norms) if self._is_on else None
-        return found[0] if found else rise
+        found.sort(key=lambda each: each[1].is_within)  # first what no model began with
+        return found or ([rise] if rise is not None else [])
 
-    def _into(self, key: str, found: tuple[str, Jump], case: Case, base: Callable[[Case], Evidence]) -> Outcome | None:
+    def _into(
+        self, key: str, jumps: Sequence[tuple[str, Jump]], case: Case, base: Callable[[Case], Evidence]
+    ) -> Outcome | None:
         if case.step - self._since >= _REGAINED:
             self._n_left, self._since = min(_AT_ONCE, self._n_left + 1), case.step
         if not self._n_left:
             return None
         self._n_left -= 1
-        of, jump = found
+        of, jump = jumps[0]
         known = base(case)
-        known = replace(known, facts={**known.facts, **rise(self._rates[key])})
+        more = {"farthest": 2.0 ** max(each.octaves for _, each in jumps)}
+        more |= {"within": jump.began} if jump.is_within else {}
+        known = replace(known, facts={**known.facts, **rise(self._rates[key]), **more})
         spike = Spike(base=known, of=of, jump=jump, scale=case.loss_scale or 1.0, microbatches=case.microbatches)
         with stalling(f"step {case.step} is done again to find where it jumped"):
             return self._of(key).investigate(spike)

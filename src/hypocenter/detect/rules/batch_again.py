@@ -10,9 +10,10 @@ How it is decided
     of a part of them, the same part each time). A batch whose tensors are equal, bit for bit, to those of one before,
     where at least 32 batches did not come again. Rows of a batch that are equal, or that came before while others of
     the same pass were yet to come, in numbers that chance does not explain. Batches that come in the same order in each
-    pass, or samples in the order of their indices, where the order goes on elsewhere. Equal batches from each worker of
-    an `IterableDataset`. A new pass over all data, a single batch, and repeated passes over each batch are not
-    remarked on, nor is what is drawn with replacement.
+    pass, or samples in the order of their indices, where the order goes on elsewhere. Rows that other passes have
+    and the one in which the run was resumed has not: of the first pass that is known once the second is over. Equal
+    batches from each worker of an `IterableDataset`. A new pass over all data, a single batch, and repeated passes over
+    each batch are not remarked on, nor is what is drawn with replacement.
 
 What to do
     Look at how the batch of this step was taken from its loader; after a checkpoint, at what of the loader and of its
@@ -20,7 +21,8 @@ What to do
 
 When it is wrong
     When it is meant: data of which some are used more often than others, from some step on. A batch of few samples
-    comes again by chance (a note).
+    comes again by chance (a note). A first stage of few data, gone through twice with a checkpoint between, looks as a
+    stream that was read anew (a note).
 """
 
 from __future__ import annotations
@@ -112,7 +114,7 @@ def _rows(window: Window, came: Rows) -> Finding:
             came.step,
             0,
             f"{came.left_out or 0.0:.0%} of the rows of a pass are left out where the run goes on from a checkpoint",
-            ("passes before it used all of them", "rows are known by their digests; of large batches a part is"),
+            ("other passes used all of them", "rows are known by their digests; of large batches a part is"),
         )
     share = came.n_found / came.n_rows
     since = "since it went on from a checkpoint the run" if came.is_resumed else "the run"
@@ -129,7 +131,7 @@ def _rows(window: Window, came: Rows) -> Finding:
         f"{since} is given rows that it has used already",
         tuple(why),
         samples=came.places,
-        is_sure=came.is_resumed or share >= 0.5,
+        is_sure=not came.may_be_meant and (came.is_resumed or share >= 0.5),
     )
 
 

@@ -6,8 +6,9 @@ What it means
 
 How it is decided
     Each value is compared with those before it, in octaves: above their median by a factor of 2 at least, by 6 times
-    their usual distance from it, and by half as much again as any distance that was seen twice. So a series in which
-    large values are usual jumps rarely, a trend or a schedule does not, and a new level counts once. A jump by itself
+    their usual distance from it, by half as much again as any distance that was seen twice, and by more than what the
+    tail of the distances so far lets one expect in 10,000 steps. So a series in which large values are usual jumps
+    rarely, a trend or a schedule does not, and a new level counts once. A jump by itself
     is a note. In PyTorch the step is done again at once, while its inputs are there; where that proves an operation, a
     tensor or samples, they are named, and it is a warning.
 

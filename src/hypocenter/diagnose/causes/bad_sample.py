@@ -7,7 +7,9 @@ What it means
 How it is decided
     The step is done again without the named rows of the batch, and with them alone; where that shows nothing, because
     the loss compares rows with each other, with them and half of the others. They are at most an eighth of the batch.
-    A jump of less than 8 times the usual stays a note: in a healthy run a hard sample makes one now and then.
+    A jump of less than 8 times the usual stays a note: in a healthy run a hard sample makes one now and then. So does
+    one of loss and gradient up to what the run began with: a model that has learned its task to a loss of 0.01 has
+    harder samples still, and it learned from losses and gradients as large when it knew nothing.
 
 What to do
     Look at the samples in the data set: repair or leave them out. Clipping the gradient bounds what they can do.
@@ -20,12 +22,10 @@ from __future__ import annotations
 
 from hypocenter.diagnose import why
 from hypocenter.diagnose.evidence import Evidence, Verdict
-from hypocenter.diagnose.numbers import listed
+from hypocenter.diagnose.numbers import listed, short
 from hypocenter.diagnose.rulings import fact
-from hypocenter.diagnose.spike_words import grown, jumped, sizes, what_jumped
+from hypocenter.diagnose.spike_words import grown, is_far, jumped, sizes, what_jumped
 from hypocenter.diagnose.verdicts import cause
-
-FAR = 8.0  # times the usual: hard samples that are right make smaller jumps, now and then
 
 
 @cause("bad-sample", order=22, of_spikes=True)
@@ -41,12 +41,13 @@ def decide(evidence: Evidence) -> Verdict | None:
     held: tuple[str, ...] = ()
     if (how := grown(evidence)) and evidence.leaf is not None:
         held = (f"{why.leaf_name(evidence)} holds values {how}", *sizes(evidence))
-    is_far = abs(fact(evidence, "now") or 0.0) >= FAR * (fact(evidence, "usual") or 1.0)
+    within = fact(evidence, "within")
+    began = () if within is None else (f"it is no more than what the run began with ({short(within)})",)
     return Verdict(
         cause="bad-sample",
-        confidence="proven" if is_far else "likely",
+        confidence="proven" if within is None and is_far(evidence) else "likely",
         title=f"{who} {what_jumped(evidence)} jump",
-        why=(*jumped(evidence), *held),
+        why=(*jumped(evidence), *began, *held),
         limit=fact(evidence, "usual_size"),
         actual=fact(evidence, "size"),
         advice="look at these samples where batches are made; clip the gradient",
