@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hypocenter.detect import law_rows, microbatch_rows, replica_rows, update_rows
+from hypocenter.detect import law_rows, microbatch_rows, relation_rows, replica_rows, update_rows
 from hypocenter.nouns import Phase
 
 COLUMNS = ("phase", "site", "port")
@@ -54,6 +54,7 @@ _BY_PORT = pa.array([
     law_rows.THROWN_AWAY, law_rows.UNWRITTEN, law_rows.NOT_BY_RULE, law_rows.IN_EVALUATION,
     law_rows.CLIPPED_IN_VAIN, law_rows.CLIPPED_IN_PART, law_rows.INEXACT, law_rows.WRAPPED,
     law_rows.CUT_OFF, law_rows.NEVER, law_rows.SAME_DRAWS, law_rows.ALIKE, law_rows.NOT_LOADED, law_rows.CHANGED_AFTER,
+    relation_rows.RELATION, relation_rows.LOSS, relation_rows.LOOKED,
 ])  # fmt: skip
 
 

@@ -5,13 +5,13 @@ Rows of phase `optimizer`, written at steps at which relations are looked at.
     site <module>, port `relation`     the first module that shows it: "" is the model itself. `op`: the code of the
                                        rule; `module`: class of the module; the number: how far what had to stay moved,
                                        relative to its usual size; `source`: the line before which it happened; `names`:
-                                       what was changed, who noticed, and what it is by definition ("": no exception);
-                                       `dtype`: the limit, as text
+                                       what was changed, who noticed, what it is by definition ("": no exception), and
+                                       the name of the relation; `dtype`: the limit, as text
     site <module>, port `loss`         how the loss is computed, or a backward of the program's own, is wrong. `op` and
                                        `source` as above; `names`: what, why, and what to do; the number: relative error
                                        of a backward
-    site `relations`, port `looked`    n relations were asked, sum of them held; `names`: those that were not asked,
-                                       with reasons, and what was held still
+    site `relations`, port `looked`    n relations were asked, sum of them held; `names`: which, those that were not
+                                       asked with reasons, and notes
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from hypocenter.detect.window import Window
 from hypocenter.nouns import Confidence, Finding, Remedy
 
 SITE, RELATION, LOSS, LOOKED = "relations", "relation", "loss", "looked"
+HOLDS, NOT_ASKED = ": holds", ": not asked: "
 
 
 def broken(window: Window, code: str, *, title: str, cause: str, remedy: Remedy) -> Iterator[Finding]:
     """A finding for each row of this rule; a note where it is an exception by definition."""
     for row in window.of("optimizer"):
-        if row.port != RELATION or row.op != code or len(row.names) != 3:
+        if row.port != RELATION or row.op != code or len(row.names) < 3:
             continue
-        what, whom, exception = row.names
+        what, whom, exception = row.names[:3]
         size, limit = row.summary.sum, float(row.dtype or 0.0)
         where = f"{row.site or 'the model itself'} ({row.module})" if row.module else "code outside of modules"
         line = f", before {row.source.file}:{row.source.line}" if row.source is not None else ""

@@ -26,6 +26,7 @@ ANSWERS = {
     "health": "hypocenter.diagnose.health:Answer",
     "headroom": "hypocenter.report.headroom.json:Headroom",
     "isolation": "hypocenter.compare.isolation.isolated:Isolation",
+    "relations": "hypocenter.diagnose.relation_list:Answer",
     "scaled-headroom": "hypocenter.report.headroom.scaled:ScaledHeadroom",
     "spikes": "hypocenter.diagnose.spike_list:Answer",
     "twin": "hypocenter.twins.answer:Twin",

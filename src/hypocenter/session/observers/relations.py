@@ -122,7 +122,8 @@ class Relations(Observer):
             if (each.code, each.module, each.wrong.title) not in self._wrong:
                 self._wrong.add((each.code, each.module, each.wrong.title))
                 self.rows.append(_row_of_loss(each, step, order()))
-        words = (*(f"{name}: not asked: {why}" for name, why in looked.not_asked.items()), *looked.notes)
+        held = [f"{name}{rows.HOLDS}" for name in looked.held]
+        words = (*held, *(f"{name}{rows.NOT_ASKED}{why}" for name, why in looked.not_asked.items()), *looked.notes)
         n_asked = len(looked.held) + len(looked.broken)
         if n_asked or words != self._said:
             self._said = words
@@ -132,7 +133,7 @@ class Relations(Observer):
 
 def _row(broken: Broken, step: int, order: int) -> Reading:
     row = number_row(broken.module, rows.RELATION, step, order, broken.size, module=broken.kind)
-    names = (broken.what, broken.whom, broken.exception)
+    names = (broken.what, broken.whom, broken.exception, broken.relation)
     return replace(row, op=broken.code, source=broken.source, names=names, dtype=f"{broken.limit:.3g}")
 
 
