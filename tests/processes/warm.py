@@ -44,12 +44,7 @@ def run(
     Raises:
         subprocess.TimeoutExpired: it ran longer than `timeout` seconds, and was ended with all its children.
     """
-    preload = _imported(tuple(str(word) for word in argv))
-    if "deepspeed" in preload:
-        from extensions import build_for_deepspeed  # MindSpore's Python lacks what it needs
-
-        build_for_deepspeed()
-    server = _server(preload)
+    server = _server(_imported(tuple(str(word) for word in argv)))
     with tempfile.TemporaryDirectory(prefix="warm-") as name:
         out, err = Path(name, "out"), Path(name, "err")
         out.touch()
