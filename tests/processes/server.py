@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import faulthandler
 import gc
 import importlib
 import importlib.util
@@ -159,13 +160,20 @@ def _rehearse() -> None:
     from hypocenter.diagnose.diagnosis import diagnose
     from hypocenter.record.reader import open_run
 
+    class Idle(torch.optim.Optimizer):
+        """None of torch's classes: each is changed for good when its first object is made."""
+
+        def step(self, closure: object = None) -> None:
+            """Nothing."""
+
     with tempfile.TemporaryDirectory() as out, torch.random.fork_rng():
         model = torch.nn.Linear(2, 2)
-        optimizer = torch.optim.SGD(model.parameters())
+        optimizer = Idle(model.parameters(), {})
         with hypocenter.watch(out=out):
             model(torch.ones(2, 2)).sum().backward()
             optimizer.step()
         diagnose(open_run(out))
+    faulthandler.disable()  # which a session leaves on, and the next one would leave as it is
     assert threading.active_count() == 1
 
 
