@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import tempfile
@@ -20,6 +21,13 @@ if capability := os.environ.get("ATEN_CPU_CAPABILITY"):
 # How long an example takes is the machine's load, not the code's doing.
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def what_was_there_before_is_left_alone() -> None:
+    """Garbage collections, and each session's look for optimizers, pass over what imports and other files left."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

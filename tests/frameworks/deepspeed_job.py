@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # a minute of compiling, for what inference alone calls
 PLANTS = ("gradient", "activation")
 BUCKET = 300  # elements: a block of the model, so that there are several buckets
 

@@ -1,24 +1,26 @@
 """A Python that has imported torch (or MindSpore) and Hypocenter, and forks a child for each program that is asked for.
 
-    python tests/processes/server.py [FOLDER | MODULE ...]
+    python tests/processes/server.py
 
 Imports are what a short run mostly consists of: 2 to 4 s of it, of `hypocenter run` under torchrun 10. Requests come
-on stdin, one JSON object a line (argv, env, cwd, stdout, stderr: the last two are files); the answers on stdout are
-`ready`, then for each request its process id and its exit code (-N for signal N). Understood, and run here, are
+on stdin, one JSON object a line (argv, env, cwd, stdout, stderr: the last two are files; preload); the answers on
+stdout are `ready`, then for each request its process id and its exit code (-N for signal N). Understood, and run here,
+are
 
     python SCRIPT ...                                   the script as `__main__`
     python -m hypocenter ...                            our command; the program of `run` then in a fork too
     torchrun --standalone --nproc-per-node N SCRIPT ... ranks by fork, the first that fails ends the others
 
 and any other command becomes what it names, by exec. Everything of a process but its imports is as it would be:
-arguments, environment, folder, streams, `__main__`, signals, threads and `atexit` at the end. MODULEs are imported
-beforehand too, also from FOLDERs.
+arguments, environment, folder, streams, `__main__`, signals, threads and `atexit` at the end. For each `preload`
+(modules, and folders to find them in) there is a fork that imports them once, and is the server of what wants them.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import faulthandler
 import gc
 import importlib
 import importlib.util
@@ -29,13 +31,14 @@ import random
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from reducers import keep_reducers
 
@@ -69,10 +72,21 @@ class Become(BaseException):
 def main() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of packages that miss others
-        _prepare(sys.argv[1:])
+        _prepare()
     _answer("ready")
+    own: list[str] = []  # what we have imported beyond what all have
+    others: dict[str, tuple[TextIO, TextIO]] = {}
     while line := sys.stdin.readline():
         request = json.loads(line)
+        if request["preload"] != own:
+            name = " ".join(request["preload"])
+            if name not in others and (ends := _fork_with(request["preload"])):
+                others[name] = ends
+            if name in others:
+                _pass_on(line, *others[name])
+            else:  # we are the new one, and will be asked
+                own = request["preload"]
+            continue
         pid = os.fork()
         if pid == 0:
             break
@@ -84,10 +98,42 @@ def main() -> None:
     _leave(_code_of(request["argv"], request["env"]))
 
 
-def _prepare(more: Sequence[str]) -> None:
+def _fork_with(modules: Sequence[str]) -> tuple[TextIO, TextIO] | None:
+    """Fork a server that has these too: the ends of its stdin and stdout, and None in itself."""
+    (stdin, to), (of, stdout) = os.pipe(), os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.dup2(stdin, 0)
+        os.dup2(stdout, 1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            _import(modules)
+    for end in (stdin, stdout) if pid else (stdin, stdout, to, of):
+        os.close(end)
+    return (os.fdopen(to, "w"), os.fdopen(of)) if pid else None
+
+
+def _pass_on(line: str, to: TextIO, of: TextIO) -> None:
+    to.write(line)
+    to.flush()
+    for _ in range(2):
+        answer = of.readline()
+        assert answer, "a server has ended"
+        _answer(answer.strip())
+
+
+def _import(modules: Sequence[str]) -> None:
+    sys.path += [folder for folder in modules if "/" in folder]
+    for name in modules:
+        if "/" not in name:
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # a collection in a child would copy every page
+
+
+def _prepare() -> None:
     framework = "torch" if importlib.util.find_spec("torch") else "mindspore"
-    sys.path += [folder for folder in more if "/" in folder]
-    for name in (*SOON[framework], *OURS, *(name for name in more if "/" not in name)):
+    for name in (*SOON[framework], *OURS):
         importlib.import_module(name)
     for name in (name for room in ROOMS for name in _modules_of(f"hypocenter.{room}")):
         if not any(part in name for part in NOT_SOON):
@@ -96,11 +142,39 @@ def _prepare(more: Sequence[str]) -> None:
     if framework == "torch":
         sys.modules["torch"].set_num_threads(1)
         keep_reducers()
+        _rehearse()
     else:
         threads = [thread.read_text() for thread in Path("/proc/self/task").glob("*/comm")]
         assert not any("queue" in thread for thread in threads), "MindSpore runs already: a fork of it would hang"
-    gc.collect()
-    gc.freeze()  # a collection in a child would copy every page
+    _import(())
+
+
+def _rehearse() -> None:
+    """Train one step under Hypocenter, so that what it makes once a process is there: 0.2 s of each run.
+
+    Random numbers stay as they were. Arrow leaves threads, which it makes anew in a fork; Python none.
+    """
+    import torch
+
+    import hypocenter
+    from hypocenter.diagnose.diagnosis import diagnose
+    from hypocenter.record.reader import open_run
+
+    class Idle(torch.optim.Optimizer):
+        """None of torch's classes: each is changed for good when its first object is made."""
+
+        def step(self, closure: object = None) -> None:
+            """Nothing."""
+
+    with tempfile.TemporaryDirectory() as out, torch.random.fork_rng():
+        model = torch.nn.Linear(2, 2)
+        optimizer = Idle(model.parameters(), {})
+        with hypocenter.watch(out=out):
+            model(torch.ones(2, 2)).sum().backward()
+            optimizer.step()
+        diagnose(open_run(out))
+    faulthandler.disable()  # which a session leaves on, and the next one would leave as it is
+    assert threading.active_count() == 1
 
 
 def _modules_of(package: str) -> list[str]:

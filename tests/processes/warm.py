@@ -2,7 +2,7 @@
 
 `run(argv, ...)` is `subprocess.run(argv, capture_output=True, text=True, ...)` for the commands that
 `tests/processes/server.py` understands, and for all others too, only not faster. Each set of heavy packages that
-scripts import has a server of its own: none sees a package that it would not have loaded itself.
+scripts import has a server of its own, a fork of the first: none sees a package that it would not have loaded itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HEAVY = {name: (name,) for name in ("accelerate", "deepspeed", "lightning", "meg
 HEAVY["trl"] = ("trl", "trl.trainer.grpo_trainer", "trl.trainer.dpo_trainer", "trl.trainer.sft_trainer", "peft")
 HEAVY["transformers"] = ("transformers", "transformers.modeling_utils")  # by itself it imports next to nothing
 START_S = 120.0  # for the imports, on a machine under load
-_servers: dict[tuple[str, ...], subprocess.Popen[bytes]] = {}
+_running: list[subprocess.Popen[bytes]] = []  # the last one
 
 
 def run(
@@ -44,23 +44,18 @@ def run(
     Raises:
         subprocess.TimeoutExpired: it ran longer than `timeout` seconds, and was ended with all its children.
     """
-    preload = _imported(tuple(str(word) for word in argv))
-    if "deepspeed" in preload:
-        from extensions import build_for_deepspeed  # MindSpore's Python lacks what it needs
-
-        build_for_deepspeed()
-    server = _server(preload)
+    server = _server()
     with tempfile.TemporaryDirectory(prefix="warm-") as name:
         out, err = Path(name, "out"), Path(name, "err")
         out.touch()
         err.touch()
         request = {
             "argv": [str(word) for word in argv], "env": dict(env), "cwd": str(cwd or Path.cwd()),
-            "stdout": str(out), "stderr": str(err),
+            "stdout": str(out), "stderr": str(err), "preload": _imported(tuple(str(word) for word in argv)),
         }  # fmt: skip
         assert server.stdin is not None
         server.stdin.write(json.dumps(request).encode() + b"\n")
-        pid = int(_line(server, timeout))
+        pid = int(_line(server, max(timeout, START_S)))
         try:
             code = int(_line(server, timeout))
         except TimeoutError:
@@ -82,18 +77,18 @@ def _imported(argv: tuple[str, ...]) -> tuple[str, ...]:
     return (*sorted(beside), *(module for name in sorted(names) for module in HEAVY[name]))
 
 
-def _server(preload: tuple[str, ...]) -> subprocess.Popen[bytes]:
-    """The running server of this process that has these modules. It ends when its stdin does: also if we are killed."""
-    server = _servers.get(preload)
-    if server is None or server.poll() is not None:
+def _server() -> subprocess.Popen[bytes]:
+    """The running server of this process. It ends when its stdin does: also if we are killed."""
+    if not _running or _running[-1].poll() is not None:
         kept = {key: value for key, value in os.environ.items() if not key.startswith("HYPOCENTER_")}
         env = kept | {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "DS_ACCELERATOR": "cpu"}
-        server = _servers[preload] = subprocess.Popen(
-            [sys.executable, str(SERVER), *preload], env=env, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        server = subprocess.Popen(
+            [sys.executable, str(SERVER)], env=env, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         assert _line(server, START_S) == "ready"
         atexit.register(_close, server)
-    return server
+        _running.append(server)
+    return _running[-1]
 
 
 def _close(server: subprocess.Popen[bytes]) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 import sys
 from collections.abc import Callable, Iterator
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoints, entry_points
 from types import ModuleType
 
 from hypocenter.tap import frameworks
@@ -21,8 +22,13 @@ def adapters() -> Iterator[ModuleType]:
         module = importlib.import_module(f"{frameworks.__name__}.{info.name}")
         if hasattr(module, "needs"):
             yield module
-    for entry in entry_points(group=GROUP):
+    for entry in _plug_ins():
         yield entry.load()
+
+
+@functools.cache  # all that is installed is read for it, which takes longer than the rest of a session's start
+def _plug_ins() -> EntryPoints:
+    return entry_points(group=GROUP)
 
 
 class Frameworks:

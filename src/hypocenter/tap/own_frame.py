@@ -32,6 +32,7 @@ RAISED: Any = object()
 PASSED_OVER = "<hypocenter, as importlib._bootstrap>"
 """A file name that makes the `stacklevel` of a warning pass over a frame, as over those of an import."""
 
+_STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 _numbers = itertools.count()
 _made: WeakKeyDictionary[FunctionType, tuple[CodeType, tuple[str, ...], str, CodeType]] = WeakKeyDictionary()
 
@@ -77,7 +78,7 @@ def leave_out(error: BaseException) -> None:
 
 def _library_folders() -> tuple[str, ...]:
     torch = sys.modules.get("torch")
-    found = [sysconfig.get_path("stdlib"), *(getattr(torch, "__path__", None) or ())]
+    found = [_STANDARD_LIBRARY, *(getattr(torch, "__path__", None) or ())]
     return tuple(folder + os.sep for folder in found)
 
 

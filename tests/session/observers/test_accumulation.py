@@ -33,10 +33,10 @@ def rows(out) -> dict:
 @pytest.mark.parametrize("zero", [False, True])
 def test_512_equal_gradients_come_out_at_256(tmp_path, zero):
     with hypocenter.watch(out=str(tmp_path / "run")):
-        train([torch.ones(8)] * 512, zero=zero)
+        train([torch.ones(8)] * 512, n_steps=2, zero=zero)
 
     found = rows(tmp_path / "run")
-    assert {step for step, _ in found} == {1, 2}  # the first step tells how many there are
+    assert {step for step, _ in found} == {1}  # the first step tells how many there are
     assert found[1, ACCUMULATED].summary.sum == 0.5
     assert found[1, ACCUMULATED].call == 512
     n = found[1, ADDITION_LOST].summary.n
