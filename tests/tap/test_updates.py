@@ -281,3 +281,62 @@ def test_a_container_whose_step_raised_does_not_swallow_the_next_ones():
         optimizer.step()
 
     assert watched(train)[-4:] == ["before_backward", "after_backward", "before_update", "after_update"]
+
+
+UPDATE = ("before_update", "after_update")
+
+
+class Mine(torch.optim.SGD):
+    """torch hooks its step, and that of its base class once somebody has made one of that."""
+
+    def step(self, closure=None):
+        return super().step(closure)
+
+
+@pytest.mark.parametrize("has_closure", [False, True])
+def test_a_step_that_calls_the_one_of_its_base_class_is_one_update(has_closure):
+    def train():
+        parameter = torch.nn.Parameter(torch.ones(3))
+        torch.optim.SGD([torch.nn.Parameter(torch.ones(3))], lr=0.1)
+        optimizer = Mine([parameter], lr=0.1)
+
+        def closure():
+            optimizer.zero_grad()
+            loss = parameter.square().sum()
+            loss.backward()
+            return loss
+
+        for _ in range(3):
+            if has_closure:
+                optimizer.step(closure)
+            else:
+                closure()
+                optimizer.step()
+
+    told = watched(train)
+
+    assert [each for each in told if each in UPDATE] == [*UPDATE] * 3
+
+
+def test_a_step_that_raised_does_not_swallow_the_next_one():
+    class Raises(torch.optim.SGD):
+        n = 0
+
+        def step(self, closure=None):
+            self.n += 1
+            if self.n == 1:
+                raise ValueError("once")
+            return super().step(closure)
+
+    def train():
+        parameter = torch.nn.Parameter(torch.ones(3))
+        torch.optim.SGD([torch.nn.Parameter(torch.ones(3))], lr=0.1)
+        optimizer = Raises([parameter], lr=0.1)
+        for _ in range(3):
+            parameter.grad = torch.ones(3)
+            with contextlib.suppress(ValueError):
+                optimizer.step()
+
+    told = watched(train)
+
+    assert [each for each in told if each in UPDATE] == ["before_update", *UPDATE * 2]

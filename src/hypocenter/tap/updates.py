@@ -65,6 +65,8 @@ class UpdateTap:
         self._found_inf: dict[str, bool] = {}  # of the scaled step under way
         self._is_found = False  # it was known before the step
         self._depth = 0
+        self._inside: torch.optim.Optimizer | None = None  # of what the step is under way, unless it has raised
+        self._n_again = 0  # calls of the step of a base class in it, which torch tells of as of another step
         self._outer: torch.optim.Optimizer | None = None  # whose step is under way, if others' steps are parts of it
         self._unscales: list[Any] = []  # heard of already
         self.is_in_closure = False  # that an optimizer was given: what it computes is checked when it is over
@@ -269,6 +271,10 @@ class UpdateTap:
         if _is_in_backward():  # from a hook on a gradient: the backward as a whole is the update
             self._listener.in_backward(optimizer)
             return None
+        if self._inside is optimizer and _n_under_way(optimizer) > 1:
+            self._n_again += 1
+            return None
+        self._inside, self._n_again = optimizer, 0
         if self._in_scaled_step or self._is_part(optimizer):
             self.before_rule(optimizer)
             return None
@@ -319,6 +325,10 @@ class UpdateTap:
     def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if self._listener.paused or torch.compiler.is_compiling() or _is_in_backward():
             return
+        if self._n_again and self._inside is optimizer:
+            self._n_again -= 1
+            return
+        self._inside = None
         self.after_rule(optimizer)
         if not self._in_scaled_step and not self._is_part(optimizer):
             self._outer = None
@@ -330,6 +340,18 @@ class UpdateTap:
             return False
         held = {id(parameter) for parameter in _parameters_of(self._outer)}
         return all(id(parameter) in held for parameter in _parameters_of(optimizer))
+
+
+_STEP = getattr(torch.optim.Optimizer.profile_hook_step(lambda _: None), "__code__", None)  # torch's, around any step
+
+
+def _n_under_way(optimizer: torch.optim.Optimizer) -> int:
+    """How many steps of this optimizer are under way on this thread: a class's own, and that of its base class."""
+    n, frame = 0, sys._getframe(1)
+    while frame is not None:
+        n += frame.f_code is _STEP and frame.f_locals.get("self") is optimizer
+        frame = frame.f_back
+    return n
 
 
 def _parameters_of(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:

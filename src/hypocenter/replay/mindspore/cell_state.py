@@ -15,7 +15,7 @@ from hypocenter.replay.python_state import CONSTANTS, Kind, Undo
 from hypocenter.tap.mindspore.mentions import is_library, mentioned_through
 
 
-def kept(cells: Iterable[Any], function: Any) -> contextlib.AbstractContextManager[None]:
+def kept(cells: Iterable[Any], function: Any) -> contextlib.AbstractContextManager[list[Any]]:
     """Inside this block the function, which calls these cells, may be called; after it all is as it was."""
     return python_state.kept(_MINDSPORE, cells, _functions(function))
 
