@@ -185,12 +185,13 @@ def _confirmed(relation: Relation, trial: Trial, size: float, subject: Subject, 
     told: dict[str, Any] = {"relation": relation.name, "code": relation.code, "size": size, "limit": limit}
     if not trial.is_located:
         return Broken(**told, kind=type(subject.modules[-1]).__name__, what=trial.what, whom=trial.whom)
-    trial = next((other for other in trial.otherwise if other.excuse), trial)  # the narrower of the two
+    exception = trial.exception
+    trial = next((other for other in trial.otherwise if other.is_narrower), trial)
     before = subject.run(keeps=True, way=way).calls
     after = _with(subject, trial, keeps=True, way=way).calls
     call, source, is_near = _first(before, after, trial, limit)
     name, kind = ("", "") if call is None else call.module if call.is_end else call.around
-    exception = next((each for each in relation.exceptions if each in kind), "")
+    exception = exception or next((each for each in relation.exceptions if each in kind), "")
     if is_near and "Conv" in relation.exceptions:
         exception = exception or "only places next to the padding move: a window that reaches over its edge"
     if subject.held.has_own_statistics and "BatchNorm" in kind:

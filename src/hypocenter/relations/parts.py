@@ -13,6 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+_MOST_PAIRED = 512  # samples that are compared with each other
 NEAR = 4  # places: a convolution over the edge of a sample reaches no farther
 
 
@@ -61,6 +62,53 @@ class Rows:
         if before.dim() < 3 or before.shape[0] != len(self.stays) or len(self.stays) in before.shape[1:]:
             return None
         return _worst(*_over(_squares(before, now), (0,)), self.stays)
+
+
+@dataclass(frozen=True, slots=True)
+class RowsAnywhere:
+    """As many samples as must stay, whichever they are: a model may give its samples in another order.
+
+    Attributes:
+        stays: as for Rows.
+    """
+
+    stays: Tensor
+
+    def moved(self, before: Tensor, now: Tensor) -> float | None:
+        """Of tensors with samples first."""
+        n = len(self.stays)
+        if before.dim() == 0 or before.shape[0] != n:
+            return None
+        moved, usual = _over(_squares(before, now), (0,))
+        return _worst(moved.sort().values, usual, torch.arange(n) < self.stays.sum())
+
+    def moved_first(self, before: Tensor, now: Tensor) -> float | None:
+        """There is none."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class SameRows:
+    """All samples that were there, in whatever order.
+
+    Attributes:
+        n: samples.
+    """
+
+    n: int
+
+    def moved(self, before: Tensor, now: Tensor) -> float | None:
+        """How far the sample that is farthest from all of those before is from the nearest of them."""
+        if before.dim() < 2 or before.shape[0] != self.n or self.n > _MOST_PAIRED:
+            return None
+        old, new = (each.detach().reshape(self.n, -1).to(torch.float64) for each in (before, now))
+        nearest = torch.cdist(new, old).min(dim=1).values.max()
+        usual = old.square().sum(1).mean().sqrt()
+        return float(nearest / usual) if usual > 0 else float(nearest > 0)
+
+    def moved_first(self, before: Tensor, now: Tensor) -> float | None:
+        """There is none."""
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,8 @@ class Trial:
         is_embedded: only what embeddings look up is changed: a model may tell padding from the tokens themselves.
         only_if: a change that must leave its own parts alone; otherwise this one is not tried.
         excuse: of one in `otherwise`: what it means if this one holds; "": another layout.
+        is_narrower: of one in `otherwise`: it changes less, and says where what is wrong shows first.
+        exception: what it is by definition that this does not hold; "": it must.
         way: how the forward with the change is done.
         before: what to compare with; None: the unchanged forward.
         least: how far what must stay may move, if that is more than usual.
@@ -51,6 +53,8 @@ class Trial:
     keys: frozenset[Any] = frozenset()
     is_embedded: bool = False
     excuse: str = ""
+    is_narrower: bool = False
+    exception: str = ""
     only_if: Trial | None = None
     way: Way = AS_IT_WAS
     before: Ran | None = None

@@ -8,7 +8,7 @@ What it means
 How it is decided
     With `--relations` labels are replaced in a replay, and so are columns of inputs that equal the label in all rows;
     the output must stay. A decoder that is fed labels may depend on earlier ones only. A model whose outputs depend on
-    earlier tokens only, and which is asked for the token at the same place, is told as well.
+    earlier tokens only, and which is asked for the token at the same place, is a note.
 
 What to do
     Take the label out of the input; shift the labels by one place.

@@ -8,7 +8,7 @@ How it is decided
     Labels that the model is called with are replaced, and the outputs must stay. A decoder that is fed the labels is
     asked less: the output at a place may depend on earlier labels, not on its own or later ones. An input with columns
     that equal the label is replaced there, and the outputs must stay. A model that predicts from tokens up to each
-    place and is asked for that very token, not for the next, is told as well.
+    place and is asked for that very token, not for the next, is a note: some are meant to give back what they get.
 
 What to do
     Take the label out of the input; shift labels by one place.
@@ -86,6 +86,7 @@ def _at_its_place(given: Given, facts: Facts) -> Trial | None:
     return Trial(
         changed={given.place: new}, parts=Whole(), what=f"the token in {given.name} that is asked for replaced",
         whom="the output at its place", keys=frozenset({facts.logits}), only_if=later,
+        exception="the loss asks for the input itself, which a model may be meant to give back",
     )  # fmt: skip
 
 
@@ -108,7 +109,7 @@ def _fed_to_a_decoder(place: Place, labels: Tensor) -> Iterator[Trial]:
     stays[:, : cut + 1] = True
     yield Trial(
         changed={place: new}, parts=Places(stays), what="later labels replaced", whom="the outputs before",
-        excuse="labels are fed to a decoder: each of its outputs depends on earlier labels only",
+        excuse="labels are fed to a decoder: each of its outputs depends on earlier labels only", is_narrower=True,
     )  # fmt: skip
 
 

@@ -18,12 +18,13 @@ When it is wrong
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from hypocenter.relations.facts import CannotTell, Facts
-from hypocenter.relations.parts import WholeOf
+from hypocenter.relations.parts import SameRows, WholeOf
 from hypocenter.relations.relation import Trial, relation
 from hypocenter.relations.subject import Subject
 
@@ -43,7 +44,8 @@ def ask(subject: Subject, facts: Facts) -> Iterator[Trial]:
         is_of_rows = new.dim() > 0 and new.shape[0] == n
         return (old, new.roll(-1, 0) if is_of_rows else new) if old.shape == new.shape else None
 
-    yield Trial(
+    told = Trial(
         changed=changed, parts=WholeOf(n), aligns=turned_back, what="the batch turned by one row",
         whom="the outputs, turned back,",
     )  # fmt: skip
+    yield replace(told, otherwise=(replace(told, parts=SameRows(n), excuse="samples change places inside the model"),))

@@ -21,12 +21,13 @@ When it is wrong
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from hypocenter.relations.facts import CannotTell, Facts
-from hypocenter.relations.parts import Rows
+from hypocenter.relations.parts import Rows, RowsAnywhere
 from hypocenter.relations.relation import Trial, relation
 from hypocenter.relations.subject import Place, Subject
 
@@ -46,13 +47,12 @@ def ask(subject: Subject, facts: Facts) -> Iterator[Trial]:
         changed = _replaced(subject, n, first, dim=0)
         if not changed:
             raise CannotTell("all samples are the same")
-        yield Trial(
-            changed=changed,
-            parts=Rows(stays),
-            what="other samples replaced",
-            whom="the samples that were not touched",
-            otherwise=() if facts.is_certain else tuple(_along_second(subject, facts)),
+        told = Trial(
+            changed=changed, parts=Rows(stays), what="other samples replaced", whom="the samples that were not touched"
         )
+        reordered = replace(told, parts=RowsAnywhere(stays), excuse="samples change places inside the model")
+        second = () if facts.is_certain else _along_second(subject, facts)
+        yield replace(told, otherwise=(reordered, *second))
 
 
 def _along_second(subject: Subject, facts: Facts) -> Iterator[Trial]:

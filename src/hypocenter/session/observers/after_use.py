@@ -54,6 +54,10 @@ class AfterUse(Observer):
             parameter, gradient = min(plain, key=lambda pair: pair[1].numel())
             self._used = _Used(parameter, gradient, gradient.detach().clone())
 
+    def before_clip(self, parameters: Sequence[Tensor], max_norm: float) -> None:
+        """A clip after the update is told of by itself (HC238)."""
+        self._used = None
+
     def before_backward(self, roots: Sequence[Tensor]) -> None:
         """By now a program has thrown it away, or goes on adding to it."""
         used, self._used = self._used, None
