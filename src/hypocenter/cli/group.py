@@ -19,9 +19,9 @@ COMMANDS = Path(__file__).with_name("commands")
 GROUPS = {
     "Find what broke": ("run", "check", "show", "report", "explain"),
     "Prove it, mend it": ("replay", "cure"),
-    "See how a run is doing": ("health", "spikes", "headroom"),
+    "See how a run is doing": ("health", "spikes", "relations", "headroom"),
     "Compare with what should be the same": (
-        "diff", "isolate", "curves", "weights", "checklist", "determinism", "align",
+        "diff", "isolate", "curves", "weights", "checklist", "twin", "determinism", "align",
     ),
     "Around it": ("doctor", "import", "list", "schema"),
 }  # fmt: skip

@@ -50,9 +50,8 @@ def wrong(window: Window, code: str, *, cause: str, confidence: Confidence = "pr
         if row.port != LOSS or row.op != code or len(row.names) != 3:
             continue
         title, why, remedy = row.names
-        line = (f"it is called at {row.source.file}:{row.source.line}",) if row.source is not None else ()
         yield Finding(
             code=code, kind="data", severity="warning", title=title, step=row.step, microbatch=row.microbatch,
-            rank=window.rank, phase="forward", site=row.site, source=row.source, cause=cause, why=(why, *line),
+            rank=window.rank, phase="forward", site=row.site, source=row.source, cause=cause, why=(why,),
             confidence=confidence, remedy=Remedy(action="mend-the-loss", text=remedy),
         )  # fmt: skip
