@@ -40,7 +40,7 @@ def ask(subject: Subject, facts: Facts) -> Iterator[Trial]:
     if not facts.labels:
         raise CannotTell("which input is the label is not known")
     is_asked = False
-    for each in labels:
+    for each in labels if facts.logits is not None else []:  # else what comes out may be a loss, of each place
         new = _others(each.tensor)
         if torch.equal(new, each.tensor):
             continue
@@ -50,6 +50,7 @@ def ask(subject: Subject, facts: Facts) -> Iterator[Trial]:
             parts=Whole(),
             what=f"{each.name} replaced",
             whom="the outputs",
+            keys=frozenset({facts.logits}),
             otherwise=tuple(_fed_to_a_decoder(each.place, each.tensor)),
         )
     for changed, name in _columns(subject, facts):

@@ -63,7 +63,8 @@ class AfterUse(Observer):
         used, self._used = self._used, None
         if used is None or used.parameter.grad is used.gradient:
             return
-        answer = (used.gradient != used.value).any() & used.gradient.any()
+        is_other = (used.gradient != used.value) & used.value.isfinite()  # a NaN is never what it was
+        answer = is_other.any() & used.gradient.any()
         if answer.device.type == "cpu":
             self._add(self.context.label(used.parameter), bool(answer))
             return

@@ -22,6 +22,7 @@ class SameDraws(Observer):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._first: RngState | None = None
+        self._last: RngState | None = None
         self._n_same = 0
         self._is_told = False
 
@@ -31,8 +32,9 @@ class SameDraws(Observer):
         if self._is_told or (step >= FIRST and step & (step - 1)):
             return
         begun = next((e.rng for e in self.context.tape.events if e.module is not None and e.rng is not None), None)
-        if begun is None or not _has_drawn(begun):
-            return
+        if begun is None or begun is self._last or not _has_drawn(begun):
+            return  # the last: there was no update that this tape knows of
+        self._last = begun
         if self._first is None or not _are_same(self._first, begun):
             self._first, self._n_same = begun, 1
             return
