@@ -60,6 +60,8 @@ def ask(subject: Subject, facts: Facts) -> Iterator[Trial]:
         if each.place not in {label.place for label in labels} and (trial := _at_its_place(each, facts)) is not None:
             is_asked = True
             yield trial
+    if not is_asked and labels:
+        raise CannotTell("which output is compared with the labels that the model gets is not seen")
     if not is_asked:
         raise CannotTell("the model is given no labels")
 
