@@ -110,9 +110,15 @@ def _subject(
         tape.record(Event(function=loss, ambient=ambient, rng=capture_rng()), (output, *given), {}, root)
     if root is None:
         raise HypocenterError("the model gives no loss", fix="give `loss`, a function of (output, *labels)")
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    gradients = torch.autograd.grad([root], [*trained.values()], allow_unused=True) if root.requires_grad else ()
     microbatch = tape.microbatch_of(0, 0, [root], [None])
     n_rows = next((int(t.shape[0]) for _, t in tensors((args, kwargs)) if t.dim() > 0), 0)
-    return Subject(replayer, microbatch, names.module_name, n_rows)
+    subject = Subject(replayer, microbatch, names.module_name, n_rows)
+    subject.without_gradient = {
+        name: p for (name, p), g in zip(trained.items(), gradients, strict=False) if g is None or not bool(g.any())
+    }
+    return subject
 
 
 def _loss_of(output: Any) -> Tensor | None:

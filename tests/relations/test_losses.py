@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, T5Config, T5ForConditionalGeneration
 
 from hypocenter.testing import RelationBroken, check_relations
 
@@ -221,3 +221,43 @@ def test_weights_sum_to_one_over_what_is_summed(name):
         found = broken.looked.losses
 
     assert [each.code for each in found] == ["HC256"] * is_wrong
+
+
+def padded(counts=True, on_the_left=False, lengths=(9, 5, 7)):
+    """Tokens, mask and labels, of which those of padding count or not."""
+    ids, place = torch.randint(3, 30, (len(lengths), 9)), torch.arange(9)
+    n = torch.tensor(lengths)[:, None]
+    mask = (place >= 9 - n if on_the_left else place < n).long()
+    ids = ids * mask
+    return {"input_ids": ids, "attention_mask": mask, "labels": ids if counts else ids.masked_fill(mask == 0, -100)}
+
+
+def decoder():
+    sizes = {"vocab_size": 30, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    return LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=2, num_key_value_heads=2))
+
+
+@pytest.mark.parametrize("on_the_left", [False, True])
+def test_padding_that_is_asked_for(on_the_left):
+    with pytest.raises(RelationBroken, match="the loss asks for padding") as why:
+        check_relations(decoder(), padded(on_the_left=on_the_left))
+    assert [each.code for each in why.value.looked.losses] == ["HC243"]
+
+
+@pytest.mark.parametrize("on_the_left", [False, True])
+def test_padding_that_is_ignored(on_the_left):
+    check_relations(decoder(), padded(counts=False, on_the_left=on_the_left))
+
+
+def test_the_first_token_behind_a_sample_may_be_asked_for():
+    batch = padded(counts=False, lengths=(8, 5, 7))
+    for row, length in enumerate((8, 5, 7)):
+        batch["labels"][row, length] = 0  # the end of the text
+    check_relations(decoder(), batch)
+
+
+def test_a_mask_of_an_encoder_says_nothing_of_what_a_decoder_is_asked_for():
+    sizes = {"vocab_size": 30, "d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
+    model = T5ForConditionalGeneration(T5Config(**sizes, decoder_start_token_id=0, dropout_rate=0.0))
+    batch = padded(lengths=(9, 5, 7, 6))
+    check_relations(model, batch | {"labels": torch.randint(3, 30, (4, 9))})

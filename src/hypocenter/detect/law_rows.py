@@ -52,7 +52,10 @@ balance writes none but the first.
                                           `module`: "returned" where it was in that of training before; `call`: how
                                           many modules in it do something else then
     site `laws`, port `clipped_in_vain`   at the first updates that saw clips, all of these came when nothing was there
-                                          to be used; `call`: how many gradients were used
+                                          to be used, or, with `module` "nothing", had a gradient; `call`: how many
+                                          gradients were used
+    site `laws`, port `state_lost`        so many times in a row a new optimizer (`module`: its class) has taken over
+                                          parameters without the state of the one before
     site <parameter>, port `clipped_in_part`  so many gradients, this one among them, were used at each of them and not
                                           clipped, others were; `call`: how many were used
     site <module>, port `inexact`         the result of the operator `op` at `source` is that far from what exact
@@ -111,7 +114,7 @@ BETWEEN, GRADIENT, UPDATE = "between", "gradient", "update"  # laws
 MISSING, FACTOR, STEP_BEFORE, MICROBATCH, OTHER = "missing", "factor", "the step before", "a micro-batch", "other"
 OPTION, STATE = "option", "state"
 INEXACT, WRAPPED = "inexact", "wrapped"
-CLIPPED_IN_VAIN, CLIPPED_IN_PART = "clipped_in_vain", "clipped_in_part"
+CLIPPED_IN_VAIN, CLIPPED_IN_PART, STATE_LOST = "clipped_in_vain", "clipped_in_part", "state_lost"
 IN_EVALUATION, RETURNED = "in_evaluation", "returned"
 SAME_DRAWS, ALIKE, NOT_LOADED, CHANGED_AFTER = "same_draws", "alike", "not_loaded", "changed_after"
 ALWAYS = "always"

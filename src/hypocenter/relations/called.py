@@ -120,7 +120,7 @@ class Called(TorchFunctionMode):
                 self._note(name, args, kwargs)
             mixed = self._weights.hear(name, args, kwargs, result)
             if mixed is not None and len(self.mixed) < _MOST:
-                self.mixed.append((mixed, *self._place(sys._getframe(1))))
+                self.mixed.append((mixed, *called_at(self._subject, sys._getframe(1))))
         return result
 
     def _note(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -129,7 +129,7 @@ class Called(TorchFunctionMode):
             return
         found = self.losses if name in LOSSES else self.pairs
         if len(found) < _MOST and (name in LOSSES or _meet_crosswise(first, second)):
-            module, source = self._place(sys._getframe(2))
+            module, source = called_at(self._subject, sys._getframe(2))
             has_logs = kwargs.get("log_target", name == "kl_div" and len(args) > _LOG_TARGET and args[_LOG_TARGET])
             found.append(LossCall(
                 name=LOSSES.get(name, name.strip("_")), input=first, target=second, has_log_target=bool(has_logs),
@@ -138,20 +138,21 @@ class Called(TorchFunctionMode):
 
     def _begin(self, function: Any, args: tuple[Any, ...], _: dict[str, Any]) -> None:
         if self._is_on and not function.__module__.startswith("torch.") and function not in self.functions:
-            module, source = self._place(sys._getframe(1))
+            module, source = called_at(self._subject, sys._getframe(1))
             call = FunctionCall(function=function, args=args, module=module, source=source)
             if len(self.functions) < _MOST:
                 self.functions[function] = call
 
-    def _place(self, frame: Any) -> tuple[nn.Module | None, Source | None]:
-        """Where the program has called it; what is outside of modules is called by the replay."""
-        own = user_frame(frame, Replayer._do.__code__)
-        event = self._subject.running
-        if own is not None:
-            return running_module(frame), _line(own.f_code, own.f_lineno)
-        if event is None:
-            return None, None
-        return event.module, _line(event.code, event.line)
+
+def called_at(subject: Subject, frame: Any) -> tuple[nn.Module | None, Source | None]:
+    """Where the program has made the call that this frame is of; what is outside of modules is called by the replay."""
+    own = user_frame(frame, Replayer._do.__code__)
+    event = subject.running
+    if own is not None:
+        return running_module(frame), _line(own.f_code, own.f_lineno)
+    if event is None:
+        return None, None
+    return event.module, _line(event.code, event.line)
 
 
 def _line(code: CodeType | None, line: int) -> Source | None:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from torch import nn
 
 from hypocenter.nouns import Source
-from hypocenter.relations import contracts, derivative, pairing
+from hypocenter.relations import contracts, derivative, flat, pairing
 from hypocenter.relations.called import Called, FunctionCall, LossCall
 from hypocenter.relations.contracts import Wrong
 from hypocenter.relations.facts import Facts
+from hypocenter.relations.flat import Break
 from hypocenter.relations.subject import Subject
 from hypocenter.relations.weights import Mixed
 
@@ -35,7 +36,7 @@ class Found:
 
 
 def look_at_loss(subject: Subject, facts: Facts | None) -> list[Found]:
-    """One forward, and one more where outputs and labels meet crosswise.
+    """One forward, and more where outputs and labels meet crosswise, or parameters have no gradient.
 
     Args:
         facts: of it, where they are known.
@@ -52,9 +53,9 @@ def look_at_loss(subject: Subject, facts: Facts | None) -> list[Found]:
             if error is not None and error[0] > derivative.LIMIT:
                 errors.append((call, error))
 
-    subject.run(then=derivatives, beside=called.listening())
+    losses = subject.run(then=derivatives, beside=called.listening()).losses
 
-    def found(code: str, wrong: Wrong, call: LossCall | FunctionCall | None, size: float = 0.0) -> Found:
+    def found(code: str, wrong: Wrong, call: LossCall | FunctionCall | Break | None, size: float = 0.0) -> Found:
         source = None if call is None else call.source
         return Found(code=code, wrong=wrong, module=_path(call and call.module), source=source, size=size)
 
@@ -69,10 +70,14 @@ def look_at_loss(subject: Subject, facts: Facts | None) -> list[Found]:
         late = pairing.asked_too_late(subject, facts)
         if late is not None:
             all_found.append(found("HC252", late, None))
+        padding = pairing.asked_of_padding(subject, facts)
+        if padding is not None:
+            all_found.append(found("HC243", padding, None))
     for mixed, module, source in called.mixed[:1]:  # the others are calls of the same code
         wrong = _not_an_average(mixed, len(called.mixed))
         all_found.append(Found(code="HC256", wrong=wrong, module=_path(module), source=source))
     all_found += [found("HC253", _not_the_derivative(call, error), call, error[0]) for call, error in errors]
+    all_found += [found("HC258", wrong, place) for place, wrong in flat.cut_by_flat(subject, losses)]
     return all_found
 
 

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from hypocenter.relations.called import LossCall
+from hypocenter.relations.catalogue.padding import covered, is_mask, padded_places
 from hypocenter.relations.contracts import Wrong
-from hypocenter.relations.facts import Facts, stand_later
+from hypocenter.relations.facts import Facts, shift_of, stand_later
 from hypocenter.relations.subject import Place, Subject
 
 _LEAST_ROWS = 3
@@ -43,6 +44,30 @@ def crosswise(subject: Subject, facts: Facts, calls: Sequence[LossCall]) -> tupl
 def _is_of_loss(call: LossCall) -> bool:
     """What is made of an output and of something that is none."""
     return call.input.requires_grad != call.target.requires_grad
+
+
+def asked_of_padding(subject: Subject, facts: Facts) -> Wrong | None:
+    """The loss asks what follows a token that is padding by the mask: labels there are to be ignored."""
+    if facts.targets is None:
+        return None
+    for mask in (each for each in subject.of_model if is_mask(each)):
+        content = covered(mask, subject.of_model)
+        padded = None if content is None else padded_places(mask, content.tensor)
+        if content is None or padded is None or content.tensor.numel() != facts.targets.numel():
+            continue
+        asked = facts.targets.reshape(content.tensor.shape)
+        if content.tensor.is_floating_point() or shift_of(content.tensor, asked) is None:
+            continue  # what is asked for is not what follows there: the mask may be another's
+        before_real = torch.zeros_like(padded)
+        before_real[:, :-1] = ~padded[:, 1:]  # padding on the left: the first token is asked for there
+        n, n_all = int(((asked >= 0) & padded & ~before_real).sum()), int((asked >= 0).sum())
+        if n:
+            return Wrong(
+                title=f"the loss asks for padding: {n / n_all:.0%} of what it averages over",
+                why=f"{n} of {n_all} places that count are padding by {mask.name}",
+                remedy="set labels to -100 where the mask is 0, or weigh the loss with the mask",
+            )
+    return None
 
 
 def asked_too_late(subject: Subject, facts: Facts) -> Wrong | None:

@@ -96,6 +96,7 @@ class Subject:
         held: what was held still in the last forward.
         n_forwards: how many were done.
         running: the call of the tape that is done now, in a forward.
+        without_gradient: parameters that an optimizer holds, by name, to which no gradient came.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class Subject:
         self.limit_s, self._began, self._longest_s = limit_s, time.perf_counter(), 0.0
         self._events: dict[int, Event] = {}
         self.running: Event | None = None
+        self.without_gradient: Mapping[str, Tensor] = {}
         self._thinning: dict[Key, tuple[int, int]] = {}
         self.given: list[Given] = []
         for position, event in replayer.events(microbatch):

@@ -20,6 +20,7 @@ from hypocenter.session.observers.collectives import CollectiveValues
 from hypocenter.session.observers.culprit import Culprit
 from hypocenter.session.observers.diary import Diary
 from hypocenter.session.observers.facts import FactsKeeper
+from hypocenter.session.observers.fresh_state import FreshState
 from hypocenter.session.observers.frozen_state import FrozenState
 from hypocenter.session.observers.head import HeadGap
 from hypocenter.session.observers.health import Health
@@ -60,7 +61,7 @@ OBSERVERS: tuple[type[Observer[Any]], ...] = (
     ),  # laws: what is there is what was left, what is used was computed, what is trained is used
     Precision,  # what forward computes is what exact arithmetic gives
     ByRule,  # and what is left is what the optimizer's rule makes
-    *(Modes, ClipCalls),  # in the mode of training, and clipped where it acts
+    *(Modes, ClipCalls, FreshState),  # in the mode of training, clipped where it acts, and with what was learned of it
     *(
         SameDraws,
         AlikeUnits,

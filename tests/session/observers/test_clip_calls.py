@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -44,6 +44,23 @@ def the_head_alone(model: nn.Sequential, optimizer: torch.optim.Optimizer) -> No
     optimizer.zero_grad()
     backward(model)
     clip(model[2])
+    optimizer.step()
+
+
+def another_model(model: nn.Sequential, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    backward(model)
+    clip(nn.Linear(2, 2))
+    optimizer.step()
+
+
+USED_UP: dict[int, Iterator[nn.Parameter]] = {}
+
+
+def used_up(model: nn.Sequential, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    backward(model)
+    nn.utils.clip_grad_norm_(USED_UP.setdefault(id(model), model.parameters()), 0.1)
     optimizer.step()
 
 
@@ -89,7 +106,14 @@ def told(loop: Loop, out: Path) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(
-    ("loop", "severity"), [(after_the_update, "warning"), (before_backward, "warning"), (the_head_alone, "note")]
+    ("loop", "severity"),
+    [
+        (after_the_update, "warning"),
+        (before_backward, "warning"),
+        (another_model, "warning"),
+        (used_up, "warning"),
+        (the_head_alone, "note"),
+    ],
 )
 def test_a_clip_that_does_not_act_is_named(loop: Loop, severity: str, tmp_path: Path) -> None:
     assert told(loop, tmp_path) == [("HC238", severity)]

@@ -1,8 +1,8 @@
 """A clip of the gradients does not act on what the optimizer uses, or on a part of it alone.
 
 What it means
-    In vain: gradients are clipped after the optimizer has used them, or before backward has made them. Training runs
-    as if nobody clipped. In part: the clip is given other parameters than the optimizer, for instance those of the head
+    In vain: gradients are clipped after the optimizer has used them, or before backward has made them, or the clip is
+    given nothing that has a gradient (a generator of parameters that is used up). Training runs as if nobody clipped. In part: the clip is given other parameters than the optimizer, for instance those of the head
     alone; its norm is not that of the step, and a large gradient elsewhere goes through.
 
 How it is decided
@@ -35,8 +35,11 @@ def check(window: Window) -> Iterator[Finding]:
     for row in window.by_phase["optimizer"]:
         if row.port == CLIPPED_IN_VAIN:
             title = "gradients are clipped when it has no effect"
+            is_late = row.module != "nothing"
             why = (
-                "at each of the first updates that saw a clip, it came after the update before and before any backward",
+                "at each of the first updates that saw a clip, it came after the update before and before any backward"
+                if is_late
+                else "clips were given parameters without gradients, or none: a generator that is used up, another model",
                 f"none of the {row.call} gradients that were used was clipped",
             )
             yield _finding(window, row, title, why)

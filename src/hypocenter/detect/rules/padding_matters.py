@@ -3,15 +3,17 @@
 What it means
     Outputs at places that are no padding, or of whole samples, change with the content under the padding mask. So the
     result for a sample depends on how long the others of its batch happen to be: a mask is dropped, turned round, or
-    a mean is taken over padding.
+    a mean is taken over padding. Or the loss of a language model asks for padding, and averages over it.
 
 How it is decided
     With `--relations` the content under a mask of zeros and ones that covers beginnings or ends of samples is replaced
     in a replay; of tokens only what embeddings look up, for a model may tell padding from the tokens themselves. The
     first module that shows it is named. A convolution or a window that reaches over the edge of a sample is a note.
+    What the loss asks for is read from its gradient: places that count and are padding by the mask are told, but for
+    the first place behind a sample, or before it.
 
 What to do
-    Hand the mask on to the named module.
+    Hand the mask on to the named module; set labels to -100 where the mask is 0.
 
 When it is wrong
     Where the model was trained without a mask, and padding is a part of its input (SigLIP).
@@ -22,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hypocenter.detect.engine import rule
-from hypocenter.detect.relation_rows import broken
+from hypocenter.detect.relation_rows import broken, wrong
 from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding, Remedy
 
@@ -40,3 +42,4 @@ def check(window: Window) -> Iterator[Finding]:
     yield from broken(
         window, "HC243", title="what stands under a padding mask matters", cause="padding-leak", remedy=remedy
     )
+    yield from wrong(window, "HC243", cause="padding-leak")

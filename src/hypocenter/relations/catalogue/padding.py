@@ -33,15 +33,15 @@ from hypocenter.relations.subject import Given, Subject
 def ask(subject: Subject, facts: Facts) -> Iterator[Trial]:
     """Content under each mask."""
     n = facts.n_rows
-    contents = [e for e in subject.of_model if e.tensor.dim() > 1 and e.tensor.shape[0] == n and not _is_mask(e)]
+    contents = [e for e in subject.of_model if e.tensor.dim() > 1 and e.tensor.shape[0] == n and not is_mask(e)]
     labels = {label.place for label in facts.labels}
     contents = [e for e in contents if e.place not in labels and "position" not in e.name and "type" not in e.name]
     is_asked = False
-    for mask in (e for e in subject.of_model if n and _is_mask(e) and e.tensor.shape[0] == n):
-        content = _covered(mask, contents)
+    for mask in (e for e in subject.of_model if n and is_mask(e) and e.tensor.shape[0] == n):
+        content = covered(mask, contents)
         if content is None:
             continue
-        padded = _padded(mask, content.tensor)
+        padded = padded_places(mask, content.tensor)
         if padded is None:
             continue
         new = _other(content.tensor, padded)
@@ -61,14 +61,15 @@ def ask(subject: Subject, facts: Facts) -> Iterator[Trial]:
         raise CannotTell("there is no padding under a mask")
 
 
-def _is_mask(given: Given) -> bool:
+def is_mask(given: Given) -> bool:
+    """Whether it has a row of zeros and ones for each sample."""
     tensor = given.tensor
     if tensor.dim() != 2 or "type" in given.name:
         return False
     return bool(((tensor == 0) | (tensor == 1)).all()) and bool((tensor == 0).any()) and bool((tensor == 1).any())
 
 
-def _covered(mask: Given, contents: list[Given]) -> Given | None:
+def covered(mask: Given, contents: list[Given]) -> Given | None:
     """The first input of the same places, of the same model or its decoder."""
     of_decoder = mask.name.startswith("decoder_")
     fitting = [c for c in contents if c.tensor.shape[:2] == mask.tensor.shape]
@@ -76,7 +77,7 @@ def _covered(mask: Given, contents: list[Given]) -> Given | None:
     return fitting[0] if fitting else None
 
 
-def _padded(mask: Given, content: Tensor) -> Tensor | None:
+def padded_places(mask: Given, content: Tensor) -> Tensor | None:
     """Where there is padding: [n, length]; None: it is no mask of padding."""
     zero = mask.tensor == 0
     for padded in (zero, ~zero):

@@ -24,7 +24,6 @@ from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.observers.optimizer_rows import count_row, number_row
 from hypocenter.tap.free_memory import free_bytes, peak_bytes
 from hypocenter.tap.state import capture_rng, restore_rng
-from hypocenter.tap.tape import Microbatch
 
 AUTO = "auto"
 DUE = "1,doubling"
@@ -87,7 +86,7 @@ class Relations(Observer):
         if why := self._why_not(update):
             looked = Looked(not_asked={each.name: why for each in chosen})
         else:
-            looked = look(self._subject(update.microbatches[-1], left_s), chosen)
+            looked = look(self._subject(update, left_s), chosen)
         self._free_s = FREE_S if looked.is_cut_short else 0.0
         if not self._is_auto and not looked.held and not looked.broken:
             why = next(iter(looked.not_asked.values()), "")
@@ -105,9 +104,11 @@ class Relations(Observer):
         devices = {p.device for p in update.parameters}
         return "a forward may not fit into memory" if any(peak_bytes(d) > free_bytes(d) for d in devices) else ""
 
-    def _subject(self, microbatch: Microbatch, limit_s: float) -> Subject:
-        context = self.context
-        subject = Subject(context.replayer, microbatch, context.names.module_name, limit_s=limit_s)
+    def _subject(self, update: Update, limit_s: float) -> Subject:
+        context, norms = self.context, update.check.grad_norms
+        subject = Subject(context.replayer, update.microbatches[-1], context.names.module_name, limit_s=limit_s)
+        names = ((context.label(p), p) for p in update.parameters if p.requires_grad)
+        subject.without_gradient = {name: p for name, p in names if not norms.get(name)}
         for given in subject.of_model:
             loaded = context.loaded(context.tape.originals(given.tensor))
             if loaded is not None and loaded.indices:

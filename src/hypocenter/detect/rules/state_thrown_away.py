@@ -1,0 +1,45 @@
+"""An optimizer's state is thrown away again and again.
+
+What it means
+    The program makes a new optimizer for the same parameters, in each epoch or every few steps, and goes on training
+    with it. Momentum, the averages of Adam and the count of steps begin anew each time: Adam's first steps are as large
+    as the learning rate whatever the gradient is, and nothing is ever averaged.
+
+How it is decided
+    Twice in a row an optimizer without state makes an update of parameters that another one with state has updated
+    before, at the same learning rate, and nothing has written to them in between. One new optimizer, or one with another
+    learning rate, is a new stage of training; one that follows a load is a resumed run: nothing is said.
+
+What to do
+    Make the optimizer once, before the loop; to change the learning rate, set it in `param_groups` or use a scheduler.
+
+When it is wrong
+    Who restarts an optimizer on purpose, at the same learning rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hypocenter.detect.engine import rule
+from hypocenter.detect.law_rows import STATE_LOST
+from hypocenter.detect.window import Window
+from hypocenter.nouns import Finding, Remedy
+
+
+@rule(
+    "HC259", "config", severity="warning", reads=("optimizer",),
+    not_in={"mindspore": "an optimizer is part of a compiled step there: it is not looked at yet"},
+)  # fmt: skip
+def check(window: Window) -> Iterator[Finding]:
+    """Fire at the step at which it is seen again."""
+    for row in window.by_phase["optimizer"]:
+        if row.port == STATE_LOST:
+            yield Finding(
+                code="HC259", kind="config", severity="warning", step=row.step, rank=window.rank, site=row.site,
+                title="the optimizer is made anew, and its state is thrown away", phase="optimizer",
+                cause="program-error", confidence="proven",
+                why=(f"a new {row.module} without state has taken over the parameters of the one before it, {row.summary.sum:.0f} times",),
+                then=("momentum and averages begin anew each time",),
+                remedy=Remedy(action="make-it-once", text="make the optimizer once, before the loop; set another learning rate in its param_groups"),
+            )  # fmt: skip

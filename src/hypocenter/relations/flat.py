@@ -1,0 +1,176 @@
+"""A trained parameter that the loss depends on, and that no gradient reaches: an operation on the way has none.
+
+Rounding, signs, comparisons, indices and numbers handed to Python have no gradient, or one that is 0 everywhere. A
+parameter that comes to the loss only through one of them is never trained. It is told apart from what is cut on purpose
+(`detach()`, `no_grad()`), from what happens to be 0 here (an expert without tokens, a unit that is off), and from what
+does not matter: the parameter is changed in a replay, and the loss must change.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections import defaultdict
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from hypocenter.nouns import Source
+from hypocenter.relations.called import called_at
+from hypocenter.relations.contracts import Wrong
+from hypocenter.relations.subject import Ran, Subject
+from hypocenter.tap.tree import tensors
+
+_MOST_ELEMENTS = 1 << 24  # of the parameters that are changed at once
+_LEAST = 1e-5  # of the loss, by which it must change
+_FLAT = frozenset({
+    "round", "round_", "floor", "floor_", "ceil", "ceil_", "trunc", "trunc_", "fix", "sign", "sign_", "sgn",
+    "heaviside", "floor_divide", "__floordiv__",
+})  # fmt: skip
+"""Their gradient is 0 wherever they have one."""
+_TO_PYTHON = frozenset({"item", "tolist", "numpy", "__float__", "__int__", "__array__"})
+_ON_PURPOSE = frozenset({"detach", "detach_", "requires_grad_", "__get__"})  # the last: of `.data`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Break:
+    """Where gradients end.
+
+    Attributes:
+        operation: name of the function of torch.
+        module: the innermost one whose code has called it; None outside of any.
+        source: the line.
+    """
+
+    operation: str
+    module: nn.Module | None
+    source: Source | None
+
+
+class _Ends(TorchFunctionMode):
+    """Follows parameters as far as their gradients go.
+
+    Attributes:
+        breaks: by number of the parameter, in order.
+        on_purpose: numbers of parameters that the program cuts off somewhere.
+    """
+
+    def __init__(self, subject: Subject, parameters: Sequence[Tensor]) -> None:
+        super().__init__()
+        self._subject, self._is_over = subject, False
+        self._parameters = {id(p): frozenset((number,)) for number, p in enumerate(parameters)}
+        self._known: dict[int, tuple[Tensor, frozenset[int]]] = {}  # results, which are held
+        self.breaks: defaultdict[int, list[Break]] = defaultdict(list)
+        self.on_purpose: set[int] = set()
+
+    def numbers(self, tensor: Tensor) -> frozenset[int]:
+        """Of the parameters whose gradients come through this value."""
+        found = self._known.get(id(tensor))
+        return self._parameters.get(id(tensor), frozenset()) if found is None else found[1]
+
+    def stop(self) -> None:
+        """What is called from here on is nothing of the program."""
+        self._is_over = True
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        given = frozenset[int]() if self._is_over else self._given(args, kwargs)
+        result = func(*args, **kwargs)
+        if not given:
+            return result
+        name = getattr(func, "__name__", "")
+        made = [t for _, t in tensors(args[:1] if result is None else result)]
+        if not made and name not in _TO_PYTHON:
+            return result  # a size, a name
+        lost = [t for t in made if not t.requires_grad]
+        if name in _ON_PURPOSE or not torch.is_grad_enabled():
+            if lost:
+                self.on_purpose |= given
+        elif lost or name in _FLAT or name in _TO_PYTHON:
+            module, source = called_at(self._subject, sys._getframe(1))
+            for number in given:
+                self.breaks[number].append(Break(operation=name.strip("_"), module=module, source=source))
+        if name not in _FLAT:
+            for tensor in made:
+                if tensor.requires_grad and id(tensor) not in self._parameters:
+                    self._known[id(tensor)] = tensor, self.numbers(tensor) | given
+        return result
+
+    def _given(self, args: Any, kwargs: Any) -> frozenset[int]:
+        found = frozenset[int]()
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, (Tensor, list, tuple)):
+                found = found.union(*(self.numbers(t) for _, t in tensors(value) if t.requires_grad))
+        return found
+
+
+def cut_by_flat(subject: Subject, losses: Sequence[Tensor]) -> list[tuple[Break, Wrong]]:
+    """What keeps gradients from parameters that matter. One forward, if there are such, and one for each place.
+
+    Args:
+        losses: of the micro-batch as it was.
+
+    Raises:
+        ReplayImpossible, OutOfTime: with the reason.
+    """
+    named = {
+        name: p for name, p in subject.without_gradient.items()
+        if p.layout == torch.strided and p.is_floating_point() and not hasattr(p, "to_local")
+    }  # fmt: skip
+    if not named:
+        return []
+    parameters, names = [*named.values()], [*named]
+    ends, arrived = _Ends(subject, parameters), set[int]()
+
+    def look(ran: Ran) -> None:
+        ends.stop()
+        for loss in ran.losses:
+            arrived.update(ends.numbers(loss))
+
+    subject.run(then=look, beside=ends)
+    by_break: defaultdict[Break, list[int]] = defaultdict(list)
+    for number, breaks in sorted(ends.breaks.items()):
+        if number not in arrived and number not in ends.on_purpose:
+            by_break[breaks[0]].append(number)
+    found: list[tuple[Break, Wrong]] = []
+    for place, numbers in by_break.items():
+        cut = [parameters[number] for number in numbers]
+        if sum(p.numel() for p in cut) <= _MOST_ELEMENTS:
+            with _moved(cut):
+                now = subject.run().losses
+            if any(_is_other(a, b) for a, b in zip(losses, now, strict=True)):
+                found.append((place, _wrong(place, [names[number] for number in numbers])))
+    return found
+
+
+def _is_other(a: Tensor, b: Tensor) -> bool:
+    return bool(((a - b).abs() > _LEAST * b.abs()).any())
+
+
+@contextlib.contextmanager
+def _moved(parameters: Sequence[Tensor]) -> Generator[None, None, None]:
+    """Other values for these, and then those to the bit that they had; autograd does not hear of either."""
+    generator, kept = torch.Generator().manual_seed(0), [p.detach().clone() for p in parameters]
+    try:
+        for p in parameters:
+            size = max(float(p.detach().float().square().mean().sqrt()), 0.1)
+            p.data.add_(size * torch.randn(p.shape, generator=generator).to(p.device, p.dtype))
+        yield
+    finally:
+        for p, values in zip(parameters, kept, strict=True):
+            p.data.copy_(values)
+
+
+def _wrong(place: Break, names: Sequence[str]) -> Wrong:
+    who = f"{names[0]} and {len(names) - 1} more are" if len(names) > 1 else f"{names[0]} is"
+    return Wrong(
+        title=f"no gradient reaches {names[0]}: {place.operation} has none",
+        why=f"{who} to be trained, and the gradient is 0 or missing; the loss depends on it, as a replay with other "
+        f"values shows, but only through {place.operation}, whose result has no gradient",
+        remedy="give it a way with a gradient (a straight-through estimate, the soft value as a weight, a loss of its "
+        "own), or take it out of the optimizer",
+    )

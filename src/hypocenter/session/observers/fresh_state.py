@@ -1,0 +1,65 @@
+"""Whether an optimizer goes on where the one before it stopped, or begins without its state. For HC259."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+from torch.optim import Optimizer
+
+from hypocenter.detect.law_rows import SITE, STATE_LOST
+from hypocenter.session.observer import Context, Observer, Update
+from hypocenter.session.observers.optimizer_rows import number_row
+
+TIMES = 2  # a schedule of stages makes a new one once; what does so again and again forgets again and again
+
+
+@dataclass(slots=True)
+class _Last:
+    """What the last update of some parameters left."""
+
+    optimizer: weakref.ref[Any]
+    lr: float
+    had_state: bool = False
+    version: int = 0
+    n_lost: int = 0
+
+
+class FreshState(Observer):
+    """Writes a row when optimizer after optimizer takes over the same parameters, with none of the state."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._last: dict[int, _Last] = {}  # by id of the first parameter
+
+    def before_update(self, update: Update) -> None:
+        """An optimizer that has not made an update before takes over parameters that nothing else has written to."""
+        optimizer = update.optimizer
+        last = self._last.get(id(update.parameters[0])) if update.parameters else None
+        if not isinstance(optimizer, Optimizer) or last is None or last.optimizer() is optimizer:
+            return
+        is_new = last.had_state and not optimizer.state and last.version == update.parameters[0]._version
+        last.n_lost = last.n_lost + 1 if is_new and _rate(optimizer) == last.lr else 0
+        if last.n_lost == TIMES:
+            order = self.context.clock.next_order()
+            row = number_row(SITE, STATE_LOST, update.step, order, float(TIMES), module=type(optimizer).__name__)
+            self.rows.append(row)
+
+    def after_update(self, update: Update) -> None:
+        """Remember what it leaves."""
+        optimizer = update.optimizer
+        if not update.parameters or not isinstance(optimizer, Optimizer):
+            return
+        first = update.parameters[0]
+        last = self._last.get(id(first))
+        if last is None or last.optimizer() is not optimizer:
+            n_lost = 0 if last is None else last.n_lost
+            last = self._last[id(first)] = _Last(weakref.ref(optimizer), _rate(optimizer), n_lost=n_lost)
+            last.had_state = any(v is not None for state in optimizer.state.values() for v in state.values())
+        last.lr, last.version = _rate(optimizer), first._version
+
+
+def _rate(optimizer: Optimizer) -> float:
+    rate = optimizer.param_groups[0]["lr"]
+    return rate if isinstance(rate, float) else 0.0  # a tensor: reading it would wait for the device

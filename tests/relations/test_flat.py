@@ -1,0 +1,68 @@
+"""A parameter that matters and gets no gradient is told from one that does not matter, and from one cut on purpose."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from hypocenter.testing import RelationBroken, check_relations
+
+X, LABELS = torch.randn(16, 8, generator=torch.Generator().manual_seed(1)), torch.arange(16) % 3
+
+
+class Two(nn.Module):
+    """What the first layer gives goes through a function on its way to the second."""
+
+    def __init__(self, between):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.beside, self.last, self.between = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 3), between
+
+    def forward(self, x):
+        return self.last(self.between(self.first(x), self.beside(x)))
+
+
+def chosen(h, other):
+    """The index of the largest chooses, and its value weighs nothing."""
+    return other * functional.one_hot(h.max(-1).indices, 8)
+
+
+FLAT = {
+    "round": lambda h, other: (4 * h).round() / 4 + other,
+    "gt": lambda h, other: (h > 0).float() * other,
+    "sign": lambda h, other: other + h.sign(),
+    "max": chosen,
+    "argmax": lambda h, other: other * (1 + h.argmax(-1, keepdim=True)),
+    "item": lambda h, other: other * h.mean().item(),
+    "tensor": lambda h, other: other * torch.tensor(h),
+}
+SILENT = {
+    "a straight-through estimate": lambda h, other: h + ((4 * h).round() / 4 - h).detach() + other,
+    "cut on purpose": lambda h, other: (h.detach() > 0).float() * other,
+    "cut on purpose, and compared": lambda h, other: (h > 0).float() * other + h.detach(),
+    "compared, and used": lambda h, other: torch.where(h > 0, h, 0.1 * h) + other,
+    "looked at, and not used": lambda h, other: other + 0 * (h > 0).float(),
+    "times zero": lambda h, other: other + h * torch.zeros(8),
+    "never on": lambda h, other: other + (h - 100).relu(),
+    "of no use": lambda h, other: other,
+}
+
+
+@pytest.mark.filterwarnings("ignore:To copy construct from a tensor")
+@pytest.mark.parametrize("operation", FLAT)
+def test_what_has_no_gradient_is_named(operation):
+    model = Two(FLAT[operation])
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(RelationBroken) as why:
+        check_relations(model, X, loss=functional.cross_entropy, labels=LABELS)
+    (found,) = [each for each in why.value.looked.losses if each.code == "HC258"]
+    assert found.wrong.title == f"no gradient reaches first.weight: {operation} has none"
+    assert found.source.file.endswith("test_flat.py")
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("between", SILENT.values(), ids=SILENT)
+def test_what_is_meant_or_does_not_matter_is_not(between):
+    check_relations(Two(between), X, loss=functional.cross_entropy, labels=LABELS)
