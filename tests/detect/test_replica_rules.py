@@ -187,6 +187,19 @@ def test_an_unmarked_parameter_that_began_as_zeros_everywhere() -> None:
     assert run(left_out(["norm.bias"], 0.0), {}) == []
 
 
+def test_an_unmarked_vector_of_zeros_where_all_random_parameters_are_replicas() -> None:
+    """Nothing of this model is cut over the ranks."""
+    steps = left_out(["norm.bias"], 0.0)
+    steps[0] = {
+        rank: [replace(r, summary=replace(r.summary, min=-1.0)) if r.site == "embed.weight" else r for r in rows]
+        for rank, rows in steps[0].items()
+    }
+
+    (finding,) = run(steps, {})
+
+    assert (finding.code, finding.site) == ("HC301", "norm.bias")
+
+
 def test_an_unmarked_module_of_each_rank_is_meant_so() -> None:
     """An expert, which began alike everywhere."""
     assert run(left_out(["norm.bias", "norm.weight"], -1.0), {}) == []

@@ -167,7 +167,12 @@ def _learn(known: ReplicaTrack, panel: Panel, rows: pa.Table) -> None:
         known.typed["dp"] = moved
         siblings = {name.rpartition(".")[0]: name for name in sorted(moved) if "." in name}
         differing = {compared.sites[compared.site[e]] for e in np.flatnonzero(compared.differs)}
-        for name in sorted(differing & known.began.keys() & known.varied):
+        # A constant may be the start of a shard; a vector is none where all that began as more has stayed equal.
+        may_differ = known.varied
+        if known.varied & moved and known.varied <= known.began.keys() and not differing & known.varied:
+            vectors = values.filter(pc.equal(pc.list_value_length(values["shape"]), 1))
+            may_differ = known.varied.union(vectors["site"].to_pylist())
+        for name in sorted(differing & known.began.keys() & may_differ):
             if (beside := siblings.get(name.rpartition(".")[0])) is not None:
                 known.parted.append((panel.step, name, beside))
     compared = compare(rows, everybody, expected_equal(rows, "dp", known.typed["dp"]))
