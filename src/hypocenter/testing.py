@@ -98,9 +98,6 @@ def _subject(
     )  # fmt: skip
     with torch.enable_grad():
         output = model(*args, **kwargs)
-    with torch.no_grad():
-        for owner, key, value in event.buffers:
-            owner._buffers[key].copy_(value)  # type: ignore[union-attr]
     tape.record(event, args, kwargs, output)
     root = _loss_of(output) if loss is None else None
     if loss is not None:
@@ -112,6 +109,9 @@ def _subject(
         raise HypocenterError("the model gives no loss", fix="give `loss`, a function of (output, *labels)")
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     gradients = torch.autograd.grad([root], [*trained.values()], allow_unused=True) if root.requires_grad else ()
+    with torch.no_grad():
+        for owner, key, value in event.buffers:
+            owner._buffers[key].copy_(value)  # type: ignore[union-attr]
     microbatch = tape.microbatch_of(0, 0, [root], [None])
     n_rows = next((int(t.shape[0]) for _, t in tensors((args, kwargs)) if t.dim() > 0), 0)
     subject = Subject(replayer, microbatch, names.module_name, n_rows)

@@ -35,6 +35,8 @@ balance writes none but the first.
     site <parameter>, port `no_gradient`  it had a gradient at each of the first updates, and has had none for so many;
                                           `module`: "frozen" where it does not ask for one any more, "not called"
                                           where its module is not called any more
+    site `laws`, port `no_gradient`       `module` "all": all gradients of an optimizer, `call` of them, were 0 at each
+                                          of its first updates, so many
     site <parameter>, port `cut_off`      what is computed from it comes to the loss as before, but no gradient comes
                                           back on one way more than ever before. `names`: the modules in which values
                                           come without one; the number: how many parameters are like it, `call`:
@@ -120,4 +122,4 @@ SAME_DRAWS, ALIKE, NOT_LOADED, CHANGED_AFTER = "same_draws", "alike", "not_loade
 ALWAYS = "always"
 STRANGER = "another tensor"
 NOTHING = "nothing"
-GONE, FROZEN, NOT_CALLED = "gone", "frozen", "not called"
+GONE, FROZEN, NOT_CALLED, ALL = "gone", "frozen", "not called", "all"

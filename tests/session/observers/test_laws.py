@@ -686,3 +686,19 @@ def test_the_end_of_each_epoch_is_thrown_away(tmp_path: Path) -> None:
     said = [(f.code, f.severity, f.title) for f in findings(tmp_path / "run")]
     n_thrown = n_batches - N_MICRO
     assert said == [("HC233", "note", f"the gradients of {n_thrown} micro-batches are thrown away before this update")]
+
+
+@pytest.mark.parametrize(("is_detached", "codes"), [(False, ["HC233"]), (True, [])])
+def test_a_ratio_to_itself_has_no_gradient(is_detached: bool, codes: list[str], tmp_path: Path) -> None:
+    """As of a policy to the old one, which is not kept apart from it."""
+    torch.manual_seed(0)
+    policy = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3), nn.LogSoftmax(-1))
+    optimizer = torch.optim.Adam(policy.parameters(), 1e-3)
+    with contextlib.redirect_stderr(None), hypocenter.watch(out=str(tmp_path)):
+        for _ in range(6):
+            logs = policy(torch.randn(16, 6))
+            old = logs.detach() if is_detached else logs
+            optimizer.zero_grad()
+            (-(logs - old).exp() * torch.randn(16, 3)).mean().backward()
+            optimizer.step()
+    assert [each.code for each in findings(tmp_path)] == codes

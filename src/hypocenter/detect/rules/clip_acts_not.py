@@ -2,8 +2,9 @@
 
 What it means
     In vain: gradients are clipped after the optimizer has used them, or before backward has made them, or the clip is
-    given nothing that has a gradient (a generator of parameters that is used up). Training runs as if nobody clipped. In part: the clip is given other parameters than the optimizer, for instance those of the head
-    alone; its norm is not that of the step, and a large gradient elsewhere goes through.
+    given nothing that has a gradient (a generator of parameters that is used up). Training runs as if nobody clipped.
+    In part: the clip is given other parameters than the optimizer, for instance those of the head alone; its norm is
+    not that of the step, and a large gradient elsewhere goes through.
 
 How it is decided
     At the first four updates of an optimizer that see a clip to a finite norm: whether any of its gradients was clipped
@@ -39,7 +40,7 @@ def check(window: Window) -> Iterator[Finding]:
             why = (
                 "at each of the first updates that saw a clip, it came after the update before and before any backward"
                 if is_late
-                else "clips were given parameters without gradients, or none: a generator that is used up, another model",
+                else "clips were given no gradient: a generator of parameters that is used up, another model",
                 f"none of the {row.call} gradients that were used was clipped",
             )
             yield _finding(window, row, title, why)

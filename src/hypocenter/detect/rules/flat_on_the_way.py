@@ -2,8 +2,8 @@
 
 What it means
     An optimizer holds a parameter, the loss depends on it, and its gradient is always 0 or missing: between them is a
-    rounding, a sign, a comparison, an index (argmax, topk) or a number handed to Python (`.item()`), none of which has a
-    gradient. The parameter is never trained: a quantiser without a straight-through estimate, a router whose scores
+    rounding, a sign, a comparison, an index (argmax, topk) or a number handed to Python (`.item()`), none of which has
+    a gradient. The parameter is never trained: a quantiser without a straight-through estimate, a router whose scores
     choose an expert and weigh nothing, a threshold that is learned in name only.
 
 How it is decided

@@ -7,8 +7,8 @@ What it means
 
 How it is decided
     Twice in a row an optimizer without state makes an update of parameters that another one with state has updated
-    before, at the same learning rate, and nothing has written to them in between. One new optimizer, or one with another
-    learning rate, is a new stage of training; one that follows a load is a resumed run: nothing is said.
+    before, at the same learning rate, and nothing has written to them in between. One new optimizer, or one with
+    another learning rate, is a new stage of training; one that follows a load is a resumed run: nothing is said.
 
 What to do
     Make the optimizer once, before the loop; to change the learning rate, set it in `param_groups` or use a scheduler.
@@ -39,7 +39,7 @@ def check(window: Window) -> Iterator[Finding]:
                 code="HC259", kind="config", severity="warning", step=row.step, rank=window.rank, site=row.site,
                 title="the optimizer is made anew, and its state is thrown away", phase="optimizer",
                 cause="program-error", confidence="proven",
-                why=(f"a new {row.module} without state has taken over the parameters of the one before it, {row.summary.sum:.0f} times",),
+                why=(f"{row.summary.sum:.0f} times a new {row.module} without state took over the parameters of the last one",),
                 then=("momentum and averages begin anew each time",),
-                remedy=Remedy(action="make-it-once", text="make the optimizer once, before the loop; set another learning rate in its param_groups"),
+                remedy=Remedy(action="make-it-once", text="make the optimizer once, before the loop"),
             )  # fmt: skip

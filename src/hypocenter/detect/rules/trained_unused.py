@@ -8,7 +8,8 @@ What it means
     at one loss, or two updates use the same gradients. Or what is computed from a parameter comes to the loss without
     its gradient (`detach()`, `no_grad()`), where it came with it before: one of two uses of a tied weight, one term of
     the loss. Or an optimizer holds a parameter that never gets a gradient, though its values come to the loss. Or the
-    gradients of some micro-batches are in no update at all.
+    gradients of some micro-batches are in no update at all. Or every gradient is exactly 0 while the loss is not: what
+    is trained and what it is held against are one tensor, and their gradients cancel out.
 
 How it is decided
     A parameter with a gradient that is not zero at each of the first four updates of its optimizer, and none, or
@@ -40,6 +41,7 @@ from collections.abc import Iterator
 
 from hypocenter.detect.engine import rule
 from hypocenter.detect.law_rows import (
+    ALL,
     ALWAYS,
     CUT_OFF,
     NEVER,
@@ -71,7 +73,14 @@ _THEN = {
 def check(window: Window) -> Iterator[Finding]:
     """Fire once a step for each of the three."""
     rows = list(window.by_phase["optimizer"])
-    gone = [row for row in rows if row.port == NO_GRADIENT]
+    gone = [row for row in rows if row.port == NO_GRADIENT and row.module != ALL]
+    idle = [row for row in rows if row.port == NO_GRADIENT and row.module == ALL]
+    if idle and window.record is not None and window.record.loss:
+        why = (
+            f"all {idle[0].call} gradients were exactly 0 at each of the first {idle[0].summary.sum:.0f} updates, and "
+            f"the loss is {window.record.loss:.4g}"
+        )
+        yield _finding(window, idle, "warning", "every gradient is 0: nothing is trained", window.step, why)
     if gone:
         gone.sort(key=lambda row: bool(row.module))
         first, begin = gone[0], window.step - round(gone[0].summary.sum) + 1

@@ -13,6 +13,7 @@ from typing import Any
 
 from hypocenter import schedule
 from hypocenter.detect.law_rows import (
+    ALL,
     FROZEN,
     NO_GRADIENT,
     NOT_CALLED,
@@ -40,6 +41,7 @@ class _Trained:
     """Of one optimizer."""
 
     n_updates: int = 0
+    n_idle: int = 0  # of these, all gradients were 0
     names: set[str] = field(default_factory=set)  # had a gradient at every update so far
     missing: dict[str, int] = field(default_factory=dict)  # of these: updates in a row without one
     last: dict[str, float] = field(default_factory=dict)  # norms at the last update
@@ -111,8 +113,12 @@ class Use(Observer[Observed]):
         if is_as_before and trained.n_updates > 1:
             return
         alive = {name for name, norm in norms.items() if norm > 0.0}
-        if not alive:
-            return  # the whole loss is 0: no part of the model has dropped out
+        if not alive:  # no part of the model has dropped out: the whole loss is 0, or nothing is trained at all
+            trained.n_idle += 1
+            if trained.n_idle == trained.n_updates == FIRST:
+                order = self.context.clock.next_order()
+                self.rows.append(number_row(SITE, NO_GRADIENT, update.step, order, FIRST, module=ALL, call=len(norms)))
+            return
         if trained.n_updates == 1:
             trained.names = alive
             return
