@@ -6,8 +6,8 @@ The fixture comes with `pytest -p hypocenter.testing`, or `pytest_plugins = ["hy
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -108,7 +108,8 @@ def _subject(
     if root is None:
         raise HypocenterError("the model gives no loss", fix="give `loss`, a function of (output, *labels)")
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    gradients = torch.autograd.grad([root], [*trained.values()], allow_unused=True) if root.requires_grad else ()
+    found = trained and root.requires_grad and torch.autograd.grad([root.sum()], [*trained.values()], allow_unused=True)
+    gradients = cast("Sequence[Tensor | None]", found or ())
     with torch.no_grad():
         for owner, key, value in event.buffers:
             owner._buffers[key].copy_(value)  # type: ignore[union-attr]

@@ -39,7 +39,7 @@ def check(window: Window) -> Iterator[Finding]:
                 code="HC259", kind="config", severity="warning", step=row.step, rank=window.rank, site=row.site,
                 title="the optimizer is made anew, and its state is thrown away", phase="optimizer",
                 cause="program-error", confidence="proven",
-                why=(f"{row.summary.sum:.0f} times a new {row.module} without state took over the parameters of the last one",),
+                why=(f"{row.summary.sum:.0f} times a new {row.module} without state took over from the last one",),
                 then=("momentum and averages begin anew each time",),
                 remedy=Remedy(action="make-it-once", text="make the optimizer once, before the loop"),
             )  # fmt: skip
