@@ -108,8 +108,10 @@ class _Ends(TorchFunctionMode):
         return found
 
 
-def cut_by_flat(subject: Subject, losses: Sequence[Tensor]) -> list[tuple[Break, Wrong]]:
-    """What keeps gradients from parameters that matter. One forward, if there are such, and one for each place.
+def cut_by_flat(subject: Subject, losses: Sequence[Tensor]) -> list[tuple[Break, Wrong, tuple[str, ...]]]:
+    """What keeps gradients from parameters that matter, with the names of these.
+
+    It takes a forward, if there are such, and one for each place.
 
     Args:
         losses: of the micro-batch as it was.
@@ -136,14 +138,15 @@ def cut_by_flat(subject: Subject, losses: Sequence[Tensor]) -> list[tuple[Break,
     for number, breaks in sorted(ends.breaks.items()):
         if number not in arrived and number not in ends.on_purpose:
             by_break[breaks[0]].append(number)
-    found: list[tuple[Break, Wrong]] = []
+    found: list[tuple[Break, Wrong, tuple[str, ...]]] = []
     for place, numbers in by_break.items():
         cut = [parameters[number] for number in numbers]
         if sum(p.numel() for p in cut) <= _MOST_ELEMENTS:
             with _moved(cut):
                 now = subject.run().losses
             if any(_is_other(a, b) for a, b in zip(losses, now, strict=True)):
-                found.append((place, _wrong(place, [names[number] for number in numbers])))
+                of = tuple(names[number] for number in numbers)
+                found.append((place, _wrong(place, of), of))
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import nn
 
@@ -26,6 +26,7 @@ class Found:
         module: path of the module whose code it is in, "" outside of any.
         source: the line.
         size: relative error of a backward; 0: of another kind.
+        parameters: names of those that have no gradient because of it.
     """
 
     code: str
@@ -33,6 +34,7 @@ class Found:
     module: str = ""
     source: Source | None = None
     size: float = 0.0
+    parameters: tuple[str, ...] = ()
 
 
 def look_at_loss(subject: Subject, facts: Facts | None) -> list[Found]:
@@ -77,7 +79,8 @@ def look_at_loss(subject: Subject, facts: Facts | None) -> list[Found]:
         wrong = _not_an_average(mixed, len(called.mixed))
         all_found.append(Found(code="HC256", wrong=wrong, module=_path(module), source=source))
     all_found += [found("HC253", _not_the_derivative(call, error), call, error[0]) for call, error in errors]
-    all_found += [found("HC258", wrong, place) for place, wrong in flat.cut_by_flat(subject, losses)]
+    for place, wrong, names in flat.cut_by_flat(subject, losses):
+        all_found.append(replace(found("HC258", wrong, place), parameters=names))
     return all_found
 
 

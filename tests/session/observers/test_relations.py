@@ -152,3 +152,35 @@ def test_a_loss_that_is_given_probabilities_is_told_once_by_default(tmp_path):
     assert (finding.step, finding.severity) == (1, "warning")
     assert finding.source is not None
     assert "cross_entropy" in finding.source.text
+
+
+class Gated(nn.Module):
+    """A gate that is open or not, and from some call on a soft one."""
+
+    def __init__(self, soft_from):
+        super().__init__()
+        self.value, self.gate, self.head = nn.Linear(6, 8), nn.Linear(6, 8), nn.Linear(8, 3)
+        self.n_calls, self.soft_from = 0, soft_from
+
+    def forward(self, x):
+        self.n_calls += 1
+        gate = self.gate(x)
+        is_hard = self.n_calls <= self.soft_from
+        return self.head(self.value(x) * ((gate > 0).float() if is_hard else gate.sigmoid()))
+
+
+@pytest.mark.parametrize(("soft_from", "codes"), [(100, ["HC258"]), (4, [])])
+def test_a_parameter_that_never_gets_a_gradient_is_told_and_one_that_soon_does_is_not(tmp_path, soft_from, codes):
+    torch.manual_seed(0)
+    model = Gated(soft_from)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    with hypocenter.watch(model, optimizer, out=str(tmp_path / "run"), relations="1"):
+        for _ in range(7):
+            optimizer.zero_grad()
+            functional.cross_entropy(model(torch.randn(8, 6)), torch.randint(0, 3, (8,))).backward()
+            optimizer.step()
+
+    found = [each for each in diagnose(open_run(tmp_path / "run")).findings if each.severity == "warning"]
+
+    assert [each.code for each in found] == codes
+    assert all("gate.weight" in each.title for each in found)

@@ -9,7 +9,8 @@ What it means
 How it is decided
     Where an optimizer holds parameters without a gradient, a healthy micro-batch is done again and their values are
     followed as far as gradients go. A parameter counts if all its ways to the loss end at such operations; if other
-    values of it, in a replay, give another loss; and if the program cuts it off nowhere by `detach()` or `no_grad()`.
+    values of it, in a replay, give another loss; if the program cuts it off nowhere by `detach()` or `no_grad()`; and
+    if it has no gradient at the next three updates either.
 
 What to do
     Give it a way with a gradient: a straight-through estimate, the soft score as a weight, a loss of its own. Or take

@@ -27,6 +27,7 @@ from hypocenter.tap.state import capture_rng, restore_rng
 
 AUTO = "auto"
 DUE = "1,doubling"
+WAIT = 3  # updates, at which what has no gradient must have none
 FREE_S, SHARE = 1.0, 0.002  # what it may take by default: so much until all was asked once, and of the time of the run
 
 
@@ -49,11 +50,14 @@ class Relations(Observer):
         self._spent_s, self._free_s = 0.0, FREE_S
         self._known: set[str] = set()  # relations whose answer will be the same: not held, or notes about the program
         self._wrong: set[tuple[str, str, str]] = set()  # what is known of losses
+        self._waiting: dict[Found, int] = {}  # what parameters without a gradient may disprove; updates left for it
         self._said: tuple[str, ...] = ()
         self._is_off = False
 
     def before_update(self, update: Update) -> None:
         """The step is complete, and the parameters are still those that it started from."""
+        if self._waiting:
+            self._wait(update)
         now = time.perf_counter()
         self._began, before = self._began or now, self._before
         self._before = now
@@ -75,6 +79,18 @@ class Relations(Observer):
             restore_rng(rng)
             self._before = time.perf_counter()
             self._spent_s += self._before - now
+
+    def _wait(self, update: Update) -> None:
+        """What has no gradient in one step may have one in the next: of an expert, or a loss that was 0."""
+        norms = update.check.grad_norms
+        held = {self.context.label(p) for p in update.parameters}
+        for found in [each for each in self._waiting if each.parameters[0] in held]:
+            self._waiting[found] -= 1
+            if any(norms.get(name) for name in found.parameters):
+                del self._waiting[found]
+            elif not self._waiting[found]:
+                del self._waiting[found]
+                self.rows.append(_row_of_loss(found, update.step, self.context.clock.next_order()))
 
     def _give_up(self, why: str) -> None:
         self._is_off = True
@@ -122,7 +138,10 @@ class Relations(Observer):
         for each in looked.losses:
             if (each.code, each.module, each.wrong.title) not in self._wrong:
                 self._wrong.add((each.code, each.module, each.wrong.title))
-                self.rows.append(_row_of_loss(each, step, order()))
+                if each.parameters:
+                    self._waiting[each] = WAIT
+                else:
+                    self.rows.append(_row_of_loss(each, step, order()))
         held = [f"{name}{rows.HOLDS}" for name in looked.held]
         words = (*held, *(f"{name}{rows.NOT_ASKED}{why}" for name, why in looked.not_asked.items()), *looked.notes)
         n_asked = len(looked.held) + len(looked.broken)
