@@ -19,6 +19,7 @@ class Want:
     columns: tuple[str, ...] | None = None
     where: Mask | None = None
     needs: tuple[str, ...] = ()  # columns that `where` looks at beside `columns`
+    is_encoded: bool = False  # words as dictionaries (record.schema.encoded), for `where` and in what is kept
 
     @property
     def reads(self) -> tuple[str, ...] | None:

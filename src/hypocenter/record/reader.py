@@ -32,7 +32,7 @@ from hypocenter.record.layout import (
 from hypocenter.record.place_file import read_place
 from hypocenter.record.rank_files import SCHEMAS, RankRows, StepStream, only_file, parts_of, read_rank, spans_of
 from hypocenter.record.salvage import salvage, sealed_rows
-from hypocenter.record.schema import readings_from, steps_from
+from hypocenter.record.schema import encoded, readings_from, steps_from
 from hypocenter.record.whereabouts import Whereabouts, read_earlier, read_whereabouts
 from hypocenter.record.whole_run import missing_ranks, read_run_file, require_recording
 
@@ -196,6 +196,37 @@ class RecordedRun:
         want = Want(where=where, columns=own, needs=tuple(needs))
         for rank, table in self._ahead("events", want, self.ranks if ranks is None else list(ranks)):
             yield rank, _with_rank(table, rank) if columns is None or "rank" in columns else table
+
+    def walk(self, rank: int, take: Mask) -> pa.Table | None:
+        """Readings of one rank batch by batch, in the order they were written, words as dictionaries.
+
+        Args:
+            rank: whose.
+            take: takes each batch once, gives which of its rows are kept.
+
+        Returns:
+            The rows kept; None when the file turned out not to be trusted: then what `take` has seen does not count.
+        """
+        folder, key = self._folders[rank], ("events", rank)
+        with self._lock:
+            kept = self._kept.get(key)
+        if kept is None and only_file(folder, is_alone=True) is not None:
+            rows = read_rank(folder, "events", Want(where=take, is_encoded=True))
+            self._remember(key, rows)
+            return rows.table if rows.n_rows or not rows.problems else None
+        table = self._read("events", rank, EVERYTHING) if kept is None else kept
+        schema = encoded(table.schema)
+        words = [pa.types.is_dictionary(field.type) for field in schema]
+        parts: list[pa.RecordBatch] = []
+        for batch in table.to_batches():
+            columns = [c.dictionary_encode() if is_word else c for c, is_word in zip(batch.columns, words, strict=True)]
+            batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+            parts.append(batch.filter(take(batch)))
+        return pa.Table.from_batches(parts, schema)
+
+    def record_table(self, rank: int) -> pa.Table:
+        """Step records of one rank, as columns."""
+        return self._read("steps", rank, EVERYTHING)
 
     def stream(self, rank: int, columns: Sequence[str]) -> StepStream | None:
         """Readings of one rank batch by batch; None when they are not in one file: then ask `scan`."""
