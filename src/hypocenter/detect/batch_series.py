@@ -16,7 +16,19 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from hypocenter.detect.batch_fields import AWAY, BOUND, CLASSES, ERRORS, INPUT, KNOWN, LEAST, NEXT_INPUT, ROW, SHARE, WINDOW
+from hypocenter.detect.batch_fields import (
+    AWAY,
+    BOUND,
+    CLASSES,
+    ERRORS,
+    INPUT,
+    KNOWN,
+    LEAST,
+    NEXT_INPUT,
+    ROW,
+    SHARE,
+    WINDOW,
+)
 from hypocenter.detect.columns import Bools, Columns, Floats, Ints, by_step, mixed
 from hypocenter.detect.replica_rows import ATTEMPT, BATCH_LOSS, FIELD_PORT, INDICES_PORT, LOADER, ROW_PLACES
 from hypocenter.detect.spikes import may_jump
@@ -174,7 +186,12 @@ def _square(lists: pa.ListArray) -> Floats | None:
     lengths = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
     if len(lengths) and lengths.min() != lengths.max():
         return None
-    return lists.flatten().to_numpy(zero_copy_only=False).astype(np.float64).reshape(len(lists), -1 if len(lists) and lengths[0] else 0)
+    return (
+        lists.flatten()
+        .to_numpy(zero_copy_only=False)
+        .astype(np.float64)
+        .reshape(len(lists), -1 if len(lists) and lengths[0] else 0)
+    )
 
 
 def _only(columns: Columns, rows: Bools) -> Columns:

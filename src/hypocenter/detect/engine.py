@@ -114,7 +114,9 @@ def rule(
         raise UnknownNameError(f"{code} reads {sorted(unknown)}", where=code, fix=f"use {', '.join(get_args(Reads))}")
 
     def register(check: Check) -> Check:
-        entry = Rule(code=code, kind=kind, severity=severity, reads=reads, check=check, not_in=not_in, asked=asked, quiet=quiet)
+        entry = Rule(
+            code=code, kind=kind, severity=severity, reads=reads, check=check, not_in=not_in, asked=asked, quiet=quiet
+        )
         CATALOGUE.register(code, entry)
         return check
 
