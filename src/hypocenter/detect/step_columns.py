@@ -87,11 +87,16 @@ class StepColumns:
             own[np.searchsorted(self.steps, step)] = record.finding
         return own
 
+    def has_step(self, step: int) -> bool:
+        """Whether there is a record of it."""
+        index = int(np.searchsorted(self.steps, step))
+        return index < len(self.steps) and bool(self.steps[index] == step)
+
     def at(self, step: int) -> StepRecord | None:
         """The record of a step."""
-        index = int(np.searchsorted(self.steps, step))
-        if index == len(self.steps) or self.steps[index] != step:
+        if not self.has_step(step):
             return None
+        index = int(np.searchsorted(self.steps, step))
         return self._merged.get(step) or next(self.between(index, index + 1))
 
     def between(self, start: int, stop: int) -> Iterator[StepRecord]:

@@ -28,7 +28,7 @@ from hypocenter.diagnose.executors import Task
 from hypocenter.diagnose.panels import arrow, of_ranks, panels_of
 from hypocenter.diagnose.partial import Partial
 from hypocenter.diagnose.ranks import together, with_device
-from hypocenter.diagnose.records import Records
+from hypocenter.diagnose.records import Records, steps_in
 from hypocenter.diagnose.rows import Recorded, extent, holds_values, scanned, steps_of
 from hypocenter.diagnose.rows_by_step import RowsByStep
 from hypocenter.diagnose.spikes import with_course
@@ -71,7 +71,7 @@ def diagnose(recorded: Recorded, plugins: Sequence[str] = (), *, on: str = "") -
         status=status,
         findings=tuple(_placed(f.finding, recorded.places) for f in folded),
         why=why,
-        n_steps=n_steps(records),
+        n_steps=len(steps_in(records)),
         n_ranks=len(recorded.ranks),
         n_sites=n_sites,
         n_rows=n_rows,
@@ -211,11 +211,6 @@ def found_by_rows(recorded: Recorded, plugins: Sequence[str] = ()) -> Found:
         found += over_ranks.feed(panel)
     by_step.close()
     return Found(findings=found, records=records, still=still, over_ranks=over_ranks)
-
-
-def n_steps(records: Mapping[tuple[int, int], StepRecord]) -> int:
-    """How many different steps there are."""
-    return len(records.steps() if isinstance(records, Records) else {step for _, step in records})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

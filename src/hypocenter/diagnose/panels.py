@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from hypocenter.detect.group_engine import GroupReads
 from hypocenter.detect.panel import JobHistory, Panel
-from hypocenter.diagnose.records import Records
+from hypocenter.diagnose.records import Records, last_steps
 from hypocenter.diagnose.rows_by_step import RowsByStep
 from hypocenter.nouns import Place, StepRecord
 
@@ -43,12 +43,8 @@ def panels_of(
     """
     if len(ranks) < 2 and not rows.steps():
         return
-    last: dict[int, int] = {}
+    last = last_steps(records)
     by_step: dict[int, dict[int, StepRecord]] = defaultdict(dict)
-    if isinstance(records, Records):
-        last = {rank: int(each.steps[-1]) for rank, each in records.by_rank.items() if len(each)}
-    for rank, step in records if steps is None or not last else ():
-        last[rank] = max(step, last.get(rank, step))
     for (rank, step), record in records.items() if steps is None else ():
         by_step[step][rank] = record
     history = JobHistory()
@@ -64,7 +60,7 @@ def panels_of(
         )
 
 
-def _at(records: Mapping[tuple[int, int], StepRecord], step: int) -> dict[int, StepRecord]:
+def _at(records: Mapping[tuple[int, int], StepRecord], step: int) -> Mapping[int, StepRecord]:
     if isinstance(records, Records):
         return records.at_step(step)
     return {rank: record for (rank, of), record in records.items() if of == step}

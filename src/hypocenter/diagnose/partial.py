@@ -15,9 +15,9 @@ from hypocenter.detect.columns import Bools, Columns
 from hypocenter.detect.engine import Engine
 from hypocenter.detect.group_engine import GroupEngine
 from hypocenter.detect.job_sketch import JobSketch, RankSketch
-from hypocenter.detect.local_rows import LOCAL, REDUCED
+from hypocenter.detect.local_rows import REDUCED
 from hypocenter.diagnose.rank_look import RankLook, look_at
-from hypocenter.diagnose.rows import MANY_RANKS, Recorded, without_repeats
+from hypocenter.diagnose.rows import MANY_RANKS, without_repeats
 from hypocenter.record.reader import RecordedRun
 
 if TYPE_CHECKING:
@@ -88,19 +88,16 @@ class Beside:
         self._rank, self._is_sketched, self._is_read = rank, is_sketched, is_read
         self._kept: list[pa.RecordBatch] = []
         self._steps = np.zeros(0, np.int64)  # of the last collectives
-        self._schema: pa.Schema | None = None
+        self._pending: tuple[int, pa.RecordBatch] | None = None  # the last step, if it had no collectives yet
 
     def add(self, columns: Columns) -> None:
         """The next batch."""
         if self._is_sketched:
             self.sketch.add(columns)
         if self._is_read:
-            self._schema = columns.batch.schema
-            few = self._few(columns)
+            few = self._few(columns) if columns.n else np.zeros(0, np.bool_)
             if few.any():
-                import pyarrow as pa
-
-                self._kept.append(columns.batch.filter(pa.array(few)))
+                self._kept.append(columns.batch.filter(_arrow(few)))
 
     def _few(self, columns: Columns) -> Bools:
         few = columns.equal("site", "sdc")
@@ -108,12 +105,19 @@ class Beside:
             return few
         of_comm = columns.equal("phase", "comm") | columns.equal("port", REDUCED)
         few |= of_comm | columns.equal("port", *_LAW_PORTS)
-        of_local = columns.equal("port", LOCAL) & columns.has("digest")
-        if of_comm.any() or len(self._steps):
-            steps = np.union1d(columns.steps[of_comm], self._steps)
+        steps, last = np.union1d(columns.steps[of_comm], self._steps), int(columns.steps[-1])
+        if self._pending is not None and self._pending[0] in steps:  # that step began in the batch before
+            self._kept.append(self._pending[1])
+        self._pending = None
+        if len(steps):
             few |= columns.has("digest") & np.isin(columns.steps, steps)
-            self._steps = steps[-1:]
-        return few | of_local
+        if last in steps:
+            self._steps = np.array([last])
+        else:
+            self._steps = np.zeros(0, np.int64)
+            rows = columns.has("digest") & (columns.steps == last) & ~few
+            self._pending = last, columns.batch.filter(_arrow(rows))
+        return few
 
     def table(self) -> pa.Table:
         """The rows, with their rank and words as they are."""
@@ -126,4 +130,7 @@ class Beside:
         return with_rank(pa.concat_tables([READINGS.empty_table(), *plain]), self._rank)
 
 
-__all__ = ["Partial", "Recorded", "look_at_ranks"]
+def _arrow(rows: Bools) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.array(rows)
