@@ -245,7 +245,7 @@ def _records_of(job: Rewriting, records: pa.Table, rank: int, *, is_last: bool) 
 
 def _of_stage(rows: pa.Table, pp: int, n_stages: int) -> pa.Array:
     """Only the first stage has the embedding, only the last one head and loss."""
-    keep: pa.Array = pc.is_valid(rows["step"])
+    keep: pa.Array = pc.not_equal(rows["port"], "grad_reduced")  # the mean over other ranks than here
     if pp:
         keep = pc.and_not(keep, pc.starts_with(rows["site"], "embed."))
     if pp < n_stages - 1:

@@ -29,6 +29,7 @@ class Columns:
         self.batch = batch
         self.n = batch.num_rows
         self._words: dict[str, tuple[Ints, list[str]]] = {}
+        self._has: dict[str, Bools] = {}
         self._numbers: dict[str, NDArray[np.generic]] = {}
 
     def words(self, name: str) -> tuple[Ints, list[str]]:
@@ -65,12 +66,13 @@ class Columns:
 
     def has(self, name: str) -> Bools:
         """Rows that have a value."""
-        column = self.batch.column(name)
-        if not column.null_count:
-            return np.ones(self.n, np.bool_)
-        if column.null_count == self.n:
-            return np.zeros(self.n, np.bool_)
-        return column.is_valid().to_numpy(zero_copy_only=False)
+        if name not in self._has:
+            column = self.batch.column(name)
+            if 0 < column.null_count < self.n:
+                self._has[name] = column.is_valid().to_numpy(zero_copy_only=False)
+            else:
+                self._has[name] = np.full(self.n, not column.null_count, np.bool_)
+        return self._has[name]
 
     @cached_property
     def steps(self) -> Ints:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hypocenter.axes import HOLD_COPIES
-from hypocenter.detect.columns import Bools, Columns, Floats, Ints, by_step, mixed
+from hypocenter.detect.columns import Bools, Columns, Floats, Ints, by_step, mixed, word_hash
 from hypocenter.detect.local_rows import LOCAL, RECENT, REDUCED
 from hypocenter.detect.microbatch_rows import LABEL_WEIGHT
 from hypocenter.detect.replica_rows import (
@@ -48,9 +48,12 @@ class RankSketch:
     series: dict[str, list[tuple[Ints, Ints]]] = field(default_factory=dict[str, list[tuple[Ints, Ints]]])
     shares: list[tuple[Ints, Ints]] = field(default_factory=list[tuple[Ints, Ints]])  # step, digest of rows of batches
     values: list[tuple[Ints, Floats]] = field(default_factory=list[tuple[Ints, Floats]])  # coefficients of clipping
+    first_row_step: int | None = None
     first_step: int | None = None  # with digests of parameters
     ends: set[int] = field(default_factory=set[int])  # digests of parameters there, that may be tied
-    norms: list[tuple[Ints, Ints, Ints]] = field(default_factory=list[tuple[Ints, Ints, Ints]])  # step, site, value
+    norms: dict[int, list[int]] = field(
+        default_factory=dict[int, list[int]]
+    )  # site -> n, a number of the first, of all
     is_odd: bool = False  # something that numbers do not tell about
 
     def add(self, columns: Columns) -> None:
@@ -66,8 +69,7 @@ class RankSketch:
             self._add_replicas(columns, is_replica)
         is_norm = columns.equal("phase", "grad") & columns.equal("port", "grad")
         if is_norm.any():
-            steps, sites = columns.steps[is_norm], columns.hashes("site")[is_norm]
-            self.norms.append((steps, sites, columns.numbers("sumsq")[is_norm].astype(np.float64).view(np.int64)))
+            self._add_norms(columns, is_norm)
         is_clip = columns.equal("site", CLIP) & columns.equal("port", "value")
         self.values.append((columns.steps[is_clip], columns.numbers("sum")[is_clip].astype(np.float64)))
         of_data = has_digest & columns.equal("phase", "data") & (columns.numbers("microbatch") == 0)
@@ -91,6 +93,21 @@ class RankSketch:
             self.first_step = int(columns.steps[first].min()) if self.first_step is None else self.first_step
             self.ends |= set(columns.digests()[first & (columns.steps == self.first_step)].tolist())
 
+    def _add_norms(self, columns: Columns, is_norm: Bools) -> None:
+        """What two ranks with the same norms have the same of; which step has which norm is a part of it."""
+        codes, names = columns.words("site")
+        codes, norms = codes[is_norm], columns.numbers("sumsq")[is_norm].astype(np.float64).view(np.int64)
+        values = mixed(norms ^ mixed(columns.steps[is_norm]))
+        total = np.zeros(len(names), np.int64)
+        np.add.at(total, codes, values)
+        counts = np.bincount(codes, minlength=len(names))
+        for code in np.flatnonzero(counts).tolist():
+            known = self.norms.setdefault(word_hash(names[code]), [0, 0, 0])
+            if known[0] < _LEARNED:
+                known[1] += sum(values[codes == code][: _LEARNED - known[0]].tolist())
+            known[0] += int(counts[code])
+            known[2] += int(total[code])
+
     def _add_data(self, columns: Columns, of_data: Bools) -> None:
         values = mixed(columns.digests() ^ columns.hashes("site"))
         is_rng = of_data & columns.equal("port", RNG_PORT) & columns.begins("site", RNG_PREFIX)
@@ -103,6 +120,9 @@ class RankSketch:
         self._add("given", columns, is_given & columns.equal("dtype", "int64", "int32"), values)
         lists = columns.batch.column("row_digests")
         lengths = np.where(is_given, lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False), 0)
+        first = int(columns.steps[0]) if self.first_row_step is None else self.first_row_step
+        self.first_row_step = first
+        lengths[columns.steps > first + _STEPS_OF_ROWS] = 0
         if lengths.any():
             import pyarrow as pa
 
@@ -183,7 +203,7 @@ class JobSketch:
         self._near: dict[tuple[str, tuple[int, ...], str], _Range] = {}
         self._rows: dict[tuple[int, ...], list[Ints]] = {}
         self._ends: dict[int, set[int]] = {}
-        self._norms: list[tuple[Ints, Ints, Ints]] = []  # site, value of the first steps, of all
+        self._norms: list[Ints] = []  # rows of site, a number of the first norms, of all
 
     def add(self, sketch: RankSketch, records: StepColumns) -> None:
         """Take in one rank."""
@@ -202,11 +222,11 @@ class JobSketch:
             order = np.lexsort((digests, steps))
             steps, digests = steps[order], digests[order]
             is_new = np.concatenate([[True], (steps[1:] != steps[:-1]) | (digests[1:] != digests[:-1])])
-            first = steps <= steps[0] + _STEPS_OF_ROWS
-            self._rows.setdefault(groups["dp"], []).append(digests[is_new & first & (digests != 0)])
+            self._rows.setdefault(groups["dp"], []).append(digests[is_new & (digests != 0)])
         self._ends[sketch.rank] = sketch.ends if "pp" in groups else set()
         if sketch.norms:
-            self._norms.append(_norms(*(np.concatenate(each) for each in zip(*sketch.norms, strict=True))))
+            rows = [(site, _wrapped(first), _wrapped(whole)) for site, (_, first, whole) in sketch.norms.items()]
+            self._norms.append(np.array(rows, np.int64))
 
     def _groups_of(self, rank: int) -> dict[str, tuple[int, ...]]:
         if self._everybody:
@@ -270,7 +290,7 @@ class JobSketch:
         """Whether two ranks with the same norm of a gradient at the first steps have another one later."""
         if not self._norms:
             return False
-        site, first, whole = (np.concatenate(each) for each in zip(*self._norms, strict=True))
+        site, first, whole = np.concatenate(self._norms).T
         order = np.lexsort((whole, first, site))
         site, first, whole = site[order], first[order], whole[order]
         same = (site[1:] == site[:-1]) & (first[1:] == first[:-1])
@@ -305,11 +325,6 @@ def _n_shared(rows: Sequence[Ints]) -> int:
     return int((values[1:] == values[:-1]).sum())
 
 
-def _norms(steps: Ints, sites: Ints, values: Ints) -> tuple[Ints, Ints, Ints]:
-    """(site, a number of its first norms, one of all)."""
-    order = np.lexsort((steps, sites))
-    steps, sites, values = steps[order], sites[order], mixed(values[order] ^ mixed(steps[order]))
-    names, starts = np.unique(sites, return_index=True)
-    rank = np.arange(len(sites)) - np.repeat(starts, np.diff([*starts, len(sites)]))
-    early = np.where(rank < _LEARNED, values, 0)
-    return names, np.add.reduceat(early, starts), np.add.reduceat(values, starts)
+def _wrapped(number: int) -> int:
+    """Modulo 2**64, signed."""
+    return (number + 2**63) % 2**64 - 2**63

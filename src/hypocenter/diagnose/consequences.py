@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from hypocenter.diagnose.group import FORECAST, OF_THE_SCALE, TOLD_WHOLE, Group
 from hypocenter.diagnose.judged_evidence import JudgedEvidence
 from hypocenter.diagnose.numbers import counted, listed
-from hypocenter.diagnose.why import place
 from hypocenter.diagnose.records import of_rank
+from hypocenter.diagnose.why import place
 from hypocenter.nouns import Finding, StepRecord
 
 _SHOWN = 8  # numbers of steps or ranks that a sentence lists

@@ -19,12 +19,12 @@ from hypocenter.detect.misuse import STILL, TRAINED
 from hypocenter.detect.whole import Looked, doubts
 from hypocenter.diagnose import deaths, executors, verdicts
 from hypocenter.diagnose.deaths import jobs_of
+from hypocenter.diagnose.executors import Task
 from hypocenter.diagnose.fold import fold
 from hypocenter.diagnose.group import Folded
 from hypocenter.diagnose.handed_on import from_before, from_behind, is_received
 from hypocenter.diagnose.judged_evidence import JudgedEvidence, RunEvidence, judged_piece, load
 from hypocenter.diagnose.laws import with_laws
-from hypocenter.diagnose.executors import Task
 from hypocenter.diagnose.panels import arrow, of_ranks, panels_of
 from hypocenter.diagnose.partial import Partial
 from hypocenter.diagnose.ranks import together, with_device

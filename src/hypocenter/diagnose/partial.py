@@ -64,7 +64,12 @@ def look_at_ranks(
     for rank in ranks:
         beside = Beside(rank, is_sketched=is_job, is_read=bool(reads))
         look = look_at(
-            recorded, rank, engine, whole=whole, beside=beside.add, thin=thinned if len(recorded.ranks) >= MANY_RANKS else None
+            recorded,
+            rank,
+            engine,
+            whole=whole,
+            beside=beside.add,
+            thin=thinned if len(recorded.ranks) >= MANY_RANKS else None,
         )
         partial.looks[rank] = look
         if look.is_trusted and reads:

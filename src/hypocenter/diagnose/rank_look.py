@@ -70,7 +70,9 @@ class RankWalk:
 
     def take(self, columns: Columns) -> Bools:
         """The next batch."""
-        own = ~(columns.begins("port", *OVER_RANKS) | columns.equal("port", BALANCED) | columns.equal("site", UNWRAPPED))
+        own = ~(
+            columns.begins("port", *OVER_RANKS) | columns.equal("port", BALANCED) | columns.equal("site", UNWRAPPED)
+        )
         wakes = self._wakes(columns) & own
         of_batches = columns.equal("phase", "data") & columns.begins("site", BATCH_PREFIX) & own
         if "batch" in self._reads:

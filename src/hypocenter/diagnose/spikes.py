@@ -10,8 +10,8 @@ from hypocenter.detect.spikes import Series
 from hypocenter.diagnose.fold import SPIKE
 from hypocenter.diagnose.group import Folded
 from hypocenter.diagnose.numbers import counted
-from hypocenter.diagnose.spike_words import BEFORE, RISE, rose
 from hypocenter.diagnose.records import of_rank
+from hypocenter.diagnose.spike_words import BEFORE, RISE, rose
 from hypocenter.nouns import Finding, StepRecord
 
 

@@ -78,7 +78,6 @@ STEPS = pa.schema(
 """Columns of a stream of steps: a StepRecord."""
 
 
-
 def encoded(schema: pa.Schema) -> pa.Schema:
     """The same columns with words as numbers into a dictionary: each word is compared once, not in every row."""
     words = pa.dictionary(pa.int32(), pa.string())
