@@ -11,9 +11,9 @@ from __future__ import annotations
 # (pyarrow.compute makes its functions when it is imported)
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -299,6 +299,3 @@ def _xor_rows(lists: pa.ListArray, mixed: np.ndarray) -> pa.Array:
     values = lists.flatten().to_numpy() ^ (np.repeat(mixed, lengths) & ~np.int64(4095))
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values))
-
-
-__all__ = ["Callable", "Faults", "Mesh", "Rewriting", "replace", "write_job"]

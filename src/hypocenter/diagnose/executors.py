@@ -92,6 +92,9 @@ def look_in_worker(directory: str, ranks: Sequence[int], plugins: tuple[str, ...
     return _Answer(partial=partial, known=recorded.known(ranks))
 
 
+work = look_in_worker
+
+
 def _merged(task: Task, answers: Sequence[_Answer]) -> Partial:
     whole = Partial()
     for answer in answers:
@@ -107,7 +110,7 @@ def _on_processes(task: Task, n_workers: int) -> tuple[Partial, tuple[str, ...]]
     for _ in range(_ATTEMPTS):
         left: list[list[int]] = []
         with ProcessPoolExecutor(min(n_workers, len(todo)), mp_context=context) as pool:
-            waiting = {pool.submit(look_in_worker, directory, part, task.plugins): part for part in todo}
+            waiting = {pool.submit(work, directory, part, task.plugins): part for part in todo}
             for future in as_completed(waiting):
                 try:
                     answers.append(future.result())
@@ -137,7 +140,7 @@ def _on_dask(task: Task, address: str) -> tuple[Partial, tuple[str, ...]]:
     with client:
         n_workers = max(1, sum(client.nthreads().values()))
         wanted = [
-            client.submit(look_in_worker, directory, part, task.plugins, pure=False)
+            client.submit(work, directory, part, task.plugins, pure=False)
             for part in parts(task.recorded.ranks, n_workers)
         ]
         return _merged(task, client.gather(wanted)), ()
