@@ -1,4 +1,4 @@
-"""Run the benchmark: `python -m bench.many_ranks [--rows N ...] [--steps N] [--on WHAT ...] [--healthy] [--real DIR]`."""
+"""Run the benchmark: `python -m bench.many_ranks [--rows N ...] [--steps N] [--on WHAT ...] [--healthy]`."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def _are_steady(shares: NDArray[np.float32]) -> bool:
 def _departs(values: Floats, most: float) -> bool:
     """Whether a value may be farther than so much from what is usual."""
     nearly = most * _NEARLY
-    return bool(len(values)) and np.ptp(values) > nearly and bool((np.abs(values - _usual(values)) > nearly).any())
+    return bool(len(values) and np.ptp(values) > nearly and (np.abs(values - _usual(values)) > nearly).any())
 
 
 def _usual(values: Floats) -> Floats:

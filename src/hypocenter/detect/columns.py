@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property, lru_cache
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ class Columns:
         self.n = batch.num_rows
         self._words: dict[str, tuple[Ints, list[str]]] = {}
         self._has: dict[str, Bools] = {}
-        self._numbers: dict[str, NDArray[np.generic]] = {}
+        self._numbers: dict[str, NDArray[Any]] = {}
 
     def words(self, name: str) -> tuple[Ints, list[str]]:
         """(index of each row, words); "" where there is none."""
@@ -58,7 +58,7 @@ class Columns:
         """Rows whose word begins so."""
         return self.having(name, lambda word: word.startswith(prefixes))
 
-    def numbers(self, name: str) -> NDArray[np.generic]:
+    def numbers(self, name: str) -> NDArray[Any]:
         """Numbers or truths; of those that may be missing NaN stands for none."""
         if name not in self._numbers:
             self._numbers[name] = self.batch.column(name).to_numpy(zero_copy_only=False)

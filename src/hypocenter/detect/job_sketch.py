@@ -1,7 +1,7 @@
 """What ranks that should be alike tell of themselves, in a few numbers a step: whether they are.
 
-A sketch of one rank is made of its rows, batch by batch; sketches of ranks merge into one of the job (`JobSketch.add`,
-`JobSketch.merge`: associative, in any order), in which a group of ranks is one of them and the answer whether the others
+A sketch of one rank is made of its rows, batch by batch; sketches of ranks merge into one of the job (`JobSketch`: in
+any order), in which a group of ranks is one of them and the answer whether the others
 were like it. Where all are, the rules over replicas, streams, data and step records (`asked="unlike"`) have nothing to
 find, for sure; where not, they look at the rows.
 """

@@ -87,7 +87,7 @@ def _placed(finding: Finding, places: Mapping[int, Place]) -> Finding:
 def _status(
     folded: Sequence[Folded],
     pieces: RunEvidence,
-    records: dict[tuple[int, int], StepRecord],
+    records: Mapping[tuple[int, int], StepRecord],
     recorded: Recorded,
     doubts: tuple[str, ...],
 ) -> tuple[Status, tuple[str, ...]]:
@@ -116,7 +116,7 @@ def _is_followed(finding: Finding, recorded: Recorded) -> bool:
     return recorded.run.imported is not None and finding.code == "HC104" and finding.confidence != "possible"
 
 
-def _unexplained(finding: Finding, pieces: RunEvidence, records: dict[tuple[int, int], StepRecord]) -> str:
+def _unexplained(finding: Finding, pieces: RunEvidence, records: Mapping[tuple[int, int], StepRecord]) -> str:
     where = f"step {finding.step}: {finding.title}"
     shown = next((e for e in pieces.found if e.finding.step == finding.step and e.finding.rank == finding.rank), None)
     if shown is not None and shown.evidence.why_not:

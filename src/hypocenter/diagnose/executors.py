@@ -129,7 +129,7 @@ def _on_processes(task: Task, n_workers: int) -> tuple[Partial, tuple[str, ...]]
 def _on_dask(task: Task, address: str) -> tuple[Partial, tuple[str, ...]]:
     """A Dask cluster whose workers see the recording under the same path; Dask does a dead worker's parts again."""
     try:
-        from distributed import Client
+        from distributed import Client  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise ConfigError("dask is not installed", fix="pip install 'hypocenter[dask]'") from error
     directory = str(task.recorded.directory.resolve())

@@ -93,7 +93,7 @@ def latest(records: Mapping[tuple[int, int], StepRecord], n: int) -> list[StepRe
     if not isinstance(records, Records):
         return list(records.values())[-n:]
     found: list[StepRecord] = []
-    for each in reversed(records.by_rank.values()):
+    for each in reversed(list(records.by_rank.values())):
         found = [*each.between(max(0, len(each) - (n - len(found))), len(each)), *found]
         if len(found) >= n:
             break
