@@ -81,7 +81,7 @@ class Faults:
             drift_rank=mesh.rank_at(tp=0, pp=0, dp=last),
             drift_step=half,
             lr_rank=mesh.rank_at(tp=0, pp=mesh.pp - 1, dp=last // 2),
-            lr_step=half,
+            lr_step=half + n_steps // 4,  # a learning rate that differed before would explain the drift
             shared_rank=mesh.rank_at(tp=0, pp=0, dp=last // 4),
             missing_rank=mesh.rank_at(tp=mesh.tp - 1, pp=mesh.pp - 1, dp=last),
             cut_rank=mesh.rank_at(tp=0, pp=mesh.pp - 1, dp=0),
