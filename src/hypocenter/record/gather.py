@@ -28,8 +28,13 @@ class Want:
 
     def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """What is wanted of a batch."""
-        rows = batch if self.where is None else batch.filter(self.where(batch))
+        rows = batch if self.where is None else _kept(batch, self.where(batch))
         return rows if self.columns is None else rows.select(list(self.columns))
+
+
+def _kept(batch: pa.RecordBatch, mask: pa.Array) -> pa.RecordBatch:
+    """To leave out all rows is quicker than to leave out each."""
+    return batch.slice(0, 0) if mask.true_count == 0 else batch.filter(mask)
 
 
 EVERYTHING = Want()
