@@ -12,13 +12,13 @@ from hypocenter.detect.spikes import Series
 from hypocenter.nouns import Reading
 
 KNOWN = 32  # batches before one that is remarked on
-_WINDOW = 32  # batches that tell what is usual of a field
-_LEAST = 8  # elements of a tensor whose values are looked at
-_AWAY = 0.25  # of its usual spread: a mean that moves less is not remarked on
-_ERRORS = 6.0  # of a mean of so many independent values
-_SHARE = 0.2  # a share that changes by less is not remarked on
+WINDOW = 32  # batches that tell what is usual of a field
+LEAST = 8  # elements of a tensor whose values are looked at
+AWAY = 0.25  # of its usual spread: a mean that moves less is not remarked on
+ERRORS = 6.0  # of a mean of so many independent values
+SHARE = 0.2  # a share that changes by less is not remarked on
 _SPREADS, _RECORDS = 6.0, 1.5  # as in hypocenter.detect.spikes
-_BOUND = 0.9  # share of labels that are the inputs: it is no chance
+BOUND = 0.9  # share of labels that are the inputs: it is no chance
 _LOOKED_AT = 256  # elements that shares are of, at most
 _FEW = 64  # elements of which a share tells little
 CHANCE = 1e-9  # what may happen by chance once in so many batches is no law
@@ -42,18 +42,18 @@ class Change:
 class Share:
     """A number between 0 and 1 for each batch."""
 
-    past: deque[float] = field(default_factory=lambda: deque[float](maxlen=_WINDOW))
+    past: deque[float] = field(default_factory=lambda: deque[float](maxlen=WINDOW))
     _largest: float = 0.0  # distances from the usual
     _second: float = 0.0
 
     def add(self, value: float, n: int) -> float | None:
         """Take in the next, of `n` elements; what was usual, if this one is far from it."""
         past, found = self.past, None
-        if len(past) == _WINDOW:
+        if len(past) == WINDOW:
             usual = _middle(past)
             away, spread = abs(value - usual), _middle([abs(each - usual) for each in past])
             error = math.sqrt(max(usual * (1.0 - usual), 1.0 / n) / n)
-            if away > max(_SHARE, _SPREADS * spread, _ERRORS * error, _RECORDS * self._second):
+            if away > max(SHARE, _SPREADS * spread, ERRORS * error, _RECORDS * self._second):
                 found = usual
             if away > self._largest:
                 self._largest, self._second = away, self._largest
@@ -71,10 +71,10 @@ class Field:
     narrow: Series = field(default_factory=Series)  # 1 / spread
     away: Series = field(default_factory=Series)  # mean, from the usual mean, in its usual errors
     peak: Series = field(default_factory=Series)  # largest magnitude
-    means: deque[float] = field(default_factory=lambda: deque[float](maxlen=_WINDOW))
-    spreads: deque[float] = field(default_factory=lambda: deque[float](maxlen=_WINDOW))
+    means: deque[float] = field(default_factory=lambda: deque[float](maxlen=WINDOW))
+    spreads: deque[float] = field(default_factory=lambda: deque[float](maxlen=WINDOW))
     shares: dict[str, Share] = field(default_factory=dict[str, Share])
-    classes: deque[tuple[float, ...]] = field(default_factory=lambda: deque[tuple[float, ...]](maxlen=_WINDOW))
+    classes: deque[tuple[float, ...]] = field(default_factory=lambda: deque[tuple[float, ...]](maxlen=WINDOW))
     ends: dict[str, tuple[float, int]] = field(default_factory=dict[str, tuple[float, int]])  # since when it is so
     n: int = 0
     n_constant: int = 0
@@ -83,7 +83,7 @@ class Field:
     def add(self, row: Reading) -> Change | None:
         """Take in its values; how they differ from those before, if they do."""
         s = row.summary
-        if s.n < _LEAST or s.min is None or s.max is None:
+        if s.n < LEAST or s.min is None or s.max is None:
             return None
         mean = s.sum / s.n
         spread = math.sqrt(max(0.0, s.sumsq / s.n - mean * mean))
@@ -121,7 +121,7 @@ class Field:
                 change = change or Change(what="spread", now=spread, usual=1.0 / jump.usual)
         away = abs(mean - usual_mean) / usual_spread if usual_spread else 0.0
         errors = away * math.sqrt(s.n)
-        if self.away.add(max(1.0, errors)) is not None and away > _AWAY and errors > _ERRORS:
+        if self.away.add(max(1.0, errors)) is not None and away > AWAY and errors > ERRORS:
             change = change or Change(what="mean", now=mean, usual=usual_mean)
         return change
 
@@ -133,7 +133,7 @@ class Field:
         for name, at in (("input", INPUT), ("next input", NEXT_INPUT)):
             known = self.shares.setdefault(name, Share())
             lowest = min(known.past, default=0.0)
-            is_bound = len(known.past) == _WINDOW and lowest >= _BOUND
+            is_bound = len(known.past) == WINDOW and lowest >= BOUND
             if is_bound and shares[at] < lowest / 2:
                 found.append(Change(what=name, now=shares[at], usual=lowest, n_before=self.n - 1))
             known.past.append(shares[at])
@@ -148,8 +148,8 @@ class Field:
             found += self._share("different", shares[DIFFERENT], n)
         if not is_float and row.dtype != "bool":
             classes = shares[CLASSES:]
-            if len(self.classes) == _WINDOW:
-                usual = [sum(each) / _WINDOW for each in zip(*self.classes, strict=True)]
+            if len(self.classes) == WINDOW:
+                usual = [sum(each) / WINDOW for each in zip(*self.classes, strict=True)]
                 apart = sum(abs(a - b) for a, b in zip(classes, usual, strict=True)) / 2
                 found += self._share("classes", apart, n)
             self.classes.append(classes)

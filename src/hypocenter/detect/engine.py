@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Literal, get_args
 
 from hypocenter.catalogue import Catalogue
+from hypocenter.detect.rank_series import RankSeries
 from hypocenter.detect.window import History, Window
 from hypocenter.errors import UnknownNameError
 from hypocenter.manual import Manual, page_of
@@ -47,6 +48,16 @@ batch        of phase data, with a digest
 imported     of another tool's dump, which lack something
 all          all of them
 """
+Asked = Literal["always", "rows"]
+"""When a rule is asked:
+
+always    at every step of every rank
+rows      at steps with a row that some rule reads, other than SCALARS that are finite and batches, and at those whose
+          record is not that of a healthy step without a loss scaler: at others it finds nothing and remembers nothing
+"""
+Quiet = Callable[["RankSeries"], bool]
+"""Whether a rule that is always asked can find nothing in what a rank recorded; then it is not asked there at all."""
+SCALARS = ("loss", "grad_norm", "lr", "loss_scale", "clip_coef")
 FRAMEWORKS = ("torch", "mindspore")  # mindspore: in PyNative
 LARGE_HALF = 255.9  # its square is the largest float16: 65504, IEEE 754
 
@@ -61,6 +72,8 @@ class Rule:
     reads: tuple[Reads, ...]
     check: Check
     not_in: Mapping[str, str] = field(default_factory=dict[str, str])  # of FRAMEWORKS -> why it cannot fire there
+    asked: Asked = "always"
+    quiet: Quiet | None = None
 
     @property
     def manual(self) -> Manual:
@@ -78,6 +91,8 @@ def rule(
     severity: Severity,
     reads: tuple[Reads, ...] = ("nonfinite",),
     not_in: Mapping[str, str] = MappingProxyType({}),
+    asked: Asked = "always",
+    quiet: Quiet | None = None,
 ) -> Callable[[Check], Check]:
     """Register a function as a rule.
 
@@ -87,6 +102,8 @@ def rule(
         severity: the worst that it reports; a finding may be milder.
         reads: the readings it needs beside step records, which all rules get.
         not_in: of FRAMEWORKS -> why no run of it can make the rule fire: one sentence for the page of the rules.
+        asked: at which steps; a rule that looks at nothing but rows says "rows", and costs a healthy recording nothing.
+        quiet: tells from columns that the rule has nothing to find in what a rank recorded.
 
     Raises:
         UnknownNameError: a kind or a word in `reads` that nobody knows, or a code that is taken.
@@ -97,7 +114,9 @@ def rule(
         raise UnknownNameError(f"{code} reads {sorted(unknown)}", where=code, fix=f"use {', '.join(get_args(Reads))}")
 
     def register(check: Check) -> Check:
-        entry = Rule(code=code, kind=kind, severity=severity, reads=reads, check=check, not_in=not_in)
+        entry = Rule(
+            code=code, kind=kind, severity=severity, reads=reads, check=check, not_in=not_in, asked=asked, quiet=quiet
+        )
         CATALOGUE.register(code, entry)
         return check
 
@@ -130,10 +149,36 @@ class Engine:
         self, rank: int, step: int, record: StepRecord | None = None, readings: Iterable[Reading] = ()
     ) -> list[Finding]:
         """Check one step of one rank. Never raises: a rule that fails is listed as broken and not asked again."""
+        return self.ask(tuple(self._rules), rank, step, record, readings)
+
+    @property
+    def rules(self) -> Mapping[str, Rule]:
+        """Those that are asked still, by code."""
+        return self._rules
+
+    def pass_by(self, rank: int, records: Iterable[StepRecord]) -> None:
+        """Steps at which no rule has to be asked: their records are remembered.
+
+        Args:
+            rank: whose.
+            records: of these steps, in order; made when a rule looks back.
+        """
+        self._past.setdefault(rank, History()).pass_by(records)
+
+    def forget(self, rank: int) -> None:
+        """Nothing more comes of a rank."""
+        self._past.pop(rank, None)
+
+    def ask(
+        self, codes: Iterable[str], rank: int, step: int, record: StepRecord | None, readings: Iterable[Reading]
+    ) -> list[Finding]:
+        """As `feed`, but of some rules only."""
         history = self._past.setdefault(rank, History())
         window = Window(rank=rank, step=step, record=record, readings=tuple(readings), history=history)
         found: list[Finding] = []
-        for code, entry in list(self._rules.items()):
+        for code in codes:
+            if (entry := self._rules.get(code)) is None:
+                continue
             try:
                 found += entry.check(window)
             except Exception as error:  # a stranger's file must not take the others with it

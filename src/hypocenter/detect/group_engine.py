@@ -10,7 +10,7 @@ One that is about how the ranks ended takes the whole job instead, once: `@end_r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -37,6 +37,15 @@ sdc       what came of doing micro-batches again (site sdc)
 law       sketches of gradients, as they are used and as replays give them (port grad_made, grad_used)
 """
 
+Asked = Literal["always", "rows", "unlike"]
+"""When a rule over ranks is asked:
+
+always  at every step
+rows    at the first step, and at those with rows of comm, sdc, law or of reduced gradients: at others it finds nothing
+unlike  at every step of a job whose ranks are not as alike as they should be (job_sketch.JobSketch), or that had
+        anything that was not finite or skipped: of another job it finds nothing
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRule:
@@ -49,6 +58,7 @@ class GroupRule:
     check: GroupCheck | None = None
     end: EndCheck | None = None  # in place of `check`
     is_alone: bool = False  # asked of a recording of one rank too
+    asked: Asked = "always"
 
     @property
     def manual(self) -> Manual:
@@ -62,12 +72,19 @@ CATALOGUE: Catalogue[GroupRule] = Catalogue("hypocenter.detect.group_rules", "hy
 
 
 def group_rule(
-    code: str, kind: str, *, severity: Severity, reads: tuple[GroupReads, ...], alone: bool = False
+    code: str,
+    kind: str,
+    *,
+    severity: Severity,
+    reads: tuple[GroupReads, ...],
+    alone: bool = False,
+    asked: Asked = "always",
 ) -> Callable[[GroupCheck], GroupCheck]:
     """Register a function as a rule over ranks; arguments as of `hypocenter.detect.engine.rule`.
 
     Args:
         alone: it has something to say of a recording of one rank too.
+        asked: of which jobs, and at which steps.
 
     Raises:
         UnknownNameError: a kind or a word in `reads` that nobody knows, or a code that is taken.
@@ -79,7 +96,9 @@ def group_rule(
         raise UnknownNameError(f"{code} reads {sorted(unknown)}", where=code, fix=f"use {words}")
 
     def register(check: GroupCheck) -> GroupCheck:
-        entry = GroupRule(code=code, kind=kind, severity=severity, reads=reads, check=check, is_alone=alone)
+        entry = GroupRule(
+            code=code, kind=kind, severity=severity, reads=reads, check=check, is_alone=alone, asked=asked
+        )
         CATALOGUE.register(code, entry)
         return check
 
@@ -121,9 +140,19 @@ class GroupEngine:
         """What must be read from disk for these rules."""
         return frozenset(word for entry in self._rules.values() for word in entry.reads)
 
-    def feed(self, panel: Panel) -> list[Finding]:
-        """Check one step. Never raises: a rule that fails is listed as broken and not asked again."""
-        return self._each(lambda rule: rule.check(panel) if rule.check is not None else ())
+    @property
+    def asked(self) -> frozenset[Asked]:
+        """When its rules over steps are asked."""
+        return frozenset(entry.asked for entry in self._rules.values() if entry.check is not None)
+
+    def feed(self, panel: Panel, asked: Collection[Asked] = get_args(Asked)) -> list[Finding]:
+        """Check one step. Never raises: a rule that fails is listed as broken and not asked again.
+
+        Args:
+            panel: of all ranks.
+            asked: which rules.
+        """
+        return self._each(lambda rule: rule.check(panel) if rule.check is not None and rule.asked in asked else ())
 
     def end(self, job: Job) -> list[Finding]:
         """Check how the ranks ended. Never raises, as `feed`."""

@@ -18,6 +18,10 @@ import math
 from collections import deque
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
 WINDOW = 32  # values that tell what is usual
 LEAST = 8  # of them are needed
 RECENT = 8  # of the last of them tell it where a series rises
@@ -122,3 +126,24 @@ class Series:
 def _median(values: deque[float] | list[float]) -> float:
     """The middle one, of an even number the upper of two: fast, and good enough for what is compared in octaves."""
     return sorted(values)[len(values) // 2]
+
+
+def may_jump(values: NDArray[np.float64]) -> bool:
+    """Whether a Series that is given these values in turn may find a jump; False: it finds none, for sure.
+
+    A jump lies more than OCTAVES above what is usual, whatever else is asked of it.
+    """
+    magnitudes = np.abs(values)
+    heights = np.log2(magnitudes[(magnitudes > 0.0) & (magnitudes < np.inf)])
+    if len(heights) <= LEAST or np.ptp(heights) <= OCTAVES:
+        return False
+    for at in range(LEAST, min(WINDOW, len(heights))):
+        past = heights[:at].tolist()
+        if heights[at] - max(_median(past), _median(past[-RECENT:])) > OCTAVES:
+            return True
+    if len(heights) <= WINDOW:
+        return False
+    past = sliding_window_view(heights, WINDOW)[:-1]
+    suspects = np.flatnonzero(heights[WINDOW:] - past.min(axis=1) > OCTAVES)
+    usual = np.partition(past[suspects], WINDOW // 2, axis=1)[:, WINDOW // 2]
+    return bool((heights[WINDOW + suspects] - usual > OCTAVES).any())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -26,7 +26,10 @@ CULPRIT = "culprit"  # port of a row of phase scaler: site is the parameter whos
 class History:
     """What a rank's earlier steps have shown. Written by the engine after each step, read by rules."""
 
-    records: deque[StepRecord] = field(default_factory=lambda: deque[StepRecord](maxlen=KEPT_RECORDS))
+    _records: deque[StepRecord] = field(default_factory=lambda: deque[StepRecord](maxlen=KEPT_RECORDS))
+    _passed: deque[Iterable[StepRecord]] = field(
+        default_factory=lambda: deque[Iterable[StepRecord]](maxlen=KEPT_RECORDS)
+    )  # that nobody has looked at yet
     healthy_nonfinite: set[tuple[str, str]] = field(default_factory=set)  # `healthy_key`s in steps where all was well
     scale: ScaleTrack = field(default_factory=ScaleTrack)  # what the loss scale has done
     peaks: Peaks = field(default_factory=Peaks)  # of sites near their format's limit
@@ -41,6 +44,18 @@ class History:
     fields: dict[str, Field] = field(default_factory=dict)  # tensors of the batch by site; HC412 adds to it
     _rows: dict[tuple[str, str], deque[Reading]] = field(default_factory=dict)
 
+    @property
+    def records(self) -> deque[StepRecord]:
+        """Records of earlier steps, at most KEPT_RECORDS."""
+        for passed in self._passed:
+            self._records.extend(passed)
+        self._passed.clear()
+        return self._records
+
+    def pass_by(self, records: Iterable[StepRecord]) -> None:
+        """Records of steps that no rule was asked at; they are made when somebody looks back."""
+        self._passed.append(records)
+
     def rows(self, site: str, port: str) -> tuple[Reading, ...]:
         """Earlier readings of a site and port that the engine was given, oldest first, at most KEPT_ROWS."""
         return tuple(self._rows.get((site, port), ()))
@@ -48,7 +63,7 @@ class History:
     def remember(self, window: Window, *, is_healthy: bool) -> None:
         """Take a step that all rules have seen into the past."""
         if window.record is not None:
-            self.records.append(window.record)
+            self.pass_by((window.record,))
         self._remember_scale(window)
         for reading in window.readings:
             if reading.replay:

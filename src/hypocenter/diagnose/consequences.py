@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from hypocenter.diagnose.group import FORECAST, OF_THE_SCALE, TOLD_WHOLE, Group
 from hypocenter.diagnose.judged_evidence import JudgedEvidence
 from hypocenter.diagnose.numbers import counted, listed
+from hypocenter.diagnose.records import of_rank
 from hypocenter.diagnose.why import place
 from hypocenter.nouns import Finding, StepRecord
 
@@ -47,7 +48,7 @@ def _symptoms(group: Group, spans: Sequence[Episode], records: Mapping[tuple[int
     episode = episode_of(finding.step, spans) if finding.severity == "error" else None
     if episode is None:
         return []
-    mine = [records[rank, step] for rank, step in sorted(records, key=lambda k: k[1]) if rank == finding.rank]
+    mine = of_rank(records, finding.rank)
     after = [r for r in mine if r.step in episode and r.step >= finding.step]
     lines: list[tuple[int, str]] = []
     bad_loss = next((r for r in after if r.loss is not None and not math.isfinite(r.loss)), None)

@@ -12,6 +12,7 @@ from hypocenter.detect.endings import Job
 from hypocenter.diagnose.evidence import Evidence, OpFacts
 from hypocenter.diagnose.group import Folded
 from hypocenter.diagnose.judged_evidence import JudgedEvidence, RunEvidence
+from hypocenter.diagnose.records import first_steps, last_steps, latest
 from hypocenter.nouns import Finding, Place, Run, StepRecord
 from hypocenter.record.liveness import liveness
 from hypocenter.record.whereabouts import Whereabouts
@@ -188,12 +189,8 @@ def _job(
     newest = max(whereabouts.values(), key=lambda w: w.started_ns, default=None)
     size = newest.world_size if newest is not None else 0
     found = {rank: w for rank, w in whereabouts.items() if rank < size and w.rank == rank}
-    first: dict[int, int] = {}
-    last: dict[int, int] = {}
-    for rank, step in records:
-        first[rank] = min(step, first.get(rank, step))
-        last[rank] = max(step, last.get(rank, step))
-    recent = [records[key].step_ms for key in list(records)[-_RECENT_STEPS:]]
+    first, last = first_steps(records), last_steps(records)
+    recent = [record.step_ms for record in latest(records, _RECENT_STEPS)]
     return Job(
         run=recorded.run,
         attempt=attempt,

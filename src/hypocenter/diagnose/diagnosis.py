@@ -10,61 +10,54 @@ from __future__ import annotations
 
 # pyright: reportAttributeAccessIssue=false
 # (pyarrow.compute makes its functions when it is imported)
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from hypocenter.detect import engine, group_engine
 from hypocenter.detect.misuse import STILL, TRAINED
 from hypocenter.detect.whole import Looked, doubts
-from hypocenter.diagnose import deaths, verdicts
+from hypocenter.diagnose import deaths, executors, verdicts
 from hypocenter.diagnose.deaths import jobs_of
+from hypocenter.diagnose.executors import Task
 from hypocenter.diagnose.fold import fold
 from hypocenter.diagnose.group import Folded
 from hypocenter.diagnose.handed_on import from_before, from_behind, is_received
 from hypocenter.diagnose.judged_evidence import JudgedEvidence, RunEvidence, judged_piece, load
 from hypocenter.diagnose.laws import with_laws
-from hypocenter.diagnose.panels import arrow, panels_of
+from hypocenter.diagnose.panels import arrow, of_ranks, panels_of
+from hypocenter.diagnose.partial import Partial
 from hypocenter.diagnose.ranks import together, with_device
+from hypocenter.diagnose.records import Records, steps_in
 from hypocenter.diagnose.rows import Recorded, extent, holds_values, scanned, steps_of
 from hypocenter.diagnose.rows_by_step import RowsByStep
 from hypocenter.diagnose.spikes import with_course
 from hypocenter.nouns import Diagnosis, Finding, Place, Reading, Status, StepRecord
+from hypocenter.record.reader import RecordedRun
 
 _NONFINITE = ("HC104",)  # values that are not finite, of which a dump does not show what became
 _PARTS = {"forward": "outputs", "backward": "gradients", "grad": "gradients", "param": "parameters"}
 
 
-def diagnose(recorded: Recorded, plugins: Sequence[str] = ()) -> Diagnosis:
+def diagnose(recorded: Recorded, plugins: Sequence[str] = (), *, on: str = "") -> Diagnosis:
     """Say what is numerically wrong with a run, where it started and why.
 
     Args:
         recorded: an open recording (`hypocenter.record.reader.open_run`).
         plugins: rule and cause files or modules beside those installed. Those that the recording names are not
             imported: a recording is data, never a reason to run code.
+        on: what looks at the ranks (hypocenter.diagnose.executors); this process when not given.
 
     Returns:
         Findings with causes first. `healthy` is said only of a whole recording of a program that ended well
         (hypocenter.detect.whole).
     """
     verdicts.causes(plugins)
-    checker = engine.Engine(engine.rules(plugins))
-    found: list[Finding] = []
-    records: dict[tuple[int, int], StepRecord] = {}
-    over_ranks = group_engine.GroupEngine(group_engine.group_rules(plugins), len(recorded.ranks))
-    by_step = RowsByStep()
-    still: list[Still] = []
-    for step in steps_of(recorded, checker.reads, over_ranks.reads, by_step):
-        if step.record is not None:
-            records[step.rank, step.step] = step.record
-        still += still_in(step.readings)
-        found += checker.feed(step.rank, step.step, step.record, step.readings)
-    for panel in panels_of(by_step, records, ranks=recorded.ranks, places=recorded.places):
-        found += over_ranks.feed(panel)
+    seen = found_in(recorded, plugins, on=on)
+    found, records, still, over_ranks = seen.findings, seen.records, seen.still, seen.over_ranks
     jobs = jobs_of(recorded, records)
     for job in jobs:
         found += over_ranks.end(job)
-    by_step.close()
     evidence, dead = deaths.apart(load(recorded.evidence_files(), recorded.directory))
     pieces = without_received(together(evidence), recorded.places)
     found = deaths.explained(found, dead)
@@ -78,11 +71,11 @@ def diagnose(recorded: Recorded, plugins: Sequence[str] = ()) -> Diagnosis:
         status=status,
         findings=tuple(_placed(f.finding, recorded.places) for f in folded),
         why=why,
-        n_steps=len({step for _, step in records}),
+        n_steps=len(steps_in(records)),
         n_ranks=len(recorded.ranks),
         n_sites=n_sites,
         n_rows=n_rows,
-        notes=_notes(recorded, pieces),
+        notes=(*_notes(recorded, pieces), *seen.notes),
     )
 
 
@@ -94,7 +87,7 @@ def _placed(finding: Finding, places: Mapping[int, Place]) -> Finding:
 def _status(
     folded: Sequence[Folded],
     pieces: RunEvidence,
-    records: dict[tuple[int, int], StepRecord],
+    records: Mapping[tuple[int, int], StepRecord],
     recorded: Recorded,
     doubts: tuple[str, ...],
 ) -> tuple[Status, tuple[str, ...]]:
@@ -123,7 +116,7 @@ def _is_followed(finding: Finding, recorded: Recorded) -> bool:
     return recorded.run.imported is not None and finding.code == "HC104" and finding.confidence != "possible"
 
 
-def _unexplained(finding: Finding, pieces: RunEvidence, records: dict[tuple[int, int], StepRecord]) -> str:
+def _unexplained(finding: Finding, pieces: RunEvidence, records: Mapping[tuple[int, int], StepRecord]) -> str:
     where = f"step {finding.step}: {finding.title}"
     shown = next((e for e in pieces.found if e.finding.step == finding.step and e.finding.rank == finding.rank), None)
     if shown is not None and shown.evidence.why_not:
@@ -153,6 +146,73 @@ def _notes(recorded: Recorded, pieces: RunEvidence) -> tuple[str, ...]:
     )
 
 
+@dataclass(slots=True, kw_only=True)
+class Found:
+    """What rules found in a recording, before anything is explained."""
+
+    findings: list[Finding]
+    records: Mapping[tuple[int, int], StepRecord]
+    still: list[Still]
+    over_ranks: group_engine.GroupEngine
+    notes: tuple[str, ...] = ()
+
+
+def found_in(recorded: Recorded, plugins: Sequence[str] = (), *, on: str = "") -> Found:
+    """Ask all rules, by columns; a recording that is given as whole tables only, row by row."""
+    if not isinstance(recorded, RecordedRun):
+        return found_by_rows(recorded, plugins)
+    over_ranks = group_engine.GroupEngine(group_engine.group_rules(plugins), len(recorded.ranks))
+    task = Task(recorded, tuple(plugins))
+    partial, notes = executors.run(task, on)
+    looks = [partial.looks[rank] for rank in recorded.ranks]
+    records = Records({look.rank: look.records for look in looks})
+    return Found(
+        findings=[*(f for look in looks for f in look.findings), *_over_ranks(recorded, over_ranks, partial, records)],
+        records=records,
+        still=[Still(site=site, n=n) for look in looks for site, n in look.still],
+        over_ranks=over_ranks,
+        notes=notes,
+    )
+
+
+def _over_ranks(
+    recorded: RecordedRun, over_ranks: group_engine.GroupEngine, partial: Partial, records: Records
+) -> Iterator[Finding]:
+    """Panels of the steps at which rules over ranks have to be asked."""
+    is_whole = partial.sketch is not None and ("always" in over_ranks.asked or not partial.sketch.is_alike)
+    rows = RowsByStep()
+    if is_whole:
+        for _, table in scanned(recorded, lambda batch: of_ranks(batch, over_ranks.reads)):
+            rows.put(table)
+    else:
+        for rank in recorded.ranks:
+            if (table := partial.aside.get(rank)) is not None:
+                rows.put(table)
+    steps = None if is_whole else {*rows.steps(), *records.steps()[:1].tolist()}
+    for panel in panels_of(rows, records, ranks=recorded.ranks, places=recorded.places, steps=steps):
+        yield from over_ranks.feed(panel) if is_whole else over_ranks.feed(panel, ("rows", "always"))
+    rows.close()
+
+
+def found_by_rows(recorded: Recorded, plugins: Sequence[str] = ()) -> Found:
+    """The same, each row as a noun and each step asked: what columns are held against."""
+    checker = engine.Engine(engine.rules(plugins))
+    found: list[Finding] = []
+    records: dict[tuple[int, int], StepRecord] = {}
+    over_ranks = group_engine.GroupEngine(group_engine.group_rules(plugins), len(recorded.ranks))
+    by_step = RowsByStep()
+    still: list[Still] = []
+    for step in steps_of(recorded, checker.reads, over_ranks.reads, by_step):
+        if step.record is not None:
+            records[step.rank, step.step] = step.record
+        still += still_in(step.readings)
+        found += checker.feed(step.rank, step.step, step.record, step.readings)
+    for panel in panels_of(by_step, records, ranks=recorded.ranks, places=recorded.places):
+        found += over_ranks.feed(panel)
+    by_step.close()
+    return Found(findings=found, records=records, still=still, over_ranks=over_ranks)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Still:
     """A count of parameters, as the end of a rank's run left it. `site`: TRAINED or STILL."""
@@ -174,21 +234,29 @@ def looked_at(recorded: Recorded, records: Mapping[tuple[int, int], StepRecord],
         records: its step records by (rank, step).
         still: counts of parameters.
     """
-    found = list(records.values())
-    at = ["losses"] if _any(r.loss for r in found) else []
-    at += ["gradients"] if _any(r.grad_norm for r in found) else []
+    at = ["losses"] if _have(records, "loss") else []
+    at += ["gradients"] if _have(records, "grad_norm") else []
     if "gradients" not in at:
         at += _in_rows(recorded)
     return Looked(
         at=tuple(dict.fromkeys(at)),
         n_trained=sum(s.n for s in still if s.site == TRAINED),
         n_still=sum(s.n for s in still if s.site == STILL),
-        lr_was_zero=bool(found) and all(r.lr == 0 for r in found),
+        lr_was_zero=_was_zero(records),
     )
 
 
-def _any(values: Iterable[float | None]) -> bool:
-    return any(value is not None for value in values)
+def _have(records: Mapping[tuple[int, int], StepRecord], name: str) -> bool:
+    if isinstance(records, Records):
+        return records.have(name)
+    return any(getattr(record, name) is not None for record in records.values())
+
+
+def _was_zero(records: Mapping[tuple[int, int], StepRecord]) -> bool:
+    """Whether the learning rate was at all steps."""
+    if isinstance(records, Records):
+        return bool(records) and all((each.column("lr") == 0).all() for each in records.by_rank.values())
+    return bool(records) and all(record.lr == 0 for record in records.values())
 
 
 def _in_rows(recorded: Recorded) -> list[str]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from hypocenter.diagnose.records import OfRanks, Records
 from hypocenter.nouns import StepRecord
 
 RECOVERED = 64  # updates in a row that went through end a fall
@@ -40,8 +41,10 @@ def scale_text(scale: float) -> str:
     return f"{scale:,.0f}" if 1 <= scale < 1e12 else f"{scale:.2g}"
 
 
-def by_rank(records: Mapping[tuple[int, int], StepRecord]) -> dict[int, list[StepRecord]]:
+def by_rank(records: Mapping[tuple[int, int], StepRecord]) -> Mapping[int, list[StepRecord]]:
     """The records of each rank in order of steps."""
+    if isinstance(records, Records):
+        return OfRanks(records)
     found: dict[int, list[StepRecord]] = {}
     for rank, step in sorted(records):
         found.setdefault(rank, []).append(records[rank, step])

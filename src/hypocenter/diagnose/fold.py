@@ -10,6 +10,7 @@ from hypocenter.diagnose.consequences import Episode, episode_of, episodes, fore
 from hypocenter.diagnose.fall import Fall, by_rank, fall_from, first_without_inverse, scale_text, streaks
 from hypocenter.diagnose.group import EACH_STEP, FORECAST, OF_THE_SCALE, Folded, Group
 from hypocenter.diagnose.judged_evidence import JudgedEvidence
+from hypocenter.diagnose.records import OfRanks, steps_in
 from hypocenter.nouns import Finding, StepRecord
 
 # Without evidence: what names a place comes before what names a symptom.
@@ -34,8 +35,8 @@ def fold(
     ruled = sorted(found, key=lambda f: (f.step, _FIRST.index(f.code) if f.code in _FIRST else 9, f.rank))
     past = by_rank(records)
     sick = {f.step for f in (*(e.finding for e in pieces), *ruled) if is_sick(f)}
-    sick |= {s for p in past.values() for streak in streaks(p) for s in _after_first(streak, sick)}
-    spans = episodes((step for _, step in records), sick)
+    sick |= {s for p in _skipping(past) for streak in streaks(p) for s in _after_first(streak, sick)}
+    spans = episodes(steps_in(records), sick)
     groups: list[Group] = []
     for piece in pieces:
         _place_piece(piece, groups, spans)
@@ -54,6 +55,10 @@ def fold(
     _take_in_unexplained(groups)
     folded = [_finished(group, spans, records) for group in groups]
     return tuple(sorted(folded, key=lambda f: _order(f.finding)))
+
+
+def _skipping(past: Mapping[int, list[StepRecord]]) -> Iterable[list[StepRecord]]:
+    return past.skipping() if isinstance(past, OfRanks) else past.values()
 
 
 def _order(finding: Finding) -> tuple[bool, int, bool, bool, int]:

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from hypocenter.detect.group_engine import GroupReads
 from hypocenter.detect.panel import JobHistory, Panel
+from hypocenter.diagnose.records import Records, last_steps
 from hypocenter.diagnose.rows_by_step import RowsByStep
 from hypocenter.nouns import Place, StepRecord
 
@@ -29,6 +30,7 @@ def panels_of(
     *,
     ranks: Sequence[int],
     places: Mapping[int, Place],
+    steps: Collection[int] | None = None,
 ) -> Iterator[Panel]:
     """One panel for each step that any rank recorded, in rising order; of one rank alone, if a rule asks for its rows.
 
@@ -37,25 +39,31 @@ def panels_of(
         records: step records by (rank, step).
         ranks: of the recording.
         places: where each rank stands.
+        steps: that panels are wanted of; all when not given.
     """
     if len(ranks) < 2 and not rows.steps():
         return
+    last = last_steps(records)
     by_step: dict[int, dict[int, StepRecord]] = defaultdict(dict)
-    last: dict[int, int] = {}
-    for (rank, step), record in records.items():
+    for (rank, step), record in records.items() if steps is None else ():
         by_step[step][rank] = record
-        last[rank] = max(step, last.get(rank, step))
     history = JobHistory()
-    for step in sorted({*by_step, *rows.steps()}):
+    for step in sorted({*by_step, *rows.steps()} if steps is None else steps):
         yield Panel(
             step=step,
             table=rows.take(step),
-            records=by_step.get(step, {}),
+            records=by_step.get(step, {}) if steps is None else _at(records, step),
             places=places,
             ranks=tuple(ranks),
             last_steps=last,
             history=history,
         )
+
+
+def _at(records: Mapping[tuple[int, int], StepRecord], step: int) -> Mapping[int, StepRecord]:
+    if isinstance(records, Records):
+        return records.at_step(step)
+    return {rank: record for (rank, of), record in records.items() if of == step}
 
 
 def of_ranks(table: Any, reads: Collection[GroupReads]) -> Any:

@@ -104,7 +104,7 @@ def steps_of(
     for rank, record in recorded.step_records():
         records[rank].append(record)
     by_step = by_step if len(recorded.ranks) > 1 or aside else None
-    whole = _bad_steps(recorded) if recorded.run.imported is not None and "imported" in reads else None
+    whole = bad_steps(recorded) if recorded.run.imported is not None and "imported" in reads else None
     reads = frozenset(reads) - {"imported"}
     over = aside if by_step is not None else ()
     for rank, table in scanned(recorded, lambda batch: _wanted(batch, reads, over, whole)):
@@ -117,13 +117,13 @@ def steps_of(
             found[record.step] = Step(rank=rank, step=record.step, record=both)
         own = _only(table, _of_rank(table, reads, whole))
         if len(recorded.ranks) >= MANY_RANKS:
-            own = _without_repeats(own, {step: at.record.n_bad_grads for step, at in found.items() if at.record})
+            own = without_repeats(own, {step: at.record.n_bad_grads for step, at in found.items() if at.record})
         for reading in readings_from(own):
             found.setdefault(reading.step, Step(rank=rank, step=reading.step)).readings.append(reading)
         yield from (found[step] for step in sorted(found))
 
 
-def _without_repeats(table: pa.Table, n_bad: Mapping[int, int]) -> pa.Table:
+def without_repeats(table: pa.Table, n_bad: Mapping[int, int]) -> pa.Table:
     """Without most of the rows that only say of one more gradient's norm that it was not finite.
 
     After a NaN every gradient of every rank has one at every step. Of steps whose records count them FEW_BAD stay.
@@ -212,7 +212,7 @@ def extent(recorded: Recorded) -> tuple[int, int]:
     return int(pc.count_distinct(table["site"]).as_py()), table.num_rows + len(recorded.step_records())
 
 
-def _bad_steps(recorded: Recorded) -> Any:
+def bad_steps(recorded: Recorded) -> Any:
     """Steps of an imported run in which something is not finite: all their rows are wanted, to follow it."""
     import pyarrow as pa
     import pyarrow.compute as pc

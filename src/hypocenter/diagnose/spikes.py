@@ -10,6 +10,7 @@ from hypocenter.detect.spikes import Series
 from hypocenter.diagnose.fold import SPIKE
 from hypocenter.diagnose.group import Folded
 from hypocenter.diagnose.numbers import counted
+from hypocenter.diagnose.records import of_rank
 from hypocenter.diagnose.spike_words import BEFORE, RISE, rose
 from hypocenter.nouns import Finding, StepRecord
 
@@ -22,12 +23,9 @@ def with_course(folded: Sequence[Folded], records: Mapping[tuple[int, int], Step
         records: step records by (rank, step).
     """
     found = [each for each in folded if each.finding.code == SPIKE]
-    of_rank = {
-        rank: [record for (r, _), record in sorted(records.items()) if r == rank]
-        for rank in {each.finding.rank for each in found}
-    }
+    past = {rank: of_rank(records, rank) for rank in {each.finding.rank for each in found}}
     return tuple(
-        replace(each, finding=_told(each.finding, of_rank[each.finding.rank])) if each in found else each
+        replace(each, finding=_told(each.finding, past[each.finding.rank])) if each in found else each
         for each in folded
     )
 

@@ -19,7 +19,7 @@ from hypocenter.record.gather import Want
 from hypocenter.record.layout import SEALED_SUFFIX, sealed_path
 from hypocenter.record.place_file import read_place
 from hypocenter.record.salvage import Salvaged, Verdict, salvage, sealed_batches, sealed_rows, stream_batches
-from hypocenter.record.schema import READINGS, STEPS
+from hypocenter.record.schema import READINGS, STEPS, encoded
 
 _STREAM_NAME = re.compile(r"(events|steps)-(.+)\.arrow")
 _SEALED_NAME = re.compile(r"sealed-(events|steps)-(.+)\.parquet")
@@ -114,7 +114,8 @@ def _cut(table: pa.Table, step: int | None) -> pa.Table:
 
 
 def _empty(kind: str, want: Want) -> pa.Table:
-    empty = SCHEMAS[kind].empty_table()
+    schema = encoded(SCHEMAS[kind]) if want.is_encoded else SCHEMAS[kind]
+    empty = schema.empty_table()
     return empty if want.columns is None else empty.select(list(want.columns))
 
 
@@ -143,7 +144,7 @@ def _read_sealed(path: Path, want: Want, schema: pa.Schema, room_bytes: int) -> 
     try:
         return salvage(path, schema, want, room_bytes=room_bytes)
     except FileNotFoundError:
-        empty = schema.empty_table()
+        empty = (encoded(schema) if want.is_encoded else schema).empty_table()
         empty = empty if want.columns is None else empty.select(list(want.columns))
         return Salvaged(table=empty, problem="vanished while it was read")
 
@@ -172,13 +173,20 @@ class StepStream:
             self.problem = f"{self._path.parent.name}/{self._path.name}: {verdict.problem}"
 
 
-def only_file(folder: Path) -> Path | None:
-    """The file with all readings of a rank; None when several processes wrote them, or none did."""
+def only_file(folder: Path, *, is_alone: bool = False) -> Path | None:
+    """The file with all readings of a rank; None when several processes wrote them, or none did.
+
+    Args:
+        folder: of the rank.
+        is_alone: None as well when there are both a stream and its sealed form.
+    """
     try:
         parts = [part for part in parts_of(folder) if part.kind == "events"]
     except OSError:
         return None
-    return _fuller(parts[0]) if len(parts) == 1 else None
+    if len(parts) != 1 or (is_alone and parts[0].stream.exists() and sealed_path(parts[0].stream).exists()):
+        return None
+    return _fuller(parts[0])
 
 
 def _fuller(part: Part) -> Path:

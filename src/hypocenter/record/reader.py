@@ -32,7 +32,7 @@ from hypocenter.record.layout import (
 from hypocenter.record.place_file import read_place
 from hypocenter.record.rank_files import SCHEMAS, RankRows, StepStream, only_file, parts_of, read_rank, spans_of
 from hypocenter.record.salvage import salvage, sealed_rows
-from hypocenter.record.schema import readings_from, steps_from
+from hypocenter.record.schema import encoded, readings_from, steps_from
 from hypocenter.record.whereabouts import Whereabouts, read_earlier, read_whereabouts
 from hypocenter.record.whole_run import missing_ranks, read_run_file, require_recording
 
@@ -42,7 +42,7 @@ _AHEAD = 3  # ranks read before they are asked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Facts:
+class Knowledge:
     """What is known of a rank's rows of one kind once all of them were read and checked."""
 
     n_rows: int
@@ -92,7 +92,7 @@ class RecordedRun:
         self.ranks: list[int] = list(folders)
         self._folders = folders
         self._early_problems = problems
-        self._facts: dict[tuple[str, int], _Facts] = {}
+        self._facts: dict[tuple[str, int], Knowledge] = {}
         self._kept: dict[tuple[str, int], pa.Table] = {}
         self._room_bytes = _KEPT_BYTES
         self._lock = Lock()
@@ -195,7 +195,47 @@ class RecordedRun:
         own = None if columns is None else tuple(name for name in columns if name != "rank")
         want = Want(where=where, columns=own, needs=tuple(needs))
         for rank, table in self._ahead("events", want, self.ranks if ranks is None else list(ranks)):
-            yield rank, _with_rank(table, rank) if columns is None or "rank" in columns else table
+            yield rank, with_rank(table, rank) if columns is None or "rank" in columns else table
+
+    def walk(self, rank: int, take: Mask) -> pa.Table | None:
+        """Readings of one rank batch by batch, in the order they were written, words as dictionaries.
+
+        Args:
+            rank: whose.
+            take: takes each batch once, gives which of its rows are kept.
+
+        Returns:
+            The rows kept; None when the file turned out not to be trusted: then what `take` has seen does not count.
+        """
+        folder, key = self._folders[rank], ("events", rank)
+        with self._lock:
+            kept = self._kept.get(key)
+        if kept is None and only_file(folder, is_alone=True) is not None:
+            rows = read_rank(folder, "events", Want(where=take, is_encoded=True))
+            self._remember(key, rows)
+            return rows.table if rows.n_rows or not rows.problems else None
+        table = self._read("events", rank, EVERYTHING) if kept is None else kept
+        schema = encoded(table.schema)
+        words = [pa.types.is_dictionary(field.type) for field in schema]
+        parts: list[pa.RecordBatch] = []
+        for batch in table.to_batches():
+            columns = [c.dictionary_encode() if is_word else c for c, is_word in zip(batch.columns, words, strict=True)]
+            batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+            parts.append(batch.filter(take(batch)))
+        return pa.Table.from_batches(parts, schema)
+
+    def known(self, ranks: Sequence[int]) -> dict[tuple[str, int], Knowledge]:
+        """What the files of some ranks turned out to be, for `learn` in another process."""
+        return {key: facts for key, facts in self._facts.items() if key[1] in set(ranks)}
+
+    def learn(self, known: Mapping[tuple[str, int], Knowledge]) -> None:
+        """Take over what another process found out about files."""
+        with self._lock:
+            self._facts.update(known)
+
+    def record_table(self, rank: int) -> pa.Table:
+        """Step records of one rank, as columns."""
+        return self._read("steps", rank, EVERYTHING)
 
     def stream(self, rank: int, columns: Sequence[str]) -> StepStream | None:
         """Readings of one rank batch by batch; None when they are not in one file: then ask `scan`."""
@@ -279,7 +319,7 @@ class RecordedRun:
                 fix=f"it holds {len(self.ranks)} ranks, {self.ranks[0]} to {self.ranks[-1]}",
             )
         ranks = self.ranks if rank is None else [rank]
-        return pa.concat_tables([_with_rank(table, r) for r, table in self._ahead(kind, EVERYTHING, ranks)])
+        return pa.concat_tables([with_rank(table, r) for r, table in self._ahead(kind, EVERYTHING, ranks)])
 
     def _ahead(self, kind: str, want: Want, ranks: Sequence[int]) -> Iterator[tuple[int, pa.Table]]:
         """Tables of ranks in turn; the next ones are read by threads while the caller looks at one."""
@@ -318,7 +358,7 @@ class RecordedRun:
 
     def _remember(self, key: tuple[str, int], rows: RankRows) -> None:
         with self._lock:
-            self._facts[key] = _Facts(
+            self._facts[key] = Knowledge(
                 n_rows=rows.n_rows, sites=rows.sites, problems=rows.problems, writers=rows.writers
             )
             size = rows.whole.nbytes if rows.whole is not None else 0
@@ -364,12 +404,13 @@ def _rows(batch: pa.RecordBatch, want: Want) -> pa.RecordBatch:
     return batch if want.where is None else batch.filter(want.where(batch))
 
 
-def _with_rank(table: pa.Table, rank: int) -> pa.Table:
+def with_rank(table: pa.Table, rank: int) -> pa.Table:
+    """The table with a column `rank`."""
     column = pa.array(np.full(table.num_rows, rank, np.int32))
     return table.append_column(pa.field("rank", pa.int32(), nullable=False), column)
 
 
-def _rank_problems(rank: int, known: Sequence[_Facts], numbers: Mapping[str, int]) -> list[str]:
+def _rank_problems(rank: int, known: Sequence[Knowledge], numbers: Mapping[str, int]) -> list[str]:
     writers = sorted({writer for facts in known for writer in facts.writers})
     problems: list[str] = []
     if not sum(facts.n_rows for facts in known):

@@ -13,6 +13,7 @@ from hypocenter.errors import CorruptRecordingError, first_line
 from hypocenter.record.gather import EVERYTHING, Gathered, Want
 from hypocenter.record.journal import Journaled, read_journal
 from hypocenter.record.layout import FORMAT, SEALED_SUFFIX, journal_path
+from hypocenter.record.schema import encoded
 
 _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # Arrow IPC: continuation mark, then metadata of no bytes
 
@@ -54,6 +55,7 @@ def salvage(path: Path, schema: pa.Schema, want: Want = EVERYTHING, *, room_byte
     """
     wanted = want.reads
     part = schema if wanted is None else pa.schema([schema.field(name) for name in wanted])
+    part = encoded(part) if want.is_encoded else part
     gathered, verdict = Gathered(part, want, room_bytes=room_bytes), Verdict()
     is_sealed = path.suffix == SEALED_SUFFIX
     for batch in (sealed_batches if is_sealed else stream_batches)(path, part, verdict, projected=wanted is not None):
@@ -133,7 +135,8 @@ def sealed_batches(path: Path, schema: pa.Schema, verdict: Verdict, *, projected
 
     try:
         # Not pq.read_table: that goes through pyarrow.dataset, which costs 100 ms to import.
-        with pq.ParquetFile(path) as file:
+        words = [field.name for field in schema if pa.types.is_dictionary(field.type)]
+        with pq.ParquetFile(path, read_dictionary=words) as file:
             verdict.started_ns = _started_ns(file.schema_arrow, path)
             present = set(file.schema_arrow.names)
             columns = [name for name in schema.names if name in present] if projected else None
@@ -158,7 +161,8 @@ def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
             raise ValueError(f"column {field.name!r} is missing")
         array = batch.column(at)
         if array.type != field.type:
-            array = array.cast(field.type)
+            is_plain = pa.types.is_dictionary(field.type) and not pa.types.is_dictionary(array.type)
+            array = (array.dictionary_encode() if is_plain else array).cast(field.type)
         if array.null_count and not field.nullable:
             raise ValueError(f"column {field.name!r} has no value in some rows")
         arrays.append(array)

@@ -77,6 +77,13 @@ STEPS = pa.schema(
 )
 """Columns of a stream of steps: a StepRecord."""
 
+
+def encoded(schema: pa.Schema) -> pa.Schema:
+    """The same columns with words as numbers into a dictionary: each word is compared once, not in every row."""
+    words = pa.dictionary(pa.int32(), pa.string())
+    return pa.schema([f.with_type(words) if f.type == pa.string() else f for f in schema])
+
+
 Row = tuple[Any, ...]
 
 _own_values = attrgetter(*(field.name for field in _OWN))

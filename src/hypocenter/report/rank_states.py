@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from hypocenter.axes import AXES
+from hypocenter.detect.step_columns import StepColumns
 from hypocenter.nouns import Coords, Diagnosis, Place, Run, StepRecord
+from hypocenter.record.reader import RecordedRun
 
 MOST_RANKS = 1 << 17  # ranks of one job; a world size beyond it is damage, and nothing to draw
 RANK_LOST = "rank-lost"  # the cause of a finding about a rank that died or never came
@@ -53,7 +55,10 @@ def rank_states(recorded: RecordedRanks, diagnosis: Diagnosis) -> tuple[RankStat
     left = set(recorded.ranks)
     ranks = sorted({*range(world), *left})
     errors = [f for f in diagnosis.findings if f.severity == "error" and f.cause != RANK_LOST]
-    bad, last = _bad_and_last(recorded.step_records(), {finding.step for finding in errors})
+    blamed = {finding.step for finding in errors}
+    bad, last = _by_columns(recorded, blamed) if isinstance(recorded, RecordedRun) else _bad_and_last(
+        recorded.step_records(), blamed
+    )  # fmt: skip
     for finding in errors:
         bad[finding.rank] = min(finding.step, bad.get(finding.rank, finding.step))
     lost = {f.rank for f in diagnosis.findings if f.cause == RANK_LOST} | (set(ranks) - left)
@@ -82,6 +87,19 @@ def _bad_and_last(records: Iterable[tuple[int, StepRecord]], blamed: Set[int]) -
         last[rank] = max(record.step, last.get(rank, record.step))
         if _is_bad(record) and (record.step in blamed or not _is_left_to_scaler(record)):
             bad[rank] = min(record.step, bad.get(rank, record.step))
+    return bad, last
+
+
+def _by_columns(recorded: RecordedRun, blamed: Set[int]) -> tuple[dict[int, int], dict[int, int]]:
+    """The same; records are made only of steps that were not finite."""
+    bad: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for rank in recorded.ranks:
+        columns = StepColumns(recorded.record_table(rank))
+        if len(columns):
+            last[rank] = int(columns.steps[-1])
+        few = [(rank, record) for at in columns.is_bad.nonzero()[0].tolist() for record in columns.between(at, at + 1)]
+        bad |= _bad_and_last(few, blamed)[0]
     return bad, last
 
 

@@ -38,8 +38,9 @@ OK, FINDINGS, CANNOT_TELL = 0, 1, 5  # exit codes, docs/reading.md
 @click.option(
     "--fail-on", type=click.Choice(SEVERITIES), default="error", show_default=True, help="Exit with 1 from here."
 )
+@click.option("--on", default="", metavar="WHAT", help="Read the ranks on processes:N, or dask://HOST:PORT.")
 @click.option("--notes", is_flag=True, help="Show findings of severity note as well.")
-def command(run: Path | None, format_name: str, fail_on: str, notes: bool) -> int:
+def command(run: Path | None, format_name: str, fail_on: str, on: str, notes: bool) -> int:
     """Diagnose RUN: what broke, where, why, and what to change. Without RUN: the newest one below ./runs.
 
     Writes RUN/diagnosis.json. Exit code: 0 nothing at or above --fail-on, 1 findings, 4 nothing to read, 5 cannot tell.
@@ -50,7 +51,7 @@ def command(run: Path | None, format_name: str, fail_on: str, notes: bool) -> in
         write(sys.stderr, f"checking {run}, the newest run\n")
     _finish_dumps(run, sys.stderr)
     recording = open_run(run)
-    diagnosis = diagnose(recording)
+    diagnosis = diagnose(recording, on=on)
     seconds = time.perf_counter() - started
     store(run, diagnosis, sys.stderr)
     if format_name == "terminal":

@@ -35,7 +35,7 @@ from hypocenter.detect.replica_verdicts import Verdict, verdicts
 from hypocenter.nouns import Finding, Remedy
 
 
-@group_rule("HC303", "desync", severity="error", reads=("digest", "scalar", "local"))
+@group_rule("HC303", "desync", severity="error", reads=("digest", "scalar", "local"), asked="unlike")
 def check(panel: Panel) -> Iterator[Finding]:
     """With the last step: the first coefficient that is not the same on all ranks."""
     judged = {verdict.axis: verdict for verdict in verdicts(panel)}

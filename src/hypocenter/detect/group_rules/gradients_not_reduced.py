@@ -31,7 +31,7 @@ from hypocenter.detect.replica_verdicts import Verdict, verdicts
 from hypocenter.nouns import Finding, Remedy
 
 
-@group_rule("HC302", "desync", severity="error", reads=("digest", "scalar", "local"))
+@group_rule("HC302", "desync", severity="error", reads=("digest", "scalar", "local"), asked="unlike")
 def check(panel: Panel) -> Iterator[Finding]:
     """With the last step: gradients that nobody has reduced."""
     for verdict in verdicts(panel):

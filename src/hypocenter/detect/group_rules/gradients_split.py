@@ -76,7 +76,7 @@ class _Shared:
         return np.array([self.rows[site] for site in sites], dtype=np.int64)
 
 
-@group_rule(CODE, "desync", severity="warning", reads=("grad", "digest", "scalar"))
+@group_rule(CODE, "desync", severity="warning", reads=("grad", "digest", "scalar"), asked="unlike")
 def check(panel: Panel) -> Iterator[Finding]:
     """With the last step: what was found first."""
     shared: _Shared = panel.history.notes[CODE].setdefault("shared", _Shared())

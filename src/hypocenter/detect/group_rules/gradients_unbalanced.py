@@ -74,7 +74,7 @@ class _Habits:
     is_told: set[str] = field(default_factory=set)
 
 
-@group_rule(CODE, "desync", severity="warning", reads=("law",))
+@group_rule(CODE, "desync", severity="warning", reads=("law",), asked="rows")
 def check(panel: Panel) -> Iterator[Finding]:
     """Once for ranks, once for each parameter."""
     parameters = _parameters(panel)

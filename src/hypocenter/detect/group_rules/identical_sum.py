@@ -38,7 +38,7 @@ _SUM = "all_reduce.sum"
 _DATA = ("dp",)  # equal gradients there are equal data, which is another rule's business
 
 
-@group_rule(CODE, "config", severity="note", reads=("comm", "digest"))
+@group_rule(CODE, "config", severity="note", reads=("comm", "digest"), asked="rows")
 def check(panel: Panel) -> Iterator[Finding]:
     """Fire at the first step at which it is seen, once for each parameter; those of one step are one finding."""
     said = panel.history.notes[CODE]

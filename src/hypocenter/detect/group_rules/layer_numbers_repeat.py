@@ -30,7 +30,7 @@ CODE = "HC335"
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
-@group_rule(CODE, "config", severity="warning", reads=())
+@group_rule(CODE, "config", severity="warning", reads=(), asked="rows")
 def check(panel: Panel) -> Iterator[Finding]:
     """Look at the first step of the recording; fire for the first pipeline and the first stage that repeats."""
     notes = panel.history.notes[CODE]

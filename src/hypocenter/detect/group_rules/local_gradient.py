@@ -54,7 +54,7 @@ class _Rows:
     order: Any
 
 
-@group_rule("HC313", "nonfinite", severity="error", reads=("local",))
+@group_rule("HC313", "nonfinite", severity="error", reads=("local",), asked="unlike")
 def check(panel: Panel) -> Iterator[Finding]:
     """At most one finding of each kind a step: the rank and parameter to look at first, the others in its `why`."""
     notes = panel.history.notes[CODE]

@@ -31,7 +31,7 @@ from hypocenter.detect.panel import Panel
 from hypocenter.nouns import Finding
 
 
-@group_rule("HC342", "hardware", severity="error", reads=("sdc",), alone=True)
+@group_rule("HC342", "hardware", severity="error", reads=("sdc",), alone=True, asked="rows")
 def check(panel: Panel) -> Iterator[Finding]:
     """Fire on a device that is wrong by itself."""
     yield from found_in(panel, "HC342", "persistent")

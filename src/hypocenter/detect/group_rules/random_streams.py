@@ -33,7 +33,7 @@ from hypocenter.detect.stream_track import Desync
 from hypocenter.nouns import Finding, Remedy, Severity
 
 
-@group_rule("HC304", "desync", severity="error", reads=("digest", "scalar", "local"))
+@group_rule("HC304", "desync", severity="error", reads=("digest", "scalar", "local"), asked="unlike")
 def check(panel: Panel) -> Iterator[Finding]:
     """With the last step: the first stream that went apart, along each axis."""
     known = stream_track.track(panel)

@@ -31,7 +31,7 @@ from hypocenter.nouns import Finding, Remedy
 _WORDS = {"lr": "learning rate", "loss_scale": "loss scale"}
 
 
-@group_rule("HC306", "desync", severity="error", reads=("digest",))
+@group_rule("HC306", "desync", severity="error", reads=("digest",), asked="unlike")
 def check(panel: Panel) -> Iterator[Finding]:
     """With the last step: the first disagreement along each axis."""
     known = track(panel)

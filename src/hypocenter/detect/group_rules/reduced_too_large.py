@@ -47,7 +47,7 @@ WITHIN = 0.01  # relative: what rounding of a reduction in bfloat16 leaves
 _Vectors = Mapping[tuple[int, str], npt.NDArray[np.float64]]
 
 
-@group_rule(CODE, "config", severity="warning", reads=("local", "digest", "scalar"))
+@group_rule(CODE, "config", severity="warning", reads=("local", "digest", "scalar"), asked="unlike")
 def check(panel: Panel) -> Iterator[Finding]:
     """Fire once, for the first group of ranks that have the same weights."""
     notes = panel.history.notes[CODE]

@@ -36,7 +36,7 @@ from hypocenter.detect.replica_verdicts import Verdict, verdicts
 from hypocenter.nouns import Finding, Remedy, Severity
 
 
-@group_rule("HC301", "desync", severity="error", reads=("digest", "scalar", "local"))
+@group_rule("HC301", "desync", severity="error", reads=("digest", "scalar", "local"), asked="unlike")
 def check(panel: Panel) -> Iterator[Finding]:
     """With the last step: what made replicas differ, unless another rule knows."""
     for verdict in verdicts(panel):

@@ -40,7 +40,7 @@ class _Overflow:
     limit: float
 
 
-@group_rule("HC312", "nonfinite", severity="error", reads=("comm",))
+@group_rule("HC312", "nonfinite", severity="error", reads=("comm",), asked="rows")
 def check(panel: Panel) -> Iterator[Finding]:
     """One finding a step: the sum that is farthest above its format."""
     if any(r.loss_scale is not None and r.skipped for r in panel.records.values()):

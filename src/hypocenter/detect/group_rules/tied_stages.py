@@ -56,7 +56,7 @@ class _Known:
     fed: set[int] = field(default_factory=set[int])
 
 
-@group_rule("HC307", "desync", severity="error", reads=("digest",))
+@group_rule("HC307", "desync", severity="error", reads=("digest",), asked="unlike")
 def check(panel: Panel) -> Iterator[Finding]:
     """With the last step: pairs that began equal and are not."""
     known: _Known = panel.history.notes["HC307"].setdefault("known", _Known())

@@ -31,7 +31,7 @@ from hypocenter.detect.panel import Panel
 from hypocenter.nouns import Finding
 
 
-@group_rule("HC341", "hardware", severity="error", reads=("sdc",), alone=True)
+@group_rule("HC341", "hardware", severity="error", reads=("sdc",), alone=True, asked="rows")
 def check(panel: Panel) -> Iterator[Finding]:
     """Fire on other bits the second time."""
     yield from found_in(panel, "HC341", "transient")

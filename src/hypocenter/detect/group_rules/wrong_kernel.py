@@ -27,7 +27,7 @@ from hypocenter.detect.panel import Panel
 from hypocenter.nouns import Finding
 
 
-@group_rule("HC343", "hardware", severity="error", reads=("sdc",), alone=True)
+@group_rule("HC343", "hardware", severity="error", reads=("sdc",), alone=True, asked="rows")
 def check(panel: Panel) -> Iterator[Finding]:
     """Fire on an op that is wrong everywhere."""
     yield from found_in(panel, "HC343", "kernel")

@@ -60,7 +60,7 @@ class _Wrong:
     difference: Difference | None = None
 
 
-@group_rule("HC311", "comm", severity="error", reads=("comm", "local"))
+@group_rule("HC311", "comm", severity="error", reads=("comm", "local"), asked="rows")
 def check(panel: Panel) -> Iterator[Finding]:
     """One finding a step for each group and operation, and one for DDP's own reduction."""
     found: dict[str, list[_Wrong]] = defaultdict(list)

@@ -32,7 +32,7 @@ LOST = 0.1
 N_STEPS = 2
 
 
-@rule("HC224", "stagnation", severity="warning", reads=("optimizer",))
+@rule("HC224", "stagnation", severity="warning", reads=("optimizer",), asked="rows")
 def check(window: Window) -> Iterator[Finding]:
     """Fire at the second of two measured steps in a row that stalled, once."""
     ratio, lost = total_at(window, ACCUMULATED), total_at(window, ADDITION_LOST)

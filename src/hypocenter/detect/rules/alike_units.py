@@ -26,7 +26,7 @@ from hypocenter.nouns import Finding, Remedy
 
 
 @rule(
-    "HC254", "config", severity="warning", reads=("optimizer",),
+    "HC254", "config", severity="warning", reads=("optimizer",), asked="rows",
     not_in={"mindspore": "it is not looked at there yet"},
 )  # fmt: skip
 def check(window: Window) -> Iterator[Finding]:

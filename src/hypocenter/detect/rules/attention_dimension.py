@@ -31,6 +31,7 @@ from hypocenter.nouns import Finding
     "data",
     severity="warning",
     reads=("optimizer",),
+    asked="rows",
     not_in={"mindspore": "the forward is looked at in replays of torch only, so far"},
 )
 def check(window: Window) -> Iterator[Finding]:

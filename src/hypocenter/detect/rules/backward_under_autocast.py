@@ -36,6 +36,7 @@ HARMFUL = 0.01  # relative; rounding to half precision alone gives up to 0.004 (
     "config",
     severity="warning",
     reads=("optimizer",),
+    asked="rows",
     not_in={
         "mindspore": "MindSpore has no autocast block: the precision belongs to a cell, in forward and backward alike"
     },

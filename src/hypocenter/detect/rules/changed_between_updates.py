@@ -35,7 +35,7 @@ from hypocenter.nouns import Finding, Reading
 WHOLE = 0.9  # of all that was looked at: a load, or a swap
 
 
-@rule("HC231", "desync", severity="warning", reads=("optimizer",))
+@rule("HC231", "desync", severity="warning", reads=("optimizer",), asked="rows")
 def check(window: Window) -> Iterator[Finding]:
     """Fire once a step, for all that has changed."""
     rows = [row for row in window.by_phase["optimizer"] if row.port == CHANGED]

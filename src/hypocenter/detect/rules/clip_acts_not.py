@@ -28,7 +28,7 @@ from hypocenter.nouns import Finding, Reading, Remedy
 
 
 @rule(
-    "HC238", "config", severity="warning", reads=("optimizer",),
+    "HC238", "config", severity="warning", reads=("optimizer",), asked="rows",
     not_in={"mindspore": "gradients are values there: what is clipped is what is given on"},
 )  # fmt: skip
 def check(window: Window) -> Iterator[Finding]:

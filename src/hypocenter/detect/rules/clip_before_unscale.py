@@ -50,7 +50,7 @@ class _Clipped:
         return self.scale >= SMALLEST_SCALE and self.factor <= 1.0 / math.sqrt(self.scale)
 
 
-@rule("HC211", "config", severity="error", reads=("scaler",))
+@rule("HC211", "config", severity="error", reads=("scaler",), asked="rows")
 def check(window: Window) -> Iterator[Finding]:
     """Fire at the second step whose gradients were clipped with the scale in them."""
     named = value_of(window, CLIP_FACTOR) is not None

@@ -39,6 +39,7 @@ ENOUGH = 0.25  # of the sample must be owed a move: the others say nothing
     "stagnation",
     severity="warning",
     reads=("optimizer",),
+    asked="rows",
     not_in={
         "mindspore": "its parameters do not count their versions: a frozen copy looks like one that nobody updates"
     },

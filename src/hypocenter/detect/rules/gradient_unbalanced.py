@@ -35,7 +35,7 @@ from hypocenter.nouns import Finding, Reading, Remedy
 _ZERO_GRAD = Remedy(action="zero-grad", text="call optimizer.zero_grad() before the first backward of every step")
 
 
-@rule("HC232", "desync", severity="warning", reads=("optimizer",))
+@rule("HC232", "desync", severity="warning", reads=("optimizer",), asked="rows")
 def check(window: Window) -> Iterator[Finding]:
     """Fire once a step, for all parameters that are off, and for a loss that does not come out again."""
     again = next((row for row in window.by_phase["optimizer"] if row.port == NOT_REPEATED), None)

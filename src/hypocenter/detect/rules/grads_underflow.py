@@ -27,7 +27,7 @@ from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding
 
 
-@rule("HC206", "underflow", severity="warning", reads=("half-grad",))
+@rule("HC206", "underflow", severity="warning", reads=("half-grad",), asked="rows")
 def check(window: Window) -> Iterator[Finding]:
     """Fire when most float16 gradients lie at the lower end and no loss scale lifts them."""
     if window.record is None or window.loss_scale is not None or window.entry is not None:

@@ -39,6 +39,7 @@ N_STEPS = 2
     "config",
     severity="warning",
     reads=("optimizer",),
+    asked="rows",
     not_in={"mindspore": "not watched yet: it would have to hear of passes that take no gradient"},
 )
 def check(window: Window) -> Iterator[Finding]:

@@ -36,6 +36,7 @@ TITLES = {
     "nonfinite",
     severity="note",
     reads=("optimizer",),
+    asked="rows",
     not_in={"mindspore": "those loggers, the Trainer of Transformers and wandb.watch, are of torch programs only"},
 )
 def check(window: Window) -> Iterator[Finding]:

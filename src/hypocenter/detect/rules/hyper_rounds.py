@@ -29,7 +29,7 @@ from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding, Reading, Remedy
 
 
-@rule("HC225", "config", severity="warning", reads=("optimizer",))
+@rule("HC225", "config", severity="warning", reads=("optimizer",), asked="rows")
 def check(window: Window) -> Iterator[Finding]:
     """Fire for each hyper-parameter that has become 1 or 0."""
     given = {(r.site, r.dtype): r for r in window.by_phase["optimizer"] if r.port == HYPER}

@@ -34,7 +34,7 @@ WARNED = 0.1  # of the norm
 
 
 @rule(
-    "HC236", "divergence", severity="warning", reads=("optimizer",),
+    "HC236", "divergence", severity="warning", reads=("optimizer",), asked="rows",
     not_in={"mindspore": "no mode of MindSpore runs each operator twice"},
 )  # fmt: skip
 def check(window: Window) -> Iterator[Finding]:

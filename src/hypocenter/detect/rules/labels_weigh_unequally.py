@@ -33,7 +33,7 @@ MATTERS = 0.05  # relative, of the gradient
 STEPS = 2  # at which it must be seen
 
 
-@rule("HC331", "config", severity="warning", reads=("optimizer",))
+@rule("HC331", "config", severity="warning", reads=("optimizer",), asked="rows")
 def check(window: Window) -> Iterator[Finding]:
     """Fire at the second step at which weights are uneven; it began at the first."""
     counts, shares = _of(window, N_LABELS), _of(window, LOSS_SHARE)

@@ -30,7 +30,7 @@ from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding, Remedy
 
 
-@rule("HC202", "overflow-risk", severity="warning", reads=("scaler",))
+@rule("HC202", "overflow-risk", severity="warning", reads=("scaler",), asked="rows")
 def check(window: Window) -> Iterator[Finding]:
     """Fire at the skip with which one layer's share is certain."""
     skip, track = window.skip, window.history.scale

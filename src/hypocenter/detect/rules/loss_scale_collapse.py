@@ -30,7 +30,7 @@ from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding
 
 
-@rule("HC201", "loss-scale-collapse", severity="error", reads=("scaler",))
+@rule("HC201", "loss-scale-collapse", severity="error", reads=("scaler",), asked="rows")
 def check(window: Window) -> Iterator[Finding]:
     """Fire at the skip that shows that the scale will not settle."""
     skip, track = window.skip, window.history.scale

@@ -34,7 +34,7 @@ from hypocenter.nouns import Finding, Remedy
 TIMES = 2  # micro-batches in which it must be seen
 
 
-@rule("HC332", "stagnation", severity="warning", reads=("optimizer",))
+@rule("HC332", "stagnation", severity="warning", reads=("optimizer",), asked="rows")
 def check(window: Window) -> Iterator[Finding]:
     """Fire once, at the step that makes it two micro-batches; it began at the first of them."""
     rows = [r for r in window.by_phase["optimizer"] if r.port == NOT_ADDED]

@@ -47,7 +47,7 @@ _QUOTIENTS = (
 )  # fmt: skip
 
 
-@rule("HC104", "nonfinite", severity="error", reads=("nonfinite", "imported"))
+@rule("HC104", "nonfinite", severity="error", reads=("nonfinite", "imported"), asked="rows")
 def check(window: Window) -> Iterator[Finding]:
     """Fire on the first output that is new among the non-finite ones and whose inputs are finite."""
     is_healthy = window.loss_finite and window.grads_finite

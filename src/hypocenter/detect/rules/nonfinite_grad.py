@@ -28,7 +28,7 @@ from hypocenter.nouns import Finding
 OF_THE_SCALE = "-skipped-step"  # end of the id of evidence about a skip that a replay at scale 1 found finite
 
 
-@rule("HC101", "nonfinite", severity="error", reads=("nonfinite",))
+@rule("HC101", "nonfinite", severity="error", reads=("nonfinite",), asked="rows")
 def check(window: Window) -> Iterator[Finding]:
     """Fire on a bad gradient that no scaler will cure."""
     if window.grads_finite or _backs_off(window):

@@ -24,7 +24,7 @@ from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding
 
 
-@rule("HC102", "nonfinite", severity="error", reads=("nonfinite",))
+@rule("HC102", "nonfinite", severity="error", reads=("nonfinite",), asked="rows")
 def check(window: Window) -> Iterator[Finding]:
     """Fire on a loss that is NaN or infinite."""
     if window.loss_finite:

@@ -26,7 +26,7 @@ from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding
 
 
-@rule("HC103", "nonfinite", severity="error", reads=("nonfinite",))
+@rule("HC103", "nonfinite", severity="error", reads=("nonfinite",), asked="rows")
 def check(window: Window) -> Iterator[Finding]:
     """Fire on the first non-finite reading of a parameter after finite gradients."""
     if not (window.grads_finite and window.loss_finite):

@@ -44,6 +44,7 @@ STILL = 0.01  # of the change that was meant
     "desync",
     severity="warning",
     reads=("optimizer",),
+    asked="rows",
     not_in={"mindspore": "nothing tells where the rule of an optimizer begins and ends; most run as one graph"},
 )
 def check(window: Window) -> Iterator[Finding]:

@@ -27,7 +27,7 @@ from hypocenter.nouns import Finding, Remedy
 
 
 @rule(
-    "HC255", "config", severity="warning", reads=("optimizer",),
+    "HC255", "config", severity="warning", reads=("optimizer",), asked="rows",
     not_in={"mindspore": "it is not looked at there yet"},
 )  # fmt: skip
 def check(window: Window) -> Iterator[Finding]:

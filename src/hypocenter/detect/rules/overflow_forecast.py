@@ -38,7 +38,7 @@ MIN_SPAN_STEPS = 64  # of growth: at the start of training values grow from thei
 HORIZON = 1.0  # due within this many times the steps that growth was watched
 
 
-@rule("HC205", "overflow-risk", severity="warning", reads=("near-limit",))
+@rule("HC205", "overflow-risk", severity="warning", reads=("near-limit",), asked="rows")
 def check(window: Window) -> Iterator[Finding]:
     """Fire once per rank, on the first site in execution order whose overflow is due."""
     if window.history.peaks.is_told or not (window.loss_finite and window.grads_finite):

@@ -29,7 +29,7 @@ from hypocenter.nouns import Finding, Reading
 LARGEST_HALF = FORMATS["float16"].max
 
 
-@rule("HC105", "nonfinite", severity="error", reads=("large-half", "zero"))
+@rule("HC105", "nonfinite", severity="error", reads=("large-half", "zero"), asked="rows")
 def check(window: Window) -> Iterator[Finding]:
     """Fire on a float16 norm with large input and an output of nothing but zeros."""
     rows = [r for r in window.by_phase["forward"] if "norm" in r.module.lower() and not r.op]

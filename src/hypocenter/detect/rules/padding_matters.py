@@ -34,6 +34,7 @@ from hypocenter.nouns import Finding, Remedy
     "data",
     severity="warning",
     reads=("optimizer",),
+    asked="rows",
     not_in={"mindspore": "relations are looked at in replays of torch only, so far"},
 )
 def check(window: Window) -> Iterator[Finding]:

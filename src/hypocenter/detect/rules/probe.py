@@ -23,7 +23,7 @@ from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding
 
 
-@rule("HC107", "nonfinite", severity="warning", reads=("nonfinite",))
+@rule("HC107", "nonfinite", severity="warning", reads=("nonfinite",), asked="rows")
 def check(window: Window) -> Iterator[Finding]:
     """Fire on each probe that is not finite for the first time."""
     seen: set[str] = set()

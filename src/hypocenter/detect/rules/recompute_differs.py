@@ -34,7 +34,7 @@ ANOTHER_MASK = 0.01  # of the elements are zero in one of the two only: a mask w
 AGREES = 1e-3  # relative: inputs are the same but for rounding
 
 
-@rule("HC336", "divergence", severity="warning", reads=("optimizer",))
+@rule("HC336", "divergence", severity="warning", reads=("optimizer",), asked="rows")
 def check(window: Window) -> Iterator[Finding]:
     """Fire at the first step whose recompute differs."""
     zeros = _row(window, RECOMPUTE_ZEROS)

@@ -30,7 +30,7 @@ IDLE_UPDATES = 16
 NOTHING = 1.0  # scaled gradient norm: the whole model's, where a scaler aims at 65504 for single elements
 
 
-@rule("HC204", "loss-scale-collapse", severity="warning", reads=())
+@rule("HC204", "loss-scale-collapse", severity="warning", reads=(), asked="rows")
 def check(window: Window) -> Iterator[Finding]:
     """Fire when an idle scale passes the mark."""
     record = window.record

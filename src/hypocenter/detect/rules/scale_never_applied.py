@@ -36,7 +36,7 @@ from hypocenter.nouns import Finding, Remedy
 SMALLEST_SCALE = 16.0  # below, a factor of the scale is like one that losses are weighted with
 
 
-@rule("HC213", "config", severity="error", reads=("scaler",))
+@rule("HC213", "config", severity="error", reads=("scaler",), asked="rows")
 def check(window: Window) -> Iterator[Finding]:
     """Fire at the second step whose loss does not carry the scale, or whose gradients still do."""
     yield from _left_in(window)

@@ -29,7 +29,7 @@ from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding
 
 
-@rule("HC203", "underflow", severity="warning", reads=("half-grad",))
+@rule("HC203", "underflow", severity="warning", reads=("half-grad",), asked="rows")
 def check(window: Window) -> Iterator[Finding]:
     """Fire when most float16 gradients lie at the lower end under a loss scale that could be higher."""
     scale = window.loss_scale

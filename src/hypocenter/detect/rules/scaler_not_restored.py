@@ -30,7 +30,7 @@ WATCHED = 16  # updates after the first; a scale of 2^24 needs 9 skips to come d
 MANY = 3  # skipped updates that do not happen by chance right after a good resume
 
 
-@rule("HC215", "config", severity="warning", reads=("scaler",))
+@rule("HC215", "config", severity="warning", reads=("scaler",), asked="rows")
 def check(window: Window) -> Iterator[Finding]:
     """Fire at the third skip after the resume, or when the time for it has passed."""
     row = row_of(window.readings, FRESH) or next(iter(window.history.rows(FRESH, "value")), None)

@@ -27,7 +27,7 @@ from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding, Remedy
 
 
-@rule("HC217", "config", severity="note", reads=("scaler",))
+@rule("HC217", "config", severity="note", reads=("scaler",), asked="rows")
 def check(window: Window) -> Iterator[Finding]:
     """Note it once."""
     if row_of(window.readings, BFLOAT16) is None or any(past(window, BFLOAT16)):

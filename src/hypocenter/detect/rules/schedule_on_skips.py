@@ -36,7 +36,7 @@ ENOUGH = 4  # updates in a row
 SHOWN = 12  # steps that a sentence lists
 
 
-@rule("HC214", "config", severity="warning", reads=("optimizer",))
+@rule("HC214", "config", severity="warning", reads=("optimizer",), asked="rows")
 def check(window: Window) -> Iterator[Finding]:
     """Fire when a schedule has first advanced on skipped updates, and again if it turns from a note to a warning."""
     for row in window.by_phase["optimizer"]:

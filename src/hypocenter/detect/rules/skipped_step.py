@@ -32,7 +32,7 @@ _SENTENCES: dict[SkipKind, str] = {
 }
 
 
-@rule("HC106", "nonfinite", severity="note", reads=("scaler",))
+@rule("HC106", "nonfinite", severity="note", reads=("scaler",), asked="rows")
 def check(window: Window) -> Iterator[Finding]:
     """Note a skipped update, and which kind of skip it is."""
     if not window.skipped:

@@ -29,7 +29,7 @@ from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding
 
 
-@rule("HC401", "spike", severity="warning", reads=())
+@rule("HC401", "spike", severity="warning", reads=(), quiet=lambda series: not series.may_jump)
 def check(window: Window) -> Iterator[Finding]:
     """Fire at the first step of a jump."""
     record = window.record

@@ -33,6 +33,7 @@ from hypocenter.nouns import Finding, Remedy
     "stagnation",
     severity="error",
     reads=("optimizer",),
+    asked="rows",
     not_in={"mindspore": "MindSpore has no autocast block that could keep casts of weights: each forward casts anew"},
 )
 def check(window: Window) -> Iterator[Finding]:

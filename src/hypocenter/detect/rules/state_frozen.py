@@ -43,7 +43,7 @@ N_STEPS = 16
 HALF = 0.5
 
 
-@rule("HC223", "stagnation", severity="warning", reads=("optimizer",))
+@rule("HC223", "stagnation", severity="warning", reads=("optimizer",), asked="rows")
 def check(window: Window) -> Iterator[Finding]:
     """Fire once for the counter, and once for second moments."""
     for row in rows_at(window, STEP_COUNTER):

@@ -28,7 +28,7 @@ from hypocenter.nouns import Finding, Remedy
 
 
 @rule(
-    "HC237", "config", severity="warning", reads=("optimizer",),
+    "HC237", "config", severity="warning", reads=("optimizer",), asked="rows",
     not_in={"mindspore": "the mode of cells is not followed there yet"},
 )  # fmt: skip
 def check(window: Window) -> Iterator[Finding]:

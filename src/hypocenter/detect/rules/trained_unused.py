@@ -69,7 +69,7 @@ _THEN = {
 }
 
 
-@rule("HC233", "stagnation", severity="warning", reads=("optimizer",))
+@rule("HC233", "stagnation", severity="warning", reads=("optimizer",), asked="rows")
 def check(window: Window) -> Iterator[Finding]:
     """Fire once a step for each of the three."""
     rows = list(window.by_phase["optimizer"])

@@ -35,6 +35,7 @@ from hypocenter.nouns import Finding, Remedy
     "data",
     severity="error",
     reads=("optimizer",),
+    asked="rows",
     not_in={"mindspore": "no mode of MindSpore shows where memory is allocated, so none can be filled"},
 )
 def check(window: Window) -> Iterator[Finding]:

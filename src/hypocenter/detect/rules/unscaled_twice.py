@@ -34,7 +34,7 @@ SMALLEST_SCALE = 4.0  # below, dividing by the scale cannot be told from dividin
 EXACT = 1e-2  # relative; the scale is a power of two and norms are float32
 
 
-@rule("HC212", "config", severity="error", reads=("scaler",))
+@rule("HC212", "config", severity="error", reads=("scaler",), asked="rows")
 def check(window: Window) -> Iterator[Finding]:
     """Fire once for each of the three ways."""
     yield from _twice(window)

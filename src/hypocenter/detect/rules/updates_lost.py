@@ -56,7 +56,7 @@ REMEDY = Remedy(
 )
 
 
-@rule("HC221", "stagnation", severity="error", reads=("optimizer",))
+@rule("HC221", "stagnation", severity="error", reads=("optimizer",), asked="rows")
 def check(window: Window) -> Iterator[Finding]:
     """Fire once, when the streak of steps with stuck parameters is long enough."""
     stuck = streak(window, PARAMS_STUCK, HALF)

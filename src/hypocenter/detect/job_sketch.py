@@ -1,0 +1,330 @@
+"""What ranks that should be alike tell of themselves, in a few numbers a step: whether they are.
+
+A sketch of one rank is made of its rows, batch by batch; sketches of ranks merge into one of the job (`JobSketch`: in
+any order), in which a group of ranks is one of them and the answer whether the others
+were like it. Where all are, the rules over replicas, streams, data and step records (`asked="unlike"`) have nothing to
+find, for sure; where not, they look at the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hypocenter.axes import HOLD_COPIES
+from hypocenter.detect.columns import Bools, Columns, Floats, Ints, by_step, mixed, word_hash
+from hypocenter.detect.local_rows import LOCAL, RECENT, REDUCED
+from hypocenter.detect.microbatch_rows import LABEL_WEIGHT
+from hypocenter.detect.replica_rows import (
+    BATCH_LOSS,
+    BATCH_PORT,
+    BATCH_PREFIX,
+    CLIP,
+    PARAM,
+    RNG_PORT,
+    RNG_PREFIX,
+    ROW_PLACES,
+)
+from hypocenter.detect.step_columns import StepColumns
+
+if TYPE_CHECKING:
+    from hypocenter.nouns import Place
+
+_HARMLESS = 1e-6  # relative: stream_track.HARMLESS
+_SPREAD = 1e-4  # relative, of coefficients of clipping: less than replica_track.SPREAD
+_LEARNED = 3  # steps that tell which ranks share a gradient: as gradients_split.LEARNED, or fewer
+_STEPS_OF_ROWS, _RANKS_OF_ROWS = 1024, 64  # as shared_rows looks at
+_FEW_SHARED = 16  # rows of a group that several ranks were given: shared_rows says nothing of fewer
+
+
+@dataclass(slots=True)
+class RankSketch:
+    """One rank. `series`: by channel, (steps in rising order, a number of each)."""
+
+    rank: int
+    series: dict[str, list[tuple[Ints, Ints]]] = field(default_factory=dict[str, list[tuple[Ints, Ints]]])
+    shares: list[tuple[Ints, Ints]] = field(default_factory=list[tuple[Ints, Ints]])  # step, digest of rows of batches
+    values: list[tuple[Ints, Floats]] = field(default_factory=list[tuple[Ints, Floats]])  # coefficients of clipping
+    first_row_step: int | None = None
+    first_step: int | None = None  # with digests of parameters
+    ends: set[int] = field(default_factory=set[int])  # digests of parameters there, that may be tied
+    norms: dict[int, list[int]] = field(
+        default_factory=dict[int, list[int]]
+    )  # site -> n, a number of the first, of all
+    is_odd: bool = False  # something that numbers do not tell about
+
+    def add(self, columns: Columns) -> None:
+        """Take in the next batch of its rows."""
+        has_digest = columns.has("digest")
+        is_replica = has_digest & columns.begins("port", PARAM)
+        of_local = columns.equal("port", LOCAL, REDUCED)
+        is_odd = (of_local & (columns.numbers("call") == RECENT)) | columns.equal("site", LABEL_WEIGHT)
+        if self.is_odd or columns.is_nonfinite.any() or is_odd.any():
+            self.is_odd = True
+            return
+        if is_replica.any():
+            self._add_replicas(columns, is_replica)
+        is_norm = columns.equal("phase", "grad") & columns.equal("port", "grad")
+        if is_norm.any():
+            self._add_norms(columns, is_norm)
+        is_clip = columns.equal("site", CLIP) & columns.equal("port", "value")
+        self.values.append((columns.steps[is_clip], columns.numbers("sum")[is_clip].astype(np.float64)))
+        of_data = has_digest & columns.equal("phase", "data") & (columns.numbers("microbatch") == 0)
+        if of_data.any():
+            self._add_data(columns, of_data)
+
+    def _add(self, channel: str, columns: Columns, rows: Bools, values: Ints) -> None:
+        if rows.any():
+            self.series.setdefault(channel, []).append(by_step(columns.steps[rows], values[rows]))
+
+    def _add_replicas(self, columns: Columns, is_replica: Bools) -> None:
+        call = columns.numbers("call").astype(np.int64)
+        values = mixed(mixed(columns.digests() ^ columns.hashes("site")) ^ columns.hashes("port") ^ call)
+        for axis in HOLD_COPIES:
+            is_said = columns.having("placement", lambda text, a=axis: f"{a}=R" in text.split())
+            is_silent = columns.having("placement", lambda text, a=axis: f"{a}=" not in text and "=V" not in text)
+            self._add(f"{axis} said", columns, is_replica & is_said, values)
+            self._add(f"{axis} silent", columns, is_replica & is_silent, values)
+        first = is_replica & columns.equal("port", PARAM) & (call == 0)
+        if first.any():
+            self.first_step = int(columns.steps[first].min()) if self.first_step is None else self.first_step
+            self.ends |= set(columns.digests()[first & (columns.steps == self.first_step)].tolist())
+
+    def _add_norms(self, columns: Columns, is_norm: Bools) -> None:
+        """What two ranks with the same norms have the same of; which step has which norm is a part of it."""
+        codes, names = columns.words("site")
+        codes, norms = codes[is_norm], columns.numbers("sumsq")[is_norm].astype(np.float64).view(np.int64)
+        values = mixed(norms ^ mixed(columns.steps[is_norm]))
+        total = np.zeros(len(names), np.int64)
+        np.add.at(total, codes, values)
+        counts = np.bincount(codes, minlength=len(names))
+        for code in np.flatnonzero(counts).tolist():
+            known = self.norms.setdefault(word_hash(names[code]), [0, 0, 0])
+            if known[0] < _LEARNED:
+                known[1] += sum(values[codes == code][: _LEARNED - known[0]].tolist())
+            known[0] += int(counts[code])
+            known[2] += int(total[code])
+
+    def _add_data(self, columns: Columns, of_data: Bools) -> None:
+        values = mixed(columns.digests() ^ columns.hashes("site"))
+        is_rng = of_data & columns.equal("port", RNG_PORT) & columns.begins("site", RNG_PREFIX)
+        rows, names = columns.words("site")
+        for code in np.unique(rows[is_rng]).tolist():
+            self._add(f"rng {names[code]}", columns, is_rng & (rows == code), values)
+        is_batch = of_data & columns.equal("port", BATCH_PORT) & columns.begins("site", BATCH_PREFIX)
+        self._add("batch", columns, is_batch, values)
+        is_given = is_batch & ~columns.begins("site", BATCH_LOSS)
+        self._add("given", columns, is_given & columns.equal("dtype", "int64", "int32"), values)
+        lists = columns.batch.column("row_digests")
+        lengths = np.where(is_given, lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False), 0)
+        first = int(columns.steps[0]) if self.first_row_step is None else self.first_row_step
+        self.first_row_step = first
+        lengths[columns.steps > first + _STEPS_OF_ROWS] = 0
+        if lengths.any():
+            import pyarrow as pa
+
+            kept = lists.filter(pa.array(lengths > 0))
+            self.shares.append((np.repeat(columns.steps, lengths), kept.flatten().to_numpy() // ROW_PLACES))
+
+
+@dataclass(slots=True)
+class _Group:
+    """Ranks that should be alike in one channel: the first, and where the others were not."""
+
+    steps: Ints
+    values: Ints
+    n: int = 1
+    n_each: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # how many had each step
+    n_alike: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # how many had the value of the first
+
+    def merge(self, other: _Group) -> _Group:
+        """Both."""
+        steps = np.union1d(self.steps, other.steps)
+        mine, theirs = np.searchsorted(steps, self.steps), np.searchsorted(steps, other.steps)
+        values, n_each, n_alike = (np.zeros(len(steps), np.int64) for _ in range(3))
+        values[theirs], n_each[theirs], n_alike[theirs] = other.values, other.n_each, other.n_alike
+        is_same = np.zeros(len(steps), np.bool_)
+        is_same[mine] = (values[mine] == self.values) | (n_each[mine] == 0)
+        here = np.zeros(len(steps), np.bool_)
+        here[mine] = True
+        n_alike[here & ~is_same] = 0
+        values[mine] = self.values
+        n_each[mine] += self.n_each
+        n_alike[mine] += self.n_alike
+        return _Group(steps, values, self.n + other.n, n_each, n_alike)
+
+
+def _group(steps: Ints, values: Ints) -> _Group:
+    ones = np.ones(len(steps), np.int64)
+    return _Group(steps, values, 1, ones, ones.copy())
+
+
+@dataclass(slots=True)
+class _Range:
+    """A number that should be the same, nearly."""
+
+    steps: Ints
+    low: Floats
+    high: Floats
+
+    def merge(self, other: _Range) -> _Range:
+        """Both."""
+        steps = np.union1d(self.steps, other.steps)
+        low, high = np.full(len(steps), np.inf), np.full(len(steps), -np.inf)
+        for each in (self, other):
+            at = np.searchsorted(steps, each.steps)
+            low[at], high[at] = np.minimum(low[at], each.low), np.maximum(high[at], each.high)
+        return _Range(steps, low, high)
+
+    def is_within(self, tolerance: float) -> bool:
+        """At all steps."""
+        with np.errstate(invalid="ignore"):
+            far = self.high - self.low > tolerance * np.maximum(np.abs(self.low), np.abs(self.high))
+        return not (far | np.isnan(self.low)).any()
+
+
+class JobSketch:
+    """All ranks that were added.
+
+    Args:
+        places: where each rank stands.
+        ranks: of the whole recording.
+    """
+
+    def __init__(self, places: Mapping[int, Place], ranks: Sequence[int]) -> None:
+        axes = {axis for place in places.values() for axis, group in place.groups.items() if len(group) > 1}
+        self._everybody = not axes & set(HOLD_COPIES)
+        self._places, self._ranks = places, tuple(ranks)
+        self.is_odd = False
+        self._alike: dict[tuple[str, tuple[int, ...], str], _Group] = {}
+        self._near: dict[tuple[str, tuple[int, ...], str], _Range] = {}
+        self._rows: dict[tuple[int, ...], list[Ints]] = {}
+        self._ends: dict[int, set[int]] = {}
+        self._norms: list[Ints] = []  # rows of site, a number of the first norms, of all
+
+    def add(self, sketch: RankSketch, records: StepColumns) -> None:
+        """Take in one rank."""
+        self.is_odd |= sketch.is_odd or bool(records.is_bad.any() or (records.column("skipped") > 0).any())
+        if self.is_odd:
+            return
+        groups = self._groups_of(sketch.rank)
+        for axis, ranks in groups.items():
+            for channel, parts in sketch.series.items():
+                if _concerns(channel, axis):
+                    steps, values = (np.concatenate(each) for each in zip(*parts, strict=True))
+                    self._put((axis, ranks, channel), _group(*by_step(steps, values)))
+            self._add_numbers(axis, ranks, sketch, records)
+        if "dp" in groups and sketch.shares and sketch.rank in groups["dp"][:_RANKS_OF_ROWS]:
+            steps, digests = (np.concatenate(each) for each in zip(*sketch.shares, strict=True))
+            order = np.lexsort((digests, steps))
+            steps, digests = steps[order], digests[order]
+            is_new = np.concatenate([[True], (steps[1:] != steps[:-1]) | (digests[1:] != digests[:-1])])
+            self._rows.setdefault(groups["dp"], []).append(digests[is_new & (digests != 0)])
+        self._ends[sketch.rank] = sketch.ends if "pp" in groups else set()
+        if sketch.norms:
+            rows = [(site, _wrapped(first), _wrapped(whole)) for site, (_, first, whole) in sketch.norms.items()]
+            self._norms.append(np.array(rows, np.int64))
+
+    def _groups_of(self, rank: int) -> dict[str, tuple[int, ...]]:
+        if self._everybody:
+            return {"dp": self._ranks}
+        place = self._places.get(rank)
+        found = place.groups.items() if place is not None else ()
+        return {axis: tuple(sorted(group)) for axis, group in found if len(group) > 1}
+
+    def _add_numbers(self, axis: str, ranks: tuple[int, ...], sketch: RankSketch, records: StepColumns) -> None:
+        if axis not in HOLD_COPIES:
+            return
+        for name in ("lr", "loss_scale"):
+            has = records.has(name)
+            values = records.column(name)[has]
+            if has.any():
+                self._put_range((axis, ranks, name), _Range(records.steps[has], values, values))
+        steps, values = (
+            (np.concatenate(each) for each in zip(*sketch.values, strict=True)) if sketch.values else ((), ())
+        )
+        if len(steps):
+            order = np.argsort(steps, kind="stable")
+            self._put_range((axis, ranks, CLIP), _Range(steps[order], values[order], values[order]))
+
+    def _put(self, key: tuple[str, tuple[int, ...], str], group: _Group) -> None:
+        known = self._alike.get(key)
+        self._alike[key] = group if known is None else known.merge(group)
+
+    def _put_range(self, key: tuple[str, tuple[int, ...], str], found: _Range) -> None:
+        known = self._near.get(key)
+        self._near[key] = found if known is None else known.merge(found)
+
+    def merge(self, other: JobSketch) -> None:
+        """Take in the ranks of another one, of the same job."""
+        self.is_odd |= other.is_odd
+        for key, group in other._alike.items():
+            self._put(key, group)
+        for key, found in other._near.items():
+            self._put_range(key, found)
+        for ranks, rows in other._rows.items():
+            self._rows.setdefault(ranks, []).extend(rows)
+        self._ends |= other._ends
+        self._norms += other._norms
+
+    @property
+    def is_alike(self) -> bool:
+        """Whether what should be alike is, for sure."""
+        return not (
+            self.is_odd
+            or any(not _is_alike(key, group) for key, group in self._alike.items())
+            or any(not found.is_within(_SPREAD if key[2] == CLIP else _HARMLESS) for key, found in self._near.items())
+            or any(_n_shared(rows) >= _FEW_SHARED for rows in self._rows.values())
+            or self._may_be_tied()
+            or self._norms_part()
+        )
+
+    def _may_be_tied(self) -> bool:
+        stages = {tuple(place.groups.get("pp", ())) for place in self._places.values()}
+        return any(len(s) > 1 and self._ends.get(s[0], set()) & self._ends.get(s[-1], set()) for s in stages)
+
+    def _norms_part(self) -> bool:
+        """Whether two ranks with the same norm of a gradient at the first steps have another one later."""
+        if not self._norms:
+            return False
+        site, first, whole = np.concatenate(self._norms).T
+        order = np.lexsort((whole, first, site))
+        site, first, whole = site[order], first[order], whole[order]
+        same = (site[1:] == site[:-1]) & (first[1:] == first[:-1])
+        return bool((same & (whole[1:] != whole[:-1])).any())
+
+
+def _concerns(channel: str, axis: str) -> bool:
+    """Whether a channel is compared over an axis."""
+    kind = channel.split()[0]
+    if kind in HOLD_COPIES:
+        return kind == axis
+    if kind == "batch":
+        return axis == "dp"
+    return axis in (("tp", "cp") if kind == "rng" else ("tp",))
+
+
+def _is_alike(key: tuple[str, tuple[int, ...], str], group: _Group) -> bool:
+    channel = key[2]
+    several = group.n_each > 1
+    is_alike = group.n_alike == group.n_each
+    if channel == "batch":  # all of a group at one step have the same data
+        return not (several & is_alike).any()
+    if channel.startswith("rng"):  # equal once, and later not
+        equal = np.flatnonzero(several & is_alike)
+        return not len(equal) or bool(is_alike[int(equal[0]) :].all())
+    return bool(is_alike[several].all())
+
+
+def _n_shared(rows: Sequence[Ints]) -> int:
+    """Rows that more than one rank was given."""
+    values = np.sort(np.concatenate(rows))
+    return int((values[1:] == values[:-1]).sum())
+
+
+def _wrapped(number: int) -> int:
+    """Modulo 2**64, signed."""
+    return (number + 2**63) % 2**64 - 2**63

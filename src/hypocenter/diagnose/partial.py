@@ -1,0 +1,141 @@
+"""What rules find in some ranks of a recording (map), and what is known of the job once all are together (merge).
+
+Merging is associative and does not depend on the order: ranks may be looked at by whatever executor, in whatever parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hypocenter.detect.columns import Bools, Columns
+from hypocenter.detect.engine import Engine
+from hypocenter.detect.group_engine import GroupEngine
+from hypocenter.detect.job_sketch import JobSketch, RankSketch
+from hypocenter.detect.local_rows import REDUCED
+from hypocenter.diagnose.rank_look import RankLook, look_at
+from hypocenter.diagnose.rows import MANY_RANKS, without_repeats
+from hypocenter.record.reader import RecordedRun
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from hypocenter.detect.step_columns import StepColumns
+
+_LAW_PORTS = ("grad_made", "grad_used")
+
+
+@dataclass(slots=True, kw_only=True)
+class Partial:
+    """What came of some ranks."""
+
+    looks: dict[int, RankLook] = field(default_factory=dict[int, RankLook])
+    aside: dict[int, pa.Table] = field(default_factory=dict)  # few rows of each rank that rules over ranks read
+    sketch: JobSketch | None = None  # None: one rank alone is compared with nobody
+
+    def merge(self, other: Partial) -> None:
+        """Take in the ranks of another one, of the same job."""
+        self.looks |= other.looks
+        self.aside |= other.aside
+        if self.sketch is None:
+            self.sketch = other.sketch
+        elif other.sketch is not None:
+            self.sketch.merge(other.sketch)
+
+
+def look_at_ranks(
+    recorded: RecordedRun, ranks: Sequence[int], engine: Engine, over_ranks: GroupEngine, whole: np.ndarray
+) -> Partial:
+    """Ask the rules over one rank about some ranks, and gather what rules over ranks need to be asked at all.
+
+    Args:
+        recorded: an open recording.
+        ranks: of it.
+        engine: rules over one rank.
+        over_ranks: rules over ranks.
+        whole: steps of which all rows are wanted.
+    """
+    is_job = len(recorded.ranks) > 1
+    partial = Partial(sketch=JobSketch(recorded.places, recorded.ranks) if is_job else None)
+    reads = over_ranks.reads
+    for rank in ranks:
+        beside = Beside(rank, is_sketched=is_job, is_read=bool(reads))
+        look = look_at(
+            recorded,
+            rank,
+            engine,
+            whole=whole,
+            beside=beside.add,
+            thin=thinned if len(recorded.ranks) >= MANY_RANKS else None,
+        )
+        partial.looks[rank] = look
+        if look.is_trusted and reads:
+            partial.aside[rank] = beside.table()
+        if partial.sketch is not None:
+            partial.sketch.add(beside.sketch if look.is_trusted else RankSketch(rank=rank, is_odd=True), look.records)
+    return partial
+
+
+def thinned(kept: pa.Table, records: StepColumns) -> pa.Table:
+    """Without rows that only say of one more gradient that it is not finite."""
+    counts = records.column("n_bad_grads")
+    return without_repeats(kept, {int(s): int(n) for s, n in zip(records.steps, counts, strict=True) if n})
+
+
+class Beside:
+    """What is gathered of a rank while its own rules walk over it."""
+
+    def __init__(self, rank: int, *, is_sketched: bool, is_read: bool) -> None:
+        self.sketch = RankSketch(rank=rank)
+        self._rank, self._is_sketched, self._is_read = rank, is_sketched, is_read
+        self._kept: list[pa.RecordBatch] = []
+        self._steps = np.zeros(0, np.int64)  # of the last collectives
+        self._pending: tuple[int, pa.RecordBatch] | None = None  # the last step, if it had no collectives yet
+
+    def add(self, columns: Columns) -> None:
+        """The next batch."""
+        if self._is_sketched:
+            self.sketch.add(columns)
+        if self._is_read:
+            few = self._few(columns) if columns.n else np.zeros(0, np.bool_)
+            if few.any():
+                self._kept.append(columns.batch.filter(_arrow(few)))
+
+    def _few(self, columns: Columns) -> Bools:
+        few = columns.equal("site", "sdc")
+        if not self._is_sketched:
+            return few
+        of_comm = columns.equal("phase", "comm") | columns.equal("port", REDUCED)
+        few |= of_comm | columns.equal("port", *_LAW_PORTS)
+        steps, last = np.union1d(columns.steps[of_comm], self._steps), int(columns.steps[-1])
+        if self._pending is not None and self._pending[0] in steps:  # that step began in the batch before
+            self._kept.append(self._pending[1])
+        self._pending = None
+        if len(steps):
+            few |= columns.has("digest") & np.isin(columns.steps, steps)
+        if last in steps:
+            self._steps = np.array([last])
+        else:
+            self._steps = np.zeros(0, np.int64)
+            rows = columns.has("digest") & (columns.steps == last) & ~few
+            self._pending = last, columns.batch.filter(_arrow(rows))
+        return few
+
+    def table(self) -> pa.Table:
+        """The rows, with their rank and words as they are."""
+        import pyarrow as pa
+
+        from hypocenter.record.reader import with_rank
+        from hypocenter.record.schema import READINGS
+
+        plain = [pa.Table.from_batches([batch]).cast(READINGS) for batch in self._kept]
+        return with_rank(pa.concat_tables([READINGS.empty_table(), *plain]), self._rank)
+
+
+def _arrow(rows: Bools) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.array(rows)

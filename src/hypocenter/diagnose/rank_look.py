@@ -1,0 +1,240 @@
+"""One rank's rows through the rules over one rank: columns first, nouns only where something is unusual.
+
+A walk over the rank's file keeps the rows that wake a rule, and tells series of numbers from which other rules see that
+they have nothing to find. Only where that is not so the file is walked again, for all rows that rules read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from hypocenter.detect.batch_series import BatchSeries
+from hypocenter.detect.columns import Bools, Columns, Ints
+from hypocenter.detect.engine import LARGE_HALF, SCALARS, Engine, Reads
+from hypocenter.detect.law_rows import BALANCED
+from hypocenter.detect.misuse import STILL, TRAINED
+from hypocenter.detect.peaks import NEAR_LIMIT
+from hypocenter.detect.rank_series import RankSeries
+from hypocenter.detect.replica_rows import BATCH_PREFIX, UNWRAPPED
+from hypocenter.detect.step_columns import StepColumns
+from hypocenter.detect.window import KEPT_RECORDS
+from hypocenter.nouns import Finding, Reading, StepRecord
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# ports that begin so are for rules over ranks alone
+OVER_RANKS = ("replica", "grad_local", "grad_reduced", "grad_made", "grad_used")
+
+
+class Walked(Protocol):
+    """A recording whose ranks can be walked (hypocenter.record.reader)."""
+
+    def walk(self, rank: int, take: Callable[[Any], Any]) -> pa.Table | None:
+        """Rows kept of one rank, batch by batch."""
+        ...
+
+    def record_table(self, rank: int) -> pa.Table:
+        """Its step records."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class RankLook:
+    """What came of one rank."""
+
+    rank: int
+    records: StepColumns
+    findings: list[Finding] = field(default_factory=list[Finding])
+    still: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])  # counts of parameters: site, n
+    is_trusted: bool = True  # else what observers of the walk have seen does not count
+
+
+class RankWalk:
+    """Sees the batches of one rank, and tells which rows to keep.
+
+    Args:
+        reads: what rules read.
+        whole: steps of which all rows are wanted.
+        keeps_all: of the rows that rules read, not only those that wake one.
+    """
+
+    def __init__(self, reads: Collection[Reads], whole: Ints, *, keeps_all: bool = False) -> None:
+        self.batches = BatchSeries()
+        self.bad_steps: list[Ints] = []
+        self._reads, self._whole, self._keeps_all = frozenset(reads), whole, keeps_all
+
+    def take(self, columns: Columns) -> Bools:
+        """The next batch."""
+        own = ~(
+            columns.begins("port", *OVER_RANKS) | columns.equal("port", BALANCED) | columns.equal("site", UNWRAPPED)
+        )
+        wakes = self._wakes(columns) & own
+        of_batches = columns.equal("phase", "data") & columns.begins("site", BATCH_PREFIX) & own
+        if "batch" in self._reads:
+            self.batches.add(columns, of_batches)
+        if columns.is_nonfinite.any():
+            of_step = columns.equal("phase", "grad") | (columns.equal("phase", "loss") & columns.equal("site", "loss"))
+            self.bad_steps.append(columns.steps[columns.is_nonfinite & of_step])
+        if not self._keeps_all:
+            return wakes
+        plain = columns.equal("port", "value") if "scalar" in self._reads else np.zeros(columns.n, np.bool_)
+        if "optimizer" in self._reads:
+            plain |= columns.equal("phase", "optimizer")
+        if "batch" in self._reads:
+            plain |= of_batches
+        return wakes | (plain & own)
+
+    def _wakes(self, columns: Columns) -> Bools:
+        reads = self._reads
+        if "all" in reads:
+            return np.ones(columns.n, np.bool_)
+        found = np.zeros(columns.n, np.bool_)
+        if "nonfinite" in reads:
+            found |= columns.is_nonfinite
+        if "scaler" in reads:
+            found |= columns.equal("phase", "scaler")
+        if reads & {"optimizer", "scalar"}:
+            is_plain = columns.equal("port", "value") & columns.equal("site", *SCALARS)
+            if "optimizer" in reads:
+                found |= columns.equal("phase", "optimizer") & ~is_plain
+            if "scalar" in reads:
+                found |= columns.equal("port", "value") & ~is_plain
+        if reads & {"large-half", "half-grad"}:
+            is_half = columns.equal("dtype", "float16")
+            if is_half.any():
+                found |= self._half(columns, is_half)
+        if "near-limit" in reads:
+            found |= _near_limit(columns)
+        if "zero" in reads:
+            n_hist = columns.numbers("n_hist")
+            found |= (n_hist > 0) & (columns.numbers("n_zero") == n_hist)
+        if len(self._whole):
+            found |= np.isin(columns.steps, self._whole)
+        return found
+
+    def _half(self, columns: Columns, is_half: Bools) -> Bools:
+        found = np.zeros(columns.n, np.bool_)
+        if "large-half" in self._reads:
+            found |= is_half & (columns.numbers("absmax") > LARGE_HALF)
+        if "half-grad" in self._reads:
+            found |= is_half & (columns.numbers("n_hist") > 0) & columns.equal("phase", "backward", "grad")
+        return found
+
+
+def _near_limit(columns: Columns) -> Bools:
+    rows, words = columns.words("dtype")
+    limits = np.array([NEAR_LIMIT.get(word, np.inf) for word in words])
+    if not np.isfinite(limits).any():
+        return np.zeros(columns.n, np.bool_)
+    return columns.numbers("absmax") > limits[rows]
+
+
+def look_at(
+    recorded: Walked,
+    rank: int,
+    engine: Engine,
+    *,
+    whole: Ints | None = None,
+    beside: Callable[[Columns], Bools | None] | None = None,
+    thin: Callable[[pa.Table, StepColumns], pa.Table] | None = None,
+) -> RankLook:
+    """Ask the rules of an engine about one rank.
+
+    Args:
+        recorded: an open recording.
+        rank: of it.
+        engine: its rules; it forgets the rank afterwards.
+        whole: steps of which all rows are wanted.
+        beside: sees each batch as well.
+        thin: leaves rows out that tell nothing new.
+    """
+    import pyarrow as pa
+
+    whole = np.zeros(0, np.int64) if whole is None else whole
+    reads = frozenset(engine.reads) - {"imported"}
+    walk = RankWalk(reads, whole)
+
+    def take(batch: pa.RecordBatch) -> pa.Array:
+        columns = Columns(batch)
+        if beside is not None:
+            beside(columns)
+        return pa.array(walk.take(columns))
+
+    kept = recorded.walk(rank, take)
+    look = RankLook(rank=rank, records=StepColumns(recorded.record_table(rank)), is_trusted=kept is not None)
+    bad = np.concatenate([np.zeros(0, np.int64), *walk.bad_steps])
+    codes = _asked(engine, RankSeries(look.records, bad, walk.batches))
+    if kept is None or len(codes.always):
+        everything = RankWalk(reads, whole, keeps_all=True)
+        kept = recorded.walk(rank, lambda batch: pa.array(everything.take(Columns(batch))))
+    if kept is not None:
+        kept = kept if thin is None else thin(kept, look.records)
+        look.still = _still_in(kept)
+    look.findings = list(_found(engine, look, kept, codes))
+    engine.forget(rank)
+    return look
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Codes:
+    always: tuple[str, ...]  # rules asked at all steps of this rank
+    awake: tuple[str, ...]  # with those that rows wake, in the order of the catalogue
+
+
+def _asked(engine: Engine, series: RankSeries) -> _Codes:
+    quiet = {code for code, rule in engine.rules.items() if rule.quiet is not None and rule.quiet(series)}
+    by_rows = {code for code, rule in engine.rules.items() if rule.asked == "rows"}
+    codes = [code for code in engine.rules if code not in quiet]
+    return _Codes(always=tuple(c for c in codes if c not in by_rows), awake=tuple(codes))
+
+
+def _found(engine: Engine, look: RankLook, kept: pa.Table | None, codes: _Codes) -> Iterator[Finding]:
+    """The findings of one rank, by step."""
+    readings = _by_step(kept)
+    records, waking = look.records, kept["step"].to_numpy() if kept is not None else np.zeros(0, np.int64)
+    is_awake = records.is_unusual
+    awake_rows = np.unique(waking)
+    steps = records.steps if len(codes.always) else records.steps[is_awake]
+    passed = 0
+    for step in np.union1d(steps, awake_rows).tolist():
+        index = int(np.searchsorted(records.steps, step))
+        has_record = index < len(records) and records.steps[index] == step
+        if index > passed:
+            engine.pass_by(look.rank, _Passed(records, max(passed, index - KEPT_RECORDS), index))
+        passed = index + has_record
+        record = next(records.between(index, index + 1)) if has_record else None
+        yield from engine.ask(codes.awake, look.rank, step, record, readings(step))
+
+
+@dataclass(frozen=True, slots=True)
+class _Passed:
+    """Records that are made when they are looked at."""
+
+    records: StepColumns
+    start: int
+    stop: int
+
+    def __iter__(self) -> Iterator[StepRecord]:
+        return self.records.between(self.start, self.stop)
+
+
+def _by_step(kept: pa.Table | None) -> Callable[[int], Sequence[Reading]]:
+    """Readings of a step, in the order they were written."""
+    from hypocenter.record.schema import readings_from
+
+    found: dict[int, list[Reading]] = {}
+    for reading in readings_from(kept) if kept is not None else ():
+        found.setdefault(reading.step, []).append(reading)
+    return lambda step: found.get(step, ())
+
+
+def _still_in(kept: pa.Table) -> list[tuple[str, int]]:
+    if not kept.num_rows:
+        return []
+    sites, sums = kept["site"].to_pylist(), kept["sum"].to_pylist()
+    return [(site, int(value)) for site, value in zip(sites, sums, strict=True) if site in (TRAINED, STILL)]
