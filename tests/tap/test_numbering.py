@@ -5,7 +5,7 @@ from torch import nn
 
 from hypocenter.tap import numbering
 from hypocenter.tap.names import NameMap
-from hypocenter.tap.topology.layers import layer_numbers
+from hypocenter.tap.topology.survey import layer_numbers
 
 
 class Layer(nn.Module):

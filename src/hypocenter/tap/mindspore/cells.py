@@ -21,12 +21,12 @@ from hypocenter.nouns import Phase, Reading, Summary
 from hypocenter.tap.clock import Clock
 from hypocenter.tap.frames import Frame, frames_of
 from hypocenter.tap.mindspore.autograd import has_gradient, in_backward, is_leaf, made_by
-from hypocenter.tap.mindspore.names import NameMap
+from hypocenter.tap.mindspore.names import NameMap, unwrap
 from hypocenter.tap.mindspore.patches import Patches
 from hypocenter.tap.mindspore.reducer import Reducer
-from hypocenter.tap.mindspore.sites import Sites
 from hypocenter.tap.mindspore.tree import flatten
 from hypocenter.tap.site import Site
+from hypocenter.tap.wanted import is_wanted
 
 MAX_PORTS = 32  # tensors of one argument or output that are read
 MAX_PENDING = 200_000  # readings of one step; python metadata of about 100 MB
@@ -269,3 +269,35 @@ def _reading(step: int, p: _Pending, summary: Summary) -> Reading:
         dtype=p.seen.dtype, shape=p.seen.shape, summary=summary, module=p.site.module, names=p.site.names,
         recompute=p.recompute,
     )  # fmt: skip
+
+
+class Sites:
+    """Strangers (optimizers, losses made on the way) and MindSpore's wrappers have a Site that is not wanted."""
+
+    def __init__(self, names: NameMap, config: Config) -> None:
+        self._names, self._config = names, config
+        self._generation = names.generation
+        self._known: dict[int, Site] = {}
+
+    def of(self, cell: Any) -> Site:
+        """The Site of a cell."""
+        if self._generation != self._names.generation:
+            self._generation = self._names.generation
+            self._known.clear()
+        site = self._known.get(id(cell))
+        if site is None or site.ref() is not cell:
+            site = self._decide(cell)
+        return site
+
+    def forget_calls(self) -> None:
+        """Count the calls of the micro-batch under way from 0; not of cells that are being called."""
+        for site in self._known.values():
+            if not site.open:
+                site.stamp = (-1, -1)
+
+    def _decide(self, cell: Any) -> Site:
+        names = self._names.cell_names(cell)
+        wanted = bool(names) and unwrap(cell) is cell and is_wanted(names, self._config)
+        self._generation = self._names.generation  # the look-up may have refreshed the names
+        site = self._known[id(cell)] = Site(cell, names, wanted, type(cell).__name__)
+        return site
