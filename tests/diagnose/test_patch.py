@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
+import hypocenter
 from hypocenter.diagnose.patch import api, patch_for, propose, statements
 from hypocenter.diagnose.source_text import CannotRewrite, Text, applied
 
@@ -310,13 +309,17 @@ def test_what_cannot_be_read_gives_words(tmp_path, content, why):
     assert api(["a"]) in found.words
 
 
-@given(st.integers(1, 400))
-def test_any_line_of_any_file_gives_a_diff_that_parses_or_words(line):
-    path = Path(ast.__file__).parent / "dataclasses.py"
-    text = Text(path.read_text(encoding="utf-8"))
+def test_any_line_of_any_file_gives_a_diff_that_parses_or_words():
+    source = Path(hypocenter.__file__).parent / "summary/reducers/torch.py"
+    text = Text(source.read_text(encoding="utf-8"))
+    rewritten = []
 
-    with contextlib.suppress(CannotRewrite):
-        assert ast.parse("".join(applied(text, statements(text, [line]))))
+    for line in range(1, source.read_text(encoding="utf-8").count("\n")):
+        with contextlib.suppress(CannotRewrite):
+            assert ast.parse("".join(applied(text, statements(text, [line]))))
+            rewritten.append(line)
+
+    assert len(rewritten) > 5
 
 
 def test_a_generator_and_a_static_method_give_words(tmp_path):
