@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import hypocenter
-from hypocenter.diagnose.patch import api, patch_for, propose, statements
+from hypocenter.diagnose.patch import api, propose, statements
 from hypocenter.diagnose.source_text import CannotRewrite, Text, applied
 
 CAMERA = """\
@@ -145,7 +145,7 @@ def test_the_diff_applies_and_the_program_is_finite_with_it(program, tmp_path, s
 def test_it_is_what_a_person_would_write(program, tmp_path):
     path = program(CAMERA)
 
-    diff = patch_for(path, line_of(CAMERA, "proj ="), "statement")
+    diff = propose(path, [line_of(CAMERA, "proj =")], "statement").diff
 
     assert [line for line in diff.splitlines()[2:] if line.strip()] == [
         "@@ -5,7 +5,8 @@",
@@ -287,7 +287,7 @@ def test_line_ends_and_a_missing_last_one_are_kept(program, tmp_path):
 @pytest.mark.parametrize("how", ["forward", "statement"])
 def test_a_librarys_source_is_left_alone(how):
     for module in ("pytest", "textwrap"):
-        words = patch_for(sys.modules[module].__file__, 10, how, targets=["encoder.0.attn"])
+        words = propose(sys.modules[module].__file__, [10], how, targets=["encoder.0.attn"]).words
 
         assert "belongs to a library" in words
         assert 'hypocenter.island(model, ["encoder.0.attn"])' in words

@@ -30,7 +30,7 @@ class Model(nn.Module):
 @pytest.fixture
 def others(monkeypatch):
     """There are other ranks."""
-    monkeypatch.setattr(numbering, "_is_one_of_many", lambda: True)
+    monkeypatch.setattr(numbering, "is_one_of_many", lambda: True)
 
 
 def named(*models):

@@ -26,6 +26,7 @@ from hypocenter.tap.names import NameMap, class_name, unwrap, wrapped_attribute
 from hypocenter.tap.own_frame import BESIDE_TORCH, RAISED, OwnFrame
 from hypocenter.tap.reducer import Reducer
 from hypocenter.tap.site import Site
+from hypocenter.tap.sites import Sites
 from hypocenter.tap.spread.activations import SpreadOfActivations
 from hypocenter.tap.spread.where import Where
 from hypocenter.tap.tree import flatten
@@ -105,7 +106,7 @@ class ModuleTap:
         self.keeper: Keep | None = None
         self.spread: SpreadOfActivations | None = None
         self._n_open = 0
-        self._sites = Sites(names, config)
+        self._sites = _ModuleSites(names, config)
         self._reducer, self._clock, self._warn = reducer, clock, warn
         self._seen: dict[int, _Seen] = {}
         self._pending: list[_Pending] = []
@@ -332,38 +333,22 @@ def _version(tensor: Tensor) -> int:
     return -1 if tensor.is_inference() else tensor._version
 
 
-class Sites:
-    """module -> Site, decided once and again after the names have changed."""
+class _ModuleSites(Sites):
+    """Also of compiled modules, which are wrappers."""
 
     def __init__(self, names: NameMap, config: Config) -> None:
+        super().__init__(names)
         self._names, self._config = names, config
-        self._generation = names.generation
-        self._known: dict[int, Site] = {}
 
-    def of(self, module: nn.Module) -> Site:
-        """The Site of a module. Strangers, and wrappers but for compiled modules, have one that is not wanted."""
-        if self._generation != self._names.generation:
-            self._generation = self._names.generation
-            self._known.clear()
-        site = self._known.get(id(module))
-        if site is None or site.ref() is not module:
-            site = self._decide(module)
-        return site
+    def _names_of(self, module: nn.Module) -> tuple[str, ...]:
+        return self._names.module_names(module)
 
-    def forget_calls(self) -> None:
-        """Count the calls of the micro-batch under way from 0; not of modules that are being called."""
-        for site in self._known.values():
-            if not site.open:
-                site.stamp = (-1, -1)
-
-    def _decide(self, module: nn.Module) -> Site:
-        names = self._names.module_names(module)
+    def _decide(self, module: nn.Module, names: tuple[str, ...]) -> Site:
         # Inside a compiled module no hook runs, but what goes in and comes out can be read around it.
         is_compiled = type(module).__name__ == "OptimizedModule"
         is_whole = is_compiled and not is_export(module)
         wanted = bool(names) and (is_whole or not wrapped_attribute(module)) and is_wanted(names, self._config)
-        self._generation = self._names.generation  # the look-up may have refreshed the names
-        site = self._known[id(module)] = Site(module, names, wanted, class_name(unwrap(module)))
+        site = Site(module, names, wanted, class_name(unwrap(module)))
         if is_compiled and unwrap(module) is not module:
             self.of(unwrap(module)).outer = site
         return site

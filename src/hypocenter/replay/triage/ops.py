@@ -89,11 +89,6 @@ class OpReport:
     n_late: int = 0  # not judged: the time was over, or it would take too much of it, or too much memory
     lines: list[OpLine] = field(default_factory=list)  # every op, when a log was asked for
 
-    @property
-    def is_clean(self) -> bool:
-        """Something was judged and all of it is right."""
-        return self.n_checked > 0 and not self.wrong
-
 
 class OpCheck(Mode):
     """Judges each op of what runs inside.

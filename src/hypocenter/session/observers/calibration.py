@@ -265,11 +265,6 @@ class Trajectory:
         self._next: dict[int, Shadow] = {}
 
     @property
-    def has_left(self) -> bool:
-        """Whether it is somewhere else than the run."""
-        return bool(self._shadows)
-
-    @property
     def n_bytes(self) -> int:
         """What all its copies occupy, those of the step to come included."""
         shadows = (self._shadows | self._next).values()

@@ -26,6 +26,7 @@ from hypocenter.tap.mindspore.patches import Patches
 from hypocenter.tap.mindspore.reducer import Reducer
 from hypocenter.tap.mindspore.tree import flatten
 from hypocenter.tap.site import Site
+from hypocenter.tap.sites import Sites
 from hypocenter.tap.wanted import is_wanted
 
 MAX_PORTS = 32  # tensors of one argument or output that are read
@@ -90,7 +91,7 @@ class CellTap:
     ) -> None:
         self.enabled = False
         self.keeper: Keep | None = None
-        self._sites = Sites(names, config)
+        self._sites = _CellSites(names, config)
         self._reducer, self._clock, self._warn = reducer, clock, warn
         self._seen: dict[int, _Seen] = {}
         self._pending: list[_Pending] = []
@@ -271,33 +272,16 @@ def _reading(step: int, p: _Pending, summary: Summary) -> Reading:
     )  # fmt: skip
 
 
-class Sites:
-    """Strangers (optimizers, losses made on the way) and MindSpore's wrappers have a Site that is not wanted."""
+class _CellSites(Sites):
+    """Strangers are optimizers and losses made on the way."""
 
     def __init__(self, names: NameMap, config: Config) -> None:
+        super().__init__(names)
         self._names, self._config = names, config
-        self._generation = names.generation
-        self._known: dict[int, Site] = {}
 
-    def of(self, cell: Any) -> Site:
-        """The Site of a cell."""
-        if self._generation != self._names.generation:
-            self._generation = self._names.generation
-            self._known.clear()
-        site = self._known.get(id(cell))
-        if site is None or site.ref() is not cell:
-            site = self._decide(cell)
-        return site
+    def _names_of(self, module: Any) -> tuple[str, ...]:
+        return self._names.cell_names(module)
 
-    def forget_calls(self) -> None:
-        """Count the calls of the micro-batch under way from 0; not of cells that are being called."""
-        for site in self._known.values():
-            if not site.open:
-                site.stamp = (-1, -1)
-
-    def _decide(self, cell: Any) -> Site:
-        names = self._names.cell_names(cell)
-        wanted = bool(names) and unwrap(cell) is cell and is_wanted(names, self._config)
-        self._generation = self._names.generation  # the look-up may have refreshed the names
-        site = self._known[id(cell)] = Site(cell, names, wanted, type(cell).__name__)
-        return site
+    def _decide(self, module: Any, names: tuple[str, ...]) -> Site:
+        wanted = bool(names) and unwrap(module) is module and is_wanted(names, self._config)
+        return Site(module, names, wanted, type(module).__name__)
