@@ -21,9 +21,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from hypocenter.summary.reducers.torch import TorchReducer, summarize
+from hypocenter.summary.reducers.torch import TorchReducer, moments_of, summarize
 from hypocenter.summary.reducers.torch_exact import CHUNK
-from hypocenter.summary.reducers.torch_moments import moments_of
 
 SIZES = (1_000, 10_000, 1_000_000, 10_000_000)  # elements
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)

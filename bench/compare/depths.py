@@ -106,7 +106,7 @@ def _measured(folder: Path, only: str, most: int) -> dict[str, Any]:
 
 def _count(total: dict[str, Any], recordings: Any, case: Any) -> None:
     """Compare one pair at both depths, and add what was found."""
-    from hypocenter.compare.values.agreement import agreement
+    from bench.compare.agreement import agreement
     from hypocenter.record.reader import open_run
 
     found = agreement(open_run(recordings.baseline(case)), open_run(recordings.candidate(case)))

@@ -233,26 +233,24 @@ def program_of(name: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["srun", "mpirun"])
-def test_a_launcher_under_hypocenter_run_records_every_task(tmp_path: Path, name: str) -> None:
-    variables = fake_launcher(tmp_path, name)
+def test_a_launcher_under_hypocenter_run_records_every_task(tmp_path: Path) -> None:
+    variables = fake_launcher(tmp_path, "srun")
 
-    done = run(tmp_path, program_of(name), name, "-n", "2", sys.executable, "train.py", EXIT="3", **variables)
+    done = run(tmp_path, program_of("srun"), "srun", "-n", "2", sys.executable, "train.py", EXIT="3", **variables)
 
     assert done.returncode == 3, done.stderr
     assert n_steps(tmp_path) == {0: 3, 1: 3}
-    assert [place.launcher for place in places(tmp_path).values()] == [name, name]
+    assert [place.launcher for place in places(tmp_path).values()] == ["srun", "srun"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["srun", "mpirun"])
-def test_hypocenter_run_in_each_task_shares_one_recording_and_diagnoses_once(tmp_path: Path, name: str) -> None:
-    variables = fake_launcher(tmp_path, name)
-    (tmp_path / "train.py").write_text(program_of(name))
+def test_hypocenter_run_in_each_task_shares_one_recording_and_diagnoses_once(tmp_path: Path) -> None:
+    variables = fake_launcher(tmp_path, "mpirun")
+    (tmp_path / "train.py").write_text(program_of("mpirun"))
     kept = {key: value for key, value in os.environ.items() if not key.startswith("HYPOCENTER_")}
     env = kept | {"PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1", "EXIT": "3"} | variables
     each = [sys.executable, "-m", "hypocenter", "run", "--out", "r", "train.py"]
-    command = [str(tmp_path / "bin" / name), "-n", "2", *each]
+    command = [str(tmp_path / "bin" / "mpirun"), "-n", "2", *each]
 
     done = subprocess.run(
         command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=SECONDS, check=False,
@@ -261,6 +259,7 @@ def test_hypocenter_run_in_each_task_shares_one_recording_and_diagnoses_once(tmp
 
     assert done.returncode == 3, done.stderr
     assert n_steps(tmp_path) == {0: 3, 1: 3}
+    assert [place.launcher for place in places(tmp_path).values()] == ["mpirun", "mpirun"]
     assert done.stderr.count("recording to r") == 1
     said = " ".join(done.stderr.split())  # lines are wrapped, where depends on the length of the path
     assert said.count("overhead ") == 1, done.stderr  # one diagnosis for all

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from hypocenter.diagnose.diagnosis import with_laws
 from hypocenter.diagnose.group import Folded
-from hypocenter.diagnose.laws import with_laws
 from hypocenter.nouns import Finding
 
 

@@ -79,7 +79,7 @@ def test_megatron_chunks_of_an_interleaved_pipeline_carry_the_models_own_names(j
         assert {name.split(".")[2] for name in named} == layers
 
 
-@pytest.mark.parametrize("stage", ["1", "2", "3"])
+@pytest.mark.parametrize("stage", ["1", "3"])
 def test_deepspeed_a_nan_in_one_gradient_is_named(job, stage):
     ran = job("deepspeed_job.py", "--stage", stage, "--precision", "bf16", "--plant", "gradient", *LATE)
 
@@ -88,7 +88,7 @@ def test_deepspeed_a_nan_in_one_gradient_is_named(job, stage):
     assert (found["op"], found["source"]["text"]) == ("aten.copy_.default", 'factor.view(-1)[3] = float("nan")')
 
 
-@pytest.mark.parametrize("stage", ["1", "2", "3"])
+@pytest.mark.parametrize("stage", ["2", "3"])
 def test_deepspeed_a_division_by_zero_is_named(job, stage):
     ran = job("deepspeed_job.py", "--stage", stage, "--precision", "bf16", "--plant", "activation", *LATE)
 
@@ -120,7 +120,7 @@ def test_zero_3_a_replay_that_breaks_off_on_one_rank_harms_nobody(job):
     assert (found["step"], found["rank"]) == (9, 0)
 
 
-@pytest.mark.parametrize("stage", ["1", "2", "3"])
+@pytest.mark.parametrize("stage", ["1", "3"])  # test_deepspeed has healthy twins of all, under more options
 def test_deepspeed_a_healthy_twin_is_silent_and_no_bit_changes(job, stage):
     args = ("deepspeed_job.py", "--stage", stage, "--precision", "bf16")
 

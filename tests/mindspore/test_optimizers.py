@@ -14,7 +14,7 @@ from mindspore.experimental import optim
 from hypocenter.compare.updates.recompute import row_of
 from hypocenter.compare.updates.recorded import ParameterUpdate, _read
 from hypocenter.config import Config
-from hypocenter.session.mindspore.update_tensors import UpdateTensors
+from hypocenter.session.mindspore.levels import UpdateTensors
 from hypocenter.tap.mindspore.names import NameMap
 
 OPTIMIZERS: dict[str, Callable[[list[Any]], Any]] = {

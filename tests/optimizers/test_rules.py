@@ -81,7 +81,8 @@ def test_a_step_is_the_one_that_torch_makes(case: Any, seed: int, size: float) -
         np.testing.assert_allclose(after, weight.detach().numpy(), rtol=1e-9, atol=1e-12)
         assert {key for key in made if key != "step"} == {key for key in state if key != "step"}
         for key in made:
-            np.testing.assert_allclose(state[key], made[key], rtol=1e-12, atol=1e-12 * size**2)
+            largest = np.abs(made[key]).max()  # a sum's rounding is relative to its terms, which may cancel
+            np.testing.assert_allclose(state[key], made[key], rtol=1e-12, atol=1e-12 * max(size**2, largest))
 
 
 @pytest.mark.parametrize("name", sorted(RULES.entries()))

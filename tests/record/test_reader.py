@@ -7,7 +7,6 @@ import os
 import random
 import shutil
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hypocenter.errors import CorruptRecordingError, HypocenterError, NoRecordingError, UnknownNameError
+from hypocenter.errors import CorruptRecordingError, NoRecordingError, UnknownNameError
 from hypocenter.nouns import Reading, StepRecord, Summary
 from hypocenter.record import writer as writer_module
 from hypocenter.record.layout import FORMAT, rank_directory
@@ -434,12 +433,11 @@ def test_an_unreadable_rank_is_a_problem(tmp_path: Path) -> None:
 
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.binary(max_size=300))
-def test_any_bytes_as_run_file_give_a_run_or_an_error_of_ours(tmp_path: Path, data: bytes) -> None:
+def test_any_bytes_as_run_file_still_give_the_run(tmp_path: Path, data: bytes) -> None:
     rank_directory(tmp_path, 0).mkdir(exist_ok=True)
     (tmp_path / "run.json").write_bytes(data)
 
-    with suppress(HypocenterError):  # a newer format, by chance
-        assert open_run(tmp_path).ranks == [0]
+    assert open_run(tmp_path).ranks == [0]
 
 
 # --- many ranks

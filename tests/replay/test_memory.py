@@ -9,7 +9,7 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from hypocenter.config import Config
-from hypocenter.replay import wide_sums
+from hypocenter.replay import investigate as investigation
 from hypocenter.replay.case import Budget, Case, Scene
 from hypocenter.replay.cure.rehearsal import Rehearsal
 from hypocenter.replay.cure.search import OutOfBudget
@@ -73,7 +73,7 @@ def test_float64_sums_are_let_go_after_the_failed_step(step, monkeypatch):
         made.append(StorageWeakRef(wide.untyped_storage()))
         return wide
 
-    monkeypatch.setattr(wide_sums, "in_float64", noted)
+    monkeypatch.setattr(investigation, "in_float64", noted)
     investigating = investigator(session)
 
     outcome = investigating.investigate(case, lambda microbatch: None)
@@ -86,7 +86,7 @@ def test_float64_sums_are_let_go_after_the_failed_step(step, monkeypatch):
 
 def test_sums_that_there_is_no_room_for_are_left_out_and_accuse_nobody(step, monkeypatch):
     _, session, case = step
-    monkeypatch.setattr(wide_sums, "MOST_BYTES", 8 * 8)  # second.weight only
+    monkeypatch.setattr(investigation, "MOST_BYTES", 8 * 8)  # second.weight only
 
     evidence = investigator(session).investigate(case, lambda microbatch: None).evidence
 

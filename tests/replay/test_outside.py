@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hypocenter.domains import DOMAINS
-from hypocenter.replay.outside import outside
+from hypocenter.replay.measured import outside
 
 GRID = [-3.0, -2.5, -1.0 - 1e-9, -1.0, -0.5, -0.25, 0.0, 0.25, 0.5, 1.0, 1.0 + 1e-9, 2.0, 2.5]
 ONE_OPERAND = {

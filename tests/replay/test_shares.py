@@ -2,7 +2,7 @@
 
 import torch
 
-from hypocenter.replay.shares import N_ELEMENTS, fits, shares
+from hypocenter.replay.investigate import N_ELEMENTS, fits, shares
 
 
 def parameter(grad):

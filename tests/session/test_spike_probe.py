@@ -17,7 +17,7 @@ from hypocenter.replay.case import Case
 from hypocenter.replay.engine import Replayer
 from hypocenter.replay.spike import SpikeReplay
 from hypocenter.session.check import Check
-from hypocenter.session.local_norm import LocalNorm
+from hypocenter.session.observer import LocalNorm
 from hypocenter.session.recording import Session
 from hypocenter.session.spike_probe import SpikeProbe, halves, outweighs
 

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hypocenter.errors import UnknownNameError
 from hypocenter.formats import FORMATS
 from hypocenter.summary.reducers.numpy import summarize
-from hypocenter.summary.scaled_formats import E2M1, SCALED, find_scaled, zeros
+from hypocenter.summary.scaled_formats import E2M1, SCALED, zeros
 
 E4M3, E5M2 = FORMATS["float8_e4m3fn"], FORMATS["float8_e5m2"]
 
@@ -137,11 +136,6 @@ def test_a_sample_without_the_largest_still_has_it():
 def test_nothing_and_zeros():
     for x in (np.zeros(0), np.zeros(64)):
         assert zeros(summarize(x), SCALED["nvfp4"], "forward").most == 0
-
-
-def test_an_unknown_name_tells_all():
-    with pytest.raises(UnknownNameError, match="mxfp4"):
-        find_scaled("mxfp4")
 
 
 @pytest.mark.parametrize("spread", [0.5, 6.0, 14.0])

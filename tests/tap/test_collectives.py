@@ -46,13 +46,7 @@ def world() -> Iterator[None]:
 
 
 @pytest.fixture
-def group(world: None) -> Iterator[None]:
-    yield
-    collectives._silent_groups.clear()
-
-
-@pytest.fixture
-def log(group: None) -> Iterator[Log]:
+def log(world: None) -> Iterator[Log]:
     log = Log()
     undo = CollectiveTap([log]).attach()
     yield log
@@ -114,17 +108,7 @@ def test_a_collective_inside_another_counts_once(log: Log) -> None:
     assert len(log.calls) == 1
 
 
-def test_our_own_group_is_never_told(log: Log) -> None:
-    side = dist.new_group([0])
-    log.calls.clear()
-    collectives.keep_silent_about(side)
-
-    dist.all_reduce(torch.ones(1), group=side)
-
-    assert log.calls == []
-
-
-def test_what_a_listener_does_is_not_told_of(group: None) -> None:
+def test_what_a_listener_does_is_not_told_of(world: None) -> None:
     class Nosy(Log):
         def before(self, call: Call) -> None:
             super().before(call)
@@ -138,7 +122,7 @@ def test_what_a_listener_does_is_not_told_of(group: None) -> None:
     assert len(log.calls) == 1
 
 
-def test_a_failing_listener_is_taken_out_and_said_once(group: None) -> None:
+def test_a_failing_listener_is_taken_out_and_said_once(world: None) -> None:
     class Broken(Listener):
         def before(self, call: Call) -> None:
             raise RuntimeError("on purpose")
@@ -182,7 +166,7 @@ def test_undo_leaves_everything_as_it_was() -> None:
     assert not hasattr(c10d, "_hypocenter_isend")
 
 
-def test_two_who_listen_share_one_tap_and_are_told_the_site(group: None) -> None:
+def test_two_who_listen_share_one_tap_and_are_told_the_site(world: None) -> None:
     class Reducing(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             dist.all_reduce(x)

@@ -12,10 +12,9 @@ from torch import nn
 
 from hypocenter.config import Config
 from hypocenter.nouns import Summary
-from hypocenter.tap.compiled import CompiledTap
+from hypocenter.tap.compiled import CompiledTap, Slots, fold
 from hypocenter.tap.modules import ModuleTap
 from hypocenter.tap.names import NameMap
-from hypocenter.tap.slots import Slots, fold
 
 COUNTERS = torch._dynamo.utils.counters
 

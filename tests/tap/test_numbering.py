@@ -5,7 +5,7 @@ from torch import nn
 
 from hypocenter.tap import numbering
 from hypocenter.tap.names import NameMap
-from hypocenter.tap.topology.layers import layer_numbers
+from hypocenter.tap.topology.survey import layer_numbers
 
 
 class Layer(nn.Module):
@@ -30,7 +30,7 @@ class Model(nn.Module):
 @pytest.fixture
 def others(monkeypatch):
     """There are other ranks."""
-    monkeypatch.setattr(numbering, "_is_one_of_many", lambda: True)
+    monkeypatch.setattr(numbering, "is_one_of_many", lambda: True)
 
 
 def named(*models):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from hypocenter.tap.saved_buffers import ChangingBuffers, SavedBuffers
+from hypocenter.tap.roots import ChangingBuffers, SavedBuffers
 
 
 def held(*tensors: torch.Tensor) -> list[tuple[nn.Module, str, torch.Tensor]]:

@@ -175,10 +175,11 @@ def _tried(item: str, target: Scalar, side: Configuration, fits: Fits) -> Iterat
 def _n_changed(settings: Mapping[str, Setting], side: Configuration) -> int:
     """How many items say something else than before."""
     both = {*settings, *side.settings}
-    return sum(_value(settings.get(item)) != _value(side.settings.get(item)) for item in both)
+    return sum(value_of(settings.get(item)) != value_of(side.settings.get(item)) for item in both)
 
 
-def _value(setting: Setting | None) -> Value:
+def value_of(setting: Setting | None) -> Value:
+    """None: it is not set."""
     return None if setting is None else setting.value
 
 

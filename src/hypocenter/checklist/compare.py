@@ -12,10 +12,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from hypocenter.checklist.advising import fix, remarks
+from hypocenter.checklist.advising import fix, remarks, value_of
 from hypocenter.checklist.checklist import Checklist, Configuration, Row, Setting, Value
 from hypocenter.checklist.items.item import Item, Items, load
 from hypocenter.checklist.judging import SIDES, is_off, judge, normal
+from hypocenter.checklist.reading import is_number
 from hypocenter.checklist.verdict import conclude, ordered
 
 _KEY = re.compile(r"^\s*-*([^\s=:]+)")
@@ -60,7 +61,7 @@ def _row(item: Item, baseline: Configuration, candidate: Configuration) -> Row:
     is_light = verdict.startswith("only-") and _says_little(item, one or other)
     return Row(
         item=item.key, title=item.title, group=item.group, unit=item.unit, verdict=verdict, why=why,
-        baseline=_value(one), candidate=_value(other), severity="note" if is_light else item.importance,
+        baseline=value_of(one), candidate=value_of(other), severity="note" if is_light else item.importance,
         fix=to_type, baseline_setting=one, candidate_setting=other,
         remarks=remarks(item, baseline, candidate),
     )  # fmt: skip
@@ -121,10 +122,6 @@ def _notes(baseline: Configuration, candidate: Configuration) -> Iterator[str]:
         yield from (f"{name}: {note}" for note in side.notes)
 
 
-def _value(setting: Setting | None) -> Value:
-    return None if setting is None else setting.value
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relation:
     """`item` from the values of `of`, all of which must be known numbers; `words` tell how."""
@@ -181,12 +178,8 @@ def implied(item: str, settings: Mapping[str, Setting]) -> Setting | None:
     """The setting of an item that a side does not say, if it follows from what it says; None if not."""
     for relation in RELATIONS:
         sources = [settings.get(key) for key in relation.of] if relation.item == item else [None]
-        known = [setting for setting in sources if setting is not None and _is_number(setting.value)]
+        known = [setting for setting in sources if setting is not None and is_number(setting.value)]
         value = relation.compute(*(setting.value for setting in known)) if len(known) == len(sources) else None
         if value is not None:
             return Setting(item=item, value=value, spelled="", derived=relation.words)
     return None
-
-
-def _is_number(value: Value) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

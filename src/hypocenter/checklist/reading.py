@@ -209,7 +209,7 @@ def derive(settings: dict[str, Setting], *, of_defaults: bool) -> None:
 
 
 def _computed(rule: Rule, known: list[Setting | None], of_defaults: bool) -> Setting | None:
-    sources = [setting for setting in known if setting is not None and _is_number(setting.value)]
+    sources = [setting for setting in known if setting is not None and is_number(setting.value)]
     whose = next((setting.assumed for setting in sources if setting.assumed), None)
     if len(sources) < len(known) or (whose and not of_defaults):
         return None
@@ -226,5 +226,6 @@ def _computed(rule: Rule, known: list[Setting | None], of_defaults: bool) -> Set
     )  # fmt: skip
 
 
-def _is_number(value: Value) -> bool:
+def is_number(value: Value) -> bool:
+    """Whether it can be calculated with."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

@@ -18,8 +18,6 @@ from hypocenter.nouns import Phase
 
 COLUMNS = ("phase", "site", "port")
 """What `is_bookkeeping` looks at."""
-VALUE_COLUMNS = ("digest", "n_hist", "absmax", "sumsq")
-"""What `holds_values` looks at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +67,7 @@ def is_bookkeeping(rows: pa.RecordBatch | pa.Table) -> pa.Array:
 
 
 def holds_values(rows: pa.RecordBatch | pa.Table) -> pa.Array:
-    """Of each row, whether it says anything of values: a digest alone does not. `rows` has VALUE_COLUMNS."""
+    """Of each row, whether it says anything of values: a digest alone does not. Needs n_hist, absmax, sumsq, digest."""
     is_empty = pc.and_(
         pc.equal(rows["n_hist"], 0), pc.and_(pc.equal(rows["absmax"], 0.0), pc.equal(rows["sumsq"], 0.0))
     )

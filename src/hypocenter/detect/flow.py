@@ -42,11 +42,6 @@ class Call:
         """Whether an output is not finite."""
         return any(is_bad(r) for r in self.outs)
 
-    @property
-    def takes_bad(self) -> bool:
-        """Whether an input is not finite."""
-        return any(is_bad(r) for r in self.ins)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:

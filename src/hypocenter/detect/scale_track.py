@@ -83,11 +83,6 @@ class ScaleTrack:
     _n_low: int = 0
     _is_told: bool = False
 
-    @classmethod
-    def of_a_run_under_way(cls) -> ScaleTrack:
-        """For a scaler whose first steps were not seen."""
-        return cls(_is_warm=True)
-
     def kind(self, scale: float) -> SkipKind:
         """What a skip at this scale would be, coming now."""
         if not self._is_warm or self._is_restarted(scale):

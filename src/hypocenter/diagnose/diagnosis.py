@@ -6,37 +6,48 @@ Forward hands activations to later stages, backward gradients to earlier ones. A
 or a bad gradient that comes from nowhere, and can only say so; the stage that made it has evidence of its own.
 """
 
-from __future__ import annotations
-
 # pyright: reportAttributeAccessIssue=false
 # (pyarrow.compute makes its functions when it is imported)
+
+from __future__ import annotations
+
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from hypocenter.detect import engine, group_engine
 from hypocenter.detect.misuse import STILL, TRAINED
+from hypocenter.detect.spikes import Series
 from hypocenter.detect.whole import Looked, doubts
 from hypocenter.diagnose import deaths, executors, verdicts
 from hypocenter.diagnose.deaths import jobs_of
 from hypocenter.diagnose.executors import Task
-from hypocenter.diagnose.fold import fold
+from hypocenter.diagnose.fold import SPIKE, fold
 from hypocenter.diagnose.group import Folded
 from hypocenter.diagnose.handed_on import from_before, from_behind, is_received
 from hypocenter.diagnose.judged_evidence import JudgedEvidence, RunEvidence, judged_piece, load
-from hypocenter.diagnose.laws import with_laws
+from hypocenter.diagnose.numbers import counted
 from hypocenter.diagnose.panels import arrow, of_ranks, panels_of
 from hypocenter.diagnose.partial import Partial
 from hypocenter.diagnose.ranks import together, with_device
-from hypocenter.diagnose.records import Records, steps_in
+from hypocenter.diagnose.records import Records, of_rank, steps_in
 from hypocenter.diagnose.rows import Recorded, extent, holds_values, scanned, steps_of
 from hypocenter.diagnose.rows_by_step import RowsByStep
-from hypocenter.diagnose.spikes import with_course
+from hypocenter.diagnose.spike_words import BEFORE, RISE, rose
 from hypocenter.nouns import Diagnosis, Finding, Place, Reading, Status, StepRecord
 from hypocenter.record.reader import RecordedRun
 
 _NONFINITE = ("HC104",)  # values that are not finite, of which a dump does not show what became
 _PARTS = {"forward": "outputs", "backward": "gradients", "grad": "gradients", "param": "parameters"}
+LAWS = ("HC232", "HC308", "HC309", "HC235", "HC231", "HC233")  # the one that says most first
+REPLICAS = "HC301"  # they go apart after what a collective gave back
+_KINDS = frozenset({"comm", "desync", "hardware", "exploding", "spike", "nonfinite", "loss-scale-collapse", "config"})
+
+
+_OF_RANKS = frozenset({"HC308", "HC309"})
+_APART = frozenset({"desync", "hardware"})
+LATER = 16  # steps, of what is seen only when replicas are compared
 
 
 def diagnose(recorded: Recorded, plugins: Sequence[str] = (), *, on: str = "") -> Diagnosis:
@@ -303,3 +314,110 @@ def _told(piece: JudgedEvidence, maker: int) -> JudgedEvidence:
     why_not = f"the value came from rank {maker}, another stage of the pipeline"
     evidence = replace(piece.evidence, origin=None, leaf=None, path=(), killed=(), why_not=why_not, nan_maker=None)
     return judged_piece(evidence, rank=piece.finding.rank, bundle=piece.finding.bundle)
+
+
+# A law says that two sides of an equation differ, whatever the reason. A sum over ranks that came out wrong, a device
+# that computes wrongly, a rank with other gradients break the law of gradients too; a gradient that is left out leaves
+# its parameter without one.
+def with_laws(folded: Sequence[Folded]) -> tuple[Folded, ...]:
+    """The same findings; laws that another one explains are told in its `then`."""
+    under: dict[int, list[Finding]] = {}
+    kept: list[Folded] = []
+    for each in folded:
+        leader = _leader(each.finding, folded) if each.finding.code in (*LAWS, REPLICAS) else None
+        if leader is None:
+            kept.append(each)
+        else:
+            under.setdefault(id(leader), []).append(each.finding)
+    return tuple(_with(each, under.get(id(each), ())) for each in kept)
+
+
+def _leader(law: Finding, folded: Sequence[Folded]) -> Folded | None:
+    return next((each for each in folded if _explains(each.finding, law)), None)
+
+
+def _explains(other: Finding, law: Finding) -> bool:
+    if other.severity == "note":
+        return False
+    if law.code == REPLICAS:
+        return other.cause == "collective-fault" and other.step <= law.step
+    if other.code in LAWS:
+        is_first = LAWS.index(other.code) < LAWS.index(law.code)
+        return is_first and other.step == law.step and (other.param == law.param or law.severity == "note")
+    if other.kind == "stagnation" and other.step == law.step and other.param == law.param is not None:
+        return True  # it says why, of this parameter
+    if other.kind not in _KINDS:
+        return False
+    of_ranks = law.code in _OF_RANKS and other.severity == "error" and other.step <= law.step
+    return of_ranks or other.step == law.step or _is_seen_later(other, law)
+
+
+def _is_seen_later(other: Finding, law: Finding) -> bool:
+    """Whether it is of the same parameter, or of replicas that lost their gradients, when they are compared next."""
+    is_same = other.param == law.param is not None or law.code == "HC309"
+    return other.kind in _APART and is_same and law.step < other.step <= law.step + LATER
+
+
+def _with(leader: Folded, laws: Sequence[Finding]) -> Folded:
+    if not laws:
+        return leader
+    finding = leader.finding
+    began = min((law for law in laws if law.step < finding.step), key=lambda law: law.step, default=None)
+    if began is not None:
+        why = f"it began at step {began.step}: {began.title}"
+        finding = replace(finding, step=began.step, why=(*finding.why, why))
+        if began.param is not None:
+            finding = replace(finding, param=began.param, site=began.site)
+    said = tuple(f"step {law.step}: {law.title}" for law in laws if law is not began)
+    return replace(leader, finding=replace(finding, then=(*finding.then, *said)))
+
+
+def with_course(folded: Sequence[Folded], records: Mapping[tuple[int, int], StepRecord]) -> tuple[Folded, ...]:
+    """The same findings; those of a jump tell of the learning rate before it, and whether it came back.
+
+    Args:
+        folded: findings.
+        records: step records by (rank, step).
+    """
+    found = [each for each in folded if each.finding.code == SPIKE]
+    past = {rank: of_rank(records, rank) for rank in {each.finding.rank for each in found}}
+    return tuple(
+        replace(each, finding=_told_of_spikes(each.finding, past[each.finding.rank])) if each in found else each
+        for each in folded
+    )
+
+
+def _told_of_spikes(finding: Finding, records: Sequence[StepRecord]) -> Finding:
+    at = next((i for i, record in enumerate(records) if record.step == finding.step), None)
+    if at is None:
+        return finding
+    return replace(
+        finding,
+        why=tuple(dict.fromkeys((*finding.why, *_raised(records[max(0, at - BEFORE - 1) : at + 1])))),
+        then=(*finding.then, *_came_back(records, at)),
+    )
+
+
+def _raised(records: Sequence[StepRecord]) -> tuple[str, ...]:
+    pairs = [(a, b) for a, b in itertools.pairwise(records) if a.lr and b.lr and b.lr >= RISE * a.lr]
+    return tuple(rose(a.lr or 0.0, b.lr or 0.0, b.step) for a, b in pairs)
+
+
+def _came_back(records: Sequence[StepRecord], at: int) -> tuple[str, ...]:
+    """How many steps it took to come back below what counts as a jump."""
+    found: list[str] = []
+    for name, values in (
+        ("the loss", [record.loss for record in records]),
+        ("the gradient's norm", [record.grad_norm for record in records]),
+    ):
+        series = Series()
+        jump = [series.add(value) for value in values[: at + 1]][-1]
+        if jump is None:
+            continue
+        later = values[at + 1 :]
+        n = next((i for i, value in enumerate(later) if value is not None and abs(value) <= jump.limit), None)
+        if n is not None:
+            found.append(f"{name} was as before {counted(n + 1, 'step')} later")
+        elif later:
+            found.append(f"{name} has not come back in the {counted(len(later), 'step')} after it")
+    return tuple(found)

@@ -11,7 +11,6 @@ from hypocenter.nouns import StepRecord
 
 RECOVERED = 64  # updates in a row that went through end a fall
 NO_INVERSE = 2.0**-128  # 1 / scale is infinite in float32 from here down: unscaling makes inf, and NaN of zeros
-REGROWN = 1.001  # a scale above the first one, by more than rounding, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,10 +45,6 @@ DIVISION = frozenset({"div", "divide", "true_divide", "reciprocal", "rsqrt", "ad
 PRODUCT = frozenset({"mul", "multiply", "addcmul", "square"})
 SUM = frozenset({"add", "sub", "subtract", "rsub"})
 CAST = frozenset({"_to_copy", "to", "copy", "half", "bfloat16"})
-SELECTION = frozenset(
-    {"where", "masked_fill", "masked_select", "index", "index_select", "slice", "gather", "masked_scatter", "index_put"}
-    | {"nan_to_num", "clamp", "clamp_min", "clamp_max", "topk", "select", "maximum", "minimum", "max", "min"}
-)
 RANDOM = frozenset(
     {"bernoulli", "native_dropout", "dropout", "rand", "randn", "rand_like", "randn_like", "uniform", "normal"}
     | {"exponential", "multinomial", "randint", "randperm", "rrelu_with_noise"}

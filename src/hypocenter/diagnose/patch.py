@@ -33,12 +33,6 @@ class Patch:
     words: str = ""
 
 
-def patch_for(source_path: str | Path, line: int, how: How, *, targets: Sequence[str] = ()) -> str:
-    """The diff, or words where no diff can be made. See `propose`."""
-    found = propose(source_path, (line,), how, targets=targets)
-    return found.diff or found.words
-
-
 def propose(
     source_path: str | Path,
     lines: Sequence[int],

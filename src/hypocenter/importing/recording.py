@@ -23,7 +23,6 @@ from hypocenter.record.writer import Writer
 
 ROWS = 4096  # readings handed on at a time
 MOST_PROBLEMS = 50  # that are listed; the rest is counted
-MOST_STEP = (1 << 62) - 1
 Held = dict[tuple[int, str], dict[str, Tensor]]
 """By micro-batch and site, by key: where the values lie."""
 _FLOATS = frozenset(SAFETENSORS.values())

@@ -16,6 +16,7 @@ from hypocenter.replay.whole import fsdp1, zero3
 from hypocenter.replay.whole import model as sharding
 from hypocenter.tap.collective_ops import is_collective, is_wrapped
 from hypocenter.tap.dispatch import Mode
+from hypocenter.tap.numbering import is_one_of_many
 
 _DATA_PARALLEL = frozenset({
     ("torch", "DistributedDataParallel"), ("torch", "DataParallel"), ("deepspeed", "DeepSpeedEngine"),
@@ -86,12 +87,6 @@ def _holds(root: torch.nn.Module, kind: str) -> bool:
 def _spans_ranks(parameter: torch.Tensor) -> bool:
     mesh = getattr(parameter, "device_mesh", None)
     return mesh is not None and mesh.size() > 1
-
-
-def is_one_of_many() -> bool:
-    """Whether there are other ranks to wait for."""
-    distributed = torch.distributed
-    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
 
 
 class NoCollectives(Mode):

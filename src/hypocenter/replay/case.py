@@ -88,5 +88,5 @@ class Outcome:
 
 def is_finite(tensor: torch.Tensor) -> bool:
     """Whether every element is finite; of a DTensor, every element that is here."""
-    values = local(tensor)
+    values = local(tensor)  # asking for all would be a collective
     return values is None or bool(torch.isfinite(values).all())

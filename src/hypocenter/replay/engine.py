@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from hypocenter.replay import alone, own_gradients, per_sample, sharded, torch_state
 from hypocenter.replay.batch_rows import Rows
+from hypocenter.replay.case import is_finite
 from hypocenter.replay.deadline import Deadline
 from hypocenter.replay.eagerly import Eagerly
 from hypocenter.replay.impossible import ReplayImpossible
@@ -29,7 +30,6 @@ from hypocenter.replay.user_operations import in_loss_code, outside_modules
 from hypocenter.replay.whole import model as sharding
 from hypocenter.replay.whole.model import Whole
 from hypocenter.tap.dispatch import Mode
-from hypocenter.tap.gradients import local
 from hypocenter.tap.handed_in import handed_in
 from hypocenter.tap.lent import lending
 from hypocenter.tap.names import NameMap
@@ -52,12 +52,7 @@ class Replayed:
     @property
     def finite(self) -> bool:
         """Loss and all gradients finite."""
-        return all(_finite(t) for t in (*self.values, *self.grads) if t is not None)
-
-
-def _finite(tensor: torch.Tensor) -> bool:
-    values = local(tensor)  # of a DTensor those that are here: asking for all would be a collective
-    return values is None or bool(torch.isfinite(values).all())
+        return all(is_finite(t) for t in (*self.values, *self.grads) if t is not None)
 
 
 class Replayer:
@@ -630,7 +625,7 @@ def _only_bad_ones_kept(parameters: Sequence[torch.Tensor]) -> Generator[None, N
 
     def look(parameter: torch.Tensor) -> None:
         with _disable_current_modes():
-            if parameter.grad is not None and _finite(parameter.grad):
+            if parameter.grad is not None and is_finite(parameter.grad):
                 parameter.grad = None
 
     with contextlib.ExitStack() as undo:

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
-from hypocenter.diagnose.evidence import Cure, Evidence, Rerun
+from hypocenter.diagnose.evidence import Cure, Evidence, Rerun, Share
 from hypocenter.diagnose.handed_on import is_received
 from hypocenter.diagnose.origin import Blame, blame, killed_infinities
 from hypocenter.diagnose.rulings import masked_by
-from hypocenter.replay import adjudicate
+from hypocenter.nouns import Remedy
+from hypocenter.replay import adjudicate, samples
 from hypocenter.replay.case import HIDDEN, Case, Outcome, Scene, is_finite
-from hypocenter.replay.cure import proposals
 from hypocenter.replay.engine import Replayed, Replayer, ReplayImpossible
 from hypocenter.replay.impossible import OutOfTime
 from hypocenter.replay.preparation import Preparation
-from hypocenter.replay.shares import fits, run_gradient, shares
+from hypocenter.replay.remedies.fp32_island import advice
 from hypocenter.replay.testimony import MAX_PATH, testify
 from hypocenter.replay.traced import Traced
 from hypocenter.replay.tracing import Observer, Tracing
 from hypocenter.replay.trials import Trials
-from hypocenter.replay.wide_sums import WideSums
+from hypocenter.summary.reducers.torch_float64 import in_float64
+from hypocenter.tap.free_memory import free_bytes
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.out_of_memory import give_back, is_out_of_memory
 from hypocenter.tap.tape import Microbatch
@@ -32,6 +33,10 @@ from hypocenter.tap.tracer import OpTracer
 _SATURATING = frozenset({"", "tanh", "sigmoid", "hardtanh", "erf"})  # they hide an infinity, and nobody meant to
 _MAX_BACK = 8  # times that a bad value is followed from what was computed with gradients to what was not, or back
 Observers = Callable[[Microbatch], Observer | None]
+AT_MOST = 8  # parameters whose share is noted, those with the largest values
+N_ELEMENTS = 16  # of each, at most: the first at which the gradient in the run is not finite
+MOST_BYTES = 1 << 30
+SHARE = 0.25  # of the memory that is free on the device
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +248,7 @@ class Investigator:
                 evidence = replace(evidence, notes=(*evidence.notes, note))
             if evidence.cure is not None and evidence.cure.verified:
                 self._cures[_place(evidence)] = evidence.cure
-            evidence = replace(evidence, remedies=proposals.propose(evidence))
+            evidence = replace(evidence, remedies=propose(evidence))
         return Outcome(evidence=evidence, node=None if op is None else scene.tracer.nodes[op])
 
     def _with_unseen(self, scene: Scene, base: Evidence, found: Blame) -> Evidence:
@@ -288,7 +293,7 @@ class Investigator:
             earlier = replace(
                 earlier, cure=Cure(status="no-cure", why=("it was computed before the model was called",))
             )
-            earlier = replace(earlier, remedies=proposals.propose(earlier))
+            earlier = replace(earlier, remedies=propose(earlier))
         return Outcome(evidence=earlier, node=None if op is None else back.tracer.nodes[op])
 
     def _with_loader(self, evidence: Evidence, back: _Back) -> Evidence:
@@ -345,3 +350,102 @@ def _is_bad(grad: torch.Tensor | None) -> bool:
 
 def _place(evidence: Evidence) -> tuple[str, str]:
     return (evidence.origin.site, evidence.origin.op) if evidence.origin is not None else ("", "")
+
+
+def propose(evidence: Evidence) -> tuple[Remedy, ...]:
+    """Remedies for what the evidence shows.
+
+    Args:
+        evidence: with samples and the search for a cure filled in.
+    """
+    found: list[Remedy] = []
+    if evidence.cure is not None:
+        found += _island(evidence, evidence.cure)
+    left_out = samples.remedy(evidence)
+    if left_out is not None:
+        found.append(left_out)
+    return tuple(sorted(found, key=lambda remedy: not remedy.verified))
+
+
+def _island(evidence: Evidence, cure: Cure) -> list[Remedy]:
+    if cure.verified:
+        return [Remedy(action=cure.action, targets=cure.targets, verified=True, text=_in_words(cure))]
+    if cure.status != "cannot-tell" or evidence.origin is None or not evidence.float64.finite:
+        return []
+    site = evidence.origin.site
+    return [Remedy(action=cure.action, targets=(site,), verified=False, text=advice(site, cast_back=False))]
+
+
+def _in_words(cure: Cure) -> str:
+    if not cure.api and cure.lines:
+        return f"compute line {cure.lines[0].line} in float32: cast its operands with .float()"
+    where = ", ".join(target or "the model" for target in cure.targets)
+    return advice(where, cast_back=cure.cast_back)
+
+
+def shares(sums: Mapping[str, torch.Tensor], named: Sequence[tuple[str, torch.Tensor]]) -> tuple[Share, ...]:
+    """What this rank had to add where the gradients of the run are not finite.
+
+    Args:
+        sums: float64 gradients of the step on this rank, over its micro-batches, by parameter.
+        named: the parameters; their `.grad` is what the ranks' sum came to.
+    """
+    found: list[Share] = []
+    for name, parameter in named:
+        own, grad = sums.get(name), run_gradient(parameter)
+        if own is None or grad is parameter or grad.layout != torch.strided or own.shape != grad.shape:
+            continue
+        bad = (~torch.isfinite(grad)).flatten().nonzero().flatten()
+        at = bad[:N_ELEMENTS]
+        found.append(
+            Share(
+                param=name,
+                dtype=str(grad.dtype).removeprefix("torch."),
+                limit=float(torch.finfo(grad.dtype).max),
+                absmax=float(own.abs().max()),
+                n=grad.numel(),
+                n_nonfinite=int(bad.numel()),
+                at=tuple(at.tolist()),
+                values=tuple(own.flatten()[at].tolist()),
+            )
+        )
+    return tuple(sorted(found, key=lambda share: -share.absmax)[:AT_MOST])
+
+
+def run_gradient(parameter: torch.Tensor) -> torch.Tensor:
+    """The gradient that the run has accumulated: `.grad`, or Megatron-Core's `main_grad`; else the parameter itself."""
+    grad = parameter.grad if parameter.grad is not None else getattr(parameter, "main_grad", None)
+    return grad if isinstance(grad, torch.Tensor) else parameter
+
+
+def fits(share: Share) -> bool:
+    """Whether this rank's own sum over its micro-batches is within the format."""
+    return share.absmax <= share.limit
+
+
+class WideSums:
+    """Adds up gradients by name.
+
+    Attributes:
+        held: the sums.
+        left_out: names that there was no room for.
+    """
+
+    def __init__(self) -> None:
+        self.held: dict[str, torch.Tensor] = {}
+        self.left_out: set[str] = set()
+        self._n_bytes = 0
+
+    def add(self, name: str, grad: torch.Tensor) -> None:
+        """One more gradient."""
+        if name in self.left_out:
+            return
+        total = self.held.get(name)
+        if total is not None:
+            total += in_float64(grad)
+            return
+        if self._n_bytes + 8 * grad.numel() > min(MOST_BYTES, self._n_bytes + SHARE * free_bytes(grad.device)):
+            self.left_out.add(name)
+            return
+        self._n_bytes += 8 * grad.numel()
+        self.held[name] = in_float64(grad).clone()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hypocenter.detect.spikes import Jump
 from hypocenter.diagnose.evidence import Evidence
@@ -18,9 +19,7 @@ from hypocenter.replay.case import Outcome
 from hypocenter.replay.engine import Replayed, Replayer
 from hypocenter.replay.gains import Suspect, Usual, begins, is_amplifying, largest_read, new_operators, suspects
 from hypocenter.replay.impossible import OutOfTime
-from hypocenter.replay.modes import Modes, turned
 from hypocenter.replay.preparation import Preparation
-from hypocenter.replay.shrunk import can_be, shrunk
 from hypocenter.replay.tracing import Tracing
 from hypocenter.tap.gains import Sized, SizeTracer
 from hypocenter.tap.gradients import norms, to_host
@@ -36,6 +35,7 @@ _MOST_STEPS = 4.0  # that are done again for its samples; with the trace, and pa
 _LEAST = 2.0  # octaves, at least: what is usual is known of few steps
 LOSS, GRADIENT, LOCAL = "the loss", "the gradient", "the gradient of this rank"
 _OF_ALL = (LOSS, GRADIENT, LOCAL)
+LEAST = 2  # healthy steps that tell which mode is usual
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,3 +318,54 @@ def _at_largest(node: Node, output: Tensor) -> str:
             return ""
     found += [f"{value:.4g}" for value in node.scalars if type(value) is not bool]
     return ", ".join(found)
+
+
+class Modes:
+    """Modes that healthy steps had."""
+
+    def __init__(self) -> None:
+        self._seen: weakref.WeakKeyDictionary[nn.Module, list[int]] = weakref.WeakKeyDictionary()
+
+    def learn(self, modes: Mapping[nn.Module, bool]) -> None:
+        """Take in those of a healthy step."""
+        for module, is_training in modes.items():
+            self._seen.setdefault(module, [0, 0])[is_training] += 1
+
+    def switched(self, modes: Mapping[nn.Module, bool]) -> Sequence[nn.Module]:
+        """Modules in a mode that no healthy step had them in."""
+        return [m for m, is_training in modes.items() if self._is_new(self._seen.get(m), is_training)]
+
+    @staticmethod
+    def _is_new(seen: Sequence[int] | None, is_training: bool) -> bool:
+        return seen is not None and not seen[is_training] and seen[not is_training] >= LEAST
+
+
+@contextlib.contextmanager
+def turned(modules: Sequence[nn.Module]) -> Generator[None, None, None]:
+    """Each of these modules, not those in it, in the other mode."""
+    flags = [(module, module.training) for module in modules]
+    try:
+        for module, flag in flags:
+            module.training = not flag
+        yield
+    finally:
+        for module, flag in flags:
+            module.training = flag
+
+
+def can_be(tensor: Tensor) -> bool:
+    """Whether its values lie here as one plain tensor."""
+    return type(tensor) in (Tensor, nn.Parameter, nn.Buffer) and tensor.is_leaf
+
+
+@contextlib.contextmanager
+def shrunk(octaves: Mapping[Tensor, float]) -> Generator[None, None, None]:
+    """Each tensor divided by two to so many octaves; afterwards it holds the very memory that it held before."""
+    own = [(tensor, tensor.data) for tensor in octaves]
+    try:
+        for tensor, values in own:
+            tensor.data = values * 2.0 ** -octaves[tensor]
+        yield
+    finally:
+        for tensor, values in own:
+            tensor.data = values

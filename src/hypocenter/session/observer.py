@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,11 +14,26 @@ from hypocenter.session import events
 from hypocenter.session.agreement import Council, nobody
 from hypocenter.session.events import Update
 from hypocenter.session.framework import Framework
-from hypocenter.session.local_norm import LocalNorm
 from hypocenter.session.torch_framework import TorchFramework
 from hypocenter.tap.loader_batches import FromLoader, Handed
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.tape import Tape
+
+
+class LocalNorm:
+    """Of the step under way."""
+
+    def __init__(self) -> None:
+        self._norms: list[float] = []
+
+    def add(self, norms: Sequence[float]) -> None:
+        """Norms of single gradients, with the loss scale in them."""
+        self._norms += norms
+
+    def take(self, scale: float) -> float | None:
+        """The norm of all that came since the last call, without the loss scale; None: nothing came."""
+        norms, self._norms = self._norms, []
+        return math.hypot(*norms) / scale if norms else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

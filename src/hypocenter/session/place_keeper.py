@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import socket
+import time
 from collections.abc import Callable
+from datetime import datetime, timezone
 from pathlib import Path
 
 from hypocenter import launcher
-from hypocenter.nouns import Place
+from hypocenter.nouns import Attempt, Place
 from hypocenter.record.place_file import write_place
-from hypocenter.session.attempt import this_attempt
 from hypocenter.session.claims import claims
 
 
@@ -64,3 +66,15 @@ class PlaceKeeper:
             if problem:
                 self._warn(f"rank.json could not be written: {problem}")
         return place
+
+
+def this_attempt() -> Attempt:
+    """Begun now."""
+    now_ns = time.time_ns()
+    return Attempt(
+        number=launcher.attempt(os.environ),
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        started=datetime.fromtimestamp(now_ns / 1e9, timezone.utc).isoformat(timespec="milliseconds"),
+        started_ns=now_ns,
+    )

@@ -15,6 +15,8 @@ from torch import Tensor
 
 from hypocenter import schedule
 from hypocenter.detect import law_rows as law
+from hypocenter.detect.law_rows import NOT_REPEATED, SITE
+from hypocenter.formats import FORMATS
 from hypocenter.nouns import Reading, Summary, replace
 from hypocenter.replay.engine import Replayed
 from hypocenter.replay.impossible import ReplayImpossible
@@ -23,7 +25,7 @@ from hypocenter.session.observer import Context, Update
 from hypocenter.session.observers import audit
 from hypocenter.session.observers.audit import ELEMENTS, KEPT_AT_MOST, Balance, Entry, tolerance_of
 from hypocenter.session.observers.calibration import UnlikeTheRun, must_repeat
-from hypocenter.session.observers.repeats import Repeats
+from hypocenter.session.observers.optimizer_rows import number_row
 from hypocenter.session.observers.sampled import sample
 from hypocenter.session.observers.ways import Ways
 from hypocenter.session.unwritten import unwritten_row
@@ -37,6 +39,8 @@ from hypocenter.tap.poison import Poison, find_read
 from hypocenter.tap.tape import Microbatch
 
 ROUGH = 0.05  # relative, of norms: what ran as compiled code and is done again by operators need not be nearer
+LOOKS = 4  # micro-batches, before one that is held against them
+FLOOR, ROUNDINGS = 4.0, 32.0
 
 
 class Audit(audit.Audit[Context]):
@@ -338,3 +342,42 @@ def _to_host(numbers: Sequence[Tensor]) -> list[list[float]]:
         here = [i for i, each in enumerate(numbers) if each.device == device]
         found.update(zip(here, torch.stack([numbers[i] for i in here]).tolist(), strict=True))
     return [found[i] for i in range(len(numbers))]
+
+
+# How near is measured: kernels that add up in another order each time, and inputs that nobody can put back, are off at
+# every step. A step is off where it is further from the run than FLOOR times all that were looked at before, and than
+# ROUNDINGS of float32, which is what another number of threads may make.
+class Repeats:
+    """Remembers how far replays were from the run."""
+
+    def __init__(self) -> None:
+        self._n_looks = 0
+        self._most = 0.0
+        self._is_told = False
+
+    def is_as_before(self, apart: float) -> bool:
+        """Whether a replay is no further off than those before allow; what is further is not remembered.
+
+        Args:
+            apart: its loss from that of the run, relative.
+        """
+        self._n_looks += 1
+        if self._n_looks > LOOKS and not apart <= self._allowed:
+            return False
+        self._most = max(self._most, apart)
+        return True
+
+    def row(self, step: int, apart: float, order: int) -> Reading | None:
+        """What HC232 reads, the first time that a replay is further off."""
+        if self._is_told or not math.isfinite(apart):
+            return None
+        row = number_row(SITE, NOT_REPEATED, step, order, apart / self._allowed, call=self._n_looks - 1)
+        self._is_told = True
+        return row
+
+    @property
+    def _allowed(self) -> float:
+        """A program that stopped to repeat itself may come near the loss of the run by chance."""
+        if self._is_told:
+            return self._most
+        return max(FLOOR * self._most, ROUNDINGS * FORMATS["float32"].eps)

@@ -21,7 +21,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from hypocenter.errors import UnknownNameError
 from hypocenter.formats import FORMATS, Format
 from hypocenter.nouns import Summary
 from hypocenter.summary.casting import n_flushed, n_nonzero
@@ -133,17 +132,6 @@ class Zeros:
     least: float = 0.0
     expected: float = 0.0
     most: float = 0.0
-
-
-def find_scaled(name: str) -> ScaledFormat:
-    """The format of that name.
-
-    Raises:
-        UnknownNameError: none has it.
-    """
-    if name not in SCALED:
-        raise UnknownNameError(f"unknown scaled format {name!r}", fix=f"use one of {', '.join(SCALED)}")
-    return SCALED[name]
 
 
 def zeros(summary: Summary, form: ScaledFormat, phase: str) -> Zeros:

@@ -29,13 +29,7 @@ from hypocenter.tap.collective_waits import Waits
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.wrapping import Undo, wrap_attribute, wrap_in_place
 
-_silent_groups: set[str] = set()
 _FAKE: Any = torch._C._TorchDispatchModeKey.FAKE
-
-
-def keep_silent_about(group: Any) -> None:
-    """Never report collectives of this process group: it is our own."""
-    _silent_groups.add(_name_of(group))
 
 
 class Call:
@@ -304,7 +298,7 @@ class CollectiveTap:
             if members is None:
                 return None
             known = self._groups[id(group)] = _Group(group, tuple(members))
-        return None if known.name in _silent_groups else known
+        return known
 
 
 def _resolved(group: Any) -> Any:

@@ -20,9 +20,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 from hypocenter.config import Config
 from hypocenter.nouns import Phase, Reading, Summary
 from hypocenter.tap.clock import Clock
-from hypocenter.tap.compile_guard import inside_compiled_call, never_compile
+from hypocenter.tap.compile_guard import inside_compiled_call, is_export, never_compile
 from hypocenter.tap.frames import Frame, frames_of
-from hypocenter.tap.names import NameMap, unwrap
+from hypocenter.tap.names import NameMap, class_name, unwrap, wrapped_attribute
 from hypocenter.tap.own_frame import BESIDE_TORCH, RAISED, OwnFrame
 from hypocenter.tap.reducer import Reducer
 from hypocenter.tap.site import Site
@@ -31,6 +31,7 @@ from hypocenter.tap.spread.activations import SpreadOfActivations
 from hypocenter.tap.spread.where import Where
 from hypocenter.tap.tree import flatten
 from hypocenter.tap.user_code import is_graph_taken
+from hypocenter.tap.wanted import is_wanted
 
 MAX_PORTS = 32  # tensors of one argument or output that are read; a KV cache has hundreds, none made by this module
 MAX_PENDING = 200_000  # readings of one step; python metadata of about 100 MB
@@ -105,7 +106,7 @@ class ModuleTap:
         self.keeper: Keep | None = None
         self.spread: SpreadOfActivations | None = None
         self._n_open = 0
-        self._sites = Sites(names, config)
+        self._sites = _ModuleSites(names, config)
         self._reducer, self._clock, self._warn = reducer, clock, warn
         self._seen: dict[int, _Seen] = {}
         self._pending: list[_Pending] = []
@@ -330,3 +331,24 @@ def _reading(step: int, p: _Pending, summary: Summary) -> Reading:
 
 def _version(tensor: Tensor) -> int:
     return -1 if tensor.is_inference() else tensor._version
+
+
+class _ModuleSites(Sites):
+    """Also of compiled modules, which are wrappers."""
+
+    def __init__(self, names: NameMap, config: Config) -> None:
+        super().__init__(names)
+        self._names, self._config = names, config
+
+    def _names_of(self, module: nn.Module) -> tuple[str, ...]:
+        return self._names.module_names(module)
+
+    def _decide(self, module: nn.Module, names: tuple[str, ...]) -> Site:
+        # Inside a compiled module no hook runs, but what goes in and comes out can be read around it.
+        is_compiled = type(module).__name__ == "OptimizedModule"
+        is_whole = is_compiled and not is_export(module)
+        wanted = bool(names) and (is_whole or not wrapped_attribute(module)) and is_wanted(names, self._config)
+        site = Site(module, names, wanted, class_name(unwrap(module)))
+        if is_compiled and unwrap(module) is not module:
+            self.of(unwrap(module)).outer = site
+        return site

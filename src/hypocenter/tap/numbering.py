@@ -29,7 +29,7 @@ def offset_of(container: nn.Module) -> int:
             return 0
         offsets.add(number - 1 - int(key))
     offset = offsets.pop() if len(offsets) == 1 else 0
-    return offset if offset > 0 and _is_one_of_many() else 0
+    return offset if offset > 0 and is_one_of_many() else 0
 
 
 def has_numbered_layers(module: nn.Module) -> bool:
@@ -37,6 +37,7 @@ def has_numbered_layers(module: nn.Module) -> bool:
     return any(layer_number(part) is not None for part in module.modules())
 
 
-def _is_one_of_many() -> bool:
+def is_one_of_many() -> bool:
+    """Whether there are other ranks to wait for."""
     distributed = torch.distributed
     return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1

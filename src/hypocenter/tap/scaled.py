@@ -43,6 +43,11 @@ class ScaledUpdate:
     by whoever knows it: any True means that the update was skipped, all False that it was made. Empty: not known."""
 
     @property
+    def device(self) -> str:
+        """Where the gradients are."""
+        return str(self.gradients[0][1].device) if self.gradients else "cpu"
+
+    @property
     def state(self) -> ScalerState:
         """The scaler as it was when its step began."""
         return self.read_state()

@@ -1,32 +1,36 @@
-"""Which sites are recorded, and what is decided once per module: its names, class, and whether it is wanted."""
+"""Which modules or cells are recorded, decided once and again after the names have changed."""
 
 from __future__ import annotations
 
-from torch import nn
+from typing import Any, Protocol
 
-from hypocenter.config import Config
-from hypocenter.tap.compile_guard import is_export
-from hypocenter.tap.names import NameMap, class_name, unwrap, wrapped_attribute
 from hypocenter.tap.site import Site
-from hypocenter.tap.wanted import is_wanted
+
+
+class Names(Protocol):
+    """Names of modules or cells; `generation` changes with them."""
+
+    generation: int
 
 
 class Sites:
-    """module -> Site, decided once and again after the names have changed."""
+    """Module or cell -> its Site. Who knows the framework says in `_decide` which are wanted."""
 
-    def __init__(self, names: NameMap, config: Config) -> None:
-        self._names, self._config = names, config
+    def __init__(self, names: Names) -> None:
+        self._of_names = names
         self._generation = names.generation
         self._known: dict[int, Site] = {}
 
-    def of(self, module: nn.Module) -> Site:
-        """The Site of a module. Strangers, and wrappers but for compiled modules, have one that is not wanted."""
-        if self._generation != self._names.generation:
-            self._generation = self._names.generation
+    def of(self, module: Any) -> Site:
+        """The Site of a module. Strangers and wrappers have one that is not wanted."""
+        if self._generation != self._of_names.generation:
+            self._generation = self._of_names.generation
             self._known.clear()
         site = self._known.get(id(module))
         if site is None or site.ref() is not module:
-            site = self._decide(module)
+            names = self._names_of(module)
+            self._generation = self._of_names.generation  # the look-up may have refreshed the names
+            site = self._known[id(module)] = self._decide(module, names)
         return site
 
     def forget_calls(self) -> None:
@@ -35,14 +39,8 @@ class Sites:
             if not site.open:
                 site.stamp = (-1, -1)
 
-    def _decide(self, module: nn.Module) -> Site:
-        names = self._names.module_names(module)
-        # Inside a compiled module no hook runs, but what goes in and comes out can be read around it.
-        is_compiled = type(module).__name__ == "OptimizedModule"
-        is_whole = is_compiled and not is_export(module)
-        wanted = bool(names) and (is_whole or not wrapped_attribute(module)) and is_wanted(names, self._config)
-        self._generation = self._names.generation  # the look-up may have refreshed the names
-        site = self._known[id(module)] = Site(module, names, wanted, class_name(unwrap(module)))
-        if is_compiled and unwrap(module) is not module:
-            self.of(unwrap(module)).outer = site
-        return site
+    def _names_of(self, module: Any) -> tuple[str, ...]:
+        raise NotImplementedError
+
+    def _decide(self, module: Any, names: tuple[str, ...]) -> Site:
+        raise NotImplementedError

@@ -19,6 +19,7 @@ import torch
 from torch.autograd.graph import GradientEdge
 
 from hypocenter.tap.handed_in import Held
+from hypocenter.tap.kept_arguments import n_bytes
 from hypocenter.tap.lent import Lent
 from hypocenter.tap.numerics import Numerics, capture_numerics
 from hypocenter.tap.state import Ambient, RngState
@@ -283,7 +284,7 @@ class Tape:
         """Of what is kept beside arguments: what a stage of a pipeline has received, copies of what was changed."""
         received = {id(t): t for _, t in tensors([value for _, value in event.handed])}
         beside = [t for key, t in received.items() if key not in self._aliases]
-        return sum(map(_bytes_of, beside)) + (0 if event.was is None else _bytes_of(event.was))
+        return sum(map(n_bytes, beside)) + (0 if event.was is None else n_bytes(event.was))
 
     def _left_behind(self, tensor: torch.Tensor) -> int | None:
         """The slot of a tensor that a module has not returned but left in an attribute; None of any other."""
@@ -328,7 +329,7 @@ class Tape:
         if is_leaf or id(tensor) in self.leaves:
             self.leaves.setdefault(id(tensor), tensor)
             return tensor
-        self._kept_bytes += _bytes_of(tensor)
+        self._kept_bytes += n_bytes(tensor)
         alias = tensor.detach()
         if tensor.requires_grad:
             alias.requires_grad_()
@@ -347,7 +348,7 @@ class Tape:
         """Gradients of this one are added up."""
         self.microbatches.append(microbatch)
         for seed in microbatch.seeds:
-            self._kept_bytes += 0 if seed is None else _bytes_of(seed)
+            self._kept_bytes += 0 if seed is None else n_bytes(seed)
         if self.is_full:
             microbatch.seeds = [None] * len(microbatch.seeds)
         self._fill_if_large()
@@ -565,7 +566,7 @@ class Tape:
             event.cut = [numbers[number] for number in event.cut if number in numbers]
             self.events.append(event)
         self._aliases = {key: pair for key, pair in aliases.items() if id(pair[1]) in used}
-        self._kept_bytes = sum(_bytes_of(alias) for _, alias in self._aliases.values())
+        self._kept_bytes = sum(n_bytes(alias) for _, alias in self._aliases.values())
         self._kept_bytes += sum(map(self._bytes_beside, self.events))
 
     def _unspent(self) -> list[Event]:
@@ -594,10 +595,6 @@ def _cut_at(event: Event) -> str:
 def is_trainable_leaf(tensor: torch.Tensor) -> bool:
     """Whether a gradient ends here: a parameter, of a module or not."""
     return tensor.requires_grad and tensor.is_leaf
-
-
-def _bytes_of(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size() if tensor.layout == torch.strided else 0
 
 
 def storage_of(tensor: torch.Tensor) -> int:

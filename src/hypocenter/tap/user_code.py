@@ -15,7 +15,8 @@ import contextlib
 import sys
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from types import CodeType, FrameType
+from pathlib import Path
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 import torch
@@ -24,7 +25,6 @@ from torch.overrides import TorchFunctionMode
 
 from hypocenter.capturing import is_capturing
 from hypocenter.tap.as_the_caller import standing_for, take_out
-from hypocenter.tap.patched_methods import called
 from hypocenter.tap.python_operators import PythonOperators
 from hypocenter.tap.source import user_frame
 from hypocenter.tap.state import RngState, capture_ambient, capture_rng
@@ -60,6 +60,8 @@ _WRITERS = frozenset({
     "__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ifloordiv__", "__idiv__", "__imod__",
     "__ipow__", "__iand__", "__ior__", "__ixor__",
 })  # fmt: skip
+_OF_TORCH = frozenset({type(torch.Tensor.square), type(torch.square)})  # kinds of functions that are written in C
+_TORCH = str(Path(torch.__file__).parent)  # torch's own methods that are written in Python are what they seem
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,3 +381,23 @@ def _is_data_of_leaf(args: Any, result: Any) -> bool:
         return False
     leaf = args[0]
     return isinstance(leaf, torch.Tensor) and is_trainable_leaf(leaf) and storage_of(leaf) == storage_of(result)
+
+
+# A tensor's method looks itself up by its name to tell a torch-function mode of its call. Where the name leads to
+# somebody's own function, which is about to call the method, the mode gets that function, and by calling it would run
+# it twice.
+def called(func: Any) -> Any:
+    """The method of torch itself, for what a mode was given as `func`; `func` unless somebody has replaced one."""
+    if type(func) in _OF_TORCH:
+        return func
+    getter = getattr(func, "__self__", None)
+    is_getter = isinstance(getter, property)
+    put_there: Any = getter if is_getter else func
+    written: Any = put_there.fget if is_getter else func
+    if not isinstance(written, FunctionType) or written.__code__.co_filename.startswith(_TORCH):
+        return func
+    name = next((name for name, each in vars(torch.Tensor).items() if each is put_there), "")
+    method = vars(torch._C.TensorBase).get(name)
+    if method is None:
+        return func
+    return method.__get__ if is_getter else method

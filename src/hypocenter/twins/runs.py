@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+import msgspec
+
 from hypocenter.align.children import Start, start
 from hypocenter.config import Config
 from hypocenter.errors import ConfigError, ExistsError, HypocenterError
 from hypocenter.record.layout import CHANGES_FILE, new_run_directory, rank_directories
 from hypocenter.record.run_file import finish_run, start_run
-from hypocenter.twins.noted import noted
 
 OUTPUT_FILE = "output.txt"
 TAIL = 5  # lines of a program's output that tell why it failed
@@ -187,3 +188,20 @@ class Runs:
 def split(words: str) -> tuple[str, ...]:
     """The words of one text, as a shell splits them."""
     return tuple(shlex.split(words))
+
+
+def noted(run: Path) -> dict[str, list[str]]:
+    """What was noted, by change, in the order in which it was; nothing that was noted twice, or cannot be read."""
+    try:
+        lines = (run / CHANGES_FILE).read_bytes().splitlines()
+    except OSError:
+        return {}
+    found: dict[str, list[str]] = {}
+    for line in lines:
+        try:
+            change, what = msgspec.json.decode(line, type=tuple[str, str])
+        except msgspec.DecodeError:
+            continue
+        if what not in found.setdefault(change, []):
+            found[change].append(what)
+    return found

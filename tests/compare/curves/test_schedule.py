@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from made_curves import curve, falling
 
-from hypocenter.compare.curves.compare import compare_curves
+from hypocenter.compare.curves.compare import compare_curves, compare_schedules
 from hypocenter.compare.curves.comparison import Schedule
-from hypocenter.compare.curves.schedule import compare_schedules
 
 N = 400
 

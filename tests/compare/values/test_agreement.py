@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from hypocenter.compare.values.agreement import agreement
+from bench.compare.agreement import agreement
 from hypocenter.record.reader import open_run
 
 sys.path.insert(0, str(Path(__file__).parent))

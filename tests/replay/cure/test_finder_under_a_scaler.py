@@ -8,8 +8,7 @@ import hypocenter
 from hypocenter.diagnose.judged_evidence import decode
 from hypocenter.nouns import Source
 from hypocenter.record.reader import open_run
-from hypocenter.replay.cure.finder import functions_in
-from hypocenter.replay.remedies.fp32_lines import lines_in_float32
+from hypocenter.replay.cure.finder import functions_in, lines_in_float32
 
 
 class Picky(nn.Module):

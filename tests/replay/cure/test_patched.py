@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hypocenter.replay.cure.patched import CannotTry, applied, patched
+from hypocenter.replay.cure.patch import CannotTry, applied, patched
 
 SOURCE = """
 import torch

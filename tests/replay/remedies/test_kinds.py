@@ -40,7 +40,6 @@ def overflow(dtype="float16", op="aten.sum.dim_IntList", phase="forward", n_nan=
 def test_float32_is_preferred_and_clamping_comes_last():
     assert [kind.name for kind in REMEDIES] == ["fp32-island", "bf16-island", "prescale", "lower-scale", "clamp"]
     assert len({kind.order for kind in REMEDIES}) == len(REMEDIES)
-    assert [kind.name for kind in REMEDIES if kind.changes_gradients] == ["clamp"]
 
 
 @pytest.mark.parametrize("kind", REMEDIES, ids=lambda kind: kind.name)

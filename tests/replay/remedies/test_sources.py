@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import hypocenter
-from hypocenter.replay.remedies.sources import forward_source
+from hypocenter.replay.cure.patch import forward_source
 
 
 class Plain(nn.Module):

@@ -7,8 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hypocenter.replay.triage.families import FAMILIES
-from hypocenter.replay.triage.ops import judge
+from hypocenter.replay.triage.ops import FAMILIES, judge
 
 torch.set_num_threads(1)
 aten = torch.ops.aten

@@ -169,7 +169,7 @@ def test_the_check_of_a_step_judges_forward_and_backward():
     with OpCheck(OpContext(lambda module: None)) as check:
         model(values(3, 4, seed=0)).square().mean().backward()
 
-    assert check.report.is_clean
+    assert not check.report.wrong
     assert check.report.n_checked > 12
 
 

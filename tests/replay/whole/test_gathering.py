@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hypocenter.replay.impossible import ReplayImpossible
-from hypocenter.replay.whole.gathering import Gathering, OnDemand
+from hypocenter.replay.whole.model import Gathering, OnDemand
 from hypocenter.replay.whole.part import Part, StandIn, stand_in
 from hypocenter.tap.op_context import OpContext
 from hypocenter.tap.tracer import OpTracer

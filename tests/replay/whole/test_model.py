@@ -146,7 +146,7 @@ def test_a_plain_model_has_nothing_to_stand_in_for():
 
 def test_a_parameter_larger_than_a_quarter_of_the_free_memory_is_not_gathered(sharded, monkeypatch):
     _, net, _ = sharded
-    monkeypatch.setattr("hypocenter.replay.whole.gathering.free_bytes", lambda device: 4 * 47)
+    monkeypatch.setattr("hypocenter.replay.whole.model.free_bytes", lambda device: 4 * 47)
 
     stand_ins = Whole([net])
 

@@ -8,7 +8,7 @@ from torch.utils.checkpoint import checkpoint
 
 import hypocenter
 from hypocenter.record.reader import open_run
-from hypocenter.session.calibrated_update import updated
+from hypocenter.session.observers.calibration import updated
 
 
 class Block(nn.Module):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fnmatch
 from dataclasses import dataclass, field
 
-from hypocenter.checklist.shell.conditions import holds
 from hypocenter.checklist.shell.expansion import AT_MOST_CHARACTERS, Field, Run, Scope
 from hypocenter.checklist.shell.parser import parse
 from hypocenter.checklist.shell.syntax import (
@@ -28,6 +27,7 @@ _DEPTH = 12  # of functions that call each other, and of scripts within quotes
 _DECLARING = {"export", "declare", "local", "readonly", "typeset"}
 _TALKING = {"echo", "printf", "log", "cat", "which"}
 _SHELLS = {"sh", "bash", "/bin/bash", "/bin/sh", "zsh"}
+_NUMBERS = {"-eq": "==", "-ne": "!=", "-lt": "<", "-le": "<=", "-gt": ">", "-ge": ">="}
 
 
 @dataclass(slots=True)
@@ -315,3 +315,75 @@ def _masked(text: Field) -> tuple[str, list[Run], list[tuple[int, int]]]:
             holes.append(run)
         offset += len(parts[-1])
     return "".join(parts), holes, lines
+
+
+def holds(fields: tuple[Field, ...]) -> bool | None:
+    """Whether the condition of a command holds; None when that cannot be told."""
+    words = [field.text for field in fields]
+    if words == ["true"] or words == [":"]:
+        return True
+    if words == ["false"]:
+        return False
+    if not words or words[0] not in ("[", "[[", "test"):
+        return None
+    inside = list(fields[1:])
+    if words[0] != "test":
+        if words[-1] not in ("]", "]]"):
+            return None
+        inside = inside[:-1]
+    return _either(inside)
+
+
+def _either(fields: list[Field]) -> bool | None:
+    return _joined(fields, ("||", "-o"), _all, True)
+
+
+def _all(fields: list[Field]) -> bool | None:
+    return _joined(fields, ("&&", "-a"), _single, False)
+
+
+def _joined(fields: list[Field], operators: tuple[str, ...], inner: object, decides: bool) -> bool | None:
+    parts: list[list[Field]] = [[]]
+    for each in fields:
+        if each.text in operators:
+            parts.append([])
+        else:
+            parts[-1].append(each)
+    found = [inner(part) for part in parts]  # type: ignore[operator]
+    if decides in found:
+        return decides
+    return None if None in found else not decides
+
+
+def _single(fields: list[Field]) -> bool | None:
+    if fields and fields[0].text == "!":
+        inner = _single(fields[1:])
+        return None if inner is None else not inner
+    if any(not field.is_known for field in fields):
+        return None
+    words = [field.text for field in fields]
+    match words:
+        case []:
+            return False
+        case [text]:
+            return bool(text)
+        case ["-z", text]:
+            return not text
+        case ["-n", text]:
+            return bool(text)
+        case [left, "=" | "==", right]:
+            return fnmatch.fnmatchcase(left, right)
+        case [left, "!=", right]:
+            return not fnmatch.fnmatchcase(left, right)
+        case [left, operator, right] if operator in _NUMBERS:
+            return _compared(left, operator, right)
+        case _:
+            return None  # -f, -d and others ask the machine
+
+
+def _compared(left: str, operator: str, right: str) -> bool | None:
+    try:
+        a, b = int(left), int(right)
+    except ValueError:
+        return None
+    return {"-eq": a == b, "-ne": a != b, "-lt": a < b, "-le": a <= b, "-gt": a > b, "-ge": a >= b}[operator]

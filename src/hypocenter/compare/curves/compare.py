@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from hypocenter.compare.curves import checks as rules
-from hypocenter.compare.curves.align import align, better_lag, origin
+from hypocenter.compare.curves.align import Aligned, align, better_lag, origin
 from hypocenter.compare.curves.checks import SHOWN, spikes_of_both
 from hypocenter.compare.curves.comparison import (
     Check,
     CurveComparison,
     CurveSide,
+    CurveVerdict,
     Departure,
     Limits,
     Schedule,
     Track,
 )
-from hypocenter.compare.curves.curve import Curve, Values
+from hypocenter.compare.curves.curve import Curve, Series, Steps, Values
 from hypocenter.compare.curves.evidence import FEWEST, Evidence, gather
-from hypocenter.compare.curves.schedule import compare_schedules
+from hypocenter.compare.curves.noise import grows
 from hypocenter.compare.curves.statistics import change_point
-from hypocenter.compare.curves.verdict import answer, next_steps
+from hypocenter.nouns import Confidence
 
 _FACTORS_MOST = 4  # decimals of a grad norm's factor
 _STEADY = 0.02  # spread of the logarithm of a factor that is one
 POINTS = 240  # wider than a sparkline and a small chart
+_FITS = 0.98  # of the steps that an explanation must make equal
+_SHIFTS = 2_000  # steps to either side that are tried
+_FEWEST = 5
+_PROOF = frozenset(("finite", "learning-rate"))  # facts, where the others are statistics
 
 
 def compare_curves(
@@ -263,3 +269,217 @@ def track_of(found: Evidence) -> Track:
 def _means(values: Values, edges: np.ndarray) -> tuple[float, ...]:
     total = np.concatenate(([0.0], np.cumsum(values)))
     return tuple(float(mean) for mean in (total[edges[1:]] - total[edges[:-1]]) / np.diff(edges))
+
+
+def compare_schedules(baseline: Series, candidate: Series, tolerance: float, *, offset: int = 0) -> Schedule:
+    """Compare learning rates step by step; where they differ, say in which of the usual ways.
+
+    Args:
+        tolerance: relative to the baseline's largest rate at that step; logs round.
+    """
+    pair = align(baseline, candidate, offset=offset).finite()
+    if len(pair.steps) < _FEWEST:
+        return Schedule(kind="not-compared", text="there are fewer than five steps with a learning rate on both sides")
+    differs = ~_equal(pair.baseline, pair.candidate, tolerance)
+    if not differs.any():
+        return Schedule(kind="same", text=f"the learning rates agree at all {len(pair.steps):,} steps")
+    first = int(pair.steps[int(np.argmax(differs))])
+    for explain in (_shifted, _rate_factor, _warm_up, _smallest):
+        found = explain(baseline, candidate, pair, tolerance, offset)
+        if found is not None:
+            kind, text, values = found
+            return Schedule(kind=kind, text=text, step=first, values=values)  # type: ignore[arg-type]
+    at = int(np.argmax(differs))
+    text = (
+        f"the learning rates differ at {int(differs.sum()):,} of {len(pair.steps):,} steps, first at step {first}: "
+        f"{pair.baseline[at]:.6g} against {pair.candidate[at]:.6g}"
+    )
+    return Schedule(kind="shape", text=text, step=first)
+
+
+_Found = tuple[str, str, dict[str, float]] | None
+
+
+def _equal(left: Values, right: Values, tolerance: float) -> npt.NDArray[np.bool_]:
+    top = max(float(np.max(np.abs(left))), float(np.max(np.abs(right)))) if len(left) else 0.0
+    return np.abs(left - right) <= tolerance * np.maximum(np.abs(left), np.abs(right)) + 1e-6 * top
+
+
+def _shifted(baseline: Series, candidate: Series, pair: Aligned, tolerance: float, offset: int) -> _Found:
+    if np.all(_equal(pair.baseline, np.full_like(pair.baseline, pair.baseline[0]), tolerance)):
+        return None  # a constant is shifted by anything
+    interval = max(baseline.interval, candidate.interval)
+    most = min(_SHIFTS, len(pair.steps) // 4)
+    for n in sorted(range(-most, most + 1), key=abs):
+        if n == 0:
+            continue
+        moved = align(baseline, candidate, offset=offset - n * interval).finite()
+        if len(moved.steps) < max(_FEWEST, len(pair.steps) // 2):
+            continue
+        if _equal(moved.baseline, moved.candidate, tolerance).mean() >= _FITS and _moves(moved.baseline):
+            shift = n * interval
+            side = "later" if shift > 0 else "earlier"
+            text = f"the candidate's learning rate is the baseline's {_steps(shift)} {side}"
+            return "shifted", text, {"steps": float(shift)}
+    return None
+
+
+def _moves(values: Values) -> bool:
+    return float(np.ptp(values)) > 0.01 * float(np.max(np.abs(values)))
+
+
+def _steps(n: int) -> str:
+    return "1 step" if abs(n) == 1 else f"{abs(n):,} steps"
+
+
+def _rate_factor(baseline: Series, candidate: Series, pair: Aligned, tolerance: float, offset: int) -> _Found:
+    used = (pair.baseline != 0) & (pair.candidate != 0)
+    if used.sum() < _FEWEST:
+        return None
+    ratio = float(np.median(pair.candidate[used] / pair.baseline[used]))
+    if abs(ratio - 1) <= tolerance or _equal(pair.baseline * ratio, pair.candidate, 2 * tolerance).mean() < _FITS:
+        return None
+    return "factor", f"the candidate's learning rate is {ratio:.6g} times the baseline's", {"factor": ratio}
+
+
+def _warm_up(baseline: Series, candidate: Series, pair: Aligned, tolerance: float, offset: int) -> _Found:
+    left, right = (_warm_steps(pair.steps, values, tolerance) for values in (pair.baseline, pair.candidate))
+    tops = float(pair.baseline.max()), float(pair.candidate.max())
+    if not _equal(np.array(tops[:1]), np.array(tops[1:]), tolerance).all():
+        text = f"the largest learning rate is {tops[0]:.6g} in the baseline and {tops[1]:.6g} in the candidate"
+        return "peak", text, {"baseline": tops[0], "candidate": tops[1]}
+    if left == right:
+        return None
+    text = f"warm-up ends at step {left:,} in the baseline and at step {right:,} in the candidate"
+    return "warm-up", text, {"baseline": float(left), "candidate": float(right)}
+
+
+def _warm_steps(steps: Steps, values: Values, tolerance: float) -> int:
+    return int(steps[int(np.argmax(values >= values.max() * (1 - tolerance)))])
+
+
+def _smallest(baseline: Series, candidate: Series, pair: Aligned, tolerance: float, offset: int) -> _Found:
+    ends = float(pair.baseline[-1]), float(pair.candidate[-1])
+    falls = all(v[-1] <= v.max() * 0.9 for v in (pair.baseline, pair.candidate))
+    if not falls or _equal(np.array(ends[:1]), np.array(ends[1:]), tolerance).all():
+        return None
+    text = f"the learning rate falls to {ends[0]:.6g} in the baseline and to {ends[1]:.6g} in the candidate"
+    return "min-lr", text, {"baseline": ends[0], "candidate": ends[1]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """Verdict, how sure, and its sentence."""
+
+    status: CurveVerdict
+    confidence: Confidence
+    sentence: str
+
+
+def answer(found: Evidence, checks: Sequence[Check], *, same_kind: bool) -> Answer:
+    """Departed if a check failed that shows it; accepted if all that decide passed; else it cannot be told.
+
+    A grad norm alone that is apart accuses nobody when two kinds of log were compared, which may print it before and
+    after clipping or scaling, or when the noise was not measured.
+    """
+    failed = [check for check in checks if check.status == "fail" and check.decides]
+    known = found.source == "repeats"
+    accusing = [c for c in failed if c.name not in ("grad-norm", "frozen-grad-norm") or (known and same_kind)]
+    if accusing:
+        worst = next((c for c in accusing if c.name in _PROOF), accusing[0])
+        confidence: Confidence = "proven" if worst.name in _PROOF else "likely" if known else "possible"
+        return Answer(status="departed", confidence=confidence, sentence=_departed(found, checks, worst))
+    open_ = [check for check in checks if check.status in ("cannot-tell", "fail") and check.decides]
+    if open_:
+        return Answer(status="cannot-tell", confidence="possible", sentence=_open(found, open_))
+    return Answer(status="accepted", confidence="likely" if known else "possible", sentence=_accepted(found))
+
+
+def _departed(found: Evidence, checks: Sequence[Check], worst: Check) -> str:
+    if worst.name == "learning-rate":
+        loss_is_fine = all(c.status == "pass" for c in checks if c.name in ("sustained", "late-drift", "finite"))
+        beside = "; the losses agree so far" if loss_is_fine else "; the losses are apart too"
+        at = f" at step {worst.step:,}" if worst.step is not None else ""
+        return f"departed{at}: {worst.text}{beside}"
+    if worst.name == "sustained" and found.apart is not None:
+        return f"departed at step {_step(found, found.apart.begins)}: {_gap(found, found.apart.gap)}{_ends(found)}" + (
+            f" ({_floor(found, found.apart.floor)})"
+        )
+    if worst.name == "late-drift":
+        at = min(change_point(found.difference), len(found.difference) - 1)
+        where = f"departed about step {_step(found, at)}: over the last third "
+        return where + f"{_gap(found, found.late.gap)} ({_floor(found, found.late_floor)})"
+    at = f" at step {worst.step:,}" if worst.step is not None else ""
+    return f"departed{at}: {worst.text}"
+
+
+def _open(found: Evidence, checks: Sequence[Check]) -> str:
+    unmeasured = (
+        "" if found.source == "repeats" else "; no repeat of the baseline was given that says whether it is noise"
+    )
+    if any(check.name == "end" for check in checks):
+        late = found.late
+        where = "at the end the candidate's loss is"
+        side = "above" if late.end_gap > 0 else "below"
+        return f"cannot tell: {where} {abs(late.end_gap):.3g} ({late.end_share:.1%}) {side} the baseline's{unmeasured}"
+    return f"cannot tell: {checks[0].text}{unmeasured}"
+
+
+def _step(found: Evidence, at: int) -> str:
+    return f"{found.pair.steps[at]:,}"
+
+
+def _gap(found: Evidence, gap: float) -> str:
+    return f"the candidate's loss is {abs(gap):.3g} {'above' if gap > 0 else 'below'} the baseline's"
+
+
+def _ends(found: Evidence) -> str:
+    apart = found.apart
+    if apart is None or apart.ends >= len(found.pair.steps) - 1:
+        return ", to the end" + (", and growing" if grows(found.late, 1e-3) else "")
+    return f", until step {_step(found, apart.ends)}"
+
+
+def _floor(found: Evidence, floor: float) -> str:
+    if found.source == "repeats":
+        return f"noise floor {floor:.2g}, measured on {_count(len(found.noise.samples), 'repeat')}"
+    return f"the baseline's own unrest explains {floor:.2g}; no repeat was given"
+
+
+def _accepted(found: Evidence) -> str:
+    n, most = len(found.pair.steps), found.percentile(99)
+    if not found.difference.any():
+        return f"accepted: the losses are equal at all {n:,} steps"
+    start = f"accepted: at {n:,} steps the losses differ by at most {most:.2g} (99 % of the steps), around zero"
+    if found.source == "repeats":
+        within = f"within the noise of {_count(len(found.noise.samples), 'repeat')} of the baseline"
+        least = float(np.median(found.noise.least))
+        mostly_rounding = least > found.typical_floor / 2
+        return f"{start}, {within}" + (f" and {least:.2g} of rounding" if mostly_rounding else "")
+    return f"{start}; no repeat of the baseline was given to measure its own error"
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}" + ("" if n == 1 else "s")
+
+
+def next_steps(found: Evidence, checks: Sequence[Check], other_batch: int | None, status: str) -> Iterator[str]:
+    """What the person does now, most useful first."""
+    by_name = {check.name: check for check in checks}
+    if other_batch is not None:
+        yield f"give both runs the same batches in the same order: they differ from step {other_batch:,} on"
+    if by_name["learning-rate"].status == "fail":
+        yield "make the learning-rate schedules equal first: total steps, warm-up steps, smallest rate"
+    broken = by_name.get("finite")
+    if broken is not None and broken.status == "fail":
+        yield f"record the candidate around step {broken.step}: hypocenter run --level sentinel … names the op"
+    if status == "departed" and found.apart is not None:
+        late = found.apart.begins > len(found.pair.steps) // 2
+        if late:
+            yield "good at first and apart later: compare optimizer, weight decay (on which weights), betas, precision"
+        else:
+            yield "compare the first two steps module by module: hypocenter run --level modules --sketch, then diff"
+    if found.source != "repeats" and status != "accepted":
+        yield "run the baseline twice more without determinism and give those runs with --noise: its own error decides"
+    if status == "accepted":
+        yield "evaluate a downstream task: the last word on accuracy"

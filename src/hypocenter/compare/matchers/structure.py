@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from hypocenter.compare.comparison import Pair, SiteCard, Spot
 from hypocenter.compare.naming.tables import unwrapped
-from hypocenter.compare.pairing.alignment import AT_MOST_CELLS, align
 from hypocenter.compare.pairing.chain import Task, matcher
 from hypocenter.compare.pairing.layouts import is_parameter, kind_of
 from hypocenter.compare.pairing.ports import direction, pair_ports
@@ -38,6 +37,7 @@ _ALIKE, _AGREE, _ANCHOR = (
 _LEAST_MARGIN = 2  # a quarter of a token: values of one in four ports
 _SAMPLE = 1000  # of the pairs there are already, to see whether the runs agree at all
 _UNSURE, _SURE = 0.6, 0.95  # certainty when no value agrees, and when all do
+AT_MOST_CELLS = 16_000_000  # 4,000 against 4,000: three tables of int32, 200 MB
 
 
 @dataclass(slots=True, kw_only=True)
@@ -230,3 +230,52 @@ def _by_shape(leaves: dict[str, list[SiteCard]]) -> dict[str, list[str]]:
     for leaf, cards in leaves.items():
         found[_size(max(cards, key=lambda card: len(card.shape)))].append(leaf)
     return found
+
+
+# A longest common subsequence with weights (Needleman and Wunsch 1970, no cost for gaps), row by row in NumPy. Forward
+# and backward tables together give, for each pair, the best alignment without it: only pairs that every good alignment
+# has are worth anything, and the answer does not depend on which side comes first.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aligned:
+    """One pair of an alignment. `margin`: what the best alignment without it weighs less."""
+
+    row: int
+    column: int
+    margin: int
+
+
+def align(weights: NDArray[np.int32]) -> list[Aligned]:
+    """Align rows with columns in order; `weights[i, j]` above 0 where they may be aligned.
+
+    Pairs that can be left out, or exchanged for others, at no loss are not given.
+    """
+    if weights.size == 0 or weights.size > AT_MOST_CELLS or not weights.any():
+        return []
+    before, after = _table(weights), _table(weights[::-1, ::-1])[::-1, ::-1]
+    best = int(before[-1, -1])
+    with_pair = np.where(weights > 0, before[:-1, :-1] + weights + after[1:, 1:], -1)
+    without = np.maximum(
+        _second(with_pair, (before[:-1] + after[1:]).max(axis=1), 1)[:, None],
+        _second(with_pair.T, (before[:, :-1] + after[:, 1:]).max(axis=0), 1)[None, :],
+    )
+    rows, columns = np.nonzero((with_pair == best) & (without < best))
+    return [
+        Aligned(row=int(i), column=int(j), margin=best - int(without[i, j])) for i, j in zip(rows, columns, strict=True)
+    ]
+
+
+def _table(weights: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Weight of the best alignment of the first i rows with the first j columns."""
+    n_rows, n_columns = weights.shape
+    table = np.zeros((n_rows + 1, n_columns + 1), dtype=np.int32)
+    for i in range(n_rows):
+        row = np.maximum(table[i, 1:], table[i, :-1] + weights[i])
+        np.maximum.accumulate(row, out=table[i + 1, 1:])
+    return table
+
+
+def _second(totals: NDArray[np.int32], skipped: NDArray[np.int32], axis: int) -> NDArray[np.int32]:
+    """The best a row can have other than its own best column: another column, or being left out."""
+    if totals.shape[axis] < 2:
+        return skipped
+    return np.maximum(skipped, np.partition(totals, -2, axis=axis)[:, -2])

@@ -149,14 +149,11 @@ class _Restricted(pickle._Unpickler):
                 raise CheckpointError("a storage is not described as torch does", where=self.where, why=repr(pid)[:200])
 
     def load_reduce(self) -> None:
-        """Make what stands for a call."""
+        """Make what stands for a call, or a new object."""
         arguments = self.stack.pop()
         self.stack[-1] = self._made(self.stack[-1], arguments)
 
-    def load_newobj(self) -> None:
-        """Make what stands for a new object."""
-        arguments = self.stack.pop()
-        self.stack[-1] = self._made(self.stack[-1], arguments)
+    load_newobj = load_reduce
 
     def load_build(self) -> None:
         """Set attributes of a Bag; those of other things are of no use."""

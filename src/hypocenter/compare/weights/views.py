@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hypocenter.compare.weights import elements
 from hypocenter.compare.weights.checkpoint import Box, Tensor, extent, whole
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +167,7 @@ def joined(parts: tuple[Tensor, ...], dim: int = 0, groups: int = 1) -> Tensor:
     first = parts[0]
     size = sum(part.shape[dim] for part in parts)
     parts = tuple(cast(part, first.dtype) for part in parts)
-    return Joined(shape=_sized(first.shape, dim, size), dtype=first.dtype, parts=parts, dim=dim, groups=groups)
+    return Joined(shape=_with(first.shape, dim, size), dtype=first.dtype, parts=parts, dim=dim, groups=groups)
 
 
 def shares(source: Tensor, sizes: tuple[int, ...], dim: int = 0, groups: int = 1) -> list[Tensor]:
@@ -173,7 +175,7 @@ def shares(source: Tensor, sizes: tuple[int, ...], dim: int = 0, groups: int = 1
     of_group = [size // groups for size in sizes]
     return [
         Share(
-            shape=_sized(source.shape, dim, size), dtype=source.dtype, source=source, dim=dim, groups=groups,
+            shape=_with(source.shape, dim, size), dtype=source.dtype, source=source, dim=dim, groups=groups,
             before=sum(of_group[:i]), after=sum(of_group[i + 1 :]),
         )
         for i, size in enumerate(sizes)
@@ -190,9 +192,9 @@ def turned(source: Tensor) -> Tensor:
 def resized(source: Tensor, dim: int, size: int) -> Tensor:
     """Cut at the end of a dimension, or filled up with zeros."""
     if size <= source.shape[dim]:
-        return Share(shape=_sized(source.shape, dim, size), dtype=source.dtype, source=source, dim=dim)
+        return Share(shape=_with(source.shape, dim, size), dtype=source.dtype, source=source, dim=dim)
     patch = Patch(offset=(0,) * len(source.shape), tensor=source)
-    return Tiled(shape=_sized(source.shape, dim, size), dtype=source.dtype, patches=(patch,))
+    return Tiled(shape=_with(source.shape, dim, size), dtype=source.dtype, patches=(patch,))
 
 
 def reshaped(source: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -213,9 +215,5 @@ def one_of(source: Tensor, index: int) -> Tensor:
     return Reshaped(shape=source.shape[1:], dtype=source.dtype, source=cut)
 
 
-def _sized(shape: tuple[int, ...], dim: int, size: int) -> tuple[int, ...]:
-    return (*shape[:dim], size, *shape[dim + 1 :])
-
-
-def _with(box: Box, dim: int, span: tuple[int, int]) -> Box:
-    return (*box[:dim], span, *box[dim + 1 :])
+def _with(every: tuple[T, ...], dim: int, one: T) -> tuple[T, ...]:
+    return (*every[:dim], one, *every[dim + 1 :])

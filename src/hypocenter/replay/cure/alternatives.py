@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from types import TracebackType
 
 import torch
+from torch import Tensor, nn
 
 from hypocenter.diagnose.evidence import Alternative, Evidence
 from hypocenter.replay.case import HIDDEN
 from hypocenter.replay.cure.rehearsal import MOST_ELEMENTS, Around, Rehearsal, Rehearsed
-from hypocenter.replay.remedies.cost import parameter_share
 from hypocenter.replay.remedies.float64_reference import Float64Reference
 from hypocenter.replay.remedies.kinds import REMEDIES, RemedyKind
 from hypocenter.summary.reducers.torch_float64 import has_float64
@@ -108,3 +109,46 @@ class Comparison:
         difference = sum(float(((exact if g is None else exact - g) ** 2).sum()) for g, exact in pairs)
         size = sum(float((exact**2).sum()) for _, exact in pairs)
         return math.sqrt(difference / size) if size > 0 and math.isfinite(difference) else None
+
+
+def parameter_share(roots: Iterable[nn.Module], modules: Iterable[nn.Module]) -> float:
+    """Elements of the modules' parameters / of all the models' parameters, 0 to 1; shared ones count once.
+
+    Where matrix products dominate, which use each weight once per token, this is the share of the arithmetic too:
+    time grows by about share x (float32's time per product / low precision's - 1).
+    """
+    whole = {id(p): p.numel() for root in roots for p in root.parameters()}
+    part = {id(p): p.numel() for module in modules for p in module.parameters()}
+    return sum(part.values()) / max(1, sum(whole.values()))
+
+
+class KeptForBackward:
+    """Context manager: counts the bytes that autograd keeps for backward of what is computed in the block.
+
+    Each storage counts once; parameters and what a forward was given count like everything else. What a compiled
+    region or a custom C++ function keeps for itself is not seen.
+    """
+
+    def __init__(self) -> None:
+        self.n_bytes = 0
+        self._seen: dict[int, int] = {}  # storage address -> bytes; a freed one may be used again, so the larger counts
+        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, _unpack)
+
+    def __enter__(self) -> KeptForBackward:
+        self._hooks.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._hooks.__exit__(kind, error, trace)
+        self.n_bytes = sum(self._seen.values())
+
+    def _pack(self, tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        self._seen[storage.data_ptr()] = max(self._seen.get(storage.data_ptr(), 0), storage.nbytes())
+        return tensor
+
+
+def _unpack(tensor: Tensor) -> Tensor:
+    return tensor

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Collection, Generator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from hypocenter.diagnose.evidence import Alternative, Cure, Evidence
 from hypocenter.nouns import Source
@@ -15,10 +19,12 @@ from hypocenter.replay.cure.islands import Found, IslandSearch, Module
 from hypocenter.replay.cure.patch import api_lines, change_of
 from hypocenter.replay.cure.rehearsal import Around, Rehearsal
 from hypocenter.replay.cure.search import OutOfBudget
+from hypocenter.replay.remedies.casts import NARROWER, Caster
 from hypocenter.replay.remedies.fp32_island import advice
-from hypocenter.replay.remedies.fp32_lines import lines_in_float32
 from hypocenter.replay.remedies.islands import island as lasting_island
 from hypocenter.replay.remedies.op_forward import is_function
+from hypocenter.replay.remedies.wide_forward import autocast_off
+from hypocenter.tap.source import user_frame
 from hypocenter.tap.tracer import OpTracer
 
 LOW_PRECISION = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
@@ -187,3 +193,27 @@ def functions_in(text: str) -> list[str]:
 
 def _is_line(targets: Sequence[str]) -> bool:
     return any(re.search(r":\d+$", target) for target in targets)
+
+
+@contextlib.contextmanager
+def lines_in_float32(lines: Collection[Source]) -> Generator[None, None, None]:
+    """Within this block every operation written in one of these lines gets its operands in float32, autocast off.
+
+    Results stay float32, as they do in a statement of which every operand was cast with `.float()`.
+    """
+    with _Widened(frozenset((source.file, source.line) for source in lines)):
+        yield
+
+
+class _Widened(TorchFunctionMode):
+    def __init__(self, places: frozenset[tuple[str, int]]) -> None:
+        super().__init__()
+        self._places = places
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        frame = user_frame(sys._getframe(1))
+        if frame is None or (frame.f_code.co_filename, frame.f_lineno) not in self._places:
+            return func(*args, **kwargs)
+        caster = Caster(torch.float32, NARROWER[torch.float32])
+        return autocast_off(torch.float32, func, caster.cast(args), caster.cast(kwargs))

@@ -8,22 +8,29 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
+from types import FunctionType, MethodType
 from typing import Any
 
 import mindspore as ms  # pyright: ignore[reportMissingImports]
-from mindspore import ops  # pyright: ignore[reportMissingImports]
+import numpy as np
+from mindspore import amp, nn, ops  # pyright: ignore[reportMissingImports]
 from mindspore.common.api import _pynative_executor  # pyright: ignore[reportMissingImports]
+from mindspore.utils import MsDispatchMode  # pyright: ignore[reportMissingImports]
 
+from hypocenter.replay import python_state
 from hypocenter.replay.impossible import ReplayImpossible
-from hypocenter.replay.mindspore import cell_state
-from hypocenter.replay.mindspore.draws import OwnDraws
 from hypocenter.replay.mindspore.host import flat, is_finite, is_floating
 from hypocenter.replay.mindspore.trace import OpTracer
-from hypocenter.replay.mindspore.unscaled import unscaled
+from hypocenter.replay.python_state import CONSTANTS, Kind, Undo
+from hypocenter.tap.mindspore.mentions import is_library, mentioned_through
 from hypocenter.tap.mindspore.names import NameMap
 from hypocenter.tap.mindspore.tape import GradCall, random_state
+
+_DROPOUT = ("Dropout", "Dropout2D", "Dropout3D")
+_OF_SHAPE = ("StandardNormal", "StandardLaplace", "UniformReal")  # called with the shape of what they draw
+_SEED = 0xD12A  # any number
 
 
 @dataclass(slots=True, kw_only=True)
@@ -97,12 +104,12 @@ class Replayer:
             ReplayImpossible: with the reason.
         """
         cells = [cell for _, cell in self._names.cells()]
-        if why := self.why_not(call) or (cell_state.why_not(cells, call.fn) if must_leave_no_trace else ""):
+        if why := self.why_not(call) or (why_not(cells, call.fn) if must_leave_no_trace else ""):
             raise ReplayImpossible(why)
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._paused())
             stack.enter_context(self._state_put_back(call))
-            stack.enter_context(cell_state.kept(cells, call.fn))
+            stack.enter_context(kept(cells, call.fn))
             if eager or must_leave_no_trace:
                 stack.enter_context(_uncompiled())
             draws = stack.enter_context(OwnDraws())
@@ -212,3 +219,121 @@ def _fresh(value: Any, rows: tuple[int, Sequence[int]] | None) -> Any:
     if isinstance(value, dict):
         return {key: _fresh(each, rows) for key, each in value.items()}
     return value
+
+
+def kept(cells: Iterable[Any], function: Any) -> contextlib.AbstractContextManager[list[Any]]:
+    """Inside this block the function, which calls these cells, may be called; after it all is as it was."""
+    return python_state.kept(_MINDSPORE, cells, _functions(function))
+
+
+def why_not(cells: Iterable[Any], function: Any) -> str:
+    """What they hold that cannot be put back, in words, or ''."""
+    return python_state.why_not(_MINDSPORE, cells, _functions(function))
+
+
+def _functions(function: Any) -> list[Any]:
+    """It may be MindSpore's, around the user's."""
+    found = [function, *mentioned_through(function)]
+    return [each for each in found if isinstance(each, (FunctionType, MethodType)) and not is_library(each)]
+
+
+def _copied(tensor: Any) -> Undo:
+    before = tensor.asnumpy().copy()
+
+    def undo() -> None:
+        if tensor.asnumpy().tobytes() != before.tobytes():
+            tensor.assign_value(ms.Tensor(before, tensor.dtype))
+
+    return undo
+
+
+def _of_generator(value: Any) -> Undo | None:
+    if not isinstance(value, ms.Generator):
+        return None
+    state = value.get_state()
+    return lambda: value.set_state(state)
+
+
+_MINDSPORE = Kind(
+    own=frozenset(vars(nn.Cell())),
+    forward="construct",
+    hooks=("_lazy_forward_hook", "_lazy_forward_pre_hook", "_lazy_backward_hook", "_lazy_backward_pre_hook"),
+    left_alone=(nn.Cell, ms.Parameter),
+    tensor=ms.Tensor,
+    constants=CONSTANTS | {type(ms.float32), type(ms.int32), type(ms.bool_)},
+    copied=_copied,
+    generator=_of_generator,
+)
+
+
+# `nn.Dropout` and `ops.dropout` are one operator whose kernel counts its calls; MindSpore can neither read that count
+# nor put it back. In a replay values are dropped by a mask of ours instead: as many, but not the same ones.
+class OwnDraws(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
+    """Entered around a replay, outside of every other dispatch mode.
+
+    Attributes:
+        seen: whether the replay drew something else than the run.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = False
+        self._random = np.random.default_rng(_SEED)
+
+    def __ms_dispatch__(self, func: Any, args: Any, kwargs: Any = None) -> Any:
+        """Called for every operator in place of it."""
+        if func.name in _OF_SHAPE and (shape := _shape(args)) is not None:
+            self.seen = True
+            return ms.Tensor(self._random.standard_normal(shape).astype(np.float32))
+        if func.name not in _DROPOUT:
+            return func(*args)
+        x, keep = _operands(args)
+        if x is None:
+            return func(*args)
+        self.seen = self.seen or keep < 1.0
+        shape = x.shape if func.name == "Dropout" else (*x.shape[:2], *(1,) * (x.ndim - 2))  # whole channels
+        mask = ms.Tensor((self._random.random(shape) < keep).astype(np.float32) / keep).astype(x.dtype)
+        return x * mask, mask
+
+
+def _operands(args: Any) -> tuple[Any, float]:
+    """(input, rate of what is kept) of an operator that is called as (operator, name, operands)."""
+    operator = args[0] if args else None
+    given = args[2] if len(args) > 2 and isinstance(args[2], tuple) else args
+    x = next((each for each in given if isinstance(each, ms.Tensor)), None)
+    keep: Any = getattr(operator, "keep_prob", None)
+    keep = next((each for each in given if isinstance(each, float)), 1.0) if keep is None else keep
+    return x, float(keep)
+
+
+def _shape(args: Any) -> tuple[int, ...] | None:
+    """Of an operator whose only operand is a shape: of numbers, or as a tensor."""
+    given = args[2] if len(args) > 2 and isinstance(args[2], tuple) else args
+    shape = given[0] if len(given) == 1 else given
+    if isinstance(shape, ms.Tensor):
+        shape = tuple(int(each) for each in shape.asnumpy().reshape(-1))
+    is_shape = isinstance(shape, tuple) and all(isinstance(each, int) for each in shape)
+    return shape if is_shape else None
+
+
+@contextlib.contextmanager
+def unscaled() -> Generator[None, None, None]:
+    """Within this block `scaler.scale(loss)` is the loss."""
+    held: list[tuple[type, Any]] = []
+    try:
+        for kind in _below(amp.LossScaler):
+            if "scale" in vars(kind):
+                held.append((kind, vars(kind)["scale"]))
+                kind.scale = _as_it_is  # type: ignore[attr-defined]
+        yield
+    finally:
+        for kind, scale in held:
+            kind.scale = scale  # type: ignore[attr-defined]
+
+
+def _as_it_is(scaler: Any, inputs: Any) -> Any:
+    return inputs
+
+
+def _below(kind: Any) -> list[Any]:
+    return [each for sub in kind.__subclasses__() for each in (sub, *_below(sub))]

@@ -18,7 +18,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import mindspore as ms  # pyright: ignore[reportMissingImports]
+import numpy as np
 from mindspore.utils import MsDispatchMode  # pyright: ignore[reportMissingImports]
+from numpy.typing import NDArray
 
 from hypocenter.operator_names import canonical
 from hypocenter.optrace import (
@@ -30,12 +32,6 @@ from hypocenter.optrace import (
 )
 from hypocenter.replay.host_values import as_constants, bits_of, same_values
 from hypocenter.replay.mindspore.arguments import argument_names, literal_bits, operands_of, scalars_of
-from hypocenter.replay.mindspore.constants import (
-    copied,
-    detached,
-    is_computed,
-    other_factor_is_zero,
-)
 from hypocenter.replay.mindspore.gradient_of import GradientOf
 from hypocenter.replay.mindspore.host import flat, held, is_floating, nonfinite_bits, values
 from hypocenter.replay.mindspore.not_shown import Shown, show_more
@@ -375,3 +371,31 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
 
 def _cannot_run(*args: Any) -> Any:
     raise NotImplementedError("it is a compiled graph, whose operators cannot be executed one by one")
+
+
+def other_factor_is_zero(read: list[Any], edges: tuple[Edge, ...], outputs: Sequence[NDArray[Any] | None]) -> bool:
+    """Whether a product is NaN only where the factor that was finite is exactly 0."""
+    if len(read) != 2 or len(outputs) != 1 or outputs[0] is None or bool(edges[0].real) == bool(edges[1].real):
+        return False
+    other = values(read[1] if edges[0].real else read[0])
+    return bool((np.broadcast_to(other, outputs[0].shape)[np.isnan(outputs[0])] == 0).all())
+
+
+def is_computed(tensor: Any) -> bool:
+    """Whether an operator made it out of parameters; False for constants of the program."""
+    return getattr(tensor, "_is_leaf", True) is False
+
+
+def copied(tensor: Any) -> Any:
+    """A tensor of its own with the same values, off the graph of gradients."""
+    return ms.Tensor(values(tensor).copy(), tensor.dtype)
+
+
+def detached(value: Any, before: dict[int, Any]) -> Any:
+    """The arguments as they were before the op ran, off the graph of gradients."""
+    if isinstance(value, ms.Tensor):
+        kept = before.get(id(value))
+        return kept if kept is not None else copied(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(detached(item, before) for item in value)
+    return value

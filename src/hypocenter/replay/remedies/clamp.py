@@ -57,4 +57,4 @@ def text(targets: Sequence[str]) -> str:
     )
 
 
-KIND = RemedyKind(name="clamp", order=9, applies=applies, around=around, text=text, changes_gradients=True)
+KIND = RemedyKind(name="clamp", order=9, applies=applies, around=around, text=text)

@@ -32,7 +32,6 @@ class RemedyKind:
     text: Callable[[Sequence[str]], str]  # module paths -> words a person can apply; "" is the model itself
     seed_scales: Callable[[float], Sequence[float]] = _one_scale  # loss scale -> seed_scale arguments to try
     takes_modules: bool = True  # False: the remedy is about the whole step and `around` ignores its modules
-    changes_gradients: bool = False  # another function is trained, not the same one computed otherwise
 
 
 REMEDIES: Catalogue[RemedyKind] = Catalogue(

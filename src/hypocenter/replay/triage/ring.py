@@ -30,7 +30,7 @@ class Asking(Protocol):
 
 
 class Notes(Protocol):
-    """Where it is written down (hypocenter.session.sdc_rows.Rows)."""
+    """Where it is written down (hypocenter.session.observers.sdc.Rows)."""
 
     def add(self, port: str, summary: Any = None, *, names: Sequence[str] = ()) -> None: ...
     def difference(self, port: str, found: Any, digest: int, *, by: str = "") -> None: ...

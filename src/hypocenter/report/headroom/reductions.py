@@ -38,7 +38,6 @@ MEANS = frozenset({"mean", "nanmean"})
 NORMS = frozenset({"norm", "linalg_vector_norm"})
 VARIANCES = frozenset({"var", "var_mean", "std", "std_mean"})
 PRODUCTS = frozenset({"bmm", "baddbmm"})
-ATTENTION_PREFIX = "_scaled_dot_product"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,9 +6,14 @@ again once as it was, which shows that a replay repeats the run at all, then SAM
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
+import mindspore as ms  # pyright: ignore[reportMissingImports]
 import numpy as np
+from numpy.typing import NDArray
 
 from hypocenter import schedule
 from hypocenter.nouns import LEVELS, Reading
@@ -19,19 +24,23 @@ from hypocenter.replay.mindspore.host import is_finite
 from hypocenter.replay.roundoff import SAMPLES
 from hypocenter.session.check import scalar_reading
 from hypocenter.session.events import Update
-from hypocenter.session.mindspore.calibrated_gradients import Gradients
-from hypocenter.session.mindspore.calibrated_update import Trajectory, why_not
+from hypocenter.session.gradient_factors import Factors
 from hypocenter.session.mindspore.seams import Context, Due, Part
 from hypocenter.session.mindspore.sentinel import loss_of
 from hypocenter.summary.reducers.mindspore import MindSporeReducer
+from hypocenter.summary.reducers.mindspore_values import dtype_name, is_on_host, on_host
 from hypocenter.tap.clock import Clock
 from hypocenter.tap.mindspore.cells import CellTap
+from hypocenter.tap.mindspore.names import NameMap
 from hypocenter.tap.mindspore.parameters import parameter_readings
 from hypocenter.tap.mindspore.tape import GradCall, Undo
+from hypocenter.tap.wanted import is_wanted
 
 UNFAITHFUL = 1e-3  # relative: a replay whose loss is farther off does not repeat the run
 CLIPPED = 1.0 + 1e-4  # times the norm after it: what the norm before clipping is at least, when it was clipped
 _SEED = 0x5EED  # any number: of the generators of the noise, which nobody else draws from
+Values = dict[int, tuple[Any, NDArray[Any]]]
+Array = NDArray[Any]
 
 
 class Calibration(Part):
@@ -188,3 +197,166 @@ def must_repeat(call: GradCall, replayed: Replayed) -> None:
     now = float(np.asarray(values[0].asnumpy()).reshape(-1)[0])
     if not is_finite(values[0]) or not abs(now - was) <= UNFAITHFUL * max(abs(was), 1e-30):
         raise ReplayImpossible(f"a replay does not repeat the run: its loss is {now:.6g}, the run's {was:.6g}")
+
+
+# Each sample has a trajectory of its own, as in hypocenter.session.observers.calibration. MindSpore's optimizers keep
+# all their state in Parameters: for an update of the sample these hold its values, the optimizer works, what came out
+# is copied, and the run's own values are put back where they were, to the bit.
+"""id of a Parameter -> itself, and values."""
+
+
+class Trajectory:
+    """The parameters of one sample. As the run's own until the first update."""
+
+    def __init__(self) -> None:
+        self._held: Values = {}
+        self._next: Values = {}
+
+    @property
+    def n_bytes(self) -> int:
+        """What all its copies occupy, those of the step to come included."""
+        return sum(array.nbytes for held in (self._held, self._next) for _, array in held.values())
+
+    @contextlib.contextmanager
+    def in_place(self, also: Sequence[Any] = ()) -> Generator[None, None, None]:
+        """The run's Parameters hold the sample's values inside this block, and their own again after it.
+
+        Args:
+            also: Parameters that may change in the block, and are to be put back too.
+        """
+        touched = {id(p): p for p in [*also, *(parameter for parameter, _ in self._held.values())]}
+        own = [(parameter, copy_of(parameter)) for parameter in touched.values()]
+        try:
+            for parameter, array in self._held.values():
+                _assign(parameter, array)
+            yield
+        finally:
+            for parameter, array in own:
+                _assign(parameter, array)
+
+    @contextlib.contextmanager
+    def updated(self, optimizer: Any, gradients: Sequence[Any]) -> Generator[None, None, None]:
+        """The sample after an update with these gradients, inside the block. It counts once `go_on` is called."""
+        held = list(optimizer.get_parameters())
+        with self.in_place(also=held):
+            optimizer(tuple(gradients))
+            self._next = {id(parameter): (parameter, copy_of(parameter)) for parameter in held}
+            yield
+
+    def go_on(self) -> None:
+        """The run has updated."""
+        self._held |= self._next
+        self._next = {}
+
+    def stay(self) -> None:
+        """The run has skipped its update."""
+        self._next = {}
+
+    def come_back(self) -> None:
+        """To where the run is: steps in between were not seen."""
+        self._held, self._next = {}, {}
+
+
+def why_not(optimizer: Any) -> str:
+    """Why no update of a sample can be made with this optimizer, or ''."""
+    if not f"{type(optimizer).__module__}.".startswith("mindspore."):
+        return f"{type(optimizer).__name__} may keep state of which only it knows"
+    if any(dtype_name(p) == "bfloat16" and is_on_host(p) for p in _parameters(optimizer)):
+        return "MindSpore cannot assign bfloat16 on a CPU"
+    return ""
+
+
+def copy_of(parameter: Any) -> NDArray[Any]:
+    """Its values on the host."""
+    return np.array(parameter.asnumpy(), order="C")
+
+
+def _parameters(optimizer: Any) -> Iterable[Any]:
+    return optimizer.get_parameters()
+
+
+def _assign(parameter: Any, array: NDArray[Any]) -> None:
+    with ms._no_grad():
+        ms.ops.assign(parameter, ms.Tensor(array))
+
+
+class Gradients:
+    """Adds up the gradients of one sample after the other. The first one is without noise: `fit` compares with it.
+
+    Sums are of the format in which the gradients come out of backward, as the program's are.
+    """
+
+    def __init__(self, names: NameMap, due: Due) -> None:
+        self._names = names
+        self._pairs = list(due.gradients)
+        self._places = {id(parameter): place for place, (parameter, _) in enumerate(self._pairs)}
+        self._sums: list[Array | None] = [None] * len(self._pairs)
+        self._factors = Factors([int(parameter.size) for parameter, _ in self._pairs])
+
+    def add(self, call: GradCall, grads: Sequence[Any]) -> None:
+        """Of one micro-batch."""
+        for weight, gradient in zip(call.weights, grads, strict=False):
+            place = self._places.get(id(weight))
+            if place is None or not isinstance(gradient, ms.Tensor):
+                continue
+            values = np.array(on_host(gradient))
+            known = self._sums[place]
+            self._sums[place] = values if known is None else known + values
+
+    def fit(self) -> int:
+        """The sums so far are those without noise: find the factors, forget the sums. Returns how many do not fit."""
+        for place, ((_, gradient), base) in enumerate(zip(self._pairs, self._sums, strict=True)):
+            given = on_host(gradient) if isinstance(gradient, ms.Tensor) else None
+            if given is None or base is None or given.shape != base.shape:
+                self._factors.leave_out()
+                continue
+            a, b = (array.astype(np.float64).reshape(-1) for array in (given, base))
+            is_equal = bool(np.array_equal(given, base))
+            self._factors.fit(place, dot=float(a @ b), given=float(a @ a), base=float(b @ b), is_equal=is_equal)
+        self._factors.leave_out_flukes()
+        self.forget()
+        return self._factors.n_left_out
+
+    def forget(self) -> None:
+        """Before the next sample."""
+        self._sums = [None] * len(self._pairs)
+
+    def settle(self, *, is_clipped: bool) -> float | None:
+        """A sample is complete. Its norm over that without noise; None: a part is not known."""
+        square = sum(float(np.square(total.astype(np.float64)).sum()) for total in self._sums if total is not None)
+        return self._factors.settle(square, is_clipped=is_clipped)
+
+    def given(self) -> list[Any]:
+        """One for each of the optimizer's parameters: of those that do not fit the run's own."""
+        sample = dict(self._scaled())
+        return [
+            ms.Tensor(sample[place]).astype(gradient.dtype) if place in sample else gradient
+            for place, (_, gradient) in enumerate(self._pairs)
+        ]
+
+    def rows(self, context: Context, reducer: MindSporeReducer, step: int) -> list[Reading]:
+        """As `parameter_readings` gives those of the run."""
+        found: list[tuple[tuple[str, ...], Any, Array, int]] = []
+        for place, array in self._scaled():
+            parameter, gradient = self._pairs[place]
+            known = self._names.param_names(parameter) or (self._names.label(parameter),)
+            if is_wanted(known, context.config):
+                found.append((known, gradient, array, reducer.add(ms.Tensor(array))))
+        summaries = reducer.drain()
+        return [
+            Reading(
+                step=step, microbatch=max(0, context.clock.microbatch - 1), phase="grad", site=known[0], port="grad",
+                order=context.clock.next_order(), dtype=dtype_name(gradient), shape=tuple(array.shape),
+                summary=summaries[ticket], names=known if len(known) > 1 else (),
+            )
+            for known, gradient, array, ticket in found
+        ]  # fmt: skip
+
+    def _scaled(self) -> Iterator[tuple[int, Array]]:
+        """(place, gradient as its optimizer would have been given it) of those that fit."""
+        for place, factor in self._factors:
+            total = self._sums[place]
+            if total is not None:
+                is_short = total.itemsize < 4 and factor != 1.0  # another rounding would be noise of ours
+                wide = total.astype(np.float32) if is_short else total
+                yield place, wide if factor == 1.0 else (wide * wide.dtype.type(factor))

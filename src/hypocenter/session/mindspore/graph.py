@@ -9,10 +9,12 @@ configuration leaves out.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +29,6 @@ from hypocenter.importing.mindspore_live import MOST_CALLS, LiveDump, LiveRows, 
 from hypocenter.nouns import LEVELS, Reading
 from hypocenter.record.layout import DUMP_FOLDER
 from hypocenter.session.evidence_file import write_evidence
-from hypocenter.session.mindspore.dump_settings import PLAIN_PATH, settings
 from hypocenter.session.mindspore.seams import Context, GraphStep
 from hypocenter.session.mindspore.seams import Graphs as Seam
 from hypocenter.summary.reducers.mindspore import MindSporeReducer
@@ -40,6 +41,8 @@ VARIABLE = "MINDSPORE_DUMP_CONFIG"
 _ROOM = 4  # times what a step takes must be free
 _BLIND = ("-nonfinite-loss", "-nonfinite-grad", "-skipped-step")  # ids of evidence that knows of no operator
 _NONE = 0  # the number of calls that are not dumped
+PLAIN_PATH = re.compile(r"/[A-Za-z0-9_/-]+")  # what MindSpore 2.10 takes; it refuses dots and blanks
+_NAME_PART = "[^/]*"
 
 
 class Graphs(Seam):
@@ -240,3 +243,41 @@ class Graphs(Seam):
 
 def _number_calls(number: int) -> None:
     ms._c_expression._set_init_iter(number)
+
+
+def settings(path: str, *, iterations: str, sites: Sequence[str], is_statistic: bool) -> str:
+    """The file's text.
+
+    Args:
+        path: absolute; where to dump, of letters, digits, `-` and `_` alone.
+        iterations: numbers of calls of graphs: "0|5-8|100-120" or "all".
+        sites: globs of cells whose operators are wanted; empty: all operators.
+        is_statistic: statistics instead of values. MindSpore refuses them on a CPU.
+    """
+    common: dict[str, Any] = {
+        "op_debug_mode": 0, "dump_mode": 1 if sites else 0, "path": path, "net_name": "Net", "iteration": iterations,
+        "saved_data": "statistic" if is_statistic else "tensor", "input_output": 0,
+        "kernels": [kernel_of(glob) for glob in sites], "support_device": list(range(8)),
+    }  # fmt: skip
+    end_to_end: dict[str, Any] = {"enable": True, "trans_flag": True}
+    if is_statistic:
+        common["statistic_category"] = [
+            "max", "min", "avg", "count", "zero count", "nan count", "negative inf count", "positive inf count",
+            "l2norm",
+        ]  # fmt: skip
+        end_to_end["stat_calc_mode"] = "host"
+    return json.dumps({"common_dump_settings": common, "e2e_dump_settings": end_to_end}, indent=1)
+
+
+def kernel_of(glob: str) -> str:
+    """`layers.*.fc` as MindSpore's regular expression on full names of operators.
+
+    A cell is `name-Class` in them, below what wraps the network: `Default/network-WithLossCell/_backbone-Net/...`.
+    """
+    parts = [_part(part) for part in glob.split(".") if part]
+    return "name-regex((.*/)?" + "/".join(f"{part}-{_NAME_PART}" for part in parts) + "/.*)"
+
+
+def _part(part: str) -> str:
+    text = "".join({"*": _NAME_PART, "?": "[^/]"}.get(c, c if c in "[]" else re.escape(c)) for c in part)
+    return text.replace("[!", "[^")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import mindspore as ms  # pyright: ignore[reportMissingImports]
+import numpy as np
 from mindspore import nn  # pyright: ignore[reportMissingImports]
 
 from hypocenter.config import Config
@@ -22,10 +23,8 @@ from hypocenter.session.mindspore.assembly import assemble
 from hypocenter.session.mindspore.boundary import Boundary
 from hypocenter.session.mindspore.compiled import outcome
 from hypocenter.session.mindspore.framework import MindSporeFramework
-from hypocenter.session.mindspore.place import device
 from hypocenter.session.mindspore.rank import rank_and_world_size
 from hypocenter.session.mindspore.seams import Context
-from hypocenter.session.mindspore.versions import versions
 from hypocenter.session.output import Output
 from hypocenter.session.place_keeper import PlaceKeeper
 from hypocenter.tap.clock import Clock
@@ -309,3 +308,26 @@ class _Answer:
 
     def __init__(self, gradients: Sequence[Any] | None) -> None:
         self.gradients = gradients
+
+
+def device() -> tuple[str, str]:
+    """("cpu", ""), ("npu:3", "Ascend910B")."""
+    target = str(ms.get_context("device_target"))
+    if target == "CPU":
+        return "cpu", ""
+    number = int(ms.get_context("device_id"))
+    try:
+        name = str(ms.hal.get_device_name(number))
+    except Exception:  # another version of MindSpore
+        name = target
+    return ("npu" if target == "Ascend" else "cuda") + f":{number}", name
+
+
+def versions() -> dict[str, str]:
+    """MindSpore's first: it is the framework's name."""
+    return {"mindspore": str(ms.__version__), "numpy": str(np.__version__)}
+
+
+def device_target() -> str:
+    """CPU, GPU or Ascend."""
+    return str(ms.get_context("device_target"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Literal
 
@@ -12,10 +13,9 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from hypocenter.capturing import is_capturing
 from hypocenter.nouns import Summary, replace
 from hypocenter.summary.reducers import torch_triton
-from hypocenter.summary.reducers.sampling import SMALL
+from hypocenter.summary.reducers.sampling import SMALL, Moments
 from hypocenter.summary.reducers.torch_deferred import Deferred
-from hypocenter.summary.reducers.torch_exact import exact
-from hypocenter.summary.reducers.torch_moments import moments_of
+from hypocenter.summary.reducers.torch_exact import CHUNK, exact
 from hypocenter.summary.reducers.torch_samples import Samples
 from hypocenter.summary.reducers.torch_sketch import Placement, sketch_of
 from hypocenter.summary.reducers.torch_values import in_a_row, local_values, n_elements
@@ -24,6 +24,9 @@ Histogram = Literal["sample", "full"]
 
 _FAST = frozenset((torch.float32, torch.bfloat16, torch.float16))
 _WHOLE = (Tensor, torch.nn.Parameter)
+_INF = math.inf
+_SHORT = 1 << 15  # elements: of more two operators are faster than aminmax, which costs one call less
+_TRUSTED_RMS = 1e-15  # below it squares come near the smallest float32 (1.2e-38) and lose bits: sum them in float64
 
 
 def summarize(
@@ -154,3 +157,58 @@ def _fetched(sketches: list[tuple[int, Tensor]]) -> list[tuple[int, tuple[float,
         for held in by_device.values()
         for (ticket, _), row in zip(held, torch.stack([values for _, values in held]).tolist(), strict=True)
     ]
+
+
+def moments_of(dense: Tensor, n: int) -> Moments:
+    """Return the moments of n float16, bfloat16 or float32 values that lie one after the other in memory.
+
+    A long tensor is taken in pieces: the second sweep then finds the piece in cache, and float32 sums stay short. Short
+    formats are converted piece by piece: each sweep would convert them again. What that leaves is shown by
+    bench/summary.py: a sweep for each question, and none of torch's operators answers two of them faster than two do.
+    """
+    if n <= 2 * CHUNK:
+        return _chunk(dense if dense.dtype is torch.float32 else dense.to(torch.float32), n)
+    wide = None if dense.dtype is torch.float32 else torch.empty(CHUNK, dtype=torch.float32, device="cpu")
+    chunks = dense.view(-1).split(CHUNK)
+    return _added([
+        _chunk(chunk if wide is None else wide[: chunk.numel()].copy_(chunk), chunk.numel()) for chunk in chunks
+    ])  # fmt: skip
+
+
+def _chunk(x: Tensor, n: int) -> Moments:
+    """Sweeps over float32 values. NaN and infinities show in the extremes."""
+    lows, highs = torch.aminmax(x) if n <= _SHORT else (torch.amin(x), torch.amax(x))
+    low, high = lows.item(), highs.item()
+    if not (low > -_INF and high < _INF):  # also when they are NaN
+        return _finite_part(x)
+    total = torch.sum(x).item()
+    norm = torch.linalg.vector_norm(x).item()
+    moments = Moments(low, high, total, norm * norm)
+    if not n * _TRUSTED_RMS**2 <= moments.squares < _INF and (low or high):
+        return moments._replace(**_wide_sums(x))
+    return moments
+
+
+def _finite_part(x: Tensor) -> Moments:
+    n_nan, n_posinf, n_neginf = (int(is_one.sum().item()) for is_one in (x.isnan(), x == _INF, x == -_INF))
+    low, high = x.nan_to_num(_INF, _INF, _INF).amin().item(), x.nan_to_num(-_INF, -_INF, -_INF).amax().item()
+    sums = _wide_sums(x.nan_to_num(0.0, 0.0, 0.0))
+    return Moments(low, high, sums["total"], sums["squares"], n_nan, n_posinf, n_neginf)
+
+
+def _wide_sums(x: Tensor) -> dict[str, float]:
+    """Sums in float64, where float32 ones overflow or lose the squares they add up."""
+    wide = x.to(torch.float64)
+    return {"total": wide.sum().item(), "squares": (wide * wide).sum().item()}
+
+
+def _added(parts: list[Moments]) -> Moments:
+    return Moments(
+        min(part.low for part in parts),
+        max(part.high for part in parts),
+        sum(part.total for part in parts),
+        sum(part.squares for part in parts),
+        sum(part.n_nan for part in parts),
+        sum(part.n_posinf for part in parts),
+        sum(part.n_neginf for part in parts),
+    )

@@ -187,7 +187,7 @@ def _watched_step(
                 return result
             with door.scaled_step(update):
                 result = original(self, *args, **kwargs)
-                update.found_inf[_device(update)] = bool(getattr(self, "overflow", False))
+                update.found_inf[update.device] = bool(getattr(self, "overflow", False))
             return result
 
         return step
@@ -293,7 +293,3 @@ def _averaged(optimizer: Any, group: int, params: list[torch.Tensor]) -> Iterato
 def _n_here(optimizer: Any, param: Any) -> int:
     """Elements of a ZeRO-3 parameter from the beginning of this rank's part to its end: padding is not among them."""
     return param.ds_numel - param.partition_numel() * optimizer._get_param_partition_rank(param)
-
-
-def _device(update: ScaledUpdate) -> str:
-    return str(update.gradients[0][1].device) if update.gradients else "cpu"

@@ -56,7 +56,7 @@ def _watch(kind: Any, door: Door) -> Callable[[], None]:
                 return original(self, *args, **kwargs)
         with door.scaled_step(update):
             result = original(self, *args, **kwargs)
-            update.found_inf[_device(update)] = _found_inf(self)
+            update.found_inf[update.device] = _found_inf(self)
         return result
 
     kind.step = step
@@ -149,7 +149,3 @@ def _state(scaler: Any) -> ScalerState:
 def _found_inf(optimizer: Any) -> bool:
     """What the ranks have agreed on: Megatron has read it on the host in this step, so it is there without waiting."""
     return any(bool(part.found_inf.item()) for part in _scaled_parts(optimizer))
-
-
-def _device(update: ScaledUpdate) -> str:
-    return str(update.gradients[0][1].device) if update.gradients else "cpu"

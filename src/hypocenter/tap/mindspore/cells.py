@@ -21,12 +21,13 @@ from hypocenter.nouns import Phase, Reading, Summary
 from hypocenter.tap.clock import Clock
 from hypocenter.tap.frames import Frame, frames_of
 from hypocenter.tap.mindspore.autograd import has_gradient, in_backward, is_leaf, made_by
-from hypocenter.tap.mindspore.names import NameMap
+from hypocenter.tap.mindspore.names import NameMap, unwrap
 from hypocenter.tap.mindspore.patches import Patches
 from hypocenter.tap.mindspore.reducer import Reducer
-from hypocenter.tap.mindspore.sites import Sites
 from hypocenter.tap.mindspore.tree import flatten
 from hypocenter.tap.site import Site
+from hypocenter.tap.sites import Sites
+from hypocenter.tap.wanted import is_wanted
 
 MAX_PORTS = 32  # tensors of one argument or output that are read
 MAX_PENDING = 200_000  # readings of one step; python metadata of about 100 MB
@@ -90,7 +91,7 @@ class CellTap:
     ) -> None:
         self.enabled = False
         self.keeper: Keep | None = None
-        self._sites = Sites(names, config)
+        self._sites = _CellSites(names, config)
         self._reducer, self._clock, self._warn = reducer, clock, warn
         self._seen: dict[int, _Seen] = {}
         self._pending: list[_Pending] = []
@@ -269,3 +270,18 @@ def _reading(step: int, p: _Pending, summary: Summary) -> Reading:
         dtype=p.seen.dtype, shape=p.seen.shape, summary=summary, module=p.site.module, names=p.site.names,
         recompute=p.recompute,
     )  # fmt: skip
+
+
+class _CellSites(Sites):
+    """Strangers are optimizers and losses made on the way."""
+
+    def __init__(self, names: NameMap, config: Config) -> None:
+        super().__init__(names)
+        self._names, self._config = names, config
+
+    def _names_of(self, module: Any) -> tuple[str, ...]:
+        return self._names.cell_names(module)
+
+    def _decide(self, module: Any, names: tuple[str, ...]) -> Site:
+        wanted = bool(names) and unwrap(module) is module and is_wanted(names, self._config)
+        return Site(module, names, wanted, type(module).__name__)

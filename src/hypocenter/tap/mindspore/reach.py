@@ -8,7 +8,7 @@ from typing import Any
 
 from mindspore import nn  # pyright: ignore[reportMissingImports]
 
-from hypocenter.tap.mindspore.mentions import mentioned
+from hypocenter.tap.mindspore.mentions import is_library, mentioned
 from hypocenter.tap.mindspore.names import children, is_optimizer, unwrap
 
 _DEEPEST = 4  # functions that mention functions
@@ -59,7 +59,7 @@ def _reached(thing: Any, depth: int = _DEEPEST) -> Iterator[Any]:
     for each in [*mentioned(inner), *_members(owner)]:
         if isinstance(each, nn.Cell):
             yield each
-        elif depth and isinstance(each, (FunctionType, MethodType)) and not _is_library(each):
+        elif depth and isinstance(each, (FunctionType, MethodType)) and not is_library(each):
             yield from _reached(each, depth - 1)
         else:
             yield from (held for held in _members(each) if isinstance(held, nn.Cell))
@@ -67,16 +67,10 @@ def _reached(thing: Any, depth: int = _DEEPEST) -> Iterator[Any]:
 
 def _members(thing: Any) -> list[Any]:
     """What the program has set on an object of its own, a trainer for example."""
-    if thing is None or isinstance(thing, (type, ModuleType, nn.Cell, FunctionType, MethodType)) or _is_library(thing):
+    if thing is None or isinstance(thing, (type, ModuleType, nn.Cell, FunctionType, MethodType)) or is_library(thing):
         return []
     held = getattr(thing, "__dict__", None)
     return list(held.values()) if isinstance(held, dict) else []
-
-
-def _is_library(function: Any) -> bool:
-    """MindSpore's own, but for what `value_and_grad` and `grad` make, which hold the user's function."""
-    name = str(getattr(function, "__qualname__", ""))
-    return str(getattr(function, "__module__", "")).startswith("mindspore") and not name.endswith(".after_grad")
 
 
 def _once(things: Iterator[Any]) -> list[Any]:

@@ -30,11 +30,6 @@ class Where:
         """Whether other ranks hold other parts."""
         return "=S" in self.placement
 
-    @property
-    def can_be_sketched(self) -> bool:
-        """Whether sketches of all parts add up to that of the whole."""
-        return not self.is_part or self.offset is not None
-
 
 NOWHERE = Where()
 

@@ -2,17 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from hypocenter.tap.names import NameMap
+from hypocenter.tap.numbering import layer_number
 from hypocenter.tap.topology import data_parallel, deepspeed, device_mesh, megatron, pipelining
-from hypocenter.tap.topology.device import Device, device_of
-from hypocenter.tap.topology.layers import layer_numbers
 from hypocenter.tap.topology.layout import Layout, is_distributed, merged
+
+AT_MOST = 4096  # of one model: rank.json is read as a whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """Where a rank computes: "cuda:3", "NVIDIA H200", "GPU-5c8f...". A CPU has no name and no serial here."""
+
+    device: str = ""
+    name: str = ""
+    serial: str = ""
+
+
+def device_of(roots: Sequence[torch.nn.Module]) -> Device:
+    """The device of the first parameter or buffer of the roots that is not on the CPU; the CPU when all are there."""
+    found = ""
+    for root in roots:
+        tensors = (*root.parameters(), *torch.nn.Module.buffers(root))  # Megatron's DDP keeps a list in `buffers`
+        for tensor in tensors:
+            if tensor.device.type not in ("cpu", "meta"):
+                return _described(tensor.device)
+            found = found or ("cpu" if tensor.device.type == "cpu" else "")
+    return Device(device=found)
+
+
+def _described(device: torch.device) -> Device:
+    module: Any = getattr(torch, device.type, None)
+    try:
+        index = device.index  # of a tensor that exists, never None
+        properties = module.get_device_properties(index)
+        serial = getattr(properties, "uuid", "")
+        return Device(
+            device=f"{device.type}:{index}", name=str(getattr(properties, "name", "")),
+            serial=f"GPU-{serial}" if device.type == "cuda" and serial else str(serial),
+        )  # fmt: skip
+    except Exception:  # a backend without these questions
+        return Device(device=str(device))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,3 +109,16 @@ class Survey:
             data_parallel.layout(roots, rank, world_size),
         ]
         return merged([layout for layout in told if layout is not None], rank)
+
+
+def layer_numbers(named: Iterable[tuple[str, torch.nn.Module]]) -> dict[str, int]:
+    """Module path -> the number that the module itself carries, of numbered lists' members only.
+
+    A layer hands its number on to its parts (`self_attention.layer_number`): they would say nothing new.
+    """
+    found: dict[str, int] = {}
+    for name, module in named:
+        number = layer_number(module)
+        if number is not None and name.rpartition(".")[2].isdecimal() and len(found) < AT_MOST:
+            found[name] = number
+    return found
