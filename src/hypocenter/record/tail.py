@@ -75,6 +75,12 @@ def open_regular(path: Path) -> int:
     raise OSError(f"{path.name} is no regular file")
 
 
+def read_regular(path: Path, most_bytes: int) -> bytes:
+    """The beginning of a regular file. Raises OSError."""
+    with os.fdopen(open_regular(path), "rb") as file:
+        return file.read(most_bytes)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class News:
     """What came to a rank since the last look."""
@@ -195,8 +201,8 @@ class _StepsTail:
 
     def _take(self, message: ipc.Message, data: bytes, given: list[StepRecord]) -> None:
         if self._schema is None:
-            self._schema = ipc.read_schema(pa.py_buffer(data))
-            started = (self._schema.metadata or {}).get(b"hypocenter.started_ns", b"")
+            self._schema = schema = ipc.read_schema(pa.py_buffer(data))
+            started = (schema.metadata or {}).get(b"hypocenter.started_ns", b"")
             self.started_ns = int(started) if started.isdigit() and len(started) < 20 else 0
             return
         batch = fitted(ipc.read_record_batch(message, self._schema), STEPS)
