@@ -7,13 +7,15 @@ from typing import Literal
 
 from hypocenter.json_answer import to_json
 
+Kind = Literal["finding", "broke", "ended"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
     """One thing that somebody wants to know at once."""
 
     schema: Literal["hypocenter.alert/1"] = "hypocenter.alert/1"
-    kind: Literal["finding", "broke", "ended"]
+    kind: Kind
     run: str  # name of the run directory
     directory: str
     host: str

@@ -18,6 +18,10 @@ from hypocenter.errors import ConfigError
 from hypocenter.notify import channels
 from hypocenter.notify.alert import Alert
 
+NOTIFY_HELP = (
+    "Tell of errors and bad ends: command:WORDS, https://…, slack:https://…, mailto:ADDRESS, or env:NAME of a variable "
+    "that holds one. May be repeated."
+)
 TIMEOUT_S = 10.0  # of one way, for one alert
 MOST_WAITING = 100
 MOST_SENT = 50  # alerts of one sender: a fault that comes again each minute is told often enough

@@ -7,8 +7,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
-from hypocenter.notify.alert import Alert
+from hypocenter.notify.alert import Alert, Kind
 from hypocenter.nouns import Diagnosis, Finding
 from hypocenter.report import wording
 from hypocenter.view.findings import Findings
@@ -57,13 +58,13 @@ class Told:
             fix=wording.remedy(finding.remedy) if finding.remedy is not None else "",
         )  # fmt: skip
 
-    def _alert(self, kind: str, title: str, **more: object) -> Alert:
+    def _alert(self, kind: Kind, title: str, **more: Any) -> Alert:
         directory = str(self._run.directory)
         return Alert(
             kind=kind, run=wording.clean(self._run.run.name or self._run.directory.name), directory=directory,
             host=wording.clean(self._run.run.host or socket.gethostname()), title=title,
             command=wording.command("check", directory), **more,
-        )  # pyright: ignore  # fmt: skip
+        )  # fmt: skip
 
 
 class RunAlerts:

@@ -53,7 +53,8 @@ class Server:
         app = Guard(Pages(self.watcher).app(), self.token, names, cookie=f"hypocenter_view_{secrets.token_hex(4)}")
         self._server = uvicorn.Server(uvicorn.Config(
             app, log_level="error", access_log=False, server_header=False, proxy_headers=False, lifespan="off",
-            ws="none", http="h11", loop="asyncio", limit_concurrency=1000, timeout_keep_alive=20, timeout_graceful_shutdown=1,
+            ws="none", http="h11", loop="asyncio", limit_concurrency=1000, timeout_keep_alive=20,
+            timeout_graceful_shutdown=1,
         ))  # fmt: skip
 
     @property

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from hypocenter.json_answer import plain
-from hypocenter.nouns import Diagnosis, StepRecord
+from hypocenter.nouns import Diagnosis, Finding, StepRecord
 from hypocenter.report import wording
 from hypocenter.report.job_steps import was_skipped_by_scaler
 from hypocenter.report.outline import outline
@@ -128,7 +128,7 @@ def _texts(run: FollowedRun, findings: Findings, diagnosis: Diagnosis) -> Iterab
     yield "facts", template.facts(in_a_line(run.run), run_facts(run.run), report.remarks)  # pyright: ignore
 
 
-def _important(diagnosis: Diagnosis) -> list[object]:
+def _important(diagnosis: Diagnosis) -> list[Finding]:
     return [finding for finding in diagnosis.findings if finding.severity != "note"]
 
 

@@ -11,13 +11,8 @@ import click
 
 from hypocenter.cli.say import say
 from hypocenter.errors import MissingFrameworkError
-from hypocenter.notify.sender import Sender, way_of
+from hypocenter.notify.sender import NOTIFY_HELP, Sender, way_of
 from hypocenter.report.screen import write
-
-NOTIFY_HELP = (
-    "Tell of errors and bad ends: command:WORDS, https://…, slack:https://…, mailto:ADDRESS, or env:NAME of a variable "
-    "that holds one. May be repeated."
-)
 
 
 @click.command("view")

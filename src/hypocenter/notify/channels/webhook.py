@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
@@ -13,7 +14,7 @@ about = "POST the alert as JSON to this address"
 
 
 class _NoRedirect(HTTPRedirectHandler):
-    def redirect_request(self, *_: object) -> None:
+    def redirect_request(self, *_: Any, **__: Any) -> None:
         """An address that sends us elsewhere is an error: the alert was meant for this one."""
 
 
