@@ -15,7 +15,7 @@ from hypocenter.nouns import StepRecord
 from hypocenter.record.run_file import finish_run
 from hypocenter.view import findings, shown
 from hypocenter.view.alerts import Told
-from hypocenter.view.course import MOST_BAD, Course
+from hypocenter.view.course import LATEST, MOST_BAD, Course
 from hypocenter.view.findings import Findings
 from hypocenter.view.following import FollowedRun
 from hypocenter.view.runs import name_of
@@ -77,10 +77,10 @@ def test_memory_is_bounded_however_long_it_trains() -> None:
         for rank in (1, 0):
             loss = math.nan if dice.random() < 0.3 else 1.0
             course.add(rank, StepRecord(step=step, loss=loss, grad_norm=float(rank)))
-        assert len(course) <= 201 + MOST_BAD + 24
+        assert len(course) <= 201 + MOST_BAD + LATEST
 
     records = course.records()
-    assert [record.step for record in records[-20:]] == list(range(19_980, 20_000))
+    assert [record.step for record in records[-LATEST:]] == list(range(20_000 - LATEST, 20_000))
     assert records[0].step == 0
     assert all(record.grad_norm == 1.0 for record in records)
 

@@ -164,7 +164,7 @@ def test_without_scripts_a_page_is_whole(browser: sync_api.Browser, tmp_path: Pa
     opened = Opened(browser, asking, f"run/{name_of(run.path.resolve())}", java_script_enabled=False)
 
     assert opened.page.locator("svg.picture").count() == 2
-    assert opened.page.locator("table.steps tbody tr").count() == 24
+    assert opened.page.locator("table.steps tbody tr").count() == 16
     opened.context.close()
 
 

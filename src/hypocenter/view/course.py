@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hypocenter.nouns import StepRecord
 from hypocenter.report.page.curves import is_bad
 
-LATEST = 24  # steps that are kept whole, for the table
+LATEST = 16  # steps that are kept whole, for the table
 MOST_BAD = 64  # bad steps that are kept whatever the stride
 
 

@@ -83,7 +83,7 @@ class Pages:
     async def _run(self, request: Request) -> Response:
         name, path = self._path(request, "name")
         found = await self._shown(path)
-        links = [("report", f"{name}/report")]
+        links = [("full report", f"{name}/report")]
         return self._page(found, heading=wording.clean(path.name, 60), source=f"run/{name}", root="../", links=links)
 
     async def _run_state(self, request: Request) -> Response:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -23,7 +23,7 @@ from hypocenter.view import page
 from hypocenter.view.findings import Findings
 from hypocenter.view.following import FollowedRun
 
-PARTS = ("status", "finding", "steps", "curves", "ranks", "facts")
+PARTS = ("status", "finding", "curves", "ranks", "steps", "facts")
 _MOST_CARDS = 10
 _UNKNOWN = Diagnosis(status="cannot-tell")
 
@@ -66,14 +66,19 @@ class Shown:
 class StepLine:
     """One row of the table of the latest steps."""
 
-    step: str
-    loss: str
-    grad_norm: str
-    lr: str
-    loss_scale: str
-    step_ms: str
+    values: tuple[str, ...]
     says: str
     is_bad: bool
+
+
+_COLUMNS: dict[str, Callable[[StepRecord], str]] = {
+    "step": lambda r: f"{r.step:,}",
+    "loss": lambda r: _number(r.loss),
+    "gradient norm": lambda r: _number(r.grad_norm),
+    "learning rate": lambda r: _number(r.lr),
+    "loss scale": lambda r: _number(r.loss_scale),
+    "time": lambda r: _ms(r.step_ms) if r.step_ms else "",
+}
 
 
 class Recorded:
@@ -121,10 +126,10 @@ def _texts(run: FollowedRun, findings: Findings, diagnosis: Diagnosis) -> Iterab
             _broke(run, diagnosis),
         ),
     )
-    yield "steps", template.steps(_lines(run.course.latest()), len(run.ranks))  # pyright: ignore
     yield "curves", template.curves(pictures(records, diagnosis.findings))  # pyright: ignore
     grid = ranks_of(run.states(), diagnosis) if run.n_ranks > 1 else None
     yield "ranks", template.ranks(grid, _pace(run))  # pyright: ignore
+    yield "steps", template.steps(*_table(run.course.latest()), len(run.ranks))  # pyright: ignore
     yield "facts", template.facts(in_a_line(run.run), run_facts(run.run), report.remarks)  # pyright: ignore
 
 
@@ -179,15 +184,12 @@ def _broke(run: FollowedRun, diagnosis: Diagnosis) -> str:
     return f"loss or gradients are not finite from step {bad:,} on{where}"
 
 
-def _lines(records: Sequence[StepRecord]) -> list[StepLine]:
-    return [
-        StepLine(
-            step=f"{r.step:,}", loss=_number(r.loss), grad_norm=_number(r.grad_norm), lr=_number(r.lr),
-            loss_scale=_number(r.loss_scale), step_ms=_ms(r.step_ms) if r.step_ms else "", says=_says(r),
-            is_bad=is_bad(r),
-        )
-        for r in records
-    ]  # fmt: skip
+def _table(records: Sequence[StepRecord]) -> tuple[list[str], list[StepLine]]:
+    """The columns that hold something, and a line for each step."""
+    texts = {name: [of(record) for record in records] for name, of in _COLUMNS.items()}
+    columns = [name for name, values in texts.items() if any(values)]
+    rows = zip(records, *(texts[name] for name in columns), strict=True)
+    return columns, [StepLine(values=tuple(values), says=_says(r), is_bad=is_bad(r)) for r, *values in rows]
 
 
 def _number(value: float | None) -> str:
