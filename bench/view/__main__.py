@@ -59,9 +59,7 @@ def _measure(wanted: argparse.Namespace, run: Path, writers: list[Writer], pid: 
     path = f"/run/{name_of(run.resolve())}"
     first_ms = _timed(port, path, cookie)[0]
     started = time.perf_counter()
-    while (
-        "reading" in _get(port, f"{path}/part/status", cookie)[1].decode() or not _get(port, f"{path}/state", cookie)[1]
-    ):
+    while (found := _get(port, f"{path}/part/status", cookie))[0] != 200 or b"reading" in found[1]:
         time.sleep(0.05)
     read_s = time.perf_counter() - started
     ends_s = time.monotonic() + wanted.seconds

@@ -84,8 +84,9 @@ def test_a_training_is_followed_until_it_breaks_and_a_second_run_is_compared(
     second.end()
     env = {key: value for key, value in os.environ.items() if not key.startswith("HYPOCENTER_")}
     with subprocess.Popen(
-        [sys.executable, "-m", "hypocenter", "run", "--out", "runs/first", "train.py"], cwd=tmp_path, text=True, bufsize=1,
-        env=env | {"PYTHONPATH": str(TESTS.parent / "src")}, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        [sys.executable, "-m", "hypocenter", "run", "--out", "runs/first", "train.py"], cwd=tmp_path,
+        env=env | {"PYTHONPATH": str(TESTS.parent / "src")}, text=True, bufsize=1,
+        stdin=subprocess.PIPE, stderr=subprocess.DEVNULL,
     ) as job:  # fmt: skip
         assert job.stdin is not None
         (tmp_path / "runs").mkdir(exist_ok=True)

@@ -28,7 +28,7 @@ from hypocenter.view.overview import overview_shown
 from hypocenter.view.shown import PARTS, Piece, Shown
 from hypocenter.view.watcher import Watched, Watcher
 
-_FIRST_S = 0.15  # that a page waits for the first look; a large job is shown as far as it is read
+_FIRST_S = 0.1  # that a page waits for the first look; a large job is shown as far as it is read
 _AGAIN_S = 1.0  # between two comparisons of the same two runs
 _MOST_KEPT = 4  # rendered pages
 
