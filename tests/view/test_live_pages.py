@@ -8,10 +8,13 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from asking import Asking, training, until
 
+from hypocenter.diagnose.diagnosis import diagnose
 from hypocenter.nouns import StepRecord
+from hypocenter.record.reader import open_run
 from hypocenter.record.run_file import finish_run
 from hypocenter.view import findings, shown
 from hypocenter.view.alerts import Told
@@ -141,6 +144,55 @@ def test_a_run_that_is_over_is_diagnosed_once_in_another_process(
     assert asking.run(run.path, "/state").json["is_over"]
     assert asked == ["diagnose"]
     assert sorted(path.name for path in run.path.iterdir()) == ["rank-00000", "run.json"]
+
+
+def test_what_was_diagnosed_while_it_ran_is_diagnosed_again_when_it_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = training(tmp_path / "run")
+    run.go(5)
+    followed = FollowedRun(run.path)
+    found = Findings(followed)
+    monkeypatch.setattr(findings, "_LEAST_PAUSE_S", 0.0)
+    monkeypatch.setattr(findings, "_PAUSE_FACTOR", 0.0)
+    monkeypatch.setattr(findings, "in_child", lambda *words: msgspec.msgpack.encode(diagnose(open_run(Path(words[1])))))
+
+    def status() -> str:
+        followed.look()
+        found.look()
+        return f"{found.is_whole} {found.diagnosis.status if found.diagnosis else ''}"
+
+    until(status, "True cannot-tell")
+    run.end()
+    until(status, "True healthy")
+
+
+def test_a_run_with_links_in_it_is_shown_and_not_handed_to_a_child(tmp_path: Path, serve: Serve) -> None:
+    run = training(tmp_path / "runs" / "one")
+    run.go(3)
+    run.end()
+    (run.path / "rank-00000" / "tensors").symlink_to(tmp_path)
+    asking = serve(tmp_path / "runs").enter()
+
+    asking.part(run.path, "finding", "it holds links")
+
+    assert asking.run(run.path, "/report").code == 503
+
+
+def test_who_wants_to_be_told_is_told_of_runs_that_go_on(tmp_path: Path, serve: Serve) -> None:
+    over, bad, going = (training(tmp_path / name) for name in ("over", "bad", "going"))
+    for run in (over, bad, going):
+        run.go(2)
+    over.end()
+    bad.go(1, loss=math.nan)
+    told: list[str] = []
+    asking = serve(tmp_path, alert=lambda alert: told.append(f"{alert.run} {alert.kind}"))
+    kept = asking.server.watcher._watched
+    until(lambda: " ".join(sorted(path.name for path, one in dict(kept).items() if one.told)), "bad going")
+    finish_run(going.path, "failed", 1)
+
+    until(lambda: " ".join(told), "going ended")
+    assert told == ["going ended"]
 
 
 def test_the_report_and_two_runs_beside_each_other(tmp_path: Path, serve: Serve) -> None:

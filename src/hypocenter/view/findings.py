@@ -6,6 +6,8 @@ the run has ended, and before that so seldom that it takes at most a twentieth o
 
 from __future__ import annotations
 
+import os
+import stat
 import subprocess
 import sys
 import threading
@@ -20,7 +22,7 @@ from hypocenter.diagnose.evidence import Evidence
 from hypocenter.diagnose.fold import fold
 from hypocenter.diagnose.judged_evidence import JudgedEvidence, load
 from hypocenter.nouns import Diagnosis
-from hypocenter.record.layout import DIAGNOSIS_FILE, EVIDENCE_FILE
+from hypocenter.record.layout import DIAGNOSIS_FILE, EVIDENCE_FILE, RUN_FILE
 from hypocenter.record.tail import read_regular
 from hypocenter.view.following import FollowedRun
 
@@ -43,14 +45,14 @@ class Findings:
     def __init__(self, run: FollowedRun, changed: Callable[[], None] = lambda: None) -> None:
         self._run, self._changed = run, changed
         self.diagnosis: Diagnosis | None = None
-        self.is_whole = False  # made of all rows, of the run as it is now
         self.evidence: dict[str, Evidence] = {}
         self.why_not = ""
         self._pieces: list[JudgedEvidence] = []
         self._read: set[Path] = set()
         self._folders_ns: dict[int, int] = {}
-        self._file_ns = 0
+        self._file_ns = self._evidence_ns = 0
         self._of_version = -1  # of the run, that the last whole diagnosis was made of
+        self._tried_version = -1
         self._next_s = 0.0
         self._child: threading.Thread | None = None
 
@@ -61,12 +63,17 @@ class Findings:
             diagnoses: whether a child process may make one.
         """
         is_new = self._look_at_evidence()
-        is_new |= self._look_at_file()
-        if is_new and self._pieces and not (self.is_whole and not self._run.is_running):
+        if is_new:
             self._from_evidence()
+        is_new |= self._look_at_file()
         if diagnoses:
             self._diagnose()
         return is_new
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the diagnosis was made of all rows, of the run as it is now."""
+        return self._of_version == self._run.version
 
     def _look_at_evidence(self) -> bool:
         new: list[tuple[int, Path]] = []
@@ -82,6 +89,7 @@ class Findings:
             new += [(rank, path) for path in found if path not in self._read]
             if len(found) == sum(1 for _ in bundles.iterdir()):  # else one is being written
                 self._folders_ns[rank] = changed_ns
+            self._evidence_ns = max(self._evidence_ns, changed_ns)
         new = new[: _MOST_EVIDENCE - len(self._read)]
         self._read |= {path for _, path in new}
         self._pieces += load(new, self._run.directory).found if new else ()
@@ -99,7 +107,7 @@ class Findings:
             findings=tuple(f.finding for f in folded), why=("it is judged by the evidence of its failures alone",),
             n_steps=known, n_ranks=self._run.n_ranks,
         )  # fmt: skip
-        self.is_whole = False
+        self._of_version = -1
         self._next_s = 0.0  # a whole one is wanted soon
 
     def _look_at_file(self) -> bool:
@@ -113,19 +121,23 @@ class Findings:
             found = from_json(read_regular(path, MOST_ANSWER_BYTES))
         except (OSError, ValueError, TypeError, RecursionError):
             return False
-        self._take(found)
+        if changed_ns >= max(self._evidence_ns, modified_ns(self._run.directory / RUN_FILE)):
+            self._take(found)
+        elif self.diagnosis is None:  # of an earlier state of the run
+            self.diagnosis = found
         return True
 
     def _take(self, found: Diagnosis) -> None:
-        self.diagnosis, self.is_whole, self._of_version = found, True, self._run.version
+        self.diagnosis, self._of_version = found, self._run.version
 
     def _diagnose(self) -> None:
         """Begin a whole diagnosis in a child process, if there is need and it is time."""
         now_s = time.monotonic()
-        is_due = self._of_version < self._run.version and now_s >= self._next_s
+        is_due = max(self._of_version, self._tried_version) < self._run.version and now_s >= self._next_s
         if self._child is not None or not is_due or self._run.course.last_step < 0:
             return
-        if self.is_whole and not self._run.is_running:
+        if holds_links(self._run.directory):
+            self.why_not, self._next_s = "it holds links, which are not followed here", now_s + 600
             return
         size = recorded_bytes(self._run.directory)
         if size > MOST_RECORDED_BYTES:
@@ -142,11 +154,11 @@ class Findings:
             found = msgspec.msgpack.decode(data, type=Diagnosis)
             n_evidence = sum(1 for finding in found.findings if finding.bundle)
             if n_evidence or not self._pieces or not self._run.is_running:
-                self._take(found)
-            self._of_version = version
+                self.diagnosis, self._of_version = found, version
             self.why_not = ""
         except Exception as error:
             self.why_not = f"it could not be diagnosed ({type(error).__name__})"
+        self._tried_version = version
         self._next_s = time.monotonic() + max(_LEAST_PAUSE_S, _PAUSE_FACTOR * (time.monotonic() - started))
         self._child = None
         self._changed()
@@ -160,6 +172,24 @@ def from_json(data: bytes) -> Diagnosis:
             if isinstance(finding.get(name), str):
                 finding[name] = float(finding[name])
     return msgspec.convert(loose, type=Diagnosis)
+
+
+def modified_ns(path: Path) -> int:
+    """When a file was last changed; 0 if there is none."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def holds_links(directory: Path) -> bool:
+    """Whether anything below is a link, a pipe or a device: a child process would follow it."""
+    for folder, folders, files in os.walk(directory):
+        for name in (*folders, *files):
+            mode = os.lstat(Path(folder) / name).st_mode
+            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                return True
+    return False
 
 
 def recorded_bytes(directory: Path) -> int:

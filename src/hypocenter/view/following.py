@@ -10,9 +10,9 @@ from hypocenter.errors import CorruptRecordingError
 from hypocenter.nouns import Place, Run, StepRecord
 from hypocenter.record.layout import RUN_FILE, rank_directories
 from hypocenter.record.liveness import liveness
-from hypocenter.record.place_file import read_place
+from hypocenter.record.place_file import PLACE_FILE, read_place
 from hypocenter.record.tail import RankTail
-from hypocenter.record.whereabouts import Whereabouts, read_whereabouts
+from hypocenter.record.whereabouts import WHEREABOUTS_FILE, Whereabouts, read_whereabouts
 from hypocenter.record.whole_run import read_run_file
 from hypocenter.report.page.curves import MOST_LANES, is_bad
 from hypocenter.report.rank_states import RankState
@@ -88,7 +88,7 @@ class FollowedRun:
             if rank not in self._tails:
                 self._tails[rank] = RankTail(folder)
                 self.ranks[rank] = RankNow()
-                if not self._glance and (place := read_place(folder)) is not None:
+                if not self._glance and (place := _place_of(folder)) is not None:
                     self.places[rank] = place
                 self.n_read += 1
                 if self.n_read % 50 == 0:
@@ -150,7 +150,7 @@ class FollowedRun:
             changed_ns = (self.directory / RUN_FILE).stat().st_mtime_ns
         except OSError:
             changed_ns = -1
-        if changed_ns == self._run_ns:
+        if changed_ns == self._run_ns or not _is_own(self.directory / RUN_FILE):
             return False
         self._run_ns = changed_ns
         try:
@@ -178,6 +178,16 @@ class FollowedRun:
         if self.run.status != "running" or not self._folders or now_s - self._seen_s < _WHEREABOUTS_S:
             return False
         self._seen_s, before = now_s, (self.life, self.seen.phase if self.seen else "")
-        self.seen = read_whereabouts(next(iter(self._folders.values())))
+        folder = next(iter(self._folders.values()))
+        self.seen = read_whereabouts(folder) if _is_own(folder / WHEREABOUTS_FILE) else None
         self.life = liveness(self.seen) if self.seen is not None else "unknown"
         return before != (self.life, self.seen.phase if self.seen else "")
+
+
+def _is_own(path: Path) -> bool:
+    """Whether a file is of this run: no link that leads elsewhere, and no pipe that never ends."""
+    return path.is_file() and not path.is_symlink()
+
+
+def _place_of(folder: Path) -> Place | None:
+    return read_place(folder) if _is_own(folder / PLACE_FILE) else None

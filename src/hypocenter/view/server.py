@@ -23,7 +23,7 @@ from hypocenter.report import page as report_page
 from hypocenter.report.page.document import file_text, shell
 from hypocenter.view import page
 from hypocenter.view.both import both_shown
-from hypocenter.view.findings import MOST_RECORDED_BYTES, in_child, recorded_bytes
+from hypocenter.view.findings import MOST_RECORDED_BYTES, holds_links, in_child, recorded_bytes
 from hypocenter.view.overview import overview_shown
 from hypocenter.view.shown import PARTS, Piece, Shown
 from hypocenter.view.watcher import Watched, Watcher
@@ -150,6 +150,8 @@ class Pages:
     async def _from_child(self, what: str, *paths: Path) -> Response:
         """A page that needs all rows; its own policy forbids it to load anything."""
         size = sum([await run_in_threadpool(recorded_bytes, path) for path in paths])
+        if any([await run_in_threadpool(holds_links, path) for path in paths]):
+            return PlainTextResponse("a run holds links, which are not followed here\n", status_code=503)
         words = wording.command(what, *map(str, paths), *(["--report", "OUT.html"] if what == "diff" else []))
         if size > MOST_RECORDED_BYTES:
             return PlainTextResponse(f"{size >> 20:,} MiB are more than is read here; type: {words}\n", status_code=503)

@@ -49,6 +49,7 @@ class Watcher:
         self._watched: dict[Path, Watched] = {}
         self._glances: dict[Path, tuple[FollowedRun, float]] = {}
         self._lock, self._wake, self._is_over = threading.Lock(), threading.Event(), False
+        self._passed: set[Path] = set()  # runs that were looked at for whoever is to be told
         self._glanced_s = 0.0
         self._names: tuple[float, dict[str, Path]] = (-1e9, {})
         self.glances_ready = threading.Event()
@@ -128,24 +129,36 @@ class Watcher:
             all_watched = list(self._watched.items())
         now_s = time.monotonic()
         if self._alert is not None:
-            for path in self.names().values():
-                if path not in dict(all_watched):
-                    self.watch(path)
+            self._watch_running({path for path, _ in all_watched})
         for path, watched in all_watched:
             idle_s = now_s - watched.asked_s
-            if self._alert is None and idle_s > _KEPT_S:
+            if idle_s > _KEPT_S and not self._is_told_of(watched):
                 with self._lock:
                     del self._watched[path]
-            elif self._alert is not None or idle_s < _WATCHED_S or watched.now is None:
-                self._look_at(watched)
+            elif idle_s < _WATCHED_S or watched.now is None or self._is_told_of(watched):
+                self._look_at(watched, diagnoses=self._diagnoses and idle_s < _WATCHED_S)
         self._drop_most()
         if now_s - self._glanced_s < _WATCHED_S:
             self._glance(now_s)
 
-    def _look_at(self, watched: Watched) -> None:
+    def _watch_running(self, watched: set[Path]) -> None:
+        """Follow each run that goes on, for those who want to be told of it."""
+        for path in self.names().values():
+            if path not in watched and path not in self._passed:
+                self._passed.add(path)
+                run = FollowedRun(path, glance=True)
+                run.look()
+                if run.is_running:
+                    watched = self.watch(path)
+                    self._look_at(watched, diagnoses=False)
+
+    def _is_told_of(self, watched: Watched) -> bool:
+        return self._alert is not None and (watched.run.is_running or watched.told is None)
+
+    def _look_at(self, watched: Watched, *, diagnoses: bool) -> None:
         try:
             is_new = watched.run.look(lambda: self._show(watched))
-            is_new |= watched.findings.look(diagnoses=self._diagnoses)
+            is_new |= watched.findings.look(diagnoses=diagnoses)
             if is_new or watched.is_new or watched.now is None:
                 watched.is_new = False
                 self._show(watched)
@@ -172,10 +185,10 @@ class Watcher:
     def _drop_most(self) -> None:
         """Forget the runs that were asked for longest ago."""
         with self._lock:
-            if self._alert is None and len(self._watched) > MOST_KEPT:
-                oldest = sorted(self._watched, key=lambda path: self._watched[path].asked_s)
-                for path in oldest[: len(self._watched) - MOST_KEPT]:
-                    del self._watched[path]
+            free = [path for path, watched in self._watched.items() if not self._is_told_of(watched)]
+            oldest = sorted(free, key=lambda path: self._watched[path].asked_s)
+            for path in oldest[: max(0, len(free) - MOST_KEPT)]:
+                del self._watched[path]
 
     def _glance(self, now_s: float) -> None:
         paths = list(self.names().values())
