@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -106,7 +107,8 @@ class Watcher:
         while not self._is_over:
             self._wake.clear()
             started = time.monotonic()
-            self.look()
+            with suppress(Exception):  # what one look meets, the next may not
+                self.look()
             rest = EVERY_S - (time.monotonic() - started)
             time.sleep(0.05)  # many asks at once are one look
             if rest > 0 and not self._is_first():
@@ -141,10 +143,10 @@ class Watcher:
         if now_s - self._glanced_s < _WATCHED_S:
             self._glance(now_s)
 
-    def _watch_running(self, watched: set[Path]) -> None:
+    def _watch_running(self, known: set[Path]) -> None:
         """Follow each run that goes on, for those who want to be told of it."""
         for path in self.names().values():
-            if path not in watched and path not in self._passed:
+            if path not in known and path not in self._passed:
                 self._passed.add(path)
                 run = FollowedRun(path, glance=True)
                 run.look()
