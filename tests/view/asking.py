@@ -64,7 +64,7 @@ class Asking:
         self.cookie = ""
 
     def get(self, path: str, method: str = "GET", **headers: str) -> Answer:
-        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=120)
         connection.putrequest(method, path, skip_host="Host" in headers, skip_accept_encoding=True)
         cookie = {"Cookie": self.cookie} if self.cookie else {}
         for name, value in {**cookie, **headers}.items():
@@ -87,7 +87,7 @@ class Asking:
         return until(lambda: self.run(path, f"/part/{part}").text, holds)
 
 
-def until(ask: Callable[[], str], holds: str, within_s: float = 30.0) -> str:
+def until(ask: Callable[[], str], holds: str, within_s: float = 90.0) -> str:
     end = time.monotonic() + within_s
     text = ask()
     while holds not in text and time.monotonic() < end:

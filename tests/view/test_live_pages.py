@@ -16,7 +16,7 @@ from hypocenter.diagnose.diagnosis import diagnose
 from hypocenter.nouns import StepRecord
 from hypocenter.record.reader import open_run
 from hypocenter.record.run_file import finish_run
-from hypocenter.view import findings, shown
+from hypocenter.view import child, findings, server, shown
 from hypocenter.view.alerts import Told
 from hypocenter.view.course import LATEST, MOST_BAD, Course
 from hypocenter.view.findings import Findings
@@ -195,7 +195,10 @@ def test_who_wants_to_be_told_is_told_of_runs_that_go_on(tmp_path: Path, serve: 
     assert told == ["going ended"]
 
 
-def test_the_report_and_two_runs_beside_each_other(tmp_path: Path, serve: Serve) -> None:
+def test_the_report_and_two_runs_beside_each_other(
+    tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "in_child", lambda *words: child.answer(words))  # a process takes seconds to start
     one, two = training(tmp_path / "one"), training(tmp_path / "two")
     for run in (one, two):
         run.go(40)

@@ -131,8 +131,8 @@ def test_a_page_that_stays_open_does_not_grow_and_what_was_opened_stays_open(
     opened.page.locator("#run summary").focus()
     count = "document.querySelectorAll('*').length"
     before = opened.page.evaluate(count)
-    for _ in range(4):
-        run.go(500)
+    for _ in range(3):
+        run.go(300)
         opened.shows("steps", f"{run.step - 1:,}")
 
     assert opened.page.evaluate(count) < before + 60
