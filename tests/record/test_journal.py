@@ -182,3 +182,11 @@ def test_no_journal_is_left_at_the_end(tmp_path: Path) -> None:
     writer.close()
 
     assert not list(tmp_path.glob("rank-*/journal-*"))
+
+
+def test_steps_are_read_of_a_process_whose_first_rows_belonged_to_no_step(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, rank=0, warn=pytest.fail)
+    writer.write([reading(0)], None)
+    writer.write([reading(0)], StepRecord(step=0))
+
+    assert steps_of(open_run(tmp_path)) == [0]

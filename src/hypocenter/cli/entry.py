@@ -22,7 +22,7 @@ from hypocenter.report.screen import NobodyReads, send_nowhere, write
 
 INTERNAL = 3  # a bug in Hypocenter
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
-_TALK_THEMSELVES = {"run", "align", "determinism", "doctor", "replay", "cure"}  # they start programs that print
+_TALK_THEMSELVES = {"run", "align", "determinism", "doctor", "replay", "cure", "view"}  # or start programs that do
 UNREAD = 141  # 128 + SIGPIPE: what a shell shows of `git log | head`
 
 

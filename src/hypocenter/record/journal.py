@@ -27,7 +27,7 @@ from hypocenter.record.repair import Mended, laid_out, mended_rows, rows_of
 from hypocenter.record.schema import READINGS, Row, reading_row, readings_from, whole_row
 from hypocenter.record.stream import AppendedFile
 
-_FRAME = Struct("<II")
+FRAME = Struct("<II")
 _LARGEST_BYTES = 1 << 28  # of a journal: it is emptied long before
 
 
@@ -120,7 +120,7 @@ class Journal:
             rows, records = mended_rows(readings), mended_rows(steps)
             step = self._encode(Step(readings=rows, norms=packed, steps=records))
         pieces.append(step)
-        self._file.append(b"".join(_FRAME.pack(len(piece), zlib.crc32(piece)) + piece for piece in pieces))
+        self._file.append(b"".join(FRAME.pack(len(piece), zlib.crc32(piece)) + piece for piece in pieces))
         return rows, records
 
     def clear(self) -> None:
@@ -192,15 +192,15 @@ def read_journal(path: Path) -> Journaled | None:
 def _entries(data: bytes) -> Iterator[bytes]:
     """Whole entries; the last one may be under way."""
     at = 0
-    while at + _FRAME.size <= len(data):
-        length, crc = _FRAME.unpack_from(data, at)
-        piece = data[at + _FRAME.size : at + _FRAME.size + length]
+    while at + FRAME.size <= len(data):
+        length, crc = FRAME.unpack_from(data, at)
+        piece = data[at + FRAME.size : at + FRAME.size + length]
         if len(piece) < length:
             return
         if zlib.crc32(piece) != crc:
             raise ValueError("its checksum is another")
         yield piece
-        at += _FRAME.size + length
+        at += FRAME.size + length
 
 
 def _rows(rows: Iterable[Any]) -> list[Row]:

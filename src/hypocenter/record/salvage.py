@@ -96,9 +96,9 @@ def stream_batches(path: Path, schema: pa.Schema, verdict: Verdict, *, projected
             for batch in reader:
                 n_batches += 1
                 if batch.num_rows:
-                    fitted = _fitted(batch, schema)
-                    verdict.n_rows += fitted.num_rows
-                    yield fitted
+                    whole = fitted(batch, schema)
+                    verdict.n_rows += whole.num_rows
+                    yield whole
     except (CorruptRecordingError, FileNotFoundError):
         raise
     except Exception as error:  # hostile bytes: any error of Arrow's, of any class, is a verdict on the file
@@ -113,13 +113,14 @@ def _latest(
 ) -> Iterator[pa.RecordBatch]:
     """What the journal holds of a stream, if the stream does not hold it yet."""
     is_of_events = path.name.startswith("events-")
-    if n_batches > (journal.head.events if is_of_events else journal.head.steps) >= 0:
+    n_before = journal.head.events if is_of_events else journal.head.steps
+    if n_before >= 0 and n_batches > max(n_before, 1):  # a stream that came later began with an empty batch
         return
     batch = journal.events if is_of_events else journal.steps
     verdict.problem = verdict.problem or journal.problem
     if batch is not None:
         verdict.n_rows += batch.num_rows
-        yield _fitted(batch, schema)
+        yield fitted(batch, schema)
 
 
 def _positions(path: Path, schema: pa.Schema) -> Sequence[int]:
@@ -141,14 +142,14 @@ def sealed_batches(path: Path, schema: pa.Schema, verdict: Verdict, *, projected
             present = set(file.schema_arrow.names)
             columns = [name for name in schema.names if name in present] if projected else None
             for batch in file.iter_batches(columns=columns, use_threads=False):
-                yield _fitted(batch, schema)
+                yield fitted(batch, schema)
     except (CorruptRecordingError, FileNotFoundError):
         raise
     except Exception as error:
         verdict.problem = f"cannot be read ({first_line(error)})"
 
 
-def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """The batch in the columns of `schema`, checked down to each offset and each character."""
     batch.validate(full=True)
     arrays: list[pa.Array] = []

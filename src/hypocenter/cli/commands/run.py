@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from importlib import metadata
@@ -29,6 +29,7 @@ from hypocenter.cli.program import ProgramCommand, argv_of
 from hypocenter.cli.say import say
 from hypocenter.config import Config, resolve, to_json
 from hypocenter.errors import ConfigError, HypocenterError, UnknownNameError
+from hypocenter.notify.sender import NOTIFY_HELP, Sender, Way, way_of
 from hypocenter.nouns import Severity
 from hypocenter.record.layout import REFUSED_FILE, new_run_directory, rank_directories
 from hypocenter.record.run_file import EndStatus, finish_run, start_run
@@ -73,11 +74,14 @@ def in_words(purpose: str) -> str:
     type=click.Choice(SEVERITIES[::-1]),
     help="Turn exit 0 into 1 if a finding is this severe.",
 )
+@click.option("--notify", "notify", multiple=True, metavar="WHERE", help=NOTIFY_HELP)
 @click.argument(
     "program", nargs=-1, required=True, type=click.UNPROCESSED, metavar="PROGRAM [ARGS]...",
     shell_complete=lambda ctx, param, typed: [CompletionItem(typed, type="file")],
 )  # fmt: skip
-def command(program: tuple[str, ...], purpose: str | None, fail_on: Severity | None, **options: Any) -> int:
+def command(
+    program: tuple[str, ...], purpose: str | None, fail_on: Severity | None, notify: tuple[str, ...], **options: Any
+) -> int:
     """Run PROGRAM and record it. Its output, signals and exit code stay its own.
 
     PROGRAM is train.py, -m package.module, or a launcher with its arguments: torchrun, accelerate, deepspeed, srun,
@@ -88,6 +92,7 @@ def command(program: tuple[str, ...], purpose: str | None, fail_on: Severity | N
     _check_changes(config)
     _refuse_without_effect(config, given(options))
     require_readable(config)
+    ways = [way_of(text) for text in notify]
     argv = argv_of(program)
     task = launcher.task()
     git = git_state() if task is None or task.number == 0 else ""
@@ -95,16 +100,39 @@ def command(program: tuple[str, ...], purpose: str | None, fail_on: Severity | N
         directory = _directory(config, program, task).absolute()
         if task is None or task.number == 0:
             _begin(directory, program, config, _versions(argv[0]), git)
+        close_alerts = _alerts(directory, ways, task)
         try:
             ended = run_child(argv, environment(os.environ, directory, config), mask)
         except StartError:
             finish_run(directory, "failed", None)
             raise
     code = _after(directory, ended, fail_on) if task is None else _after_task(directory, ended, fail_on, task)
+    close_alerts()
     if ended.signal is not None:
         sys.stdout.flush()
         die_by(ended.signal)
     return code
+
+
+def _alerts(directory: Path, ways: list[Way], task: launcher.Task | None) -> Callable[[], None]:
+    """Tell of what goes wrong from threads of this process, which only waits otherwise; gives what ends that."""
+    if not ways or (task is not None and task.number > 0):
+        return lambda: None
+    try:
+        from hypocenter.view.alerts import RunAlerts
+
+        sender = Sender(ways, say)
+        alerts = RunAlerts(directory, sender.send)
+    except Exception as error:
+        say(f"warning: nobody will be told: {type(error).__name__}: {error}")
+        return lambda: None
+
+    def close() -> None:
+        with suppress(Exception, KeyboardInterrupt):
+            alerts.close()
+            sender.close()
+
+    return close
 
 
 def environment(environ: Mapping[str, str], directory: Path, config: Config) -> dict[str, str]:

@@ -31,11 +31,14 @@ def curves_of_runs(baseline: Path, candidate: Path, noise: Sequence[Path] = ()) 
     """Loss and grad norm where both runs recorded them at two steps or more."""
     try:
         mine, other = read_curve(baseline), read_curve(candidate)
-        repeats = [read_curve(path) for path in noise]
-        found = compare_curves(mine, other, repeats)
+        return drawn(mine, other, [read_curve(path) for path in noise])
     except HypocenterError:
         return ()
-    return tuple(_drawn(found, mine, other, repeats))
+
+
+def drawn(mine: Curve, other: Curve, repeats: Sequence[Curve] = ()) -> tuple[NamedCurves, ...]:
+    """The same of curves that were read: of a baseline, a candidate, and repeats of the baseline."""
+    return tuple(_drawn(compare_curves(mine, other, repeats), mine, other, repeats))
 
 
 def _drawn(found: CurveComparison, mine: Curve, other: Curve, repeats: Sequence[Curve]) -> Iterator[NamedCurves]:

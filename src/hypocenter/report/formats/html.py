@@ -55,8 +55,12 @@ class Recording(Recorded, Protocol):
         ...
 
 
-def render(recorded: Recording, diagnosis: Diagnosis) -> str:
-    """The page as text. It holds every script and style, and forbids the browser to load anything."""
+def render(recorded: Recording, diagnosis: Diagnosis, *, reads_source: bool = True) -> str:
+    """The page as text. It holds every script and style, and forbids the browser to load anything.
+
+    Args:
+        reads_source: whether files of the program may be read, for lines around the one that went wrong.
+    """
     first = _first_located(diagnosis.findings)
     table, records = few_rows(recorded, first), recorded.step_records()
     upstream = upstream_of(first, table) if first else None
@@ -68,7 +72,10 @@ def render(recorded: Recording, diagnosis: Diagnosis) -> str:
     by_bundle, classes = {piece.finding.bundle: piece.evidence for piece in pieces}, classes_of(table)
     curves = pictures(records, diagnosis.findings)
     report = outline(recorded, shown, notes=True)
-    details = [details_of(finding, by_bundle.get(finding.bundle), classes) for finding in shown.findings]
+    details = [
+        details_of(finding, by_bundle.get(finding.bundle), classes, reads_source=reads_source)
+        for finding in shown.findings
+    ]
     styles, scripts = "\n".join(_file(name) for name in _STYLES), [_file(name) for name in _SCRIPTS]
     return shell(page.__name__, "shell.html.j2").render(
         report=report,

@@ -137,7 +137,7 @@ def _frame(axis: _Axis, first: int, last: int) -> Iterator[str]:
     for value in _ticks(axis):
         y = axis.y(value)
         yield f'<path class="grid" d="M{_LEFT} {y}H{right}"/>'
-        yield f'<text class="end" x="{_LEFT - 6}" y="{y + 4}">{wording.number(value)}</text>'
+        yield f'<text class="end" x="{_LEFT - 6}" y="{y + 4}">{wording.number(float(f"{value:.3g}"))}</text>'
     for step in _step_ticks(first, last):
         x = _x(step, first, last)
         yield f'<path class="grid" d="M{x} {foot}v4"/><text class="mid" x="{x}" y="{foot + 16}">{step:,}</text>'

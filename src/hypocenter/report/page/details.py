@@ -49,15 +49,18 @@ class Details:
     tried: tuple[tuple[str, ...], ...] = ()  # a heading, then a row each
 
 
-def details_of(finding: Finding, evidence: Evidence | None, classes: Mapping[str, str]) -> Details:
+def details_of(
+    finding: Finding, evidence: Evidence | None, classes: Mapping[str, str], *, reads_source: bool = True
+) -> Details:
     """What is known of this finding.
 
     Args:
         finding: of the diagnosis.
         evidence: of its bundle.
         classes: of modules by their path.
+        reads_source: whether the program's own files may be read, for lines around the one that went wrong.
     """
-    before, after, indent = around(finding.source) if finding.source else ((), (), 0)
+    before, after, indent = around(finding.source) if finding.source and reads_source else ((), (), 0)
     first = finding.source.line - len(before) if finding.source else 0
     origin = evidence.origin if evidence is not None else None
     tensors = [*origin.inputs, *origin.outputs] if origin is not None else []

@@ -26,7 +26,10 @@ def file_text(package: str, name: str) -> str:
 @cache
 def shell(package: str, name: str) -> jinja2.Template:
     """A template that escapes whatever is not marked as markup."""
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
+        loader=jinja2.FunctionLoader(lambda part: file_text(__package__ or "", part)),
+    )  # fmt: skip
     tests: dict[str, Any] = environment.tests
     tests["bad_chip"] = wording.is_bad_chip
     filters: dict[str, Any] = environment.filters

@@ -1,0 +1,1 @@
+"""A catalogue: one file is one way that an alert can go."""

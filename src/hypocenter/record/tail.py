@@ -1,0 +1,301 @@
+"""The steps of one rank while they are written: each look reads only what has come since the last one.
+
+A process writes each step to its journal, and later, in the same order, to its stream; a sealed file holds the same
+rows once more. So the rows of a process are one sequence, and a count of those that were given is all there is to keep.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyarrow import ipc
+
+from hypocenter.errors import first_line
+from hypocenter.nouns import StepRecord
+from hypocenter.record import attempts
+from hypocenter.record.gather import EVERYTHING
+from hypocenter.record.journal import FRAME, Head
+from hypocenter.record.layout import journal_path, sealed_path
+from hypocenter.record.place_file import read_place
+from hypocenter.record.rank_files import parts_of
+from hypocenter.record.salvage import fitted, salvage, sealed_rows
+from hypocenter.record.schema import STEPS, steps_from
+
+MOST_BYTES = 64 << 20  # that one look reads of a file; the next look goes on from there
+_UNKNOWN = -1
+
+
+class _Lean(msgspec.Struct, array_like=True, frozen=True):
+    pass
+
+
+class _Template(_Lean, tag="Template", frozen=True):
+    rows: msgspec.Raw  # of norms: not looked at here
+
+
+class _Row(msgspec.Struct, array_like=True, frozen=True):
+    """A step record as a journal holds it: in the order of `schema.STEPS`."""
+
+    step: int
+    n_microbatches: int
+    loss: float | None
+    grad_norm: float | None
+    loss_scale: float | None
+    lr: float | None
+    skipped: bool
+    step_ms: float
+    tap_ms: float
+    n_bad_grads: int
+    finding: str
+
+
+class _Step(_Lean, tag="Step", frozen=True):
+    readings: msgspec.Raw
+    norms: msgspec.Raw
+    steps: list[_Row]
+
+
+_decode = msgspec.msgpack.Decoder(Head | _Template | _Step).decode
+
+
+def open_regular(path: Path) -> int:
+    """A descriptor of a regular file, to read from: a link, a pipe or a device is refused. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    raise OSError(f"{path.name} is no regular file")
+
+
+def read_regular(path: Path, most_bytes: int) -> bytes:
+    """The beginning of a regular file. Raises OSError."""
+    with os.fdopen(open_regular(path), "rb") as file:
+        return file.read(most_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class News:
+    """What came to a rank since the last look."""
+
+    steps: tuple[StepRecord, ...] = ()
+    again: bool = False  # a later attempt has begun: what was given before does not count, look with a new RankTail
+    problem: str = ""
+
+
+class RankTail:
+    """The steps of one rank, of all processes that were it.
+
+    Args:
+        folder: of the rank.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._tails: dict[str, _StepsTail] = {}
+        self._listed_ns = 0
+        self._has_given = False
+
+    def look(self) -> News:
+        """Whole steps that nobody was given yet. Damage is said, never raised; nothing waits."""
+        try:
+            changed_ns = self._folder.stat().st_mtime_ns
+            if changed_ns != self._listed_ns:
+                found = {part.writer: part.stream for part in parts_of(self._folder) if part.kind == "steps"}
+                new = {writer: _StepsTail(path) for writer, path in found.items() if writer not in self._tails}
+                if new and self._tails and self._numbers():
+                    return News(again=True)
+                self._tails |= new
+                self._listed_ns = changed_ns
+            rows = {writer: tail.look() for writer, tail in self._tails.items()}
+        except OSError as error:
+            return News(problem=f"{self._folder.name} cannot be read: {error.strerror or error}")
+        problem = next((tail.problem for tail in self._tails.values() if tail.problem), "")
+        return News(steps=tuple(self._in_order(rows)), problem=f"{self._folder.name}/{problem}" if problem else "")
+
+    def _numbers(self) -> dict[str, int]:
+        return attempts.numbers_of(read_place(self._folder))
+
+    def _in_order(self, rows: dict[str, list[StepRecord]]) -> Iterator[StepRecord]:
+        """Steps by attempt; those that a later attempt has done again are left out."""
+        numbers = self._numbers() if len(rows) > 1 else {}
+        spans = {
+            writer: attempts.Span(number=numbers[writer], first=tail.first_step, last=tail.first_step)
+            for writer, tail in self._tails.items()
+            if tail.first_step is not None and writer in numbers
+        }
+        cuts = attempts.cuts(numbers, spans)
+        for writer in sorted(rows, key=lambda w: (numbers.get(w, 0), self._tails[w].started_ns)):
+            cut = cuts.get(writer)
+            yield from (step for step in rows[writer] if cut is None or step.step < cut)
+
+
+class _StepsTail:
+    """The steps of one process: its stream, its journal, and the sealed file that they become."""
+
+    def __init__(self, stream: Path) -> None:
+        self.problem = ""
+        self.first_step: int | None = None
+        self.started_ns = 0
+        self._path, self._journal, self._sealed = stream, _JournalTail(journal_path(stream)), sealed_path(stream)
+        self._schema: pa.Schema | None = None
+        self._at, self._n_batches = 0, 0  # of the stream: bytes and batches that were read
+        self._n_streamed, self._n_given = 0, 0  # rows
+        self._n_sealed = _UNKNOWN
+
+    def look(self) -> list[StepRecord]:
+        if self._n_sealed >= 0:
+            return []
+        given: list[StepRecord] = []
+        journal = self._journal.look()  # before the stream: what the journal has lost by then is in the stream
+        is_there = self._read_stream(given)
+        if is_there and self._journal.n_batches == self._n_batches:  # else the stream holds its rows already
+            for at, record in enumerate(journal, start=self._n_streamed + self._journal.n_steps - len(journal)):
+                self._give(at, record, given)
+        if not is_there:
+            self._read_sealed(given)
+        self.problem = self.problem or self._journal.problem
+        return given
+
+    def _give(self, at: int, record: StepRecord, given: list[StepRecord]) -> None:
+        """Give the row at this place of the sequence, unless it was given."""
+        if at < self._n_given:
+            return
+        self._n_given = at + 1
+        self.first_step = record.step if self.first_step is None else self.first_step
+        given.append(record)
+
+    def _read_stream(self, given: list[StepRecord]) -> bool:
+        """Whole batches that came since; whether there is a stream."""
+        try:
+            while data := _since(self._path, self._at):
+                begin = self._at
+                self._read_batches(data, given)
+                if self._at == begin:
+                    break
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _read_batches(self, data: bytes, given: list[StepRecord]) -> None:
+        reader = pa.BufferReader(data)
+        while not self.problem and reader.tell() < len(data):
+            begin = reader.tell()
+            try:
+                message = ipc.read_message(reader)
+            except Exception:  # its end has not come yet, or never will
+                break
+            try:
+                self._take(message, data[begin : reader.tell()], given)
+            except Exception as error:  # hostile bytes: whatever is raised is a verdict on the file
+                self.problem = f"{self._path.name}: damaged after {self._n_streamed:,} rows ({first_line(error)})"
+                break
+            self._at += reader.tell() - begin
+
+    def _take(self, message: ipc.Message, data: bytes, given: list[StepRecord]) -> None:
+        if self._schema is None:
+            self._schema = schema = ipc.read_schema(pa.py_buffer(data))
+            started = (schema.metadata or {}).get(b"hypocenter.started_ns", b"")
+            self.started_ns = int(started) if started.isdigit() and len(started) < 20 else 0
+            return
+        batch = fitted(ipc.read_record_batch(message, self._schema), STEPS)
+        for at, record in enumerate(steps_from(batch), start=self._n_streamed):
+            self._give(at, record, given)
+        self._n_streamed += batch.num_rows
+        self._n_batches += 1
+
+    def _read_sealed(self, given: list[StepRecord]) -> None:
+        """Its process has ended well, and all its steps are in one file that changes no more."""
+        if (n_rows := sealed_rows(self._sealed)) < 0:
+            return
+        if n_rows > self._n_given:
+            found = salvage(self._sealed, STEPS, EVERYTHING)
+            self.problem, self.started_ns = found.problem, self.started_ns or found.started_ns
+            for at, record in enumerate(steps_from(found.table)):
+                self._give(at, record, given)
+        self._n_sealed = n_rows
+
+
+class _JournalTail:
+    """Step records of a journal.
+
+    Attributes:
+        n_batches: that the stream of steps held when the journal was begun; -1 while nothing is known.
+        n_steps: records read since then.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._forget(b"")
+
+    def _forget(self, head: bytes) -> None:
+        self.n_batches, self.n_steps, self.problem, self._at, self._head = _UNKNOWN, 0, "", 0, head
+
+    def look(self) -> list[StepRecord]:
+        """Records that came since; all of them if the journal was begun anew."""
+        try:
+            fd = open_regular(self._path)
+        except FileNotFoundError:
+            return []
+        try:
+            head = os.pread(fd, len(self._head), 0)
+            if head != self._head:  # emptied, and perhaps filled again: its first entry names the batches, and differs
+                self._forget(b"")
+            data = b"" if self.problem else _rest(fd, self._at)
+        finally:
+            os.close(fd)
+        return self._entries(data)
+
+    def _entries(self, data: bytes) -> list[StepRecord]:
+        found: list[StepRecord] = []
+        at = 0
+        while at + FRAME.size <= len(data):
+            length, crc = FRAME.unpack_from(data, at)
+            piece = data[at + FRAME.size : at + FRAME.size + length]
+            if len(piece) < length:
+                break
+            try:
+                entry = self._checked(piece, crc)
+            except Exception as error:
+                self.problem = f"{self._path.name}: damaged after {self.n_steps:,} steps ({first_line(error)})"
+                break
+            at += FRAME.size + length
+            if isinstance(entry, Head):
+                self.n_batches, self._head = max(entry.steps, 1), data[:at]  # a stream begins with an empty batch
+            elif isinstance(entry, _Step):
+                records = [StepRecord(**_values(row)) for row in entry.steps]
+                found += records
+                self.n_steps += len(records)
+        self._at += at
+        return found
+
+    @staticmethod
+    def _checked(piece: bytes, crc: int) -> Head | _Template | _Step:
+        if zlib.crc32(piece) != crc:
+            raise ValueError("its checksum is another")
+        return _decode(piece)
+
+
+def _values(row: _Row) -> dict[str, Any]:
+    return msgspec.structs.asdict(row)
+
+
+def _since(path: Path, at: int) -> bytes:
+    """What a file holds from a place on. Raises OSError."""
+    fd = open_regular(path)
+    try:
+        return _rest(fd, at)
+    finally:
+        os.close(fd)
+
+
+def _rest(fd: int, at: int) -> bytes:
+    size = min(os.fstat(fd).st_size - at, MOST_BYTES)
+    return os.pread(fd, size, at) if size > 0 else b""

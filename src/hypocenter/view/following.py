@@ -1,0 +1,193 @@
+"""A run as it is now: each look takes in what its ranks have written since, and never all of it again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from hypocenter.errors import CorruptRecordingError
+from hypocenter.nouns import Place, Run, StepRecord
+from hypocenter.record.layout import RUN_FILE, rank_directories
+from hypocenter.record.liveness import liveness
+from hypocenter.record.place_file import PLACE_FILE, read_place
+from hypocenter.record.tail import RankTail
+from hypocenter.record.whereabouts import WHEREABOUTS_FILE, Whereabouts, read_whereabouts
+from hypocenter.record.whole_run import read_run_file
+from hypocenter.report.page.curves import MOST_LANES, is_bad
+from hypocenter.report.rank_states import RankState
+from hypocenter.view.course import Course, RankNow
+
+MOST_STEPS = 1500  # a curve is about 500 pixels wide
+LANES = MOST_LANES  # ranks that have a curve of their own
+_WHEREABOUTS_S = 2.0  # seconds between two looks at where a rank is
+
+
+class FollowedRun:
+    """One run directory, followed.
+
+    Args:
+        directory: of the run.
+        glance: only the lowest rank, and few steps: for a list of many runs.
+
+    Attributes:
+        version: grows with each look that found something new.
+        n_read, n_ranks: of ranks, once: the first look at a large job takes some seconds.
+    """
+
+    def __init__(self, directory: Path, *, glance: bool = False) -> None:
+        self.directory, self._glance = directory, glance
+        self.run = Run(format=0, name=directory.name)
+        self.version, self.problems = 0, list[str]()
+        self._run_ns = self._listed_ns = 0
+        self.seen: Whereabouts | None = None
+        self.life = "unknown"
+        self._seen_s = 0.0
+        self._folders: dict[int, Path] = {}
+        self._forget()
+
+    def _forget(self) -> None:
+        self.course = Course(120 if self._glance else MOST_STEPS)
+        self.lanes: dict[int, Course] = {}
+        self.ranks: dict[int, RankNow] = {}
+        self.places: dict[int, Place] = {}
+        self._tails: dict[int, RankTail] = {}
+        self.n_read = 0
+        self.bad_since_s: float | None = None  # when a bad step was first seen, monotonic
+
+    @property
+    def n_ranks(self) -> int:
+        """Ranks that have a folder."""
+        return len(self._folders)
+
+    @property
+    def folders(self) -> dict[int, Path]:
+        """Of the ranks that are followed."""
+        return dict(self._folders)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it goes on, as far as its files and processes tell."""
+        return self.run.status == "running" and self.life != "gone"
+
+    @property
+    def status(self) -> str:
+        """In a word or two."""
+        if self.run.status == "running" and self.life in ("gone", "stopped"):
+            return "ended without a word" if self.life == "gone" else "stopped"
+        return self.run.status
+
+    def look(self, told: Callable[[], None] = lambda: None) -> bool:
+        """Take in what is new; whether there was anything.
+
+        Args:
+            told: called now and then during a long look, when part of it can be shown.
+        """
+        is_new = self._look_at_run()
+        for rank, folder in self._ranks().items():
+            if rank not in self._tails:
+                self._tails[rank] = RankTail(folder)
+                self.ranks[rank] = RankNow()
+                if not self._glance and (place := _place_of(folder)) is not None:
+                    self.places[rank] = place
+                self.n_read += 1
+                if self.n_read % 50 == 0:
+                    self.version += 1
+                    told()
+            news = self._tails[rank].look()
+            if news.again:
+                self._forget()
+                return self.look(told)
+            if news.problem and news.problem not in self.problems and len(self.problems) < 20:
+                self.problems.append(news.problem)
+                is_new = True
+            for record in news.steps:
+                self._take(rank, record)
+            is_new |= bool(news.steps)
+        is_new |= self._look_at_whereabouts()
+        self.version += is_new
+        return is_new
+
+    def records(self) -> list[tuple[int, StepRecord]]:
+        """What curves are drawn from: of few ranks each, else the job as rank 0."""
+        if 1 < len(self.lanes) <= LANES and len(self.lanes) == len(self.ranks):
+            return [(rank, record) for rank, lane in sorted(self.lanes.items()) for record in lane.records()]
+        return [(0, record) for record in self.course.records()]
+
+    def states(self) -> list[RankState]:
+        """Every rank that left a folder."""
+        return [
+            RankState(
+                rank=rank, coords=self.places[rank].coords if rank in self.places else Place().coords,
+                host=self.places[rank].host if rank in self.places else "",
+                device=self.places[rank].device if rank in self.places else "", first_bad_step=now.first_bad_step,
+                last_step=now.last.step if now.last else None, is_recorded=True, is_lost=False,
+            )
+            for rank, now in sorted(self.ranks.items())
+        ]  # fmt: skip
+
+    @property
+    def first_bad_step(self) -> int | None:
+        """At which a loss or a gradient was not finite, beside what a loss scaler skips."""
+        return min((now.first_bad_step for now in self.ranks.values() if now.first_bad_step is not None), default=None)
+
+    def _take(self, rank: int, record: StepRecord) -> None:
+        now = self.ranks[rank]
+        now.n_steps += 1
+        if now.last is None or record.step >= now.last.step:
+            now.last = record
+        if now.first_bad_step is None and is_bad(record):
+            now.first_bad_step = record.step
+            self.bad_since_s = self.bad_since_s or time.monotonic()
+        self.course.add(rank, record)
+        if not self._glance and len(self.ranks) <= LANES:
+            self.lanes.setdefault(rank, Course(MOST_STEPS // LANES)).add(rank, record)
+        elif self.lanes:
+            self.lanes.clear()
+
+    def _look_at_run(self) -> bool:
+        try:
+            changed_ns = (self.directory / RUN_FILE).stat().st_mtime_ns
+        except OSError:
+            changed_ns = -1
+        if changed_ns == self._run_ns or not _is_own(self.directory / RUN_FILE):
+            return False
+        self._run_ns = changed_ns
+        try:
+            self.run, problems = read_run_file(self.directory)
+        except CorruptRecordingError as error:
+            problems = [f"{error.what}: {error.why}"]
+        self.problems = [*dict.fromkeys([*problems, *self.problems])]
+        return True
+
+    def _ranks(self) -> dict[int, Path]:
+        """Folders of ranks; a link that leads elsewhere is none of this run."""
+        try:
+            changed_ns = self.directory.stat().st_mtime_ns
+            if changed_ns != self._listed_ns:
+                found = {r: f for r, f in rank_directories(self.directory).items() if not f.is_symlink()}
+                self._folders = dict(list(found.items())[:1]) if self._glance else found
+                self._listed_ns = changed_ns
+        except OSError as error:
+            self.problems = [f"{self.directory.name} cannot be read: {error.strerror}"]
+        return self._folders
+
+    def _look_at_whereabouts(self) -> bool:
+        """Where the lowest rank is, and whether its process lives."""
+        now_s = time.monotonic()
+        if self.run.status != "running" or not self._folders or now_s - self._seen_s < _WHEREABOUTS_S:
+            return False
+        self._seen_s, before = now_s, (self.life, self.seen.phase if self.seen else "")
+        folder = next(iter(self._folders.values()))
+        self.seen = read_whereabouts(folder) if _is_own(folder / WHEREABOUTS_FILE) else None
+        self.life = liveness(self.seen) if self.seen is not None else "unknown"
+        return before != (self.life, self.seen.phase if self.seen else "")
+
+
+def _is_own(path: Path) -> bool:
+    """Whether a file is of this run: no link that leads elsewhere, and no pipe that never ends."""
+    return path.is_file() and not path.is_symlink()
+
+
+def _place_of(folder: Path) -> Place | None:
+    return read_place(folder) if _is_own(folder / PLACE_FILE) else None
