@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 MEANINGS = {
-    0: "nothing wrong: healthy, the same, accepted, cured, or the answer that was asked for",
+    0: "no finding of severity error (or of --fail-on), the same, accepted, cured, or the answer that was asked for",
     1: "findings, a difference, a departure, no cure",
     2: "a wrong option or argument, or something is missing that the command needs",
     3: "a bug in Hypocenter",

@@ -38,7 +38,9 @@ def replayed(bundle: Path) -> Replayed:
             executed.
     """
     words = [sys.executable, "-m", "hypocenter.replay", str(bundle), "--json"]
-    done = subprocess.run(words, check=False, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", errors="replace")
+    done = subprocess.run(
+        words, check=False, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", errors="replace"
+    )
     lines = done.stdout.splitlines()
     if lines and lines[0].startswith("{"):
         raise _refused(json.loads(lines[0]), done.returncode)

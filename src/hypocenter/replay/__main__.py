@@ -34,7 +34,7 @@ def main(argument: str) -> None:
         raise BundleError(
             "the bundle is of a newer format, or asks for an op outside aten", where=str(path), why=f"op {op['op']!r}"
         )
-    _require_harmless(op["op"], path)
+    require_harmless(op["op"], path)
     # our own text of the script, never the one that lies in the bundle: a stranger may have written that
     text = script("replay of a bundle", f"in {folder}")
     exec(compile(text, SCRIPT_FILE, "exec"), {"__file__": str(folder / SCRIPT_FILE), "__name__": "__main__"})
@@ -51,7 +51,7 @@ def _require_torch() -> None:
         ) from error  # fmt: skip
 
 
-def _require_harmless(name: str, path: Path) -> None:
+def require_harmless(name: str, path: Path) -> None:
     """Refuse what is no computation: `aten.save` writes a file, and `aten.from_file` maps any into memory."""
     import torch
 
@@ -61,7 +61,9 @@ def _require_harmless(name: str, path: Path) -> None:
     except AttributeError as error:
         raise BundleError("this torch has no such op", where=str(path), why=f"op {name!r}") from error
     if not schema.returns or any("file" in argument.name for argument in schema.arguments):
-        raise BundleError("the bundle asks for an op that is no computation: not run", where=str(path), why=f"op {name!r}")
+        raise BundleError(
+            "the bundle asks for an op that is no computation: not run", where=str(path), why=f"op {name!r}"
+        )
 
 
 def _say(problem: HypocenterError, *, as_json: bool) -> None:

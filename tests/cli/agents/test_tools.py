@@ -31,7 +31,16 @@ def test_a_tool_offers_what_its_command_has_and_nothing_that_writes_or_loads(too
     jsonschema.Draft202012Validator.check_schema(input_schema(tool))
     assert "format_name" in known or "as_json" in known
     for one in offered:
-        assert not set(one.opts) & {"--plugin", "--report", "--plot", "--export", "-o", "--force", "--write-map", "--again"}
+        assert not set(one.opts) & {
+            "--plugin",
+            "--report",
+            "--plot",
+            "--export",
+            "-o",
+            "--force",
+            "--write-map",
+            "--again",
+        }
     assert len(input_schema(tool)["properties"]) == len(offered) + len(PAGING)
 
 

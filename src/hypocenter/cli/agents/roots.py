@@ -1,4 +1,4 @@
-"""What an agent may read: files and folders below the roots that the server was started with, and nothing they link to."""
+"""What an agent may read: what lies below the folders that the server was started with, and no link out of them."""
 
 from __future__ import annotations
 

@@ -40,9 +40,7 @@ async def _serve(roots: Sequence[Path]) -> None:
             _called, params.name, params.arguments or {}, roots, limiter=one_at_a_time
         )
 
-    server = Server(
-        "hypocenter", version=__version__, instructions=skill(), on_list_tools=listed, on_call_tool=called
-    )
+    server = Server("hypocenter", version=__version__, instructions=skill(), on_list_tools=listed, on_call_tool=called)
     async with stdio_server() as (reading, writing):
         await server.run(reading, writing, server.create_initialization_options())
 

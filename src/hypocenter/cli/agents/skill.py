@@ -26,4 +26,3 @@ def skill() -> str:
         severities=get_args(nouns.Severity),
         n_causes=len(nouns.CAUSES),
     )
-

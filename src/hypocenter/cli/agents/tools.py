@@ -48,7 +48,7 @@ class Tool:
 
 TOOLS = (
     Tool(command="runs", parameters=("folder",), required=("folder",)),
-    Tool(command="check", parameters=("run",), required=("run",), is_read_only=False),
+    Tool(command="check", parameters=("run",), required=("run",), fixed=("--fail-on=warning",), is_read_only=False),
     Tool(
         command="show",
         parameters=("run", "site", "step", "rank", "n_frames", "as_values", "as_diary", "as_ranks", "query"),

@@ -41,4 +41,9 @@ def command(folder: Path | None, rows: int, format_name: str) -> None:
 def _row(run: Recorded) -> tuple[str, ...]:
     program = "" if run.program == "finished" else f" ({run.program})"
     about = run.first or shlex.join(run.command)
-    return wording.clean(run.path), run.started[:16].replace("T", " "), f"{run.diagnosis}{program}", wording.clean(about)
+    return (
+        wording.clean(run.path),
+        run.started[:16].replace("T", " "),
+        f"{run.diagnosis}{program}",
+        wording.clean(about),
+    )
