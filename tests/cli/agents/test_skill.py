@@ -43,7 +43,9 @@ def test_every_command_exit_code_and_tool_is_told() -> None:
 
 
 def test_every_exit_code_has_a_meaning() -> None:
-    codes = {error.exit_code for error in vars(errors).values() if isinstance(error, type) and hasattr(error, "exit_code")}
+    codes = {
+        error.exit_code for error in vars(errors).values() if isinstance(error, type) and hasattr(error, "exit_code")
+    }
     for commands in commands_by_group().values():
         for name in commands:
             command = hypocenter.get_command(click.Context(hypocenter), name)
