@@ -106,7 +106,9 @@ def test_a_word_too_many_is_an_error_of_usage(tmp_path):
     assert done.stderr.startswith("error[bad-option]: unknown option '--verbose'")
 
 
-@pytest.mark.parametrize("name", ["aten.from_file.default", "aten.save.default", "aten._print.default", "aten.no.default"])
+@pytest.mark.parametrize(
+    "name", ["aten.from_file.default", "aten.save.default", "aten._print.default", "aten.no.default"]
+)
 def test_an_op_that_is_no_computation_is_refused(name: str) -> None:
     with pytest.raises(BundleError):
         require_harmless(name, Path("op.json"))
