@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
-import jsonschema
 import pytest
 from recordings import record, run
-
-from hypocenter.cli.replayed import Replayed
-from hypocenter.json_answer import published
 
 
 @pytest.fixture(scope="module")
@@ -81,28 +78,17 @@ def test_replay_of_no_bundle_is_4(tmp_path: Path) -> None:
     assert said.err.startswith("error[bad-bundle]: there is no bundle\n")
 
 
-def bundle(folder: Path, op: str, args: list[object]) -> Path:
-    """A folder as `write_bundle` leaves it, of an operator without tensors."""
-    folder.mkdir()
-    (folder / "op.json").write_text(json.dumps({"format": 1, "op": op, "args": args, "kwargs": {}}), encoding="utf-8")
-    return folder
+def test_what_the_process_refuses_is_refused_in_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden = tmp_path / "hidden" / "torch.py"
+    hidden.parent.mkdir()
+    hidden.write_text("raise ImportError('no torch here')", encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(hidden.parent), os.environ.get("PYTHONPATH", "")]))
 
+    said = run("replay", tmp_path, "--json")
 
-def test_replay_answers_in_json_too(tmp_path: Path) -> None:
-    said = run("replay", bundle(tmp_path / "b", "aten.full.default", [[2], {"float": "inf"}]), "--json")
-    answer = json.loads(said.out)
-
-    jsonschema.validate(answer, published(Replayed))
-    assert (said.code, answer["status"], answer["op"]) == (0, "failed-again", "aten.full.default")
-
-
-def test_a_bundle_that_is_refused_is_refused_in_json(tmp_path: Path) -> None:
-    said = run("replay", bundle(tmp_path / "b", "aten.from_file.default", [str(tmp_path / "x"), True, 4]), "--json")
-
-    assert said.code == 4
-    assert json.loads(said.out)["slug"] == "bad-bundle"
-    assert "no computation: not run" in json.loads(said.out)["what"]
-    assert not (tmp_path / "x").exists()
+    assert said.code == 2
+    assert json.loads(said.out)["slug"] == "missing-framework"
+    assert json.loads(said.out)["why"] == "no torch here"
 
 
 @pytest.mark.parametrize("ending", [".pdf", ".docx", ".png"])

@@ -11,11 +11,14 @@ from typing import Any
 
 import anyio
 import casebook
+import jsonschema
 import pytest
 import warm
 from mcp import ClientSession, StdioServerParameters, stdio_client
 
 from hypocenter.cli.agents.tools import TOOLS
+from hypocenter.cli.replayed import Replayed
+from hypocenter.json_answer import published
 
 GALLERY = Path(__file__).resolve().parents[2] / "gallery"
 TEN = (
@@ -80,31 +83,25 @@ def test_a_scripted_client_finds_the_culprits_of_ten_runs(runs: Path) -> None:
     assert wrong == {case: [] for case in wrong}
 
 
-def test_the_cure_the_replay_and_the_way_there_are_had_too(runs: Path) -> None:
-    async def talk(ask: Ask, _session: ClientSession) -> None:
+def test_the_cure_the_replay_and_the_way_there_are_had_too_and_errors_are_sentences(runs: Path) -> None:
+    async def talk(ask: Ask, session: ClientSession) -> None:
         run = "a01_ffn_output_overflow"
         bundle = (await ask("check", run=run))["answer"]["findings"][0]["bundle"]
         cured = await ask("cure", run=run)
         again = await ask("replay", bundle=f"{run}/{bundle}")
         frames = await ask("show", run=run, frames=3)
         other = await ask("curves", baseline=run, candidate="x01_nan_in_batch")
+        errors = [await ask("check", run="../x"), await ask("check", run="nothing"), await ask("none")]
+        tools = (await session.list_tools()).tools
 
+        jsonschema.validate(again["answer"], published(Replayed))
         assert (cured["answer"]["status"], cured["answer"]["verified"]) == ("cured", True)
         assert (again["answer"]["status"], again["exit_code"]) == ("failed-again", 0)
         assert len(frames["answer"]["frames"]["frames"]) == 3
         assert other["answer"]["schema"] == "hypocenter.curves/1"
-
-    spoken(runs, talk)
-
-
-def test_tools_are_told_and_errors_are_sentences(tmp_path: Path) -> None:
-    async def talk(ask: Ask, session: ClientSession) -> None:
-        listed = await session.list_tools()
-        errors = [await ask("check", run="../x"), await ask("check", run="nothing"), await ask("none")]
-
-        assert [tool.name for tool in listed.tools] == [tool.command for tool in TOOLS]
-        assert all(tool.description and tool.input_schema["type"] == "object" for tool in listed.tools)
         starts = ("this may not be read: ../x (", "no recording found: ", "no tool 'none' (")
         assert all(error.startswith(start) for error, start in zip(errors, starts, strict=True)), errors
+        assert [tool.name for tool in tools] == [tool.command for tool in TOOLS]
+        assert all(tool.description and tool.input_schema["type"] == "object" for tool in tools)
 
-    spoken(tmp_path, talk)
+    spoken(runs, talk)
