@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -61,9 +62,9 @@ def answer(folder: Path) -> Runs:
     Raises:
         NoRecordingError: there is no such folder, or none in it.
     """
-    found, n_folders, waiting = list[Path](), 0, [(folder, 0)]
+    found, n_folders, waiting = list[Path](), 0, deque([(folder, 0)])
     while waiting and n_folders < MOST_FOLDERS:
-        path, depth = waiting.pop()
+        path, depth = waiting.popleft()  # those near first
         n_folders += 1
         if is_recording(path):
             found.append(path)
@@ -71,6 +72,7 @@ def answer(folder: Path) -> Runs:
             waiting += [(inside, depth + 1) for inside in _folders(path)]
     if not found:
         why = "it holds none" if folder.is_dir() else "there is no such folder"
+        why = f"none in the first {n_folders:,} folders; there are more" if waiting else why
         raise NoRecordingError(
             "no recording found", where=str(folder), why=why, fix="record one: hypocenter run train.py"
         )
@@ -82,7 +84,7 @@ def answer(folder: Path) -> Runs:
 def _folders(path: Path) -> list[Path]:
     try:
         with os.scandir(path) as entries:
-            return [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+            return sorted(Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False))
     except OSError:
         return []
 

@@ -39,7 +39,7 @@ def _mended(value: Any, shown: Any, at: str, cuts: dict[str, Cut], first: int) -
     return {**shown, **rest} if isinstance(shown, dict) else shown + rest
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(VALUES)
 def test_pages_are_small_and_make_up_the_whole(value: Any) -> None:
     found = page(value, most=MOST)
