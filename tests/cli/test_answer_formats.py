@@ -48,6 +48,7 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[object, .
         "doctor": ("--no-arithmetic",),
         "align status": (folder / "plan.toml",),
         "cure": (good,),
+        "runs": (folder,),
         "spikes": (good,),
         "show": (bad,),
         "show --values": (bad, "--values"),
@@ -63,7 +64,8 @@ def a_machine_without_anything(monkeypatch: pytest.MonkeyPatch) -> None:
 
 COMMANDS = (
     "check", "report", "diff", "diff --values", "diff of logs", "curves", "weights diff", "headroom", "checklist",
-    "determinism", "doctor", "align status", "cure", "spikes", "show", "show --values", "show --frames", "explain",
+    "determinism", "doctor", "align status", "cure", "runs", "spikes", "show", "show --values", "show --frames",
+    "explain",
 )  # fmt: skip
 
 

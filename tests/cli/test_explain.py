@@ -42,3 +42,10 @@ def test_typo_names_the_nearest() -> None:
     assert said.code == 2
     assert said.err.startswith("error[unknown-name]: nothing is called 'format-overflw'\n")
     assert "did you mean 'format-overflow'?" in said.err
+
+
+def test_a_cause_without_a_page_of_its_own_names_the_rules_that_have_one() -> None:
+    said = run("explain", "update-rounded-away")
+
+    assert said.code == 2
+    assert "explain the code of the finding, one of HC2" in said.err

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -74,6 +76,19 @@ def test_replay_of_no_bundle_is_4(tmp_path: Path) -> None:
 
     assert said.code == 4
     assert said.err.startswith("error[bad-bundle]: there is no bundle\n")
+
+
+def test_what_the_process_refuses_is_refused_in_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden = tmp_path / "hidden" / "torch.py"
+    hidden.parent.mkdir()
+    hidden.write_text("raise ImportError('no torch here')", encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(hidden.parent), os.environ.get("PYTHONPATH", "")]))
+
+    said = run("replay", tmp_path, "--json")
+
+    assert said.code == 2
+    assert json.loads(said.out)["slug"] == "missing-framework"
+    assert json.loads(said.out)["why"] == "no torch here"
 
 
 @pytest.mark.parametrize("ending", [".pdf", ".docx", ".png"])

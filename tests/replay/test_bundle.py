@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torch import nn
 import hypocenter
 from hypocenter.errors import BundleError
 from hypocenter.record.reader import open_run
-from hypocenter.replay.__main__ import main
+from hypocenter.replay.__main__ import main, require_harmless
 
 
 @pytest.fixture(scope="module")
@@ -103,3 +104,16 @@ def test_a_word_too_many_is_an_error_of_usage(tmp_path):
 
     assert done.returncode == 2
     assert done.stderr.startswith("error[bad-option]: unknown option '--verbose'")
+
+
+@pytest.mark.parametrize(
+    "name", ["aten.from_file.default", "aten.save.default", "aten._print.default", "aten.no.default"]
+)
+def test_an_op_that_is_no_computation_is_refused(name: str) -> None:
+    with pytest.raises(BundleError):
+        require_harmless(name, Path("op.json"))
+
+
+@pytest.mark.parametrize("name", ["aten.mm.default", "aten.div.Tensor_mode", "aten.native_layer_norm.default"])
+def test_a_computation_is_not(name: str) -> None:
+    require_harmless(name, Path("op.json"))

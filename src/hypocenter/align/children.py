@@ -47,6 +47,10 @@ def clean_environment(environ: Mapping[str, str], cwd: Path) -> dict[str, str]:
 
 def end(child: subprocess.Popen[bytes]) -> None:
     """End a child that leads a session, with all its own: politely first, then not."""
+    if not hasattr(os, "killpg"):  # Windows: what it has started stays
+        child.kill()
+        child.wait()
+        return
     for number in (signal.SIGTERM, signal.SIGKILL):
         if child.poll() is not None:
             return

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from hypocenter.errors import HypocenterError
 
-FORWARDED = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2})
+_FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+FORWARDED = frozenset(getattr(signal, name) for name in _FORWARDED if hasattr(signal, name))
 
 
 class StartError(HypocenterError):
@@ -25,6 +27,17 @@ class Ended:
 
     code: int
     signal: int | None = None
+
+
+def require_posix() -> None:
+    """Raise StartError where a program cannot be run as if we were not there: there are no signals to hand on."""
+    if not hasattr(signal, "pthread_sigmask"):
+        raise StartError(
+            "programs are not recorded on this system",
+            where=sys.platform,
+            why="it has no signals as Linux and macOS have them; recordings made there are read here",
+            fix="record on Linux or macOS",
+        )
 
 
 @contextmanager

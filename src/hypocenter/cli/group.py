@@ -17,12 +17,13 @@ from hypocenter.report.screen import NobodyReads
 
 COMMANDS = Path(__file__).with_name("commands")
 GROUPS = {
-    "Find what broke": ("run", "check", "show", "report", "explain"),
+    "Find what broke": ("run", "runs", "check", "show", "report", "explain"),
     "Prove it, mend it": ("replay", "cure"),
     "See how a run is doing": ("view", "health", "spikes", "relations", "headroom"),
     "Compare with what should be the same": (
         "diff", "isolate", "curves", "weights", "checklist", "twin", "determinism", "align",
     ),
+    "For agents": ("mcp", "skill"),
     "Around it": ("doctor", "import", "list", "schema"),
 }  # fmt: skip
 """Commands by what one wants, in the order in which one comes to them."""
@@ -36,7 +37,7 @@ class CommandFolder(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names of the files, sorted, as they are typed."""
-        return sorted(_typed(path.stem) for path in COMMANDS.glob("*.py") if not path.stem.startswith("_"))
+        return _names()
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the file of this command; None when there is no such file."""
@@ -80,14 +81,10 @@ class CommandFolder(click.Group):
             return super().invoke(ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The tables of `hypocenter --help`: a command that no group names stands in the last."""
-        known = self.list_commands(ctx)
-        named = {name for names in GROUPS.values() for name in names}
-        groups = {**GROUPS, _LAST_GROUP: (*GROUPS[_LAST_GROUP], *(name for name in known if name not in named))}
-        for title, names in groups.items():
-            if rows := [(name, one_line_help(name)) for name in names if name in known]:
-                with formatter.section(title):
-                    formatter.write_dl(rows, col_spacing=_NAME_COLUMN - max(len(name) for name, _ in rows))
+        """The tables of `hypocenter --help`."""
+        for title, commands in commands_by_group().items():
+            with formatter.section(title):
+                formatter.write_dl(list(commands.items()), col_spacing=_NAME_COLUMN - max(map(len, commands)))
 
 
 @contextmanager
@@ -105,6 +102,19 @@ def did_you_mean(typed: str, known: list[str], *, otherwise: str) -> str:
 
     close = difflib.get_close_matches(typed, known, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else otherwise
+
+
+def commands_by_group() -> dict[str, dict[str, str]]:
+    """The tables of `hypocenter --help`: a line about each command; one that no group names stands in the last."""
+    known = _names()
+    named = {name for names in GROUPS.values() for name in names}
+    groups = {**GROUPS, _LAST_GROUP: (*GROUPS[_LAST_GROUP], *(name for name in known if name not in named))}
+    found = {title: {name: one_line_help(name) for name in names if name in known} for title, names in groups.items()}
+    return {title: commands for title, commands in found.items() if commands}
+
+
+def _names() -> list[str]:
+    return sorted(_typed(path.stem) for path in COMMANDS.glob("*.py") if not path.stem.startswith("_"))
 
 
 def one_line_help(name: str) -> str:

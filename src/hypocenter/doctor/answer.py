@@ -12,7 +12,7 @@ from hypocenter.nouns import Count
 
 CheckStatus = Literal["ok", "warning", "problem", "cannot-tell", "not-applicable"]
 Status = Literal["healthy", "problems", "cannot-tell"]
-Area = Literal["toolkits", "settings", "communication", "arithmetic"]
+Area = Literal["itself", "toolkits", "settings", "communication", "arithmetic"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypocenter.doctor.answer import Answer, Area, Check, Status
 
 _ORDER = {"problem": 0, "warning": 1, "cannot-tell": 2, "ok": 3, "not-applicable": 4}
-_AREAS: tuple[Area, ...] = ("toolkits", "settings", "communication", "arithmetic")
+_AREAS: tuple[Area, ...] = ("itself", "toolkits", "settings", "communication", "arithmetic")
 _MOST_NAMED = 3  # problems named in the sentence
 
 

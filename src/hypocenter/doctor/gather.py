@@ -132,7 +132,10 @@ def run(argv: Sequence[str], *, environ: Mapping[str, str], timeout_s: float = P
 
 def _stopped(process: subprocess.Popen[str]) -> Reply:
     with contextlib.suppress(OSError):
-        os.killpg(process.pid, signal.SIGKILL)
+        if hasattr(os, "killpg"):
+            os.killpg(process.pid, signal.SIGKILL)
+        else:  # Windows: what it has started stays
+            process.kill()
     try:
         text, errors = process.communicate(timeout=AFTER_KILL_S)
     except subprocess.TimeoutExpired:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import socket
 import time
@@ -17,6 +16,11 @@ import msgspec
 
 from hypocenter.nouns import Run
 from hypocenter.record.layout import FORMAT, RUN_FILE
+
+try:
+    import fcntl
+except ImportError:  # Windows, where nothing is recorded, only imported
+    fcntl = None
 
 EndStatus = Literal["finished", "failed", "killed"]
 _RANKING: tuple[str, ...] = ("running", "finished", "killed", "failed")  # when ranks disagree, the later one stays
@@ -146,7 +150,10 @@ def _temporary(path: Path, data: bytes) -> Path:
 @contextmanager
 def _locked(directory: Path) -> Generator[None, None, None]:
     """Keep other ranks of this machine out for the milliseconds it takes; where locks do not work, go on without."""
-    fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    if fcntl is None:
+        yield
+        return
+    fd = os.open(directory, os.O_RDONLY)
     try:
         for _ in range(100):  # at most a second: a dead lock server must not hold up the end of a training program
             try:

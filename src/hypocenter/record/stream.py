@@ -16,7 +16,7 @@ from hypocenter.record.schema import batch_of
 
 _BUFFER_BYTES = 1 << 16  # most batches fit in
 _LARGEST_WRITE = 1 << 30  # bytes; Linux writes at most 2**31 - 4096 in one call
-_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_BINARY", 0)  # Windows: no line ends
 
 
 class _Pieces:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -12,8 +13,6 @@ def main(argument: str) -> None:
     """Check the bundle and run it. Exits 0 if the failure shows again, 1 if it does not, 2 without torch, 4 for a bad
     bundle.
     """
-    import json
-
     _require_torch()
     from hypocenter.replay.bundle import FORMAT, NAMESPACES, OP_FILE, SCRIPT_FILE, script
 
@@ -35,6 +34,7 @@ def main(argument: str) -> None:
         raise BundleError(
             "the bundle is of a newer format, or asks for an op outside aten", where=str(path), why=f"op {op['op']!r}"
         )
+    require_harmless(op["op"], path)
     # our own text of the script, never the one that lies in the bundle: a stranger may have written that
     text = script("replay of a bundle", f"in {folder}")
     exec(compile(text, SCRIPT_FILE, "exec"), {"__file__": str(folder / SCRIPT_FILE), "__name__": "__main__"})
@@ -51,11 +51,34 @@ def _require_torch() -> None:
         ) from error  # fmt: skip
 
 
-if __name__ == "__main__":
+def require_harmless(name: str, path: Path) -> None:
+    """Refuse what is no computation: `aten.save` writes a file, and `aten.from_file` maps any into memory."""
+    import torch
+
+    namespace, op, overload = name.split(".")
     try:
-        if len(sys.argv) != 2:
-            raise BundleError("one bundle is wanted", fix="hypocenter replay RUN/rank-00000/bundles/step-…")
-        main(sys.argv[1])
-    except HypocenterError as problem:
+        schema = getattr(getattr(getattr(torch.ops, namespace), op), overload)._schema
+    except AttributeError as error:
+        raise BundleError("this torch has no such op", where=str(path), why=f"op {name!r}") from error
+    if not schema.returns or any("file" in argument.name for argument in schema.arguments):
+        raise BundleError(
+            "the bundle asks for an op that is no computation: not run", where=str(path), why=f"op {name!r}"
+        )
+
+
+def _say(problem: HypocenterError, *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({name: getattr(problem, name) for name in ("slug", "what", "where", "why", "fix")}))
+    else:
         print(problem, file=sys.stderr)
+
+
+if __name__ == "__main__":
+    words = [word for word in sys.argv[1:] if word != "--json"]
+    try:
+        if len(words) != 1:
+            raise BundleError("one bundle is wanted", fix="hypocenter replay RUN/rank-00000/bundles/step-…")
+        main(words[0])
+    except HypocenterError as problem:
+        _say(problem, as_json="--json" in sys.argv)
         sys.exit(problem.exit_code)

@@ -14,7 +14,7 @@ from hypocenter.report.screen import Screen
 
 suffix = ".txt"
 
-_AREAS = ("toolkits", "settings", "communication", "arithmetic")
+_AREAS = ("itself", "toolkits", "settings", "communication", "arithmetic")
 _MARKS = {"ok": "✓", "warning": "!", "problem": "✗", "cannot-tell": "?"}
 _PLAIN_MARKS = {**_MARKS, "ok": "+", "problem": "x"}  # for a stream whose encoding lacks the others
 _STYLES = {"ok": "green", "warning": "bold yellow", "problem": "bold red", "cannot-tell": "bold cyan"}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 
 from rich.text import Text
@@ -34,6 +36,14 @@ def rules() -> dict[str, Manual]:
 def causes() -> dict[str, Manual]:
     """Pages of all causes by name."""
     return {name: cause.manual for name, cause in verdicts.causes().items()}
+
+
+def rules_that_say(cause: str) -> list[str]:
+    """Codes of the rules whose file names this cause."""
+    of_steps = [(code, entry.check) for code, entry in engine.rules().items()]
+    over_ranks = [(code, entry.check or entry.end) for code, entry in group_engine.group_rules().items()]
+    files = {code: sys.modules[look.__module__] for code, look in (*of_steps, *over_ranks) if look is not None}
+    return sorted(code for code, file in files.items() if f'"{cause}"' in inspect.getsource(file))
 
 
 def fits() -> dict[str, Manual]:

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -30,6 +31,7 @@ from hypocenter.report.cure import render
 from hypocenter.report.screen import screen_of, write
 
 EXIT_CODES = {"cured": 0, "no-cure": 1, "cannot-tell": 5}
+_NEEDS_FRAMEWORK = "that needs torch, or MindSpore, and this Python has neither"
 POLL_S = 0.5  # between two looks for the evidence
 
 
@@ -48,7 +50,8 @@ def command(run: Path, again: bool, rerun: bool, format_name: str) -> int:
     """
     recording, piece = _opened(run)
     why: tuple[str, ...] = ()
-    if again or (rerun and cure.needs_search(piece) and recording is not None and recording.run.command):
+    wants_rerun = rerun and cure.needs_search(piece) and recording is not None and bool(recording.run.command)
+    if again or (wants_rerun and has_framework()):
         if recording is None:
             raise BundleError(
                 "this bundle is not in a recording", where=str(run), why="what was run is not known", fix="give RUN"
@@ -56,6 +59,7 @@ def command(run: Path, again: bool, rerun: bool, format_name: str) -> int:
         piece, why = _searched_again(recording, piece)
     elif cure.needs_search(piece):
         why = ("the program was not run again" if not rerun else "the recording does not say what was run",)
+        why = (f"the program was not run again: {_NEEDS_FRAMEWORK}",) if wants_rerun else why
     name = recording.run.name if recording is not None else run.resolve().name
     found = cure.answer(name, piece, why)
     if format_name == "terminal":
@@ -176,6 +180,13 @@ def _checked(run: Run) -> Path:
             where=run.name,
             fix="record again with hypocenter run --cure full PROGRAM",
         )
+    if not has_framework():
+        raise RerunError(
+            "the program cannot be run again here",
+            where=sys.executable,
+            why=_NEEDS_FRAMEWORK,
+            fix="use the Python that it was recorded with: PYTHON -m hypocenter cure RUN --again",
+        )
     if not folder.is_dir():
         raise RerunError(
             "the program cannot be run again here",
@@ -184,6 +195,11 @@ def _checked(run: Run) -> Path:
             fix="run this command where the program was recorded",
         )
     return folder
+
+
+def has_framework() -> bool:
+    """Whether this Python could run a training program again; nothing is imported."""
+    return any(find_spec(name) is not None for name in ("torch", "mindspore"))
 
 
 def _environment() -> dict[str, str]:

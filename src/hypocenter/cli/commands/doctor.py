@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from hypocenter import launcher
+from hypocenter.cli import itself
 from hypocenter.cli.answer_format import format_option, print_answer
 from hypocenter.cli.say import say
 from hypocenter.doctor.answer import Answer, Check
@@ -29,6 +30,9 @@ MACHINE_SHARE = 0.5  # of the time for toolkits and settings, the rest for arith
 
 
 @click.command("doctor")
+@click.option(
+    "--self", "of_itself", is_flag=True, help="Examine Hypocenter itself: versions, extras, terminal, places."
+)
 @click.option("--comm", is_flag=True, help="Examine communication and arithmetic of all ranks of the job too.")
 @click.option(
     "--arithmetic/--no-arithmetic", default=True, show_default=True,
@@ -50,7 +54,7 @@ MACHINE_SHARE = 0.5  # of the time for toolkits and settings, the rest for arith
 @click.option("--plugin", "plugins", multiple=True, metavar="FILE", help="A file with more checks.")
 @format_option()
 def command(
-    comm: bool, arithmetic: bool, ranks: int | None, builds: bool | None, timeout_s: float,
+    of_itself: bool, comm: bool, arithmetic: bool, ranks: int | None, builds: bool | None, timeout_s: float,
     nccl_log: Path | None, plugins: tuple[str, ...], format_name: str,
 ) -> int:  # fmt: skip
     """Examine this machine: toolkits, settings that change numbers, arithmetic; with --comm the whole job.
@@ -58,11 +62,21 @@ def command(
     Each problem comes with the lines that fix it. Under torchrun or srun one rank of each machine looks and, with
     --comm, one rank prints for all. Exit code: 0 healthy, 1 problems, 5 cannot tell.
     """
+    if of_itself:
+        if comm:
+            raise ConfigError("--self and --comm exclude each other", where="hypocenter doctor", fix="give one of them")
+        return _print(answer(itself.checks(), asked=("itself",)), format_name)
     if ranks is not None and not comm:
         raise ConfigError(
             "--ranks without --comm", where="hypocenter doctor", why="only communication needs more than one rank",
             fix=wording.command("doctor", "--comm", "--ranks", str(ranks)),
         )  # fmt: skip
+    if comm and not hasattr(os, "killpg"):
+        raise ConfigError(
+            "--comm is not for this system",
+            where=sys.platform,
+            why="a rank that hangs is ended with its process group, which only Linux and macOS have",
+        )
     until = time.monotonic() + timeout_s
     is_first = launcher.local_rank(os.environ) in (None, 0)  # the others of this machine would see the same
     machine = _machine(builds, min(timeout_s * MACHINE_SHARE, ALL_S)) if is_first else None

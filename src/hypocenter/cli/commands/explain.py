@@ -10,6 +10,7 @@ import click
 from hypocenter.cli.answer_format import format_option, print_answer
 from hypocenter.errors import UnknownNameError
 from hypocenter.manual import Manual
+from hypocenter.nouns import CAUSES
 from hypocenter.report import manuals, wording
 from hypocenter.report.screen import screen_of, write
 from hypocenter.report.wording import nearest
@@ -48,6 +49,13 @@ def find(name: str) -> tuple[str, str, Manual]:
         for title, page in pages.items():
             if title.lower() == name.lower():
                 return kind, title, page
+    if name.lower() in CAUSES:
+        raise UnknownNameError(
+            f"the cause {name!r} has no page of its own",
+            where="hypocenter explain",
+            why="the rule that found it has",
+            fix=f"explain the code of the finding, one of {', '.join(manuals.rules_that_say(name.lower()))}",
+        )
     raise UnknownNameError(
         f"nothing is called {name!r}",
         where="hypocenter explain",

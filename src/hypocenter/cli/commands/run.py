@@ -21,7 +21,7 @@ from click.shell_completion import CompletionItem
 
 import hypocenter
 from hypocenter import deterministic, launcher
-from hypocenter.cli.child import Ended, StartError, die_by, run_child, signals_held
+from hypocenter.cli.child import Ended, StartError, die_by, require_posix, run_child, signals_held
 from hypocenter.cli.config_options import config_options, given
 from hypocenter.cli.git_state import git_state
 from hypocenter.cli.group import did_you_mean
@@ -87,6 +87,7 @@ def command(
     PROGRAM is train.py, -m package.module, or a launcher with its arguments: torchrun, accelerate, deepspeed, srun,
     mpirun, bash. As the task of a launcher (srun hypocenter run train.py) it shares one recording with the other tasks.
     """
+    require_posix()
     config = resolve(flags={**PURPOSES.get(purpose or "", {}), **given(options)})
     _check_sinks(config)
     _check_changes(config)
