@@ -84,7 +84,7 @@ def test_findings_are_alerts_and_tables(runs: list[list[Any]]) -> None:
 
 
 def test_steps_have_rows_of_their_own_where_that_is_asked_for(runs: list[list[Any]]) -> None:
-    steps = [row["hypocenter/step"] for row in history(runs[1]) if "hypocenter/step" in row]
+    steps = [row["hypocenter/step"] for row in history(runs[1]) if "hypocenter/tap_ms" in row]
 
     assert steps == list(range(10))
     assert any(record.WhichOneof("record_type") == "alert" for record in runs[1])  # before `finish` ended
