@@ -1,82 +1,86 @@
-"""Run the benchmark: `python -m bench.sinks [--sink NAME] [--model NAME] [--pairs N] [--pause-ms N]`.
+"""Run the benchmark: `python -m bench.sinks [--sink NAME] [--parameters N] [--steps N]`.
 
-In one process, blocks of steps with the sink and without it take turns. CPU time of all threads counts, so that what a
-sink does in its own thread does too; a block lasts some seconds, as that thread wakes once a second. `--pause-ms` makes
-steps longer without CPU time, as an accelerator does: then each second holds fewer of them, and a sink costs each more.
-Not counted: the child process that looks for findings, and the end of training.
+A sink is given steps as `sentinel` makes them, with a norm for each parameter. Its thread takes a turn once a second in
+a run, so what a step costs depends on how long steps are: measured are turns of one step (steps of a second or more)
+and of a hundred (steps of 10 ms). CPU time of all threads counts. Not counted: the process that looks for findings.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from bench.step.cost import FIXED_MS, PARAMETER_MS
-from bench.step.models import MODELS, build
+from hypocenter.nouns import Reading, StepRecord, Summary
+from hypocenter.record.all_rows import AllRows
+from hypocenter.record.catalogue import SinkStart, load_sinks
+from hypocenter.record.norm_rows import NormRows, NormTemplate
 
 SINKS = ("console", "tensorboard", "prometheus=0", "opentelemetry=http://127.0.0.1:9", "wandb", "wandb=rows", "mlflow")
-BLOCK_S = 3.0
-N_WARM_UP = 8
+STEPS_OF_TURN = (1, 100)
 
 
 def main() -> int:
-    """Print a row for each sink; the exit code is 1 where one takes sentinel beyond its budget."""
+    """Print a row for each sink, in milliseconds of CPU time a step."""
     parser = argparse.ArgumentParser(prog="bench sinks", description=main.__doc__)
     parser.add_argument("--sink", action="append", help="only this one (may be repeated)")
-    parser.add_argument("--model", choices=list(MODELS), default="gpt")
-    parser.add_argument("--pairs", type=int, default=4, help="pairs of blocks (default 4)")
-    parser.add_argument("--pause-ms", type=float, default=0.0, help="sleep in each step (default 0)")
+    parser.add_argument("--parameters", type=int, default=150, help="of the model (default 150)")
+    parser.add_argument("--steps", type=int, default=1000, help="of each measurement (default 1000)")
     options = parser.parse_args()
-    print(f"{'sink':34} {'steps/s':>8} {'sentinel ms':>11} {'sink ms':>8} {'budget ms':>9}")
-    is_over = False
+    print(
+        f"sentinel's budget with {options.parameters} parameters: {FIXED_MS + PARAMETER_MS * options.parameters:.2f} ms"
+    )
+    print(f"{'sink':34}" + "".join(f" {f'{n} a turn':>11}" for n in STEPS_OF_TURN) + f" {'in training':>11}")
     for sink in options.sink or SINKS:
-        rate, sentinel_ms, sink_ms, budget_ms = _measured(sink, options.model, options.pairs, options.pause_ms / 1000)
-        is_over |= sentinel_ms + sink_ms > budget_ms
-        print(f"{sink:34} {rate:8.1f} {sentinel_ms:11.3f} {sink_ms:8.3f} {budget_ms:9.3f}", flush=True)
-    return int(is_over)
+        with TemporaryDirectory() as folder, _program_of(sink, Path(folder)):
+            costs = [_cost_ms(sink, Path(folder), options, n) for n in STEPS_OF_TURN]
+        print(f"{sink:34}" + "".join(f" {ms:11.3f}" for ms, _ in costs) + f" {costs[-1][1]:11.4f}", flush=True)
+    return 0
 
 
-def _measured(sink: str, name: str, n_pairs: int, pause_s: float) -> tuple[float, float, float, float]:
-    """Steps a second, what sentinel costs a step, what the sink costs more, and sentinel's budget."""
-    import torch
+def _cost_ms(sink: str, folder: Path, options: argparse.Namespace, n_a_turn: int) -> tuple[float, float]:
+    """CPU time of a step, of all threads, and of the training thread alone."""
+    template = NormTemplate([_row(i) for i in range(options.parameters)])
+    sinks = load_sinks([sink], start=SinkStart(directory=folder), warn=lambda text: print(text, file=sys.stderr))
+    (opened,) = (sinks[name] for name in sinks.names)
+    own: list[float] = []
+    n_steps = min(options.steps, 200) if n_a_turn == 1 else options.steps
+    began = 0.0
+    for step in range(-n_a_turn, n_steps):  # a first turn is not measured: wandb and mlflow begin their run
+        if step == 0:
+            began = time.process_time()
+        norms = NormRows(template, step=step, first_order=0, norms=[1.0] * options.parameters, bad=frozenset())
+        record = StepRecord(
+            step=max(step, 0), loss=1.0, grad_norm=2.0, lr=1e-3, loss_scale=1.0, step_ms=10.0, tap_ms=1.0
+        )
+        at = time.thread_time()
+        sinks.write(AllRows((), norms), record)
+        own.append(time.thread_time() - at)
+        if (step + 1) % n_a_turn == 0:
+            _take_a_turn(opened)
+    cost_ms = 1000 * (time.process_time() - began) / n_steps
+    sinks.close()
+    return cost_ms, 1000 * statistics.median(own)
 
-    import hypocenter
 
-    torch.set_num_threads(1)
-    model, optimizer, step = build(name)
-    sentinel, more, rates = [], [], []
-    with TemporaryDirectory() as folder, _program_of(sink, Path(folder)), contextlib.redirect_stderr(None):
-        for pair in range(n_pairs):
-            plain_s, _ = _block(step, pause_s)
-            costs: dict[tuple[str, ...], float] = {}
-            for sinks in ((), (sink,)) if pair % 2 else ((sink,), ()):
-                out = f"{folder}/{pair}-{len(sinks)}"
-                with hypocenter.watch(model, optimizer, audit="never", sinks=sinks, out=out):
-                    costs[sinks], rate = _block(step, pause_s)
-                rates.append(rate)
-            sentinel.append(costs[()] - plain_s)
-            more.append(costs[sink,] - costs[()])
-    budget_ms = FIXED_MS + PARAMETER_MS * len(list(model.parameters()))
-    return statistics.median(rates), 1000 * statistics.median(sentinel), 1000 * statistics.median(more), budget_ms
+def _take_a_turn(opened: Any) -> None:
+    aside = getattr(opened, "_aside", opened)
+    if hasattr(aside, "settle"):
+        aside.settle()
 
 
-def _block(step: Callable[[], None], pause_s: float) -> tuple[float, float]:
-    """CPU seconds of a step, and steps a second."""
-    for _ in range(N_WARM_UP):
-        step()
-    n, began, cpu = 0, time.monotonic(), time.process_time()
-    while time.monotonic() - began < BLOCK_S:
-        step()
-        time.sleep(pause_s)
-        n += 1
-    return (time.process_time() - cpu) / n, n / (time.monotonic() - began)
+def _row(number: int) -> Reading:
+    return Reading(
+        step=0, microbatch=0, phase="grad", site=f"layers.{number}.weight", port="grad", order=number, dtype="float32",
+        shape=(64, 64), summary=Summary(n=4096),
+    )  # fmt: skip
 
 
 @contextmanager
@@ -86,7 +90,8 @@ def _program_of(sink: str, folder: Path) -> Iterator[None]:
         if sink.startswith("wandb"):
             import wandb
 
-            stack.enter_context(wandb.init(project="bench", mode="offline", dir=str(folder)))
+            settings = wandb.Settings(silent=True, console="off")
+            stack.enter_context(wandb.init(project="bench", mode="offline", dir=str(folder), settings=settings))
         elif sink == "mlflow":
             import mlflow
 

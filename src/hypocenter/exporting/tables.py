@@ -40,7 +40,7 @@ def parts(recording: RecordedRun, diagnosis: Diagnosis, name: str) -> Iterator[p
 
 
 def _row(finding: Finding) -> dict[str, object]:
-    named = {name: getattr(finding, name, None) for name in FINDINGS.names}
+    named: dict[str, object] = {name: getattr(finding, name, None) for name in FINDINGS.names}
     source, remedy = finding.source, finding.remedy
     return named | {
         "source_file": source.file if source else None, "source_line": source.line if source else None,

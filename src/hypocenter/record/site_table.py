@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from hypocenter.nouns import Reading
+from hypocenter.record.all_rows import AllRows
+from hypocenter.record.norm_rows import NormRows, NormTemplate
 
 COLUMNS = (
     "phase", "site", "port", "module", "dtype", "step", "n", "n_nan", "n_inf", "absmax", "rms", "largest", "n_bad",
@@ -23,9 +25,19 @@ class SiteTable:
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, str, str], tuple[Reading, float, int]] = {}
+        self._norms: dict[NormTemplate, NormRows] = {}  # the latest of each, while they are finite
 
-    def take(self, readings: Iterable[Reading]) -> None:
+    def take(self, readings: Sequence[Reading]) -> None:
         """Keep what is newest and what is worst; numbers of the run itself (port `value`) are no sites."""
+        if isinstance(readings, AllRows):
+            if (norms := readings.norms) is not None:
+                self._norms[norms.template] = norms
+                if norms.bad:
+                    self._each(self._norms.pop(norms.template))
+            readings = readings.rows
+        self._each(readings)
+
+    def _each(self, readings: Iterable[Reading]) -> None:
         for reading in readings:
             key = reading.phase, reading.site, reading.port
             if reading.port == "value" or (key not in self._rows and len(self._rows) >= MOST_SITES):
@@ -36,6 +48,8 @@ class SiteTable:
 
     def rows(self) -> list[list[Cell]]:
         """One row for each site, in the order of `COLUMNS`. Of norms alone, extremes are not known: None."""
+        while self._norms:
+            self._each(self._norms.popitem()[1])
         return [_row(*kept) for kept in self._rows.values()]
 
     def csv(self) -> str:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from itertools import chain
 from pathlib import Path
-from typing import overload
 
 from hypocenter._version import __version__
 from hypocenter.config import Config
 from hypocenter.nouns import Finding, Reading, StepRecord
+from hypocenter.record.all_rows import AllRows
 from hypocenter.record.catalogue import Sinks, SinkStart, load_sinks
 from hypocenter.record.norm_rows import NormRows
 from hypocenter.record.run_file import finish_run, start_run
@@ -111,27 +110,3 @@ class Output:
             return
         for finding in findings:
             self._open[1].finding(finding)
-
-
-class AllRows(Sequence[Reading]):
-    """Rows, and norms beside them, which become rows only where somebody looks at them."""
-
-    def __init__(self, rows: Sequence[Reading], norms: NormRows | None) -> None:
-        self._parts: tuple[Sequence[Reading], ...] = (tuple(rows), norms or ())
-
-    def __len__(self) -> int:
-        return sum(map(len, self._parts))
-
-    @overload
-    def __getitem__(self, at: int) -> Reading: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[Reading]: ...
-    def __getitem__(self, at: int | slice) -> Reading | list[Reading]:
-        if isinstance(at, slice):
-            return list(self)[at]
-        rows, norms = self._parts
-        at = range(len(self))[at]
-        return rows[at] if at < len(rows) else norms[at - len(rows)]
-
-    def __iter__(self) -> Iterator[Reading]:
-        return chain(*self._parts)

@@ -15,6 +15,7 @@ from hypocenter.record.site_table import SiteTable
 from hypocenter.record.step_numbers import Course, is_bad
 
 PREFIX = "hypocenter"
+INTERVAL_S = 10.0  # a point costs a data base some ten milliseconds
 
 
 @sink("mlflow")
@@ -47,7 +48,7 @@ class AttachedToMlflow:
         mlflow: Any = sys.modules.get("mlflow")
         run = mlflow.active_run() if hasattr(mlflow, "active_run") else None  # each thread has its own
         if run is not None:
-            self._aside = Aside(Mlflow(mlflow, run.info.run_id))
+            self._aside = Aside(Mlflow(mlflow, run.info.run_id), interval_s=INTERVAL_S)
         return self._aside
 
 
@@ -61,7 +62,7 @@ class Mlflow:
         self._findings: list[Finding] = []
 
     def write(self, readings: Sequence[Reading], step: StepRecord | None) -> None:
-        """Keep it: a data base takes a point a second, and each bad step."""
+        """Keep it: a data base takes a point every ten seconds, and each bad step."""
         self._sites.take(readings)
         if step is not None:
             self._course.take(step)

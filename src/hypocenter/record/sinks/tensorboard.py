@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hypocenter.nouns import Finding, Reading, StepRecord
+from hypocenter.record.all_rows import AllRows
 from hypocenter.record.aside import Aside
 from hypocenter.record.catalogue import SinkStart, sink
 from hypocenter.record.event_file import EventFile
@@ -34,8 +35,9 @@ class TensorBoard:
         """All numbers of a step; histograms now and then."""
         if step is not None:
             self._file.step(step)
-        if time.monotonic() >= self._next_s and any(reading.summary.hist for reading in readings):
-            self._file.readings(readings)
+        rows = readings.rows if isinstance(readings, AllRows) else readings  # a norm has no histogram
+        if time.monotonic() >= self._next_s and any(reading.summary.hist for reading in rows):
+            self._file.readings(rows)
             self._next_s = time.monotonic() + BETWEEN_HISTOGRAMS_S
 
     def finding(self, finding: Finding) -> None:
