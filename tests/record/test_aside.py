@@ -109,13 +109,26 @@ def test_one_that_hangs_is_given_up() -> None:
 
 def test_one_that_is_too_slow_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aside, "MOST_WAITING", 10)
-    sink = Aside(Notes(), interval_s=100.0)
-
+    notes = Notes(hangs=True)
+    sink = Aside(notes, interval_s=0.001)
     for step in range(11):
         sink.write([], StepRecord(step=step))
 
     with pytest.raises(TimeoutError, match="too slow: 11 rows are waiting"):
         sink.write([], StepRecord(step=11))
+    notes.let_go.set()
+
+
+def test_much_at_a_time_does_not_wait_for_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aside, "MOST_WAITING", 80)
+    sink = Aside(Notes(), interval_s=100.0)
+
+    for step in range(11):
+        sink.write([], StepRecord(step=step))
+    waited_for(sink, "_n_done")
+
+    assert sink._n_done > 0
+    sink.close()
 
 
 def test_a_forked_child_leaves_it_alone() -> None:

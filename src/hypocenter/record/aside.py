@@ -118,10 +118,13 @@ class Aside:
         began = self._turn_began
         if began is not None and time.monotonic() - began > self._patience_s:
             raise TimeoutError(f"no answer for {self._patience_s:g} s")
-        if self._n_taken - self._n_done > MOST_WAITING:
-            raise TimeoutError(f"too slow: {self._n_taken - self._n_done:,} rows are waiting")
+        n_waiting = self._n_taken - self._n_done
+        if n_waiting > MOST_WAITING:
+            raise TimeoutError(f"too slow: {n_waiting:,} rows are waiting")
         self._n_taken += size
         self._waiting.append((size, act))
+        if n_waiting + size > MOST_WAITING // 8:  # much comes at a time: its turn is now
+            self._wake.set()
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="hypocenter-sink", daemon=True)
             self._thread.start()
