@@ -83,7 +83,7 @@ class Config:
     op_bits: bool = False  # digests of what every operator reads and writes, which `determinism` compares
     out: str | None = None  # run directory; a new one under runs/ when not given
     force: bool = False  # overwrite an existing recording
-    sinks: tuple[str, ...] = ()  # where else readings go while training: console, or a plug-in's name
+    sinks: tuple[str, ...] = ()  # where else numbers and findings go while training: NAME or NAME=WHERE, docs/sinks.md
     plugins: tuple[str, ...] = ()  # Python files with rules, causes, sinks of your own
 
 

@@ -28,6 +28,7 @@ def test_every_shelf_is_listed() -> None:
         "twins",
         "formats",
         "importers",
+        "exporters",
         "sinks",
         "options",
     ]

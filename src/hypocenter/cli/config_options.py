@@ -56,7 +56,8 @@ HELP: dict[str, str] = {
     "op_bits": "Keep digests of what every operator reads and writes; `determinism` compares them.",
     "out": "Run directory; a new one under runs/ when not given.",
     "force": "Replace an existing recording.",
-    "sinks": "Where else readings go while training: console, or a plug-in's name. May be repeated.",
+    "sinks": "Where else numbers and findings go: console, tensorboard, wandb, mlflow, prometheus, a plug-in's; "
+    "NAME=WHERE gives a folder or address. May be repeated.",
     "plugins": "A .py file or module with rules, causes or sinks of your own. May be repeated.",
 }
 """What each option does. A test checks that every field of `Config` is here."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -25,6 +25,8 @@ class SinkStart:
     rank: int = 0
     world_size: int = 1
     directory: Path | None = None  # the run directory, if there is one
+    where: str = ""  # what stood behind the name, `--sink NAME=WHERE`: a folder, an address
+    ending: Callable[[], None] = lambda: None  # to call when the sink's own tool ends before training does
 
 
 class Sink(Protocol):
@@ -70,6 +72,11 @@ class Sinks:
         """Names of the sinks that are still on."""
         return list(self._live)
 
+    @property
+    def ask_at_end(self) -> bool:
+        """Whether any wants to be told what is found when training has ended; one says `asks_at_end = False`."""
+        return any(getattr(one, "asks_at_end", True) for one in self._live.values())
+
     def __getitem__(self, name: str) -> Sink:
         return self._live[name]
 
@@ -91,8 +98,8 @@ class Sinks:
             try:
                 act(one)
             except Exception as error:
-                del self._live[name]
-                self._warn(f"sink {name!r} failed and is switched off ({type(error).__name__}: {error})")
+                self._live.pop(name, None)
+                self._warn(f"sink {name!r} failed and is switched off ({_reason(error)})")
 
 
 def load_sinks(
@@ -105,7 +112,7 @@ def load_sinks(
     """Open the named sinks. One that exists but cannot be opened is left out with a warning.
 
     Args:
-        names: of the folder, of a plug-in, or of an installed package.
+        names: of the folder, of a plug-in, or of an installed package; each may say where it writes, `NAME=WHERE`.
         plugins: Python files or modules that use the decorator `sink`.
         start: what the sinks are told.
         warn: takes one line of text for each sink that fails, now or later.
@@ -117,15 +124,22 @@ def load_sinks(
     for plugin in plugins:
         _import(plugin)
     opened: dict[str, Sink] = {}
-    for name in names:
+    for asked in names:
+        name, _, where = asked.partition("=")
         opener = _find(name, warn)
         if opener is None:
             continue
         try:
-            opened[name] = opener(start or SinkStart())
+            opened[name] = opener(replace(start or SinkStart(), where=where))
         except Exception as error:
-            warn(f"sink {name!r} cannot be opened ({type(error).__name__}: {error})")
+            warn(f"sink {name!r} cannot be opened ({_reason(error)})")
     return Sinks(opened, warn)
+
+
+def unknown_sinks(names: Sequence[str]) -> list[str]:
+    """Of the sinks asked for, `NAME` or `NAME=WHERE`, the names that nobody has."""
+    known = sink_names()
+    return [name for name in dict.fromkeys(asked.partition("=")[0] for asked in names) if name not in known]
 
 
 def sink_names() -> list[str]:
@@ -151,6 +165,11 @@ def _find(name: str, warn: Callable[[str], None]) -> Open | None:
     if name not in _registered:
         raise UnknownNameError(f"no sink is called {name!r}", where="--sink", fix=f"known: {', '.join(sink_names())}")
     return _registered[name]
+
+
+def _reason(error: Exception) -> str:
+    """In a line: what a data base answers may be a page."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
 
 
 def _import(plugin: str) -> None:

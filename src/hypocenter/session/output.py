@@ -8,12 +8,14 @@ from pathlib import Path
 
 from hypocenter._version import __version__
 from hypocenter.config import Config
-from hypocenter.nouns import Reading, StepRecord
+from hypocenter.nouns import Finding, Reading, StepRecord
+from hypocenter.record.all_rows import AllRows
 from hypocenter.record.catalogue import Sinks, SinkStart, load_sinks
 from hypocenter.record.norm_rows import NormRows
 from hypocenter.record.run_file import finish_run, start_run
 from hypocenter.record.writer import Writer
 from hypocenter.session.claims import claims, release, who_claims
+from hypocenter.session.found_live import FoundLive
 from hypocenter.session.guard import Warnings
 from hypocenter.session.last_words import last_error
 
@@ -43,6 +45,7 @@ class Output:
         self._owns_run, self._command, self._imposed = owns_run, command, imposed
         self._versions, self._framework = versions, next(iter(versions))
         self._open: tuple[Writer, Sinks] | None = None
+        self._found: FoundLive | None = None
         self._is_second = False
 
     @property
@@ -62,15 +65,19 @@ class Output:
         writer, sinks = self._open
         writer.write(rows, record, norms)
         if sinks.names:
-            sinks.write([*rows, *(norms or ())], record)
+            sinks.write(AllRows(rows, norms), record)
+            self._tell(lambda found: found.after(record))
 
     def close(self) -> None:
         """Close the files. The launcher knows how a launched run ended; what was said here, only we know."""
         release(self._directory, self._framework)
         if self._open is None:
             return
-        for each in self._open:
-            each.close()
+        writer, sinks = self._open
+        writer.close()
+        if sinks.ask_at_end:
+            self._tell_the_rest()
+        sinks.close()
         if self._owns_run:
             failed = isinstance(last_error(), Exception)
             finish_run(self._directory, "failed" if failed else "finished", int(failed), self._warn.lines)
@@ -82,5 +89,24 @@ class Output:
         versions = {"hypocenter": __version__, **self._versions}
         start_run(self._directory, self._command, asdict(self._config), world_size, versions, self._imposed)
         writer = Writer(self._directory, rank=rank, warn=self._warn)
-        start = SinkStart(rank=rank, world_size=world_size, directory=self._directory)
+        start = SinkStart(rank=rank, world_size=world_size, directory=self._directory, ending=self._tell_the_rest)
+        if self._config.sinks and rank == 0:
+            self._found = FoundLive(self._directory)
         return writer, load_sinks(self._config.sinks, self._config.plugins, start=start, warn=self._warn)
+
+    def _tell_the_rest(self) -> None:
+        """What is found in all that is written: at the end, or when the tool behind a sink ends before."""
+        self._tell(lambda found: found.rest())
+
+    def _tell(self, ask: Callable[[FoundLive], Sequence[Finding]]) -> None:
+        """Give the sinks what is new. Findings are those of all ranks: rank 0 asks."""
+        if self._open is None or self._found is None or not self._open[1].names:
+            return
+        try:
+            findings = ask(self._found)
+        except Exception as error:
+            self._found = None
+            self._warn(f"sinks are told no findings from here on ({type(error).__name__}: {error})")
+            return
+        for finding in findings:
+            self._open[1].finding(finding)

@@ -10,7 +10,7 @@ from typing import Any
 from hypocenter import launcher
 from hypocenter.config import Config, resolve
 from hypocenter.errors import UnknownNameError
-from hypocenter.record.catalogue import sink_names
+from hypocenter.record.catalogue import sink_names, unknown_sinks
 from hypocenter.record.layout import RUNS_FOLDER, new_run_directory
 from hypocenter.record.shared_directory import shared_run_directory
 
@@ -41,11 +41,8 @@ def watch_options(options: Mapping[str, Any]) -> Config:
         UnknownNameError: no sink has this name.
     """
     config = resolve(code={key: os.fspath(v) if isinstance(v, os.PathLike) else v for key, v in options.items()})
-    for name in config.sinks:
-        if name not in sink_names() and not config.plugins:
-            raise UnknownNameError(
-                f"no sink is called {name!r}", where="sinks", fix=f"one of {', '.join(sink_names())}"
-            )
+    for name in () if config.plugins else unknown_sinks(config.sinks):
+        raise UnknownNameError(f"no sink is called {name!r}", where="sinks", fix=f"one of {', '.join(sink_names())}")
     return config
 
 

@@ -13,6 +13,7 @@ import click
 
 from hypocenter.catalogue import Broken
 from hypocenter.config import Config
+from hypocenter.exporting.catalogue import EXPORTERS
 from hypocenter.importing.catalogue import IMPORTERS
 from hypocenter.record import sinks
 from hypocenter.record.catalogue import sink_names
@@ -52,6 +53,8 @@ def shelves() -> Iterator[Kind]:
     yield Kind(kind="formats", entries={n: f.about for n, f in formats.by_name.items()}, broken=formats.broken)
     dumps = {name: entry.about for name, entry in IMPORTERS.entries().items()}
     yield Kind(kind="importers", entries=dumps, broken=tuple(IMPORTERS.broken))
+    files = {name: entry.about for name, entry in EXPORTERS.entries().items()}
+    yield Kind(kind="exporters", entries=files, broken=tuple(EXPORTERS.broken))
     yield Kind(kind="sinks", entries=_sinks())
     defaults = Config()
     yield Kind(kind="options", entries={f.name: f"default {getattr(defaults, f.name)!r}" for f in fields(Config)})

@@ -168,9 +168,9 @@ def _warn_of(task: launcher.Task, text: str) -> None:
 def _check_sinks(config: Config) -> None:
     """A sink that nobody has is an error before training; with plug-ins it cannot be known here what there is."""
     if config.sinks and not config.plugins:
-        from hypocenter.record.catalogue import sink_names
+        from hypocenter.record.catalogue import sink_names, unknown_sinks
 
-        for name in set(config.sinks).difference(sink_names()):
+        for name in unknown_sinks(config.sinks):
             names = list(sink_names())
             hint = did_you_mean(name, names, otherwise=f"one of {', '.join(names)}")
             raise UnknownNameError(f"no sink is called {name!r}", where="--sink", fix=hint)

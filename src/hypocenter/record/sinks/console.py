@@ -24,6 +24,8 @@ class Console:
         clock: seconds, monotonic.
     """
 
+    asks_at_end = False  # what ends training says what was found itself
+
     def __init__(
         self,
         start: SinkStart | None = None,

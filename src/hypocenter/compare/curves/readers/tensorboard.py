@@ -15,33 +15,11 @@ import numpy as np
 from hypocenter.compare.curves import wire
 from hypocenter.compare.curves.catalogue import Head, NotALogError, reader
 from hypocenter.compare.curves.collector import Collector
+from hypocenter.record.crc32c import masked_crc32c
 
 RECORD_BYTES = 64 << 20  # events of scalars have some dozens; pictures and graphs some megabytes
 _CHECKED_BYTES = 1 << 20  # larger records are pictures or graphs: their data is not looked at, nor its checksum
 _DT_FLOAT, _DT_DOUBLE = 1, 2
-_MASK = 0xA282EAD8
-_POLYNOMIAL = 0x82F63B78  # Castagnoli, reflected
-
-
-def _table() -> list[int]:
-    table: list[int] = []
-    for byte in range(256):
-        for _ in range(8):
-            byte = (byte >> 1) ^ (_POLYNOMIAL if byte & 1 else 0)
-        table.append(byte)
-    return table
-
-
-_TABLE = _table()
-
-
-def masked_crc32c(data: bytes) -> int:
-    """The checksum of a TFRecord: CRC-32C, rotated and shifted by a constant."""
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc = _TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
-    crc ^= 0xFFFFFFFF
-    return (((crc >> 15) | (crc << 17)) + _MASK) & 0xFFFFFFFF
 
 
 def _accepts(head: Head) -> float:

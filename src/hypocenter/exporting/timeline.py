@@ -1,0 +1,170 @@
+"""A recording as a timeline: one process for each rank, with tracks of slices, marks and counters.
+
+A recording holds how long each step took and how much of that was spent inside of Hypocenter. It does not hold when a
+module ran, when in a step a replay or an agreement began, or how long the ranks waited for each other. What is drawn
+without a time of its own says so in its track's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+
+from hypocenter.diagnose.judged_evidence import load
+from hypocenter.exporting.module_calls import Value, calls_by_step
+from hypocenter.nouns import Finding, StepRecord
+from hypocenter.record.reader import RecordedRun
+from hypocenter.record.schema import steps_from
+from hypocenter.record.step_numbers import numbers_of
+
+STEPS = "steps"
+INSIDE = "inside Hypocenter (all of a step's, drawn at its end)"
+REPLAYS = "replays (drawn over all that was spent inside Hypocenter)"
+AGREEMENT = "replayed together with other ranks (no times of the agreement)"
+MODULES = "modules (in order, no times)"
+FINDINGS = "findings"
+TRACKS = (STEPS, INSIDE, REPLAYS, AGREEMENT, MODULES, FINDINGS)
+"""Tracks of slices and marks, from top to bottom."""
+COUNTERS = ("loss", "grad_norm", "loss_scale", "lr")
+NO_TIME_NS = 1_000_000  # a step of a recording that has no times, as imported ones
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """Something that took from `begin_ns` to `end_ns`; slices of a track lie beside or inside each other."""
+
+    track: str
+    name: str
+    begin_ns: int
+    end_ns: int
+    about: dict[str, Value] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """Something at a moment."""
+
+    track: str
+    name: str
+    at_ns: int
+    about: dict[str, Value] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """A counter has this value from here on."""
+
+    counter: str
+    value: float
+    at_ns: int
+
+
+Event = Slice | Mark | Level
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSpan:
+    """When a step was, Unix nanoseconds, as far as it can be told."""
+
+    record: StepRecord
+    begin_ns: int
+    end_ns: int
+
+
+def spans_of(recording: RecordedRun, rank: int) -> list[StepSpan]:
+    """The steps of a rank one after the other, from the start of its process on.
+
+    Only lengths are recorded. What lay between the start and the first step, and pauses for evaluation that a step's
+    length does not hold, are not known.
+    """
+    at = start_of(recording, rank)
+    spans: list[StepSpan] = []
+    for step in steps_from(recording.steps(rank)):
+        length = round(step.step_ms * 1e6) if 0 < step.step_ms < 1e12 else NO_TIME_NS
+        spans.append(StepSpan(record=step, begin_ns=at, end_ns=at + length))
+        at += length
+    return spans
+
+
+def notes_of(recording: RecordedRun) -> list[str]:
+    """What the times of this recording are, in sentences."""
+    notes = [
+        "steps follow each other from the start of each rank's process: a recording holds how long each took, not when",
+        "modules have no times: they are drawn in their order, over their step",
+    ]
+    records = recording.step_records()
+    n_without = sum(step.step_ms <= 0 for _, step in records)
+    if n_without == len(records):
+        notes = ["the recording has no times: each step is drawn 1 ms long", notes[1]]
+    elif n_without:
+        notes.append(f"{n_without:,} steps have no time and are drawn 1 ms long")
+    if len(recording.ranks) > 1:
+        notes.append(
+            "ranks stand as the clocks of their machines do; how long they waited for each other is not recorded"
+        )
+    return notes
+
+
+def events_of(recording: RecordedRun, rank: int, findings: Iterable[Finding]) -> Iterator[Event]:
+    """All that is drawn of a rank, track by track."""
+    spans = spans_of(recording, rank)
+    files = [(owner, path) for owner, path in recording.evidence_files() if owner == rank]
+    evidence = {piece.evidence.id: piece.evidence for piece in load(files, recording.directory).found}
+    for span in spans:
+        step = span.record
+        about: dict[str, Value] = {"step": step.step, **numbers_of(step)}
+        yield Slice(track=STEPS, name=f"step {step.step}", begin_ns=span.begin_ns, end_ns=span.end_ns, about=about)
+        for name in COUNTERS:
+            if (value := getattr(step, name)) is not None:
+                yield Level(counter=name, value=value, at_ns=span.end_ns)
+        inside_ns = min(round(max(step.tap_ms, 0.0) * 1e6), span.end_ns - span.begin_ns) if step.tap_ms < 1e12 else 0
+        if inside_ns:
+            begin_ns = span.end_ns - inside_ns
+            yield Slice(
+                track=INSIDE, name="Hypocenter", begin_ns=begin_ns, end_ns=span.end_ns, about={"ms": step.tap_ms}
+            )
+            if (found := evidence.get(step.finding)) is not None and found.replayed:
+                facts: dict[str, Value] = {"trigger": found.trigger, "reproduced": str(found.reproduced)}
+                if found.cure is not None:
+                    facts |= {"replays for the cure": found.cure.replays, "seconds for the cure": found.cure.seconds}
+                yield Slice(
+                    track=REPLAYS, name=f"replay of {found.id}", begin_ns=begin_ns, end_ns=span.end_ns, about=facts
+                )
+                if found.together:
+                    name = f"step {step.step} with {found.world_size} ranks"
+                    yield Slice(track=AGREEMENT, name=name, begin_ns=begin_ns, end_ns=span.end_ns)
+    when = {span.record.step: span for span in spans}
+    yield from _modules(recording, rank, when)
+    for finding in findings:
+        if finding.rank == rank and finding.step in when:
+            facts = {"title": finding.title, "cause": finding.cause, "site": finding.site or "the model"}
+            yield Mark(
+                track=FINDINGS, name=f"{finding.severity} {finding.code}", at_ns=when[finding.step].end_ns, about=facts
+            )
+
+
+def start_of(recording: RecordedRun, rank: int) -> int:
+    """When the process of a rank was started, Unix nanoseconds; that of the run if it is not known, 0 if neither is."""
+    place = recording.places.get(rank)
+    if place is not None and place.attempts and place.attempts[0].started_ns > 0:
+        return place.attempts[0].started_ns
+    try:
+        began = datetime.fromisoformat(recording.run.started.replace("Z", "+00:00"))
+    except ValueError:
+        return 0
+    return int((began if began.tzinfo else began.replace(tzinfo=timezone.utc)).timestamp() * 1e9)
+
+
+def _modules(recording: RecordedRun, rank: int, when: dict[int, StepSpan]) -> Iterator[Slice]:
+    """Calls of modules, each over its share of the step by the order of what was seen of it."""
+    for step, calls in calls_by_step(recording, rank):
+        if (span := when.get(step)) is None:
+            continue
+        first, last = calls[0].first, max(call.last for call in calls)
+        unit_ns = (span.end_ns - span.begin_ns) / (last - first + 1)
+        for call in calls:
+            yield Slice(
+                track=MODULES, name=call.name, begin_ns=span.begin_ns + int((call.first - first) * unit_ns),
+                end_ns=span.begin_ns + int((call.last - first + 1) * unit_ns), about=call.about,
+            )  # fmt: skip
