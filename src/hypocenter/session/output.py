@@ -7,15 +7,18 @@ from dataclasses import asdict
 from pathlib import Path
 
 from hypocenter._version import __version__
-from hypocenter.config import Config
+from hypocenter.config import Config, size_of
 from hypocenter.nouns import Reading, StepRecord
 from hypocenter.record.catalogue import Sinks, SinkStart, load_sinks
+from hypocenter.record.keeper import Keep
 from hypocenter.record.norm_rows import NormRows
 from hypocenter.record.run_file import finish_run, start_run
 from hypocenter.record.writer import Writer
 from hypocenter.session.claims import claims, release, who_claims
 from hypocenter.session.guard import Warnings
 from hypocenter.session.last_words import last_error
+
+WHOLE_STEPS = 10_000  # the last ones, at sentinel
 
 
 class Output:
@@ -81,6 +84,12 @@ class Output:
         rank, world_size = self._rank()
         versions = {"hypocenter": __version__, **self._versions}
         start_run(self._directory, self._command, asdict(self._config), world_size, versions, self._imposed)
-        writer = Writer(self._directory, rank=rank, warn=self._warn)
+        writer = Writer(self._directory, rank=rank, warn=self._warn, keep=_keep(self._config))
         start = SinkStart(rank=rank, world_size=world_size, directory=self._directory)
         return writer, load_sinks(self._config.sinks, self._config.plugins, start=start, warn=self._warn)
+
+
+def _keep(config: Config) -> Keep:
+    """What may be kept of a rank. Above sentinel somebody has asked for rows: they stay while there is room."""
+    n_steps = config.keep_steps or (WHOLE_STEPS if config.level == "sentinel" else None)
+    return Keep(n_bytes=size_of(config.keep), n_steps=n_steps)
