@@ -85,6 +85,7 @@ class Config:
     op_bits: bool = False  # digests of what every operator reads and writes, which `determinism` compares
     keep: str = "1GiB"  # what the rows of a rank may take on disk: what is older is rolled up into windows
     keep_steps: int | None = None  # the last steps that stay whole; None: 10,000 at sentinel, above it all that fit
+    ship: str | None = None  # address that what is recorded is brought to, beside the run directory here
     out: str | None = None  # run directory; a new one under runs/ when not given
     force: bool = False  # overwrite an existing recording
     sinks: tuple[str, ...] = ()  # where else readings go while training: console, or a plug-in's name
@@ -213,6 +214,11 @@ def _build(values: Mapping[str, Any], origin: str) -> Config:
         if value is not None and not 0 <= value < math.inf:
             raise ConfigError(f"option {name!r} cannot be {value}", where=origin, fix=f"give 0 or more; 0: {zero}")
     _check_keep(config, origin)
+    if config.ship is not None and re.match(r"[a-z0-9+.-]+://[^/]*@", config.ship):
+        raise ConfigError(
+            "option 'ship' cannot hold a user or a password", where=origin, why="addresses are recorded and printed",
+            fix="give credentials as the store's own tools take them: environment, profile or role",
+        )  # fmt: skip
     if config.seed is not None:
         checked_seed(config.seed, origin)
     return _with_whole_paths(config, origin)

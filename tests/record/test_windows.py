@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hypocenter.nouns import Reading, StepRecord, Summary
@@ -38,6 +38,7 @@ def nearly(rows: list[dict[str, object]]) -> list[dict[str, object]]:
     return [{k: pytest.approx(v) if isinstance(v, float) else v for k, v in row.items()} for row in rows]
 
 
+@settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 25_000), st.sampled_from("ab"), _VALUES), min_size=1, max_size=60),
     st.integers(0, 60),

@@ -23,7 +23,7 @@ GROUPS = {
     "Compare with what should be the same": (
         "diff", "isolate", "curves", "weights", "checklist", "twin", "determinism", "align",
     ),
-    "Around it": ("doctor", "import", "list", "schema"),
+    "Around it": ("doctor", "import", "ship", "list", "schema"),
 }  # fmt: skip
 """Commands by what one wants, in the order in which one comes to them."""
 _LAST_GROUP = "Around it"

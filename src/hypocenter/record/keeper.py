@@ -66,9 +66,14 @@ class Keeper:
         writer: this process's name among the writers of the rank.
         keep: the budget.
         warn: takes one line of text; called at most once when it fails, and once when the budget is too small.
+        after: called each time that something was done.
     """
 
-    def __init__(self, run: Path, folder: Path, writer: str, keep: Keep, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self, run: Path, folder: Path, writer: str, keep: Keep, warn: Callable[[str], None],
+        after: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        self._after = after
         self._folder, self._writer, self._keep, self._warn = folder, writer, keep, warn
         self._kept = run / KEPT_FOLDER
         self._lock = threading.Lock()
@@ -83,8 +88,10 @@ class Keeper:
             self._current = current
             if self._is_off or self._is_closing or self._thread is not None:
                 return
-            self._thread = threading.Thread(target=self._run, name="hypocenter-keep", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="hypocenter-keep", daemon=True)
+            with contextlib.suppress(RuntimeError):  # the interpreter ends
+                thread.start()
+                self._thread = thread
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Until all is done that is to do."""
@@ -111,6 +118,7 @@ class Keeper:
                 why = f"{type(error).__name__}: {error}"
                 self._say(f"what is old is not rolled up any more, so --keep is not kept ({why})")
             self._done = current
+            self._after()
 
     def tidy(self, current: int) -> None:
         """Do all that there is to do with the segments before `current`. Raises OSError and errors of Arrow's."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
+from hypocenter.record.elsewhere import bring
 from hypocenter.record.layout import SEALED_PREFIX, SEALED_SUFFIX, STREAM_SUFFIX, sealed_path
 
 ROWS = ("events", "steps")
@@ -69,6 +70,7 @@ def standing_of(parts: Sequence[Part]) -> list[Part]:
 
 def all_parts(folder: Path, kinds: Collection[str] = ROWS) -> list[Part]:
     """The same, with those that another part stands for: a process died before it could delete them."""
+    bring(folder, kinds)
     found: dict[tuple[str, str, int, int, bool], Part] = {}
     for path in folder.iterdir():
         match = _NAME.fullmatch(path.name)

@@ -21,6 +21,8 @@ import pyarrow.compute as pc
 from hypocenter.errors import HypocenterError, NoRecordingError, UnknownNameError
 from hypocenter.nouns import Place, Reading, Run, StepRecord
 from hypocenter.record import attempts
+from hypocenter.record.address import address_of, is_address
+from hypocenter.record.elsewhere import brought
 from hypocenter.record.facts_file import Facts, read_facts
 from hypocenter.record.gather import EVERYTHING, Mask, Want, nothing
 from hypocenter.record.layout import (
@@ -58,13 +60,13 @@ class _Facts:
 
 
 def open_run(path: Path | str) -> RecordedRun:
-    """Open a run directory for reading. Rows are read at the first question about them.
+    """Open a run directory, or one elsewhere by its address (s3://...), for reading. Rows are read when asked for.
 
     Raises:
         NoRecordingError: there is no recording, or one without any rank.
         CorruptRecordingError: it was written by a newer Hypocenter.
     """
-    directory = Path(path)
+    directory = brought(address_of(path)) if is_address(path) else Path(path)
     try:
         return _open(directory)
     except OSError as error:

@@ -52,7 +52,7 @@ def command(run: Path | None, format_name: str, fail_on: str, notes: bool) -> in
     recording = open_run(run)
     diagnosis = diagnose(recording)
     seconds = time.perf_counter() - started
-    store(run, diagnosis, sys.stderr)
+    store(recording.directory, diagnosis, sys.stderr)
     if format_name == "terminal":
         grid = grid_of_findings(rank_states(recording, diagnosis), diagnosis)
         screen = screen_of(sys.stdout)
