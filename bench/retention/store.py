@@ -8,7 +8,7 @@ import os
 import random
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -105,7 +105,7 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def served(bucket: str = "runs") -> Iterator[Store]:
+def served(bucket: str = "runs") -> Generator[Store]:
     """A store with one bucket, and the environment that leads there."""
     from moto.server import ThreadedMotoServer
 

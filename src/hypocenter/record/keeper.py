@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from hypocenter.record.rewriting import Rewriting
 
 FULL = 0.75  # of the budget: from here on the oldest has to give way, so that what is being written has room
+WHOLE_SHARE = 0.25  # of the budget: while whole rows take no more, it is others that give way
 SHARE = 32  # no file that is made takes more than this part of the budget
 LARGEST_BYTES = 64 << 20
 LARGEST_WINDOWS = 4 << 20  # bytes of a file of windows: they are put together in memory
@@ -80,13 +82,13 @@ class Keeper:
         self._thread: threading.Thread | None = None
         self._current, self._done = 0, 0
         self._rewriting: Rewriting | None = None
-        self._is_off = self._has_told = self._is_closing = False
+        self._told, self._is_closing = set[str](), False
 
     def ended(self, current: int) -> None:
         """All segments before this one are ended. Returns at once."""
         with self._lock:
             self._current = current
-            if self._is_off or self._is_closing or self._thread is not None:
+            if self._is_closing or self._thread is not None:
                 return
             thread = threading.Thread(target=self._run, name="hypocenter-keep", daemon=True)
             with contextlib.suppress(RuntimeError):  # the interpreter ends
@@ -108,15 +110,16 @@ class Keeper:
         while True:
             with self._lock:
                 current = self._current
-                if self._is_closing or self._is_off or current == self._done:
+                if self._is_closing or current == self._done:
                     self._thread = None
                     return
             try:
                 self.tidy(current)
-            except Exception as error:
-                self._is_off = True
+            except Exception as error:  # a full disk, a lock of NFS: the next segment's end is the next chance
                 why = f"{type(error).__name__}: {error}"
-                self._say(f"what is old is not rolled up any more, so --keep is not kept ({why})")
+                self._tell(
+                    "rolling", f"what is old could not be rolled up, it is tried again and may exceed --keep ({why})"
+                )
             self._done = current
             self._after()
 
@@ -142,9 +145,10 @@ class Keeper:
         for part in found:
             if part.stream not in standing:
                 work.remove(part)
-        for path in self._folder.glob(f".{SEALED_PREFIX}*"):
-            if time.time() - path.stat().st_mtime > STALE_S:
-                path.unlink(missing_ok=True)
+        for path in (p for name in (SEALED_PREFIX, *ROWS) for p in self._folder.glob(f".{name}*")):
+            with contextlib.suppress(FileNotFoundError):  # it has its name by now
+                if time.time() - path.stat().st_mtime > STALE_S:
+                    path.unlink()
 
     def _ended(self, writer: str, current: int, kind: str = "") -> list[Part]:
         """Parts of a writer that nobody writes to any more, oldest first."""
@@ -184,31 +188,39 @@ class Keeper:
         """Let go of the oldest until there is room."""
         while self._n_bytes() > FULL * self._keep.n_bytes and not self._is_closing:
             if not self._let_go(work, writers, current):
-                self._tell_too_small()
+                self._tell(
+                    "too small",
+                    f"the recording of {self._folder.name} takes more than --keep allows, and what is left of it is "
+                    "findings, their surroundings and bundles, which are never removed",
+                )
                 return
             for writer in writers:
                 self._gather(work, writer, current)
 
     def _let_go(self, work: Rewriting, writers: Sequence[str], current: int) -> bool:
-        """Roll up the oldest thing that can be; whether there was one."""
+        """Roll up the oldest thing of the kind whose turn it is; whether there was one."""
+        whole = [part for writer in writers for part in self._whole(writer, current)]
+        n_whole = sum(part.sealed.stat().st_size for part in whole if part.sealed.exists())
+        if n_whole > WHOLE_SHARE * self._keep.n_bytes and self._roll_oldest(work, writers, current):
+            return True
+        for writer in writers:
+            if any(work.widen(part, doubled=False) for part in self._ended(writer, current, WINDOWS)):
+                return True
+        for writer in writers:
+            if any(work.thin(part) for part in self._ended(writer, current, "steps")):
+                return True
+        if self._roll_oldest(work, writers, current):
+            return True
+        parts = [part for writer in writers for part in self._ended(writer, current, WINDOWS)]
+        return any(work.widen(part, doubled=True) for part in parts)
+
+    def _roll_oldest(self, work: Rewriting, writers: Sequence[str], current: int) -> bool:
         for writer in writers:
             whole = self._whole(writer, current)
             may_go = whole[:-1] if writer == self._writer else whole  # the newest may be about a failure just begun
             if oldest := may_go[: max(1, len(whole) // 4)]:
                 work.roll(oldest)
                 return True
-        for writer in writers:
-            for part in self._ended(writer, current, WINDOWS):
-                if work.widen(part, doubled=False):
-                    return True
-        for writer in writers:
-            for part in self._ended(writer, current, "steps"):
-                if work.thin(part):
-                    return True
-        for writer in writers:
-            for part in self._ended(writer, current, WINDOWS):
-                if work.widen(part, doubled=True):
-                    return True
         return False
 
     def _n_bytes(self) -> int:
@@ -227,13 +239,10 @@ class Keeper:
         host, pid = writer.split("-")[:2]  # there is no dash in a host's name here
         return host == self._writer.split("-")[0] and pid.isdigit() and not _is_alive(int(pid))
 
-    def _tell_too_small(self) -> None:
-        if not self._has_told:
-            self._has_told = True
-            self._say(
-                f"the recording of {self._folder.name} takes more than --keep allows, and what is left of it is "
-                "findings, their surroundings and bundles, which are never removed"
-            )
+    def _tell(self, what: str, text: str) -> None:
+        if what not in self._told:
+            self._told.add(what)
+            self._say(text)
 
     def _say(self, text: str) -> None:
         try:
@@ -253,13 +262,15 @@ def _is_alive(pid: int) -> bool:
 
 
 def _to_gather(parts: Sequence[Part], most_bytes: int) -> Sequence[Part]:
-    """FAN_IN neighbours of like span that together are no larger than a file may be; none, if there are not so many."""
+    """FAN_IN neighbours of like span, or half as many where no more fit into a file; none if there are not so many."""
     sizes = [part.sealed.stat().st_size if part.sealed.exists() else most_bytes for part in parts]
     spans = [_tier(part) for part in parts]
     for at in range(len(parts) - FAN_IN, -1, -1):
         group = slice(at, at + FAN_IN)
-        if len(set(spans[group])) == 1 and sum(sizes[group]) <= most_bytes:
-            return parts[group]
+        if len(set(spans[group])) == 1:
+            n = sum(total <= most_bytes for total in accumulate(sizes[group]))
+            if n >= FAN_IN // 2:
+                return parts[at : at + n]
     return ()
 
 
