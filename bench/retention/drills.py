@@ -1,8 +1,8 @@
 """`python -m bench.retention.drills --drills 200`: recordings shipped to a faulty store, and what is there then.
 
 Each drill writes a recording while the store is slow, refuses, cuts, is full or loses answers, each in a share of the
-requests; then the machine dies, now and then in the middle of shipping. What the manifest names must be there to the bit, and
-no secret may be in the recording.
+requests; then the machine dies, now and then in the middle of shipping. What the manifest names must be there to the
+bit, and no secret may be in the recording.
 """
 
 from __future__ import annotations
