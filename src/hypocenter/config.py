@@ -6,6 +6,7 @@ import difflib
 import functools
 import math
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -25,6 +26,7 @@ else:
     import tomli as tomllib
 
 ENV_PREFIX = "HYPOCENTER_"
+LEAST_KEPT = 1 << 20  # bytes
 _READ = ("initial_weights", "weights_map", "gradients_from")  # options that are paths of what exists
 _FROM_ZERO = {  # options whose value is 0 or more, when it is given, and what 0 means
     "stop_after_step": "end after the first step", "stop_after_batch": "end after the first micro-batch",
@@ -81,6 +83,9 @@ class Config:
     change: tuple[str, ...] = ()  # what must not matter, set to another value, as `twin` does: workers=0
     states: str = "never"  # steps at which random states are digested, in a run of any number of ranks
     op_bits: bool = False  # digests of what every operator reads and writes, which `determinism` compares
+    keep: str = "1GiB"  # what the rows of a rank may take on disk: what is older is rolled up into windows
+    keep_steps: int | None = None  # the last steps that stay whole; None: 10,000 at sentinel, above it all that fit
+    ship: str | None = None  # address that what is recorded is brought to, beside the run directory here
     out: str | None = None  # run directory; a new one under runs/ when not given
     force: bool = False  # overwrite an existing recording
     sinks: tuple[str, ...] = ()  # where else numbers and findings go while training: NAME or NAME=WHERE, docs/sinks.md
@@ -208,9 +213,44 @@ def _build(values: Mapping[str, Any], origin: str) -> Config:
         value = getattr(config, name)
         if value is not None and not 0 <= value < math.inf:
             raise ConfigError(f"option {name!r} cannot be {value}", where=origin, fix=f"give 0 or more; 0: {zero}")
+    _check_keep(config, origin)
+    if config.ship is not None and re.match(r"[a-z0-9+.-]+://[^/]*@", config.ship):
+        raise ConfigError(
+            "option 'ship' cannot hold a user or a password", where=origin, why="addresses are recorded and printed",
+            fix="give credentials as the store's own tools take them: environment, profile or role",
+        )  # fmt: skip
     if config.seed is not None:
         checked_seed(config.seed, origin)
     return _with_whole_paths(config, origin)
+
+
+def _check_keep(config: Config, origin: str) -> None:
+    try:
+        n_bytes = size_of(config.keep)
+    except ValueError as error:
+        raise ConfigError(
+            f"option 'keep' cannot be {config.keep!r}", where=origin, why=str(error), fix="give a size, such as 2GiB"
+        ) from error
+    if n_bytes < LEAST_KEPT:
+        raise ConfigError(
+            f"option 'keep' cannot be {config.keep!r}", where=origin, why="no rank can be recorded in so little",
+            fix="give 1MiB or more",
+        )  # fmt: skip
+    if config.keep_steps is not None and config.keep_steps < 1:
+        raise ConfigError(f"option 'keep_steps' cannot be {config.keep_steps}", where=origin, fix="give 1 or more")
+
+
+def size_of(text: str) -> int:
+    """Bytes of a size: `2GiB`, `500 MB`, `1048576`.
+
+    Raises:
+        ValueError: it is none.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?))?b?", text.strip().lower())
+    if match is None:
+        raise ValueError(f"{text!r} is no size")
+    power = " kmgt".index(match[2] or " ")
+    return int(float(match[1]) * (1024 if match[3] else 1000) ** power)
 
 
 def checked_seed(seed: int, origin: str) -> int:

@@ -9,9 +9,9 @@ from hypocenter.report import wording
 
 
 def tell_damage(*recordings: RecordedRun) -> None:
-    """Say on stderr what is missing or damaged in these recordings, a line each."""
+    """Say on stderr what is missing, damaged or rolled up in these recordings, a line each."""
     for recording in recordings:
-        for problem in recording.problems:
+        for problem in (*recording.problems, *recording.rolled_up):
             say(f"note: {wording.clean(str(recording.directory))}: {wording.sentence(problem)}")
 
 

@@ -24,7 +24,7 @@ GROUPS = {
         "diff", "isolate", "curves", "weights", "checklist", "twin", "determinism", "align",
     ),
     "For agents": ("mcp", "skill"),
-    "Around it": ("doctor", "import", "export", "list", "schema"),
+    "Around it": ("doctor", "import", "export", "ship", "list", "schema"),
 }  # fmt: skip
 """Commands by what one wants, in the order in which one comes to them."""
 _LAST_GROUP = "Around it"

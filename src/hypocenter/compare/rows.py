@@ -121,7 +121,7 @@ class RunRows:
 
     def __init__(self, run: RecordedRun, spots: Spots) -> None:
         self.spots = spots
-        self.problems: list[str] = run.early_problems
+        self.problems: list[str] = [*run.early_problems, *run.rolled_up]
         self.n_rows = 0
         self.over_ranks = Found()
         self.has_digests = True  # that can be compared with those of the other run

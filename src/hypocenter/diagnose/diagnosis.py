@@ -149,6 +149,7 @@ def _notes(recorded: Recorded, pieces: RunEvidence) -> tuple[str, ...]:
                 *told,
                 *recorded.problems,
                 *recorded.attempts,
+                *getattr(recorded, "rolled_up", ()),
                 *run.warnings,
                 *pieces.notes,
                 *(f"{b.name} did not load: {b.error}" for b in broken),

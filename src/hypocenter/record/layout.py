@@ -11,14 +11,16 @@ import msgspec
 
 from hypocenter.errors import ConfigError, ExistsError
 
-FORMAT = 2
+FORMAT = 3
 # 1: first version
 # 2: the journal; streams hold batches of several steps
+# 3: segments; what is old is rolled up into windows
 
 RUN_FILE = "run.json"
 DIAGNOSIS_FILE = "diagnosis.json"
 EVIDENCE_FILE = "evidence.json"
 RUNS_FOLDER = "runs"
+KEPT_FOLDER = "kept"  # empty files that name steps which stay whole: see islands.py
 MARK_FOLDER = ".job"  # names the job whose tasks share the directory; holds a file for each task that has ended
 REFUSED_FILE = ".refused"  # why the program was not allowed to train: what it was to impose does not fit it
 CHANGES_FILE = "changes.jsonl"  # what processes noted of `Config.change`: [change, what] a line
@@ -166,8 +168,9 @@ def remove_recording(path: Path) -> None:
     """Remove what a recording consists of, and nothing else. Raises OSError."""
     for name in (RUN_FILE, DIAGNOSIS_FILE):
         (path / name).unlink(missing_ok=True)
-    if not (path / MARK_FOLDER).is_symlink():
-        shutil.rmtree(path / MARK_FOLDER, ignore_errors=True)
+    for name in (MARK_FOLDER, KEPT_FOLDER):
+        if not (path / name).is_symlink():
+            shutil.rmtree(path / name, ignore_errors=True)
     for folder in rank_directories(path).values():
         if folder.is_symlink():
             folder.unlink()  # what it points to is not ours

@@ -1,4 +1,4 @@
-"""SQL over a recording, for the question that no command asks. A query sees two views and nothing else."""
+"""SQL over a recording, for the question that no command asks. A query sees three views and nothing else."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class QueryError(HypocenterError):
 
 
 def sql(run: RecordedRun, query: str) -> pa.Table:
-    """Run one DuckDB query over the views `readings` and `steps` (columns of docs/format.md, and `rank`).
+    """Run one DuckDB query over the views `readings`, `steps` and `windows` (columns of docs/format.md, and `rank`).
 
     `order` is a word of SQL: write `"order"`.
 
@@ -37,6 +37,7 @@ def sql(run: RecordedRun, query: str) -> pa.Table:
     with duckdb.connect(":memory:", config=dict(_CLOSED)) as connection:
         connection.register("readings", run.table())
         connection.register("steps", run.steps())
+        connection.register("windows", run.windows())
         connection.execute("SET lock_configuration = true")
         try:
             relation: Any = connection.sql(query)  # None when there is no statement in it
@@ -48,4 +49,4 @@ def sql(run: RecordedRun, query: str) -> pa.Table:
     return found
 
 
-_HINT = "the views are readings and steps; columns: hypocenter show RUN --sql 'describe readings'"
+_HINT = "the views are readings, steps and windows; columns: hypocenter show RUN --sql 'describe readings'"

@@ -7,32 +7,22 @@ The readings of one rank batch by batch, in the order they were written: for que
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 
-from hypocenter.record import attempts
+from hypocenter.record import attempts, windows
 from hypocenter.record.gather import Want
 from hypocenter.record.layout import SEALED_SUFFIX, sealed_path
+from hypocenter.record.parts import WINDOWS, Part, parts_of
 from hypocenter.record.place_file import read_place
 from hypocenter.record.salvage import Salvaged, Verdict, salvage, sealed_batches, sealed_rows, stream_batches
 from hypocenter.record.schema import READINGS, STEPS, encoded
 
-_STREAM_NAME = re.compile(r"(events|steps)-(.+)\.arrow")
-_SEALED_NAME = re.compile(r"sealed-(events|steps)-(.+)\.parquet")
 SCHEMAS = {"events": READINGS, "steps": STEPS}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """What one process wrote of one kind: a stream, its sealed form, or both."""
-
-    kind: str  # events, steps
-    writer: str  # <host>-<pid>
-    stream: Path
+_ALL = {**SCHEMAS, WINDOWS: windows.WINDOWS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,23 +37,12 @@ class RankRows:
     whole: pa.Table | None = None  # all rows, if they are few
 
 
-def parts_of(folder: Path) -> list[Part]:
-    """What each process wrote to a rank's folder. Raises OSError."""
-    found: dict[tuple[str, str], Part] = {}
-    for path in sorted(folder.iterdir()):
-        match = _STREAM_NAME.fullmatch(path.name) or _SEALED_NAME.fullmatch(path.name)
-        if match:
-            kind, writer = match[1], match[2]
-            found[kind, writer] = Part(kind=kind, writer=writer, stream=folder / f"{kind}-{writer}.arrow")
-    return list(found.values())
-
-
 def read_rank(folder: Path, kind: str, want: Want, *, room_bytes: int = 0) -> RankRows:
     """Rows of one kind from all files of a rank. What is damaged is said, never raised.
 
     Args:
         folder: of the rank.
-        kind: events, steps.
+        kind: events, steps, windows.
         want: rows and columns to keep.
         room_bytes: give all rows as well when they take no more than this.
 
@@ -71,7 +50,7 @@ def read_rank(folder: Path, kind: str, want: Want, *, room_bytes: int = 0) -> Ra
         CorruptRecordingError: a file was written by a newer Hypocenter.
     """
     try:
-        parts = [part for part in parts_of(folder) if part.kind == kind]
+        parts = parts_of(folder, (kind,))
     except OSError as error:
         return RankRows(table=_empty(kind, want), problems=(f"{folder.name} cannot be read: {error.strerror}",))
     numbers = attempts.numbers_of(read_place(folder)) if len(parts) > 1 else {}
@@ -85,20 +64,25 @@ def read_rank(folder: Path, kind: str, want: Want, *, room_bytes: int = 0) -> Ra
         n_rows=sum(one.n_rows for _, one in found),
         sites=frozenset[str]().union(*(one.sites for _, one in found)),
         problems=tuple(one.problem for _, one in found if one.problem),
-        writers=tuple(writer for writer, _ in found),
-        whole=pa.concat_tables([SCHEMAS[kind].empty_table(), *wholes]) if len(wholes) == len(found) else None,
+        writers=tuple(dict.fromkeys(writer for writer, _ in found)),
+        whole=pa.concat_tables([_ALL[kind].empty_table(), *wholes]) if len(wholes) == len(found) else None,
     )
 
 
 def spans_of(folder: Path, numbers: Mapping[str, int]) -> dict[str, attempts.Span]:
     """Writer -> the steps that it completed, of those writers whose attempts have numbers."""
     found: dict[str, attempts.Span] = {}
-    for part in parts_of(folder):
-        if part.kind == "steps" and part.writer in numbers:
-            steps = _read(part, Want(columns=("step",)), 0).table["step"]
-            if len(steps):
-                first, last = min(steps.to_pylist()), max(steps.to_pylist())
-                found[part.writer] = attempts.Span(number=numbers[part.writer], first=first, last=last)
+    for part in parts_of(folder, ("steps", WINDOWS)):
+        if part.writer not in numbers:
+            continue
+        columns = ("step", "last_step") if part.kind == WINDOWS else ("step",)
+        steps = [
+            value for column in _read(part, Want(columns=columns), 0).table.columns for value in column.to_pylist()
+        ]
+        known = found.get(part.writer)
+        steps += [known.first, known.last] if known is not None else []
+        if steps:
+            found[part.writer] = attempts.Span(number=numbers[part.writer], first=min(steps), last=max(steps))
     return found
 
 
@@ -114,14 +98,14 @@ def _cut(table: pa.Table, step: int | None) -> pa.Table:
 
 
 def _empty(kind: str, want: Want) -> pa.Table:
-    schema = encoded(SCHEMAS[kind]) if want.is_encoded else SCHEMAS[kind]
+    schema = encoded(_ALL[kind]) if want.is_encoded else _ALL[kind]
     empty = schema.empty_table()
     return empty if want.columns is None else empty.select(list(want.columns))
 
 
 def _read(part: Part, want: Want, room_bytes: int) -> Salvaged:
     """The rows of one part, from whichever of its two files holds more."""
-    schema, sealed = SCHEMAS[part.kind], sealed_path(part.stream)
+    schema, sealed = _ALL[part.kind], sealed_path(part.stream)
     label = f"{part.stream.parent.name}/"
     try:
         found, name = salvage(part.stream, schema, want, room_bytes=room_bytes), part.stream.name
@@ -153,40 +137,42 @@ class StepStream:
     """Batches of the columns asked for. `problem` is what turned out to be damaged, once all were taken.
 
     Args:
-        path: the one file that holds a rank's readings.
+        paths: the files that hold a rank's readings, in order.
         columns: names, of record.schema.READINGS.
     """
 
-    def __init__(self, path: Path, columns: Sequence[str]) -> None:
+    def __init__(self, paths: Sequence[Path], columns: Sequence[str]) -> None:
         self.problem = ""
-        self._path = path
+        self._paths = paths
         self._schema = pa.schema([READINGS.field(name) for name in columns])
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        verdict = Verdict()
-        read = sealed_batches if self._path.suffix == SEALED_SUFFIX else stream_batches
-        try:
-            yield from read(self._path, self._schema, verdict, projected=True)
-        except FileNotFoundError:
-            verdict.problem = "vanished while it was read"
-        if verdict.problem:
-            self.problem = f"{self._path.parent.name}/{self._path.name}: {verdict.problem}"
+        for path in self._paths:
+            verdict = Verdict()
+            read = sealed_batches if path.suffix == SEALED_SUFFIX else stream_batches
+            try:
+                yield from read(path, self._schema, verdict, projected=True)
+            except FileNotFoundError:
+                verdict.problem = "vanished while it was read"
+            if verdict.problem and not self.problem:
+                self.problem = f"{path.parent.name}/{path.name}: {verdict.problem}"
 
 
-def only_file(folder: Path, *, is_alone: bool = False) -> Path | None:
-    """The file with all readings of a rank; None when several processes wrote them, or none did.
+def files_of_one(folder: Path, *, is_alone: bool = False) -> list[Path]:
+    """The files with all readings of a rank, in order; none when several processes wrote them, or none did.
 
     Args:
         folder: of the rank.
-        is_alone: None as well when there are both a stream and its sealed form.
+        is_alone: none as well where there are both a stream and its sealed form.
     """
     try:
-        parts = [part for part in parts_of(folder) if part.kind == "events"]
+        parts = parts_of(folder, ("events",))
     except OSError:
-        return None
-    if len(parts) != 1 or (is_alone and parts[0].stream.exists() and sealed_path(parts[0].stream).exists()):
-        return None
-    return _fuller(parts[0])
+        return []
+    is_doubled = is_alone and any(part.stream.exists() and sealed_path(part.stream).exists() for part in parts)
+    if is_doubled or len({part.writer for part in parts}) != 1:
+        return []
+    return [_fuller(part) for part in parts]
 
 
 def _fuller(part: Part) -> Path:

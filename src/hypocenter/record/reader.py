@@ -21,6 +21,8 @@ import pyarrow.compute as pc
 from hypocenter.errors import HypocenterError, NoRecordingError, UnknownNameError
 from hypocenter.nouns import Place, Reading, Run, StepRecord
 from hypocenter.record import attempts
+from hypocenter.record.address import address_of, is_address
+from hypocenter.record.elsewhere import brought
 from hypocenter.record.facts_file import Facts, read_facts
 from hypocenter.record.gather import EVERYTHING, Mask, Want, nothing
 from hypocenter.record.layout import (
@@ -29,8 +31,10 @@ from hypocenter.record.layout import (
     rank_directories,
     sealed_path,
 )
+from hypocenter.record.parts import WINDOWS, parts_of
 from hypocenter.record.place_file import read_place
-from hypocenter.record.rank_files import SCHEMAS, RankRows, StepStream, only_file, parts_of, read_rank, spans_of
+from hypocenter.record.rank_files import SCHEMAS, RankRows, StepStream, files_of_one, read_rank, spans_of
+from hypocenter.record.rolled import rolled_sentences, rolled_span
 from hypocenter.record.salvage import salvage, sealed_rows
 from hypocenter.record.schema import encoded, readings_from, steps_from
 from hypocenter.record.whereabouts import Whereabouts, read_earlier, read_whereabouts
@@ -56,13 +60,13 @@ class Knowledge:
 
 
 def open_run(path: Path | str) -> RecordedRun:
-    """Open a run directory for reading. Rows are read at the first question about them.
+    """Open a run directory, or one elsewhere by its address (s3://...), for reading. Rows are read when asked for.
 
     Raises:
         NoRecordingError: there is no recording, or one without any rank.
         CorruptRecordingError: it was written by a newer Hypocenter.
     """
-    directory = Path(path)
+    directory = brought(address_of(path)) if is_address(path) else Path(path)
     try:
         return _open(directory)
     except OSError as error:
@@ -154,6 +158,17 @@ class RecordedRun:
         """Step records, as `table` gives readings."""
         return self._table("steps", rank)
 
+    def windows(self, rank: int | None = None) -> pa.Table:
+        """Windows of what is rolled up (`record.windows.WINDOWS`), as `table` gives readings: a window is no step."""
+        tables = [with_rank(read_rank(self._folders[r], WINDOWS, EVERYTHING).table, r) for r in self._asked(rank)]
+        return pa.concat_tables(tables)
+
+    @cached_property
+    def rolled_up(self) -> list[str]:
+        """What is to be said of steps that are no longer there one by one; nothing of a recording that is whole."""
+        spans = {rank: span for rank, folder in self._folders.items() if (span := rolled_span(folder)) is not None}
+        return rolled_sentences(spans, len(self.ranks))
+
     def readings(
         self,
         *,
@@ -210,7 +225,7 @@ class RecordedRun:
         folder, key = self._folders[rank], ("events", rank)
         with self._lock:
             kept = self._kept.get(key)
-        if kept is None and only_file(folder, is_alone=True) is not None:
+        if kept is None and files_of_one(folder, is_alone=True):
             rows = read_rank(folder, "events", Want(where=take, is_encoded=True))
             self._remember(key, rows)
             return rows.table if rows.n_rows or not rows.problems else None
@@ -239,8 +254,8 @@ class RecordedRun:
 
     def stream(self, rank: int, columns: Sequence[str]) -> StepStream | None:
         """Readings of one rank batch by batch; None when they are not in one file: then ask `scan`."""
-        path = only_file(self._folders[rank]) if rank in self._folders else None
-        return StepStream(path, columns) if path is not None else None
+        paths = files_of_one(self._folders[rank]) if rank in self._folders else []
+        return StepStream(paths, columns) if paths else None
 
     def step_records(self) -> list[tuple[int, StepRecord]]:
         """Every (rank, step record), rank by rank, in the order they were written."""
@@ -312,14 +327,16 @@ class RecordedRun:
         return sealed
 
     def _table(self, kind: str, rank: int | None) -> pa.Table:
+        return pa.concat_tables([with_rank(t, r) for r, t in self._ahead(kind, EVERYTHING, self._asked(rank))])
+
+    def _asked(self, rank: int | None) -> list[int]:
         if rank is not None and rank not in self._folders:
             raise UnknownNameError(
                 f"rank {rank} is not in the recording",
                 where=str(self.directory),
                 fix=f"it holds {len(self.ranks)} ranks, {self.ranks[0]} to {self.ranks[-1]}",
             )
-        ranks = self.ranks if rank is None else [rank]
-        return pa.concat_tables([with_rank(table, r) for r, table in self._ahead(kind, EVERYTHING, ranks)])
+        return self.ranks if rank is None else [rank]
 
     def _ahead(self, kind: str, want: Want, ranks: Sequence[int]) -> Iterator[tuple[int, pa.Table]]:
         """Tables of ranks in turn; the next ones are read by threads while the caller looks at one."""

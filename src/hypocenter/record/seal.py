@@ -23,7 +23,7 @@ def seal_stream(stream: Path) -> Path:
         OSError, pyarrow.ArrowException: the stream is cut or cannot be read, or the copy not written; the stream stays.
     """
     with pa.OSFile(str(stream), "rb") as source, ipc.open_stream(source) as reader:
-        target = _write(reader, reader.schema, sealed_path(stream))
+        target = write_batches(reader, reader.schema, sealed_path(stream))
     stream.unlink()
     return target
 
@@ -36,10 +36,10 @@ def write_sealed(table: pa.Table, stream: Path, *, started_ns: int) -> Path:
     """
     metadata = {"hypocenter.format": str(FORMAT), "hypocenter.started_ns": str(started_ns)}
     schema = table.schema.with_metadata(metadata)
-    return _write(table.to_batches(), schema, sealed_path(stream))
+    return write_batches(table.to_batches(), schema, sealed_path(stream))
 
 
-def _write(batches: Iterable[pa.RecordBatch], schema: pa.Schema, target: Path) -> Path:
+def write_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema, target: Path) -> Path:
     """Write a Parquet file that appears whole or not at all."""
     part = target.with_name(f".{target.name}-{os.getpid()}")
     try:

@@ -55,7 +55,7 @@ class Stream:
     """
 
     def __init__(self, path: Path, schema: pa.Schema, metadata: dict[str, str]) -> None:
-        self.file = AppendedFile(path)
+        self.file = AppendedFile(path.with_name(f".{path.name}"))
         self.n_batches = 0  # the first one is empty
         self._pieces = _Pieces()
         codec = "lz4" if pa.Codec.is_available("lz4") else None
@@ -65,6 +65,7 @@ class Stream:
         self._together = pa.BufferedOutputStream(pa.PythonFile(self._pieces, mode="w"), _BUFFER_BYTES)
         self._encoder = ipc.new_stream(self._together, schema.with_metadata(metadata), options=options)
         self.append(batch_of(schema, []))  # writes the columns: a stream without rows can be read, too
+        self.file.path = self.file.path.replace(path)  # from here on it is one: a kill leaves none without columns
 
     def append(self, batch: pa.RecordBatch) -> None:
         """Add a batch and hand it to the operating system; on failure the file is cut back to what it was."""

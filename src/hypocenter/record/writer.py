@@ -17,15 +17,20 @@ import pyarrow as pa
 from hypocenter.nouns import Reading, StepRecord
 from hypocenter.record.block import Block
 from hypocenter.record.journal import Head, Journal
-from hypocenter.record.layout import FORMAT, JOURNAL_NAME, STREAM_SUFFIX, rank_directory, sealed_path
+from hypocenter.record.keeper import Keep, Keeper
+from hypocenter.record.layout import FORMAT, journal_path, rank_directory
 from hypocenter.record.norm_rows import NormRows
+from hypocenter.record.parts import ROWS, WINDOWS, all_parts, segment_name
 from hypocenter.record.repair import rows_of
 from hypocenter.record.schema import READINGS, STEPS
+from hypocenter.record.shipping import Shipper
 from hypocenter.record.stream import Stream
 
 STEPS_OF_BLOCK = 256  # a batch costs as much as a thousand of its rows: so many steps make that little
 MANY_ROWS = 1 << 9  # of a step: a batch of its own costs less than the journal
 ROWS_OF_BLOCK = 1 << 14  # at most, and a step more: some megabytes
+SHIP_EVERY_S = 600.0  # a machine that dies with its disk loses at most so much, and what is under way
+KEEPER_S = 30.0  # longest that the end of the program waits for what is old to be rolled up
 SEAL_AT_MOST_BYTES = 512 << 20  # a larger stream would hold up the end of the program; about 100 MB are sealed a second
 
 
@@ -38,11 +43,18 @@ class Writer:
         directory: the run directory.
         rank: the global rank of this process.
         warn: takes one line of text; called at most once for values that were mended and once when the writer breaks.
+        keep: what may be kept; everything when not given.
+        ship: what brings segments that have ended elsewhere. It needs `keep`, and is for others to close.
     """
 
-    def __init__(self, directory: Path, *, rank: int, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self, directory: Path, *, rank: int, warn: Callable[[str], None], keep: Keep | None = None,
+        ship: Shipper | None = None,
+    ) -> None:  # fmt: skip
         self.broken = ""
-        self._folder = rank_directory(directory, rank)
+        self._directory, self._folder = directory, rank_directory(directory, rank)
+        self._keep, self._ship, self._began = keep, ship, time.monotonic()
+        self._segment, self._n_steps, self._n_past_bytes = 0, 0, 0
         self._rank = rank
         self._warn = warn
         self._pid = os.getpid()
@@ -53,14 +65,23 @@ class Writer:
         self._name = ""  # of this process among the writers of its rank
         self._journal: Journal | None = None
         self._block, self._n_writes = Block(self._mended), 0
+        self._keeper: Keeper | None = None
         self._events: Stream | None = None
         self._steps: Stream | None = None
 
     @property
     def bytes_written(self) -> int:
         """Bytes handed to the operating system so far, before sealing."""
-        streams = sum(stream.file.n_bytes for stream in (self._events, self._steps) if stream)
-        return streams + (self._journal.n_bytes if self._journal else 0)
+        return self._n_past_bytes + self._n_streamed + (self._journal.n_bytes if self._journal else 0)
+
+    @property
+    def keeper(self) -> Keeper | None:
+        """What rolls up the past; None while no segment has ended."""
+        return self._keeper
+
+    @property
+    def _n_streamed(self) -> int:
+        return sum(stream.file.n_bytes for stream in (self._events, self._steps) if stream)
 
     def write(self, readings: Sequence[Reading], step: StepRecord | None = None, norms: NormRows | None = None) -> None:
         """Append the readings and norms, then the step, and hand all to the operating system before returning.
@@ -111,8 +132,12 @@ class Writer:
             rows, records = journal.append(head, readings, norms, steps)
         self._block.add(rows, norms, records)
         self._n_writes += 1
-        if has_many or self._n_writes >= STEPS_OF_BLOCK or self._block.n_rows >= ROWS_OF_BLOCK:
+        self._n_steps += len(steps)
+        is_due = self._ship is not None and time.monotonic() - self._began > SHIP_EVERY_S
+        if has_many or is_due or self._n_writes >= STEPS_OF_BLOCK or self._block.n_rows >= ROWS_OF_BLOCK:
             self._end_block(journal)
+            if self._keep and (is_due or self._is_segment(self._keep)):
+                self._end_segment(journal, self._keep)
 
     def _end_block(self, journal: Journal) -> None:
         """Give the streams what only the journal holds."""
@@ -122,23 +147,47 @@ class Writer:
         journal.clear()
         self._block, self._n_writes = Block(self._mended), 0
 
+    def _is_segment(self, keep: Keep) -> bool:
+        return self._n_steps >= keep.segment_steps or self._n_streamed >= keep.file_bytes
+
+    def _end_segment(self, journal: Journal, keep: Keep) -> None:
+        """Begin new streams with the next step; the keeper looks after these."""
+        for stream in (self._events, self._steps):
+            if stream is not None:
+                stream.close()
+        journal.close(remove=True)
+        self._n_past_bytes += self._n_streamed
+        self._events = self._steps = self._journal = None
+        self._segment, self._n_steps = self._segment + 1, 0
+        self._began = time.monotonic()
+        if self._keeper is None:
+            self._keeper = Keeper(self._directory, self._folder, self._name, keep, self._say, self._shipped)
+        self._keeper.ended(self._segment)
+
+    def _shipped(self) -> None:
+        if self._ship is not None:
+            self._ship.ask()
+
     def _opened(self) -> Journal:
         """The journal, under a name that no earlier process has: numbers of processes come again in containers."""
+        if self._segment:
+            self._journal = Journal(journal_path(self._path("events")), self._mended)
+            return self._journal
         self._folder.mkdir(parents=True, exist_ok=True)
+        taken = {part.writer for part in all_parts(self._folder, (*ROWS, WINDOWS))}
         for attempt in range(1, 1000):
             self._name = f"{host_name()}-{self._pid}{'' if attempt == 1 else f'-{attempt}'}"
-            streams = [self._path(kind) for kind in ("events", "steps")]
-            if any(path.exists() or sealed_path(path).exists() for path in streams):
+            if self._name in taken:
                 continue
             try:
-                self._journal = Journal(self._folder / JOURNAL_NAME.format(self._name), self._mended)
+                self._journal = Journal(journal_path(self._path("events")), self._mended)
             except FileExistsError:
                 continue
             return self._journal
         raise FileExistsError(f"a thousand writers named {self._name}")
 
     def _path(self, kind: str) -> Path:
-        return self._folder / f"{kind}-{self._name}{STREAM_SUFFIX}"
+        return self._folder / segment_name(kind, self._name, self._segment)
 
     def _stream(self, kind: str, schema: pa.Schema) -> Stream:
         metadata = {
@@ -151,6 +200,8 @@ class Writer:
         return Stream(self._path(kind), schema, metadata)
 
     def _finish(self, seal: bool) -> None:
+        if self._keeper is not None:
+            self._keeper.close(KEEPER_S)
         if self._journal is None or self.broken:
             self._abandon()
             return

@@ -7,17 +7,23 @@ from dataclasses import asdict
 from pathlib import Path
 
 from hypocenter._version import __version__
-from hypocenter.config import Config
+from hypocenter.config import Config, size_of
 from hypocenter.nouns import Finding, Reading, StepRecord
 from hypocenter.record.all_rows import AllRows
 from hypocenter.record.catalogue import Sinks, SinkStart, load_sinks
+from hypocenter.record.keeper import Keep
+from hypocenter.record.layout import RUN_FILE, rank_directory
 from hypocenter.record.norm_rows import NormRows
 from hypocenter.record.run_file import finish_run, start_run
+from hypocenter.record.shipping import Freight, Shipper
 from hypocenter.record.writer import Writer
 from hypocenter.session.claims import claims, release, who_claims
 from hypocenter.session.found_live import FoundLive
 from hypocenter.session.guard import Warnings
 from hypocenter.session.last_words import last_error
+
+SHIP_S = 60.0  # longest that the end of the program waits for the rest to be shipped
+WHOLE_STEPS = 10_000  # the last ones, at sentinel
 
 
 class Output:
@@ -47,6 +53,7 @@ class Output:
         self._open: tuple[Writer, Sinks] | None = None
         self._found: FoundLive | None = None
         self._is_second = False
+        self._ship: Shipper | None = None
 
     @property
     def is_broken(self) -> bool:
@@ -83,12 +90,15 @@ class Output:
             finish_run(self._directory, "failed" if failed else "finished", int(failed), self._warn.lines)
         elif self._warn.lines:
             finish_run(self._directory, "finished", None, self._warn.lines)
+        if self._ship is not None:
+            self._ship.close(SHIP_S)
 
     def _opened(self) -> tuple[Writer, Sinks]:
         rank, world_size = self._rank()
         versions = {"hypocenter": __version__, **self._versions}
         start_run(self._directory, self._command, asdict(self._config), world_size, versions, self._imposed)
-        writer = Writer(self._directory, rank=rank, warn=self._warn)
+        self._ship = self._shipper(rank)
+        writer = Writer(self._directory, rank=rank, warn=self._warn, keep=_keep(self._config), ship=self._ship)
         start = SinkStart(rank=rank, world_size=world_size, directory=self._directory, ending=self._tell_the_rest)
         if self._config.sinks and rank == 0:
             self._found = FoundLive(self._directory)
@@ -110,3 +120,17 @@ class Output:
             return
         for finding in findings:
             self._open[1].finding(finding)
+
+    def _shipper(self, rank: int) -> Shipper | None:
+        if self._config.ship is None:
+            return None
+        folder = rank_directory(self._directory, rank)
+        also = (RUN_FILE,) if rank == 0 else ()
+        freight = Freight(run=self._directory, folder=folder, address=self._config.ship, also=also)
+        return Shipper(freight, self._warn)
+
+
+def _keep(config: Config) -> Keep:
+    """What may be kept of a rank. Above sentinel somebody has asked for rows: they stay while there is room."""
+    n_steps = config.keep_steps or (WHOLE_STEPS if config.level == "sentinel" else None)
+    return Keep(n_bytes=size_of(config.keep), n_steps=n_steps)

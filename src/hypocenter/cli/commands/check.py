@@ -53,7 +53,7 @@ def command(run: Path | None, format_name: str, fail_on: str, on: str, notes: bo
     recording = open_run(run)
     diagnosis = diagnose(recording, on=on)
     seconds = time.perf_counter() - started
-    store(run, diagnosis, sys.stderr)
+    store(recording.directory, diagnosis, sys.stderr)
     if format_name == "terminal":
         grid = grid_of_findings(rank_states(recording, diagnosis), diagnosis)
         screen = screen_of(sys.stdout)

@@ -31,7 +31,7 @@ from hypocenter.config import Config, resolve, to_json
 from hypocenter.errors import ConfigError, HypocenterError, UnknownNameError
 from hypocenter.notify.sender import NOTIFY_HELP, Sender, Way, way_of
 from hypocenter.nouns import Severity
-from hypocenter.record.layout import REFUSED_FILE, new_run_directory, rank_directories
+from hypocenter.record.layout import REFUSED_FILE, RUN_FILE, new_run_directory, rank_directories
 from hypocenter.record.run_file import EndStatus, finish_run, start_run
 from hypocenter.record.shared_directory import await_others, note_end, shared_run_directory
 
@@ -48,6 +48,7 @@ REACHED_FILE, WARNED_FILE = ".reached", ".warned"  # boot/post_import.py writes 
 SEVERITIES: tuple[Severity, ...] = ("note", "warning", "error")
 REFUSED, NOTHING_TO_READ, CANNOT_TELL = 2, 4, 5
 _ABOVE_SENTINEL = ("schedule", "param_schedule", "sites", "exclude", "sketch", "histogram")  # options of the levels
+_SHIP_S = 60.0  # longest that the rest of a rank may take to be shipped, once the program has ended
 _OTHERS_S = 10.0  # the first task waits for the others' last rows; SLURM kills a step 30 s after it was told to end
 
 
@@ -109,6 +110,8 @@ def command(
             raise
     code = _after(directory, ended, fail_on) if task is None else _after_task(directory, ended, fail_on, task)
     close_alerts()
+    if config.ship is not None and (task is None or task.number == 0):
+        _ship(directory, config.ship)
     if ended.signal is not None:
         sys.stdout.flush()
         die_by(ended.signal)
@@ -134,6 +137,18 @@ def _alerts(directory: Path, ways: list[Way], task: launcher.Task | None) -> Cal
             sender.close()
 
     return close
+
+
+def _ship(directory: Path, address: str) -> None:
+    """How the run ended, and what ranks that were killed have left."""
+    from hypocenter.record.shipping import Freight, apart
+
+    for i, folder in enumerate(rank_directories(directory).values()):
+        freight = Freight(run=directory, folder=folder, address=address, also=(RUN_FILE,) if i == 0 else ())
+        if why := apart(freight, True, _SHIP_S):
+            say(f"warning: not all is at {address}: {why}")
+            say(f"   = hint: hypocenter ship {_short(directory)} {address}")
+            return
 
 
 def environment(environ: Mapping[str, str], directory: Path, config: Config) -> dict[str, str]:

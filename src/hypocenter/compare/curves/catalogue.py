@@ -11,6 +11,8 @@ from hypocenter.compare.curves.collector import Collector
 from hypocenter.compare.curves.curve import Curve
 from hypocenter.errors import HypocenterError, NoRecordingError
 from hypocenter.recognising import by_name, recognised, unknown
+from hypocenter.record.address import address_of, is_address
+from hypocenter.record.elsewhere import brought
 
 HEAD_BYTES = 1 << 20  # of a file that readers may look at to tell whether it is theirs
 
@@ -83,7 +85,7 @@ def read_curve(path: Path | str, *, kind: str | None = None) -> Curve:
         UnknownNameError: no reader is called `kind`.
         NotALogError: nobody can read it, or there is no number in it.
     """
-    path = Path(path)
+    path = brought(address_of(path)) if is_address(path) else Path(path)
     try:
         chosen = by_name(READERS, kind, "kind of log", "--kind") if kind else _guessed(head_of(path))
         collector = Collector(str(path), chosen.name, counts_from=chosen.counts_from, means=chosen.means)

@@ -56,7 +56,7 @@ def read(path: Path, found: Collector) -> None:
     if skipped:
         found.problem(f"{len(skipped):,} steps were skipped by the loss scaler, the first is {skipped[0]}")
     found.digests.update(_digests(run, speakers))
-    for problem in run.problems:
+    for problem in (*run.problems, *run.rolled_up):
         found.problem(problem)
 
 

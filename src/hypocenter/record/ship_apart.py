@@ -1,0 +1,26 @@
+"""`python -m hypocenter.record.ship_apart RUN FOLDER ADDRESS [--over] [FILE...]`: one rank, in a process of its own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from hypocenter.record.address import without_secrets
+from hypocenter.record.shipping import Freight, is_being_written
+
+
+def main(words: list[str]) -> int:
+    """Ship. The last line on stderr says why not."""
+    run, folder, address, *rest = words
+    also = tuple(word for word in rest if word != "--over")
+    freight = Freight(run=Path(run), folder=Path(folder), address=address, also=also)
+    try:
+        freight.ship((lambda _: False) if "--over" in rest else is_being_written)
+    except Exception as error:
+        sys.stderr.write(without_secrets(f"{type(error).__name__}: {error}").replace("\n", " ") + "\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
