@@ -1,0 +1,52 @@
+"""What pages start from, made once a process: programs, recordings and files, each by its name and a recipe."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import tempfile
+from pathlib import Path
+
+from blocks import DOCS, Block, blocks
+from runner import run_page
+
+HERE = Path(__file__).parent
+# Name: the commands that make it in a folder which has what they name. A program is a block of a page, or lies in given/.
+RECIPES = {
+    "runs/mine": "hypocenter run --out runs/mine --level modules train.py",
+    "good": "hypocenter run --for diff --out good train.py --clean --steps 12",
+    "again": "hypocenter run --for diff --out again train.py --clean --steps 12",
+    "new": "hypocenter run --for diff --out new train.py --clean --steps 12 --lr 2e-3",
+    "runs/ops": "hypocenter run --out runs/ops --level ops --histogram full --schedule 0-3 train.py --clean",
+}
+
+
+@functools.cache
+def _store() -> Path:
+    return Path(tempfile.mkdtemp(prefix="given-"))
+
+
+def put(names: list[str], folder: Path) -> None:
+    """Copy what these names stand for into `folder`."""
+    for name in names:
+        made = _made(name)
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if made.is_dir():
+            shutil.copytree(made, target, symlinks=True)
+        else:
+            shutil.copy2(made, target)
+
+
+@functools.cache
+def _made(name: str) -> Path:
+    target = _store() / name
+    if name in RECIPES:
+        _made("train.py")
+        run_page([Block("given", 0, "bash", "", RECIPES[name])], _store())
+    elif (HERE / "given" / name).exists():
+        return HERE / "given" / name
+    else:
+        (program,) = (block for block in blocks(DOCS / "start.md") if block.file == name)
+        target.write_text(program.text, encoding="utf-8")
+    return target
