@@ -17,6 +17,7 @@ RECIPES = {
     "good": "hypocenter run --for diff --out good train.py --clean --steps 12",
     "again": "hypocenter run --for diff --out again train.py --clean --steps 12",
     "new": "hypocenter run --for diff --out new train.py --clean --steps 12 --lr 2e-3",
+    "runs/scaled": "hypocenter run --out runs/scaled scaled.py",
     "runs/ops": "hypocenter run --out runs/ops --level ops --histogram full --schedule 0-3 train.py --clean",
 }
 
@@ -43,6 +44,7 @@ def _made(name: str) -> Path:
     target = _store() / name
     if name in RECIPES:
         _made("train.py")
+        shutil.copytree(HERE / "given", _store(), dirs_exist_ok=True)
         run_page([Block("given", 0, "bash", "", RECIPES[name])], _store())
     elif (HERE / "given" / name).exists():
         return HERE / "given" / name

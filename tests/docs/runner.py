@@ -115,7 +115,8 @@ def environment(folder: Path) -> dict[str, str]:
 
 def _run_command(block: Block, line: str, folder: Path) -> str:
     words = shlex.split(line, comments=True)
-    argv = _warm(words) if not re.search(r"[|<>;&$*{]", re.sub(r"'[^']*'|\"[^\"]*\"", "", line)) else None
+    bare = re.sub(r"'[^']*'|\"[^\"]*\"", "", line).partition(" #")[0]
+    argv = None if re.search(r"[|<>;&$*{]", bare) else _warm(words)
     if argv:
         done = warm.run(argv, env=environment(folder), timeout=TIMEOUT_S, cwd=folder)
     else:
