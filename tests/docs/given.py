@@ -14,6 +14,11 @@ HERE = Path(__file__).parent
 # Name: the commands that make it in a folder which has what they name. A program is a block of a page, or lies in given/.
 RECIPES = {
     "runs/mine": "hypocenter run --out runs/mine --level modules train.py",
+    "gpu.csv": "python curves.py",
+    "gpu-again.csv": "python curves.py",
+    "npu.csv": "python curves.py",
+    "hf": "python checkpoints.py",
+    "other": "python checkpoints.py",
     "good": "hypocenter run --for diff --out good train.py --clean --steps 12",
     "again": "hypocenter run --for diff --out again train.py --clean --steps 12",
     "new": "hypocenter run --for diff --out new train.py --clean --steps 12 --lr 2e-3",
@@ -42,13 +47,13 @@ def put(names: list[str], folder: Path) -> None:
 @functools.cache
 def _made(name: str) -> Path:
     target = _store() / name
-    if name in RECIPES:
+    if name in RECIPES and not target.exists():
         _made("train.py")
         shutil.copytree(HERE / "given", _store(), dirs_exist_ok=True)
         run_page([Block("given", 0, "bash", "", RECIPES[name])], _store())
     elif (HERE / "given" / name).exists():
         return HERE / "given" / name
-    else:
+    elif name not in RECIPES:
         (program,) = (block for block in blocks(DOCS / "start.md") if block.file == name)
         target.write_text(program.text, encoding="utf-8")
     return target

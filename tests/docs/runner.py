@@ -4,7 +4,7 @@
   An exit code of 2 or more, but for 5 (cannot tell), is a failure; so is any but 0 of other commands.
 - a block whose title is a file's name becomes that file.
 - `python`: a program; blocks that follow each other share their names, with those of names.py before them.
-- `text` right after commands: what they print. Numbers and line breaks may be others, and `…` stands for anything.
+- `text` after commands that ran, without a title: what they print. Numbers and line breaks may be others, and `…` stands for anything.
 - a block with the title `not run here: WHY` is only read: its syntax must be right.
 """
 
@@ -43,7 +43,8 @@ class Broken(AssertionError):
 
 def run_page(blocks: list[Block], folder: Path) -> None:
     """Do all blocks of one page in `folder`."""
-    printed, program = "", []
+    printed: str | None = None
+    program: list[Block] = []
     for block in blocks:
         if block.language in ("python", "py") and block.is_run and not block.file:
             program.append(block)
@@ -52,6 +53,7 @@ def run_page(blocks: list[Block], folder: Path) -> None:
             printed, program = _run_python(program, folder), []
         if not block.is_run:
             check_syntax(block)
+            printed = None
         elif block.file:
             check_syntax(block)
             target = folder / block.file
@@ -59,7 +61,7 @@ def run_page(blocks: list[Block], folder: Path) -> None:
             target.write_text(block.text, encoding="utf-8")
         elif block.language in ("bash", "sh", "console"):
             printed = "".join(_run_command(block, line, folder) for line in command_lines(block.text))
-        elif block.language == "text" and not block.title:
+        elif block.language == "text" and not block.title and printed is not None:
             _compare(block, printed)
         else:
             check_syntax(block)
