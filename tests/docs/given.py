@@ -17,6 +17,7 @@ RECIPES = {
     "gpu.csv": "python curves.py",
     "gpu-again.csv": "python curves.py",
     "npu.csv": "python curves.py",
+    "tokens": "python tokens.py",
     "hf": "python checkpoints.py",
     "other": "python checkpoints.py",
     "good": "hypocenter run --for diff --out good train.py --clean --steps 12",
