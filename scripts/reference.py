@@ -162,7 +162,9 @@ def api() -> str:
     named.append(("hypocenter.testing", "check_relations", testing.check_relations))
     parts = [f"# Python\n\n{NOTICE}\n\n{about}"]
     for where, name, thing in sorted(named, key=lambda each: (each[0], each[1].lower())):
-        parts.append(f"## {where}.{name}\n\n```python\n{_signature(name, thing)}\n```\n\n{_prose(inspect.getdoc(thing) or '')}")
+        parts.append(
+            f"## {where}.{name}\n\n```python\n{_signature(name, thing)}\n```\n\n{_prose(inspect.getdoc(thing) or '')}"
+        )
     return "\n\n".join(parts) + "\n"
 
 

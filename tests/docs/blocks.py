@@ -9,7 +9,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[\w-]*)(?P<info>[^\n`]*)\n(?P<text>.*?)^(?P=indent)```$", re.M | re.S)
+FENCE = re.compile(
+    r"^(?P<indent> *)```(?P<language>[\w-]*)(?P<info>[^\n`]*)\n(?P<text>.*?)^(?P=indent)```$", re.M | re.S
+)
 INDENTED = re.compile(r"(?:\A|\n[ \t]*\n)((?: {4}[^\n]*\n|[ \t]*\n)+)")
 NOT_RUN = "not run here"
 
@@ -57,8 +59,12 @@ def blocks(page: Path) -> list[Block]:
         for match in FENCE.finditer(text)
     ]
     prose = FENCE.sub(lambda match: re.sub(r"[^\n]", "x", match[0]), text)
-    prose = re.sub(r"^(?:[-*]|\d+\.) .*(?:\n(?: .*|))*", lambda match: re.sub(r"[^\n]", "x", match[0]), prose, flags=re.M)
-    found += [(match.start(1), "", "", _without("    ", match[1])) for match in INDENTED.finditer(prose) if match[1].strip()]
+    prose = re.sub(
+        r"^(?:[-*]|\d+\.) .*(?:\n(?: .*|))*", lambda match: re.sub(r"[^\n]", "x", match[0]), prose, flags=re.M
+    )
+    found += [
+        (match.start(1), "", "", _without("    ", match[1])) for match in INDENTED.finditer(prose) if match[1].strip()
+    ]
     return [Block(page.name, text.count("\n", 0, at) + 1, *rest) for at, *rest in sorted(found)]
 
 

@@ -20,9 +20,9 @@ RECIPES = {
     "tokens": "python tokens.py",
     "hf": "python checkpoints.py",
     "other": "python checkpoints.py",
-    "good": "hypocenter run --for diff --out good train.py --clean --steps 12",
-    "again": "hypocenter run --for diff --out again train.py --clean --steps 12",
-    "new": "hypocenter run --for diff --out new train.py --clean --steps 12 --lr 2e-3",
+    "good": "hypocenter run --for diff --out good --schedule 0-1 --param-schedule 0-2 --calibrate 0 train.py --clean --steps 12",
+    "again": "hypocenter run --for diff --out again --schedule 0-1 --param-schedule 0-2 --calibrate 0 train.py --clean --steps 12",
+    "new": "hypocenter run --for diff --out new --schedule 0-1 --param-schedule 0-2 --calibrate 0 train.py --clean --steps 12 --lr 2e-3",
     "runs/scaled": "hypocenter run --out runs/scaled scaled.py",
     "runs/ops": "hypocenter run --out runs/ops --level ops --histogram full --schedule 0-3 train.py --clean",
 }

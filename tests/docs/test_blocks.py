@@ -19,7 +19,17 @@ from hypocenter.cli import hypocenter
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
 # Written by scripts or benches, or for those who change Hypocenter: their blocks are read, not run.
-READ_ONLY = {"rules.md", "causes.md", "fits.md", "items.md", "checks.md", "measures.md", "cli.md", "options.md", "api.md"}
+READ_ONLY = {
+    "rules.md",
+    "causes.md",
+    "fits.md",
+    "items.md",
+    "checks.md",
+    "measures.md",
+    "cli.md",
+    "options.md",
+    "api.md",
+}
 READ_ONLY |= {"architecture.md", "life-of-a-step.md"}
 # Pages whose blocks do not run yet. None is added: what cannot run says so in its title.
 NOT_YET = {"view.md", "sinks.md", "export.md", "agents.md", "tasks.md", "retention.md"}
@@ -85,7 +95,15 @@ def wrong_in(line: str) -> str | None:
 
 
 def is_a_program(word: str) -> bool:
-    return word.endswith((".py", ".sh")) or word in ("torchrun", "accelerate", "deepspeed", "srun", "mpirun", "-m", "bash")
+    return word.endswith((".py", ".sh")) or word in (
+        "torchrun",
+        "accelerate",
+        "deepspeed",
+        "srun",
+        "mpirun",
+        "-m",
+        "bash",
+    )
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
@@ -131,7 +149,11 @@ def test_blocks_of_a_page_work_on_each_others_files_and_names(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     "line",
-    ["hypocenter diff a b --nois c", "hypocenter check a --fail-on luck", "hypocenter twin resume --steps many -- train.py"],
+    [
+        "hypocenter diff a b --nois c",
+        "hypocenter check a --fail-on luck",
+        "hypocenter twin resume --steps many -- train.py",
+    ],
 )
 def test_a_wrong_option_is_seen(line: str) -> None:
     assert wrong_in(line)

@@ -121,7 +121,9 @@ def test_every_page_is_in_the_navigation(site: Path, read: dict[Path, Reader]) -
         if page in reached or page not in read:
             continue
         reached.add(page)
-        left += [(page.parent / link.partition("#")[0]).resolve() for link in read[page].links if not OUTSIDE.match(link)]
+        left += [
+            (page.parent / link.partition("#")[0]).resolve() for link in read[page].links if not OUTSIDE.match(link)
+        ]
 
     assert home.links
     assert {page.name for page in read} - {page.name for page in reached} <= {"404.html"}

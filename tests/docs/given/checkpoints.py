@@ -14,7 +14,9 @@ fused = {
     )
     for i in range(2)
 }
-fused |= {f"decoder.layers.{i}.mlp.linear_fc2.weight": weights[f"model.layers.{i}.mlp.down_proj.weight"] for i in range(2)}
+fused |= {
+    f"decoder.layers.{i}.mlp.linear_fc2.weight": weights[f"model.layers.{i}.mlp.down_proj.weight"] for i in range(2)
+}
 for name, tensors in (("hf", weights), ("other", fused)):
     Path(name).mkdir()
     save_file(tensors, f"{name}/model.safetensors")
