@@ -155,8 +155,8 @@ def api() -> str:
     from hypocenter import testing
 
     about = (
-        "What a program or a notebook can call. Everything is imported when it is first used; `import hypocenter` alone "
-        "imports no training framework. For reading recordings in Python see [the run directory](format.md)."
+        "What a program or a notebook can call. Everything is imported when it is first used; `import hypocenter` "
+        "alone imports no training framework. For reading recordings in Python see [the run directory](format.md)."
     )
     named = [("hypocenter", name, getattr(hypocenter, name)) for name in hypocenter.__all__ if name[0] != "_"]
     named.append(("hypocenter.testing", "check_relations", testing.check_relations))

@@ -1,4 +1,4 @@
-"""A hook of mkdocs: pages that the navigation names and nobody has written yet are left out, others come under "More"."""
+"""A hook of mkdocs: the navigation leaves out pages that are not there, and has those that it does not name as "More"."""
 
 from __future__ import annotations
 

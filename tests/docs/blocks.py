@@ -78,7 +78,7 @@ def _without(indent: str, text: str) -> str:
 
 
 def command_lines(text: str) -> list[str]:
-    """The commands of a shell block: lines that go on are joined; prompts, comments and output after a prompt left out."""
+    """The commands of a shell block: lines that go on are joined; prompts, comments, output left out."""
     lines = text.replace("\\\n", " ").splitlines()
     if any(line.startswith("$ ") for line in lines):
         lines = [line[2:] for line in lines if line.startswith("$ ")]

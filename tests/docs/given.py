@@ -11,7 +11,8 @@ from blocks import DOCS, Block, blocks
 from runner import run_page
 
 HERE = Path(__file__).parent
-# Name: the commands that make it in a folder which has what they name. A program is a block of a page, or lies in given/.
+SHORT = "--for diff --schedule 0-1 --param-schedule 0-2 --calibrate 0"
+# What makes it, in a folder which has the programs: a block of start.md, and what lies in given/.
 RECIPES = {
     "runs/mine": "hypocenter run --out runs/mine --level modules train.py",
     "gpu.csv": "python curves.py",
@@ -20,9 +21,9 @@ RECIPES = {
     "tokens": "python tokens.py",
     "hf": "python checkpoints.py",
     "other": "python checkpoints.py",
-    "good": "hypocenter run --for diff --out good --schedule 0-1 --param-schedule 0-2 --calibrate 0 train.py --clean --steps 12",
-    "again": "hypocenter run --for diff --out again --schedule 0-1 --param-schedule 0-2 --calibrate 0 train.py --clean --steps 12",
-    "new": "hypocenter run --for diff --out new --schedule 0-1 --param-schedule 0-2 --calibrate 0 train.py --clean --steps 12 --lr 2e-3",
+    "good": f"hypocenter run --out good {SHORT} train.py --clean --steps 12",
+    "again": f"hypocenter run --out again {SHORT} train.py --clean --steps 12",
+    "new": f"hypocenter run --out new {SHORT} train.py --clean --steps 12 --lr 2e-3",
     "runs/scaled": "hypocenter run --out runs/scaled scaled.py",
     "runs/ops": "hypocenter run --out runs/ops --level ops --histogram full --schedule 0-3 train.py --clean",
 }

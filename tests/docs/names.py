@@ -1,4 +1,4 @@
-# What the Python blocks of a page may take for granted: a small model, its optimizer, a batch, and a function that trains.
+# What the Python blocks of a page may use: a small model, its optimizer, a batch, and a function that trains.
 import torch
 
 torch.manual_seed(0)

@@ -4,7 +4,8 @@
   An exit code of 2 or more, but for 5 (cannot tell), is a failure; so is any but 0 of other commands.
 - a block whose title is a file's name becomes that file.
 - `python`: a program; blocks that follow each other share their names, with those of names.py before them.
-- `text` after commands that ran, without a title: what they print. Numbers and line breaks may be others, and `…` stands for anything.
+- `text` after commands that ran, without a title: what they print. Numbers and line breaks may be others, and `…`
+  stands for anything.
 - a block with the title `not run here: WHY` is only read: its syntax must be right.
 """
 
