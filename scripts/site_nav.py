@@ -1,4 +1,4 @@
-"""A hook of mkdocs: the navigation leaves out pages that are not there, and has those that it does not name as "More"."""
+"""A hook of mkdocs: the navigation leaves out pages that are not there; those that it does not name are its "More"."""
 
 from __future__ import annotations
 

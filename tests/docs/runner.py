@@ -119,9 +119,12 @@ def environment(folder: Path) -> dict[str, str]:
 def _run_command(block: Block, line: str, folder: Path) -> str:
     words = shlex.split(line, comments=True)
     bare = re.sub(r"'[^']*'|\"[^\"]*\"", "", line).partition(" #")[0]
-    argv = None if re.search(r"[|<>;&$*{]", bare) else _warm(words)
+    into = words.pop() if re.fullmatch(r"[^|<>;&$*{]* > [\w./-]+ *", bare) and words.pop(-2) else None
+    argv = None if re.search(r"[|<>;&$*{]", bare) and not into else _warm(words)
     if argv:
         done = warm.run(argv, env=environment(folder), timeout=TIMEOUT_S, cwd=folder)
+        if into:
+            (folder / into).write_text(done.stdout, encoding="utf-8")
     else:
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", line], env=environment(folder), cwd=folder, timeout=TIMEOUT_S,
