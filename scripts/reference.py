@@ -175,8 +175,8 @@ def _signature(name: str, thing: object) -> str:
     kinds = [each.kind for each in shown.parameters.values()]
     if inspect.Parameter.KEYWORD_ONLY in kinds and inspect.Parameter.VAR_POSITIONAL not in kinds:
         params.insert(kinds.index(inspect.Parameter.KEYWORD_ONLY), "*")
-    one = f"{name}({', '.join(params)})"
-    return one if len(one) < 90 else f"{name}(\n    " + ",\n    ".join(params) + ",\n)"
+    one = f"def {name}({', '.join(params)}): ..."
+    return one if len(one) < 90 else f"def {name}(\n    " + ",\n    ".join(params) + ",\n): ..."
 
 
 def _prose(docstring: str) -> str:

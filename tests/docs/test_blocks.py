@@ -86,6 +86,8 @@ def wrong_in(line: str) -> str | None:
         option = known[name]
         if option and not option.is_flag and (value or option._flag_needs_value is False):
             value = value or next(left, "")
+            if is_a_program(value):  # the option stood alone
+                return None
             try:
                 if not isinstance(option.type, click.Path) and not value.isupper():
                     option.type.convert(value, option, click.Context(command))
