@@ -22,7 +22,7 @@ PAGE = ROOT / "docs" / "gallery.md"
 
 INTRO = """# The gallery
 
-Standalone training scripts of 30 to 80 lines in [tests/gallery](../tests/gallery): some healthy steps, then one planted
+Standalone training scripts of 30 to 80 lines in `tests/gallery`: some healthy steps, then one planted
 fault. Each has its answer beside it and a healthy twin (`--healthy`) on which Hypocenter must say nothing. Near misses
 have no fault at all, only what a naive check takes for one; they run at three levels.
 

@@ -149,6 +149,54 @@ def measures() -> str:
     return _manual_pages("Measures of health", about, manuals.measures())
 
 
+def api() -> str:
+    """What a program can import: signatures and docstrings of the public names."""
+    import hypocenter
+    from hypocenter import testing
+
+    about = (
+        "What a program or a notebook can call. Everything is imported when it is first used; `import hypocenter` "
+        "alone imports no training framework. For reading recordings in Python see [the run directory](format.md)."
+    )
+    named = [("hypocenter", name, getattr(hypocenter, name)) for name in hypocenter.__all__ if name[0] != "_"]
+    named.append(("hypocenter.testing", "check_relations", testing.check_relations))
+    parts = [f"# Python\n\n{NOTICE}\n\n{about}"]
+    for where, name, thing in sorted(named, key=lambda each: (each[0], each[1].lower())):
+        parts.append(
+            f"## {where}.{name}\n\n```python\n{_signature(name, thing)}\n```\n\n{_prose(inspect.getdoc(thing) or '')}"
+        )
+    return "\n\n".join(parts) + "\n"
+
+
+def _signature(name: str, thing: object) -> str:
+    """The stub of a function or class, a parameter a line where there are several."""
+    shown = inspect.signature(thing).replace(return_annotation=inspect.Signature.empty)  # type: ignore[arg-type]
+    params = [re.sub(r": '([^']*)'", r": \1", str(each)) for each in shown.parameters.values()]
+    kinds = [each.kind for each in shown.parameters.values()]
+    if inspect.Parameter.KEYWORD_ONLY in kinds and inspect.Parameter.VAR_POSITIONAL not in kinds:
+        params.insert(kinds.index(inspect.Parameter.KEYWORD_ONLY), "*")
+    one = f"def {name}({', '.join(params)}): ..."
+    return one if len(one) < 90 else f"def {name}(\n    " + ",\n    ".join(params) + ",\n): ..."
+
+
+def _prose(docstring: str) -> str:
+    """A docstring as Markdown: headings such as `Args:` become bold, what stands below them a list."""
+    lines: list[str] = []
+    inside = False
+    for line in docstring.splitlines():
+        if re.fullmatch(r"(Args|Returns|Raises|Yields|Example|Examples):", line):
+            inside = line[:-1] not in ("Example", "Examples")
+            lines.append(f"**{line[:-1]}**\n")
+        elif inside and (found := re.match(r"    (\S[^:]*): (.*)", line)):
+            lines.append(f"- `{found[1]}`: {found[2]}")
+        elif inside and line.strip():
+            lines.append(f"  {line.strip()}")
+        else:
+            inside = inside and not line.strip()
+            lines.append(line)
+    return "\n".join(lines).rstrip()
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "options.md": options,
     "cli.md": commands,
@@ -158,6 +206,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "items.md": items,
     "measures.md": measures,
     "checks.md": checks,
+    "api.md": api,
 }
 
 

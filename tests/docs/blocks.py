@@ -1,0 +1,105 @@
+"""The code blocks of a page: fenced ones with their language and title, and what stands indented by four spaces."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+FENCE = re.compile(
+    r"^(?P<indent> *)```(?P<language>[\w-]*)(?P<info>[^\n`]*)\n(?P<text>.*?)^(?P=indent)```$", re.M | re.S
+)
+INDENTED = re.compile(r"(?:\A|\n[ \t]*\n)((?: {4}[^\n]*\n|[ \t]*\n)+)")
+NOT_RUN = "not run here"
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of `page` that begins at `line`."""
+
+    page: str
+    line: int
+    language: str
+    title: str
+    text: str
+
+    @property
+    def is_run(self) -> bool:
+        """Whether it does not say itself, for the reader to see, that it is not run."""
+        return not self.title.startswith(NOT_RUN)
+
+    @property
+    def file(self) -> str | None:
+        """The file that it is, by its title (`train.py`, `conf/run.toml`)."""
+        return self.title if re.fullmatch(r"[\w./-]+\.\w+", self.title) else None
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def pages() -> list[Path]:
+    """All pages of the site."""
+    return sorted(DOCS.rglob("*.md"))
+
+
+def given(page: Path) -> list[str]:
+    """What a page needs before its first block, as it says in a comment: `<!-- given: train.py, runs/mine -->`."""
+    found = re.search(r"<!-- given: (.*?) -->", page.read_text(encoding="utf-8"))
+    return [name.strip() for name in found[1].split(",")] if found else []
+
+
+def blocks(page: Path) -> list[Block]:
+    """The blocks of a page, in order. Of indented ones language and title are empty."""
+    text = page.read_text(encoding="utf-8")
+    found = [
+        (match.start(), match["language"], _title(match["info"]), _without(match["indent"], match["text"]))
+        for match in FENCE.finditer(text)
+    ]
+    prose = FENCE.sub(lambda match: re.sub(r"[^\n]", "x", match[0]), text)
+    prose = re.sub(
+        r"^(?:[-*]|\d+\.) .*(?:\n(?: .*|))*", lambda match: re.sub(r"[^\n]", "x", match[0]), prose, flags=re.M
+    )
+    found += [
+        (match.start(1), "", "", _without("    ", match[1])) for match in INDENTED.finditer(prose) if match[1].strip()
+    ]
+    return [Block(page.name, text.count("\n", 0, at) + 1, *rest) for at, *rest in sorted(found)]
+
+
+def _title(info: str) -> str:
+    found = re.search(r'title="([^"]*)"', info)
+    return found[1] if found else ""
+
+
+def _without(indent: str, text: str) -> str:
+    return re.sub(rf"^{indent}", "", text, flags=re.M)
+
+
+def command_lines(text: str) -> list[str]:
+    """The commands of a shell block: lines that go on are joined; prompts, comments, output left out."""
+    lines = text.replace("\\\n", " ").splitlines()
+    if any(line.startswith("$ ") for line in lines):
+        lines = [line[2:] for line in lines if line.startswith("$ ")]
+    return [stripped for line in lines if (stripped := line.strip()) and not stripped.startswith("#")]
+
+
+def hypocenter_commands(page: Path) -> list[str]:
+    """Each command line of ours on a page: in its blocks, and in its text between backquotes."""
+    text = page.read_text(encoding="utf-8")
+    lines = [line for block in blocks(page) if block.language in SHELL for line in command_lines(block.text)]
+    lines += re.findall(r"(?<!`)`(hypocenter [^`\n]+)`", FENCE.sub("", text))
+    return [line for line in lines if line.split()[0] == "hypocenter" and can_be_split(line)]
+
+
+def can_be_split(line: str) -> bool:
+    """Whether its quotes are closed, so that it is one whole command."""
+    try:
+        shlex.split(line)
+    except ValueError:
+        return False
+    return True
+
+
+SHELL = ("bash", "sh", "console", "")
