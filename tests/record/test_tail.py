@@ -11,6 +11,7 @@ import pytest
 
 from hypocenter.nouns import Attempt, Place, Reading, StepRecord, Summary
 from hypocenter.record import tail
+from hypocenter.record.keeper import Keep
 from hypocenter.record.place_file import write_place
 from hypocenter.record.reader import open_run
 from hypocenter.record.tail import RankTail
@@ -149,3 +150,20 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
 
     assert news.steps == ()
     assert news.problem
+
+
+@pytest.mark.parametrize("every", [1, 3, 40])
+def test_segments_that_are_sealed_and_put_together_meanwhile_are_given_once(tmp_path: Path, every: int) -> None:
+    keep = Keep(n_bytes=1 << 30, n_steps=60)
+    writer = Writer(tmp_path, rank=0, warn=pytest.fail, keep=keep)
+    write(writer, range(1))
+    found, given = RankTail(tmp_path / "rank-00000"), []
+    for step in range(1, 400):
+        write(writer, range(step, step + 1))
+        if step % every == 0:
+            given += looked(found)
+            assert given == list(range(step + 1))
+    writer.close()
+
+    assert given + looked(found) == list(range(400))
+    assert looked(RankTail(tmp_path / "rank-00000")) == [r.step for _, r in open_run(tmp_path).step_records()]

@@ -1,7 +1,8 @@
 """The steps of one rank while they are written: each look reads only what has come since the last one.
 
 A process writes each step to its journal, and later, in the same order, to its stream; a sealed file holds the same
-rows once more. So the rows of a process are one sequence, and a count of those that were given is all there is to keep.
+rows once more. So the rows of a segment are one sequence, and a count of those that were given is all there is to keep.
+A file that several segments were put together in is read only where one of them was gone before all of it was given.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import os
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,8 @@ from hypocenter.record import attempts
 from hypocenter.record.gather import EVERYTHING
 from hypocenter.record.journal import FRAME, Head
 from hypocenter.record.layout import journal_path, sealed_path
+from hypocenter.record.parts import Part, parts_of
 from hypocenter.record.place_file import read_place
-from hypocenter.record.rank_files import parts_of
 from hypocenter.record.salvage import fitted, salvage, sealed_rows
 from hypocenter.record.schema import STEPS, steps_from
 
@@ -99,7 +100,7 @@ class RankTail:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._tails: dict[str, _StepsTail] = {}
+        self._tails: dict[str, _WriterTail] = {}
         self._listed_ns = 0
         self._has_given = False
 
@@ -108,11 +109,13 @@ class RankTail:
         try:
             changed_ns = self._folder.stat().st_mtime_ns
             if changed_ns != self._listed_ns:
-                found = {part.writer: part.stream for part in parts_of(self._folder) if part.kind == "steps"}
-                new = {writer: _StepsTail(path) for writer, path in found.items() if writer not in self._tails}
-                if new and self._tails and self._numbers():
+                found: dict[str, list[Part]] = {}
+                for part in parts_of(self._folder, ("steps",)):
+                    found.setdefault(part.writer, []).append(part)
+                if self._tails and found.keys() - self._tails.keys() and self._numbers():
                     return News(again=True)
-                self._tails |= new
+                for writer, parts in found.items():
+                    self._tails.setdefault(writer, _WriterTail()).list(parts)
                 self._listed_ns = changed_ns
             rows = {writer: tail.look() for writer, tail in self._tails.items()}
         except OSError as error:
@@ -137,8 +140,46 @@ class RankTail:
             yield from (step for step in rows[writer] if cut is None or step.step < cut)
 
 
+class _WriterTail:
+    """The steps of one process: of its segments, one after the other."""
+
+    def __init__(self) -> None:
+        self.problem, self.started_ns = "", 0
+        self.first_step: int | None = None
+        self._open: list[tuple[Part, _StepsTail]] = []
+        self._standing: frozenset[Path] = frozenset()
+        self._last = _UNKNOWN  # segment that was listed
+        self._last_step = _UNKNOWN  # that was given
+
+    def list(self, parts: Sequence[Part]) -> None:
+        """What there is now, segments in order."""
+        self._standing = frozenset(part.stream for part in parts)
+        known = {part.stream for part, _ in self._open}
+        for part in parts:
+            is_missed = any(part.first <= p.first <= part.last and not tail.is_over for p, tail in self._open)
+            if part.stream not in known and (part.last > self._last or is_missed):
+                self._open.append((part, _StepsTail(part.stream)))
+                self._last = max(self._last, part.last)
+        self._open.sort(key=lambda each: (each[0].last, each[0].is_gathered))
+
+    def look(self) -> list[StepRecord]:
+        """Whole steps that nobody was given yet."""
+        given: list[StepRecord] = []
+        for part, tail in self._open:
+            records = tail.look()
+            if part.is_gathered:
+                records = [record for record in records if record.step > self._last_step]
+            if records:
+                self.first_step = records[0].step if self.first_step is None else self.first_step
+                self._last_step = max(self._last_step, records[-1].step)
+            self.problem, self.started_ns = self.problem or tail.problem, self.started_ns or tail.started_ns
+            given += records
+        self._open = [(part, tail) for part, tail in self._open if part.stream in self._standing or not tail.is_gone]
+        return given
+
+
 class _StepsTail:
-    """The steps of one process: its stream, its journal, and the sealed file that they become."""
+    """The steps of one segment: its stream, its journal, and the sealed file that they become."""
 
     def __init__(self, stream: Path) -> None:
         self.problem = ""
@@ -149,6 +190,12 @@ class _StepsTail:
         self._at, self._n_batches = 0, 0  # of the stream: bytes and batches that were read
         self._n_streamed, self._n_given = 0, 0  # rows
         self._n_sealed = _UNKNOWN
+        self.is_gone = False  # its files are: it was put together with others
+
+    @property
+    def is_over(self) -> bool:
+        """All of it was given."""
+        return self._n_sealed >= 0
 
     def look(self) -> list[StepRecord]:
         if self._n_sealed >= 0:
@@ -214,6 +261,7 @@ class _StepsTail:
     def _read_sealed(self, given: list[StepRecord]) -> None:
         """Its process has ended well, and all its steps are in one file that changes no more."""
         if (n_rows := sealed_rows(self._sealed)) < 0:
+            self.is_gone = not self._sealed.exists()
             return
         if n_rows > self._n_given:
             found = salvage(self._sealed, STEPS, EVERYTHING)
