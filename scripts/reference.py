@@ -171,7 +171,7 @@ def api() -> str:
 def _signature(name: str, thing: object) -> str:
     """The stub of a function or class, a parameter a line where there are several."""
     shown = inspect.signature(thing).replace(return_annotation=inspect.Signature.empty)  # type: ignore[arg-type]
-    params = [re.sub(r": '([^']*)'", r": \1", str(each)) for each in shown.parameters.values()]
+    params = [re.sub(r": '([^']*)'", r": \1", str(each)).replace("'", '"') for each in shown.parameters.values()]
     kinds = [each.kind for each in shown.parameters.values()]
     if inspect.Parameter.KEYWORD_ONLY in kinds and inspect.Parameter.VAR_POSITIONAL not in kinds:
         params.insert(kinds.index(inspect.Parameter.KEYWORD_ONLY), "*")
