@@ -21,6 +21,7 @@ from hypocenter.view.alerts import Told
 from hypocenter.view.course import LATEST, MOST_BAD, Course
 from hypocenter.view.findings import Findings
 from hypocenter.view.following import FollowedRun
+from hypocenter.view.overview import overview_shown
 from hypocenter.view.runs import name_of
 from hypocenter.view.watcher import MOST_KEPT
 
@@ -253,3 +254,8 @@ def test_alerts_tell_each_thing_once(tmp_path: Path) -> None:
     assert [alert.title for alert in broke] == ["loss or gradients are not finite from step 2 on"]
     assert [(alert.kind, alert.title) for alert in told.news()] == [("ended", "failed after step 2, exit code 1")]
     assert told.news() == []
+
+
+def test_a_list_whose_runs_are_not_looked_at_yet_says_so() -> None:
+    assert b"looking at 3 runs" in overview_shown([], 0, n_coming=3).parts["list"].data
+    assert b"no run yet" in overview_shown([], 0).parts["list"].data

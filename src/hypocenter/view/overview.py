@@ -39,10 +39,16 @@ class RunLine:
     finding: str
 
 
-def overview_shown(runs: Sequence[FollowedRun], n_hidden: int) -> Shown:
-    """The page of all runs at one moment."""
+def overview_shown(runs: Sequence[FollowedRun], n_hidden: int, n_coming: int = 0) -> Shown:
+    """The page of all runs at one moment.
+
+    Args:
+        runs: that were looked at.
+        n_hidden: older ones, which are not.
+        n_coming: that will be looked at.
+    """
     lines = [_line(run) for run in runs]
-    html = shell(page.__name__, "parts.html.j2").module.overview(lines, n_hidden)  # pyright: ignore
+    html = shell(page.__name__, "parts.html.j2").module.overview(lines, n_hidden, n_coming)  # pyright: ignore
     n_running = sum(run.is_running for run in runs)
     title = f"{wording.count(len(runs), 'run')}, {n_running} running"
     return Shown(parts={"list": Piece(str(html).encode("utf-8", "replace"))}, title=title, turn="", is_over=False)

@@ -77,7 +77,9 @@ class Pages:
     def _listed(self) -> Shown:
         now_s = time.monotonic()
         if self._overview is None or now_s - self._overview[0] > _AGAIN_S:
-            self._overview = now_s, overview_shown(self._watcher.glances(), self._watcher.runs.n_hidden)
+            runs = self._watcher.glances()
+            n_coming = len(self._watcher.names()) - len(runs)
+            self._overview = now_s, overview_shown(runs, self._watcher.runs.n_hidden, n_coming)
         return self._overview[1]
 
     async def _run(self, request: Request) -> Response:

@@ -35,6 +35,7 @@ from hypocenter.nouns import Finding
     "data",
     severity="warning",
     reads=("optimizer",),
+    asked="rows",
     not_in={"mindspore": "the loss is looked at in replays of torch only, so far"},
 )
 def check(window: Window) -> Iterator[Finding]:

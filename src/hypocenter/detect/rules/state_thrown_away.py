@@ -28,7 +28,7 @@ from hypocenter.nouns import Finding, Remedy
 
 
 @rule(
-    "HC259", "config", severity="warning", reads=("optimizer",),
+    "HC259", "config", severity="warning", reads=("optimizer",), asked="rows",
     not_in={"mindspore": "an optimizer is part of a compiled step there: it is not looked at yet"},
 )  # fmt: skip
 def check(window: Window) -> Iterator[Finding]:
