@@ -36,7 +36,7 @@ def check(window: Window) -> Iterator[Finding]:
     for row in window.by_phase["optimizer"]:
         if row.port == STATE_LOST:
             yield Finding(
-                code="HC259", kind="config", severity="warning", step=row.step, rank=window.rank, site=row.site,
+                code="HC259", kind="config", severity="warning", step=row.step, rank=window.rank,
                 title="the optimizer is made anew, and its state is thrown away", phase="optimizer",
                 cause="program-error", confidence="proven",
                 why=(f"{row.summary.sum:.0f} times a new {row.module} without state took over from the last one",),

@@ -80,7 +80,8 @@ def check(window: Window) -> Iterator[Finding]:
             f"all {idle[0].call} gradients were exactly 0 at each of the first {idle[0].summary.sum:.0f} updates, and "
             f"the loss is {window.record.loss:.4g}"
         )
-        yield _finding(window, idle, "warning", "every gradient is 0: nothing is trained", window.step, why)
+        found = _finding(window, idle, "warning", "every gradient is 0: nothing is trained", window.step, why)
+        yield replace(found, site="", param=None)
     if gone:
         gone.sort(key=lambda row: bool(row.module))
         first, begin = gone[0], window.step - round(gone[0].summary.sum) + 1
