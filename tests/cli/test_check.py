@@ -44,7 +44,7 @@ def diagnosis(*severities: Severity, status: Status = "findings") -> Diagnosis:
     ],
 )
 def test_exit_code(found: Diagnosis, fail_on: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check, "diagnose", lambda recording: found)
+    monkeypatch.setattr(check, "diagnose", lambda recording, **_: found)
 
     assert run("check", record(tmp_path / "r"), "--fail-on", fail_on).code == code
 
@@ -73,7 +73,7 @@ def test_without_any_run_it_says_what_to_type(tmp_path: Path, monkeypatch: pytes
 def test_screen_is_on_stdout_and_diagnosis_json_beside_the_recording(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(check, "diagnose", lambda recording: diagnosis("error", "note"))
+    monkeypatch.setattr(check, "diagnose", lambda recording, **_: diagnosis("error", "note"))
 
     said = run("check", record(tmp_path / "r"))
 
@@ -86,7 +86,7 @@ def test_screen_is_on_stdout_and_diagnosis_json_beside_the_recording(
 
 
 def test_json_is_the_stored_diagnosis_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check, "diagnose", lambda recording: diagnosis("error"))
+    monkeypatch.setattr(check, "diagnose", lambda recording, **_: diagnosis("error"))
 
     said = run("check", record(tmp_path / "r"), "--json")
 
@@ -95,7 +95,7 @@ def test_json_is_the_stored_diagnosis_and_nothing_else(tmp_path: Path, monkeypat
 
 
 def test_other_formats_and_a_typo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check, "diagnose", lambda recording: diagnosis("error"))
+    monkeypatch.setattr(check, "diagnose", lambda recording, **_: diagnosis("error"))
     path = record(tmp_path / "r")
 
     assert run("check", path, "--format", "markdown").out.startswith("# Hypocenter: r\n")
@@ -113,7 +113,7 @@ def test_nothing_to_read_is_4(tmp_path: Path) -> None:
 
 
 def test_finish_tells_curves_findings_cost_and_next_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check, "diagnose", lambda recording: diagnosis("warning", "error"))
+    monkeypatch.setattr(check, "diagnose", lambda recording, **_: diagnosis("warning", "error"))
     monkeypatch.chdir(tmp_path)
     stream = io.StringIO()
 

@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RECORDING_HALF = (
     "tap", "testing", "session", "relations", "replay", "boot", "callbacks", "examine", "summary.reducers.torch",
     "summary.reducers.mindspore", "cli.agents.server",
+    "view.server", "view.serving",
 )  # fmt: skip
 GOLDEN = ROOT / "tests" / "golden" / "format-2"
 

@@ -343,6 +343,8 @@ def _explains(other: Finding, law: Finding) -> bool:
     if law.code == REPLICAS:
         return other.cause == "collective-fault" and other.step <= law.step
     if other.code in LAWS:
+        if law.kind == "stagnation" and not law.site and law.param is None:
+            return other.code == LAWS[0] and other.step <= law.step  # why nothing at all is trained
         is_first = LAWS.index(other.code) < LAWS.index(law.code)
         return is_first and other.step == law.step and (other.param == law.param or law.severity == "note")
     if other.kind == "stagnation" and other.step == law.step and other.param == law.param is not None:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -105,6 +103,9 @@ def _merged(task: Task, answers: Sequence[_Answer]) -> Partial:
 
 def _on_processes(task: Task, n_workers: int) -> tuple[Partial, tuple[str, ...]]:
     """Processes that are spawned: they share nothing with this one, whatever threads it has."""
+    from concurrent.futures import ProcessPoolExecutor, as_completed  # cannot be imported while the interpreter ends
+    from concurrent.futures.process import BrokenProcessPool
+
     todo, answers, n_lost = parts(task.recorded.ranks, n_workers), list[_Answer](), 0
     directory, context = str(task.recorded.directory.resolve()), multiprocessing.get_context("spawn")
     for _ in range(_ATTEMPTS):

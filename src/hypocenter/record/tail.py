@@ -69,7 +69,8 @@ _decode = msgspec.msgpack.Decoder(Head | _Template | _Step).decode
 
 def open_regular(path: Path) -> int:
     """A descriptor of a regular file, to read from: a link, a pipe or a device is refused. Raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    flags = (getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))  # as there are
+    fd = os.open(path, sum(flags, os.O_RDONLY))
     if stat.S_ISREG(os.fstat(fd).st_mode):
         return fd
     os.close(fd)

@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import hypocenter
+from hypocenter.diagnose.diagnosis import diagnose
 from hypocenter.nouns import Finding
+from hypocenter.record.reader import open_run
 from tests.session.observers.test_laws import findings
 
 N_STEPS = 24
@@ -144,7 +146,7 @@ def warnings(job: Callable[[], None], out: Path) -> list[Finding]:
     torch.manual_seed(0)
     with contextlib.redirect_stderr(None), hypocenter.watch(out=str(out)):
         job()
-    return [each for each in findings(out) if each.severity != "note"]
+    return [each for each in diagnose(open_run(out)).findings if each.severity != "note"]
 
 
 @pytest.mark.parametrize("name", FAULTS)

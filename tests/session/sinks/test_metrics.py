@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-from trained import N_STEPS, train
+from sink_jobs import N_STEPS, train
 
 from hypocenter.nouns import Finding, StepRecord
 from hypocenter.record.catalogue import SinkStart

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trained import BAD_STEP, N_STEPS, train
+from sink_jobs import BAD_STEP, N_STEPS, train
 
 from hypocenter.record.catalogue import SinkStart
 from hypocenter.record.sinks.mlflow import AttachedToMlflow

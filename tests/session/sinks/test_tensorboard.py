@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from trained import BAD_STEP, N_STEPS, train
+from sink_jobs import BAD_STEP, N_STEPS, train
 
 from hypocenter.record.catalogue import SinkStart
 from hypocenter.record.sinks.tensorboard import tensorboard

@@ -18,7 +18,7 @@ pytest.importorskip("wandb")
 TRAIN = """
 import sys, wandb
 sys.path.insert(0, sys.argv[1])
-from trained import N_STEPS, train
+from sink_jobs import N_STEPS, train
 
 def begin():
     settings = wandb.Settings(x_disable_stats=True, x_disable_meta=True, console="off", silent=True)

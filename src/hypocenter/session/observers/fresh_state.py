@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch.optim import Optimizer
@@ -24,6 +24,7 @@ class _Last:
     had_state: bool = False
     version: int = 0
     n_lost: int = 0
+    seen: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet[Any])  # optimizers that have updated them
 
 
 class FreshState(Observer):
@@ -39,8 +40,10 @@ class FreshState(Observer):
         last = self._last.get(id(update.parameters[0])) if update.parameters else None
         if not isinstance(optimizer, Optimizer) or last is None or last.optimizer() is optimizer:
             return
-        is_new = last.had_state and not optimizer.state and last.version == update.parameters[0]._version
+        is_new = last.had_state and not optimizer.state and optimizer not in last.seen
+        is_new = is_new and last.version == update.parameters[0]._version
         last.n_lost = last.n_lost + 1 if is_new and _rate(optimizer) == last.lr else 0
+        last.seen.add(optimizer)
         if last.n_lost == TIMES:
             order = self.context.clock.next_order()
             row = number_row(SITE, STATE_LOST, update.step, order, float(TIMES), module=type(optimizer).__name__)
@@ -54,12 +57,13 @@ class FreshState(Observer):
         first = update.parameters[0]
         last = self._last.get(id(first))
         if last is None or last.optimizer() is not optimizer:
-            n_lost = 0 if last is None else last.n_lost
-            last = self._last[id(first)] = _Last(weakref.ref(optimizer), _rate(optimizer), n_lost=n_lost)
+            last = self._last[id(first)] = last or _Last(weakref.ref(optimizer), 0.0)
+            last.optimizer = weakref.ref(optimizer)
+            last.seen.add(optimizer)
             last.had_state = any(v is not None for state in optimizer.state.values() for v in state.values())
         last.lr, last.version = _rate(optimizer), first._version
 
 
 def _rate(optimizer: Optimizer) -> float:
-    rate = optimizer.param_groups[0]["lr"]
+    rate = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None  # a container has none of its own
     return rate if isinstance(rate, float) else 0.0  # a tensor: reading it would wait for the device
