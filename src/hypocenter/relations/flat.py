@@ -8,10 +8,9 @@ does not matter: the parameter is changed in a replay, and the loss must change.
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections import defaultdict
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +22,7 @@ from hypocenter.nouns import Source
 from hypocenter.relations.called import called_at
 from hypocenter.relations.contracts import Wrong
 from hypocenter.relations.subject import Ran, Subject
-from hypocenter.tap.tree import tensors
+from hypocenter.tap.tree import replace_tensors, tensors
 
 _MOST_ELEMENTS = 1 << 24  # of the parameters that are changed at once
 _LEAST = 1e-5  # of the loss, by which it must change
@@ -142,8 +141,7 @@ def cut_by_flat(subject: Subject, losses: Sequence[Tensor]) -> list[tuple[Break,
     for place, numbers in by_break.items():
         cut = [parameters[number] for number in numbers]
         if sum(p.numel() for p in cut) <= _MOST_ELEMENTS:
-            with _moved(cut):
-                now = subject.run().losses
+            now = subject.run(beside=_InPlaceOf(cut)).losses
             if any(_is_other(a, b) for a, b in zip(losses, now, strict=True)):
                 of = tuple(names[number] for number in numbers)
                 found.append((place, _wrong(place, of), of))
@@ -154,18 +152,30 @@ def _is_other(a: Tensor, b: Tensor) -> bool:
     return bool(((a - b).abs() > _LEAST * b.abs()).any())
 
 
-@contextlib.contextmanager
-def _moved(parameters: Sequence[Tensor]) -> Generator[None, None, None]:
-    """Other values for these, and then those to the bit that they had; autograd does not hear of either."""
-    generator, kept = torch.Generator().manual_seed(0), [p.detach().clone() for p in parameters]
-    try:
-        for p in parameters:
-            size = max(float(p.detach().float().square().mean().sqrt()), 0.1)
-            p.data.add_(size * torch.randn(p.shape, generator=generator).to(p.device, p.dtype))
-        yield
-    finally:
-        for p, values in zip(parameters, kept, strict=True):
-            p.data.copy_(values)
+class _InPlaceOf(TorchFunctionMode):
+    """Functions are given other values for some parameters. Nothing is written to these: others may read them now.
+
+    Args:
+        parameters: of strided floats.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self._others = {id(p): _moved(p, generator) for p in parameters}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*replace_tensors(args, self._other), **replace_tensors(kwargs or {}, self._other))
+
+    def _other(self, tensor: Tensor) -> Tensor:
+        return self._others.get(id(tensor), tensor)
+
+
+def _moved(parameter: Tensor, generator: torch.Generator) -> Tensor:
+    """By noise of its own size."""
+    values = parameter.detach()
+    size = max(float(values.float().square().mean().sqrt()), 0.1)
+    return values + size * torch.randn(values.shape, generator=generator).to(values.device, values.dtype)
 
 
 def _wrong(place: Break, names: Sequence[str]) -> Wrong:
