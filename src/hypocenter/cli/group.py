@@ -19,7 +19,7 @@ COMMANDS = Path(__file__).with_name("commands")
 GROUPS = {
     "Find what broke": ("run", "runs", "check", "show", "report", "explain"),
     "Prove it, mend it": ("replay", "cure"),
-    "See how a run is doing": ("view", "health", "spikes", "relations", "headroom"),
+    "See how a run is doing": ("view", "health", "spikes", "relations", "headroom", "fleet"),
     "Compare with what should be the same": (
         "diff", "isolate", "curves", "weights", "checklist", "twin", "determinism", "align",
     ),

@@ -49,8 +49,8 @@ class Runs:
     notes: tuple[str, ...] = ()
 
 
-class _Diagnosed(msgspec.Struct):
-    """What of a diagnosis.json is shown; any version has it."""
+class Diagnosed(msgspec.Struct):
+    """What of a diagnosis.json is read here; any version has it."""
 
     status: Status
     findings: list[dict[str, Any]] = []
@@ -58,6 +58,17 @@ class _Diagnosed(msgspec.Struct):
 
 def answer(folder: Path) -> Runs:
     """All recordings of a folder and of the folders in it.
+
+    Raises:
+        NoRecordingError: there is no such folder, or none in it.
+    """
+    found, notes = recordings_below(folder)
+    runs = sorted((_recorded(path) for path in found), key=lambda run: (run.started, run.path), reverse=True)
+    return Runs(folder=str(folder), runs=tuple(runs), notes=notes)
+
+
+def recordings_below(folder: Path) -> tuple[list[Path], tuple[str, ...]]:
+    """The recordings of a folder and of the folders in it, in no order, and what was not looked at.
 
     Raises:
         NoRecordingError: there is no such folder, or none in it.
@@ -76,9 +87,7 @@ def answer(folder: Path) -> Runs:
         raise NoRecordingError(
             "no recording found", where=str(folder), why=why, fix="record one: hypocenter run train.py"
         )
-    runs = sorted((_recorded(path) for path in found), key=lambda run: (run.started, run.path), reverse=True)
-    notes = ("there are too many folders to look into all: name a smaller one",) if waiting else ()
-    return Runs(folder=str(folder), runs=tuple(runs), notes=notes)
+    return found, ("there are too many folders to look into all: name a smaller one",) if waiting else ()
 
 
 def _folders(path: Path) -> list[Path]:
@@ -94,7 +103,7 @@ def _recorded(path: Path) -> Recorded:
         run, problems = read_run_file(path)
     except HypocenterError as error:  # of a newer Hypocenter
         return Recorded(path=str(path), program="unknown", first=first_line(error))
-    diagnosed = _diagnosed(path / DIAGNOSIS_FILE)
+    diagnosed = diagnosed_in(path)
     first = diagnosed.findings[0] if diagnosed is not None and diagnosed.findings else {}
     words = [str(first[key]) for key in ("code", "title") if first.get(key)]
     return Recorded(
@@ -109,9 +118,10 @@ def _recorded(path: Path) -> Recorded:
     )
 
 
-def _diagnosed(path: Path) -> _Diagnosed | None:
+def diagnosed_in(recording: Path) -> Diagnosed | None:
+    """What the last look at a recording came to; None when there was none or its file cannot be read."""
     try:
-        with path.open("rb") as file:
-            return msgspec.json.decode(file.read(_DIAGNOSIS_AT_MOST_BYTES), type=_Diagnosed)
+        with (recording / DIAGNOSIS_FILE).open("rb") as file:
+            return msgspec.json.decode(file.read(_DIAGNOSIS_AT_MOST_BYTES), type=Diagnosed)
     except (OSError, ValueError, RecursionError):
         return None

@@ -23,6 +23,7 @@ ANSWERS = {
     "diagnosis": "hypocenter.nouns:Diagnosis",
     "doctor": "hypocenter.doctor.answer:Answer",
     "error": "hypocenter.cli.entry:ErrorAnswer",
+    "fleet": "hypocenter.diagnose.fleet:Fleet",
     "health": "hypocenter.diagnose.health:Answer",
     "headroom": "hypocenter.report.headroom.json:Headroom",
     "isolation": "hypocenter.compare.isolation.isolated:Isolation",
