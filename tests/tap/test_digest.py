@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hypocenter.batch_numbers import LENGTH, POWER, ROW, signed
 from hypocenter.tap import digest as module
 from hypocenter.tap.digest import digests, to_host
 
@@ -17,7 +18,7 @@ DTYPES = [
 ]  # fmt: skip
 SIZES = st.one_of(
     st.integers(1, 40),
-    st.sampled_from([module.SMALL * 8 - 1, module.SMALL * 8, module.SMALL * 8 + 1, module.ROW * 8, module.ROW * 8 + 3]),
+    st.sampled_from([module.SMALL * 8 - 1, module.SMALL * 8, module.SMALL * 8 + 1, ROW * 8, ROW * 8 + 3]),
 )
 
 
@@ -38,11 +39,11 @@ def reference(tensor: torch.Tensor) -> int:
     low, high = (keys.tolist() for keys in module._keys(torch.device("cpu")))
     words = [int.from_bytes(filled[i : i + 8], "little", signed=True) for i in range(0, len(filled), 8)]
     total = 0
-    for first in range(0, len(words), module.ROW):
-        row = words[first : first + module.ROW]
+    for first in range(0, len(words), ROW):
+        row = words[first : first + ROW]
         inner = sum(w * low[j] + (w >> 32) * high[j] for j, w in enumerate(row))
-        total = total * module.POWER + inner
-    return module._signed(total + module.LENGTH * len(raw))
+        total = total * POWER + inner
+    return signed(total + LENGTH * len(raw))
 
 
 @settings(max_examples=40, deadline=None)
@@ -110,18 +111,18 @@ def test_large_tensors_in_any_memory_order(monkeypatch: pytest.MonkeyPatch, dtyp
 
 def test_rows_together_as_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """What devices do, done on the CPU."""
-    words = torch.randint(-(2**62), 2**62, (module.ROW * 11 + 5,))
+    words = torch.randint(-(2**62), 2**62, (ROW * 11 + 5,))
     low, high = module._keys(words.device)
 
     class Elsewhere(torch.Tensor):
         device = torch.device("cuda:0")  # type: ignore[assignment]
 
     monkeypatch.setattr(module, "_powers", lambda _: torch.tensor(
-        [module._signed(pow(module.POWER, i, 1 << 64)) for i in reversed(range(module.ROWS_AT_ONCE))]))  # fmt: skip
+        [signed(pow(POWER, i, 1 << 64)) for i in reversed(range(module.ROWS_AT_ONCE))]))  # fmt: skip
     together = module._add_rows(None, words.as_subclass(Elsewhere), low, high)
     twice = module._add_rows(
-        module._add_rows(None, words[: 7 * module.ROW].as_subclass(Elsewhere), low, high),
-        words[7 * module.ROW :].as_subclass(Elsewhere), low, high,
+        module._add_rows(None, words[: 7 * ROW].as_subclass(Elsewhere), low, high),
+        words[7 * ROW :].as_subclass(Elsewhere), low, high,
     )  # fmt: skip
 
     assert int(together) == int(twice) == int(module._add_rows(None, words, low, high))

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from hypocenter.batch_numbers import BITS, KEPT
 from hypocenter.tap import row_digests
-from hypocenter.tap.row_digests import KEPT, as_rows, halves, kept, whole
+from hypocenter.tap.row_digests import as_rows, halves, kept, whole
 
 torch.manual_seed(0)
 TENSORS = {
@@ -46,7 +47,7 @@ def test_a_row_of_one_value_has_the_number_0():
 
 
 def test_numbers_survive_float32():
-    digests = torch.tensor([0, 1, (1 << row_digests.BITS) - 1, 0x2AAA_5555_1234])
+    digests = torch.tensor([0, 1, (1 << BITS) - 1, 0x2AAA_5555_1234])
 
     assert [whole(*pair) for pair in halves(digests).tolist()] == digests.tolist()
 

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from hypocenter.batch_numbers import N_SHARES, SAMPLE
 from hypocenter.tap.row_digests import as_rows
-from hypocenter.tap.shares import N_SHARES, SAMPLE, _numbers_on, _on_device, _places, shares
+from hypocenter.tap.shares import _numbers_on, _on_device, _places, shares
 
 IDS = torch.tensor([[5, 6, 7, 0], [8, 9, 0, 0]])
 
@@ -44,9 +45,9 @@ def test_a_device_computes_the_same():
     tensors = [torch.randn(16, 40), IDS, torch.randint(0, 16, (2, 4)), torch.rand(300, 2).half()]
     tables = [as_rows(each) for each in tensors]
     values = torch.stack([table.view(-1)[_places(table.numel(), table.device)].float() for table in tables])
-    sizes = _numbers_on(values.device, tuple((table.numel(), table.shape[0]) for table in tables))
+    shapes = _numbers_on(values.device, tuple((table.shape[0], table.shape[1]) for table in tables))
 
-    there, here = _on_device(values, sizes, 1).numpy(), shares(tables, 1)
+    there, here = _on_device(values, shapes, 1).numpy(), shares(tables, 1)
 
     assert there.shape == (4, N_SHARES)
     assert there[:, :4] == pytest.approx(here[:, :4])

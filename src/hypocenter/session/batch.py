@@ -7,12 +7,9 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from hypocenter.session.batch_readings import AT_MOST, BRIEF, WHOLE
 from hypocenter.tap.tape import PLACEHOLDERS, Event, version_of
 from hypocenter.tap.tree import tensors
-
-WHOLE = 1 << 20  # elements of an input up to which all are read; of a larger one of floats this many at a stride
-BRIEF = 1 << 14  # the same at a step at which floats are only looked at
-AT_MOST = 16  # tensors of one batch
 
 
 def given_to_model(event: Event, *, is_full: bool) -> Iterator[tuple[str, Tensor, Tensor]]:

@@ -21,16 +21,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hypocenter.batch_numbers import LENGTH, POWER, ROW, WORD, keys, of_rows, signed
 from hypocenter.tap.host_memory import bytes_of, is_there
 
-ROW = 1 << 15  # words to a row: with both rows of keys 768 KiB, which fits in a core's second-level cache
 ROWS_AT_ONCE = 128  # rows in one kernel of a device that is not a CPU: temporaries of 32 MiB
 SMALL = 1 << 11  # words; smaller tensors are packed together, for a kernel call each would cost more than reading them
 PACK = 1 << 17  # words in one pack: temporaries of 1 MiB
-_WORD = 8  # bytes
-POWER = 0x5851_F42D_4C95_7F2D  # multiplier of Knuth's MMIX generator; odd
-_ALL_BITS = (1 << 64) - 1
-LENGTH = 0x1405_7B7E_F767_814F  # its increment; odd
 
 
 def digests(tensors: Sequence[Tensor]) -> list[Tensor | None]:
@@ -46,10 +42,10 @@ def digests(tensors: Sequence[Tensor]) -> list[Tensor | None]:
             if values is None:
                 continue
             n_bytes = values.numel() * values.itemsize
-            if n_bytes <= SMALL * _WORD:
+            if n_bytes <= SMALL * WORD:
                 small.setdefault(values.device, []).append((index, _words(values.reshape(-1)), n_bytes))
             else:
-                out[index] = _large(values) + _signed(LENGTH * n_bytes)
+                out[index] = _large(values) + signed(LENGTH * n_bytes)
         for items in small.values():
             for pack in _packs(items):
                 for (index, _, _), digest in zip(pack, _packed(pack), strict=True):
@@ -100,14 +96,14 @@ def _values(tensor: Tensor) -> Tensor | None:
 def _words(flat: Tensor) -> Tensor:
     """One contiguous dimension as int64 words; copied where it does not end or start on a word."""
     flat = flat.contiguous()  # an expanded tensor is still one after reshape(-1)
-    per_word = max(1, _WORD // flat.itemsize)
+    per_word = max(1, WORD // flat.itemsize)
     missing = -flat.numel() % per_word
     if missing:
         raw = flat.view(_integer(flat.itemsize)) if flat.itemsize > 1 else flat.view(torch.uint8)
         filled = raw.new_zeros(flat.numel() + missing)
         filled[: flat.numel()] = raw
         return filled.view(torch.int64)
-    if flat.storage_offset() * flat.itemsize % _WORD:
+    if flat.storage_offset() * flat.itemsize % WORD:
         flat = flat.clone()
     return flat.view(torch.int64)
 
@@ -118,7 +114,9 @@ def _integer(itemsize: int) -> torch.dtype:
 
 def _large(values: Tensor) -> Tensor:
     if values.device.type == "cpu":
-        return torch.tensor(_on_host(_blocks(values)), dtype=torch.int64, device="cpu")
+        return torch.tensor(
+            of_rows(bytes_of(block).view(np.int64) for block in _blocks(values)), dtype=torch.int64, device="cpu"
+        )
     low, high = _keys(values.device)
     total: Tensor | None = None
     for block in _blocks(values):
@@ -129,22 +127,6 @@ def _large(values: Tensor) -> Tensor:
     return total
 
 
-def _on_host(blocks: Iterator[Tensor]) -> int:
-    """The same by NumPy, whose loops over integers take half the time of torch's on a CPU."""
-    low, high = (keys.numpy() for keys in _keys(torch.device("cpu")))
-    upper = np.empty(ROW, np.int64)
-    total = 0
-    for block in blocks:
-        words = bytes_of(block).view(np.int64)
-        for first in range(0, len(words), ROW):
-            row = words[first : first + ROW]
-            n = len(row)
-            np.right_shift(row, 32, out=upper[:n])
-            value = int(np.einsum("i,i->", row, low[:n])) + int(np.einsum("i,i->", upper[:n], high[:n]))
-            total = (total * POWER + value) & _ALL_BITS
-    return _signed(total)
-
-
 def _add_rows(total: Tensor | None, words: Tensor, low: Tensor, high: Tensor) -> Tensor:
     """Append rows to a digest by Horner's rule; only the last row of a tensor may be shorter than ROW."""
     n_whole = words.numel() // ROW
@@ -152,13 +134,13 @@ def _add_rows(total: Tensor | None, words: Tensor, low: Tensor, high: Tensor) ->
         rows = words[: n_whole * ROW].view(n_whole, ROW)
         sums = (rows * low).sum(1) + ((rows >> 32) * high).sum(1)
         sum_of_rows = (sums * _powers(words.device)[ROWS_AT_ONCE - n_whole :]).sum()
-        total = sum_of_rows if total is None else total * _signed(pow(POWER, n_whole, 1 << 64)) + sum_of_rows
+        total = sum_of_rows if total is None else total * signed(pow(POWER, n_whole, 1 << 64)) + sum_of_rows
         words = words[n_whole * ROW :]
     for first in range(0, words.numel(), ROW):
         row = words[first : first + ROW]
         n = row.numel()
         value = (row * low[:n]).sum() + ((row >> 32) * high[:n]).sum()
-        total = value if total is None else total * _signed(POWER) + value
+        total = value if total is None else total * signed(POWER) + value
     return total if total is not None else words.new_zeros(())
 
 
@@ -167,7 +149,7 @@ def _blocks(values: Tensor) -> Iterator[Tensor]:
     if values.is_contiguous():
         yield from _cut(values.view(-1))
         return
-    per_row = ROW * _WORD // values.itemsize
+    per_row = ROW * WORD // values.itemsize
     carried: Tensor | None = None
     for piece in _pieces(values, per_row * ROWS_AT_ONCE // 4):
         carried = piece if carried is None else torch.cat([carried, piece])
@@ -181,8 +163,8 @@ def _blocks(values: Tensor) -> Iterator[Tensor]:
 
 def _cut(flat: Tensor) -> Iterator[Tensor]:
     """A contiguous tensor as words, copied at most block by block."""
-    per_word = max(1, _WORD // flat.itemsize)
-    if flat.storage_offset() * flat.itemsize % _WORD == 0:
+    per_word = max(1, WORD // flat.itemsize)
+    if flat.storage_offset() * flat.itemsize % WORD == 0:
         n = flat.numel() // per_word * per_word
         n = n - n % (per_word * ROW) if n < flat.numel() else n
         if n:
@@ -190,7 +172,7 @@ def _cut(flat: Tensor) -> Iterator[Tensor]:
         if n < flat.numel():
             yield _words(flat[n:])
         return
-    per_block = ROW * _WORD // flat.itemsize * (ROWS_AT_ONCE // 4)
+    per_block = ROW * WORD // flat.itemsize * (ROWS_AT_ONCE // 4)
     for first in range(0, flat.numel(), per_block):
         yield _words(flat[first : first + per_block])
 
@@ -238,7 +220,7 @@ def _packed(pack: Sequence[Item]) -> Sequence[Tensor]:
 def _layout(device: torch.device, sizes: tuple[tuple[int, int], ...]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Keys of all words of a pack, the last word of each tensor, and what its length adds."""
     low, high = _keys(device)
-    numbers = [end - 1 for end in accumulate(n for n, _ in sizes)], [_signed(LENGTH * n_bytes) for _, n_bytes in sizes]
+    numbers = [end - 1 for end in accumulate(n for n, _ in sizes)], [signed(LENGTH * n_bytes) for _, n_bytes in sizes]
     # pageable memory is staged before the call returns, and the host does not wait for the device
     ends, lengths = torch.tensor(numbers, dtype=torch.int64, device="cpu").to(device, non_blocking=True)
     return torch.cat([low[:n] for n, _ in sizes]), torch.cat([high[:n] for n, _ in sizes]), ends, lengths
@@ -246,27 +228,11 @@ def _layout(device: torch.device, sizes: tuple[tuple[int, int], ...]) -> tuple[T
 
 @functools.lru_cache(maxsize=16)
 def _keys(device: torch.device) -> tuple[Tensor, Tensor]:
-    """Odd keys of the columns: of whole words, and of their upper halves."""
-    with np.errstate(over="ignore"):
-        numbers = _splitmix(np.arange(2 * ROW, dtype=np.uint64)) | np.uint64(1)
-    keys = torch.from_numpy(numbers.view(np.int64)).to(device)
-    return keys[:ROW], keys[ROW:]
+    low, high = keys()
+    return torch.from_numpy(low).to(device), torch.from_numpy(high).to(device)
 
 
 @functools.lru_cache(maxsize=16)
 def _powers(device: torch.device) -> Tensor:
     """POWER to the ROWS_AT_ONCE - 1, ..., 1, 0."""
-    return torch.tensor([_signed(pow(POWER, i, 1 << 64)) for i in reversed(range(ROWS_AT_ONCE))], device=device)
-
-
-def _splitmix(numbers: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-    """SplitMix64 of Steele, Lea and Flood (2014): the same numbers everywhere, whatever the random state."""
-    z = (numbers + np.uint64(1)) * np.uint64(0x9E37_79B9_7F4A_7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58_476D_1CE4_E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D0_49BB_1331_11EB)
-    return z ^ (z >> np.uint64(31))
-
-
-def _signed(number: int) -> int:
-    number &= _ALL_BITS
-    return number - (1 << 64) if number >> 63 else number
+    return torch.tensor([signed(pow(POWER, i, 1 << 64)) for i in reversed(range(ROWS_AT_ONCE))], device=device)

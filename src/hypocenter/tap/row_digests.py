@@ -6,7 +6,6 @@ BITS. Of a batch of many rows those with the smallest numbers are kept: the same
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,17 +14,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hypocenter.tap.digest import ROW, _keys, _values
+from hypocenter.batch_numbers import (
+    BITS,
+    KEPT,
+    LOOKED_AT,
+    MIX,
+    ROW,
+    WORD,
+    Words,
+    row_numbers,
+    rows_kept,
+    stride_of_rows,
+)
+from hypocenter.tap.digest import _keys, _values
 from hypocenter.tap.host_memory import bytes_of
 
-KEPT = 32  # rows of a batch
-MOST = 1 << 12  # rows of a batch that are looked at: what has more is no batch of samples
-LOOKED_AT = 1 << 9  # elements of a row, at a stride
-BITS = 46
 NUMBERS = 2  # float32 numbers that one digest travels as, each below 2**(BITS / 2)
 _HALF = BITS // 2
-_MIX = 0x4CF5_AD43_2745_937F  # odd
-_WORD = 8  # bytes
 _INTEGERS: dict[int, torch.dtype] = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _IN_NUMPY: dict[int, type[np.generic]] = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64}
 
@@ -63,21 +68,17 @@ def kept(tables: Sequence[Tensor | None]) -> Kept | None:
         tables: of `as_rows`, on one device. The one with the most elements a row says which rows are kept, and what has
             another number of rows is left out.
     """
-    sized = [(table.shape[1], -at) for at, table in enumerate(tables) if table is not None]
-    key = -max(sized, default=(0, 0))[1]
-    table = tables[key] if sized else None
-    if table is None or not 2 <= (n_rows := table.shape[0]) <= MOST:
+    at = rows_kept([None if table is None else (table.shape[0], table.shape[1]) for table in tables])
+    if not at:
         return None
-    is_host = is_on_host(table)
-    found = {
-        at: (_on_host if is_host else _on_device)(each)
-        for at, each in enumerate(tables)
-        if each is not None and each.shape[0] == n_rows
-    }
+    looked_at = {i: table for i in at if (table := tables[i]) is not None}
+    first = looked_at[at[0]]
+    is_host, n_rows = is_on_host(first), len(first)
+    found = {i: (_on_host if is_host else _on_device)(table) for i, table in looked_at.items()}
     if n_rows <= KEPT:
-        return Kept(np.arange(n_rows) if is_host else torch.arange(n_rows, device=table.device), found)
-    positions = found[key].argsort()[:KEPT]
-    return Kept(positions, {at: digests[positions] for at, digests in found.items()})
+        return Kept(np.arange(n_rows) if is_host else torch.arange(n_rows, device=first.device), found)
+    positions = found[at[0]].argsort()[:KEPT]
+    return Kept(positions, {i: digests[positions] for i, digests in found.items()})
 
 
 def halves(digests: Tensor) -> Tensor:
@@ -90,41 +91,20 @@ def whole(high: float, low: float) -> int:
     return (int(high) << _HALF) | int(low)
 
 
-def _stride(table: Tensor) -> int:
-    return max(1, math.ceil(table.shape[1] / LOOKED_AT))
-
-
-def _on_host(table: Tensor) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    bits = bytes_of(table).view(_IN_NUMPY[table.itemsize]).reshape(table.shape)
-    raw = np.ascontiguousarray(bits[:, :: _stride(table)])
-    if (n_bytes := raw.shape[1] * raw.itemsize) % _WORD:
-        filled = np.zeros((len(raw), n_bytes + -n_bytes % _WORD), np.uint8)
-        filled[:, :n_bytes] = raw.view(np.uint8)
-        words = filled.view(np.int64)
-    else:
-        words = raw.view(np.int64)
-    low, high = (keys.numpy() for keys in _keys(table.device))
-    n = words.shape[1]
-    z = words @ low[:n] + (words >> 32) @ high[:n]
-    z ^= (z >> 32) & 0xFFFF_FFFF
-    z *= _MIX
-    z ^= (z >> 29) & 0x7_FFFF_FFFF
-    z = (z >> (64 - BITS)) & ((1 << BITS) - 1)
-    if raw.shape[1] > 1:
-        z[(raw == raw[:, :1]).all(1)] = 0
-    return z
+def _on_host(table: Tensor) -> Words:
+    return row_numbers(bytes_of(table).view(_IN_NUMPY[table.itemsize]).reshape(table.shape))
 
 
 def _on_device(table: Tensor) -> Tensor:
-    raw = table.view(_INTEGERS[table.itemsize])[:, :: _stride(table)].contiguous()
-    if missing := -raw.shape[1] * raw.itemsize % _WORD // raw.itemsize:
+    raw = table.view(_INTEGERS[table.itemsize])[:, :: stride_of_rows(table.shape[1])].contiguous()
+    if missing := -raw.shape[1] * raw.itemsize % WORD // raw.itemsize:
         raw = torch.nn.functional.pad(raw, (0, missing))
     words = raw.view(torch.int64)
     low, high = _keys(table.device)
     n = words.shape[1]
     z = (words * low[:n]).sum(1) + ((words >> 32) * high[:n]).sum(1)
     z = z ^ ((z >> 32) & 0xFFFF_FFFF)
-    z = z * _MIX
+    z = z * MIX
     z = z ^ ((z >> 29) & 0x7_FFFF_FFFF)
     z = (z >> (64 - BITS)) & ((1 << BITS) - 1)
     if table.shape[1] > 1:

@@ -27,7 +27,6 @@ from hypocenter.nouns import Finding, Remedy
 
 @rule(
     "HC254", "config", severity="warning", reads=("optimizer",), asked="rows",
-    not_in={"mindspore": "it is not looked at there yet"},
 )  # fmt: skip
 def check(window: Window) -> Iterator[Finding]:
     """Fire at the step at which it is seen."""

@@ -45,7 +45,6 @@ _SHOWN = 8  # rows, steps
     severity="warning",
     reads=("batch",),
     quiet=lambda series: series.batches.are_all_new,
-    not_in={"mindspore": "the tensors of a batch are not looked at there yet"},
 )
 def check(window: Window) -> Iterator[Finding]:
     """Fire at the first batch that comes again."""

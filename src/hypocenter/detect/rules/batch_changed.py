@@ -40,7 +40,6 @@ from hypocenter.nouns import Finding
     severity="warning",
     reads=("batch",),
     quiet=lambda series: series.batches.are_steady,
-    not_in={"mindspore": "the tensors of a batch are not looked at there yet"},
 )
 def check(window: Window) -> Iterator[Finding]:
     """Fire at the batch that differs from those before."""

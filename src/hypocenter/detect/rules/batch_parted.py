@@ -35,7 +35,6 @@ from hypocenter.nouns import Finding, Reading
     severity="warning",
     reads=("batch",),
     quiet=lambda series: series.batches.are_all_new,
-    not_in={"mindspore": "the tensors of a batch are not looked at there yet"},
 )
 def check(window: Window) -> Iterator[Finding]:
     """Fire at the batch in which pairs are others than before."""

@@ -29,7 +29,6 @@ from hypocenter.nouns import Finding, Remedy
 
 @rule(
     "HC237", "config", severity="warning", reads=("optimizer",), asked="rows",
-    not_in={"mindspore": "the mode of cells is not followed there yet"},
 )  # fmt: skip
 def check(window: Window) -> Iterator[Finding]:
     """Fire once a step, for the first of the modules."""

@@ -7,13 +7,16 @@ from typing import Any
 from hypocenter.config import Config
 from hypocenter.session.events import Observer
 from hypocenter.session.mindspore.accumulated import Accumulated
+from hypocenter.session.mindspore.alike_units import AlikeUnits
 from hypocenter.session.mindspore.audit import Audit
+from hypocenter.session.mindspore.batches import Batches
 from hypocenter.session.mindspore.calibration import Calibration
 from hypocenter.session.mindspore.failures import Failures
 from hypocenter.session.mindspore.graph import Graphs
 from hypocenter.session.mindspore.imposed.in_training import InTraining
 from hypocenter.session.mindspore.kept_batches import KeptBatches
 from hypocenter.session.mindspore.levels import Levels
+from hypocenter.session.mindspore.modes import Modes
 from hypocenter.session.mindspore.recompute import Recompute
 from hypocenter.session.mindspore.scaling import Scaling
 from hypocenter.session.mindspore.seams import Context, Seams
@@ -43,6 +46,7 @@ def assemble(context: Context) -> Seams:
 def _observers(config: Config) -> list[type[Observer[Any]]]:
     return [
         Culprit,
+        Batches,
         KeptBatches,
         Scaling,
         Schedules,
@@ -54,5 +58,7 @@ def _observers(config: Config) -> list[type[Observer[Any]]]:
         Between,
         Audit,
         Use,
+        Modes,
+        AlikeUnits,
         *([Calibration] if config.calibrate != "never" else []),
     ]

@@ -7,13 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from hypocenter.detect.law_rows import ALIKE
+from hypocenter.session.alike import AT, alike_row, are_alike
 from hypocenter.session.observer import Context, Observer, Update
-from hypocenter.session.observers.optimizer_rows import number_row
 from hypocenter.tap.gradients import local
-
-AT = (0, 8)  # steps; what begins alike is alike then
-_ROUNDINGS = 64  # of sums in another order
 
 
 class AlikeUnits(Observer):
@@ -56,8 +52,7 @@ class AlikeUnits(Observer):
         new = [name for name in found if name not in self._told]
         self._told += new
         if new:
-            order = self.context.clock.next_order()
-            self.rows.append(number_row(new[0], ALIKE, step, order, float(len(new))))
+            self.rows.append(alike_row(new, step, self.context.clock.next_order()))
 
 
 def _are_alike(parameter: Tensor, gradient: Tensor) -> bool:
@@ -75,8 +70,4 @@ def _alike(parameter: Tensor, gradient: Tensor) -> Tensor | None:
         return None
     if not slope.is_floating_point() or slope.layout != torch.strided:
         return None
-    weight, slope = weight.detach(), slope.detach()
-    size = slope.abs().max()
-    off = (slope - slope[:1]).abs().max()
-    is_same = (weight == weight[:1]).all() & weight.any() & (size > 0)
-    return is_same & (off <= _ROUNDINGS * torch.finfo(slope.dtype).eps * size)
+    return are_alike(weight.detach(), slope.detach(), torch.finfo(slope.dtype).eps)

@@ -8,13 +8,13 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from hypocenter.batch_numbers import N_SHARES
 from hypocenter.detect.replica_rows import ROW_PLACES
+from hypocenter.session.batch_readings import Inside
 from hypocenter.tap import row_digests
 from hypocenter.tap.row_digests import as_rows, halves, kept, whole
-from hypocenter.tap.shares import N_SHARES, shares
+from hypocenter.tap.shares import shares
 
-Inside: TypeAlias = tuple[tuple[int, ...], tuple[float, ...]]
-"""Of each kept row digest · ROW_PLACES + its place in the batch; as `hypocenter.tap.shares`."""
 Arrive: TypeAlias = Callable[[str, Inside], None]
 
 

@@ -15,8 +15,7 @@ import functools
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +26,6 @@ from hypocenter import launcher
 from hypocenter.detect.replica_rows import (
     ATTEMPT,
     BATCH_PORT,
-    BATCH_PREFIX,
     FIELD_PORT,
     INDICES_PORT,
     LOADER,
@@ -37,35 +35,18 @@ from hypocenter.detect.replica_rows import (
 )
 from hypocenter.nouns import Reading, Summary
 from hypocenter.schedule import parse
-from hypocenter.session.batch import BRIEF, given_to_loss_code, given_to_model
+from hypocenter.session.batch import given_to_loss_code, given_to_model
+from hypocenter.session.batch_readings import BRIEF, FIRST, NOTHING, Asked, Inside, Moments
 from hypocenter.session.check import scalar_reading
 from hypocenter.session.observer import Context, Observer, Update
-from hypocenter.session.observers.inside import Inside, Told, look
+from hypocenter.session.observers.inside import Told, look
 from hypocenter.tap.digest import digests, to_host
 from hypocenter.tap.host_digest import host_digest, host_moments
 from hypocenter.tap.state import RngState
 
-FIRST = 3  # steps from the start that are looked at in full: ranks that share data do so from there
 MAX_SENT = 1024  # micro-batches between two updates; a program that never updates must not pile digests up
 _N_MOMENTS = 4
 _SHIFTS = (0, 16, 32, 48)  # a digest travels as four numbers below 2**16, which float32 holds exactly
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
-    """A tensor whose digest is under way."""
-
-    name: str
-    port: str
-    microbatch: int
-    order: int
-    dtype: str
-    shape: tuple[int, ...]
-    n: int
-
-
-Moments: TypeAlias = "Sequence[float] | None"
-"""Smallest and largest value, mean, standard deviation."""
 
 
 class Streams(Observer):
@@ -78,7 +59,7 @@ class Streams(Observer):
         self._done_step = -1  # of this step the random states have been looked at
         self._n_events = 0  # of the tape, that belong to earlier micro-batches
         self._n_sent = 0
-        self._arrived: list[tuple[_Asked, int, Moments]] = []
+        self._arrived: list[tuple[Asked, int, Moments]] = []
         self._inside: dict[tuple[int, str], Inside] = {}  # by micro-batch and name
         self._attempt = launcher.attempt(os.environ)
         self._n_handed = -1
@@ -105,7 +86,7 @@ class Streams(Observer):
                 self._send(given, is_full=is_full)
 
     def _send(self, given: Sequence[tuple[str, Tensor, Tensor]], *, is_full: bool) -> None:
-        elsewhere: list[tuple[_Asked, Tensor]] = []
+        elsewhere: list[tuple[Asked, Tensor]] = []
         microbatch = self.context.clock.microbatch
         arrive = Told(self._inside, microbatch)
         for numbers, read in look([(name, whole) for name, whole, _ in given], arrive):
@@ -121,8 +102,8 @@ class Streams(Observer):
         if elsewhere:
             self._start(elsewhere)
 
-    def _start(self, elsewhere: Sequence[tuple[_Asked, Tensor]]) -> None:
-        by_device: dict[torch.device, list[tuple[_Asked, Tensor, Tensor]]] = {}
+    def _start(self, elsewhere: Sequence[tuple[Asked, Tensor]]) -> None:
+        by_device: dict[torch.device, list[tuple[Asked, Tensor, Tensor]]] = {}
         for (asked, values), digest in zip(elsewhere, digests([values for _, values in elsewhere]), strict=True):
             if digest is not None:
                 by_device.setdefault(digest.device, []).append((asked, digest, _moments(values)))
@@ -131,9 +112,9 @@ class Streams(Observer):
             numbers = torch.cat([parts.float(), torch.stack([moments for *_, moments in found])], dim=1)
             self.context.ride(numbers.reshape(-1), _Reader([asked for asked, *_ in found], self._arrived))
 
-    def _asked(self, name: str, whole: Tensor, port: str) -> _Asked:
+    def _asked(self, name: str, whole: Tensor, port: str) -> Asked:
         clock = self.context.clock
-        return _Asked(
+        return Asked(
             name=name, port=port, microbatch=clock.microbatch, order=clock.next_order(), n=whole.numel(),
             dtype=str(whole.dtype).removeprefix("torch."), shape=tuple(whole.shape),
         )  # fmt: skip
@@ -144,7 +125,8 @@ class Streams(Observer):
         arrived = self._arrived[:]
         self._arrived.clear()
         for asked, digest, moments in arrived:
-            self._add_batch(asked, digest, moments, update.step)
+            inside = self._inside.get((asked.microbatch, asked.name), NOTHING)
+            self.rows.append(asked.reading(update.step, digest, moments, inside))
         self._inside.clear()
         if self._attempt:
             summary = Summary(n=self.context.rank()[1], sum=float(self._attempt))
@@ -202,16 +184,6 @@ class Streams(Observer):
             Reading(step=step, microbatch=microbatch, phase="data", site=site, port=port, order=order, summary=summary)
         )
 
-    def _add_batch(self, asked: _Asked, digest: int, moments: Moments, step: int) -> None:
-        is_brief = asked.port == FIELD_PORT or not _is_float(asked.dtype)
-        inside = self._inside.get((asked.microbatch, asked.name)) if is_brief else None
-        rows, shares = inside if inside is not None else ((), ())
-        self.rows.append(
-            Reading(step=step, microbatch=asked.microbatch, phase="data", site=BATCH_PREFIX + asked.name,
-                    port=asked.port, order=asked.order, dtype=asked.dtype, shape=asked.shape,
-                    summary=_summary(asked, moments), digest=digest, row_digests=rows, shares=shares)
-        )  # fmt: skip
-
 
 def _ports(values: Tensor, *, is_full: bool) -> list[tuple[str, Tensor]]:
     """What is digested of a tensor: whole numbers at every step, of floats a sample, and at full steps all as well."""
@@ -219,21 +191,6 @@ def _ports(values: Tensor, *, is_full: bool) -> list[tuple[str, Tensor]]:
         return [(BATCH_PORT, values)]
     brief = values if values.numel() <= BRIEF else values.reshape(-1)[:: -(-values.numel() // BRIEF)].contiguous()
     return [(FIELD_PORT, brief), *([(BATCH_PORT, values)] if is_full else [])]
-
-
-def _summary(asked: _Asked, moments: Moments) -> Summary:
-    """Of a sample as if it were all; only what it tells. Of floats the port `field` has it, at every step."""
-    n, is_twice = asked.n, asked.port == BATCH_PORT and _is_float(asked.dtype)
-    if moments is None or is_twice or not all(map(math.isfinite, moments)):
-        return Summary(n=n)
-    low, high, mean, spread = moments
-    return Summary(
-        n=n, min=low, max=high, absmax=max(abs(low), abs(high)), sum=mean * n, sumsq=(mean * mean + spread * spread) * n
-    )
-
-
-def _is_float(dtype: str) -> bool:
-    return dtype.startswith(("float", "bfloat", "complex"))
 
 
 def _moments(values: Tensor) -> Tensor:
@@ -248,7 +205,7 @@ def _moments(values: Tensor) -> Tensor:
 class _Reader:
     """Puts digests together again when they have arrived. Holds no tensor."""
 
-    def __init__(self, asked: Sequence[_Asked], arrived: list[tuple[_Asked, int, Moments]]) -> None:
+    def __init__(self, asked: Sequence[Asked], arrived: list[tuple[Asked, int, Moments]]) -> None:
         self._asked, self._arrived = asked, arrived
 
     def __call__(self, numbers: Sequence[float]) -> None:

@@ -1,0 +1,192 @@
+"""Numbers that tell the tensors of a batch and their rows from others, of arrays on the host: NumPy alone.
+
+`hypocenter.tap.digest`, `row_digests` and `shares` compute the same numbers on devices.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Raw: TypeAlias = NDArray[np.uint8]
+Words: TypeAlias = NDArray[np.int64]
+
+WORD = 8  # bytes
+ROW = 1 << 15  # words to a row of a digest: with both rows of keys 768 KiB, which fits in a core's second-level cache
+POWER = 0x5851_F42D_4C95_7F2D  # multiplier of Knuth's MMIX generator; odd
+LENGTH = 0x1405_7B7E_F767_814F  # its increment; odd
+_ALL_BITS = (1 << 64) - 1
+
+KEPT = 32  # rows of a batch
+MOST = 1 << 12  # rows of a batch that are looked at: what has more is no batch of samples
+LOOKED_AT = 1 << 9  # elements of a row, at a stride
+BITS = 46  # of the number of a row
+MIX = 0x4CF5_AD43_2745_937F  # odd
+
+SAMPLE = 1 << 8  # elements of a tensor that its shares are of
+N_CLASSES = 16  # whole numbers are counted by their remainder
+N_SHARES = 7 + N_CLASSES
+"""Share of elements that equal the smallest, the largest, the element after them; of different ones among them; of
+those not below 0 that equal the element of the first tensor of whole numbers at the same place, at the one after it;
+row of the largest magnitude; share of each class."""
+
+
+@functools.cache
+def keys() -> tuple[Words, Words]:
+    """Odd keys of the columns of a digest: of whole words, and of their upper halves."""
+    with np.errstate(over="ignore"):
+        numbers = _splitmix(np.arange(2 * ROW, dtype=np.uint64)) | np.uint64(1)
+    found = numbers.view(np.int64)
+    return found[:ROW], found[ROW:]
+
+
+def signed(number: int) -> int:
+    """Modulo 2**64, as int64 has it."""
+    number &= _ALL_BITS
+    return number - (1 << 64) if number >> 63 else number
+
+
+def digest(raw: Raw) -> int:
+    """The digest of an array's bytes: see hypocenter.tap.digest."""
+    words = _words(raw)
+    if (n := len(words)) > ROW:
+        return signed(of_rows([words]) + LENGTH * len(raw))
+    low, high = keys()
+    return signed(int(np.dot(words, low[:n])) + int(np.dot(words >> 32, high[:n])) + LENGTH * len(raw))
+
+
+def of_rows(blocks: Iterable[Words]) -> int:
+    """A digest without what its length adds. NumPy's loops over integers take half the time of torch's on a CPU.
+
+    Args:
+        blocks: the words in order; each but the last is a whole number of rows.
+    """
+    low, high = keys()
+    upper = np.empty(ROW, np.int64)
+    total = 0
+    for words in blocks:
+        for first in range(0, len(words), ROW):
+            row = words[first : first + ROW]
+            n = len(row)
+            np.right_shift(row, 32, out=upper[:n])
+            value = int(np.einsum("i,i->", row, low[:n])) + int(np.einsum("i,i->", upper[:n], high[:n]))
+            total = signed(total * POWER + value)
+    return total
+
+
+def moments(values: NDArray[Any]) -> tuple[float, float, float, float]:
+    """Smallest and largest value, mean, standard deviation of a flat array. -inf counts as 0."""
+    with np.errstate(all="ignore"):  # of what is not finite nothing is said: that is the program's to see
+        low, high = float(values.min()), float(values.max())
+        if low == -math.inf:  # an additive mask
+            values = np.where(values == low, np.zeros(1, values.dtype), values)
+            low, high = float(values.min()), float(values.max())
+        mean = float(values.mean(dtype=np.float64))
+        away: NDArray[np.floating[Any]] = np.subtract(values, mean)
+        return low, high, mean, math.sqrt(float(np.dot(away, away)) / len(values))
+
+
+def rows_kept(shapes: Sequence[tuple[int, int] | None]) -> list[int]:
+    """Which tables of a batch have numbers of rows. The first says which rows are kept.
+
+    Args:
+        shapes: (rows, elements) of each. That with the most elements a row comes first; what has another number of
+            rows is left out.
+    """
+    sized = [(shape[1], -at) for at, shape in enumerate(shapes) if shape is not None]
+    first = -max(sized, default=(0, 0))[1]
+    shape = shapes[first] if sized else None
+    if shape is None or not 2 <= shape[0] <= MOST:
+        return []
+    others = (at for at, each in enumerate(shapes) if each is not None and each[0] == shape[0] and at != first)
+    return [first, *others]
+
+
+def stride_of_rows(n_elements: int) -> int:
+    """At which elements of a row are looked at."""
+    return max(1, math.ceil(n_elements / LOOKED_AT))
+
+
+def row_numbers(bits: NDArray[Any]) -> Words:
+    """A number below 2**BITS for each row of a table, [rows]; 0 for a row of equal elements.
+
+    Args:
+        bits: [rows, elements], whole numbers of the size of the elements.
+    """
+    raw = np.ascontiguousarray(bits[:, :: stride_of_rows(bits.shape[1])])
+    if (n_bytes := raw.shape[1] * raw.itemsize) % WORD:
+        filled = np.zeros((len(raw), n_bytes + -n_bytes % WORD), np.uint8)
+        filled[:, :n_bytes] = raw.view(np.uint8)
+        words = filled.view(np.int64)
+    else:
+        words = raw.view(np.int64)
+    low, high = keys()
+    n = words.shape[1]
+    z = words @ low[:n] + (words >> 32) @ high[:n]
+    z ^= (z >> 32) & 0xFFFF_FFFF
+    z *= MIX
+    z ^= (z >> 29) & 0x7_FFFF_FFFF
+    z = (z >> (64 - BITS)) & ((1 << BITS) - 1)
+    if raw.shape[1] > 1:
+        z[(raw == raw[:, :1]).all(1)] = 0
+    return z
+
+
+@functools.lru_cache(maxsize=64)
+def places(n: int) -> Words:
+    """Where a sample of `n` elements stands, and the element after each: [2, SAMPLE]."""
+    at = np.arange(SAMPLE, dtype=np.int64) * n // SAMPLE
+    return np.stack([at, (at + 1) % n])
+
+
+def shares(
+    values: NDArray[np.float32], shapes: Sequence[tuple[int, int]], is_whole: Sequence[bool], first_whole: int
+) -> NDArray[np.float32]:
+    """What the tensors of a batch are made of: [tensors, N_SHARES].
+
+    Args:
+        values: [tensors, 2, SAMPLE], of each what stands at its `places`.
+        shapes: (rows, elements) of each.
+        is_whole: whether its elements are whole numbers.
+        first_whole: the first for which that is so, -1: none.
+    """
+    out = np.zeros((len(values), N_SHARES), np.float32)
+    sizes = [n_rows * n_elements for n_rows, n_elements in shapes]
+    for at, (n, (here, after)) in enumerate(zip(sizes, values, strict=True)):
+        most, told = min(n, SAMPLE), out[at]
+        in_order = np.sort(here)
+        told[0] = in_order.searchsorted(in_order[0], "right") / SAMPLE
+        told[1] = 1.0 - in_order.searchsorted(in_order[-1]) / SAMPLE
+        told[2] = np.count_nonzero(here == after) / SAMPLE
+        told[3] = (np.count_nonzero(in_order[1:] != in_order[:-1]) + 1) / most
+        if not is_whole[at]:
+            told[6] = int(abs(here).argmax()) * n // SAMPLE // shapes[at][1]
+            continue
+        told[7:] = np.bincount(here.astype(np.int64) % N_CLASSES, minlength=N_CLASSES) / SAMPLE
+        if at != first_whole and n == sizes[first_whole]:
+            counts = here >= 0
+            n_counts = np.count_nonzero(counts) + 1e-6
+            told[4] = np.count_nonzero(counts & (here == values[first_whole, 0])) / n_counts
+            told[5] = np.count_nonzero(counts & (here == values[first_whole, 1])) / n_counts
+    return out
+
+
+def _words(raw: Raw) -> Words:
+    if len(raw) % WORD == 0:
+        return raw.view(np.int64)
+    filled = np.zeros(-(-len(raw) // WORD), dtype=np.int64)
+    filled.view(np.uint8)[: len(raw)] = raw
+    return filled
+
+
+def _splitmix(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """SplitMix64 of Steele, Lea and Flood (2014): the same numbers everywhere, whatever the random state."""
+    z = (numbers + np.uint64(1)) * np.uint64(0x9E37_79B9_7F4A_7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58_476D_1CE4_E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D0_49BB_1331_11EB)
+    return z ^ (z >> np.uint64(31))
