@@ -36,7 +36,6 @@ from hypocenter.nouns import Finding, Remedy
     severity="warning",
     reads=("optimizer",),
     asked="rows",
-    not_in={"mindspore": "relations are looked at in replays of torch only, so far"},
 )
 def check(window: Window) -> Iterator[Finding]:
     """Fire at the step at which it is seen."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import FunctionType, MethodType
+from functools import partial
+from types import FunctionType, MappingProxyType, MethodType
 from typing import Any
 
 import mindspore as ms  # pyright: ignore[reportMissingImports]
@@ -85,6 +86,7 @@ class Replayer:
         tracer: OpTracer | None = None,
         around: contextlib.AbstractContextManager[Any] | None = None,
         rows: tuple[int, Sequence[int]] | None = None,
+        changed: Mapping[int, Any] = MappingProxyType({}),
         seed_scale: float = 1.0,
         eager: bool = False,
         must_leave_no_trace: bool = False,
@@ -95,6 +97,7 @@ class Replayer:
             tracer: sees every operator.
             around: entered around all of it (a remedy).
             rows: (batch size, indices): keep only these rows of every input whose first dimension is the batch.
+            changed: id of an input -> what the function is given in its place.
             seed_scale: multiplies the gradient that backward starts from (1 / loss scale: as without scaling).
             eager: run what was compiled (`@ms.jit`) operator by operator.
             must_leave_no_trace: the step has not failed: not where a cell holds what cannot be put back. Implies
@@ -121,15 +124,13 @@ class Replayer:
             stack.enter_context(_cleared_on_error())
             if tracer is not None:
                 stack.enter_context(tracer)
-            result = self._run(call, tracer, rows, seed_scale)
+            result = self._run(call, tracer, partial(_fresh, rows=rows, changed=changed), seed_scale)
             result.drew = draws.seen
             return result
 
-    def _run(
-        self, call: GradCall, tracer: OpTracer | None, rows: tuple[int, Sequence[int]] | None, seed_scale: float
-    ) -> Replayed:
+    def _run(self, call: GradCall, tracer: OpTracer | None, fresh: Callable[[Any], Any], seed_scale: float) -> Replayed:
         result = Replayed()
-        kwargs = {name: _fresh(value, rows) for name, value in call.kwargs.items()}
+        kwargs = {name: fresh(value) for name, value in call.kwargs.items()}
 
         def forward(*args: Any) -> Any:
             out = call.fn(*args, **kwargs)
@@ -140,7 +141,7 @@ class Replayer:
             return roots
 
         has_seed = bool(getattr(call.operation, "sens_param", False))
-        args = [_fresh(value, rows) for value in _arguments(call)]
+        args = [fresh(value) for value in _arguments(call)]
         gradient: Any = ops.GradOperation(get_by_list=True, sens_param=has_seed or seed_scale != 1.0)
         if has_seed:
             args.append(_scaled(call.args[-1], seed_scale))
@@ -208,16 +209,17 @@ def _scaled(seed: Any, by: float) -> Any:
     return seed if by == 1.0 else seed * ms.Tensor(by, seed.dtype)
 
 
-def _fresh(value: Any, rows: tuple[int, Sequence[int]] | None) -> Any:
+def _fresh(value: Any, *, rows: tuple[int, Sequence[int]] | None, changed: Mapping[int, Any]) -> Any:
     """Another tensor on the same memory: MindSpore's dispatch mode does not show operators on what was made outside."""
     if isinstance(value, ms.Tensor) and not isinstance(value, ms.Parameter):
+        value = changed.get(id(value), value)
         if rows is not None and value.shape and value.shape[0] == rows[0]:
             return ms.Tensor(value.asnumpy()[list(rows[1])], value.dtype)
         return ms.Tensor(value)
     if isinstance(value, (tuple, list)) and type(value) in (tuple, list):
-        return type(value)(_fresh(each, rows) for each in value)
+        return type(value)(_fresh(each, rows=rows, changed=changed) for each in value)
     if isinstance(value, dict):
-        return {key: _fresh(each, rows) for key, each in value.items()}
+        return {key: _fresh(each, rows=rows, changed=changed) for key, each in value.items()}
     return value
 
 

@@ -18,6 +18,7 @@ from hypocenter.session.mindspore.kept_batches import KeptBatches
 from hypocenter.session.mindspore.levels import Levels
 from hypocenter.session.mindspore.modes import Modes
 from hypocenter.session.mindspore.recompute import Recompute
+from hypocenter.session.mindspore.relations import Relations
 from hypocenter.session.mindspore.scaling import Scaling
 from hypocenter.session.mindspore.seams import Context, Seams
 from hypocenter.session.mindspore.unreplayed import Unreplayed
@@ -60,5 +61,6 @@ def _observers(config: Config) -> list[type[Observer[Any]]]:
         Use,
         Modes,
         AlikeUnits,
+        Relations,
         *([Calibration] if config.calibrate != "never" else []),
     ]

@@ -1,0 +1,277 @@
+"""What must not matter to a micro-batch of MindSpore is changed in replays: other samples, later tokens.
+
+The relations are those of hypocenter.relations (`samples`, `future`), asked of less: of the arguments of the function
+that is differentiated, of outputs of cells, and without the forms that excuse a model of torch's. Where one of these
+may be meant, nothing is asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import mindspore as ms  # pyright: ignore[reportMissingImports]
+import numpy as np
+from mindspore import nn  # pyright: ignore[reportMissingImports]
+from numpy.typing import NDArray
+
+from hypocenter.formats import FORMATS
+from hypocenter.replay.impossible import ReplayImpossible
+from hypocenter.replay.mindspore.engine import Replayer
+from hypocenter.replay.mindspore.host import flat, is_floating
+from hypocenter.tap.mindspore.gradients import dtype_name, host
+from hypocenter.tap.mindspore.tape import GradCall
+
+TOLERANCE = 1e-4  # relative, L2: see hypocenter.relations.subject
+_ROUNDINGS = 4  # of the lowest format in use
+_AT_MOST_BYTES = 256 << 20  # of outputs of one replay
+_LEAST_PLACES = 4  # of a sequence
+_AGREE = 0.99  # of labels, that are the next token
+_MEETING = ("Attention", "Transformer", "RNN", "GRU", "LSTM", "Graph", "GCN", "GAT", "Message")
+
+Array: TypeAlias = NDArray[Any]
+Part: TypeAlias = Callable[[Array], "Array | None"]
+"""Of an output what has to stay; None: it does not show it."""
+
+
+class CannotTell(Exception):
+    """Why a relation cannot be asked of this micro-batch, in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """Arguments that are changed, by id, and what has to stay."""
+
+    code: str
+    relation: str
+    changed: dict[int, Array]
+    part: Part
+    what: str
+    whom: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """A relation that does not hold, and the cell that shows it first: "" is the model itself."""
+
+    trial: Trial
+    module: str
+    kind: str
+    size: float
+    limit: float
+
+
+@dataclass(slots=True)
+class Looked:
+    """What came of it."""
+
+    broken: list[Shown] = field(default_factory=list)
+    held: list[str] = field(default_factory=list)
+    not_asked: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Event:
+    """A cell begins, or ends: its inputs, or its outputs."""
+
+    is_end: bool
+    cell: Any
+    around: Any
+    values: tuple[Array, ...]
+
+
+def look(replayer: Replayer, call: GradCall, cells: Sequence[tuple[str, Any]]) -> Looked:
+    """Ask both.
+
+    Args:
+        cells: (name, cell) of the models.
+
+    Raises:
+        ReplayImpossible: the micro-batch cannot be done again.
+    """
+    looked = Looked()
+    events = _heard(replayer, call, {})
+    again = _heard(replayer, call, {})
+    limit = max(TOLERANCE, _ROUNDINGS * max((_eps(p) for p in call.weights), default=0.0))
+    if (noise := _first(events, again, lambda array: array, limit / 10)) is not None:
+        raise ReplayImpossible(f"{type(noise[0].cell).__name__} gives something else each time")
+    names = {id(cell): name for name, cell in cells}
+    for relation, ask in (("samples", _samples), ("future", _future)):
+        try:
+            trial, otherwise = ask(call, [cell for _, cell in cells])
+            found = _first(events, _heard(replayer, call, trial.changed), trial.part, limit)
+            if found is None:
+                looked.held.append(relation)
+                continue
+            for other in otherwise:
+                if _first(events, _heard(replayer, call, other.changed), other.part, limit) is None:
+                    raise CannotTell(f"its inputs may be laid out otherwise: {other.what} leaves {other.whom}")
+            event, size = found
+            at = event.cell if event.is_end else event.around
+            kind = type(at).__name__ if at is not None else ""
+            shown = Shown(trial=trial, module=names.get(id(at), ""), kind=kind, size=size, limit=limit)
+            looked.broken.append(shown)
+        except CannotTell as why:
+            looked.not_asked[relation] = str(why)
+    return looked
+
+
+def _eps(parameter: Any) -> float:
+    form = FORMATS.get(dtype_name(parameter))
+    return form.eps if form is not None else 0.0
+
+
+def _heard(replayer: Replayer, call: GradCall, changed: dict[int, Array]) -> list[_Event]:
+    events: list[_Event] = []
+    replaced = {key: ms.Tensor(values) for key, values in changed.items()}
+    replayer.run(call, around=_hearing(events), changed=replaced, must_leave_no_trace=True)
+    return events
+
+
+@contextlib.contextmanager
+def _hearing(events: list[_Event]) -> Generator[None, None, None]:
+    """Within this block calls of cells are noted, with copies of what goes in and comes out."""
+    original = nn.Cell.__call__
+    stack: list[Any] = []
+    left = [_AT_MOST_BYTES]
+
+    def taken(tree: Any) -> tuple[Array, ...]:
+        found = tuple(np.array(host(t)) for t in flat(tree) if is_floating(t) and t.size)
+        left[0] -= sum(array.nbytes for array in found)
+        if left[0] < 0:
+            raise ReplayImpossible("what its cells give is too large to be compared")
+        return found
+
+    def __call__(cell: Any, *args: Any, **kwargs: Any) -> Any:
+        around = stack[-1] if stack else None
+        events.append(_Event(is_end=False, cell=cell, around=around, values=taken((args, kwargs))))
+        stack.append(cell)
+        try:
+            output = original(cell, *args, **kwargs)
+        finally:
+            stack.pop()
+        events.append(_Event(is_end=True, cell=cell, around=around, values=taken(output)))
+        return output
+
+    nn.Cell.__call__ = __call__
+    try:
+        yield
+    finally:
+        nn.Cell.__call__ = original
+
+
+def _first(before: list[_Event], after: list[_Event], part: Part, limit: float) -> tuple[_Event, float] | None:
+    """The first event that shows it in a model that shows it at its end, and by how much its outputs moved there."""
+    pairs = list(zip(before, after, strict=False))
+    if len(before) != len(after) or any((o.is_end, o.cell) != (n.is_end, n.cell) for o, n in pairs):
+        raise CannotTell("the model takes another way")
+    sizes = [_moved(old, new, part) for old, new in pairs]
+    ends = [size for (old, _), size in zip(pairs, sizes, strict=True) if old.is_end and old.around is None and size]
+    if not ends or max(ends) <= limit:
+        return None
+    at = next(i for i, size in enumerate(sizes) if size is not None and size > limit)
+    return pairs[at][0], max(ends)
+
+
+def _moved(old: _Event, new: _Event, part: Part) -> float | None:
+    """The largest relative distance (L2) of what has to stay."""
+    sizes: list[float] = []
+    for a, b in zip(old.values, new.values, strict=False):
+        kept, now = part(a), part(b) if a.shape == b.shape else None
+        if kept is None or now is None or not kept.size:
+            continue
+        away = np.linalg.norm((now.astype(np.float64) - kept).reshape(-1))
+        usual = np.linalg.norm(kept.astype(np.float64).reshape(-1))
+        if np.isfinite(away) and away:
+            sizes.append(float(away / max(usual, np.finfo(np.float32).tiny)))
+        else:
+            sizes.append(0.0)
+    return max(sizes, default=None)
+
+
+def _given(call: GradCall) -> list[Any]:
+    args = call.args[:-1] if getattr(call.operation, "sens_param", False) else call.args
+    return [t for t in flat((args, dict(call.kwargs))) if not isinstance(t, ms.Parameter) and t.ndim]
+
+
+def _samples(call: GradCall, cells: Sequence[Any]) -> tuple[Trial, list[Trial]]:
+    """Every second row takes the values of its neighbour."""
+    given = _given(call)
+    sizes = {t.shape[0] for t in given}
+    if len(sizes) != 1 or len(given) < 2 or (n := sizes.pop()) < 2:
+        raise CannotTell("which dimension is the batch is not known")
+    if any(n in t.shape[1:] for t in given):
+        raise CannotTell("another dimension has as many places as there are samples")
+    if any("BatchNorm" in type(cell).__name__ and cell.training for cell in cells):
+        raise CannotTell("BatchNorm mixes samples by definition")
+    is_sequence = any(t.ndim > 2 or (t.ndim == 2 and not is_floating(t)) for t in given)
+    meeting = next((type(c).__name__ for c in cells if any(each in type(c).__name__ for each in _MEETING)), "")
+    if meeting and not is_sequence:
+        raise CannotTell(f"in {meeting} samples may be meant to meet")
+    trial = _by_axis(given, 0, n)
+    inputs = [t for t in given if t.ndim > 1]
+    seconds = {t.shape[1] for t in inputs}
+    if inputs and len(seconds) == 1 and len(inputs) == len(given) and (m := seconds.pop()) > 1:
+        return trial, [_by_axis(inputs, 1, m)]
+    return trial, []
+
+
+def _by_axis(given: Sequence[Any], axis: int, n: int) -> Trial:
+    order = np.arange(n)
+    order[::2] = np.minimum(order[::2] + 1, n - 1)
+    if n % 2:
+        order[-1] = n - 2
+    changed = {id(t): np.take(host_of(t), order, axis) for t in given}
+    if all(np.array_equal(changed[id(t)], host_of(t)) for t in given):
+        raise CannotTell("all samples are the same")
+
+    def rows(array: Array) -> Array | None:
+        if array.ndim <= axis or n in array.shape[axis + 1 :]:
+            return None
+        if axis:
+            return array[:, 1::2] if array.shape[1] == n else None
+        return array.reshape(n, -1)[1::2] if array.shape[0] and array.shape[0] % n == 0 else None
+
+    what = "every second sample replaced" if axis == 0 else "every second place of the second dimension replaced"
+    whom = "the outputs of the others" if axis == 0 else "the others as they are"
+    return Trial(code="HC241", relation="samples", changed=changed, part=rows, what=what, whom=whom)
+
+
+def _future(call: GradCall, cells: Sequence[Any]) -> tuple[Trial, list[Trial]]:
+    """Tokens behind the middle are replaced, where the labels are the tokens one further."""
+    tables = [t for t in _given(call) if t.ndim == 2 and not is_floating(t) and t.shape[1] >= _LEAST_PLACES]
+    pairs = [(ids, labels) for ids in tables for labels in tables if _is_next(ids, labels)]
+    if not pairs:
+        raise CannotTell("no argument is another one further")
+    ids = pairs[0][0]
+    n, length = ids.shape
+    values, cut = host_of(ids), length // 2
+    new = values.copy()
+    new[:, cut:] = np.roll(values, 1, axis=0)[:, cut:] if n > 1 else values[:, cut:][:, ::-1]
+    if np.array_equal(new, values):
+        raise CannotTell("all samples are the same")
+
+    def earlier(array: Array) -> Array | None:
+        if array.shape[:2] == (n, length):
+            return array[:, :cut]
+        return array.reshape(n, length, -1)[:, :cut] if array.ndim > 1 and array.shape[0] == n * length else None
+
+    what, whom = f"tokens from place {cut} on replaced", "the outputs before"
+    return Trial(code="HC242", relation="future", changed={id(ids): new}, part=earlier, what=what, whom=whom), []
+
+
+def _is_next(ids: Any, labels: Any) -> bool:
+    if ids is labels or ids.shape != labels.shape:
+        return False
+    a, b = host_of(ids), host_of(labels)
+    counts = b[:, :-1] >= 0
+    is_next = (b[:, :-1] == a[:, 1:])[counts]
+    is_same = (b == a)[b >= 0]
+    return bool(is_next.size) and is_next.mean() >= _AGREE and is_same.mean() < _AGREE
+
+
+def host_of(tensor: Any) -> Array:
+    """In its own format."""
+    return tensor.asnumpy()

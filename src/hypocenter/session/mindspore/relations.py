@@ -1,0 +1,66 @@
+"""What must not matter to a MindSpore program is changed in replays of a healthy step. For HC241, HC242."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypocenter.config import Config
+from hypocenter.detect import relation_rows as rows
+from hypocenter.nouns import Reading
+from hypocenter.replay.impossible import ReplayImpossible
+from hypocenter.replay.mindspore.engine import Replayer
+from hypocenter.replay.mindspore.relations import Shown, look
+from hypocenter.session.events import Update
+from hypocenter.session.mindspore.seams import Context, Part
+from hypocenter.session.observers.optimizer_rows import count_row, number_row
+
+TRIES = 3  # updates at which it is tried, where the batch did not suit
+AUTO = "auto"
+
+
+class Relations(Part):
+    """Looks at the second update, when steps may be done again; not in jobs of several ranks."""
+
+    @classmethod
+    def is_wanted(cls, config: Config) -> bool:
+        """As for torch."""
+        is_on = config.relations != "never"
+        return is_on and (config.relations != AUTO or (config.audit != "never" and config.replay))
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._replayer = Replayer(context.names, context.paused)
+        self._n_left = TRIES
+
+    def before_update(self, update: Update) -> None:
+        """The step is complete, and the parameters are still those that it started from."""
+        if not self._n_left or not self.context.audits.is_due(update.step) or update.step == 0:
+            return
+        if not update.microbatches or update.skipped or not update.check.is_finite or self.context.rank()[1] > 1:
+            return
+        self._n_left -= 1
+        try:
+            with self.context.audits.spending():
+                looked = look(self._replayer, update.microbatches[-1], self.context.names.cells())
+        except ReplayImpossible:
+            self._n_left = 0
+            return
+        except Exception as error:  # the user's own code runs here: anything may come out of it
+            self._n_left = 0
+            if self.context.config.relations != AUTO:
+                self.context.warn(f"relations were not looked at: the model raised {type(error).__name__}: {error}")
+            return
+        if looked.held or looked.broken:
+            self._n_left = 0
+        order, step = self.context.clock.next_order, update.step
+        self.rows += [_row(each, step, order()) for each in looked.broken]
+        counts = len(looked.held) + len(looked.broken), len(looked.held)
+        words = (*(f"{name}{rows.HOLDS}" for name in looked.held),
+                 *(f"{name}{rows.NOT_ASKED}{why}" for name, why in looked.not_asked.items()))  # fmt: skip
+        self.rows.append(replace(count_row(rows.SITE, rows.LOOKED, step, order(), counts), names=words))
+
+
+def _row(shown: Shown, step: int, order: int) -> Reading:
+    trial = shown.trial
+    row = number_row(shown.module, rows.RELATION, step, order, shown.size, module=shown.kind)
+    return replace(row, op=trial.code, names=(trial.what, trial.whom, "", trial.relation), dtype=f"{shown.limit:.3g}")

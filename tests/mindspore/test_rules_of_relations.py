@@ -1,0 +1,124 @@
+"""What must not matter to a MindSpore model and does is named; what may be meant is left alone."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Tensor, nn, ops
+
+sys.path.insert(0, str(Path(__file__).parent))
+from rules_programs import findings, normal  # isort: skip
+
+VOCABULARY, LENGTH, N = 32, 12, 6
+
+
+class Attention(nn.Cell):
+    """One head."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.q, self.k, self.v = nn.Dense(16, 16), nn.Dense(16, 16), nn.Dense(16, 16)
+        self.mask = Tensor(np.triu(np.full((LENGTH, LENGTH), -1e9, np.float32), 0 if kind == "strict" else 1))
+        self.kind = kind
+
+    def construct(self, x):
+        scores = ops.matmul(self.q(x), self.k(x).swapaxes(1, 2)) / 4.0
+        if self.kind != "open":
+            scores = scores + self.mask
+        return ops.matmul(ops.softmax(scores, -1), self.v(x))
+
+
+class Model(nn.Cell):
+    """Tokens to the next ones."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        ms.set_seed(1)
+        self.embed, self.head, self.drop = nn.Embedding(VOCABULARY, 16), nn.Dense(16, VOCABULARY), nn.Dropout(p=0.1)
+        self.attention, self.kind = Attention(kind), kind
+
+    def construct(self, ids):
+        x = self.drop(self.embed(ids))
+        x = x + self.attention(x)
+        if self.kind == "mixed":
+            x = x - x.mean(0, keep_dims=True)
+        return self.head(x)
+
+
+def trained(out, net, loss, given, n_steps=3):
+    optimizer = nn.SGD(net.trainable_params(), 1e-2)
+
+    def loop():
+        gradient = ms.value_and_grad(loss, None, optimizer.parameters)
+        for step in range(n_steps):
+            _, grads = gradient(*given(step))
+            optimizer(grads)
+
+    return findings(out, net, loop)
+
+
+def language_model(out, kind):
+    net = Model(kind).set_train()
+
+    def given(step):
+        tokens = np.random.default_rng(step).integers(0, VOCABULARY, (N, LENGTH + 1)).astype(np.int32)
+        return Tensor(tokens[:, :-1]), Tensor(tokens[:, 1:])
+
+    return trained(out, net, lambda x, y: ops.cross_entropy(net(x).reshape(-1, VOCABULARY), y.reshape(-1)), given)
+
+
+@pytest.mark.parametrize("kind", ["open", "strict"])  # strict: of the first row all is masked, so all is seen alike
+def test_hc242_a_model_that_sees_the_next_token(tmp_path, kind):
+    found = language_model(tmp_path / "leaks", kind)
+
+    assert (found["HC242"].site, found["HC242"].confidence) == ("attention", "proven")
+    assert "HC241" not in found
+
+
+def test_hc241_statistics_over_the_batch(tmp_path):
+    found = language_model(tmp_path / "mixed", "mixed")
+
+    assert (found["HC241"].site, "HC242" in found) == ("", False)
+    assert "(Model)" in found["HC241"].why[1]
+
+
+def test_a_healthy_model_is_left_alone(tmp_path):
+    assert language_model(tmp_path / "healthy", "causal") == {}
+
+
+class Recurrent(nn.Cell):
+    """A state that goes on along the first dimension, as of inputs that are laid out by time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Dense(8, 8), nn.Dense(8, 2)
+
+    def construct(self, x):
+        state, out = x[0] * 0, []
+        for at in range(x.shape[0]):
+            state = ops.tanh(self.up(x[at]) + state)
+            out.append(state)
+        return self.down(ops.stack(out))
+
+
+def test_what_may_be_the_time_accuses_nobody(tmp_path):
+    net = Recurrent()
+
+    assert trained(
+        tmp_path / "time", net, lambda x, y: ((net(x) - y) ** 2).mean(),
+        lambda step: (normal(7, 5, 8, seed=step), normal(7, 5, 2, seed=step + 100)),
+    ) == {}  # fmt: skip
+
+
+def test_similarities_of_samples_accuse_nobody(tmp_path):
+    net = nn.Dense(8, 4)
+
+    def loss(a, b):
+        return ops.cross_entropy(ops.matmul(net(a), net(b).T), ops.arange(16).astype(ms.int32))
+
+    given = lambda step: (normal(16, 8, seed=step), normal(16, 8, seed=step + 100))  # noqa: E731
+    assert "HC241" not in trained(tmp_path / "contrastive", net, loss, given)
