@@ -122,3 +122,20 @@ def test_similarities_of_samples_accuse_nobody(tmp_path):
 
     given = lambda step: (normal(16, 8, seed=step), normal(16, 8, seed=step + 100))  # noqa: E731
     assert "HC241" not in trained(tmp_path / "contrastive", net, loss, given)
+
+
+@pytest.mark.parametrize("how", ["scores", "softmax", "log_softmax"])
+@pytest.mark.parametrize("loss", [ops.cross_entropy, nn.CrossEntropyLoss(), ops.nll_loss], ids=["ops", "nn", "nll"])
+def test_hc251_what_loss_functions_are_given(tmp_path, loss, how):
+    net, is_nll = nn.Dense(8, 4), loss is ops.nll_loss
+    given = {"scores": lambda z: z, "softmax": lambda z: ops.softmax(z, -1), "log_softmax": ops.log_softmax}[how]
+    found = trained(
+        tmp_path / "run", net, lambda x, y: loss(given(net(x)), y),
+        lambda step: (normal(16, 8, seed=step), Tensor(np.arange(16, dtype=np.int32) % 4)),
+    )  # fmt: skip
+
+    if how == "softmax":
+        assert found["HC251"].title.startswith("nll_loss" if is_nll else "cross_entropy")
+        assert Path(found["HC251"].source.file).name in (Path(__file__).name, "loss.py")
+    else:
+        assert "HC251" not in found

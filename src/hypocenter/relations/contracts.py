@@ -9,35 +9,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from hypocenter.relations.called import LossCall
+from hypocenter.relations.scores import (
+    ROUNDINGS,
+    TOLERANCE,
+    Wrong,
+    are_probabilities,
+    classes,
+    given_to_cross_entropy,
+    given_to_nll_loss,
+    positive,
+)
 
-_TOLERANCE, _ROUNDINGS = 1e-3, 8  # of sums of probabilities; or so many roundings of their format
 _SAME_VALUES = frozenset({  # nodes of autograd's graph that change no number
     "ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0", "SqueezeBackward0", "SqueezeBackward1",
     "UnsqueezeBackward0", "TransposeBackward0", "PermuteBackward0", "ToCopyBackward0", "CloneBackward0",
     "SliceBackward0", "SelectBackward0", "AliasBackward0", "ExpandBackward0", "TBackward0", "IndexBackward0",
 })  # fmt: skip
 _WEIGHED = ("Mul", "Div", "Neg", "Sub")  # what a program does to log-probabilities that it weighs
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wrong:
-    """What a loss is not made for.
-
-    Attributes:
-        title: in a few words.
-        why: what is seen.
-        remedy: what to do.
-    """
-
-    title: str
-    why: str
-    remedy: str
 
 
 def broken(call: LossCall) -> Wrong | None:
@@ -50,25 +43,14 @@ def broken(call: LossCall) -> Wrong | None:
 
 
 def _cross_entropy(_: LossCall, scores: Tensor) -> Wrong | None:
-    dim = _classes(scores)
-    if not _are_probabilities(scores, dim):
-        return None
-    n = scores.shape[dim]
-    return Wrong(
-        title="cross_entropy is given probabilities",
-        why=f"a softmax was taken already: each row lies between 0 and 1 and sums to 1, so that the loss cannot fall "
-        f"below {math.log1p((n - 1) / math.e):.3g} for a certain and right answer",
-        remedy="give it the scores before the softmax",
-    )
+    return given_to_cross_entropy(scores.float(), _tolerance(scores))
 
 
 def _nll_loss(_: LossCall, scores: Tensor) -> Wrong | None:
-    dim, title = _classes(scores), "nll_loss is given no log-probabilities"
-    if _are_probabilities(scores, dim):
-        return Wrong(
-            title=title, why="each row lies between 0 and 1 and sums to 1: these are the probabilities themselves, "
-            "whose gradient vanishes where the answer is wrong", remedy="take log_softmax in place of softmax",
-        )  # fmt: skip
+    dim, title = classes(scores), "nll_loss is given no log-probabilities"
+    wrong = given_to_nll_loss(scores.float(), _tolerance(scores))
+    if wrong is not None:
+        return wrong
     if _origin(scores).startswith(_WEIGHED) or _is_normalised(scores, dim):
         return None
     other = next((d for d in range(scores.dim()) if d != dim and _is_normalised(scores, d)), None)
@@ -77,17 +59,17 @@ def _nll_loss(_: LossCall, scores: Tensor) -> Wrong | None:
             title=title, why=f"they are normalised over dimension {other}, which is not that of classes ({dim})",
             remedy=f"take log_softmax over dimension {dim}",
         )  # fmt: skip
-    return _positive(title, scores)
+    return positive(title, scores, _tolerance(scores))
 
 
 def _kl_div(call: LossCall, scores: Tensor) -> Wrong | None:
     title, target = "kl_div is given no log-probabilities", call.target
     if _origin(scores).startswith(_WEIGHED):
         return None
-    wrong = _positive(title, scores)
+    wrong = positive(title, scores, _tolerance(scores))
     if wrong is not None:
         return wrong
-    if call.has_log_target and _are_probabilities(target, -1):
+    if call.has_log_target and are_probabilities(target.float(), -1, _tolerance(target)):
         why, remedy = "log_target is set, and the target holds probabilities", "leave log_target out"
     elif not call.has_log_target and bool((target < 0).all()):
         why, remedy = "the target holds logarithms, and log_target is not set", "set log_target=True"
@@ -97,7 +79,7 @@ def _kl_div(call: LossCall, scores: Tensor) -> Wrong | None:
 
 
 def _ctc_loss(_: LossCall, scores: Tensor) -> Wrong | None:
-    return _positive("ctc_loss is given no log-probabilities", scores)
+    return positive("ctc_loss is given no log-probabilities", scores, _tolerance(scores))
 
 
 def _with_logits(_: LossCall, scores: Tensor) -> Wrong | None:
@@ -117,38 +99,14 @@ _CONTRACTS: Mapping[str, Callable[[LossCall, Tensor], Wrong | None]] = {
 }  # fmt: skip
 
 
-def _classes(scores: Tensor) -> int:
-    return 1 if scores.dim() > 1 else 0
-
-
 def _tolerance(values: Tensor) -> float:
-    return max(_TOLERANCE, _ROUNDINGS * torch.finfo(values.dtype).eps)
-
-
-def _are_probabilities(values: Tensor, dim: int) -> bool:
-    """Whether each row lies between 0 and 1 and sums to 1."""
-    if values.shape[dim] < 2 or values.numel() == values.shape[dim]:
-        return False
-    limit = _tolerance(values)
-    values = values.float()
-    return bool((values >= 0).all()) and bool(((values.sum(dim) - 1).abs() <= limit).all())
+    return max(TOLERANCE, ROUNDINGS * torch.finfo(values.dtype).eps)
 
 
 def _is_normalised(values: Tensor, dim: int) -> bool:
     """Whether the exponentials of each row sum to 1."""
     wide = values.float()
-    return bool((wide.logsumexp(dim).abs() <= _tolerance(values) + _TOLERANCE * math.log(values.shape[dim] + 1)).all())
-
-
-def _positive(title: str, scores: Tensor) -> Wrong | None:
-    """Logarithms of probabilities lie below 0."""
-    n = int((scores > _tolerance(scores)).sum())
-    if not n:
-        return None
-    return Wrong(
-        title=title, why=f"{n} of {scores.numel()} values lie above 0, where no logarithm of a probability does: the "
-        "loss has no lower bound, or another one", remedy="take log_softmax of the scores first",
-    )  # fmt: skip
+    return bool((wide.logsumexp(dim).abs() <= _tolerance(values) + TOLERANCE * math.log(values.shape[dim] + 1)).all())
 
 
 def _origin(values: Tensor) -> str:

@@ -34,7 +34,6 @@ from hypocenter.nouns import Finding
     severity="warning",
     reads=("optimizer",),
     asked="rows",
-    not_in={"mindspore": "the loss is looked at in replays of torch only, so far"},
 )
 def check(window: Window) -> Iterator[Finding]:
     """Fire at the step at which it is seen."""

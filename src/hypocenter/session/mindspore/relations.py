@@ -1,4 +1,4 @@
-"""What must not matter to a MindSpore program is changed in replays of a healthy step. For HC241, HC242."""
+"""What must not matter to a MindSpore program is changed in replays of a healthy step. For HC241, HC242, HC251."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import replace
 from hypocenter.config import Config
 from hypocenter.detect import relation_rows as rows
 from hypocenter.nouns import Reading
+from hypocenter.relations.mindspore import Misused, Shown, look
 from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.replay.mindspore.engine import Replayer
-from hypocenter.replay.mindspore.relations import Shown, look
 from hypocenter.session.events import Update
 from hypocenter.session.mindspore.seams import Context, Part
 from hypocenter.session.observers.optimizer_rows import count_row, number_row
@@ -50,10 +50,11 @@ class Relations(Part):
             if self.context.config.relations != AUTO:
                 self.context.warn(f"relations were not looked at: the model raised {type(error).__name__}: {error}")
             return
-        if looked.held or looked.broken:
+        if looked.held or looked.broken or looked.losses:
             self._n_left = 0
         order, step = self.context.clock.next_order, update.step
         self.rows += [_row(each, step, order()) for each in looked.broken]
+        self.rows += [_row_of_loss(each, step, order()) for each in looked.losses]
         counts = len(looked.held) + len(looked.broken), len(looked.held)
         words = (*(f"{name}{rows.HOLDS}" for name in looked.held),
                  *(f"{name}{rows.NOT_ASKED}{why}" for name, why in looked.not_asked.items()))  # fmt: skip
@@ -64,3 +65,9 @@ def _row(shown: Shown, step: int, order: int) -> Reading:
     trial = shown.trial
     row = number_row(shown.module, rows.RELATION, step, order, shown.size, module=shown.kind)
     return replace(row, op=trial.code, names=(trial.what, trial.whom, "", trial.relation), dtype=f"{shown.limit:.3g}")
+
+
+def _row_of_loss(found: Misused, step: int, order: int) -> Reading:
+    wrong = found.wrong
+    row = number_row("", rows.LOSS, step, order, 0.0)
+    return replace(row, op="HC251", source=found.source, names=(wrong.title, wrong.why, wrong.remedy))

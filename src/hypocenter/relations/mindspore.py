@@ -8,8 +8,11 @@ may be meant, nothing is asked.
 from __future__ import annotations
 
 import contextlib
+import inspect
+import sys
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any, TypeAlias
 
 import mindspore as ms  # pyright: ignore[reportMissingImports]
@@ -18,11 +21,15 @@ from mindspore import nn  # pyright: ignore[reportMissingImports]
 from numpy.typing import NDArray
 
 from hypocenter.formats import FORMATS
+from hypocenter.nouns import Source
+from hypocenter.relations import scores as scores_of
+from hypocenter.relations.scores import Wrong
 from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.replay.mindspore.engine import Replayer
 from hypocenter.replay.mindspore.host import flat, is_floating
 from hypocenter.tap.mindspore.gradients import dtype_name, host
 from hypocenter.tap.mindspore.tape import GradCall
+from hypocenter.tap.source import source_of, user_frame
 
 TOLERANCE = 1e-4  # relative, L2: see hypocenter.relations.subject
 _ROUNDINGS = 4  # of the lowest format in use
@@ -30,6 +37,9 @@ _AT_MOST_BYTES = 256 << 20  # of outputs of one replay
 _LEAST_PLACES = 4  # of a sequence
 _AGREE = 0.99  # of labels, that are the next token
 _MEETING = ("Attention", "Transformer", "RNN", "GRU", "LSTM", "Graph", "GCN", "GAT", "Message")
+
+_CONTRACTS = {"cross_entropy": scores_of.given_to_cross_entropy, "nll_loss": scores_of.given_to_nll_loss}
+_HOMES = ("mindspore.ops", "mindspore.mint.nn.functional")
 
 Array: TypeAlias = NDArray[Any]
 Part: TypeAlias = Callable[[Array], "Array | None"]
@@ -63,9 +73,19 @@ class Shown:
     limit: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Misused:
+    """A call of a loss function that is given what it is not made for, and its line."""
+
+    wrong: Wrong
+    source: Source | None
+
+
 @dataclass(slots=True)
 class Looked:
     """What came of it."""
+
+    losses: list[Misused] = field(default_factory=list)
 
     broken: list[Shown] = field(default_factory=list)
     held: list[str] = field(default_factory=list)
@@ -83,7 +103,7 @@ class _Event:
 
 
 def look(replayer: Replayer, call: GradCall, cells: Sequence[tuple[str, Any]]) -> Looked:
-    """Ask both.
+    """Ask both, and look at what loss functions are given.
 
     Args:
         cells: (name, cell) of the models.
@@ -92,7 +112,8 @@ def look(replayer: Replayer, call: GradCall, cells: Sequence[tuple[str, Any]]) -
         ReplayImpossible: the micro-batch cannot be done again.
     """
     looked = Looked()
-    events = _heard(replayer, call, {})
+    with _hearing_losses(looked.losses):
+        events = _heard(replayer, call, {})
     again = _heard(replayer, call, {})
     limit = max(TOLERANCE, _ROUNDINGS * max((_eps(p) for p in call.weights), default=0.0))
     if (noise := _first(events, again, lambda array: array, limit / 10)) is not None:
@@ -160,6 +181,40 @@ def _hearing(events: list[_Event]) -> Generator[None, None, None]:
         yield
     finally:
         nn.Cell.__call__ = original
+
+
+@contextlib.contextmanager
+def _hearing_losses(found: list[Misused]) -> Generator[None, None, None]:
+    """Within this block calls of the loss functions of `ops` and `mint` are looked at, however they are reached."""
+    functions = [(name, getattr(sys.modules.get(home), name, None)) for home in _HOMES for name in _CONTRACTS]
+    names = {inspect.unwrap(each).__code__: name for name, each in functions if each is not None}
+
+    def hear(frame: FrameType, event: str, _: object) -> None:
+        name = names.get(frame.f_code) if event == "call" else None
+        if name is not None:
+            _look_at(name, frame, found)
+
+    if sys.getprofile() is not None:  # of the user's
+        yield
+        return
+    sys.setprofile(hear)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+
+
+def _look_at(name: str, frame: FrameType, found: list[Misused]) -> None:
+    scores: Any = frame.f_locals.get(frame.f_code.co_varnames[0])
+    if not isinstance(scores, ms.Tensor) or not is_floating(scores) or not scores.ndim or scores.size < 2:
+        return
+    form = FORMATS.get(dtype_name(scores))
+    limit = max(scores_of.TOLERANCE, scores_of.ROUNDINGS * (form.eps if form is not None else 0.0))
+    wrong = _CONTRACTS[name](host(scores).astype(np.float32), limit)
+    if wrong is not None and wrong.title not in {each.wrong.title for each in found}:
+        line = user_frame(frame.f_back)
+        source = None if line is None else source_of(line.f_code.co_filename, line.f_lineno)
+        found.append(Misused(wrong=wrong, source=source))
 
 
 def _first(before: list[_Event], after: list[_Event], part: Part, limit: float) -> tuple[_Event, float] | None:
