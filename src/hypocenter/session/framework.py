@@ -7,6 +7,7 @@ the module with their functions, of which only those are used that both have und
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from numpy.typing import NDArray
@@ -33,6 +34,14 @@ def spacing(xp: Any, values: Any, form: Format) -> Any:
     lowest = xp.full_like(exponent, form.smallest_exponent)
     exponent = xp.maximum(xp.where(values == 0, lowest, exponent), lowest)
     return xp.ldexp(xp.ones_like(values), exponent - form.fraction_bits)
+
+
+@dataclass(frozen=True, slots=True)
+class Peek:
+    """Copies of a few elements of each of some parameters."""
+
+    values: Any  # one array
+    places: tuple[tuple[int, int, int], ...]  # number of a parameter, begin and end of its elements in `values`
 
 
 class Deferred(Protocol):
@@ -81,6 +90,10 @@ class Framework(Protocol):
 
         None for what has no values on this rank, and for large tensors whose elements do not lie in order.
         """
+        ...
+
+    def peek(self, parameters: Sequence[Any]) -> Peek | None:
+        """A few elements of each, where nobody waits for a device and it costs next to nothing; else None."""
         ...
 
     def copied(self, array: Any) -> Any:

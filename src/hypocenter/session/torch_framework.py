@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hypocenter.session.events import Update
-from hypocenter.session.framework import GROUPS, SAMPLE, Then, Undo
+from hypocenter.session.framework import GROUPS, SAMPLE, Peek, Then, Undo
 from hypocenter.session.learning_rate import number_of
 from hypocenter.session.observers import grid
+from hypocenter.session.observers.peeker import Peeker
 from hypocenter.session.observers.sampled import Deferred, copies, n_changed, sample
 from hypocenter.tap import schedule_calls
 from hypocenter.tap.flat_parameters import is_flat
@@ -33,6 +34,7 @@ class TorchFramework:
 
     def __init__(self, ride: Callable[[Tensor, Then], None] = lambda *_: None) -> None:
         self._ride = ride
+        self._peeker = Peeker()
 
     def schedules(self, tell: Callable[[Any, Any], None], fail: Callable[[str], None]) -> Undo:
         """Schedulers and `swa_utils`."""
@@ -66,6 +68,10 @@ class TorchFramework:
         """A view where possible."""
         found = sample(tensor, size)
         return found if found is None else found.detach()
+
+    def peek(self, parameters: Sequence[Tensor]) -> Peek | None:
+        """Of a CPU."""
+        return self._peeker.peek(parameters)
 
     def is_on_host(self, tensor: Tensor) -> bool:
         """Of a CPU."""

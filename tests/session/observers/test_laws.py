@@ -549,6 +549,25 @@ def test_an_average_that_is_swapped_in_and_not_back_is_told_at_any_step(tmp_path
     assert [(f.code, f.severity, f.step) for f in found] == [("HC231", "note", AT + 1)]
 
 
+@pytest.mark.parametrize("name", ["a weight overwritten", "a weight of before", "a weight cast"])
+def test_a_weight_that_is_written_to_once_is_told_without_audits(name: str, tmp_path: Path) -> None:
+    plant, code, step, parameter = FAULTS[name]
+    job = Job()
+    plant(job)
+
+    (found,) = job.train(tmp_path / "run", audit="never")
+
+    assert (found.code, found.step, found.param) == (code, step, parameter)
+
+
+def test_optimizers_that_share_parameters_are_left_alone(tmp_path: Path) -> None:
+    job = Job()
+    other = torch.optim.SGD(job.model.up.parameters(), lr=1e-3)
+    job.after_step = lambda step: other.step()
+
+    assert job.train(tmp_path / "run", audit="never") == []
+
+
 def test_an_option_that_changes_and_stays_is_a_note(tmp_path: Path) -> None:
     job = Job()
     job.after_step = at(AT - 1, lambda: job.optimizer.param_groups[0].update(lr=0.0))

@@ -8,9 +8,10 @@ What it means
 How it is decided
     After an update a sample of the parameters and of all their state is kept and compared, bit by bit, before the
     next update of the same optimizer: some parameters in turn at updates 1, 2, 4, 8, ... and every 1000th, all of them
-    at steps of `--audit`. A program that writes to its parameters on purpose has the habit of it: so it counts only
-    when the same tensor stayed between two looked-at pairs of updates before, or between four after it. The options of
-    the optimizer's groups (rate, decay) are compared at every update; what a schedule of torch moves is left out.
+    at steps of `--audit`; of parameters on the host a few elements of 32 in turn at every update. A program that
+    writes to its parameters on purpose has the habit of it: so it counts only when the same tensor stayed between two
+    looked-at pairs of updates before, or between four after it. The options of the optimizer's groups (rate, decay) are
+    compared at every update; what a schedule of torch moves is left out.
 
 What to do
     Look at the line that is named, or at what runs between the two steps. If it is meant, nothing.

@@ -2,7 +2,8 @@
 
 After an update a sample of parameters and of the optimizer's state is kept, and compared with what is there before the
 next update of that optimizer. Some parameters in turn are looked at, at updates that lie further and further apart, and
-all of them at steps of `--audit`; where nobody waits for a device, the values of one in turn at every other update.
+all of them at steps of `--audit`. Where nobody waits for a device, a few elements of PEEKED parameters in turn are
+looked at every time.
 
 A program may write to its parameters on purpose, and then it mostly has the habit: it clips them after each update, or
 averages them every few. So a change counts only where there was none between at least STAYS pairs of updates before, or
@@ -22,12 +23,13 @@ from hypocenter.detect.law_rows import BALANCED, BETWEEN, CHANGED, GONE, OPTION,
 from hypocenter.formats import FORMATS
 from hypocenter.nouns import Reading, replace
 from hypocenter.session.events import Observed, Observer, Update
-from hypocenter.session.framework import Framework
+from hypocenter.session.framework import Framework, Peek
 from hypocenter.session.observers.optimizer_rows import count_row, number_row
 from hypocenter.tap.source import source_of
 
 ELEMENTS = 256  # of a tensor
 PARAMETERS = 32  # in one step that is not audited
+PEEKED = 32  # parameters, in turn, of which a few elements are looked at each time
 STAYS, FOLLOWED = 2, 4  # pairs of updates
 LONG = 8  # updates
 ROUNDINGS, FEW_ROUNDINGS = 32, 2  # of the largest of a tensor, in its format, or in a format of 16 bits: no write
@@ -59,7 +61,10 @@ class _Kept:
 
     optimizer: weakref.ref[Any]
     values: dict[_Key, _Value] = field(default_factory=dict)
-    is_one: bool = False  # the value of one parameter
+    first: int = 0  # of the parameters of that update of which there is a peek
+    peek: Peek | None = None
+    n_peeks: int = 0  # in a row that found nothing
+    moves: set[int] = field(default_factory=set)  # ids of all parameters of that update
     n_updates: int = 0
     options: list[dict[str, float]] = field(default_factory=list)  # of its first groups
     track: _Track = field(default_factory=_Track)  # of the options
@@ -78,9 +83,12 @@ class Between(Observer[Observed]):
 
     def after_update(self, update: Update) -> None:
         """Keep what it left."""
-        moved = {id(p) for p in update.parameters} if any(kept.values for kept in self._kept.values()) else set[int]()
+        moved = set(map(id, update.parameters))
         for other in self._kept.values():  # one optimizer may move what another one has left
-            other.values = {key: each for key, each in other.values.items() if key[0] not in moved}
+            if other.values:
+                other.values = {key: each for key, each in other.values.items() if key[0] not in moved}
+            if other.peek is not None and not moved.isdisjoint(other.moves):
+                other.peek = None
         optimizer = self.context.framework.optimizer(update.optimizer)
         if optimizer is None:
             return
@@ -89,11 +97,12 @@ class Between(Observer[Observed]):
         if kept.n_updates == LONG and self._has_state(optimizer, update):
             self._long_held.add(id(update.parameters[0]))
         kept.options = self.context.framework.settings(optimizer)
-        kept.values, kept.is_one = {}, False
+        kept.first = kept.n_updates % max(1, -(-len(update.parameters) // PEEKED)) * PEEKED
+        peeked = update.parameters[kept.first : kept.first + PEEKED]
+        kept.peek, kept.moves = self.context.framework.peek(peeked), moved
+        kept.values = {}
         chosen = self._chosen(optimizer, kept.n_updates, update.step + 1)
         if not chosen:
-            if update.parameters:
-                self._keep_one(kept, update.parameters)
             return
         with self._audits.spending():
             held = [((id(p), name), p, *found) for p in chosen for name, *found in self._held(optimizer, p)]
@@ -103,24 +112,27 @@ class Between(Observer[Observed]):
                 for (key, p, _, slack), values in zip(held, copies, strict=True)
             }
 
-    def _keep_one(self, kept: _Kept, parameters: Sequence[Any]) -> None:
-        """What writes to all parameters at once is then seen at any step."""
-        framework, parameter = self.context.framework, parameters[kept.n_updates % len(parameters)]
-        values = framework.sample(parameter, ELEMENTS) if framework.is_on_host(parameter) else None
-        kept.is_one = values is not None
-        if values is not None:
-            slack = _slack(framework, parameter)
-            kept.values = {(id(parameter), "value"): _Value(weakref.ref(parameter), framework.copied(values), slack)}
-
-    def _has_stayed(self, values: Mapping[_Key, _Value]) -> bool:
-        """Of one value alone: to the bit."""
-        [(key, before)] = values.items()
-        parameter = before.parameter()
-        now = None if parameter is None else self.context.framework.sample(parameter, ELEMENTS)
-        has_stayed = now is not None and self.context.framework.are_same(before.values, now)
-        if has_stayed and (track := self._tracks.get(key)) is not None:
-            track.n_stayed += 1
-        return has_stayed
+    def _look_again(self, kept: _Kept, update: Update) -> list[tuple[_Key, Any, tuple[int, int]]]:
+        """What has changed of the few elements of each parameter, but of those that are looked at anyway."""
+        before, kept.peek = kept.peek, None
+        framework = self.context.framework
+        parameters = update.parameters[kept.first : kept.first + PEEKED]
+        now = framework.peek(parameters) if before is not None else None
+        if before is None or now is None or now.places != before.places:
+            return []
+        if framework.are_same(before.values, now.values):
+            kept.n_peeks += 1
+            return []
+        n_before, kept.n_peeks = kept.n_peeks, 0
+        held = [(parameters[at], slice(*bounds)) for at, *bounds in now.places]
+        trios = [(before.values[at], now.values[at], _slack(framework, p)) for p, at in held]
+        found: list[tuple[_Key, Any, tuple[int, int]]] = []
+        for (parameter, _), counts in zip(held, framework.n_changed(trios), strict=True):
+            key = id(parameter), "value"
+            self._tracks.setdefault(key, _Track()).n_stayed += n_before
+            if key not in kept.values:
+                found.append((key, parameter, counts))
+        return found
 
     def _of(self, optimizer: Any) -> _Kept:
         kept = self._kept.get(id(optimizer))
@@ -151,29 +163,34 @@ class Between(Observer[Observed]):
             self._look_for_new_state(optimizer, update)
         if kept.options:
             self._look_at_options(kept, self.context.framework.settings(optimizer), update.step)
-        if not kept.values or not update.check.is_finite:
+        if not update.check.is_finite:
             return
-        if kept.is_one and self._has_stayed(kept.values):
-            kept.values = {}
-            return
+        looked_at = self._look_again(kept, update)
         before, kept.values = kept.values, {}
-        alive = {key: p for key, each in before.items() if (p := each.parameter()) is not None}
-        with self._audits.spending():
-            parameters = {key[0]: p for key, p in alive.items()}
-            now = {(i, name): values for i, p in parameters.items() for name, values, _ in self._held(optimizer, p)}
-            trios = [(before[key].values, now.get(key), before[key].slack) for key in alive]
-            counts = self.context.framework.n_changed(trios)
-        for (key, parameter), (n, n_changed) in zip(alive.items(), counts, strict=True):
-            self._look(key, parameter, update.step, (n, n_changed))
-        order, changed = self.context.clock.next_order, sum(n > 0 for _, n in counts)
-        kinds = {name for (_, name), (_, n) in zip(alive, counts, strict=True) if n}
-        for kind in sorted(kinds):
-            of_kind = [n for (_, name), (_, n) in zip(alive, counts, strict=True) if name == kind]
+        if before:
+            with self._audits.spending():
+                looked_at += self._compared(optimizer, before)
+        if not looked_at:
+            return
+        for key, parameter, counts in looked_at:
+            self._look(key, parameter, update.step, counts)
+        order, changed = self.context.clock.next_order, sum(n > 0 for *_, (_, n) in looked_at)
+        for kind in sorted({name for (_, name), _, (_, n) in looked_at if n}):
+            of_kind = [n for (_, name), _, (_, n) in looked_at if name == kind]
             pair = len(of_kind), sum(map(bool, of_kind))
             self.rows.append(count_row(SITE, CHANGED, update.step, order(), pair, module=kind))
         if self._audits.is_due(update.step):
-            balanced = len(alive), len(alive) - changed
+            balanced = len(looked_at), len(looked_at) - changed
             self.rows.append(count_row(SITE, BALANCED, update.step, order(), balanced, module=BETWEEN))
+
+    def _compared(self, optimizer: Any, before: Mapping[_Key, _Value]) -> list[tuple[_Key, Any, tuple[int, int]]]:
+        """What has changed of these: (key, parameter, elements looked at and changed)."""
+        alive = {key: p for key, each in before.items() if (p := each.parameter()) is not None}
+        parameters = {key[0]: p for key, p in alive.items()}
+        now = {(i, name): values for i, p in parameters.items() for name, values, _ in self._held(optimizer, p)}
+        trios = [(before[key].values, now.get(key), before[key].slack) for key in alive]
+        counts = self.context.framework.n_changed(trios)
+        return [(key, parameter, each) for (key, parameter), each in zip(alive.items(), counts, strict=True)]
 
     def _has_state(self, optimizer: Any, update: Update) -> bool:
         return bool(update.parameters) and bool(self.context.framework.state_of(optimizer, update.parameters[0]))

@@ -1,0 +1,55 @@
+"""A few elements of each of many parameters on the host, in one operation: what it costs for each is no Python."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+import torch
+from torch import Tensor
+
+from hypocenter.session.framework import Peek
+from hypocenter.tap.gradients import PLAIN_TYPES
+from hypocenter.tap.host_memory import is_there
+
+ELEMENTS = 16  # of a parameter, at an equal stride
+_ADDRESS = Tensor.data_ptr
+
+
+@dataclass(frozen=True, slots=True)
+class _Views:
+    addresses: list[int]  # of all parameters when these were made: freed or moved memory is not looked at
+    views: list[Tensor]
+    places: tuple[tuple[int, int, int], ...]
+
+
+class Peeker:
+    """Keeps views of parameters as long as the first of them lives."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, _Views] = {}  # by id of the first parameter
+
+    def peek(self, parameters: Sequence[Tensor]) -> Peek | None:
+        """Copies; None where parameters are no plain tensors, or none of them is on the host."""
+        if not parameters or not PLAIN_TYPES.issuperset(map(type, parameters)):
+            return None
+        addresses, key = list(map(_ADDRESS, parameters)), id(parameters[0])
+        known = self._known.get(key)
+        if known is None:
+            weakref.finalize(parameters[0], self._known.pop, key, None).atexit = False
+        if known is None or known.addresses != addresses:
+            known = self._known[key] = _views_of(parameters, addresses)
+        return Peek(torch.cat(known.views), known.places) if known.views else None
+
+
+def _views_of(parameters: Sequence[Tensor], addresses: list[int]) -> _Views:
+    chosen = [
+        (at, p.detach().view(-1))
+        for at, p in enumerate(parameters)
+        if p.device.type == "cpu" and p.is_floating_point() and p.is_contiguous() and p.numel() and is_there(p)
+    ]
+    views = [flat[:: -(-flat.numel() // ELEMENTS)] for _, flat in chosen]
+    bounds = pairwise(accumulate(map(len, views), initial=0))
+    return _Views(addresses, views, tuple((at, *pair) for (at, _), pair in zip(chosen, bounds, strict=True)))
