@@ -1,6 +1,7 @@
-"""Some rows of an operator's result, done again without the others: of products, of attention, of convolutions.
+"""Some rows of an operator's result, done again without the others: of products, attention, convolutions, gradients.
 
-Rows are numbered through all dimensions of the result but the last; of a convolution a row is a sample.
+Rows are numbered through all dimensions of the result but the last; of a convolution a row is a sample, of the gradient
+of its weight what belongs to an index of the first dimension.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Any, Protocol
 import torch
 
 from hypocenter.replay.attention import Attention
+from hypocenter.replay.attention_backward import VALUES, AttentionBackward
+from hypocenter.replay.convolution_rows import Samples, part_of_gradient
 from hypocenter.replay.effort import Effort, effort
 
 SAMPLED = 64  # rows that are looked at beside those that hold bad elements
@@ -97,39 +100,44 @@ class Queries:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Samples:
-    """A convolution."""
+class QueryGradients:
+    """One of the gradients of attention."""
 
-    func: Any
-    args: tuple[Any, ...]
-    whole: Effort
+    call: AttentionBackward
+    result: int
 
     @property
     def n(self) -> int:
-        """Samples."""
-        return self.args[0].shape[0]
+        """Queries or keys of all heads."""
+        return self.call.n_rows(self.result)
 
     @property
     def of_one(self) -> Effort:
-        """One sample."""
-        return Effort(flops=self.whole.flops / self.n, bytes=self.whole.bytes / self.n)
+        """One of them."""
+        return Effort(flops=self.call.flops_of_row(self.result), bytes=self.call.bytes)
 
     def done(self, rows: torch.Tensor, dtype: torch.dtype | None, device: torch.device) -> torch.Tensor:
-        """Those samples, one after the other."""
-        first, *rest = self.args
-        rest = [t.to(device, dtype or t.dtype) if isinstance(t, torch.Tensor) else t for t in rest]
-        each = [first[i : i + 1].to(device, dtype or first.dtype) for i in rows.tolist()]
-        return torch.cat([self.func(x, *rest).reshape(1, -1) for x in each])
+        """Those rows, added up as fused kernels do."""
+        own = self.call.forward.q.dtype
+        inner = dtype or torch.promote_types(own, torch.float32)
+        return self.call.rows(self.result, rows, inner, device).to(dtype or own)
 
 
-def by_rows(func: Any, args: Any, kwargs: Any, outputs: Any) -> Rows | None:
-    """How to do single rows of it again; None where that is not known."""
+def by_rows(func: Any, args: Any, kwargs: Any, outputs: Any, result: int = 0) -> Rows | None:
+    """How to do single rows of one of its results again; None where that is not known."""
     name = func.__name__.partition(".")[0]
+    backward = AttentionBackward.of(func, args, kwargs)
+    if backward is not None and result <= VALUES:
+        return None if backward.forward.is_random else QueryGradients(call=backward, result=result)
+    if name == "convolution_backward":
+        return part_of_gradient(func, args, effort(func, args, kwargs, outputs), result)
+    if result:
+        return None
     attention = Attention.of(func, args, kwargs)
     if attention is not None:
         return None if attention.is_random else Queries(call=attention)
     if name == "convolution" and args[0].dim() > 2 and args[0].shape[0]:
-        return Samples(func=func, args=tuple(args), whole=effort(func, args, kwargs, outputs))
+        return Samples(func=func, args=tuple(args), n_sliced=1, whole=effort(func, args, kwargs, outputs))
     added, factors = (args[0], args[1:3]) if name in ("addmm", "baddbmm") else (None, args[:2])
     if name not in ("mm", "bmm", "addmm", "baddbmm") or any(not isinstance(t, torch.Tensor) for t in factors):
         return None

@@ -182,7 +182,7 @@ def attention(call: Call) -> list[Expected | None]:
     u_share = (2 * whole.k.shape[2] + 256) * call.u + 4 * max(call.u_out(), call.u) + 2 * call.u_product
     lost = 1e-30 + call.underflow(whole.k.shape[2])
     found = torch.empty(4, len(rows), whole.v.shape[3], dtype=torch.float64)
-    for block in whole.blocks(rows, torch.float64, torch.device("cpu")):
+    for at, block in whole.blocks(rows, torch.float64, torch.device("cpu")):
         sizes = (block.q.abs() @ block.k.abs().mT).amax(-1, keepdim=True) * abs(whole.scale)
         shares, magnitudes = block.scores.softmax(-1), block.v.abs()
         mass, largest = shares @ magnitudes, magnitudes.amax(0)
@@ -193,7 +193,7 @@ def attention(call: Call) -> list[Expected | None]:
         )  # exp(2 · 0.5) - 1 < 4 · 0.5; beyond it any share may be any other
         inner = magnitudes.sum(0) + sizes * max(1.0, 1.0 / max(abs(whole.scale), 1e-30))
         for kept, values in zip(found, (shares @ block.v, error + lost * largest, mass, inner), strict=True):
-            kept[block.at] = values  # lost: of shares that vanish
+            kept[at] = values  # lost: of shares that vanish
     is_whole = len(rows) == whole.n_rows
     value, error, mass, inner = (kept.reshape(out.shape) if is_whole else kept for kept in found)
     done = finished(call, value, error, mass, inner=inner)
