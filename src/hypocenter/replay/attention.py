@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -59,7 +59,7 @@ class Attention:
     @classmethod
     def reading(cls, given: Mapping[str, Any]) -> Attention | None:
         """From arguments by their names; None: they are not known."""
-        q, k, v = (given.get(name) for name in ("query", "key", "value"))
+        q, k, v = cast("tuple[Any, ...]", tuple(given.get(name) for name in ("query", "key", "value")))
         if not all(isinstance(t, torch.Tensor) and t.dim() == 4 for t in (q, k, v)) or q.shape[1] % k.shape[1]:
             return None
         mask = given.get("attn_mask", given.get("attn_bias"))

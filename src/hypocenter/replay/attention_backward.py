@@ -78,12 +78,15 @@ class AttentionBackward:
         """Of all heads."""
         return math.prod((self.forward.q if result == QUERIES else self.forward.k).shape[:3])
 
+    def across(self, result: int) -> int:
+        """Terms that are added up in an element of a result."""
+        return self.forward.k.shape[2] if result == QUERIES else self.shared * self.forward.q.shape[2]
+
     def flops_of_row(self, result: int) -> float:
         """Three products, or two for the values, and the exponentials."""
-        q, v = self.forward.q, self.forward.v
-        across = self.forward.k.shape[2] if result == QUERIES else self.shared * q.shape[2]
-        widths = q.shape[3] + v.shape[3] + (0 if result == VALUES else q.shape[3])
-        return 2.0 * across * widths + 16.0 * across
+        width = self.forward.q.shape[3]
+        widths = width + self.forward.v.shape[3] + (0 if result == VALUES else width)
+        return self.across(result) * (2.0 * widths + 16.0)
 
     @property
     def flops(self) -> float:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from hypocenter.replay.effort import Effort
-
-
-def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +18,11 @@ class Samples:
     args: tuple[Any, ...]
     n_sliced: int  # leading arguments that have a row for each sample
     whole: Effort
-    of: Callable[[torch.Tensor], torch.Tensor] = _as_it_is  # what is computed with: values, or their magnitudes
+    is_of_magnitudes: bool = False
+
+    def of_magnitudes(self) -> Samples:
+        """The same of magnitudes."""
+        return replace(self, is_of_magnitudes=True)
 
     @property
     def n(self) -> int:
@@ -37,10 +36,12 @@ class Samples:
 
     def done(self, rows: torch.Tensor, dtype: torch.dtype | None, device: torch.device) -> torch.Tensor:
         """Those samples, one after the other."""
-        rest = [_moved(t, dtype, device, self.of) for t in self.args[self.n_sliced :]]
+        rest = [_moved(t, dtype, device, self.is_of_magnitudes) for t in self.args[self.n_sliced :]]
         found = []
         for i in rows.tolist():
-            out = self.func(*(_moved(t[i : i + 1], dtype, device, self.of) for t in self.args[: self.n_sliced]), *rest)
+            out = self.func(
+                *(_moved(t[i : i + 1], dtype, device, self.is_of_magnitudes) for t in self.args[: self.n_sliced]), *rest
+            )
             found.append((out[0] if isinstance(out, tuple) else out).reshape(1, -1))
         return torch.cat(found)
 
@@ -55,7 +56,11 @@ class WeightGradient:
     func: Any
     args: tuple[Any, ...]
     whole: Effort
-    of: Callable[[torch.Tensor], torch.Tensor] = _as_it_is
+    is_of_magnitudes: bool = False
+
+    def of_magnitudes(self) -> WeightGradient:
+        """The same of magnitudes."""
+        return replace(self, is_of_magnitudes=True)
 
     @property
     def n(self) -> int:
@@ -72,20 +77,19 @@ class WeightGradient:
         _, _, weight, _, *rest, transposed, padding, groups, _ = self.args
         here, across = (1, 0) if transposed else (0, 1)  # which of (grad, x) has a channel for each index
         rows, of_group = rows.cpu(), self.n // groups
-        found: torch.Tensor | None = None
+        found = torch.zeros(len(rows), weight[0].numel(), dtype=dtype or weight.dtype, device=device)
         for group in (rows // of_group).unique().tolist():
             at = (rows // of_group == group).nonzero()[:, 0]
             n = self.args[across].shape[1] // groups
-            part = _moved(weight[rows[at].to(weight.device)], dtype, device, self.of)
+            part = _moved(weight[rows[at].to(weight.device)], dtype, device, self.is_of_magnitudes)
             for i in range(self.args[0].shape[0]):
                 pair = [self.args[0][i : i + 1], self.args[1][i : i + 1]]
                 pair[here] = pair[here][:, rows[at].to(pair[here].device)]
                 pair[across] = pair[across][:, group * n : (group + 1) * n]
-                grad, x = (_moved(t, dtype, device, self.of) for t in pair)
+                grad, x = (_moved(t, dtype, device, self.is_of_magnitudes) for t in pair)
                 out = self.func(grad, x, part, None, *rest, transposed, padding, 1, [False, True, False])[1]
-                found = out.new_zeros(len(rows), *out.shape[1:]) if found is None else found
-                found[at] += out
-        return weight.new_zeros(0, 1) if found is None else found.reshape(len(rows), -1)
+                found[at] += out.reshape(len(at), -1)
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +97,11 @@ class BiasGradient:
     """The gradient of a convolution's bias: sums of a channel over samples and places."""
 
     grad: torch.Tensor
-    of: Callable[[torch.Tensor], torch.Tensor] = _as_it_is
+    is_of_magnitudes: bool = False
+
+    def of_magnitudes(self) -> BiasGradient:
+        """The same of magnitudes."""
+        return replace(self, is_of_magnitudes=True)
 
     @property
     def n(self) -> int:
@@ -108,7 +116,7 @@ class BiasGradient:
 
     def done(self, rows: torch.Tensor, dtype: torch.dtype | None, device: torch.device) -> torch.Tensor:
         """Those channels, one after the other."""
-        each = (_moved(self.grad[:, channel], dtype, device, self.of).sum() for channel in rows.tolist())
+        each = (_moved(self.grad[:, channel], dtype, device, self.is_of_magnitudes).sum() for channel in rows.tolist())
         return torch.stack(tuple(each))[:, None]
 
 
@@ -129,7 +137,8 @@ def part_of_gradient(func: Any, args: Any, whole: Effort, result: int) -> Part |
     return BiasGradient(grad=grad)
 
 
-def _moved(
-    value: Any, dtype: torch.dtype | None, device: torch.device, of: Callable[[torch.Tensor], torch.Tensor]
-) -> Any:
-    return of(value.to(device, dtype or value.dtype)) if isinstance(value, torch.Tensor) else value
+def _moved(value: Any, dtype: torch.dtype | None, device: torch.device, is_of_magnitudes: bool) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    value = value.to(device, dtype or value.dtype)
+    return value.abs() if is_of_magnitudes else value

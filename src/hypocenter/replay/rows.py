@@ -7,16 +7,17 @@ of its weight what belongs to an index of the first dimension.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 
 from hypocenter.replay.attention import Attention
 from hypocenter.replay.attention_backward import VALUES, AttentionBackward
-from hypocenter.replay.convolution_rows import Samples, part_of_gradient
+from hypocenter.replay.convolution_rows import Part, Samples, part_of_gradient
 from hypocenter.replay.effort import Effort, effort
 
+__all__ = ["Part", "Products", "Rows", "as_rows", "by_rows", "chosen"]
 SAMPLED = 64  # rows that are looked at beside those that hold bad elements
 
 
@@ -47,6 +48,11 @@ class Products:
     added: torch.Tensor | None
     alpha: Any
     beta: Any
+    is_of_magnitudes: bool = False
+
+    def of_magnitudes(self) -> Products:
+        """The same of magnitudes."""
+        return replace(self, alpha=abs(self.alpha), beta=abs(self.beta), is_of_magnitudes=True)
 
     @property
     def n(self) -> int:
@@ -67,14 +73,18 @@ class Products:
         for batch in (rows // per).unique().tolist():
             at = (rows // per == batch).nonzero()[:, 0]
             here = (rows[at] % per).to(self.a.device)
-            a, b = self.a[batch][here].to(device, dtype), self.b[batch].to(device, dtype)
+            a, b = self._moved(self.a[batch][here], dtype, device), self._moved(self.b[batch], dtype, device)
             if self.added is None:
                 out[at] = a @ b
             else:
                 shape = (self.a.shape[0], per, self.b.shape[2])
-                added = self.added.expand(shape)[batch][here].to(device, dtype)
+                added = self._moved(self.added.expand(shape)[batch][here], dtype, device)
                 out[at] = torch.addmm(added, a, b, beta=self.beta, alpha=self.alpha)
         return out
+
+    def _moved(self, tensor: torch.Tensor, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        tensor = tensor.to(device, dtype)
+        return tensor.abs() if self.is_of_magnitudes else tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
