@@ -1,4 +1,4 @@
-"""A loss that goes back in chunks, and then as their sum, is recorded as that sum. As torchtitan's chunked loss does."""
+"""A loss that goes back in chunks, and then as their sum, as torchtitan's does, is recorded as that sum."""
 
 import pytest
 import torch

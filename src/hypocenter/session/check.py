@@ -149,7 +149,7 @@ def scalar_reading(
 
 
 def _without_parts(losses: Sequence[float]) -> list[float]:
-    """A loss that went back in chunks, and then as their sum, is that sum: two or more in a row, as float32 adds them."""
+    """A loss that went back in chunks, two or more in a row, and then as their sum, in float32, is that sum."""
     found: list[float] = []
     since = 0  # where those begin that are no part of a sum yet
     for at, loss in enumerate(losses):
