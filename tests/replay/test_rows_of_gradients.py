@@ -162,3 +162,24 @@ def test_of_a_convolutions_large_gradient_samples_or_channels_are_done_again(mon
     assert found.finite
     assert found.absmax > torch.finfo(torch.float32).max
     assert found.part.endswith(part)
+
+
+@pytest.mark.parametrize("kind", ["attention", "convolution", "product", "gradient"])
+def test_a_default_device_of_the_program_is_not_where_rows_are_counted(monkeypatch, kind):
+    slow(monkeypatch, 1e4)
+    args, given = backward(96)
+    func = BACKWARD
+    if kind == "attention":
+        func, args = FORWARD, (*args[1:4], 0.0, False)
+    elif kind == "convolution":
+        func, args, given = aten.convolution_backward.default, convolved(), {}
+    elif kind == "product":
+        func, args, given = aten.bmm.default, (torch.randn(8, 64, 32), torch.randn(8, 32, 32)), {}
+    args[0][0, 0] = torch.inf
+    node = node_of(func, *args, **given)
+
+    with torch.device("meta"):
+        found = adjudicate.rerun_float64(node, Deadline(60.0))
+
+    assert found.ran, found.why_not
+    assert " of " in found.part

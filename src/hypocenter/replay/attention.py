@@ -113,8 +113,8 @@ class Attention:
         shared = head // (self.q.shape[1] // self.k.shape[1])  # several heads of queries share one of keys
         q = taken(self.q[batch, head], queries, dtype, device)
         k, v = (taken(t[batch, shared], keys, dtype, device) for t in (self.k, self.v))
-        queries = torch.arange(self.q.shape[2]) if queries is None else queries
-        keys = torch.arange(self.k.shape[2]) if keys is None else keys
+        queries = torch.arange(self.q.shape[2], device="cpu") if queries is None else queries
+        keys = torch.arange(self.k.shape[2], device="cpu") if keys is None else keys
         scores = self._masked(q @ k.mT * self.scale, batch, head, queries, keys)
         return Head(q=q, k=k, v=v, scores=scores)
 

@@ -167,7 +167,7 @@ def chosen(bad: torch.Tensor, n: int, most: int, others_at_most: int = SAMPLED) 
     """
     bad = bad.cpu()
     first = bad[_spread(len(bad), most)]
-    is_good = torch.ones(n, dtype=torch.bool)
+    is_good = torch.ones(n, dtype=torch.bool, device="cpu")
     is_good[bad] = False
     others = is_good.nonzero()[:, 0]
     return torch.cat([first, others[_spread(len(others), min(most - len(first), others_at_most))]]).sort().values
@@ -180,5 +180,5 @@ def as_rows(tensor: torch.Tensor, rows: Rows) -> torch.Tensor:
 
 def _spread(n: int, most: int) -> torch.Tensor:
     if n <= most:
-        return torch.arange(n)
-    return torch.linspace(0, n - 1, max(0, most)).round().long().unique()
+        return torch.arange(n, device="cpu")
+    return torch.linspace(0, n - 1, max(0, most), device="cpu").round().long().unique()

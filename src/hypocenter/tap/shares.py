@@ -78,13 +78,13 @@ def _on_device(values: Tensor, sizes: Tensor, first_whole: int) -> Tensor:
 @functools.lru_cache(maxsize=64)
 def _places(n: int, device: torch.device) -> Tensor:
     """Where a sample of `n` elements stands, and the element after each: [2, SAMPLE]."""
-    at = torch.arange(SAMPLE, dtype=torch.int64) * n // SAMPLE
+    at = torch.arange(SAMPLE, dtype=torch.int64, device="cpu") * n // SAMPLE
     return torch.stack([at, (at + 1) % n]).to(device, non_blocking=True)
 
 
 @functools.lru_cache(maxsize=64)
 def _numbers_on(device: torch.device, sizes: tuple[tuple[int, int], ...]) -> Tensor:
-    return torch.tensor(sizes, dtype=torch.float32).to(device, non_blocking=True)
+    return torch.tensor(sizes, dtype=torch.float32, device="cpu").to(device, non_blocking=True)
 
 
 @functools.lru_cache(maxsize=8)

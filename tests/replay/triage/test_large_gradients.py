@@ -148,3 +148,19 @@ def test_what_there_is_no_time_for_in_part_is_not_judged(little_time):
 
     with pytest.raises(TooMuch):
         judge(aten.convolution_backward.default, backward, {}, gradients, seconds=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["attention", "convolution"])
+def test_a_default_device_of_the_program_changes_nothing(little_time, kind):
+    if kind == "attention":
+        args, kwargs, given = attention(48, 48, is_causal=True)
+        func = BACKWARD
+    else:
+        (_, args), kwargs, func = convolution(), {}, aten.convolution_backward.default
+        given = func(*args)
+    given[1][1, 1] = torch.nan
+
+    with torch.device("meta"):
+        found = judge(func, args, kwargs, given, seconds=2.0)
+
+    assert [wrong.out for wrong in found or ()] == [1]

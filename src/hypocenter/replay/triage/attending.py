@@ -25,7 +25,7 @@ def attention(call: Call) -> list[Expected | None]:
     u_score = (whole.q.shape[-1] + 32) * call.u + 2 * call.u_product
     u_share = (2 * whole.k.shape[2] + 256) * call.u + 4 * max(call.u_out(), call.u) + 2 * call.u_product
     lost = 1e-30 + call.underflow(whole.k.shape[2])
-    found = torch.empty(4, len(rows), whole.v.shape[3], dtype=torch.float64)
+    found = torch.empty(4, len(rows), whole.v.shape[3], dtype=torch.float64, device="cpu")
     for at, block in whole.blocks(rows, torch.float64, torch.device("cpu")):
         sizes = (block.q.abs() @ block.k.abs().mT).amax(-1, keepdim=True) * abs(whole.scale)
         shares, magnitudes = block.scores.softmax(-1), block.v.abs()
@@ -59,7 +59,7 @@ def attention_backward(call: Call) -> list[Expected | None]:
         bad = (~torch.isfinite(flat).all(1)).nonzero()[:, 0]
         most = int(expected.MOST_PRODUCTS / (3 * whole.flops_of_row(result)))  # values, magnitudes and errors
         rows = chosen(bad, n, max(1, most), n)
-        kept = torch.zeros(4, len(rows), flat.shape[1], dtype=torch.float64)
+        kept = torch.zeros(4, len(rows), flat.shape[1], dtype=torch.float64, device="cpu")
         for tile in whole.tiles(result, rows, torch.float64, torch.device("cpu")):
             kept[:, tile.at] += _of_tile(call, tile, result, whole.forward.scale)
         value, error, mass, inner = kept

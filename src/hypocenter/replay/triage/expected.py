@@ -136,7 +136,7 @@ def finished(
     dtype = call.out_dtypes[index] or torch.float32
     form = format_of(dtype) or FORMATS["float32"]
     bound = SAFETY * (error + call.u_out(index) * value.abs() + 4 * form.least_kept)
-    bound = torch.as_tensor(bound, dtype=torch.float64).expand_as(value)
+    bound = torch.as_tensor(bound, dtype=torch.float64, device="cpu").expand_as(value)
     return Expected(value=value, bound=bound, mass=mass, inner=mass if inner is None else inner)
 
 

@@ -66,7 +66,7 @@ def _projection(signs: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 def _signs(n: int) -> torch.Tensor:
-    numbers = torch.arange(n, dtype=torch.int64)
+    numbers = torch.arange(n, dtype=torch.int64, device="cpu")
     mixed = (numbers * 0x9E3779B1) ^ (numbers >> 3)  # 2**32 / golden ratio: Fibonacci hashing, Knuth 6.4
     return 1.0 - 2.0 * ((mixed >> 15) & 1).double()
 

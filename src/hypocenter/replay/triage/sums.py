@@ -117,10 +117,10 @@ def layer_norm(call: Call) -> list[Expected | None]:
     mean = mean.reshape(x.shape[:wide] + (1,) * len(shape)).double()
     rstd = rstd.reshape(mean.shape).double()
     var = (1 / (rstd * rstd) - eps).clamp_min(0)
-    gain = weight.abs() if isinstance(weight, torch.Tensor) else torch.ones((), dtype=torch.float64)
+    gain = weight.abs() if isinstance(weight, torch.Tensor) else torch.ones((), dtype=torch.float64, device="cpu")
     size = (x.abs() + x.abs().mean(dims, keepdim=True)) * rstd * gain
     cancelled = 1 + mean * mean / (var + eps)  # what is left of the digits in mean(x²) - mean²
-    added = bias.abs() if isinstance(bias, torch.Tensor) else torch.zeros((), dtype=torch.float64)
+    added = bias.abs() if isinstance(bias, torch.Tensor) else torch.zeros((), dtype=torch.float64, device="cpu")
     error = (n + 32) * call.u * size * (1 + cancelled) + 4 * call.u * added + call.u_out() * (size + added)
     error = error + call.tiny * (size / (var + eps) + 4 * rstd.clamp_min(1.0) * gain)  # squares, products that vanish
     error = torch.where((n + 32) * call.u * cancelled < 0.05, error, torch.inf).expand_as(value)
@@ -148,7 +148,11 @@ def layer_norm_backward(call: Call) -> list[Expected | None]:
     # some kernels multiply Σ g·w·x by rstd three times, then by x: on the way that may overflow, or vanish
     sums = (torch.maximum(upstream, grad.abs()) * (1.0 + reach)).sum(dims, keepdim=True)
     inner = dx + sums * factor.pow(3), masses[1], masses[2]
-    lost = 8 * call.tiny * factor.pow(3) * reach, 4 * call.tiny * over_rows(grad.abs() * factor), torch.zeros(())
+    lost = (
+        8 * call.tiny * factor.pow(3) * reach,
+        4 * call.tiny * over_rows(grad.abs() * factor),
+        torch.zeros((), device="cpu"),
+    )
     n_rows = max(1, x.numel() // math.prod(shape))
     found: list[Expected | None] = []
     for index, value in enumerate(call()):
