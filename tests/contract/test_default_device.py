@@ -8,8 +8,27 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src" / "hypocenter"
 INSIDE = ("tap", "session", "replay", "summary", "relations")  # what runs inside of a training process
 MAKERS = frozenset(
-    """arange as_tensor asarray empty empty_strided eye full linspace logspace ones rand randint randn randperm
-    scalar_tensor tensor tril_indices triu_indices zeros""".split()
+    (
+        "arange",
+        "as_tensor",
+        "asarray",
+        "empty",
+        "empty_strided",
+        "eye",
+        "full",
+        "linspace",
+        "logspace",
+        "ones",
+        "rand",
+        "randint",
+        "randn",
+        "randperm",
+        "scalar_tensor",
+        "tensor",
+        "tril_indices",
+        "triu_indices",
+        "zeros",
+    )
 )
 
 

@@ -81,8 +81,9 @@ def test_gradients_of_keys_that_heads_share_are_summed(result):
     wanted = torch.autograd.grad(out, (q, k, v), grad)[result]
     call = AttentionBackward.of(
         aten._scaled_dot_product_flash_attention_backward.default,
-        (grad, q, k, v, out, lse, None, None, 32, 32, 0.0, False, None, None), {},
-    )  # fmt: skip
+        (grad, q, k, v, out, lse, None, None, 32, 32, 0.0, False, None, None),
+        {},
+    )
     n = call.n_rows(result)
 
     found = call.rows(result, torch.arange(n), torch.float64, CPU)

@@ -223,9 +223,13 @@ def _told(found: torch.Tensor | str | None, original: torch.Tensor, node: Node, 
 
 
 def _some_rows(
-    node: Node, original: torch.Tensor, position: int, dtype: torch.dtype | None, device: torch.device,
+    node: Node,
+    original: torch.Tensor,
+    position: int,
+    dtype: torch.dtype | None,
+    device: torch.device,
     allowed: Allowance,
-) -> Rerun | None:  # fmt: skip
+) -> Rerun | None:
     """The rows that hold bad elements, then others, as many as are allowed; None where there is no such way."""
     rows = by_rows(node.func, node.args, node.kwargs, node.outputs, position)
     if rows is None or allowed.refuses(rows.of_one):

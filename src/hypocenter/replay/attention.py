@@ -106,9 +106,15 @@ class Attention:
             yield at.to(device), self.head(*divmod(number, self.q.shape[1]), dtype, device, queries=here)
 
     def head(
-        self, batch: int, head: int, dtype: torch.dtype, device: torch.device, *,
-        queries: torch.Tensor | None = None, keys: torch.Tensor | None = None,
-    ) -> Head:  # fmt: skip
+        self,
+        batch: int,
+        head: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        queries: torch.Tensor | None = None,
+        keys: torch.Tensor | None = None,
+    ) -> Head:
         """A head, of all its queries and keys or of those that are given."""
         shared = head // (self.q.shape[1] // self.k.shape[1])  # several heads of queries share one of keys
         q = taken(self.q[batch, head], queries, dtype, device)

@@ -120,9 +120,16 @@ class AttentionBackward:
                 yield self._tile(at, batch, each, dtype, device, keys=here)
 
     def _tile(
-        self, at: torch.Tensor, batch: int, head: int, dtype: torch.dtype, device: torch.device, *,
-        queries: torch.Tensor | None = None, keys: torch.Tensor | None = None,
-    ) -> Tile:  # fmt: skip
+        self,
+        at: torch.Tensor,
+        batch: int,
+        head: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        queries: torch.Tensor | None = None,
+        keys: torch.Tensor | None = None,
+    ) -> Tile:
         part = self.forward.head(batch, head, dtype, device, queries=queries, keys=keys)
         grad, out, lse = (taken(t[batch, head], queries, dtype, device) for t in (self.grad, self.out, self.lse))
         return Tile(at=at.to(device), head=part, grad=grad, out=out, lse=lse[:, None])

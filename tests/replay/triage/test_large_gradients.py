@@ -32,9 +32,13 @@ def attention(queries, keys, *, seed=0, dtype=torch.float32, is_causal=False, sc
 
 @settings(max_examples=25, deadline=None)
 @given(
-    queries=st.integers(1, 60), keys=st.integers(1, 60), seed=st.integers(0, 999), dtype=FORMATS,
-    is_causal=st.booleans(), scale=st.sampled_from([1e-4, 0.1, 1.0, 4.0, 30.0]),
-)  # fmt: skip
+    queries=st.integers(1, 60),
+    keys=st.integers(1, 60),
+    seed=st.integers(0, 999),
+    dtype=FORMATS,
+    is_causal=st.booleans(),
+    scale=st.sampled_from([1e-4, 0.1, 1.0, 4.0, 30.0]),
+)
 def test_healthy_gradients_of_attention_pass(queries, keys, seed, dtype, is_causal, scale):
     args, kwargs, given = attention(queries, keys, seed=seed, dtype=dtype, is_causal=is_causal, scale=scale)
 

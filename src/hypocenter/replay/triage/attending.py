@@ -91,9 +91,11 @@ def _of_tile(call: Call, tile: Tile, result: int, scale: float) -> torch.Tensor:
     if result != QUERIES:
         mass, error, worst, inner = mass.mT, error.mT, worst.mT, inner.mT
     masses = mass @ factor.abs()
-    return torch.stack([
-        tile.gradient(result, scale),
-        error @ factor.abs() + of_product * masses,
-        masses + worst.amax(1, keepdim=True),
-        masses + inner.amax(1, keepdim=True),
-    ])  # fmt: skip
+    return torch.stack(
+        [
+            tile.gradient(result, scale),
+            error @ factor.abs() + of_product * masses,
+            masses + worst.amax(1, keepdim=True),
+            masses + inner.amax(1, keepdim=True),
+        ]
+    )
