@@ -1,6 +1,7 @@
 """torchtitan's own trainer on its llama3 debug model: FSDP2 in bf16, selective checkpointing, a loss in chunks.
 
-It has no loss scaler, and the model no dropout.
+It has no loss scaler, and the model no dropout. Its pipeline does not run on torch 2.13: it calls
+`schedule.step(arg_mbs=...)`, which is of a nightly one.
 """
 
 import os
